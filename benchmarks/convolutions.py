@@ -21,9 +21,9 @@ from environments import TORCH, ask_peer, peer_python
 from measuring import machine, show
 from rich.table import Table
 
-from stillbox.devices.allocator import keep_freed_memory, restart_with_large_pages
-from stillbox.models.layers.lowering.choice import Tiles, choose_tiles, cpu_convolutions
-from stillbox.models.layers.lowering.unstrided import conv_unstrided
+from stillbox.devices.process import keep_freed_memory, restart_with_large_pages
+from stillbox.models.layers.lowering.convolution import conv_unstrided
+from stillbox.models.layers.lowering.winograd import Tiles, choose_tiles, cpu_convolutions
 
 # The 3x3 convolutions of RetinaNet at 320 px, batch 4, and of SSD ResNet-34, batch 8.
 SHAPES = ("4x80x64", "4x40x128", "4x40x256", "4x20x256", "4x10x512", "8x75x64", "8x38x128")

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stillbox.boxes.crops import cell_samples, edge_samples, gathered, multiplied, pyramid_level
-from stillbox.devices.allocator import keep_freed_memory
+from stillbox.devices.process import keep_freed_memory
 
 SIDES = {"one map": (40,), "pyramid": (160, 80, 40, 20, 10)}
 CHANNELS = {"one map": 1024, "pyramid": 256}

@@ -33,8 +33,7 @@ from comparing import Peers, Row, add_arguments, compare, find_peers, own_row, p
 from measuring import BOXES, TrainStep, count_flops, machine, random_batch, show
 from two_stage_memory import measure_memory
 
-from stillbox.devices.allocator import keep_freed_memory, restart_with_large_pages
-from stillbox.devices.processors import own_processors
+from stillbox.devices.process import keep_freed_memory, own_processors, restart_with_large_pages
 from stillbox.evaluation.program import predict_program
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve

@@ -21,8 +21,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import jax
 from measuring import TrainStep, forward_flops, profile
 
-from stillbox.devices.memory import peak_memory
-from stillbox.devices.setup import prepare_process
+from stillbox.devices.setup import peak_memory, prepare_process
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.profiling.page import text_lines

@@ -34,8 +34,8 @@ import numpy as np
 from measuring import TrainStep, machine, show
 from rich.table import Table
 
-from stillbox.devices.allocator import restart_with_large_pages
 from stillbox.devices.mesh import build_mesh
+from stillbox.devices.process import restart_with_large_pages
 from stillbox.evaluation.program import predict_program
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve

@@ -24,8 +24,8 @@ from stillbox.experiment.schema import Data, Records
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import TrainLoader
 from stillbox.records.example import Example
-from stillbox.records.framing import frame
 from stillbox.records.tf_example import serialize_example
+from stillbox.records.tfrecord import frame
 
 _Result = TypeVar("_Result")
 

@@ -36,8 +36,7 @@ from suppression import PEERS
 
 from stillbox.api import load, load_model
 from stillbox.checkpoints.trained import TrainedModel
-from stillbox.devices.allocator import restart_with_large_pages
-from stillbox.devices.processors import own_processors
+from stillbox.devices.process import own_processors, restart_with_large_pages
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
 from stillbox.evaluation.program import score_program

@@ -14,7 +14,7 @@ from input_pipeline import IMAGES, TASKS, draw_jpeg, open_task, write_records
 from measuring import machine, show
 from rich.table import Table
 
-from stillbox.devices.allocator import keep_freed_memory
+from stillbox.devices.process import keep_freed_memory
 from stillbox.inputs.loader import TrainLoader
 
 BATCH = 16

@@ -28,13 +28,12 @@ from numpy.typing import NDArray
 from rich.table import Table
 from suppression import PEERS
 
-from stillbox.devices.allocator import keep_freed_memory
+from stillbox.devices.process import keep_freed_memory
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.decode import decode_image
-from stillbox.inputs.loader import TrainLoader
-from stillbox.inputs.randomness import resize_generator, sample_generator
+from stillbox.inputs.loader import TrainLoader, resize_generator, sample_generator
 from stillbox.inputs.resize import place_image, resize_into
 from stillbox.records.example import Example
 from stillbox.records.label_map import LabelMap

@@ -19,9 +19,8 @@ from rich.table import Table
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
-from stillbox.models.one_stage.loss import detection_loss
-from stillbox.models.one_stage.targets import batch_targets
-from stillbox.models.predictions import Predictions
+from stillbox.models.detector import Predictions
+from stillbox.models.one_stage.loss import batch_targets, detection_loss
 
 _BOXES = (10, 100, 200)
 

@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from stillbox.boxes.structures import Batch
-from stillbox.devices.allocator import keep_freed_memory
 from stillbox.devices.mesh import build_mesh
-from stillbox.devices.processors import own_processors
+from stillbox.devices.process import keep_freed_memory, own_processors
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
 from stillbox.models.one_stage.detector import OneStageDetector
@@ -27,7 +26,7 @@ from stillbox.profiling.profiler import StepProfiler, summarize_folder
 from stillbox.profiling.steps import ProfileSteps
 from stillbox.profiling.summary import Summary
 from stillbox.training.program import train_program
-from stillbox.training.state import create_state
+from stillbox.training.step import create_state
 
 BOXES = 8  # of each image, unless more are asked for; the other rows are padding
 

@@ -20,7 +20,7 @@ from measuring import machine, show
 from numpy.typing import NDArray
 from rich.table import Table
 
-from stillbox.devices.allocator import keep_freed_memory
+from stillbox.devices.process import keep_freed_memory
 from stillbox.experiment import schema
 from stillbox.inputs.decode import decode_image
 from stillbox.inputs.loader import TrainLoader

@@ -17,8 +17,8 @@ import jax
 from measuring import TrainStep, machine, show
 from rich.table import Table
 
-from stillbox.devices.allocator import restart_with_large_pages
 from stillbox.devices.mesh import build_mesh
+from stillbox.devices.process import restart_with_large_pages
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.training.program import train_program

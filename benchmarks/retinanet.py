@@ -39,8 +39,7 @@ from loss_memory import measure_memory
 from measuring import BOXES, TrainStep, machine, show
 from step_parts import measure_parts
 
-from stillbox.devices.allocator import restart_with_large_pages
-from stillbox.devices.processors import own_processors
+from stillbox.devices.process import own_processors, restart_with_large_pages
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 

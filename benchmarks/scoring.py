@@ -22,7 +22,7 @@ from stillbox.evaluation.analysis import analyse
 from stillbox.evaluation.coco_json import results_to_coco
 from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.evaluation.scores import score
-from stillbox.experiment.schema.evaluation import Metric
+from stillbox.experiment.schema.training import Metric
 
 CLASSES = 80
 Rows = NDArray[np.float64]

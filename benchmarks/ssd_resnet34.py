@@ -40,11 +40,10 @@ from comparing import PRECISIONS, add_arguments, compare, find_peers, own_row, p
 from measuring import BOXES, TrainStep, machine, show
 from step_parts import measure_parts
 
-from stillbox.devices.allocator import restart_with_large_pages
-from stillbox.devices.processors import own_processors
+from stillbox.devices.process import own_processors, restart_with_large_pages
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from stillbox.models.one_stage.targets import batch_targets
+from stillbox.models.one_stage.loss import batch_targets
 
 # Program of the peers and images of a step.
 _RECIPES = {

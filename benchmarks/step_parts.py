@@ -41,14 +41,13 @@ from rich.table import Table
 
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
-from stillbox.models.layers.activations import ACTIVATIONS
+from stillbox.models.detector import Predictions
 from stillbox.models.layers.conv import ConvLayer
+from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.layers.norm import NormLayer
 from stillbox.models.one_stage import detector as one_stage
-from stillbox.models.one_stage.loss import LossParts, detection_loss
-from stillbox.models.one_stage.targets import batch_targets
-from stillbox.models.predictions import Predictions
+from stillbox.models.one_stage.loss import LossParts, batch_targets, detection_loss
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.profiling.kinds import Kind
 from stillbox.profiling.summary import Summary

@@ -20,7 +20,7 @@ from measuring import TrainStep, forward_flops, peak, plain_lowering
 from rich.console import Console
 from rich.table import Table
 
-from stillbox.devices.allocator import restart_with_large_pages
+from stillbox.devices.process import restart_with_large_pages
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 

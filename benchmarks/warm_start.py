@@ -22,7 +22,7 @@ from pathlib import Path
 
 from measuring import machine
 
-from stillbox.experiment.recipes.headers import read_headers
+from stillbox.experiment.recipes import read_headers
 from stillbox.experiment.resolve import resolve
 from stillbox.records.scenes import write_scenes
 

@@ -21,7 +21,7 @@ from stillbox.records.files import make_folder, refuse_links
 
 if TYPE_CHECKING:
     from stillbox.checkpoints.trained import TrainedModel
-    from stillbox.evaluation.evaluator import EvaluationResult, Progress
+    from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress
     from stillbox.evaluation.step_observer import StepObserver
     from stillbox.exporting.export import Exported
     from stillbox.inputs.dataset import Dataset
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stillbox.profiling.steps import ProfileSteps
     from stillbox.training.loop import Outcome
 
-    Score = Callable[[Dataset, Progress | None], EvaluationResult]
+    Score = Callable[[Dataset, ImageProgress | None], EvaluationResult]
 
 Config = str | Path | Experiment
 """A recipe's name, a config file, or an experiment."""
@@ -165,8 +165,7 @@ def train(
             than there is.
         FloatingPointError: the loss is not finite.
     """
-    from stillbox.checking.memory.machine import this_machine
-    from stillbox.checking.memory.verdict import refuse_shortage
+    from stillbox.checking.memory_verdict import refuse_shortage, this_machine
     from stillbox.training.length import set_length
     from stillbox.training.loop import train as run
 
@@ -179,7 +178,7 @@ def train(
         )
     machine = this_machine()
     if data is not None:
-        from stillbox.checking.choosing.planning import plan_run
+        from stillbox.checking.planning import plan_run
 
         planned = plan_run(
             config,
@@ -231,7 +230,7 @@ def evaluate(
     runtime: str = "",
     output: str | Path | None = None,
     overwrite: bool = False,
-    progress: "Progress | None" = None,
+    progress: "ImageProgress | None" = None,
     observer: "StepObserver | None" = None,
     say: Say = _silent,
 ) -> Evaluation:
@@ -312,7 +311,7 @@ def _model_scorer(model: "TrainedModel", observer: "StepObserver | None") -> "Sc
     from stillbox.evaluation.scoring import score_dataset
     from stillbox.evaluation.step_observer import NO_OBSERVER
 
-    def score(dataset: "Dataset", progress: "Progress | None") -> "EvaluationResult":
+    def score(dataset: "Dataset", progress: "ImageProgress | None") -> "EvaluationResult":
         return score_dataset(
             score_program(model.experiment).bind(model.params, model.stats),
             model.experiment,
@@ -395,7 +394,7 @@ def _export_images(model: "TrainedModel", files: Sequence[str | Path]) -> "list[
     """Returns the given images, or some of the evaluation set, or drawn scenes."""
     from stillbox.evaluation.scoring import open_evaluation
     from stillbox.predicting.images import read_image
-    from stillbox.records.scenes_drawing import draw_scene
+    from stillbox.records.scenes import draw_scene
 
     if files:
         return [read_image(file)[0] for file in files]

@@ -18,7 +18,7 @@ import jax
 import pytest
 
 from stillbox.cli.main import main
-from stillbox.devices.libtpu import silence_libtpu
+from stillbox.devices.process import silence_libtpu
 from stillbox.records.scenes import write_scenes
 from tests.programs import Programs
 from tests.small import small_experiment, small_overrides

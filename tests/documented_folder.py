@@ -16,12 +16,12 @@ from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
-from stillbox.records.coco import read_coco
 from stillbox.records.conversion import ConversionOptions, convert
+from stillbox.records.formats.coco import read_coco
 from stillbox.records.problems import ConversionLog
 from stillbox.records.scenes import write_scenes
 from stillbox.training.loop import train
-from tests.checkpoints.tf1_writer import write_checkpoint
+from tests.checkpoints.tf_writer import write_checkpoint
 from tests.experiment.sample import SAMPLE
 from tests.small import SMALL
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from stillbox.boxes.structures import Batch, Detections
 from tests.reference import legacy_bilinear, variables, waves
-from tests.shared import SHARED
+from tests.small import SHARED
 
 GOLDENS = SHARED / "goldens" / "detection_zoo"
 KERAS = "faster_rcnn_resnet50_v1_640x640_coco17_tpu-8"

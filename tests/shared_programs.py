@@ -14,7 +14,7 @@ import jax
 from stillbox.evaluation import program as detecting
 from stillbox.evaluation.program import DetectProgram
 from stillbox.experiment import schema
-from stillbox.models.layers.lowering import calls
+from stillbox.models.layers.lowering import primitives
 from stillbox.training import loop
 from stillbox.training import program as training
 from stillbox.training.program import TrainProgram
@@ -44,12 +44,12 @@ def forget():
 def _default_forms():
     # The precision means nothing on a CPU. JAX's caches of traces depend on it, so the tests of
     # other files do not get these forms.
-    token = calls._PLAIN.set(True)
+    token = primitives._PLAIN.set(True)
     try:
         with jax.default_matmul_precision("highest"):
             yield
     finally:
-        calls._PLAIN.reset(token)
+        primitives._PLAIN.reset(token)
 
 
 class _Compiled:

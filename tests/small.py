@@ -1,9 +1,17 @@
-"""A detector so small that a run of a few steps takes seconds."""
+"""What most tests use: the shared folder of real data, and a detector whose runs take seconds."""
 
 from pathlib import Path
 
+import pytest
+
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Experiment
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+needs_shared = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the folder ../shared (real data, weights, goldens) is absent"
+)
+
 
 # 64 x 64 pixels, three convolutions, an eighth of the width: everything is there, nothing is large.
 SMALL = (

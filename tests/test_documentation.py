@@ -28,10 +28,10 @@ import pytest
 from stillbox.cli.main import main
 from stillbox.errors import UserError
 from stillbox.evaluation.history import read_history
-from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
 from stillbox.experiment.schema import Experiment, FasterRcnn, IdentityResizer
+from stillbox.experiment.updating import apply_overrides
 from stillbox.experiment.yaml_config import read_yaml
 from stillbox.training.start import _FREE_TO_CHANGE
 from tests.documented_folder import RETINANET_TINY, SSD_RESNET34_TINY, TINY
@@ -70,15 +70,15 @@ RUN_HERE = {
     "docs/retinanet.md": ("runs",),
 }
 RUN_ELSEWHERE = {
-    "docs/coco.md": "tests/cli/test_coco_docs.py",
-    "docs/data.md": "tests/cli/test_data_docs.py",
-    "docs/experiment.md": "tests/experiment/test_docs.py",
+    "docs/coco.md": "tests/cli/test_data_pages.py",
+    "docs/data.md": "tests/cli/test_data_pages.py",
+    "docs/experiment.md": "tests/experiment/test_recipes.py",
     "docs/images.md": "tests/experiment/test_augmentations.py",
-    "docs/fields.md": "tests/tools/test_fields.py",
-    "docs/pipeline_config.md": "tests/tools/test_pipeline_config.py",
-    "docs/params_dict.md": "tests/tools/test_params_dict.py",
-    "docs/parts.md": "tests/test_parts_page.py",
-    "docs/serving.md": "tests/serving/test_documentation.py",
+    "docs/fields.md": "tests/tools/test_pages.py",
+    "docs/pipeline_config.md": "tests/tools/test_pages.py",
+    "docs/params_dict.md": "tests/tools/test_pages.py",
+    "docs/parts.md": "tests/test_parts.py",
+    "docs/serving.md": "tests/serving/test_app.py",
     "docs/scaling.md": "tests/scaling/test_documentation.py",
     "docs/devices.md": "tests/devices/test_documentation.py",
     **{
@@ -93,13 +93,13 @@ RUN_ELSEWHERE = {
             "tpu_vm",
         )
     },
-    "docs/accelerators.md": "tests/checking/ahead_of_time/test_documentation.py",
+    "docs/accelerators.md": "tests/checking/ahead_of_time/test_targets.py",
     "docs/gpu_verdicts.md": "tests/tools/test_verdicts.py",
     "docs/tpu_verdicts.md": "tests/tools/test_verdicts.py",
 }
 # What they say is compared with the program that makes them.
 MADE_BY_PROGRAMS = {"docs/fields.md", "docs/pipeline_config.md", "docs/params_dict.md"}
-PROGRAMS_RUN_ELSEWHERE = {"docs/evaluation.md": "tests/evaluation/test_documentation.py"}
+PROGRAMS_RUN_ELSEWHERE = {"docs/evaluation.md": "tests/evaluation/test_coco.py"}
 LANGUAGES = {"sh", "console", "yaml", "python", "text", "json", "toml", "nginx", "caddy"}
 COMMAND = re.compile(r"^(\$ )?(stillbox|make|pip|uv|python\S*) ", re.MULTILINE)
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from stillbox.api import evaluate, export
+from stillbox.checkpoints.array_files import write_npz
 from stillbox.checkpoints.model_directory import ModelDirectory
-from stillbox.checkpoints.npz import write_npz
-from stillbox.checkpoints.tf1_writer import write_tf1_checkpoint
+from stillbox.checkpoints.tf1 import write_tf1_checkpoint
 from stillbox.errors import UserError
-from stillbox.evaluation.report_files import write_report
+from stillbox.evaluation.report import write_report
 from stillbox.experiment.schema import Experiment
-from stillbox.predicting.prediction_files import json_lines, write_list
+from stillbox.predicting.files import json_lines, write_list
 from stillbox.predicting.video import VideoFile
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.records.files import (
@@ -193,7 +193,7 @@ def test_a_model_directory_may_be_a_link_itself(tmp_path):
 
 
 def test_event_files_are_not_appended_to_a_link(tmp_path, outside, monkeypatch):
-    monkeypatch.setattr("stillbox.training.event_file.time", SimpleNamespace(time=lambda: 7.0))
+    monkeypatch.setattr("stillbox.training.loggers.time", SimpleNamespace(time=lambda: 7.0))
     monkeypatch.setattr("socket.gethostname", lambda: "host")
     outside.link(tmp_path / "model/tensorboard/events.out.tfevents.7.host", "symbolic")
     with pytest.raises(UserError, match="nothing is written there"):
@@ -225,7 +225,7 @@ def report(directory):
 
 @pytest.fixture
 def empty_report(monkeypatch):
-    module = "stillbox.evaluation.report_files"
+    module = "stillbox.evaluation.report"
     monkeypatch.setattr(f"{module}._draw", lambda report: {"loss": "a figure"})
     monkeypatch.setattr(f"{module}.render_page", lambda report, drawn: "<html>")
     monkeypatch.setattr(f"{module}.charts.figure_svg", lambda figure, name: "")
@@ -269,8 +269,8 @@ def test_results_of_a_model_are_not_written_through_a_link(tmp_path, outside, tr
 def test_scores_of_each_checkpoint_are_not_written_through_a_link(
     tmp_path, outside, trained_once, experiment, monkeypatch
 ):
-    monkeypatch.setattr("stillbox.training.checkpoint_scorer.score_dataset", lambda *a, **k: None)
-    monkeypatch.setattr("stillbox.training.checkpoint_scorer.score_program", Program)
+    monkeypatch.setattr("stillbox.training.watching.score_dataset", lambda *a, **k: None)
+    monkeypatch.setattr("stillbox.training.watching.score_program", Program)
     outside.link(tmp_path / "out/1", "folder")
     watcher = CheckpointWatcher(
         experiment("model.postprocessing.nms.score_threshold=0.001"),

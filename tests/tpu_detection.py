@@ -1,9 +1,11 @@
 """The detectors of "Object Detection Models on TPU": descriptions, arrays, deterministic weights.
 
-Goldens come from running the original's graphs.
+Goldens come from running the original's graphs. Multiply-adds of a detector's convolutions are
+counted while it is traced.
 """
 
 import json
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +13,7 @@ from functools import cache
 from typing import Any
 from unittest.mock import patch
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -19,8 +22,10 @@ from stillbox.checkpoints.names import reference_names
 from stillbox.experiment import schema
 from stillbox.experiment.schema.necks import Pyramid
 from stillbox.models.build import build_detector
+from stillbox.models.layers import conv
 from stillbox.models.one_stage.detector import OneStageDetector
-from tests.shared import SHARED
+from stillbox.models.variables import bind_detector, split_detector
+from tests.small import SHARED
 
 GOLDENS = SHARED / "goldens" / "tpu_detection"
 
@@ -157,3 +162,28 @@ def pixels(side: int = 128) -> np.ndarray:
 def _variables(detector: Any) -> dict[str, Any]:
     state = nnx.to_flat_state(nnx.state(detector))
     return {".".join(map(str, path)): variable for path, variable in state}
+
+
+def count_macs(model: schema.OneStage) -> int:
+    """Counts those of one image; nothing is computed."""
+    image = jax.ShapeDtypeStruct((1, *model.resizer.input_size, 3), jnp.float32)
+    counts = []
+
+    def counted(convolution, axes):
+        def call(x, kernel, stride, **options):
+            y = convolution(x, kernel, stride, **options)
+            counts.append(y.size * math.prod(kernel.shape[:axes]))
+            return y
+
+        return call
+
+    graph, params, stats = split_detector(abstract(model))
+    with (
+        # A number of the result sums over taps and channels; of a depthwise one, over taps alone.
+        patch.object(conv, "conv2d", counted(conv.conv2d, 3)),
+        patch.object(conv, "depthwise_conv2d", counted(conv.depthwise_conv2d, 2)),
+    ):
+        jax.eval_shape(
+            lambda p, s, x: bind_detector(graph, p, s)(x, train=False), params, stats, image
+        )
+    return sum(counts)

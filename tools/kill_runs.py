@@ -24,7 +24,7 @@ import numpy as np
 
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
 from stillbox.evaluation.history import HISTORY, read_history
-from stillbox.evaluation.report_files import REPORT
+from stillbox.evaluation.report import REPORT
 from stillbox.experiment.yaml_config import from_yaml
 from stillbox.records.scenes import write_scenes
 from tests.small import small_overrides

@@ -6,12 +6,16 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from stillbox.errors import UserError
+from stillbox.experiment.params_dict.command_line import TEMPLATES, tree_of
 from stillbox.experiment.params_dict.keys import BACKBONES, FINAL, KEYS, NECKS, OLD, Key, Kind
-from stillbox.experiment.params_dict.merging import spell
-from stillbox.experiment.params_dict.old_keys import OTHER_DEFAULTS, RENAMED, REPEATED
-from stillbox.experiment.params_dict.other_models import SECTIONS, TYPES
-from stillbox.experiment.params_dict.reader import ParamsReading, read_layers
-from stillbox.experiment.params_dict.templates import TEMPLATES, tree_of
+from stillbox.experiment.params_dict.merging import SECTIONS, TYPES, spell
+from stillbox.experiment.params_dict.reader import (
+    OTHER_DEFAULTS,
+    RENAMED,
+    REPEATED,
+    ParamsReading,
+    read_layers,
+)
 from stillbox.experiment.values import Plain
 from tools.effects import PROBE, Effect, changed_paths, shorten, table
 

@@ -10,16 +10,15 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from stillbox.errors import UserError
-from stillbox.experiment.pipeline_config.augmentations import POLICIES
-from stillbox.experiment.pipeline_config.evaluation import METRICS
 from stillbox.experiment.pipeline_config.extractors import EXTRACTORS
 from stillbox.experiment.pipeline_config.faster_rcnn_extractors import (
     EXTRACTORS as FASTER_RCNN_EXTRACTORS,
 )
-from stillbox.experiment.pipeline_config.reader import read_pipeline_config
+from stillbox.experiment.pipeline_config.reader import METRICS, read_pipeline_config
 from stillbox.experiment.pipeline_config.section import ROOT, load_schema
+from stillbox.experiment.pipeline_config.training import POLICIES
 from stillbox.experiment.reading import Reading
-from stillbox.textformat.schema import FieldType, MessageType
+from stillbox.textformat.messages import FieldType, MessageType
 from tools.effects import PROBE, Effect, changed_paths, new_messages, shorten, table
 
 Path = tuple[str, ...]

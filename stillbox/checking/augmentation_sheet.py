@@ -9,13 +9,13 @@ import numpy as np
 
 from stillbox.checking.data import spread_indices
 from stillbox.errors import UserError
-from stillbox.evaluation.palette import class_color
+from stillbox.evaluation.drawing import class_color
 from stillbox.evaluation.pictures import Mark, Picture, beside, contact_sheet, draw_marks
 from stillbox.experiment.schema import Augmentation
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.augment.autoaugment import OPERATIONS, in_bytes, operate
 from stillbox.inputs.dataset import Dataset
-from stillbox.inputs.randomness import sample_generator
+from stillbox.inputs.loader import sample_generator
 from stillbox.inputs.sample import Sample
 
 _BLANK: Picture = np.full((1, 1, 3), 255, np.uint8)

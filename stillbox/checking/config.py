@@ -1,4 +1,4 @@
-"""Checks an experiment before training.
+"""Checks an experiment and its records before training.
 
 Findings come from the reader of the config, from the rules that refuse an experiment, now or when
 training starts, from advice (`checking/advice`), and from the records, if they are present.
@@ -8,23 +8,119 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
 from stillbox.checking.advice import advise
-from stillbox.checking.advice.advice import Advice
-from stillbox.checking.config_records import RecordsToCheck, records_findings
-from stillbox.checking.data_findings import SEVERITIES, Severity
-from stillbox.checking.memory.verdict import memory_advice
-from stillbox.experiment.refusals import Refusals, find_refusals
+from stillbox.checking.advice.files import read_label_map
+from stillbox.checking.data import DataCheck, check_records
+from stillbox.checking.findings import SEVERITIES, TOO_MANY_BOXES, Advice, Severity
+from stillbox.checking.memory_verdict import memory_advice
+from stillbox.errors import UserError
+from stillbox.experiment.refusals import ConfigErrors, find_refusals
 from stillbox.experiment.resolve import Resolved
-from stillbox.experiment.rules import Broken, find_broken, find_missing, seldom_meant
-from stillbox.experiment.rules.trainable import CHECKPOINT, paths_are_real
-from stillbox.experiment.schema import Experiment
+from stillbox.experiment.rules import Violation, find_broken, find_missing, suspicious_settings
+from stillbox.experiment.rules.warnings import CHECKPOINT, paths_are_real
+from stillbox.experiment.schema import Experiment, Records
 from stillbox.printing import count_text
+from stillbox.records.label_map import missing_label_map
+from stillbox.records.source import expand
+
+RecordsToCheck = Literal["present", "all", "none"]
+
+# Read within a second or two.
+_SAMPLE = 200
+
+
+def records_findings(
+    experiment: Experiment, which: RecordsToCheck, on_record: Callable[[int, int], None]
+) -> Iterator[Advice]:
+    """Yields problems of the records of training and evaluation; arguments: `check_config`."""
+    unreal = {broken.path for broken in paths_are_real(experiment)}
+    for name, records in (
+        ("train", experiment.data.train),
+        ("evaluation", experiment.data.evaluation),
+    ):
+        path = f"data.{name}.paths"
+        if which == "none" or not records.paths or path in unreal:
+            continue
+        try:
+            expand(records.paths)
+        except UserError as error:
+            if which == "all":
+                yield Advice("error", path, str(error))
+            else:
+                yield Advice("note", path, f"not checked: {error.where}: {error.what}")
+            continue
+        yield from _check(experiment, name, records, which, on_record)
+
+
+def _check(
+    experiment: Experiment,
+    name: str,
+    records: Records,
+    which: RecordsToCheck,
+    on_record: Callable[[int, int], None],
+) -> Iterator[Advice]:
+    path, model = f"data.{name}.paths", experiment.model
+    sample = 0 if which == "all" else _SAMPLE
+    try:
+        label_map = read_label_map(records)
+        check = check_records(
+            records.paths,
+            label_map,
+            use_display_name=records.use_display_name,
+            max_boxes=records.max_boxes,
+            # With contiguous slots every id of the label map has its class.
+            num_classes=0 if model.class_slots == "contiguous" else model.num_classes,
+            sample=sample,
+            on_record=on_record,
+        )
+    except UserError as error:
+        yield Advice("error", path, str(error))
+        return
+    if not records.label_map or label_map is not None:
+        yield from _problems(check, path)
+    else:
+        missing = missing_label_map(records.label_map)
+        what = f"there is no label map {records.label_map}"
+        yield Advice("warning", f"data.{name}.label_map", what, missing.fix or "")
+    yield from _boxes_lost(check, f"data.{name}.max_boxes")
+    yield Advice(
+        "note",
+        path,
+        f"{check.records:,} of {count_text(check.total, 'record')} checked: "
+        f"{count_text(check.boxes, 'box')}, at most {check.most_boxes} in an image",
+        "" if check.records == check.total else "--records checks all of them",
+    )
+
+
+def _problems(check: DataCheck, path: str) -> Iterator[Advice]:
+    for finding in check.findings:
+        # Notes do not hold for a sample of the records; lost boxes are reported by _boxes_lost.
+        if finding.severity == "note" or finding.reason == TOO_MANY_BOXES:
+            continue
+        first = f"; first {finding.examples[0]}" if finding.examples else ""
+        count = f"{finding.count:,} x " if finding.count > 1 else ""
+        yield Advice(finding.severity, path, f"{count}{finding.reason}{first}", finding.fix)
+
+
+def _boxes_lost(check: DataCheck, path: str) -> Iterator[Advice]:
+    if not check.truncated_boxes:
+        return
+    share = 100 * check.truncated_boxes / check.boxes
+    yield Advice(
+        "warning",
+        path,
+        f"max_boxes (max_number_of_boxes) {check.max_boxes} is less than the {check.most_boxes} "
+        f"boxes of one image: {check.truncated_boxes:,} of {check.boxes:,} boxes ({share:.2g} %) "
+        "are lost",
+        f"--set {path}={check.most_boxes}",
+    )
+
 
 _COLOURS: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "note": "cyan"}
 _NOTES_SHOWN = 4
@@ -172,7 +268,7 @@ def check_experiment(
     return ConfigCheck(read.source, tuple(ordered))
 
 
-def _refusals(refusals: Refusals, config: str | Path) -> Iterator[ConfigFinding]:
+def _refusals(refusals: ConfigErrors, config: str | Path) -> Iterator[ConfigFinding]:
     """Yields what the readers refuse, and broken rules of sections that they read whole."""
     for error in refusals.errors:
         # Its other lines are about the refusals after it.
@@ -211,7 +307,7 @@ def _refused(read: Resolved) -> list[ConfigFinding]:
     return findings
 
 
-def _finding(severity: Severity, one: Broken | Advice, read: Resolved) -> ConfigFinding:
+def _finding(severity: Severity, one: Violation | Advice, read: Resolved) -> ConfigFinding:
     where = read.origins.get(one.path, one.path)
     return ConfigFinding(severity, where, one.what, one.fix, one.path)
 
@@ -219,7 +315,7 @@ def _finding(severity: Severity, one: Broken | Advice, read: Resolved) -> Config
 def _advised(read: Resolved) -> list[ConfigFinding]:
     seldom = [
         ConfigFinding("warning", read.origins.get(path, path), sentence, field=path)
-        for path, sentence in seldom_meant(read.experiment)
+        for path, sentence in suspicious_settings(read.experiment)
     ]
     # Advice assumes an experiment without contradictions.
     if find_broken(read.experiment):

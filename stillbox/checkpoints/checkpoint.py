@@ -13,16 +13,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from stillbox.checkpoints.checksums import Checksums, read_manifest, write_manifest
-from stillbox.checkpoints.files import sync_folder, write_durably
-from stillbox.checkpoints.npz import read_npz, write_npz
+from stillbox.checkpoints.array_files import read_npz, write_npz
+from stillbox.checkpoints.files import (
+    Checksums,
+    read_manifest,
+    sync_folder,
+    write_durably,
+    write_manifest,
+)
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.own_paths import place_paths
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.yaml_config import from_stored
+from stillbox.experiment.yaml_config import from_stored, place_paths
 from stillbox.printing import count_text
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
-from stillbox.textformat.text_file import read_text_file
+from stillbox.textformat.yaml_tree import read_text_file
 from stillbox.untrusted import read_untrusted
 
 MANIFEST = "checkpoint.json"

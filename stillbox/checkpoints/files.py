@@ -1,12 +1,24 @@
-"""Durable and atomic writing of files: after a crash a file is complete or absent."""
+"""Durable and atomic writing of files, the lock of a folder, and checksums of its files.
 
+After a crash a file is complete or absent. A folder's manifest stores the sizes and SHA-256 of
+its files, which are compared on reading. They show what was damaged, mixed up or edited. They are
+no signature: who can change a file can change the manifest too.
+"""
+
+import hashlib
+import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Literal
 
+from stillbox.errors import UserError
 from stillbox.printing import printable_line
-from stillbox.records.files import create_file, remove_tree
+from stillbox.records.files import create_file, open_in_place, remove_tree
+from stillbox.untrusted import open_untrusted, read_untrusted
 
 DELETED = ".deleted-"
 """Prefix of the name of a folder that is being removed."""
@@ -84,3 +96,211 @@ def list_folder(path: Path, limit: int = 12) -> str:
     rest = len(names) - limit
     shown = printable_line(", ".join(names[:limit])) or "nothing"
     return shown + (f" and {rest} more" if rest > 0 else "")
+
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows has no flock: no lock is taken
+    fcntl = None  # type: ignore[assignment]
+
+
+class DirectoryLock:
+    """An exclusive lock of a directory, held until `release` or the end of the process.
+
+    The operating system releases it however the process ends.
+
+    Args:
+        directory: an existing folder.
+
+    Raises:
+        UserError: another process holds it, or the name of its file is a link.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._file = open_in_place(directory / ".lock", os.O_RDWR)
+        # Also released by garbage collection: a notebook may train twice in one process.
+        self.release = weakref.finalize(self, os.close, self._file)
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(self._file, 100).decode() or "another process"
+            self.release()
+            raise UserError(
+                f"{holder} is writing into this directory",
+                where=str(directory),
+                fix="wait for it to end, or choose another model directory",
+            ) from error
+        except OSError:
+            return  # some network file systems have no locks
+        # It is locked without the number too, on a full disk.
+        with suppress(OSError):
+            os.ftruncate(self._file, 0)
+            os.write(self._file, f"process {os.getpid()}".encode())
+
+
+FileState = Literal["ok", "changed", "missing", "unknown"]
+"""`unknown`: nothing says what the file was."""
+
+_OWN = "sha256"
+_MOST_BYTES = 2**24
+"""Greatest size of a manifest."""
+_DIGITS = set("0123456789abcdef")
+_ELSEWHERE = "copy the folder again from its source; `stillbox doctor {}` checks all of it"
+
+
+@dataclass(frozen=True)
+class Checksums:
+    """What the files of a folder were when they were written."""
+
+    folder: Path
+    files: Mapping[str, tuple[int, str]] | None
+    """Bytes and SHA-256 by path below the folder; None: an older version wrote no checksums."""
+    manifest: str
+    """Name of the file that they are from."""
+
+    @classmethod
+    def of_folder(cls, folder: Path, manifest: str) -> "Checksums":
+        """Returns those of all files below a folder but its manifest."""
+        names = [name for name in _files_below(folder) if name != manifest]
+        return cls(folder, {name: _measure(folder / name) for name in names}, manifest)
+
+    @classmethod
+    def parse(cls, content: Any, folder: Path, manifest: str) -> "Checksums":  # noqa: ANN401
+        """Reads what `to_json` returned.
+
+        Raises:
+            UserError: it is no list of files below the folder with their checksums.
+        """
+        if content is None:
+            return cls(folder, None, manifest)
+        if not isinstance(content, dict) or not all(map(_is_entry, content.items())):
+            raise UserError(
+                "the list of files and checksums is damaged",
+                where=str(folder / manifest),
+                fix=_ELSEWHERE.format(folder),
+            )
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in content.items()}
+        return cls(folder, files, manifest)
+
+    def to_json(self) -> dict[str, dict[str, int | str]]:
+        """Returns a part of a manifest."""
+        files = sorted((self.files or {}).items())
+        return {name: {"bytes": size, "sha256": digest} for name, (size, digest) in files}
+
+    def compare(self, name: str, file: BinaryIO) -> None:
+        """Compares the content of an open file, and leaves the file at its beginning.
+
+        Raises:
+            UserError: it is not the file that was written.
+        """
+        if self.files is None:
+            return
+        size = os.fstat(file.fileno()).st_size
+        known_size, known_digest = self.files.get(name, (-1, ""))
+        # A huge file is not read if its size tells already.
+        if size != known_size or _digest(file) != known_digest:
+            raise UserError(
+                f"the file is damaged, or not the one that was written with {self.manifest}",
+                where=str(self.folder / name),
+                fix=_ELSEWHERE.format(self.folder),
+            )
+        file.seek(0)
+
+    def verify(self, names: Iterable[str] | None = None) -> None:
+        """Compares files of the folder, by default all of which the checksums are known.
+
+        Raises:
+            UserError: as `compare`, or one is missing or no regular file of the folder.
+        """
+        for name in (self.files or {}) if names is None else names:
+            where, fix = str(self.folder / self.manifest), _ELSEWHERE.format(self.folder)
+            with open_untrusted(
+                self.folder / name, most=None, where=where, fix=fix, inside=self.folder
+            ) as file:
+                self.compare(name, file)
+
+    def states(self) -> Iterator[tuple[str, FileState]]:
+        """Yields the state of every file that is there or should be, by name."""
+        known = self.files or {}
+        there = [name for name in _files_below(self.folder) if name != self.manifest]
+        for name in sorted({*known, *there}):
+            if name not in known:
+                yield name, "unknown"
+                continue
+            try:
+                self.verify([name])
+                yield name, "ok"
+            except UserError:
+                # A link that leads nowhere is missing, one that leads outwards was changed.
+                yield name, "changed" if (self.folder / name).exists() else "missing"
+
+
+def write_manifest(content: Mapping[str, Any]) -> bytes:
+    """Returns a manifest as JSON, with a checksum of itself."""
+    return json.dumps({**content, _OWN: _own_checksum(content)}, indent=1).encode()
+
+
+def read_manifest(path: Path, *, what: str, fix: str) -> dict[str, Any]:
+    """Reads what `write_manifest` returned; older manifests have no checksum of themselves.
+
+    Args:
+        path: the file.
+        what: the sentence for a folder without a manifest that can be read.
+        fix: its remedy.
+
+    Raises:
+        UserError: the file is missing or no regular file, no JSON object, or was changed.
+    """
+    folder = path.parent
+    try:
+        content = json.loads(read_untrusted(path, most=_MOST_BYTES, inside=folder))
+        stated = content.pop(_OWN, None)
+        changed = stated is not None and stated != _own_checksum(content)
+    # Depth, numbers of thousands of digits, and JSON that is no object.
+    except (ValueError, RecursionError, AttributeError, TypeError) as error:
+        reason = error.what if isinstance(error, UserError) else f"{path.name} is damaged"
+        raise UserError(f"{what}: {reason}", where=str(folder), fix=fix) from error
+    if changed:
+        reason = "the file was changed after it was written"
+        raise UserError(reason, where=str(path), fix=fix)
+    return dict(content)
+
+
+def _own_checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _measure(path: Path) -> tuple[int, str]:
+    with open_untrusted(path, most=None) as file:
+        return os.fstat(file.fileno()).st_size, _digest(file)
+
+
+def _digest(file: BinaryIO) -> str:
+    # Files have `readinto`, which `BinaryIO` lacks.
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def _files_below(folder: Path) -> list[str]:
+    """Returns the paths of all that is no folder; a link is not followed."""
+    found = []
+    for root, folders, names in os.walk(folder):
+        links = [name for name in folders if Path(root, name).is_symlink()]
+        found += [Path(root, name).relative_to(folder).as_posix() for name in [*names, *links]]
+    return sorted(found)
+
+
+def _is_entry(item: tuple[str, Any]) -> bool:
+    name, entry = item
+    path = PurePosixPath(name)
+    return (
+        bool(path.parts)
+        and not path.is_absolute()
+        and not {"..", "\0"} & {*path.parts, *name}
+        and isinstance(entry, dict)
+        and type(entry.get("bytes")) is int
+        and isinstance(entry.get("sha256"), str)
+        and len(entry["sha256"]) == 64
+        and _DIGITS.issuperset(entry["sha256"])
+    )

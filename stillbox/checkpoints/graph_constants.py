@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stillbox.checkpoints.lazy_arrays import LazyArrays
-from stillbox.checkpoints.tf1_index import DTYPES
+from stillbox.checkpoints.array_files import LazyArrays
+from stillbox.checkpoints.tf1 import DTYPES
 from stillbox.errors import UserError
 from stillbox.records.wire import LENGTH, VARINT, fields, integer_of, read_varint, values
 from stillbox.untrusted import read_untrusted

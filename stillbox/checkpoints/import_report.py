@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stillbox.checkpoints.name_map import EMA, NameMap
+from stillbox.checkpoints.names import EMA, NameMap
 from stillbox.errors import nearest
 from stillbox.experiment import schema
 from stillbox.printing import count_text

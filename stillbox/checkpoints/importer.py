@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from stillbox.checkpoints.finite import check_finite
+from stillbox.checkpoints.array_files import check_finite
 from stillbox.checkpoints.import_report import (
     ImportReport,
     Mismatch,
@@ -16,9 +16,8 @@ from stillbox.checkpoints.import_report import (
     explain_rest,
     notes_on_parts,
 )
-from stillbox.checkpoints.name_map import NameMap, choose_name_map
 from stillbox.checkpoints.name_tables.rules import Library, Scope
-from stillbox.checkpoints.names import parts_without_names
+from stillbox.checkpoints.names import NameMap, choose_name_map, parts_without_names
 from stillbox.checkpoints.weights_file import Weights, open_weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema

@@ -28,24 +28,24 @@ from stillbox.checkpoints.checkpoint import (
     flatten_section,
     write_checkpoint,
 )
-from stillbox.checkpoints.checksums import read_manifest, write_manifest
 from stillbox.checkpoints.files import (
     DELETED,
+    DirectoryLock,
     list_folder,
+    read_manifest,
     remove_folder,
     replace_durably,
     sync_folder,
+    write_manifest,
 )
-from stillbox.checkpoints.lock import DirectoryLock
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.own_paths import CHECKPOINTS, place_paths
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.yaml_config import from_stored
+from stillbox.experiment.yaml_config import CHECKPOINTS, from_stored, place_paths
 from stillbox.printing import size_text
 from stillbox.records.files import lack_of_room, make_folder, remove_tree
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
-from stillbox.textformat.text_file import read_text_file
+from stillbox.textformat.yaml_tree import read_text_file
 
 _BEST = "best.json"
 OF_TRAINING = (CHECKPOINTS, _BEST, MANIFEST)
@@ -55,7 +55,7 @@ _UNFINISHED = ".unfinished-"
 _HEADER_BYTES, _BLOCK_BYTES = 400, 4096
 _STEP = re.compile("0|[1-9][0-9]{0,18}")
 
-Which = int | Literal["best", "latest"]
+CheckpointChoice = int | Literal["best", "latest"]
 
 
 class Best(NamedTuple):
@@ -190,7 +190,7 @@ class ModelDirectory:
             raise UserError("the file is damaged", where=str(path), fix=_WITHOUT_BEST) from error
         return best if best.step in self.steps() else None
 
-    def checkpoint(self, which: Which = "latest") -> Checkpoint:
+    def checkpoint(self, which: CheckpointChoice = "latest") -> Checkpoint:
         """Opens a checkpoint.
 
         Args:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
+from stillbox.checkpoints.array_files import SafetensorsFile
 from stillbox.checkpoints.checkpoint import (
     EXPERIMENT,
     LABEL_MAP,
@@ -24,15 +25,17 @@ from stillbox.checkpoints.checkpoint import (
     write_checkpoint,
 )
 from stillbox.checkpoints.files import replacing, write_durably
-from stillbox.checkpoints.model_directory import ModelDirectory, Which, is_model_directory
-from stillbox.checkpoints.safetensors_file import SafetensorsFile
+from stillbox.checkpoints.model_directory import (
+    CheckpointChoice,
+    ModelDirectory,
+    is_model_directory,
+)
 from stillbox.errors import UserError
-from stillbox.experiment.own_paths import CHECKPOINTS, without_own_paths
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.yaml_config import from_stored, to_yaml
+from stillbox.experiment.yaml_config import CHECKPOINTS, from_stored, to_yaml, without_own_paths
 from stillbox.printing import size_text
-from stillbox.records.new_folder import new_folder
-from stillbox.textformat.text_file import read_text_file
+from stillbox.records.files import new_folder
+from stillbox.textformat.yaml_tree import read_text_file
 
 SUFFIX = ".stillbox"
 _FORMAT = "1"
@@ -106,7 +109,7 @@ class Packed:
         return f"{self.target}: the model of step {self.step}, {size}"
 
 
-def find_model(path: Path, which: Which = "best") -> Checkpoint | PackedModel | None:
+def find_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | PackedModel | None:
     """Opens what a path names: a model directory, one of its checkpoints, or a packed model.
 
     Args:
@@ -133,7 +136,7 @@ def find_model(path: Path, which: Which = "best") -> Checkpoint | PackedModel | 
     return found
 
 
-def open_model(path: Path, which: Which = "best") -> Checkpoint | PackedModel:
+def open_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | PackedModel:
     """Opens a trained model; see `find_model`.
 
     Raises:
@@ -158,7 +161,7 @@ def is_packed(path: Path) -> bool:
 
 
 def pack_model(
-    source: Path, target: Path, *, step: Which = "best", overwrite: bool = False
+    source: Path, target: Path, *, step: CheckpointChoice = "best", overwrite: bool = False
 ) -> Packed:
     """Writes a trained model without the state of its training and without its records.
 

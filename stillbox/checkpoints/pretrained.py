@@ -1,23 +1,184 @@
-"""Pretrained weights by name: downloads them into the cache folder, and finds them there."""
+"""Pretrained weights by name: downloads them into the cache folder, and finds them there.
 
+A download over HTTPS is resumed and checked; its file is complete under its name or absent.
+"""
+
+import hashlib
 import io
 import json
+import os
+import re
 import shutil
 import tarfile
+from collections.abc import Callable
+from http.client import HTTPException, HTTPMessage
 from pathlib import Path, PurePosixPath
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from stillbox.checkpoints.downloading import NoNetworkError, Progress, check_file, download
+from stillbox import __version__
 from stillbox.checkpoints.files import (
     MAX_JSON_BYTES,
     blamed,
     remove_folder,
     replace_durably,
+    sync_folder,
 )
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownFile, KnownWeights, known_weights
-from stillbox.records.cache import cache_folder
-from stillbox.records.files import remove_tree
+from stillbox.records.files import append_file, create_file, remove_tree
+from stillbox.records.record_file import cache_folder
 from stillbox.untrusted import open_untrusted, read_untrusted
+
+DownloadProgress = Callable[[int, int], None]
+"""Called with the numbers of bytes done and in all; 0: unknown."""
+
+MOST_DOWNLOAD_BYTES = 2**32
+"""Of a file without a published size."""
+_SCHEMES = ("https",)
+_SECONDS = 30
+_CHUNK = 1 << 20
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
+
+
+class NoNetworkError(UserError):
+    """The address cannot be reached."""
+
+
+def download(
+    address: str, target: Path, *, size: int = 0, sha256: str = "", progress: DownloadProgress
+) -> str:
+    """Downloads a file; an earlier attempt that broke off is continued.
+
+    Args:
+        address: an https address.
+        target: the file; beside it `.NAME.part` holds what has arrived.
+        size: in bytes; 0: unknown.
+        sha256: the checksum, or its first digits; empty: unknown.
+        progress: called after each piece.
+
+    Returns:
+        The SHA-256.
+
+    Raises:
+        NoNetworkError: nothing answers.
+        UserError: the address answers with an error, or the content is not what was expected.
+    """
+    part = target.with_name(f".{target.name}.part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _receive(address, part, size, progress)
+    except HTTPError as error:
+        fix = "look for the file at its publisher's, or try again later"
+        what = f"the server answers {error.code} {error.reason}"
+        raise UserError(what, where=address, fix=fix) from error
+    except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise NoNetworkError(f"it cannot be reached: {reason}", where=address) from error
+    digest = check_file(part, size=size, sha256=sha256, where=address, damaged=part.unlink)
+    part.replace(target)
+    sync_folder(target.parent)
+    return digest
+
+
+def check_file(
+    path: Path,
+    *,
+    size: int = 0,
+    sha256: str = "",
+    where: str,
+    damaged: Callable[[], None] = lambda: None,
+) -> str:
+    """Returns the SHA-256 of a file.
+
+    Args:
+        path: the file.
+        size: expected size in bytes; 0: any.
+        sha256: expected checksum, or its first digits; empty: any.
+        where: what the message names.
+        damaged: called before an error.
+
+    Raises:
+        UserError: it has another size or checksum.
+    """
+    with open_untrusted(path, most=MOST_DOWNLOAD_BYTES) as file:
+        found = os.fstat(file.fileno()).st_size
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    wrong = ""
+    if size and found != size:
+        wrong = f"it has {found:,} bytes instead of {size:,}"
+    elif not digest.startswith(sha256):
+        wrong = f"its sha256 is {digest} instead of {sha256}"
+    if wrong:
+        damaged()
+        fix = "fetch it again; if it stays so, the file is not the one that was published"
+        raise UserError(f"{wrong}; nothing of it is used", where=where, fix=fix)
+    return digest
+
+
+class _SecureRedirects(HTTPRedirectHandler):
+    def redirect_request(
+        self,
+        req: Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> Request | None:
+        _check_scheme(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _check_scheme(address: str) -> None:
+    if urlsplit(address).scheme not in _SCHEMES:
+        what = "weights are downloaded over https alone"
+        raise UserError(what, where=address, fix="fetch it by hand, if you trust it")
+
+
+def _receive(address: str, part: Path, size: int, progress: DownloadProgress) -> None:
+    _check_scheme(address)
+    done = part.stat().st_size if part.exists() else 0
+    if size and done == size:
+        return
+    request = Request(address, headers={"User-Agent": f"stillbox/{__version__}"})
+    if done:
+        request.add_header("Range", f"bytes={done}-")
+    try:
+        answer = build_opener(_SecureRedirects).open(request, timeout=_SECONDS)
+    except HTTPError as error:
+        if error.code != 416:
+            raise
+        # The part is as long as the file, or longer: it is of another one.
+        part.unlink()
+        _receive(address, part, size, progress)
+        return
+    with answer, blamed(part):
+        continued = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        resumes = answer.status == 206 and continued is not None and int(continued[1]) == done
+        total = int(continued[2]) if resumes and continued else _length(answer)
+        if not resumes:
+            done = 0
+        most = size or total or MOST_DOWNLOAD_BYTES
+        with append_file(part) if resumes else create_file(part) as file:
+            while piece := answer.read(_CHUNK):
+                done += len(piece)
+                if done > most:
+                    what = f"it sends more than {most:,} bytes"
+                    raise UserError(what, where=address, fix="this is not the published file")
+                file.write(piece)
+                progress(done, size or total)
+    if total and done < total:
+        what = f"the connection ended after {done:,} of {total:,} bytes, which are kept"
+        raise ConnectionError(what)
+
+
+def _length(answer: Any) -> int:  # noqa: ANN401
+    text = answer.headers.get("Content-Length", "")
+    return int(text) if text.isdecimal() else 0
+
 
 _RECEIPT = "download.json"
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
@@ -70,7 +231,7 @@ def how_to_get(row: KnownWeights) -> str:
 
 
 def get_weights(
-    name: str, *, root: Path | None = None, progress: Progress, again: bool = False
+    name: str, *, root: Path | None = None, progress: DownloadProgress, again: bool = False
 ) -> Path:
     """Downloads known weights, unless they are there; archives are unpacked.
 
@@ -127,7 +288,7 @@ def _is_complete(row: KnownWeights, folder: Path) -> bool:
 
 
 def _fetch(
-    row: KnownWeights, file: KnownFile, folder: Path, progress: Progress
+    row: KnownWeights, file: KnownFile, folder: Path, progress: DownloadProgress
 ) -> dict[str, int | str]:
     target = folder / file.name
     if target.exists():

@@ -1,22 +1,207 @@
-"""Reads TF1 checkpoints (format V2: `.index` and `.data-00000-of-00001`) without TensorFlow.
+"""Reads and writes TF1 checkpoints (format V2) without TensorFlow.
 
-TF2's checkpoints, and the variables of a SavedModel, are files of the same form.
+One data file, `.data-00000-of-00001`, holds the bytes of all variables; the `.index`, a table
+sorted by name, says where each is. The table is LevelDB's: data blocks of prefix-compressed keys,
+an index block that points at them, and a fixed footer. The index of a detector has a few
+kilobytes, so it is read at once. TF2's checkpoints and the variables of a SavedModel are files of
+the same form.
+
+Both files are renamed to their final names after the disk has them, the index last: an index
+means a complete checkpoint. Source: `tensorflow/core/protobuf/tensor_bundle.proto`,
+`tensorflow/core/framework/types.proto`.
 """
 
 import math
 import os
 import struct
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
+from operator import eq
 from pathlib import Path
+from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
-from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES
-from stillbox.checkpoints.lazy_arrays import LazyArrays
-from stillbox.checkpoints.tf1_index import STRING, BundleEntry, read_index
+from stillbox.checkpoints.array_files import LazyArrays
+from stillbox.checkpoints.files import (
+    MAX_WEIGHTS_BYTES,
+    sync_folder,
+    unfinished_files,
+    write_durably,
+)
 from stillbox.errors import UserError
-from stillbox.records.crc32c import masked_crc32c
-from stillbox.records.wire import read_varint
+from stillbox.records.files import create_file
+from stillbox.records.tfrecord import masked_crc32c
+from stillbox.records.wire import (
+    bytes_field,
+    encode_varint,
+    integer_of,
+    read_varint,
+    values,
+    varint_field,
+)
 from stillbox.untrusted import open_untrusted, read_untrusted
+
+MAGIC = 0xDB4775248B80FB57
+DTYPES: dict[int, np.dtype] = {
+    1: np.dtype(np.float32),
+    2: np.dtype(np.float64),
+    3: np.dtype(np.int32),
+    4: np.dtype(np.uint8),
+    5: np.dtype(np.int16),
+    6: np.dtype(np.int8),
+    9: np.dtype(np.int64),
+    10: np.dtype(np.bool_),
+    14: np.dtype(jnp.bfloat16),
+    17: np.dtype(np.uint16),
+    19: np.dtype(np.float16),
+    22: np.dtype(np.uint32),
+    23: np.dtype(np.uint64),
+}
+STRING = 7
+"""The number of the type of texts."""
+_FOOTER_BYTES = 48
+# One byte for the compression, four for the checksum.
+_TRAILER_BYTES = 5
+_COMPRESSIONS = {0: "none", 1: "snappy"}
+# Keys share prefixes, so that a hostile file of a megabyte may hold gigabytes of them. Those of
+# real checkpoints have about ten times the bytes of the file.
+_MOST_KEY_BYTES = 100
+_MOST_AXES = 32
+
+
+class BundleEntry(NamedTuple):
+    """Type and place of one variable (`BundleEntryProto`)."""
+
+    dtype_number: int
+    """TensorFlow's number of the type."""
+    shape: tuple[int, ...]
+    shard: int
+    """Number of the data file."""
+    offset: int
+    """First byte in that file."""
+    size: int
+    """In bytes."""
+    checksum: int
+    """Masked crc32c of the bytes."""
+    sliced: bool
+    """Whether the variable is partitioned; its slices have entries of their own."""
+
+    @property
+    def dtype(self) -> np.dtype | None:
+        """The numpy type, or None for strings, resources and the like."""
+        return DTYPES.get(self.dtype_number)
+
+
+def is_table(data: bytes) -> bool:
+    """Whether bytes end as a table does."""
+    return len(data) >= _FOOTER_BYTES and struct.unpack("<Q", data[-8:])[0] == MAGIC
+
+
+def read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
+    """Reads an index.
+
+    Returns:
+        The number of data files, and the entries by name in the order of the names.
+
+    Raises:
+        ValueError: the bytes are no index, are damaged or compressed, or numbers are big-endian.
+    """
+    try:
+        table = read_table(data)
+        # The header (`BundleHeaderProto`) has the empty key, which sorts before every name.
+        header = dict(values(table.pop(b"", b"")))
+        entries = {key.decode(): _parse_entry(value) for key, value in table.items()}
+    except (IndexError, TypeError, struct.error) as error:
+        raise ValueError(f"a message is damaged ({error})") from error
+    if header.get(2, 0) != 0:
+        raise ValueError("its numbers are big-endian, which is not supported")
+    return integer_of(header, 1), entries
+
+
+def read_table(data: bytes) -> dict[bytes, bytes]:
+    """Returns all entries of a table in the order of their keys.
+
+    Raises:
+        ValueError: the bytes are not a table, are damaged, or are compressed.
+        IndexError: a number in it is cut off.
+    """
+    if not is_table(data):
+        raise ValueError("the file does not end like the index of a checkpoint")
+    footer = data[-_FOOTER_BYTES:]
+    # Two handles: of the metaindex block, which is empty, and of the index block.
+    _, _, position = _read_handle(footer, 0)
+    entries: dict[bytes, bytes] = {}
+    left, key_bytes = len(data), _MOST_KEY_BYTES * len(data)
+    for _, handle in _read_block(data, footer, position):
+        # A block that several handles point at would be read as often.
+        left -= _read_handle(handle, 0)[1]
+        if left < 0:
+            raise ValueError("its blocks overlap")
+        for key, value in _read_block(data, handle, 0):
+            key_bytes -= len(key)
+            if key_bytes < 0:
+                raise ValueError("its names are too long")
+            entries[key] = value
+    return entries
+
+
+def _parse_entry(data: bytes) -> BundleEntry:
+    message = dict(values(data))
+    shape = message.get(2, b"")
+    # Field 2 of a shape is an axis, whose field 1 is its length.
+    axes = list(values(shape)) if isinstance(shape, bytes) else []
+    if len(axes) > _MOST_AXES:
+        raise ValueError(f"a variable has {len(axes)} axes")
+    return BundleEntry(
+        dtype_number=integer_of(message, 1),
+        shape=tuple(
+            integer_of(dict(values(axis)), 1)
+            for number, axis in axes
+            if number == 2 and isinstance(axis, bytes)
+        ),
+        shard=integer_of(message, 3),
+        offset=integer_of(message, 4),
+        size=integer_of(message, 5),
+        checksum=integer_of(message, 6),
+        sliced=7 in message,
+    )
+
+
+def _read_handle(data: bytes, position: int) -> tuple[int, int, int]:
+    offset, position = read_varint(data, position)
+    size, position = read_varint(data, position)
+    return offset, size, position
+
+
+def _read_block(data: bytes, handles: bytes, position: int) -> Iterator[tuple[bytes, bytes]]:
+    """Verifies the block that a handle at `position` points at, and yields its entries."""
+    offset, size, _ = _read_handle(handles, position)
+    block = data[offset : offset + size]
+    trailer = data[offset + size : offset + size + _TRAILER_BYTES]
+    if len(trailer) != _TRAILER_BYTES:
+        raise ValueError("a block reaches beyond the end of the file")
+    compression, checksum = struct.unpack("<BI", trailer)
+    if masked_crc32c(block + trailer[:1]) != checksum:
+        raise ValueError("a block's checksum is wrong")
+    if compression:
+        # TensorFlow never compresses these files.
+        name = _COMPRESSIONS.get(compression, str(compression))
+        raise ValueError(f"a block is compressed ({name}), which is not supported")
+    (restarts,) = struct.unpack("<I", block[-4:])
+    # Restart points serve binary search only.
+    end = len(block) - 4 * (restarts + 1)
+    position, key = 0, b""
+    while position < end:
+        shared, position = read_varint(block, position)
+        unshared, position = read_varint(block, position)
+        length, position = read_varint(block, position)
+        key = key[:shared] + block[position : position + unshared]
+        position += unshared
+        yield key, block[position : position + length]
+        position += length
+
 
 # A variable takes about a hundred bytes of it.
 _MOST_INDEX_BYTES = 2**24
@@ -113,3 +298,120 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
 def _damaged(name: str, path: Path) -> UserError:
     what = f"the values of {name!r} are damaged: their checksum is wrong"
     return UserError(what, where=str(path), fix="copy the file again")
+
+
+_NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+# TensorFlow's readers require version 1.
+_PRODUCER, _FIXED32 = 1, 5
+_BLOCK_BYTES, _RESTART_INTERVAL, _HANDLES_BYTES = 4096, 16, 40
+
+IndexEntry = tuple[bytes, bytes]
+
+
+def checkpoint_files(prefix: str | Path) -> tuple[Path, Path]:
+    """Returns the data file and the index of a checkpoint that is written here."""
+    return Path(f"{prefix}.data-00000-of-00001"), Path(f"{prefix}.index")
+
+
+def write_tf1_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray | bytes]) -> None:
+    """Writes variables, replacing a checkpoint of that prefix.
+
+    Args:
+        prefix: path without `.index`, as `model.ckpt-1000`; its folder exists.
+        arrays: by name; bool, integers, or floating point of 16, 32 or 64 bits, bfloat16 too; or a
+            text.
+    """
+    data, index = checkpoint_files(prefix)
+    entries = [(b"", _header())]
+    with unfinished_files(data, index) as unfinished:
+        with create_file(unfinished[0]) as file:
+            for name, value in sorted(arrays.items(), key=lambda item: item[0].encode()):
+                content, covered = _encode(value)
+                entry = _entry(value, file.tell(), len(content), covered)
+                entries.append((name.encode(), entry))
+                file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        write_durably(unfinished[1], _table(entries))
+        # An old index must not be found beside new data.
+        index.unlink(missing_ok=True)
+        unfinished[0].replace(data)
+        unfinished[1].replace(index)
+    sync_folder(data.parent)
+
+
+def _header() -> bytes:
+    """Returns a `BundleHeaderProto`: one data file, little-endian, the version."""
+    return varint_field(1, 1) + bytes_field(3, varint_field(1, _PRODUCER))
+
+
+def _encode(value: np.ndarray | bytes) -> tuple[bytes, bytes]:
+    """Returns what is written of a variable, and what its checksum covers.
+
+    The length of a text is written as a varint, and enters the checksums as four bytes.
+    """
+    if not isinstance(value, bytes):
+        content = value.tobytes()
+        return content, content
+    length = struct.pack("<I", len(value))
+    rest = struct.pack("<I", masked_crc32c(length)) + value
+    return encode_varint(len(value)) + rest, length + rest
+
+
+def _entry(value: np.ndarray | bytes, offset: int, size: int, covered: bytes) -> bytes:
+    """Returns a `BundleEntryProto`: type, shape, place in data file 0, and checksum."""
+    number, shape = (
+        (STRING, ()) if isinstance(value, bytes) else (_NUMBERS[value.dtype], value.shape)
+    )
+    axes = b"".join(bytes_field(2, varint_field(1, length)) for length in shape)
+    kind = varint_field(1, number)
+    place = varint_field(4, offset) + varint_field(5, size)
+    checksum = encode_varint(6 << 3 | _FIXED32) + struct.pack("<I", masked_crc32c(covered))
+    return kind + bytes_field(2, axes) + place + checksum
+
+
+def _table(entries: Iterable[IndexEntry]) -> bytes:
+    """Returns LevelDB's table of entries that are sorted by key."""
+    out = bytearray()
+    handles = [(last, _append(out, block)) for last, block in _blocks(entries)]
+    # The metaindex is empty. A key of the index block is the last one of a data block.
+    footer = _append(out, _block([])) + _append(out, _block(handles))
+    return bytes(out) + footer.ljust(_HANDLES_BYTES, b"\0") + struct.pack("<Q", MAGIC)
+
+
+def _blocks(entries: Iterable[IndexEntry]) -> Iterator[IndexEntry]:
+    """Yields blocks of about 4 KiB, each with its last key."""
+    held: list[IndexEntry] = []
+    size = 0
+    for key, value in entries:
+        held.append((key, value))
+        size += len(key) + len(value)
+        if size >= _BLOCK_BYTES:
+            yield key, _block(held)
+            held, size = [], 0
+    if held:
+        yield held[-1][0], _block(held)
+
+
+def _block(entries: list[IndexEntry]) -> bytes:
+    """Returns a block. Keys omit the prefix of the key before, but for every restart."""
+    data, restarts, previous = bytearray(), [], b""
+    for index, (key, value) in enumerate(entries):
+        if index % _RESTART_INTERVAL == 0:
+            restarts.append(len(data))
+            previous = b""
+        shared = sum(takewhile(bool, map(eq, key, previous)))
+        lengths = (shared, len(key) - shared, len(value))
+        data += b"".join(map(encode_varint, lengths)) + key[shared:] + value
+        previous = key
+    # Even an empty block has a restart.
+    restarts = restarts or [0]
+    return bytes(data) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+
+
+def _append(out: bytearray, block: bytes) -> bytes:
+    """Appends a block with its trailer (no compression, checksum); returns its handle."""
+    handle = encode_varint(len(out)) + encode_varint(len(block))
+    kind = b"\0"
+    out += block + kind + struct.pack("<I", masked_crc32c(block + kind))
+    return handle

@@ -1,8 +1,8 @@
 """Unpickles PyTorch's files without running code from them.
 
-A pickle may call any function of any module. Those of `torch.save` need a dozen to build tensors;
-these have substitutes here, and every other one is refused by name. Python's unpickler is used, not
-the one in C, which allocates what a file asks for before it has read it.
+A pickle may call any function of any module. The pickles of `torch.save` need a dozen to build
+tensors; this module has substitutes for these, and refuses every other one by name. It uses
+Python's unpickler, because the one in C allocates what a file asks for before it has read it.
 """
 
 import math
@@ -40,7 +40,7 @@ class Storage(NamedTuple):
     """First element, of a part of another storage."""
 
 
-class Tensor(NamedTuple):
+class StridedView(NamedTuple):
     """A view of a storage; offset and strides count elements, not bytes."""
 
     storage: Storage
@@ -66,7 +66,7 @@ def load_pickle(file: IO[bytes], resolve: Callable[[Any], object] | None = None)
         resolve: returns the object of a persistent id.
 
     Returns:
-        The saved object, with a `Tensor` for each tensor.
+        The saved object, with a `StridedView` for each tensor.
 
     Raises:
         ForbiddenCallError: it names a function or class that tensors do not need.
@@ -87,11 +87,11 @@ def resolve_storage(reference: Any) -> Storage:  # noqa: ANN401
 
 def make_tensor(
     storage: object, offset: int, shape: Iterable[int], strides: Iterable[int], *_: object
-) -> Tensor:
+) -> StridedView:
     """Returns a tensor, checking that its strides stay inside of the storage."""
     if not isinstance(storage, Storage):
         raise pickle.UnpicklingError("a tensor without a storage")
-    tensor = Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
+    tensor = StridedView(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
     shape, strides, first = tensor.shape, tensor.strides, storage.offset + tensor.offset
     steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
     behind = first if 0 in shape else first + sum(steps) + 1
@@ -103,7 +103,7 @@ def make_tensor(
     return tensor
 
 
-def named_tensors(saved: object) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(saved: object) -> Iterator[tuple[str, StridedView]]:
     """Yields the tensors in nested dictionaries; keys are joined by dots."""
     # Each dictionary once: a hostile file may nest one in itself.
     seen: set[int] = set()
@@ -111,7 +111,7 @@ def named_tensors(saved: object) -> Iterator[tuple[str, Tensor]]:
     while waiting:
         name, value = waiting.pop()
         value = value.data if isinstance(value, _Parameter) else value
-        if isinstance(value, Tensor):
+        if isinstance(value, StridedView):
             yield name, value
         elif isinstance(value, dict) and id(value) not in seen:
             seen.add(id(value))
@@ -141,7 +141,7 @@ def _whole_line(file: IO[bytes]) -> bytes:
     return line
 
 
-def _rebuild_parameter(tensor: Tensor, *_: object) -> Tensor:
+def _rebuild_parameter(tensor: StridedView, *_: object) -> StridedView:
     return tensor
 
 

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from stillbox.checkpoints.array_files import SafetensorsFile, read_npz_weights
 from stillbox.checkpoints.files import MAX_JSON_BYTES, list_folder
 from stillbox.checkpoints.graph_constants import GraphConstants
 from stillbox.checkpoints.name_tables.rules import Library, Scope
-from stillbox.checkpoints.npz import read_npz_weights
 from stillbox.checkpoints.packed import find_model
 from stillbox.checkpoints.pretrained import MissingWeightsError, resolve_weights
-from stillbox.checkpoints.safetensors_file import SafetensorsFile
-from stillbox.checkpoints.tf1 import Tf1Checkpoint
-from stillbox.checkpoints.tf1_index import is_table
+from stillbox.checkpoints.tf1 import Tf1Checkpoint, is_table
 from stillbox.checkpoints.tf2 import OBJECT_GRAPH, Tf2Checkpoint
 from stillbox.checkpoints.torch_file import TorchFile
 from stillbox.errors import UserError, nearest

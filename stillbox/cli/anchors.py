@@ -11,7 +11,7 @@ from stillbox.cli.arguments import (
     resolve_config,
     with_records,
 )
-from stillbox.cli.bars import progress_bar
+from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
 from stillbox.printing import json_text
 
@@ -33,11 +33,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     # Only shapes are computed; an accelerator may be in use by another program.
     jax.config.update("jax_platforms", "cpu")
-    from stillbox.checking.anchor_page import conclusions, coverage_tables, overlap_figure
-    from stillbox.checking.anchors import examine_anchors
+    from stillbox.checking.anchors import (
+        conclusions,
+        coverage_tables,
+        examine_anchors,
+        overlap_figure,
+    )
     from stillbox.evaluation.charts import figure_png
     from stillbox.records.files import write_whole
-    from stillbox.training.console import PrintableConsole
+    from stillbox.training.progress import PrintableConsole
 
     if arguments.limit < 0:
         raise UserError("a limit is not negative", where="--limit", fix="0 reads all records")

@@ -170,7 +170,7 @@ def add_processes(parser: Parser) -> None:
     group.add_argument("--process", type=int, metavar="I", help="number of this one, from 0")
 
 
-def find_own_place(arguments: argparse.Namespace) -> "ProcessInfo | None":
+def find_process_info(arguments: argparse.Namespace) -> "ProcessInfo | None":
     """Returns this process's place in its job; None if it is the only one.
 
     Raises:

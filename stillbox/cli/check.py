@@ -8,11 +8,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_config, print_json
-from stillbox.cli.bars import progress_bar
+from stillbox.cli.running import progress_bar
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
-from stillbox.training.console import PrintableConsole
+from stillbox.training.progress import PrintableConsole
 
 if TYPE_CHECKING:  # jax takes a second to import
     from stillbox.checking.ahead_of_time.report import TargetCheck

@@ -1,16 +1,189 @@
 """`stillbox data`: convert annotations to records; check, count and show records."""
 
 import argparse
+import sys
+from pathlib import Path
 
-from stillbox.cli.arguments import add_option, print_json
-from stillbox.cli.bars import progress_bar
-from stillbox.cli.data_arguments import add_common, label_map_of
-from stillbox.cli.data_augmentations import add_augmentations, run_augmentations
-from stillbox.cli.data_convert import ConvertParser, add_convert
-from stillbox.cli.data_export import add_export, run_export
-from stillbox.cli.data_scenes import add_scenes, run_scenes
-from stillbox.cli.data_tile import add_tile, run_tile
-from stillbox.training.console import PrintableConsole
+from stillbox.cli.arguments import (
+    add_config,
+    add_option,
+    add_records,
+    print_json,
+    resolve_config,
+    with_records,
+)
+from stillbox.cli.data_convert import ConvertParser, add_common, add_convert, label_map_of
+from stillbox.cli.running import progress_bar
+from stillbox.errors import UserError
+from stillbox.printing import count_text
+from stillbox.records.export import FORMS, export_records
+from stillbox.records.label_map import LabelMap
+from stillbox.training.progress import PrintableConsole
+
+
+def add_augmentations(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `data augmentations`."""
+    add_config(parser)
+    add_records(parser)
+    about = "the picture, .png or .jpg"
+    add_option(parser, "--output", Path("augmentations.png"), about, "FILE")
+    add_option(parser, "--images", 4, "number of images")
+    shown = parser.add_mutually_exclusive_group()
+    add_option(shown, "--epochs", 5, "number of epochs, from the first")
+    shown.add_argument(
+        "--operations",
+        type=float,
+        metavar="LEVEL",
+        help="show each operation of AutoAugment at this level, 0 to 10, instead of the config's "
+        "augmentations",
+    )
+
+
+def run_augmentations(arguments: argparse.Namespace) -> int:
+    """Writes the picture."""
+    from stillbox.checking.augmentation_sheet import epochs_sheet, operations_sheet
+    from stillbox.evaluation.pictures import save_picture
+    from stillbox.experiment.schema import AutoAugment
+    from stillbox.inputs.dataset import open_dataset
+
+    _check_ranges(arguments)
+    experiment = with_records(resolve_config(arguments).experiment, arguments)
+    data, steps = experiment.data, experiment.train.augmentations
+    dataset = open_dataset(data, data.train, experiment.model)
+    if arguments.operations is not None:
+        chosen = next((step for step in steps if isinstance(step, AutoAugment)), AutoAugment())
+        picture = operations_sheet(
+            dataset,
+            seed=data.seed,
+            images=arguments.images,
+            level=arguments.operations,
+            contrast=chosen.contrast,
+        )
+    else:
+        picture = epochs_sheet(
+            dataset, steps, seed=data.seed, images=arguments.images, epochs=arguments.epochs
+        )
+    print(f"picture: {save_picture(picture, arguments.output)}")
+    return 0
+
+
+def _check_ranges(arguments: argparse.Namespace) -> None:
+    for option in ("images", "epochs"):
+        if getattr(arguments, option) < 1:
+            raise UserError("there is nothing to show", where=f"--{option}", fix="give 1 or more")
+    level = arguments.operations
+    if level is not None and not 0 <= level <= 10:
+        raise UserError(f"there is no level {level:g}", where="--operations", fix="give 0 to 10")
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `data export`."""
+    parser.add_argument("form", choices=sorted(FORMS), help="format to write")
+    parser.add_argument("records", nargs="+", metavar="RECORDS", help="TFRecord files or patterns")
+    parser.add_argument(
+        "--label-map", required=True, help="label map of the records: a .pbtxt file, or coco"
+    )
+    parser.add_argument("--output", required=True, help="folder of images and annotations")
+    parser.add_argument("--split", default="train", help="name of the set (default: train)")
+
+
+def run_export(args: argparse.Namespace) -> int:
+    """Writes images and annotations."""
+    label_map = LabelMap.from_file(args.label_map)
+    with progress_bar("images") as progress:
+        done = export_records(
+            args.records, label_map, args.output, args.form, split=args.split, on_image=progress
+        )
+    for problem in done.problems:
+        print(f"note: {problem}")
+    print(f"{args.output}: {count_text(done.images, 'image')} and {count_text(done.boxes, 'box')}")
+    return 0
+
+
+def add_scenes(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `data scenes`."""
+    parser.add_argument("--output", required=True, type=Path, help="folder of the data set")
+    add_option(parser, "--train", 600, "training scenes")
+    add_option(parser, "--val", 100, "held-out scenes")
+    add_option(parser, "--seed", 0, "of the random scenes")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing data set")
+
+
+def run_scenes(arguments: argparse.Namespace) -> int:
+    """Draws the scenes and prints a summary."""
+    from stillbox.records.scenes import SceneSet, write_scenes
+
+    def describe(name: str, scenes: SceneSet) -> str:
+        boxes = ", ".join(f"{count} {label}" for label, count in scenes.boxes.items())
+        return (
+            f"{name}: {count_text(scenes.images, 'scene')}, {scenes.empty} of them empty; {boxes}"
+        )
+
+    print("drawing scenes", file=sys.stderr)
+    written = write_scenes(
+        arguments.output,
+        seed=arguments.seed,
+        train=arguments.train,
+        val=arguments.val,
+        overwrite=arguments.overwrite,
+    )
+    print(describe("train", written.train))
+    print(describe("val", written.val))
+    print(f"records, images and annotations are in {arguments.output}")
+    return 0
+
+
+def add_tile(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `data tile`."""
+    parser.add_argument("records", nargs="+", help="TFRecord files or patterns")
+    parser.add_argument("--tile", required=True, type=int, metavar="PIXELS", help="side of a tile")
+    about = "share of a tile that its neighbour covers too"
+    add_option(parser, "--overlap", 0.2, about, "SHARE")
+    about = "least share of a box's area that a tile with it shows"
+    add_option(parser, "--min-visible", 0.1, about, "SHARE")
+    parser.add_argument("--output", required=True, type=Path, help="folder of the new records")
+    parser.add_argument("--name", default="tiles", help="name of the new set (default: tiles)")
+    parser.add_argument(
+        "--label-map",
+        help="label map of the records: a .pbtxt file, or coco (default: label_map.pbtxt beside "
+        "them)",
+    )
+    add_option(parser, "--shards", 0, "files; 0: as many as the records have")
+    parser.add_argument("--bad-records", choices=("drop", "fail"), default="drop")
+    parser.add_argument(
+        "--skip-tiles-without-boxes", action="store_true", help="leave background tiles out"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a set of this name")
+    add_option(parser, "--workers", 0, "threads; 0: one for each core")
+
+
+def run_tile(arguments: argparse.Namespace) -> int:
+    """Writes the tiles and prints their numbers."""
+    from stillbox.records.label_map import LabelMap
+    from stillbox.records.tiling import TileOptions, tile_records
+
+    options = TileOptions(
+        tile=arguments.tile,
+        overlap=arguments.overlap,
+        min_visible=arguments.min_visible,
+        skip_tiles_without_boxes=arguments.skip_tiles_without_boxes,
+    )
+    with progress_bar("records") as progress:
+        report = tile_records(
+            arguments.records,
+            arguments.output,
+            arguments.name,
+            options,
+            label_map=LabelMap.from_file(arguments.label_map) if arguments.label_map else None,
+            shards=arguments.shards,
+            overwrite=arguments.overwrite,
+            bad_records=arguments.bad_records,
+            workers=arguments.workers,
+            on_record=progress,
+        )
+    sys.stdout.write(report.to_text())
+    print(f"the tiles are in {arguments.output}")
+    return 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

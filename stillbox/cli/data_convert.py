@@ -1,28 +1,152 @@
-"""`stillbox data convert`: annotations to records."""
+"""`stillbox data convert`: annotations to records, of a folder, of COCO JSON or of VOC XML."""
 
 import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stillbox.cli.arguments import print_json
-from stillbox.cli.bars import progress_bar
-from stillbox.cli.data_arguments import add_conversion, label_map_of
-from stillbox.cli.data_convert_folder import ABOUT_FOLDER, add_folder, run_folder
+from stillbox.cli.arguments import add_option, print_json
 from stillbox.cli.parsing import VerbParser
+from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
-from stillbox.records.annotated import AnnotatedImage
-from stillbox.records.coco import read_coco
-from stillbox.records.conversion import LABEL_MAP_NAME, convert, convert_on_threads
-from stillbox.records.conversion_job import ConversionOptions, Engine
+from stillbox.printing import count_text, printable_line
+from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.conversion import (
+    LABEL_MAP_NAME,
+    ConversionOptions,
+    Engine,
+    convert,
+    convert_on_threads,
+)
+from stillbox.records.folder import ConvertedFolder, Progress, convert_folder
+from stillbox.records.formats.coco import read_coco
+from stillbox.records.formats.voc import read_image_set, read_voc
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
 from stillbox.records.tfrecord import shard_name
-from stillbox.records.voc import read_image_set, read_voc
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Adds --workers and --json."""
+    add_option(parser, "--workers", 0, "threads; 0: one for each core")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def add_conversion(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that all conversions share."""
+    parser.add_argument("--output", required=True, help="folder for shards, label map and report")
+    parser.add_argument("--label-map", help="use the ids of this label map: a .pbtxt file, or coco")
+    add_option(parser, "--shards", 0, "files; 0: one for 1,000 images")
+    parser.add_argument(
+        "--shard-names",
+        choices=("record", "tfrecord"),
+        default="record",
+        help="file names train.record-00000-of-00010, or train-00000-of-00010.tfrecord as in "
+        "tpu/models and MLPerf",
+    )
+    parser.add_argument("--bad-records", choices=("drop", "fail"), default="drop")
+    parser.add_argument("--bad-boxes", choices=("fix", "drop", "fail"), default="fix")
+    parser.add_argument(
+        "--exif",
+        choices=("auto", "upright", "stored"),
+        default="auto",
+        help="frame of the boxes of images with a rotation tag; auto: by the annotated size",
+    )
+    parser.add_argument(
+        "--skip-images-without-boxes", action="store_true", help="leave background images out"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a set of this name")
+    add_common(parser)
+
+
+def label_map_of(path: str | None) -> LabelMap | None:
+    """Returns the label map of --label-map."""
+    return LabelMap.from_file(path) if path else None
+
+
+ABOUT_FOLDER = """`stillbox data convert FOLDER`: annotated images in any known format to records.
+
+The format is recognised by the content of the files. `convert coco` and `convert voc` read one set
+at a time from the files that they name.
+"""
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `convert FOLDER`."""
+    parser.add_argument("folder", metavar="FOLDER", help="folder of images and annotations")
+    parser.add_argument("--format", default="", help="the format, if FOLDER has several")
+    add_option(
+        parser,
+        "--validation-share",
+        0.2,
+        "share of the images that validate, if FOLDER states no split",
+    )
+    add_option(parser, "--seed", 0, "of the split, if FOLDER states none")
+    add_conversion(parser)
+
+
+def run_folder(args: argparse.Namespace) -> int:
+    """Converts a folder."""
+    options = {field.name: getattr(args, field.name) for field in fields(ConversionOptions)}
+    with ExitStack() as stack:
+        converted = convert_folder(
+            args.folder,
+            args.output,
+            validation_share=args.validation_share,
+            seed=args.seed,
+            format=args.format,
+            label_map=label_map_of(args.label_map),
+            options=ConversionOptions(**options),
+            bad_records=args.bad_records,
+            bad_boxes=args.bad_boxes,
+            on_image=_bars(stack),
+        )
+    if args.json:
+        print_json(asdict(converted))
+    else:
+        _show(converted)
+    return 0
+
+
+def _bars(stack: ExitStack) -> Progress:
+    """Returns the callback that shows a bar for each stage, open until the stack closes."""
+    bars = {}
+
+    def show(stage: str, done: int, total: int) -> None:
+        if stage not in bars:
+            stack.close()  # rich has one live bar at a time
+            bars[stage] = stack.enter_context(progress_bar(stage))
+        bars[stage](done, total)
+
+    return show
+
+
+def _show(converted: ConvertedFolder) -> None:
+    print(f"format: {converted.title}")
+    print(f"split: {converted.split}")
+    shown = printable_line(", ".join(converted.classes[:20]))
+    print(f"classes: {len(converted.classes)}: {shown}", end="")
+    print(f" and {len(converted.classes) - 20} more" if len(converted.classes) > 20 else "")
+    for name, records, images in (
+        ("train", converted.train, converted.train_images),
+        ("validation", converted.validation, converted.validation_images),
+        ("test", converted.test, converted.test_images),
+    ):
+        if records:
+            print(f"{name}: {count_text(images, 'image')}: {records}")
+    print(f"boxes: {converted.boxes:,}")
+    for problem in converted.problems:
+        print(f"note: {problem}")
+    print(f"label map: {converted.label_map}")
+    print(
+        f"report: {Path(converted.report)}" + " (unchanged since the last time)" * converted.reused
+    )
+
 
 _FORMATS = ("coco", "voc")
 

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         examination = examine()
     else:
-        from stillbox.checking.integrity import examine_folder
+        from stillbox.checking.doctor import examine_folder
 
         examination = examine_folder(arguments.folder)
     print(examination.text())

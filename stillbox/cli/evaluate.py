@@ -4,9 +4,14 @@ import argparse
 from pathlib import Path
 
 from stillbox.cli.arguments import add_processes, add_profile, warn
-from stillbox.cli.bars import progress_bar
-from stillbox.cli.models import add_model, model_arguments, say_next_with_model
-from stillbox.cli.running import batch_profiler, score_checkpoints
+from stillbox.cli.running import (
+    add_model,
+    batch_profiler,
+    model_arguments,
+    progress_bar,
+    say_next_with_model,
+    score_checkpoints,
+)
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 
@@ -35,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from stillbox.api import evaluate
     from stillbox.checkpoints.packed import results_folder
-    from stillbox.evaluation.table import scores_table, threshold_text
+    from stillbox.evaluation.scores import scores_table, threshold_text
 
     output = arguments.output or (None if not arguments.weights else Path("evaluation"))
     traced = output or (results_folder(Path(arguments.config)) or Path()) / "evaluation"
@@ -70,7 +75,7 @@ def _run_all(arguments: argparse.Namespace) -> int:
     """Scores every checkpoint without scores; prints a table of all checkpoints."""
     from stillbox.checkpoints.model_directory import ModelDirectory
     from stillbox.evaluation.history import HISTORY, read_history
-    from stillbox.evaluation.table import steps_table
+    from stillbox.evaluation.scores import steps_table
     from stillbox.experiment.resolve import with_overrides
     from stillbox.training.watching import Patience
 

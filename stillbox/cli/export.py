@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_option, say_next
-from stillbox.cli.models import add_model, model_arguments
+from stillbox.cli.running import add_model, model_arguments
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.exporting.manifest import EXPIRES

@@ -1,28 +1,101 @@
-"""The entry point: one module for each verb, and the exit codes.
+"""The entry point: one module for each verb, processes of a job, and the exit codes.
 
 Exit codes: 0 done, 1 done with findings, 2 the input cannot be used, 3 the loss is not finite,
 129, 130 and 143 stopped by SIGHUP, Ctrl-C and SIGTERM.
 """
 
 import argparse
+import contextlib
 import errno
 import os
 import re
 import sys
-from collections.abc import Collection, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
 
 from stillbox import __version__
 from stillbox.cli import interrupt_by_exception
 from stillbox.cli.parsing import VerbParser, refuse_addresses
-from stillbox.cli.processes import joined, run_process
-from stillbox.devices.allocator import restart_with_large_pages
 from stillbox.devices.compiling import compilation_left_behind, end_process
 from stillbox.devices.launcher import ProcessInfo
-from stillbox.devices.libtpu import silence_libtpu
+from stillbox.devices.process import restart_with_large_pages, silence_libtpu
 from stillbox.errors import UserError, nearest
 from stillbox.printing import make_output_printable, printable_line, printable_output
 from stillbox.training.signals import RunInterrupted
+
+# Names in the errors of a collective after a process has ended; that process prints the cause.
+_LOST = re.compile(r"\b(Gloo|NCCL|coordination service|CoordinationService)\b")
+
+
+def run_process(place: ProcessInfo, words: Sequence[str], run: Callable[[], int]) -> int:
+    """Runs one process of a job under supervision; returns its exit code, or the job's.
+
+    Args:
+        place: of this process in the job.
+        words: the command line.
+        run: runs it in this process.
+    """
+    # Imported here: a single process does not need asyncio.
+    from stillbox.devices.supervisor import (
+        EXPECTED_CODES,
+        SUPERVISED,
+        end_with_supervisor,
+        report_failure,
+        supervise,
+    )
+
+    if SUPERVISED in os.environ:
+        end_with_supervisor()
+        code = _run_to_the_end(run)
+        # Ends at once; jax would wait minutes for all processes to end together.
+        if code not in EXPECTED_CODES or compilation_left_behind():
+            report_failure(code)
+        return code
+    command = [sys.executable, "-m", "stillbox.cli.main", *words]
+    return supervise(place, command, os.environ)
+
+
+def _run_to_the_end(run: Callable[[], int]) -> int:
+    try:
+        code = run()
+    except Exception as error:
+        if _LOST.search(str(error)):
+            print(f"stillbox: the other processes are gone: {str(error)[:200]}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+@contextlib.contextmanager
+def joined(place: ProcessInfo | None) -> Iterator[None]:
+    """Joins the job while it is entered. Only the first process prints.
+
+    Raises:
+        UserError: the other processes do not join.
+    """
+    if place is None:
+        yield
+        return
+    from stillbox.devices.job import join_job, leave_job
+    from stillbox.devices.process import binding_warning
+
+    with contextlib.ExitStack() as stack:
+        if place.index:
+            silence = stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123
+            stack.enter_context(contextlib.redirect_stdout(silence))
+            stack.enter_context(contextlib.redirect_stderr(silence))
+        else:
+            print(f"process 0 of {place.count}, as {place.launcher} says", file=sys.stderr)
+            if warning := binding_warning(place):
+                print(warning, file=sys.stderr)
+        join_job(place)
+        yield
+        leave_job()
+
 
 _TPU_PAGE = '"Object Detection Models on TPU"'
 _VERBS = {
@@ -61,9 +134,9 @@ _ORIGINALS = {
 """Verbs with the flags of an original, and the other names of each."""
 
 _MODULES = {
-    "export_saved_model": "stillbox.cli.export_saved_model",
-    "exporter_main_v2": "stillbox.cli.exporter_main_v2",
-    "export_tflite_graph_tf2": "stillbox.cli.export_tflite_graph_tf2",
+    "export_saved_model": "stillbox.cli.original_exports",
+    "exporter_main_v2": "stillbox.cli.original_exports",
+    "export_tflite_graph_tf2": "stillbox.cli.original_exports",
 }
 """Modules that may hold several verbs: `add_VERB`, whose docstring is the help, and `run_VERB`."""
 
@@ -144,11 +217,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"there is no verb {verb!r}\n  fix: {nearest(verb, _VERBS)}")
     # Without a verb the help names all of them, which needs the options of none.
     parsed = build_parser(verb or "").parse_args(words)
-    from stillbox.cli.arguments import find_own_place
+    from stillbox.cli.arguments import find_process_info
 
     try:
         refuse_addresses(words)
-        place = find_own_place(parsed)
+        place = find_process_info(parsed)
         if place is not None:
             return run_process(place, words, lambda: _run(parsed, verb, place))
     except UserError as error:

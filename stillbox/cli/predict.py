@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_option, add_profile
-from stillbox.cli.bars import progress_bar
-from stillbox.cli.models import add_model, model_arguments, say_next_with_model
+from stillbox.cli.running import add_model, model_arguments, progress_bar, say_next_with_model
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, IOU, MIN_SCORE, Selection
@@ -255,7 +254,7 @@ def _run_here(
 ) -> int:
     from stillbox.api import load
     from stillbox.cli.predict_files import PredictRun
-    from stillbox.predicting.listing import check_output, list_inputs
+    from stillbox.predicting.images import check_output, list_inputs
 
     inputs = list_inputs(words, recursive=arguments.recursive)
     if arguments.labels is not None and (inputs.videos or cameras):

@@ -12,23 +12,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stillbox.cli.bars import progress_bar
-from stillbox.cli.running import batch_profiler
+from stillbox.cli.running import batch_profiler, progress_bar
 from stillbox.devices.announcing import say_aside
-from stillbox.devices.processors import own_processors
+from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.predicting.detections import Detections
-from stillbox.predicting.images import read_image
-from stillbox.predicting.listing import Inputs
-from stillbox.predicting.object_files import (
+from stillbox.predicting.files import (
     LabelFolder,
     best_thresholds,
     class_folders,
+    json_lines,
     refuse_old,
     unique_names,
     write_crops,
+    write_list,
 )
-from stillbox.predicting.prediction_files import json_lines, write_list
+from stillbox.predicting.images import Inputs, read_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
 from stillbox.predicting.video import Video, VideoFile

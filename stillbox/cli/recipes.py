@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from stillbox.cli.arguments import print_json
-from stillbox.experiment.recipes.headers import COCO, RecipeHeader, read_headers
+from stillbox.experiment.recipes import COCO, RecipeHeader, read_headers
 from stillbox.experiment.resolve import resolve
 
 _LINE = "{:{width}}  {:>9}  {:>10}  {:>9}  {:>5}  {}"

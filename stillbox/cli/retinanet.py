@@ -21,8 +21,7 @@ from stillbox.cli.arguments import (
     show_remarks,
     warn,
 )
-from stillbox.cli.bars import progress_bar
-from stillbox.cli.running import batch_profiler, run_training, score_checkpoints
+from stillbox.cli.running import batch_profiler, progress_bar, run_training, score_checkpoints
 from stillbox.experiment.params_dict import ParamsReading, read_params, resolved_text
 from stillbox.experiment.resolve import Resolved, resolve_reading
 from stillbox.printing import count_text

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stillbox.cli.arguments import add_option, note
-from stillbox.cli.models import add_model, model_arguments
-from stillbox.cli.running import say
+from stillbox.cli.running import add_model, model_arguments, say
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.extras import install_command

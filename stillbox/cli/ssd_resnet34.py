@@ -5,22 +5,153 @@ the same with stillbox's own options. Training resumes the run in --model_dir, u
 """
 
 import argparse
+import json
+import math
 import shlex
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_overrides, add_processes, note
 from stillbox.cli.running import batch_profiler, run_training, say, score_checkpoints
-from stillbox.cli.ssd_resnet34_flags import add_flags, check_flags
-from stillbox.cli.ssd_resnet34_overrides import (
-    evaluation_overrides,
-    note_size,
-    training_overrides,
-)
+from stillbox.cli.ssd_resnet34_flags import add_flags, check_flags, last_epoch_of_full_rate, stretch
 from stillbox.devices.announcing import say_aside
+from stillbox.devices.process import own_processors
+from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
+from stillbox.experiment.schema import Experiment
 from stillbox.printing import printable_line
+from stillbox.records.label_map import LabelMap
+
+_LAST_EPOCH_OF_DECAY = 55
+_IMAGES_OF_BASE_RATE = 32
+# The original adds a hundredth of the rate to its warm-up and to its cosine.
+_PEAK, _FLOOR = 1.01, 0.01
+_TORCH_SUFFIXES = (".pth", ".pt", ".safetensors")
+_PARTS = ("backbone", "neck", "head")
+
+
+def steps_per_epoch(arguments: argparse.Namespace) -> int:
+    """Returns the batches of an epoch, all of them full."""
+    return math.ceil(arguments.num_examples_per_epoch / arguments.batch_size)
+
+
+def training_overrides(arguments: argparse.Namespace) -> list[str]:
+    """Returns the overrides for training.
+
+    Raises:
+        UserError: there are no records or no weights.
+    """
+    epoch = steps_per_epoch(arguments)
+    changes = {
+        "train.batch_size": arguments.batch_size,
+        "train.steps": arguments.steps or int(arguments.epochs) * epoch,
+        "train.precision": {"bf16": "bfloat16", "fp32": "float32"}[arguments.dtype],
+        "train.log_every": arguments.log_step_count_steps,
+        "train.summary_every": arguments.save_summary_steps,
+        "train.checkpoint_every": max(round(arguments.save_checkpoints_epochs * epoch), 1),
+        "train.keep_checkpoints": arguments.keep_ckpt_max,
+        "data.repeat_first_batch": str(arguments.use_fake_data).lower(),
+        "data.workers": _workers(arguments),
+        **{f"model.{part}.conv.regularizer.weight": arguments.weight_decay for part in _PARTS},
+    }
+    schedule = [
+        f"train.optimizer.schedule.{name}={value}" for name, value in _schedule(arguments, epoch)
+    ]
+    texts = [f"{path}={value}" for path, value in changes.items()]
+    if arguments.distributed_bn:
+        texts.append("model.backbone.conv.batch_norm.statistics=global")
+    weights = list(_weights(arguments.resnet_checkpoint, arguments.model_dir))
+    return [*texts, *schedule, *_records(arguments.data_dir, "train"), *weights]
+
+
+def evaluation_overrides(arguments: argparse.Namespace) -> list[str]:
+    """Returns the overrides for scoring.
+
+    Raises:
+        UserError: there are no records.
+    """
+    return [
+        f"evaluation.batch_size={arguments.batch_size}",
+        f"evaluation.max_examples={arguments.eval_samples}",
+        f"data.workers={_workers(arguments)}",
+        *_records(arguments.data_dir, "evaluation"),
+    ]
+
+
+def _schedule(arguments: argparse.Namespace, epoch: int) -> Iterator[tuple[str, float]]:
+    """Yields the fields of the cosine schedule."""
+    rate = arguments.base_lr * arguments.batch_size / _IMAGES_OF_BASE_RATE
+    warmup = round(arguments.lr_warmup_epoch * epoch)
+    start = round(last_epoch_of_full_rate(arguments) * epoch)
+    yield "learning_rate", _PEAK * rate
+    yield "final_learning_rate", _FLOOR * rate
+    yield "warmup_steps", warmup
+    yield "hold_steps", start - warmup
+    yield "total_steps", round(_LAST_EPOCH_OF_DECAY * stretch(arguments) * epoch)
+
+
+def _workers(arguments: argparse.Namespace) -> int:
+    bounds = [arguments.max_cpus, arguments.num_parallel_calls, own_processors()]
+    return max(min(filter(None, [*bounds, arguments.threadpool_size])), 1)
+
+
+def _records(folder: Path, name: str) -> Iterator[str]:
+    """Yields the paths of the records, their label map and the number of its classes."""
+    prefix = {"train": "train", "evaluation": "val"}[name]
+    patterns = [f"{prefix}*-of-*", f"{prefix}*.tfrecord", f"{prefix}*.record"]
+    pattern = next((one for one in patterns if any(folder.glob(one))), None)
+    if pattern is None:
+        raise UserError(
+            f"there are no records {prefix}*",
+            where=str(folder),
+            fix="make them with `stillbox data convert coco`, and give their folder in --data_dir",
+        )
+    own = folder / "label_map.pbtxt"
+    label_map = str(own) if own.is_file() else "coco"
+    yield f"data.{name}.paths={json.dumps([str(folder / pattern)])}"
+    yield f"data.{name}.label_map={json.dumps(label_map)}"
+    yield f"model.num_classes={len(LabelMap.from_file(label_map))}"
+
+
+def _weights(checkpoint: str, model_directory: Path) -> Iterator[str]:
+    """Yields the overrides for the backbone's initial weights."""
+    if not checkpoint:
+        note(
+            "--resnet_checkpoint is empty: all layers start from random weights and are trained; "
+            "on COCO that ends at an AP of about .17"
+        )
+        yield "train.freeze=[]"
+        return
+    from stillbox.checkpoints.model_directory import is_model_directory
+
+    path = Path(checkpoint)
+    found = path.exists() or Path(f"{path}.index").is_file()
+    if not found and not is_model_directory(model_directory):
+        raise UserError(
+            "there are no such weights",
+            where=f"--resnet_checkpoint {checkpoint}",
+            fix="give a TF1 checkpoint or torchvision's resnet34 as .pth or .safetensors (see "
+            "docs/weights.md), or '' to start from random weights",
+        )
+    yield f"train.fine_tune.checkpoint={json.dumps(checkpoint)}"
+    if path.suffix in _TORCH_SUFFIXES:
+        yield "model.backbone.pool_padding=symmetric"
+
+
+def note_size(experiment: Experiment, arguments: argparse.Namespace) -> None:
+    """Prints a note if the number of images differs from --num_examples_per_epoch."""
+    from stillbox.inputs.dataset import open_dataset
+
+    data, counted = experiment.data, arguments.num_examples_per_epoch
+    images = len(open_dataset(data, data.train, experiment.model))
+    if images != counted:
+        note(
+            f"the records hold {images:,} images, an epoch counts {counted:,}: "
+            f"--num_examples_per_epoch {images} makes them agree"
+        )
+
 
 if TYPE_CHECKING:
     from stillbox.evaluation.scores import Scores

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from stillbox.cli.arguments import add_option, find_own_place, note
+from stillbox.cli.arguments import add_option, find_process_info, note
 from stillbox.errors import UserError
 
 # Flags that request what is always done, or what does not apply here.
@@ -129,7 +129,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
 
 def _count_processes(arguments: argparse.Namespace) -> None:
     """Turns the batch size of each process into that of the job."""
-    place = find_own_place(arguments)
+    place = find_process_info(arguments)
     if place is None:
         note("--use_horovod: one process uses all devices of this machine")
         return

@@ -9,17 +9,15 @@ from stillbox.cli.arguments import (
     add_overrides,
     add_processes,
     add_profile,
-    find_own_place,
+    find_process_info,
 )
-from stillbox.cli.bars import progress_bar
-from stillbox.cli.models import add_weights, fetch_weights
-from stillbox.cli.running import run_training
+from stillbox.cli.running import add_weights, fetch_weights, progress_bar, run_training
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import Resolved, read_config
-from stillbox.experiment.rules.trainable import CHECKPOINT
+from stillbox.experiment.rules.warnings import CHECKPOINT
 
 # YOLO's description of a data set, in its folder.
 _DATA_FILES = ("data.yaml", "data.yml")
@@ -83,7 +81,7 @@ def _resolve(arguments: argparse.Namespace) -> Resolved:
     from stillbox.training.length import set_length
 
     if arguments.config is None:
-        from stillbox.checking.choosing.planning import has_run, plan_resumed
+        from stillbox.checking.planning import has_run, plan_resumed
 
         length = {"steps": arguments.steps, "epochs": arguments.epochs}
         if has_run(arguments.model_dir):
@@ -104,7 +102,7 @@ def _new_directory(arguments: argparse.Namespace) -> Path:
     source = arguments.data or arguments.config
     if source is None:
         raise _nothing_to_train()
-    if find_own_place(arguments) is not None:
+    if find_process_info(arguments) is not None:
         what = "the processes of a job share one folder"
         raise UserError(what, where="--model-dir", fix="give it to all of them")
     path = Path(source).resolve()
@@ -159,8 +157,8 @@ def _refuse_data(config: str) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> Resolved:
-    from stillbox.checking.choosing.planning import plan_run
-    from stillbox.checking.memory.machine import this_machine
+    from stillbox.checking.memory_verdict import this_machine
+    from stillbox.checking.planning import plan_run
 
     with progress_bar("images") as progress:
         return plan_run(

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from stillbox.cli.arguments import add_imports, add_option, parse_step, print_json
-from stillbox.cli.bars import progress_bar
+from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownWeights, known_weights, weight_families
 from stillbox.printing import size_text
-from stillbox.training.console import PrintableConsole
+from stillbox.training.progress import PrintableConsole
 
 _INDENTED: Any = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False}
 
@@ -172,7 +172,7 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def _save(arguments: argparse.Namespace) -> int:
-    from stillbox.checkpoints.saving import save_weights
+    from stillbox.checkpoints.trained import save_weights
 
     saved = save_weights(
         arguments.model_dir,

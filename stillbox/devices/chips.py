@@ -1,7 +1,19 @@
-"""Published figures of each generation of TPU, and the memory that its compiler grants."""
+"""Published figures of TPUs and GPUs, and descriptions of GPUs to compile for where there is none.
 
+XLA then chooses cuDNN's algorithm for a convolution by rule instead of by trying, and the scratch
+memory of that algorithm is not known.
+"""
+
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from stillbox.errors import UserError
+from stillbox.extras import install_command
 
 _GIB = 2**30
 
@@ -139,3 +151,189 @@ CHIPS = {
     )
 }
 """By generation. hbm_bytes is in GB or GiB as it is published."""
+
+
+SIZES = (1, 2, 4, 8)
+"""GPUs of one machine."""
+
+# The part of a GPU's memory that JAX takes by default.
+_FRACTION, _FRACTION_VARIABLE = 0.75, "XLA_PYTHON_CLIENT_MEM_FRACTION"
+# Without a driver the plugin fails to compare its libraries' versions; compiling does not need it.
+_WITHOUT_DRIVER = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu(Figures):
+    """One model, with the properties that XLA's compiler needs."""
+
+    name: str
+    slot: str = "GPU"
+    product: str
+    """Its name in the driver."""
+    capability: tuple[int, int]
+    """Of CUDA."""
+    cores: int
+    """Streaming multiprocessors."""
+    floats_per_core: int = 128
+    """float32 units of each of them."""
+    shared_per_core: int = 228 * 2**10
+    """Bytes of shared memory of each of them."""
+    cache_bytes: int
+    """Second-level cache."""
+    clock_ghz: float
+    """The highest clock rate."""
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory that JAX takes."""
+        return self.hbm_bytes * float(os.environ.get(_FRACTION_VARIABLE, _FRACTION))
+
+    def description(self) -> str:
+        """Returns XLA's description of the device, a `GpuTargetConfigProto` as text."""
+        major, minor = self.capability
+        # From 9.0 on there are instructions of one capability alone.
+        extension = "feature_extension: ACCELERATED_FEATURES" if major >= 9 else ""
+        return f"""
+gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: {self.shared_per_core}
+  shared_memory_per_block_optin: {self.shared_per_core - 1024}
+  threads_per_core_limit: 2048
+  core_count: {self.cores}
+  fpus_per_core: {self.floats_per_core}
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  thread_dim_limit_x: 1024
+  thread_dim_limit_y: 1024
+  thread_dim_limit_z: 64
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  memory_bandwidth: {self.hbm_bandwidth:.0f}
+  device_memory_size: {self.hbm_bytes:.0f}
+  l2_cache_size: {self.cache_bytes}
+  clock_rate_ghz: {self.clock_ghz}
+  cuda_compute_capability {{ major: {major} minor: {minor} {extension} }}
+}}
+runtime_version {{ major: 13 }}
+dnn_version_info {{ major: 9 minor: 10 }}
+platform_name: "CUDA"
+device_description_str: "{self.product}"
+"""
+
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu(
+            name="a100",
+            product="NVIDIA A100-SXM4-80GB",
+            flops=312e12,
+            hbm_bytes=85_100_068_864,
+            hbm_bandwidth=2_039e9,
+            link_bandwidth=300e9,
+            capability=(8, 0),
+            cores=108,
+            floats_per_core=64,
+            shared_per_core=164 * 2**10,
+            cache_bytes=40 * 2**20,
+            clock_ghz=1.41,
+            source="NVIDIA A100 data sheet, 80 GB SXM",
+        ),
+        Gpu(
+            name="h100",
+            product="NVIDIA H100 80GB HBM3",
+            flops=989e12,
+            hbm_bytes=84_942_979_072,
+            hbm_bandwidth=3_350e9,
+            link_bandwidth=450e9,
+            capability=(9, 0),
+            cores=132,
+            cache_bytes=50 * 2**20,
+            clock_ghz=1.98,
+            source="NVIDIA H100 data sheet, SXM",
+        ),
+        Gpu(
+            name="h200",
+            product="NVIDIA H200",
+            flops=989e12,
+            hbm_bytes=151_397_597_184,
+            hbm_bandwidth=4_800e9,
+            link_bandwidth=450e9,
+            capability=(9, 0),
+            cores=132,
+            cache_bytes=50 * 2**20,
+            clock_ghz=1.98,
+            source="NVIDIA H200 data sheet, SXM",
+        ),
+        Gpu(
+            name="b200",
+            product="NVIDIA B200",
+            flops=2_250e12,
+            hbm_bytes=191_514_411_008,
+            hbm_bandwidth=7_700e9,
+            link_bandwidth=900e9,
+            capability=(10, 0),
+            cores=148,
+            cache_bytes=132_644_864,
+            clock_ghz=1.965,
+            source="NVIDIA DGX B200 data sheet, an eighth of it",
+        ),
+    )
+}
+"""By name. Rates are for dense products."""
+
+
+def figures_of(device_kind: str) -> Figures | None:
+    """Returns the published figures of a device by its name in JAX; None where it is not known."""
+    kind = device_kind.lower().removeprefix("tpu").replace(" ", "")
+    gpu = next((one for one in GPUS.values() if one.product == device_kind), None)
+    return gpu or next(
+        (one for one in CHIPS.values() if kind in (one.generation, *one.aliases)), None
+    )
+
+
+def parse_gpus(name: str) -> tuple[Gpu, int] | None:
+    """Returns the model and the number of GPUs of a name such as `h200:8`; None: no known model.
+
+    Raises:
+        UserError: no machine has so many.
+    """
+    model, _, size = name.lower().strip().partition(":")
+    gpu = GPUS.get(model)
+    if gpu is None:
+        return None
+    if (size or "1") not in map(str, SIZES):
+        raise UserError(
+            f"{name!r} is no usual number of GPUs of a machine",
+            where="--target",
+            fix=f"one of {', '.join(f'{model}:{size}' for size in SIZES)}",
+        )
+    return gpu, int(size or 1)
+
+
+def describe_gpus(gpu: Gpu, number: int) -> tuple[jax.Device, ...]:
+    """Returns the GPUs of one machine, for compiling only.
+
+    Raises:
+        UserError: JAX's plugin for CUDA is not installed, or does not know them.
+    """
+    if not Path("/dev/nvidiactl").exists():
+        os.environ.setdefault(_WITHOUT_DRIVER, "1")
+    try:
+        topology = topologies.get_topology_desc(
+            platform="cuda",
+            topology_name=gpu.name,
+            topology=f"1x1x{number}",
+            target_config=gpu.description(),
+        )
+    except (NotImplementedError, RuntimeError) as error:
+        first, *_ = str(error).splitlines()
+        raise UserError(
+            f"the compiler for CUDA is not here: {first}",
+            where="--target",
+            fix=f"{install_command('cuda')} installs it, also where there is no GPU",
+        ) from error
+    return tuple(topology.devices)

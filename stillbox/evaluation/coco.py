@@ -14,9 +14,8 @@ import hotcoco
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.evaluation.checks import class_keys, number_images
 from stillbox.evaluation.coco_json import coco_boxes, truths_to_coco
-from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.evaluation.results import ImageResult, ImageTruth, class_keys, number_images
 
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
 _1, _10, _100 = range(3)

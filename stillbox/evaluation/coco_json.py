@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 from stillbox.evaluation.results import ImageResult, ImageTruth
-from stillbox.records.guarded import read_json
+from stillbox.records.annotations import read_json
 
 
 def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:

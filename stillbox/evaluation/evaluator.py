@@ -10,20 +10,17 @@ from numpy.typing import NDArray
 
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.devices.job import gather_rows, to_host
-from stillbox.evaluation.agreement import check_agreement
 from stillbox.evaluation.analysis import Analysis, analyse
-from stillbox.evaluation.annotations import Annotations
-from stillbox.evaluation.finite import not_finite
-from stillbox.evaluation.ground_truth import TruthSource, read_truths
-from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.evaluation.ground_truth import Annotations, TruthSource, check_agreement, read_truths
+from stillbox.evaluation.results import ImageResult, ImageTruth, not_finite
 from stillbox.evaluation.scores import Scores, score
 from stillbox.evaluation.voc import VocRules
-from stillbox.experiment.schema.evaluation import Metric
+from stillbox.experiment.schema.training import Metric
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.printing import count_text
-from stillbox.records.class_slots import ClassSlots
+from stillbox.records.label_map import ClassSlots
 
-Progress = Callable[[int, int], None]
+ImageProgress = Callable[[int, int], None]
 """Called with the number of images done and in all."""
 
 
@@ -89,7 +86,7 @@ def evaluate(
     rules: VocRules | None = None,
     records: Sequence[int] | None = None,
     annotations: Annotations | None = None,
-    progress: Progress | None = None,
+    progress: ImageProgress | None = None,
 ) -> EvaluationResult:
     """Scores a detector.
 

@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from stillbox.evaluation.analysis import Analysis
-from stillbox.evaluation.confidence import IOU, Confidence
-from stillbox.evaluation.flat import Floats
-from stillbox.evaluation.mistakes import KINDS, MISSED
-from stillbox.evaluation.shapes import Group, Histogram
+from stillbox.evaluation.analysis import KINDS, MISSED, Analysis, Histogram, ShapeGroup
+from stillbox.evaluation.matching import IOU, Confidence, FloatArray
 from stillbox.printing import json_text
 from stillbox.records.files import write_whole
 
@@ -22,7 +19,7 @@ FIGURES = "report.json"
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 _FORMULA = re.compile("[\t\r\n]|\\s*[=+@\uff1d\uff0b\uff20\uff0d-]")
-Row = Sequence[object]
+CsvRow = Sequence[object]
 
 
 def write_figures(analysis: Analysis, directory: Path) -> None:
@@ -89,11 +86,11 @@ def _curve(one: Confidence) -> dict[str, list[float | None]]:
     return {name: _finite(values) for name, values in columns.items()}
 
 
-def _finite(values: Floats) -> list[float | None]:
+def _finite(values: FloatArray) -> list[float | None]:
     return [round(value, 6) if np.isfinite(value) else None for value in values.tolist()]
 
 
-def _group(one: Group) -> dict[str, float | None]:
+def _group(one: ShapeGroup) -> dict[str, float | None]:
     return {"objects": one.truths, "objects_found": one.correct, "found": one.found, **one.numbers}
 
 
@@ -105,7 +102,7 @@ def _histogram(one: Histogram) -> dict[str, list[float | None] | list[int]]:
     }
 
 
-def _csv(rows: Iterable[Row]) -> bytes:
+def _csv(rows: Iterable[CsvRow]) -> bytes:
     buffer = io.StringIO(newline="")
     # Quoted, since spreadsheets of some languages divide a line at semicolons.
     writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
@@ -121,13 +118,13 @@ def _inert(cell: object) -> object:
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
-def _classes(analysis: Analysis) -> Iterator[Row]:
+def _classes(analysis: Analysis) -> Iterator[CsvRow]:
     yield ("class", "id", *_numbers(analysis.overall))
     for class_id, one in analysis.per_class.items():
         yield (analysis.names[class_id], class_id, *_numbers(one).values())
 
 
-def _curves(analysis: Analysis) -> Iterator[Row]:
+def _curves(analysis: Analysis) -> Iterator[CsvRow]:
     yield "class", "score", "precision", "recall", "F1"
     every = [(analysis.names[class_id], one) for class_id, one in analysis.per_class.items()]
     for name, one in [("", analysis.overall), *every]:
@@ -135,14 +132,14 @@ def _curves(analysis: Analysis) -> Iterator[Row]:
             yield (name, *row)
 
 
-def _confusion(analysis: Analysis) -> Iterator[Row]:
+def _confusion(analysis: Analysis) -> Iterator[CsvRow]:
     names = list(analysis.names.values())
     yield ("object", *names, "missed")
     for name, counts in zip([*names, "background"], analysis.confusion.counts, strict=True):
         yield (name, *counts.tolist())
 
 
-def _mistakes(analysis: Analysis) -> Iterator[Row]:
+def _mistakes(analysis: Analysis) -> Iterator[CsvRow]:
     """Yields a row for each mistake, those with the highest scores first, missed objects last."""
     object_sides = [f"object_{side}" for side in _SIDES]
     yield "kind", "image", "class", "score", *_SIDES, "object_class", *object_sides
@@ -150,7 +147,7 @@ def _mistakes(analysis: Analysis) -> Iterator[Row]:
     truth_boxes = np.round(shown.truth_boxes, 2)
     nothing = ["", "", "", "", ""]
 
-    def of_truth(truth: int) -> Row:
+    def of_truth(truth: int) -> CsvRow:
         return (names[int(shown.truth_class[truth])], *truth_boxes[truth].tolist())
 
     for detection in np.flatnonzero(mistakes.kind >= 0).tolist():
@@ -168,7 +165,7 @@ def _mistakes(analysis: Analysis) -> Iterator[Row]:
         yield (KINDS[MISSED], image, "", "", *nothing[1:], *of_truth(truth))
 
 
-def _sizes(analysis: Analysis) -> Iterator[Row]:
+def _sizes(analysis: Analysis) -> Iterator[CsvRow]:
     groups = {**analysis.shapes.sizes, **analysis.shapes.ratios}
     yield ("group", "meaning", *_group(next(iter(groups.values()))))
     for name, one in groups.items():

@@ -1,4 +1,4 @@
-"""Draws ground truth beside prediction on some images of an evaluation."""
+"""Draws ground truth beside predictions on some images, and cuts out the worst mistakes."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,15 +7,19 @@ from pathlib import Path
 import numpy as np
 from PIL import ImageColor
 
+from stillbox.evaluation.analysis import KINDS, MISSED, Analysis, Kind
+from stillbox.evaluation.drawing import class_color, clipped
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.ground_truth import TruthSource
+from stillbox.evaluation.matching import FloatArray
 from stillbox.evaluation.pictures import (
     Mark,
+    Picture,
     result_marks,
     save_picture,
     truth_marks,
 )
-from stillbox.evaluation.report import ReportPicture
+from stillbox.evaluation.report import Cutout, ReportPicture
 from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.experiment.schema import Evaluation
 from stillbox.inputs.decode import decode_image
@@ -101,3 +105,97 @@ def export_pictures(
         name = f"export-image-{number}{'-' if ending else ''}{ending}.png"
         path = directory / given.relative_to(given.anchor) / name
         save_picture(shown.picture, path, below=directory)
+
+
+_OTHER_COLOR = (255, 255, 255)
+# Of the longer side of what is marked on each side of it; at least so many pixels.
+_MARGIN, _LEAST_MARGIN = 0.5, 24
+# Of a name in a caption, in pixels.
+_CAPTION_WIDTH = 260
+
+
+def cut_out(
+    evaluation: EvaluationResult, source: TruthSource, class_names: Mapping[int, str], count: int
+) -> Iterator[Cutout]:
+    """Yields at most `count` mistakes of each kind: the highest scores, the largest missed objects.
+
+    Mistakes above the best threshold alone are shown.
+    """
+    analysis = evaluation.analysis
+    mistakes, shown = analysis.mistakes, analysis.shown
+    for index, kind in enumerate(KINDS):
+        if index == MISSED:
+            order = np.argsort(-shown.truth_area[mistakes.missed], kind="stable")
+            chosen = [(-1, int(truth)) for truth in mistakes.missed[order][:count]]
+        else:
+            # Best first already.
+            places = np.flatnonzero(mistakes.kind == index)[:count]
+            chosen = [(int(place), int(mistakes.truth[place])) for place in places]
+        for detection, truth in chosen:
+            place = int(shown.truth_image[truth] if detection < 0 else shown.image[detection])
+            example = source.example(evaluation.records[place])
+            if example is not None:
+                image = decode_image(example.encoded)
+                yield _cutout(analysis, kind, image, place, detection, truth, class_names)
+
+
+def _cutout(
+    analysis: Analysis,
+    kind: Kind,
+    image: Picture,
+    place: int,
+    detection: int,
+    truth: int,
+    class_names: Mapping[int, str],
+) -> Cutout:
+    shown = analysis.shown
+    boxes = [shown.boxes[detection]] if detection >= 0 else []
+    boxes += [shown.truth_boxes[truth]] if truth >= 0 else []
+    window = _window(np.array(boxes), image.shape[:2])
+    top, left, bottom, right = window
+    marks = [
+        Mark(
+            box=_within(shown.truth_boxes[other], window),
+            text=class_names[int(shown.truth_class[other])],
+            color=class_color(int(shown.truth_class[other])) if other == truth else _OTHER_COLOR,
+            dashed=True,
+        )
+        for other in _inside(analysis, place, window)
+    ]
+    short = {each: clipped(name, 13, _CAPTION_WIDTH) for each, name in class_names.items()}
+    words = [f"image {analysis.image_ids[place]}"]
+    if truth >= 0:
+        words.insert(0, f"object: {short[int(shown.truth_class[truth])]}")
+    if detection >= 0:
+        class_id, score = int(shown.class_ids[detection]), shown.scores[detection]
+        box = _within(shown.boxes[detection], window)
+        name = f"{class_names[class_id]} {score:.2f}"
+        marks.append(Mark(box=box, text=name, color=class_color(class_id)))
+        words.insert(0, f"{short[class_id]} {score:.2f}")
+    part = np.ascontiguousarray(image[top:bottom, left:right])
+    return Cutout(kind=kind, image=part, marks=marks, about=", ".join(words))
+
+
+def _inside(analysis: Analysis, place: int, window: tuple[int, int, int, int]) -> list[int]:
+    """Returns the objects of an image that lie in a part of it."""
+    shown = analysis.shown
+    low = np.maximum(shown.truth_boxes[:, :2], window[:2])
+    high = np.minimum(shown.truth_boxes[:, 2:], window[2:])
+    inside = (shown.truth_image == place) & (high > low).all(axis=1)
+    return np.flatnonzero(inside).tolist()
+
+
+def _window(boxes: FloatArray, size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Returns ymin, xmin, ymax, xmax around boxes, as square as the image allows."""
+    low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
+    longest = float((high - low).max())
+    reach = longest / 2 + max(_MARGIN * longest, _LEAST_MARGIN)
+    middle, limit = (low + high) / 2, np.array(size)
+    start = np.clip(np.floor(middle - reach), 0, np.maximum(limit - 1, 0))
+    end = np.clip(np.ceil(middle + reach), start + 1, limit)
+    ymin, xmin, ymax, xmax = np.concatenate([start, end]).astype(int).tolist()
+    return ymin, xmin, ymax, xmax
+
+
+def _within(box: FloatArray, window: tuple[int, int, int, int]) -> tuple[float, ...]:
+    return tuple((box - np.tile(window[:2], 2)).tolist())

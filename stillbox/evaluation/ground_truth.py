@@ -1,22 +1,192 @@
-"""Ground truth for scoring: the boxes of the original image, from the records or from a COCO file.
+"""Ground truth for scoring, from the records or a COCO file, and its agreement with the model.
 
-The loader is not used: it resizes, cuts off boxes beyond its limit and gives crowds a weight.
+The boxes are those of the original image. The loader is not used: it resizes, cuts off boxes
+beyond its limit and gives crowds a weight.
+
+Label map, model and annotations must have the same classes: a label map that does not belong to
+the records gives low scores without an error. One message lists everything that disagrees.
 """
 
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from PIL import Image
 
-from stillbox.evaluation.annotations import Annotations
+from stillbox.errors import UserError
+from stillbox.evaluation.coco_json import from_coco_json
 from stillbox.evaluation.results import ImageTruth
+from stillbox.printing import count_text
 from stillbox.records.example import Example
-from stillbox.records.image_work import costly
+from stillbox.records.image_files import costly
+from stillbox.records.label_map import ClassSlots
+
+_SHOWN = 5
+
+
+def check_agreement(
+    truths: Sequence[ImageTruth],
+    class_names: Mapping[int, str],
+    *,
+    slots: ClassSlots,
+    other_names: Mapping[int, str] | None = None,
+) -> tuple[str, ...]:
+    """Checks that the ground truth can be scored with this label map and this model.
+
+    `class_names` are those of the label map by id; `other_names` are from another source, if any:
+    the label map that the model was trained with, or the categories of a COCO file.
+
+    Returns:
+        Warnings about oddities that do not prevent scoring.
+
+    Raises:
+        UserError: they disagree; the message lists every point.
+    """
+    problems = [
+        *_unknown_ids(truths, class_names),
+        *_model_too_small(class_names, slots),
+        *_different_names(class_names, other_names or {}),
+    ]
+    if problems:
+        raise UserError(
+            "label map, model and annotations disagree:" + "".join(f"\n  - {p}" for p in problems),
+            fix="score with the label map that both the records and the model were made with",
+        )
+    return tuple(_oddities(truths, class_names, slots))
+
+
+def listing(names: Sequence[str], limit: int = _SHOWN) -> str:
+    """Returns the first names and the number of the others."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def _unknown_ids(truths: Sequence[ImageTruth], class_names: Mapping[int, str]) -> list[str]:
+    boxes: Counter[int] = Counter()
+    first: dict[int, str] = {}
+    for truth in truths:
+        for class_id in truth.class_ids.tolist():
+            boxes[class_id] += 1
+            first.setdefault(class_id, truth.image_id)
+    lines = [
+        f"class id {i} of {count_text(boxes[i], 'box')} (first in image {first[i]!r}) is not in "
+        "the label map"
+        for i in sorted(boxes.keys() - class_names.keys())
+    ]
+    return _cut(lines)
+
+
+def _model_too_small(class_names: Mapping[int, str], slots: ClassSlots) -> list[str]:
+    beyond = [
+        f"{i} ({name})"
+        for i, name in sorted(class_names.items())
+        if i not in slots and (i, name) != (0, "background")
+    ]
+    if not beyond:
+        return []
+    return [
+        f"the model has {count_text(len(slots), 'class')} and can only find ids {slots}, but the "
+        f"label map also has {listing(beyond)}"
+    ]
+
+
+def _different_names(class_names: Mapping[int, str], other_names: Mapping[int, str]) -> list[str]:
+    lines = [
+        f"class id {i} is {class_names[i]!r} in the label map and {other_names[i]!r} elsewhere"
+        for i in sorted(class_names.keys() & other_names.keys())
+        if class_names[i] != other_names[i]
+    ]
+    return _cut(lines)
+
+
+def _cut(lines: list[str]) -> list[str]:
+    hidden = len(lines) - _SHOWN
+    return lines[:_SHOWN] + [f"and {hidden} more class ids like these"] * (hidden > 0)
+
+
+def _oddities(
+    truths: Sequence[ImageTruth], class_names: Mapping[int, str], slots: ClassSlots
+) -> list[str]:
+    warnings = []
+    largest = max(class_names, default=0)
+    beyond = tuple(class_id for class_id in slots.ids if class_id > largest)
+    if beyond:
+        warnings.append(
+            f"the model has {count_text(len(slots), 'class')}, the label map ends at id {largest}: "
+            f"what it finds of ids {ClassSlots(beyond)} is not scored"
+        )
+    seen = {class_id for truth in truths for class_id in truth.class_ids.tolist()}
+    absent = [name for i, name in sorted(class_names.items()) if i not in seen]
+    if absent:
+        warnings.append(f"no ground truth of {listing(absent)}: left out of the means")
+    return warnings
+
+
+_FIX = (
+    "give the file that the records were made from, or --set data.evaluation.annotations= to take "
+    "the records' own boxes"
+)
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """A ground-truth file, by image."""
+
+    path: str
+    truths: dict[str, ImageTruth]
+    """Every image of the file by its id."""
+    class_names: dict[int, str]
+    """Category id -> name."""
+
+    def refuse_missing(self, image_ids: Sequence[str]) -> None:
+        """Checks that the file has these images of the records.
+
+        Raises:
+            UserError: the file lacks some.
+        """
+        missing = [image_id for image_id in image_ids if self._find(image_id) is None]
+        if missing:
+            raise UserError(
+                f"the file has no image with the id {listing(missing, 3)}, which the evaluation "
+                "records have",
+                where=self.path,
+                fix=_FIX,
+            )
+
+    def truth_of(self, image_id: str, size: tuple[int, int]) -> ImageTruth:
+        """Returns the ground truth of an image that the file has; `size` is (height, width).
+
+        Raises:
+            UserError: the image has another size in the file.
+        """
+        truth = self._find(image_id)
+        assert truth is not None
+        if size != (truth.height, truth.width):
+            raise UserError(
+                f"image {image_id} is {truth.height}x{truth.width} (height x width) in the file "
+                f"and {size[0]}x{size[1]} in the records, so that its boxes do not fit",
+                where=self.path,
+                fix=_FIX,
+            )
+        return truth
+
+    def _find(self, image_id: str) -> ImageTruth | None:
+        # Some writers pad the id with zeros, as in COCO's file names.
+        return self.truths.get(image_id) or self.truths.get(image_id.lstrip("0"))
+
+
+def read_annotations(path: str) -> Annotations:
+    """Reads a ground-truth file.
+
+    Raises:
+        UserError: there is no such file, or it is no COCO ground truth.
+    """
+    truths, names = from_coco_json(path)
+    return Annotations(path, {truth.image_id: truth for truth in truths}, names)
 
 
 class TruthSource(Protocol):

@@ -1,7 +1,7 @@
 """The program that scores and predicts: from images to detections, spread over a mesh.
 
-Everything is said in shapes and shardings; neither arrays nor devices are touched before a program
-is compiled. So the devices may be those of a topology that is not there.
+Everything is expressed as shapes and shardings; neither arrays nor devices are touched before a
+program is compiled. The devices may therefore be those of a topology that is not there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +19,12 @@ from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import batch_shardings, build_mesh, put_batch, replicate, replicated
 from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
-from stillbox.models.abstract import abstract_detector
+from stillbox.models.build import abstract_detector
 from stillbox.models.detector import DetectFunction, detect_function
-from stillbox.models.layers.lowering.choice import cpu_convolutions
-from stillbox.models.layers.lowering.prepared import (
+from stillbox.models.layers.lowering.winograd import (
     Transformed,
     collected_kernels,
+    cpu_convolutions,
     given_kernels,
 )
 from stillbox.models.variables import Arrays
@@ -32,10 +32,10 @@ from stillbox.models.variables import Arrays
 BoundDetect = Callable[[Pixels, Ints], Detections]
 """From images `[B, H, W, 3]` and true sizes `[B, 2]`, on the host, to detections."""
 
-Shapes = dict[str, jax.ShapeDtypeStruct]
+AbstractArrays = dict[str, jax.ShapeDtypeStruct]
 
 
-class Weights(NamedTuple):
+class PreparedWeights(NamedTuple):
     """Arrays of a detector on the devices of a program."""
 
     params: Arrays
@@ -54,9 +54,9 @@ class DetectProgram:
     """The devices that it runs on."""
     function: DetectFunction
     """`(params, stats, images, true_sizes) -> Detections`, not yet compiled."""
-    params: Shapes
+    params: AbstractArrays
     """Parameters by path, whole on every device."""
-    stats: Shapes
+    stats: AbstractArrays
     """Moving statistics by path, whole on every device."""
     images: jax.ShapeDtypeStruct
     """`[B, H, W, 3]` float32."""
@@ -129,7 +129,7 @@ class DetectProgram:
     def _compiled_preparation(self) -> jax.stages.Compiled:
         return Compilation(self._preparation.lower(), "the kernels").result()
 
-    def prepare(self, params: Arrays, stats: Arrays) -> Weights:
+    def prepare(self, params: Arrays, stats: Arrays) -> PreparedWeights:
         """Puts weights on all devices, and prepares the kernels that convolutions need there.
 
         Args:
@@ -138,9 +138,11 @@ class DetectProgram:
         """
         params, stats = replicate((params, stats), self.mesh)
         prepared = self._preparation.out_info
-        return Weights(params, stats, self._compiled_preparation(params, stats) if prepared else [])
+        return PreparedWeights(
+            params, stats, self._compiled_preparation(params, stats) if prepared else []
+        )
 
-    def bind_weights(self, weights: Weights) -> BoundDetect:
+    def bind_weights(self, weights: PreparedWeights) -> BoundDetect:
         """Returns `bind` of the result of `prepare`, which may be for batches of another size."""
 
         def detect(images: Pixels, true_sizes: Ints) -> Detections:
@@ -203,7 +205,7 @@ def score_program(experiment: schema.Experiment, mesh: Mesh | None = None) -> De
 def score_batch_size(experiment: schema.Experiment) -> int:
     """Returns `evaluation.batch_size`, rounded up so that every device gets as many images.
 
-    Detections do not depend on it, and many a file says 1: no reason to leave devices idle.
+    Detections do not depend on it. Many configs say 1; rounding up keeps every device busy.
     """
     rows = max(jax.device_count() // experiment.devices.spatial_partitions, 1)
     return -(-experiment.evaluation.batch_size // rows) * rows

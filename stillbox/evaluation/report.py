@@ -1,14 +1,33 @@
-"""The content of the report of an evaluation."""
+"""The report of an evaluation: its content, tables, self-contained HTML page, and files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
-from stillbox.evaluation.analysis import Analysis
+import numpy as np
+from matplotlib.figure import Figure
+
+from stillbox.evaluation import charts, curves
+from stillbox.evaluation.analysis import KINDS, MEANINGS, Analysis, Kind, ShapeGroup
+from stillbox.evaluation.charts import matrix_svg
+from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS
+from stillbox.evaluation.figures_files import write_figures
 from stillbox.evaluation.history import History
-from stillbox.evaluation.mistakes import Kind
-from stillbox.evaluation.pictures import Mark, Picture, beside, draw_marks
-from stillbox.evaluation.scores import Scores
+from stillbox.evaluation.html_page import (
+    bar_cell,
+    card_row,
+    fact_row,
+    head_row,
+    html_page,
+    number_cell,
+    section,
+    table,
+)
+from stillbox.evaluation.pictures import Mark, Picture, beside, draw_marks, panels_svg, save_picture
+from stillbox.evaluation.scores import VOC_MEANINGS, Scores
+from stillbox.printing import html_text
+from stillbox.records.files import write_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,3 +82,349 @@ class Report:
     timings: Mapping[str, str] = field(default_factory=dict)
     """Durations, with units."""
     warnings: Sequence[str] = ()
+
+
+_NOTHING_CORRECT = "no detection of this class is correct"
+# Rows of the table of confusions.
+_CONFUSIONS = 30
+
+
+def score_tables(scores: Scores) -> str:
+    """Returns the numbers of the metrics with their meanings."""
+    keys = list(SUMMARY_MEANINGS)
+    groups = [
+        ("Average precision", keys[:6]),
+        ("Average recall, mean over IoU .50 to .95", keys[6:]),
+        ("Pascal VOC", list(VOC_MEANINGS)),
+    ]
+    tables = [
+        table(caption, None, rows)
+        for caption, chosen in groups
+        if (rows := [_score_row(scores, key) for key in chosen if key in scores.summary])
+    ]
+    return f'<div class="columns">{"".join(tables)}</div>'
+
+
+def _score_row(scores: Scores, key: str) -> str:
+    value, about = scores.summary[key], scores.meaning(key)
+    if value is None:
+        about = f"{about}: {scores.text(key)}"
+    return (
+        f'<tr><th scope="row">{key}</th>{number_cell(value, why=NO_TRUTH)}'
+        f'<td class="about">{html_text(about)}</td></tr>'
+    )
+
+
+def class_table(scores: Scores, analysis: Analysis, *, all_metrics: bool) -> str:
+    """Returns the numbers of every class, at its best threshold and over all scores."""
+    # The column that a bar illustrates.
+    drawn = "AP50" if scores.coco else scores.class_columns[0]
+    rows, columns = [], ["AP50", "AP75", "AP", "AR100", "VOC_AP", "OpenImages_AP"]
+    # Classes without objects come last.
+    for class_id in sorted(analysis.names, key=lambda each: not analysis.per_class[each].truths):
+        name = analysis.names[class_id]
+        numbers = scores.class_numbers(name, all_metrics=all_metrics)
+        columns = [*dict.fromkeys(key for key in (*columns, *numbers) if key in numbers)]
+        one = analysis.per_class[class_id]
+        at_best = one.at_best
+        cells = [
+            number_cell(one.truths),
+            number_cell(one.found),
+            *(
+                number_cell(value, why=_NOTHING_CORRECT)
+                for value in (at_best["precision"], at_best["recall"], at_best["F1"], one.threshold)
+            ),
+            *(
+                number_cell(numbers[key], why=NO_TRUTH)
+                + (bar_cell(numbers[key] or 0) if key == drawn else "")
+                for key in columns
+            ),
+        ]
+        rows.append(f'<tr><th scope="row">{html_text(name)}</th>{"".join(cells)}</tr>')
+    metrics = [part for key in columns for part in ([key, ""] if key == drawn else [key])]
+    head = head_row(
+        ["class"], ["objects", "found", "precision", "recall", "F1", "threshold", *metrics]
+    )
+    return table("", head, rows, sortable=True)
+
+
+def mistake_table(analysis: Analysis) -> str:
+    """Returns the kinds of mistakes, the most expensive first."""
+    costs, counts = analysis.costs, analysis.mistakes.counts()
+    if costs.ap is None:
+        return ""
+    longest = max(costs.kinds.values()) or 1.0
+    rows = []
+    for kind in sorted(KINDS, key=lambda kind: (-costs.kinds[kind], -counts[kind])):
+        cost = costs.kinds[kind]
+        rows.append(
+            # Below the name: on a phone a column at the end would be out of sight.
+            f'<tr><th scope="row">{kind}<small>{html_text(MEANINGS[kind])}</small></th>'
+            f"{number_cell(cost)}{bar_cell(cost / longest)}{number_cell(counts[kind])}</tr>"
+        )
+    head = head_row(["mistake"], ["costs AP50", "", "count"])
+    both = (
+        f"Without any wrong detection AP50 would rise by {costs.false_positives:.3f}; if objects "
+        f"that are not found did not count, by {costs.false_negatives:.3f}."
+    )
+    return table("", head, rows, sortable=True) + f'<p class="note">{both}</p>'
+
+
+def confusion_table(analysis: Analysis) -> str:
+    """Returns the most frequent confusions of two classes."""
+    counts = analysis.confusion.counts[:-1, :-1].copy()
+    totals = analysis.confusion.counts[:-1].sum(axis=1)
+    np.fill_diagonal(counts, 0)
+    names = list(analysis.names.values())
+    order = np.argsort(-counts, axis=None, kind="stable")[:_CONFUSIONS]
+    rows = []
+    for row, column in zip(*np.unravel_index(order, counts.shape), strict=True):
+        if count := int(counts[row, column]):
+            share = count / int(totals[row])
+            rows.append(
+                f'<tr><th scope="row">{html_text(names[row])}</th>'
+                f"<td>{html_text(names[column])}</td>{number_cell(count)}{number_cell(share)}"
+                f"{bar_cell(share)}</tr>"
+            )
+    if not rows:
+        return ""
+    head = head_row(["object", "found as"], ["count", "share of the objects", ""])
+    caption = "The most frequent confusions" if len(rows) == _CONFUSIONS else "Confusions"
+    return table(caption, head, rows, sortable=True)
+
+
+def shape_tables(scores: Scores, analysis: Analysis) -> str:
+    """Returns recall and precision by size and by aspect ratio."""
+    summary = scores.summary
+    aps = {"small": "APs", "medium": "APm", "large": "APl"} if scores.coco else {}
+    groups = {"Size": analysis.shapes.sizes, "Aspect ratio": analysis.shapes.ratios}
+    columns = ["objects", "recall", "precision"]
+    tables = []
+    for caption, parts in groups.items():
+        more = ["AP"] if aps and caption == "Size" else []
+        rows = [
+            _shape_row(name, one, [summary[aps[name]] for _ in more]) for name, one in parts.items()
+        ]
+        tables.append(table("", head_row([caption.lower()], [*columns, *more]), rows))
+    return f'<div class="columns">{"".join(tables)}</div>'
+
+
+def _shape_row(name: str, one: ShapeGroup, more: list[float | None]) -> str:
+    numbers = one.numbers
+    cells = [number_cell(one.truths), number_cell(numbers["recall"], why=NO_TRUTH)]
+    cells.append(number_cell(numbers["precision"], why="no detections" if one.truths else NO_TRUTH))
+    cells += [number_cell(value, why=NO_TRUTH) for value in more]
+    return f'<tr><th scope="row" title="{html_text(one.about)}">{name}</th>{"".join(cells)}</tr>'
+
+
+def fact_tables(groups: Mapping[str, Mapping[str, str]]) -> str:
+    """Returns names and values under captions; empty groups are left out."""
+    tables = [
+        table(caption, None, [fact_row(name, value) for name, value in facts.items()])
+        for caption, facts in groups.items()
+        if facts
+    ]
+    return f'<div class="columns">{"".join(tables)}</div>' if tables else ""
+
+
+_FIGURE_TEXTS = {
+    "loss": "Training loss and its parts over steps",
+    "average_precision": "Average precision on the evaluation set over steps",
+    "learning_rate": "Learning rate over steps",
+    "speed": "Images per second over steps",
+    "precision_recall": "Precision over recall for every class at IoU .50",
+    "confidence": "Precision, recall and F1 of all classes over the least score",
+    "class_f1": "F1 of every class over the least score",
+    "sizes": "Objects by size, found and missed",
+    "ratios": "Objects by aspect ratio, found and missed",
+}
+
+
+def render_page(report: Report, figures: Mapping[str, str]) -> str:
+    """Returns the page; figures are SVG by name, as `report_files` draws them."""
+    scores, analysis = report.scores, report.analysis
+    classes = class_table(scores, analysis, all_metrics=report.all_class_metrics)
+    sections = [
+        _cards(scores, analysis),
+        section("Worth knowing", _warnings(report.warnings)),
+        section("Mistakes", _mistakes(report)),
+        section(
+            "Classes",
+            _note(
+                "Found, precision, recall and F1 are about detections with at least the score of "
+                "the class's own threshold, which has the highest F1; IoU .50."
+            )
+            + classes,
+        ),
+        section(
+            "Confidence", _figure_list(figures, ["confidence", "class_f1", "precision_recall"])
+        ),
+        section("Confusion matrix", _confusion(analysis)),
+        section(
+            "Sizes and shapes",
+            shape_tables(scores, analysis) + _figure_list(figures, ["sizes", "ratios"]),
+        ),
+        section("Scores", score_tables(scores)),
+        section(
+            "Training",
+            _figure_list(figures, ["loss", "average_precision", "learning_rate", "speed"]),
+        ),
+        section("Ground truth beside prediction", _pictures(report.pictures)),
+        section("Experiment", _experiment(report)),
+    ]
+    return html_page(report.title, report.subtitle, sections)
+
+
+def _cards(scores: Scores, analysis: Analysis) -> str:
+    keys = [key for key in ("AP50", "AP", "AR100", *VOC_MEANINGS) if key in scores.summary]
+    cards = [(scores.text(key), f"{key}, {scores.meaning(key)}") for key in keys]
+    overall = analysis.overall
+    if overall.threshold is not None:
+        at_best = overall.at_best
+        cards += [
+            (f"{at_best['F1']:.3f}", "highest F1, all classes together"),
+            (f"{overall.threshold:.3f}", "the score with that F1, the best threshold"),
+            (f"{at_best['precision']:.1%}", "precision: found boxes that are right"),
+            (f"{at_best['recall']:.1%}", "recall: objects that are found"),
+        ]
+    cards += [(f"{scores.first.images:,}", "images scored")]
+    return card_row([*cards, (f"{overall.truths:,}", "objects to find")])
+
+
+def _warnings(warnings: Sequence[str]) -> str:
+    items = "".join(f"<li>{html_text(warning)}</li>" for warning in warnings)
+    return items and f'<ul class="warnings">{items}</ul>'
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{html_text(text)}</p>'
+
+
+def _above(analysis: Analysis) -> str:
+    threshold = analysis.overall.threshold
+    if threshold is None:
+        return "all detections, none of which is correct"
+    return f"detections with a score of at least {threshold:.3f}, the best threshold"
+
+
+def _mistakes(report: Report) -> str:
+    analysis = report.analysis
+    listed = mistake_table(analysis)
+    if not listed:
+        return ""
+    costs = analysis.costs.kinds
+    parts = [
+        _note(
+            "What each kind costs is the AP50 that would be gained if its mistakes alone were "
+            f"mended, over all scores. Counts and examples are of {_above(analysis)}."
+        ),
+        listed,
+    ]
+    for kind in sorted(KINDS, key=lambda kind: -costs[kind]):
+        shown = [each for each in enumerate(report.cutouts) if each[1].kind == kind]
+        if shown:
+            parts.append(
+                f"<h3>{kind} <small>{html_text(MEANINGS[kind])}</small></h3>"
+                f'<div class="pictures small">{"".join(_cutout(*one) for one in shown)}</div>'
+            )
+    return "".join(parts)
+
+
+def _cutout(number: int, cutout: Cutout) -> str:
+    # The caption has the names: in so small a picture they would hide the rest.
+    key = f"mistake-{number}"
+    panel = cutout.about, cutout.marks
+    (svg,) = panels_svg(key, cutout.image, [panel], labels=False, longest=400)
+    return f"<figure>{svg}<figcaption>{html_text(cutout.about)}</figcaption></figure>"
+
+
+def _confusion(analysis: Analysis) -> str:
+    if not analysis.overall.truths:
+        return ""
+    note = _note(
+        f"At IoU .50, of {_above(analysis)}. Rows are objects, columns what they are found as; a "
+        "darker cell has a greater share of its row. Objects are matched within their class first. "
+        "The row background has every detection that is left without an object at that IoU, also "
+        "a misplaced or double one; the mistake of that name has only those far from any object."
+    )
+    matrix = matrix_svg(analysis.confusion, analysis.names)
+    figure = f'<figure class="matrix scroll">{matrix}</figure>'
+    return note + figure + confusion_table(analysis)
+
+
+def _figure_list(figures: Mapping[str, str], names: Iterable[str]) -> str:
+    shown = [
+        "<figure>"
+        + figures[name].replace("<svg ", f'<svg aria-label="{_FIGURE_TEXTS[name]}" ', 1)
+        + "</figure>"
+        for name in names
+        if name in figures
+    ]
+    return f'<div class="figures">{"".join(shown)}</div>' if shown else ""
+
+
+def _pictures(pictures: Sequence[ReportPicture]) -> str:
+    shown = []
+    for number, picture in enumerate(pictures):
+        panels = panels_svg(f"picture-{number}", picture.image, picture.panels)
+        figures = "".join(
+            f"<figure>{svg}<figcaption>{html_text(caption)}</figcaption></figure>"
+            for svg, (caption, _) in zip(panels, picture.panels, strict=True)
+        )
+        name, about = html_text(picture.name), html_text(picture.about)
+        shown.append(f'<h3>{name} <small>{about}</small></h3><div class="figures">{figures}</div>')
+    return "".join(shown)
+
+
+def _experiment(report: Report) -> str:
+    body = fact_tables({"Configuration": report.facts, "Time": report.timings})
+    if report.config_text:
+        body += (
+            "<details><summary>The whole configuration, as YAML</summary>"
+            f"<pre>{html_text(report.config_text)}</pre></details>"
+        )
+    return body
+
+
+REPORT = "report.html"
+"""Name of the page in its folder."""
+
+
+def write_report(report: Report, directory: str | Path) -> Path:
+    """Writes `report.html`, and beside it its figures as JSON, CSV, PNG and JPEG.
+
+    The page needs no other file and is written last.
+
+    Returns:
+        The path of the page.
+    """
+    directory = Path(directory)
+    drawn = {name: figure for name, figure in _draw(report).items() if figure}
+    page = render_page(report, {name: charts.figure_svg(one, name) for name, one in drawn.items()})
+    write_figures(report.analysis, directory)
+    numbers = {name: f"class {class_id}" for class_id, name in report.analysis.names.items()}
+    for name, figure in drawn.items():
+        path = directory / "curves" / f"{name}.png"
+        write_whole(path, charts.figure_png(figure, numbers), below=directory)
+    for number, picture in enumerate(report.pictures, start=1):
+        path = directory / "pictures" / f"{number:03d}.jpg"
+        save_picture(picture.picture, path, below=directory)
+    return write_whole(directory / REPORT, page.encode())
+
+
+def _draw(report: Report) -> dict[str, Figure | None]:
+    analysis, shapes = report.analysis, report.analysis.shapes
+    size = "square root of the area in pixels"
+    return {
+        "loss": curves.loss_figure(report.history),
+        "average_precision": curves.score_figure(report.history),
+        "learning_rate": curves.rate_figure(report.history),
+        "speed": curves.speed_figure(report.history),
+        "precision_recall": curves.precision_recall_figure(report.scores),
+        "confidence": curves.confidence_figure(analysis),
+        "class_f1": curves.class_f1_figure(analysis),
+        "sizes": curves.histogram_figure(shapes.side, "Objects by size", size),
+        "ratios": curves.histogram_figure(
+            shapes.ratio, "Objects by aspect ratio", "width divided by height"
+        ),
+    }

@@ -1,16 +1,21 @@
-"""Ground truth and detections of an image.
+"""Ground truth and detections of an image, and the checks of them that all metrics share.
 
 Boxes are `[ymin, xmin, ymax, xmax]` in pixels of the original image, class ids are the label
-map's. Float64, so that rounding does not move an IoU across a threshold.
+map's. Float64, because rounding could move an IoU across a threshold.
 """
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-Float = TypeVar("Float", np.float32, np.float64)
+from stillbox.errors import UserError
+from stillbox.printing import count_text
+
+FloatType = TypeVar("FloatType", np.float32, np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,28 +72,124 @@ class ImageResult:
         )
 
 
-def box_areas(boxes: NDArray[Float]) -> NDArray[Float]:
+def box_areas(boxes: NDArray[FloatType]) -> NDArray[FloatType]:
     """Returns `[N]` areas of boxes `[N, 4]`, in the square of their unit."""
-    areas: NDArray[Float] = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    areas: NDArray[FloatType] = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     return areas
 
 
-def covered_matrix(boxes: NDArray[Float], others: NDArray[Float]) -> NDArray[Float]:
+def covered_matrix(boxes: NDArray[FloatType], others: NDArray[FloatType]) -> NDArray[FloatType]:
     """Returns the share of boxes `[N, 4]` that lies in others `[M, 4]`, `[N, M]`."""
     areas = np.broadcast_to(box_areas(boxes)[:, None], (len(boxes), len(others)))
     shared = _shared_areas(boxes, others)
     return np.divide(shared, areas, out=np.zeros_like(shared), where=shared > 0)
 
 
-def iou_matrix(boxes: NDArray[Float], others: NDArray[Float]) -> NDArray[Float]:
+def iou_matrix(boxes: NDArray[FloatType], others: NDArray[FloatType]) -> NDArray[FloatType]:
     """Returns the IoU of every pair, `[N, M]`; boxes `[N, 4]`, others `[M, 4]`."""
     shared = _shared_areas(boxes, others)
     union = box_areas(boxes)[:, None] + box_areas(others)[None] - shared
     return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
 
 
-def _shared_areas(boxes: NDArray[Float], others: NDArray[Float]) -> NDArray[Float]:
+def _shared_areas(boxes: NDArray[FloatType], others: NDArray[FloatType]) -> NDArray[FloatType]:
     low = np.maximum(boxes[:, None, :2], others[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    areas: NDArray[Float] = np.maximum(high - low, 0).prod(axis=-1)
+    areas: NDArray[FloatType] = np.maximum(high - low, 0).prod(axis=-1)
     return areas
+
+
+def number_images(
+    truths: Sequence[ImageTruth], results: Sequence[ImageResult], class_names: Mapping[int, str]
+) -> dict[str, int]:
+    """Returns a number, from 1, for every image id, and refuses what cannot be scored.
+
+    Of two detections with the same score, the one in the image with the lower number comes first,
+    which changes AP in the fifth decimal. The numbers therefore are in the order of the ids, as in
+    pycocotools, and not in the order in which images arrive.
+
+    Raises:
+        UserError: no image, an image twice, a result without ground truth, a box or score that is
+            not finite, or ground truth of a class that `class_names` lacks.
+    """
+    if not truths:
+        raise UserError(
+            "there is no image to score", fix="give an evaluation set with at least one record"
+        )
+    _refuse_repeats([truth.image_id for truth in truths], "ground truth")
+    _refuse_repeats([result.image_id for result in results], "result")
+    ordered = sorted((truth.image_id for truth in truths), key=_id_order)
+    numbers = {image_id: number for number, image_id in enumerate(ordered, start=1)}
+    foreign = [r.image_id for r in results if r.image_id not in numbers]
+    if foreign:
+        raise UserError(
+            f"{count_text(len(foreign), 'result')} of images without ground truth, {foreign[0]!r} "
+            "among them",
+            fix="score the results against the set that they were made from",
+        )
+    _refuse_unknown_classes(truths, class_names)
+    _refuse_infinite_results(results)
+    return numbers
+
+
+def class_keys(class_names: Mapping[int, str]) -> dict[int, str]:
+    """Returns a unique name by label map id; ids ascend."""
+    shared = Counter(class_names.values())
+    return {
+        class_id: name if shared[name] == 1 else f"{name} (id {class_id})"
+        for class_id, name in sorted(class_names.items())
+    }
+
+
+def _refuse_unknown_classes(truths: Sequence[ImageTruth], class_names: Mapping[int, str]) -> None:
+    for truth in truths:
+        for class_id in truth.class_ids.tolist():
+            if class_id not in class_names:
+                raise UserError(
+                    f"the label map has no class with id {class_id}",
+                    where=f"ground truth of image {truth.image_id!r}",
+                    fix="use the label map that the records were made with",
+                )
+
+
+def _refuse_infinite_results(results: Sequence[ImageResult]) -> None:
+    for result in results:
+        if not np.isfinite(result.scores).all() or not np.isfinite(result.boxes).all():
+            raise UserError(
+                "a detection has a box or score that is not a finite number",
+                where=f"results of image {result.image_id!r}",
+                fix="look at the training log: the weights themselves are probably not finite",
+            )
+
+
+def _id_order(image_id: str) -> tuple[int, int, str]:
+    return (0, int(image_id), "") if image_id.isdecimal() else (1, 0, image_id)
+
+
+def _refuse_repeats(image_ids: list[str], what: str) -> None:
+    repeated = [name for name, count in Counter(image_ids).items() if count > 1]
+    if repeated:
+        raise UserError(
+            f"{len(repeated)} image ids have more than one {what}, {repeated[0]!r} among them",
+            fix="give every image an id of its own (`image/source_id` in a record)",
+        )
+
+
+class NotFiniteError(UserError):
+    """The model's predictions are not finite: a fault of its weights, not of the image."""
+
+
+def not_finite(image: str) -> NotFiniteError:
+    """Returns the error for an image whose predictions are not finite.
+
+    Suppression takes NaN for no candidate: without this check such a model finds no object.
+
+    Args:
+        image: the image that it was found at.
+    """
+    return NotFiniteError(
+        "the model's predictions for this image are not finite (NaN or infinity)",
+        where=image,
+        fix="check the weights: take an earlier checkpoint, train again with a lower learning "
+        "rate or with gradient clipping; if evaluation.precision is bfloat16, try float32",
+    )

@@ -7,21 +7,16 @@ from pathlib import Path
 import jax
 
 from stillbox.boxes.structures import Batch, Detections
-from stillbox.devices.job import is_main_process
-from stillbox.devices.processors import input_threads
-from stillbox.devices.stalls import StallReporter, waiting_for
+from stillbox.devices.job import StallReporter, is_main_process, waiting_for
+from stillbox.devices.process import input_threads
 from stillbox.errors import UserError
-from stillbox.evaluation.agreement import check_agreement
-from stillbox.evaluation.annotations import read_annotations
 from stillbox.evaluation.coco_json import results_to_coco
-from stillbox.evaluation.cutouts import cut_out
-from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
-from stillbox.evaluation.gallery import draw_gallery, export_pictures
-from stillbox.evaluation.ground_truth import read_truths
+from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress, evaluate
+from stillbox.evaluation.gallery import cut_out, draw_gallery, export_pictures
+from stillbox.evaluation.ground_truth import check_agreement, read_annotations, read_truths
 from stillbox.evaluation.history import History
 from stillbox.evaluation.program import BoundDetect, score_batch_size
-from stillbox.evaluation.report import Report
-from stillbox.evaluation.report_files import REPORT, write_report
+from stillbox.evaluation.report import REPORT, Report, write_report
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.evaluation.voc import VocRules
 from stillbox.experiment import schema
@@ -29,10 +24,9 @@ from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import EvalLoader
 from stillbox.printing import count_text, printable_line
-from stillbox.records.class_slots import ClassSlots, assign_slots
+from stillbox.records.annotations import read_json
 from stillbox.records.files import write_whole
-from stillbox.records.guarded import read_json
-from stillbox.records.label_map import LabelMap
+from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
 
 # Reading the ids of all records takes as long as reading all images.
 _METRICS = "metrics.json"
@@ -60,7 +54,7 @@ def score_dataset(
     detect: BoundDetect,
     experiment: schema.Experiment,
     dataset: Dataset,
-    progress: Progress | None = None,
+    progress: ImageProgress | None = None,
     *,
     trained: LabelMap | None = None,
     observer: StepObserver = NO_OBSERVER,

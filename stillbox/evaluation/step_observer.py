@@ -1,4 +1,8 @@
-"""The interface of an observer of steps."""
+"""The interface of an observer of steps.
+
+It stands alone because training, profiling and prediction share it, and prediction by an exported
+model imports no JAX.
+"""
 
 from collections.abc import Iterator
 from typing import Any, TypeVar

@@ -16,8 +16,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.evaluation.checks import class_keys, number_images
-from stillbox.evaluation.results import ImageResult, ImageTruth, covered_matrix, iou_matrix
+from stillbox.evaluation.results import (
+    ImageResult,
+    ImageTruth,
+    class_keys,
+    covered_matrix,
+    iou_matrix,
+    number_images,
+)
 from stillbox.experiment.schema import Evaluation
 
 Interpolation = Literal["all_points", "eleven_points"]

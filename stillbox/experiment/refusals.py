@@ -1,7 +1,7 @@
-"""Every refusal of a config, not the first alone.
+"""Collects every error of a config instead of stopping at the first.
 
-What is refused is cut out of the parsed config, which is then read again without it, until nothing
-is refused. So each refusal is independent of those before it.
+Removes the offending field from the parsed config and reads it again until nothing is rejected.
+So each error is independent of those before it.
 """
 
 import dataclasses
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stillbox.errors import UserError
-from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.pipeline_config.reader import NoModelError, read_block
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import Resolved, Tree, find_config, open_config, overridden
+from stillbox.experiment.updating import apply_overrides
 from stillbox.textformat.parser import Block, Field
 from stillbox.textformat.yaml_tree import Node
 
@@ -29,7 +29,7 @@ _SECTIONS = {
 
 
 @dataclass(frozen=True)
-class Refusals:
+class ConfigErrors:
     """What the readers refuse of a config."""
 
     errors: tuple[UserError, ...]
@@ -40,15 +40,15 @@ class Refusals:
     """Sections of the experiment from which something was cut."""
 
 
-def find_refusals(config: str | Path, overrides: Sequence[str] = ()) -> Refusals:
+def find_refusals(config: str | Path, overrides: Sequence[str] = ()) -> ConfigErrors:
     """Reads a config as `read_config`, and returns everything that is refused."""
     errors: list[UserError] = []
     try:
         path = find_config(config)
         tree, read = open_config(path)
     except UserError as error:
-        return Refusals((error,), None)
-    cutter, reading = _Cutter(), None
+        return ConfigErrors((error,), None)
+    cutter, reading = _Pruner(), None
     while reading is None and len(errors) < _MOST:
         try:
             if isinstance(tree, Block):
@@ -66,11 +66,11 @@ def find_refusals(config: str | Path, overrides: Sequence[str] = ()) -> Refusals
             if not found:
                 break
     if reading is None:
-        return Refusals(tuple(errors), None)
+        return ConfigErrors(tuple(errors), None)
     kept, more = _apply(reading, overrides)
     sections = frozenset(_SECTIONS.get(name, name) for name in cutter.touched)
     touched = sections | {_section_of(error) for error in more}
-    return Refusals((*errors, *more), overridden(reading, kept, str(path)), touched)
+    return ConfigErrors((*errors, *more), overridden(reading, kept, str(path)), touched)
 
 
 def _apply(reading: Reading, overrides: Sequence[str]) -> tuple[list[str], list[UserError]]:
@@ -99,7 +99,7 @@ class _Cut(NamedTuple):
     """The outermost section that it was cut out of, or itself."""
 
 
-class _Cutter:
+class _Pruner:
     """Cuts fields out of trees, and remembers where."""
 
     def __init__(self) -> None:

@@ -1,4 +1,6 @@
-"""From a CONFIG of the command line to an experiment."""
+"""From a CONFIG of the command line to an experiment; files of other programs are recognised by
+name.
+"""
 
 import functools
 import re
@@ -8,19 +10,73 @@ from pathlib import Path
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import rules
-from stillbox.experiment.other_formats import refuse_others, refuse_python
-from stillbox.experiment.overrides import apply_overrides
-from stillbox.experiment.own_paths import place_paths
 from stillbox.experiment.params_dict import is_dictionary, read_layers
 from stillbox.experiment.pipeline_config.reader import read_block
 from stillbox.experiment.reading import READERS, FormatReader, Reading
 from stillbox.experiment.recipes import recipe_names, recipe_path
-from stillbox.experiment.run_length import settle_schedule
+from stillbox.experiment.run_length import resolve_schedule
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.yaml_config import read_tree
+from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.yaml_config import place_paths, read_tree
 from stillbox.textformat.parser import Block, parse
-from stillbox.textformat.text_file import read_text_file
-from stillbox.textformat.yaml_tree import Node, compose
+from stillbox.textformat.yaml_tree import Node, compose, read_text_file
+
+_ANOTHER = "write the experiment as a pipeline.config or as YAML of stillbox: `stillbox recipes`"
+_DATA = "convert the data set, `stillbox data convert --help`, and name a recipe as the config"
+_NO_MODEL = "give the config of a model"
+# Names at the top, all of which a file has; what it is; the remedy. The first that fits counts.
+_SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
+    (frozenset(names.split()), what, fix)
+    for names, what, fix in (
+        ("apiVersion kind", "a manifest of Kubernetes", _NO_MODEL),
+        ("task trainer", "an experiment of TensorFlow Model Garden", _ANOTHER),
+        ("runtime task", "an experiment of TensorFlow Model Garden", _ANOTHER),
+        ("runtime trainer", "an experiment of TensorFlow Model Garden", _ANOTHER),
+        ("nc backbone head", "a model of Ultralytics (YOLO)", _ANOTHER),
+        ("task mode model", "the arguments of a run of Ultralytics (YOLO)", _ANOTHER),
+        ("train names", "a data.yaml of Ultralytics (YOLO)", _DATA),
+        ("val names", "a data.yaml of Ultralytics (YOLO)", _DATA),
+        ("nc names", "a data.yaml of Ultralytics (YOLO)", _DATA),
+        ("images annotations", "annotations of COCO", _DATA),
+        ("images categories", "annotations of COCO", _DATA),
+        ("MODEL SOLVER", "a config of Detectron2", _ANOTHER),
+        ("MODEL DATASETS", "a config of Detectron2", _ANOTHER),
+        ("_BASE_", "a config of Detectron2 or PaddleDetection", _ANOTHER),
+        ("model_type", "a config of Hugging Face Transformers", _ANOTHER),
+        ("architectures", "a config of Hugging Face Transformers", _ANOTHER),
+        ("image_processor_type", "a preprocessor of Hugging Face Transformers", _ANOTHER),
+        ("TrainReader EvalReader", "a config of PaddleDetection", _ANOTHER),
+        ("services", "a file of Docker Compose", _NO_MODEL),
+        ("dependencies channels", "an environment of conda", _NO_MODEL),
+        ("dependencies name", "an environment of conda", _NO_MODEL),
+        ("jobs", "a workflow of GitHub", _NO_MODEL),
+        ("cluster_name provider", "a cluster of Ray", _NO_MODEL),
+    )
+)
+
+
+def refuse_python(path: Path) -> None:
+    """Refuses a config that is a program.
+
+    Raises:
+        UserError: the name is one of Python.
+    """
+    if path.suffix == ".py":
+        what = "this is a Python program, as configs of MMDetection and Detectron2 are"
+        raise UserError(what, where=str(path), fix=_ANOTHER)
+
+
+def refuse_others(root: Node) -> None:
+    """Refuses YAML or JSON of another program.
+
+    Raises:
+        UserError: names the program.
+    """
+    names = set(root.value) if isinstance(root.value, dict) else set()
+    for signature, what, fix in _SIGNATURES:
+        if signature <= names:
+            raise UserError(f"this is {what}, not a config of stillbox", where=root.where, fix=fix)
+
 
 _PIPELINE_SUFFIXES = (".config", ".pbtxt", ".prototxt", ".textproto")
 _YAML_SUFFIXES = (".yaml", ".yml")
@@ -113,7 +169,7 @@ def overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resol
     # Overrides come before the rules, so that they can mend a file.
     origins = dict(reading.origins)
     changed = apply_overrides(reading.experiment, overrides, origins)
-    experiment, shortened = settle_schedule(changed)
+    experiment, shortened = resolve_schedule(changed)
     return Resolved(
         experiment=experiment,
         origins=origins,

@@ -1,12 +1,16 @@
-"""The length of a run, and schedules that follow it."""
+"""What follows from the length of a run and from the size of a replica's batch.
+
+Schedules follow the length of a run. Settings per replica refer to the number of images of a
+replica.
+"""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from stillbox.experiment.schema import CosineSchedule, Experiment, ManualStepSchedule, Schedule
-from stillbox.experiment.values import Value
+from stillbox.experiment import schema
+from stillbox.experiment.values import Value, sections_of
 from stillbox.printing import count_text
 
 Section = TypeVar("Section", bound=Any)
@@ -16,7 +20,7 @@ _PATH = "train.optimizer.schedule"
 _WARMUP = 20
 
 
-def settle_schedule(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:
+def resolve_schedule(experiment: schema.Experiment) -> tuple[schema.Experiment, tuple[str, ...]]:
     """Replaces what a schedule leaves open by what follows from `train.steps`.
 
     A cosine without `total_steps` ends with training; its warm-up gives way where it does not fit.
@@ -27,7 +31,7 @@ def settle_schedule(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]
     """
     train = experiment.train
     schedule, warnings = train.optimizer.schedule, tuple[str, ...]()
-    if not isinstance(schedule, CosineSchedule):
+    if not isinstance(schedule, schema.CosineSchedule):
         return experiment, ()
     total = schedule.total_steps or train.steps
     if not total:
@@ -47,7 +51,7 @@ def settle_schedule(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]
     return _with_schedule(experiment, settled), warnings
 
 
-def with_steps(experiment: Experiment, steps: int) -> Experiment:
+def with_steps(experiment: schema.Experiment, steps: int) -> schema.Experiment:
     """Returns the experiment with another number of steps and its schedule stretched to them.
 
     Every number of steps in the schedule changes in proportion: the end of a cosine, its warm-up,
@@ -61,14 +65,14 @@ def with_steps(experiment: Experiment, steps: int) -> Experiment:
     if not before:
         return longer
     stretched = _stretched(schedule, steps, before)
-    if isinstance(stretched, ManualStepSchedule):
+    if isinstance(stretched, schema.ManualStepSchedule):
         stretched = _rising(stretched)
-    if isinstance(stretched, CosineSchedule):
+    if isinstance(stretched, schema.CosineSchedule):
         stretched = _falling(stretched)
     return _with_schedule(longer, stretched)
 
 
-def _rising(schedule: ManualStepSchedule) -> ManualStepSchedule:
+def _rising(schedule: schema.ManualStepSchedule) -> schema.ManualStepSchedule:
     """Returns the schedule with its boundaries apart, where rounding put two into one step."""
     steps = list(accumulate((at.step for at in schedule.schedule), lambda a, b: max(a + 1, b)))
     apart = zip(schedule.schedule, steps, strict=True)
@@ -77,7 +81,7 @@ def _rising(schedule: ManualStepSchedule) -> ManualStepSchedule:
     )
 
 
-def _falling(schedule: CosineSchedule) -> CosineSchedule:
+def _falling(schedule: schema.CosineSchedule) -> schema.CosineSchedule:
     """Returns the cosine with a step left to fall in, where rounding took the last one."""
     if schedule.total_steps is None:
         return schedule
@@ -87,7 +91,7 @@ def _falling(schedule: CosineSchedule) -> CosineSchedule:
     return dataclasses.replace(schedule, hold_steps=hold, warmup_steps=warmup)
 
 
-def with_batch(experiment: Experiment, batch_size: int) -> Experiment:
+def with_batch(experiment: schema.Experiment, batch_size: int) -> schema.Experiment:
     """Returns the experiment with another batch and its rates in proportion (arXiv:1706.02677)."""
     train = experiment.train
     factor = batch_size / train.batch_size
@@ -128,7 +132,72 @@ def _mapped(section: Section, change: Callable[[str, Value], Value]) -> Section:
     return dataclasses.replace(section, **changed)
 
 
-def _with_schedule(experiment: Experiment, schedule: Schedule) -> Experiment:
+def _with_schedule(experiment: schema.Experiment, schedule: schema.Schedule) -> schema.Experiment:
     train = experiment.train
     optimizer = dataclasses.replace(train.optimizer, schedule=schedule)
     return dataclasses.replace(experiment, train=dataclasses.replace(train, optimizer=optimizer))
+
+
+Part = TypeVar("Part")
+AnyModel = TypeVar("AnyModel", bound=schema.Model)
+
+
+def replicas_as_groups(model: AnyModel, batch_size: int, replicas: int) -> AnyModel:
+    """Returns a model with statistics of `groups` in place of `per_replica`.
+
+    Layers are then independent of devices: a replica is `batch_size / replicas` images that
+    follow each other. A single replica is the whole batch, which is `global`.
+
+    Args:
+        model: the detector's description.
+        batch_size: images of a training step, over all devices.
+        replicas: equal parts of it.
+    """
+
+    def group(norm: schema.BatchNorm) -> schema.BatchNorm:
+        if norm.statistics != "per_replica":
+            return norm
+        if replicas == 1:
+            return dataclasses.replace(norm, statistics="global")
+        size = batch_size // replicas
+        return dataclasses.replace(norm, statistics="groups", group_size=size)
+
+    return _replace_norms(model, group)
+
+
+def groups_of_crops(part: Part, crops: int) -> Part:
+    """Returns a part whose input holds so many crops for each image, the groups enlarged alike."""
+
+    def enlarge(norm: schema.BatchNorm) -> schema.BatchNorm:
+        return dataclasses.replace(norm, group_size=norm.group_size * crops)
+
+    return _replace_norms(part, enlarge)
+
+
+def depends_on_replicas(model: schema.Model) -> bool:
+    """Returns whether a model has settings per replica."""
+    norms = any(norm.statistics == "per_replica" for _, norm in batch_norms(model))
+    return norms or model.normalizes_per_replica
+
+
+def batch_norms(model: schema.Model) -> Iterator[tuple[str, schema.BatchNorm]]:
+    """Yields the batch norms of a model, each with its dotted path."""
+    for path, section in sections_of(model, "model"):
+        if isinstance(section, schema.BatchNorm):
+            yield path, section
+
+
+def _replace_norms(part: Part, change: Callable[[schema.BatchNorm], schema.BatchNorm]) -> Part:
+    if isinstance(part, tuple):
+        return cast(Part, tuple(_replace_norms(item, change) for item in part))
+    if not dataclasses.is_dataclass(part):
+        return part
+    if isinstance(part, schema.BatchNorm):
+        return cast(Part, change(part))
+    inside = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    changes = {
+        name: changed
+        for name, value in inside.items()
+        if (changed := _replace_norms(value, change)) is not value and changed != value
+    }
+    return dataclasses.replace(part, **changes) if changes else part  # type: ignore[type-var]

@@ -1,13 +1,14 @@
-"""Laying plain values over an experiment, strictly typed by the schema.
+"""Merges plain values into an experiment, strictly typed by the schema.
 
-There is one operation, `update`. A file is laid over the defaults (or over a recipe), a `--set`
-over what was read. What a tree does not mention stays.
+The one operation is `update`. A file is merged into the defaults or into a recipe, and `--set
+a.b.c=value` into what was read. Fields that a tree does not mention keep their values.
 """
 
 import dataclasses
 import math
 import types
 import typing
+from collections.abc import Sequence
 from typing import Literal, NoReturn
 
 from stillbox.errors import UserError, nearest
@@ -25,7 +26,7 @@ from stillbox.experiment.values import (
     leaf_paths,
     node_of,
 )
-from stillbox.textformat.yaml_tree import Node
+from stillbox.textformat.yaml_tree import Node, compose
 
 
 def from_plain(plain: Plain, where: str) -> Experiment:
@@ -279,3 +280,52 @@ def _unknown(
             fix="did you mean " + " or ".join(f"'{prefix}{leaf}'" for leaf in below[:3]) + "?",
         )
     return UserError(what, where=node.where, fix=nearest(name, field_types(current.__class__)))
+
+
+def apply_overrides(
+    experiment: Experiment, overrides: Sequence[str], origins: dict[str, str]
+) -> Experiment:
+    """Applies overrides in order; a later one wins.
+
+    Values are YAML. A bare value stands for a list of one, a number addresses an element
+    (`train.augmentations.0.probability=0.3`), and a new `kind` takes that variant's defaults.
+
+    Args:
+        experiment: what they change.
+        overrides: texts of the form `path=value`.
+        origins: dotted path -> where; brought up to date.
+
+    Raises:
+        UserError: an unknown path or a value of the wrong type.
+    """
+    for override in overrides:
+        experiment = update(experiment, _parse(override), origins)
+    return experiment
+
+
+def _parse(override: str) -> Node:
+    where = f"--set {override}"
+    path, equals, text = override.partition("=")
+    names = path.strip().split(".")
+    if not equals or not all(names):
+        raise UserError(
+            "an override is a path, an equals sign and a value",
+            where=where,
+            fix="for example --set train.batch_size=8",
+        )
+    node = _parse_value(text, where)
+    for name in reversed(names):
+        node = Node({name: node}, where)
+    return node
+
+
+def _parse_value(text: str, where: str) -> Node:
+    try:
+        value = compose(text, where, lines=False).value
+    except UserError:
+        # A text such as `a: b` is no YAML; a text field takes it as it is. Brackets are meant as a
+        # list or a section, and must not become a file name.
+        if text.lstrip().startswith(("[", "{")):
+            raise
+        value = text
+    return Node(value, where, text=text)

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from stillbox.experiment.variants import Variant
+from stillbox.experiment.variants import RegisteredConfig
 from stillbox.textformat.yaml_tree import Node
 
 Plain: TypeAlias = Any
@@ -145,5 +145,9 @@ def choices(hint: Hint) -> tuple[Hint, ...]:
 
 
 def _members(hint: Hint) -> Iterable[Hint]:
-    is_family = isinstance(hint, type) and issubclass(hint, Variant) and hint.__base__ is Variant
+    is_family = (
+        isinstance(hint, type)
+        and issubclass(hint, RegisteredConfig)
+        and hint.__base__ is RegisteredConfig
+    )
     return hint.variants.values() if is_family else (hint,)

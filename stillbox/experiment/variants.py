@@ -1,8 +1,8 @@
 """Parts that come in kinds, and what implements each kind.
 
-A family is a class that derives from `Variant` directly, such as `Backbone`. Its members derive
-from the family, have a `kind`, and are registered by their definition. The implementation of a
-member registers itself; the family's docstring says how it is called:
+A family is a class that derives from `RegisteredConfig` directly, such as `Backbone`. Its members
+derive from the family, have a `kind`, and are registered by their definition. The implementation
+of a member registers itself; the family's docstring says how it is called:
 
     @dataclass(frozen=True, kw_only=True)
     class Charbonnier(LocalizationLoss, kind="charbonnier"):
@@ -26,7 +26,7 @@ Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 _IMPLEMENTATIONS: dict[type, Callable[..., Any]] = {}
 
 
-class Variant:
+class RegisteredConfig:
     """Base of every part of an experiment that comes in kinds."""
 
     kind: ClassVar[str]
@@ -35,7 +35,7 @@ class Variant:
     """Members of the family by kind."""
 
     def __init_subclass__(cls, *, kind: str | None = None) -> None:
-        if cls.__base__ is Variant:
+        if cls.__base__ is RegisteredConfig:
             cls.variants = {}
         if kind is None:
             return
@@ -49,7 +49,7 @@ class Variant:
         cls.variants[kind] = cls
 
 
-def implements(config: type[Variant]) -> Callable[[Implementation], Implementation]:
+def implements(config: type[RegisteredConfig]) -> Callable[[Implementation], Implementation]:
     """Registers the decorated class or function as the implementation of a member.
 
     Args:
@@ -63,7 +63,7 @@ def implements(config: type[Variant]) -> Callable[[Implementation], Implementati
     return register
 
 
-def implementation_of(config: Variant) -> Callable[..., Any]:
+def implementation_of(config: RegisteredConfig) -> Callable[..., Any]:
     """Returns the registered implementation of a member.
 
     Raises:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stillbox.checkpoints.checksums import Checksums, read_manifest, write_manifest
+from stillbox.checkpoints.files import Checksums, read_manifest, write_manifest
 from stillbox.checkpoints.model_directory import OF_TRAINING
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError

@@ -15,9 +15,8 @@ from stillbox.checkpoints.trained import TrainedModel
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.settings import ExportSettings
-from stillbox.models.abstract import AbstractDetector, abstract_detector
-from stillbox.models.detector import Detector
-from stillbox.models.predictions import Candidates
+from stillbox.models.build import AbstractDetector, abstract_detector
+from stillbox.models.detector import Candidates, Detector
 from stillbox.models.variables import bind_detector
 
 Outputs = dict[str, jax.Array]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from stillbox.exporting.formats import Run, refusal
+from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import EXPIRES, MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.pixels import resize_images
 from stillbox.exporting.program import ExportProgram, Outputs

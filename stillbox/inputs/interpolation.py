@@ -1,21 +1,71 @@
-"""TF1's `tf.image.resize_images`, bit for bit if possible.
+"""TF1's `tf.image.resize_images`, bit for bit if possible, and Pillow's antialiased resizing.
 
 Output position o reads source position `o * in / out`: the grids share their first corner, not
 their centres. With `align_corners` it is `o * (in - 1) / (out - 1)`: first and last pixels
-coincide. All positions are float32, as in the original, because the fraction after `floor` becomes
-a weight. All methods take an image `[h, w, 3]` and write to `out` `[H, W, 3]`.
+coincide. All positions are float32, as in the original, because the fraction after `floor`
+becomes a weight. All methods take an image `[h, w, 3]` and write to `out` `[H, W, 3]`.
+
+`bilinear_antialias` has a triangle filter that widens with the scale. TF1's bilinear reads four
+pixels at any scale; models trained on antialiased images (Pillow, or `antialias` of TF2 and JAX)
+lose AP with it.
+
+Each thread reuses its buffers. The C library returns large arrays to the system when they are
+freed, and each new one costs page faults. In a resize these took longer than the arithmetic.
 """
 
+import math
+import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
+from PIL import Image
 
-from stillbox.inputs.antialias import bilinear_antialias
 from stillbox.inputs.sample import Floats, Pixels
-from stillbox.inputs.scratch import Scratch
+
+
+class Scratch(threading.local):
+    """Arrays by name, valid until the same thread requests the same name again."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, NDArray[np.uint8]] = {}
+
+    def __call__(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Returns an uninitialised array, the buffer of this name."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.size < size:
+            buffer = self._buffers[name] = np.empty(size, np.uint8)
+        return buffer[:size].view(dtype).reshape(shape)
+
+
+def bilinear_antialias(
+    image: NDArray[np.uint8] | NDArray[np.float32],
+    out: NDArray[np.float32],
+    *,
+    align_corners: bool = False,
+) -> None:
+    """Resizes `[h, w, 3]` into `out` `[H, W, 3]` as Pillow; uint8 is rounded after each axis.
+
+    Pillow 13 begins with the axis that it estimates to be cheaper, which changes the rounding. Two
+    calls fix the order of earlier releases, columns first. `align_corners` has no effect: centres
+    are at half pixels.
+    """
+    size = (out.shape[1], out.shape[0])
+    if image.dtype == np.uint8:
+        out[:] = _resized(Image.fromarray(image), size)
+        return
+    for channel in range(3):
+        plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
+        out[..., channel] = _resized(plane, size)
+
+
+def _resized(image: Image.Image, size: tuple[int, int]) -> NDArray[np.generic]:
+    wide = image.resize((size[0], image.height), Image.Resampling.BILINEAR)
+    return np.asarray(wide.resize(size, Image.Resampling.BILINEAR))
+
 
 Indices = NDArray[np.intp]
 

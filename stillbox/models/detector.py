@@ -1,7 +1,8 @@
-"""The interface of every detector.
+"""The interface of every detector, and the predictions of its head.
 
-Training, evaluation, checking, profiling and serving use this interface alone. A meta-architecture
-is a schema class (a member of `schema.Model`) and a `Detector` that implements it:
+Training, evaluation, checking, profiling and serving use this interface alone. A
+meta-architecture is a schema class (a member of `schema.Model`) and a `Detector` that implements
+it:
 
     @implements(MyModel)
     class MyDetector(Detector): ...
@@ -15,10 +16,28 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 
 from stillbox.boxes.structures import Batch, Detections
-from stillbox.models.predictions import Candidates
 from stillbox.models.variables import Arrays, bind_detector
+
+
+class Predictions(NamedTuple):
+    """Raw predictions for B images and A anchors, in the anchors' order, always float32."""
+
+    box_encodings: Array
+    """`[B, A, S]`, S codes of the box coder."""
+    class_logits: Array
+    """`[B, A, C]`, C counts the background slot, if any."""
+
+
+class Candidates(NamedTuple):
+    """The boxes of B images that the last suppression chooses from, N for each."""
+
+    boxes: Array
+    """`[B, N, 4]` float32, as `raw_detection_boxes` of the original."""
+    scores: Array
+    """`[B, N, slots]` float32, the background's in slot 0 if the model has that class."""
 
 
 class LossOutput(NamedTuple):

@@ -60,7 +60,7 @@ class Outputs:
 
     anchors: tuple[int, ...]
     """Anchors of each feature map."""
-    slots: int
+    class_channels: int
     """Class logits of one anchor, the background's included."""
     codes: int
     """Box codes of one anchor."""

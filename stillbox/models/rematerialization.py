@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from stillbox.experiment import schema
-from stillbox.models.layers.lowering.calls import per_platform
+from stillbox.models.layers.lowering.primitives import per_platform
 from stillbox.models.variables import (
     Arrays,
     bind_detector,

@@ -9,10 +9,10 @@ import numpy as np
 
 from stillbox.boxes.structures import Detections
 from stillbox.checkpoints.trained import TrainedModel
-from stillbox.evaluation.program import BoundDetect, Weights, predict_program
+from stillbox.evaluation.program import BoundDetect, PreparedWeights, predict_program
 from stillbox.inputs.resize import resize_image
 from stillbox.predicting.backend import Found, Pixels, Prepared
-from stillbox.records.class_slots import ClassSlots
+from stillbox.records.label_map import ClassSlots
 
 
 class CheckpointBackend:
@@ -30,7 +30,7 @@ class CheckpointBackend:
         self._model = model.named_by_config()
         self._slots = self._model.slots()
         self._programs: dict[int, BoundDetect] = {}
-        self._weights: Weights | None = None  # of all programs
+        self._weights: PreparedWeights | None = None  # of all programs
         self._lock = threading.Lock()
 
     @property

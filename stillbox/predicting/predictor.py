@@ -9,12 +9,11 @@ import numpy as np
 from PIL import Image
 
 from stillbox.errors import UserError
-from stillbox.evaluation.finite import not_finite
+from stillbox.evaluation.results import not_finite
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.predicting.backend import Backend, Found, Pixels, Prepared
 from stillbox.predicting.detections import Detections
-from stillbox.predicting.images import ImageLike, is_one_image, read_image
-from stillbox.predicting.listing import each_image, names_many
+from stillbox.predicting.images import ImageLike, each_image, is_one_image, names_many, read_image
 from stillbox.predicting.selection import IOU, MIN_SCORE, USUAL, ClassesPerObject, Selection
 from stillbox.predicting.tiling import Tiling
 from stillbox.printing import count_text

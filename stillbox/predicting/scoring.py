@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from stillbox.boxes.structures import Batch, Detections
-from stillbox.evaluation.agreement import check_agreement
-from stillbox.evaluation.annotations import read_annotations
-from stillbox.evaluation.evaluator import EvaluationResult, Progress, evaluate
+from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress, evaluate
+from stillbox.evaluation.ground_truth import check_agreement, read_annotations
 from stillbox.evaluation.voc import VocRules
 from stillbox.experiment import schema
 from stillbox.inputs.dataset import Dataset
@@ -20,7 +19,7 @@ def score_backend(
     backend: Backend,
     experiment: schema.Experiment,
     dataset: Dataset,
-    progress: Progress | None = None,
+    progress: ImageProgress | None = None,
 ) -> EvaluationResult:
     """Runs a backend over an evaluation set, an image at a time, and scores its detections.
 

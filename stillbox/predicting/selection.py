@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stillbox.errors import UserError, nearest
 from stillbox.predicting.backend import Found
-from stillbox.predicting.merging import Boxes, box_iou
+from stillbox.predicting.tiling import Boxes, box_iou
 
 if TYPE_CHECKING:
     from stillbox.predicting.detections import Detections

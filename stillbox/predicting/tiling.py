@@ -1,15 +1,197 @@
-"""Detection in the tiles of a large image, as in SAHI (Akyon et al. 2022, arXiv:2202.06934)."""
+"""Detection in the tiles of a large image, as in SAHI (Akyon et al. 2022, arXiv:2202.06934).
+
+Detections of overlapping windows are merged class by class. A box that ends at a border of its
+window inside the image is cut: the window may show a part of the object only. Two boxes of which
+one is cut are compared where both windows see, since a part and the whole coincide there and
+nowhere else.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stillbox.errors import UserError, nearest
 from stillbox.predicting.backend import Found
-from stillbox.predicting.merging import Pieces, fuse_clusters, unite_cut
 from stillbox.records.tile_grid import TileWindow, check_grid, tile_windows
+
+# Boxes that end this share of their window's side before its border count as cut.
+_BORDER = 1 / 64
+
+Boxes = NDArray[np.float64]
+"""`[N, 4]` or `[4]`, `[ymin, xmin, ymax, xmax]` in pixels of the image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pieces:
+    """N detections in V windows of one image."""
+
+    boxes: Boxes
+    scores: NDArray[np.float64]
+    class_ids: NDArray[np.int64]
+    windows: Boxes
+    """The window that each was detected in."""
+    views: NDArray[np.int64]
+    """The number of that window."""
+    cut: NDArray[np.bool_]
+    """Whether the box ends at a border of its window, inside the image."""
+    size: NDArray[np.float64]
+    """`[2]`, height and width of the image."""
+
+    @staticmethod
+    def of(found: Sequence[Found], windows: Sequence[TileWindow]) -> "Pieces":
+        """Returns the detections of each window, given in pixels of the window."""
+        views = np.repeat(np.arange(len(found)), [len(one.scores) for one in found])
+        frames = np.array(windows, np.float64)[views]
+        boxes = np.concatenate([one.boxes for one in found]) + np.tile(frames[:, :2], 2)
+        boxes = _common(boxes, frames)
+        size = np.array(windows, np.float64)[:, 2:].max(axis=0)
+        return Pieces(
+            boxes=boxes,
+            scores=np.concatenate([one.scores for one in found]),
+            class_ids=np.concatenate([one.class_ids for one in found]),
+            windows=frames,
+            views=views,
+            cut=_is_cut(boxes, frames, size),
+            size=size,
+        )
+
+    def __getitem__(self, keep: NDArray[np.int64]) -> "Pieces":
+        return replace(self, **{name: getattr(self, name)[keep] for name in _COLUMNS})
+
+
+_COLUMNS = ("boxes", "scores", "class_ids", "windows", "views", "cut")
+
+
+def unite_cut(pieces: Pieces, threshold: float) -> Pieces:
+    """Replaces the cut parts of one object, in different windows, by their common box.
+
+    Parts belong together if they coincide where both windows see. The common box has the best score
+    and the class of its parts, and is not cut if the windows together show all of it.
+    """
+    cut = np.flatnonzero(pieces.cut)
+    groups = _groups(pieces[cut], threshold)
+    boxes, scores, views = pieces.boxes.copy(), pieces.scores.copy(), pieces.views.copy()
+    windows, still_cut = pieces.windows.copy(), pieces.cut.copy()
+    kept = np.ones(len(boxes), np.bool_)
+    for group in np.flatnonzero(np.bincount(groups) > 1):
+        parts = cut[groups == group]
+        first = parts[0]
+        boxes[first], windows[first] = _hull(boxes[parts]), _hull(windows[parts])
+        scores[first] = scores[parts].max()
+        # A window of its own, which no other box was detected in.
+        views[first] = -1 - first
+        still_cut[first] = _is_cut(boxes[first], windows[first], pieces.size)
+        kept[parts[1:]] = False
+    united = replace(
+        pieces, boxes=boxes, scores=scores, views=views, windows=windows, cut=still_cut
+    )
+    return united[np.flatnonzero(kept)]
+
+
+def fuse_clusters(pieces: Pieces, threshold: float, *, average: bool) -> Pieces:
+    """Returns one detection for each cluster of boxes that overlap by more than the threshold.
+
+    Whole boxes come before cut ones, better before worse; a box joins the cluster that it overlaps
+    most, or begins one. The cluster's box is its first, or the average of its whole boxes weighted
+    by their scores, as they join. Its score is the best of all: the mean of weighted boxes fusion,
+    scaled by the number of models, is for models that all see the same image.
+
+    A cut box that lies in the box of a better cluster by more than the threshold is dropped.
+    """
+    order = np.lexsort((-pieces.scores, pieces.cut))
+    pieces = pieces[order]
+    boxes, scores = pieces.boxes.copy(), pieces.scores.copy()
+    weights = scores.copy()
+    firsts, count = np.zeros(len(boxes), np.int64), 0
+    for one in range(len(boxes)):
+        others = firsts[:count]
+        others = others[
+            (pieces.class_ids[others] == pieces.class_ids[one])
+            & (pieces.views[others] != pieces.views[one])
+        ]
+        overlaps = _overlaps(boxes, pieces, one, others)
+        if overlaps.max(initial=0) > threshold:
+            first = others[overlaps.argmax()]
+            scores[first] = max(scores[first], scores[one])
+            if average and not (pieces.cut[first] or pieces.cut[one]):
+                weight = weights[first] + weights[one]
+                boxes[first] += (boxes[one] - boxes[first]) * weights[one] / max(weight, 1e-12)
+                weights[first] = weight
+        elif not (pieces.cut[one] and _is_inside(boxes, scores, one, others, threshold)):
+            firsts[count] = one
+            count += 1
+    return replace(pieces, boxes=boxes, scores=scores)[firsts[:count]]
+
+
+def _groups(parts: Pieces, threshold: float) -> NDArray[np.int64]:
+    """Returns the number `[N]` of each part's object."""
+    groups = np.arange(len(parts.boxes))
+    for one in range(len(groups)):
+        later = np.arange(one + 1, len(groups))
+        later = later[
+            (parts.class_ids[later] == parts.class_ids[one])
+            & (parts.views[later] != parts.views[one])
+        ]
+        same = later[_overlaps(parts.boxes, parts, one, later) > threshold]
+        groups[np.isin(groups, groups[same])] = groups[one]
+    return groups
+
+
+def _overlaps(
+    boxes: Boxes, pieces: Pieces, one: int, others: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Returns the IoU of a box with others; if one is cut, of what both windows see of them."""
+    common = _common(pieces.windows[others], pieces.windows[one])
+    seen_one, seen_others = _common(boxes[one], common), _common(boxes[others], common)
+    either = pieces.cut[others] | pieces.cut[one]
+    seen, plain = box_iou(seen_one, seen_others), box_iou(boxes[one], boxes[others])
+    return np.where(either, seen, plain)
+
+
+def _is_inside(
+    boxes: Boxes,
+    scores: NDArray[np.float64],
+    one: int,
+    others: NDArray[np.int64],
+    threshold: float,
+) -> bool:
+    """Returns whether a share of the box above the threshold lies in a box of no lower score."""
+    better = boxes[others[scores[others] >= scores[one]]]
+    share = _area(_common(boxes[one], better)) / max(float(_area(boxes[one])), 1e-12)
+    return bool(share.max(initial=0) > threshold)
+
+
+def _is_cut(boxes: Boxes, windows: Boxes, size: NDArray[np.float64]) -> NDArray[np.bool_]:
+    near = np.tile((windows[..., 2:] - windows[..., :2]) * _BORDER, 2)
+    inner = np.concatenate([windows[..., :2] > 0, windows[..., 2:] < size], axis=-1)
+    return np.asarray((inner & (np.abs(boxes - windows) <= near)).any(axis=-1))
+
+
+def _hull(boxes: Boxes) -> Boxes:
+    return np.concatenate([boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)])
+
+
+def _common(first: Boxes, second: Boxes) -> Boxes:
+    """Returns the intersection; where there is none, sides lie in the wrong order."""
+    low, high = np.maximum(first, second)[..., :2], np.minimum(first, second)[..., 2:]
+    return np.concatenate([low, high], axis=-1)
+
+
+def _area(boxes: Boxes) -> NDArray[np.float64]:
+    sides = np.maximum(boxes[..., 2:] - boxes[..., :2], 0)
+    area: NDArray[np.float64] = sides[..., 0] * sides[..., 1]
+    return area
+
+
+def box_iou(first: Boxes, second: Boxes) -> NDArray[np.float64]:
+    """Returns the IoU `[...]` of boxes `[..., 4]`; shapes are broadcast."""
+    both = _area(_common(first, second))
+    iou: NDArray[np.float64] = both / np.maximum(_area(first) + _area(second) - both, 1e-12)
+    return iou
+
 
 MERGES = ("nms", "wbf")
 

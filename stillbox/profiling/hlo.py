@@ -1,17 +1,22 @@
 """Compiled programs as XLA's runtime and profiler hold them: `HloModuleProto`.
 
-Source: openxla/xla, xla/service/hlo.proto and xla/xla_data.proto. Layouts and tiles:
-https://openxla.org/xla/shapes, https://openxla.org/xla/tiled_layout.
+The profiler keeps the optimised program beside the events (`HloProto` in the plane
+`/host:metadata`): a trace explains itself wherever it was made. Programs that came from the cache
+of compiled programs are missing there; the runtime has them. Sources: openxla/xla,
+xla/service/hlo.proto and xla/xla_data.proto; xla/tsl/profiler/protobuf/xplane.proto. Layouts and
+tiles: https://openxla.org/xla/shapes, https://openxla.org/xla/tiled_layout.
 """
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from stillbox.records.wire import fields, read_varint
+import jax
+
+from stillbox.records.wire import bytes_field, fields, read_varint
 
 # Bits of an element by `PrimitiveType`, where they are not 8; opaque values and tokens have none.
 _BITS = {3: 16, 4: 32, 5: 64, 7: 16, 8: 32, 9: 64, 10: 16, 11: 32, 12: 64, 15: 64, 16: 16, 18: 128}
@@ -282,3 +287,62 @@ def _memory(assignment: Message, program: Program) -> dict[str, int]:
             use = "results"
         sizes[use] += one.number(2)
     return dict(sizes)
+
+
+_METADATA = "/host:metadata"
+
+
+def read_programs(trace: bytes, wanted: Collection[str]) -> dict[str, Program]:
+    """Returns programs of a trace by name and number, such as `jit_step(7)`.
+
+    Args:
+        trace: an `XSpace`, the content of an `.xplane.pb`.
+        wanted: programs that ran; the profiler keeps every program of the process.
+
+    Raises:
+        IndexError: the bytes are not a trace.
+    """
+    planes = [plane for plane in Message(trace).all(1) if plane.text(2) == _METADATA]
+    events = [event for plane in planes for entry in plane.all(4) for event in entry.all(2)]
+    return {
+        event.text(2): _read(proto)
+        for event in events
+        if event.text(2) in wanted
+        for stat in event.all(5)
+        for proto in stat.all(6)
+    }
+
+
+def choose_programs(
+    protos: Sequence[bytes], ran: Mapping[str, Collection[str]]
+) -> dict[str, Program]:
+    """Returns the programs that the operations of a trace belong to.
+
+    Args:
+        protos: `HloProto`s, of which several may have one name.
+        ran: names of the operations, by name and number of their program.
+    """
+    found = {}
+    messages = [Message(proto) for proto in protos]
+    for name, operations in ran.items():
+        same = [one for one in messages if one.one(1).text(1) == name.partition("(")[0]]
+        programs = [_read(one) for one in same]
+        if programs:
+            found[name] = max(programs, key=lambda one: len(one.instructions.keys() & operations))
+    return found
+
+
+def running_programs(wanted: Collection[str]) -> Iterator[bytes]:
+    """Yields the `HloProto` of each program of this process that has one of these names."""
+    for executable in jax.local_devices()[0].client.live_executables():
+        for module in executable.hlo_modules():
+            if module.name in wanted:
+                memory = executable.get_compiled_memory_stats()
+                yield bytes_field(1, module.as_serialized_hlo_module_proto()) + bytes_field(
+                    3, memory.serialized_buffer_assignment_proto
+                )
+
+
+def _read(proto: Message) -> Program:
+    """Reads an `HloProto`."""
+    return read_program(proto.one(1), proto.one(3))

@@ -11,8 +11,8 @@ import jax
 
 from stillbox.devices.job import is_main_process
 from stillbox.evaluation.step_observer import Item, StepObserver
+from stillbox.profiling.hlo import running_programs
 from stillbox.profiling.page import headline, summary_page, text_lines
-from stillbox.profiling.programs import running_programs
 from stillbox.profiling.steps import ProfileSteps
 from stillbox.profiling.summary import Summary, summarize
 from stillbox.profiling.traces import read_trace

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 from jax.profiler import ProfileData
 
-from stillbox.profiling.hlo import Program
-from stillbox.profiling.programs import choose_programs, read_programs
+from stillbox.profiling.hlo import Program, choose_programs, read_programs
 
 _END = "end: "
 

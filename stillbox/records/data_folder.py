@@ -10,13 +10,12 @@ from typing import Any, Literal, TypeVar
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
-from stillbox.records.confined import ImageRoot, line_of
-from stillbox.records.guarded import read_json
+from stillbox.records.annotations import ImageRoot, line_of, read_json
 from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.problems import ConversionLog
 
 FINISHED = "conversion.json"
-"""File of a folder that `stillbox.records.converted_folder` wrote; its records are no input."""
+"""File of a folder that `stillbox.records.folder` wrote; its records are no input."""
 
 T = TypeVar("T")
 Split = Literal["train", "val", "test"]

@@ -1,34 +1,151 @@
-"""A folder of annotated images in any known format to records, label map and report."""
+"""A folder of annotated images in any known format to records, label map and report.
 
+A finished conversion is known by its facts and its files. `former_conversion` tells whether it
+can be used again.
+"""
+
+import hashlib
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from stillbox.errors import UserError
-from stillbox.printing import count_text
-from stillbox.records.annotated import AnnotatedImage
-from stillbox.records.conversion import LABEL_MAP_NAME, ConversionReport, convert
-from stillbox.records.conversion_job import ConversionOptions
-from stillbox.records.converted_folder import (
-    REPORT_NAME,
-    ConvertedFolder,
-    conversion_key,
-    former_conversion,
-    write_conversion,
-)
-from stillbox.records.data_folder import DataFolder, Split
-from stillbox.records.duplicates import fingerprints
+from stillbox.printing import count_text, json_text
+from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.conversion import LABEL_MAP_NAME, ConversionOptions, ConversionReport, convert
+from stillbox.records.data_folder import FINISHED, DataFolder, Split
+from stillbox.records.files import new_folder, write_whole
 from stillbox.records.formats.registry import FolderContents, Recognised, recognise
 from stillbox.records.label_map import LabelMap
-from stillbox.records.new_folder import new_folder
 from stillbox.records.problems import BoxPolicy, ConversionLog, Problem, RecordPolicy
 from stillbox.records.splits import (
     assign_splits,
+    fingerprints,
     report_duplicates,
     report_similar_classes,
 )
+from stillbox.untrusted import read_untrusted
+
+# Names of classes take most of it.
+_MOST_BYTES = 2**24
+
+REPORT_NAME = "conversion.txt"
+_VERSION = "stillbox conversion 3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertedFolder:
+    """A data set that is ready to train on."""
+
+    format: str
+    """Name of the format, as `yolo`."""
+    title: str
+    """The format in words."""
+    train: str
+    """The records as `data.train.paths` takes them, as `out/train.record@1`."""
+    validation: str
+    test: str = ""
+    """Empty unless the data set has a third part."""
+    label_map: Path
+    classes: tuple[str, ...]
+    """In the order of their ids."""
+    train_images: int
+    validation_images: int
+    test_images: int = 0
+    boxes: int
+    """Of all sets."""
+    split: str
+    """Where the split comes from, in words."""
+    problems: tuple[str, ...]
+    """A line for each kind of problem, with its first case."""
+    report: Path
+    """All of this as text, with the report of each set."""
+    reused: bool = False
+    """The records were there already, and the folder has not changed since."""
+
+
+def conversion_key(data: DataFolder, settings: dict[str, Any]) -> str:
+    """Returns a hash of the settings and of name, size and time of every file."""
+    digest = hashlib.sha256(json.dumps([_VERSION, settings], sort_keys=True).encode())
+    for file in data.files:
+        state = file.stat()
+        line = f"{file.relative_to(data.root)}\0{state.st_size}\0{state.st_mtime_ns}\n"
+        digest.update(line.encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def former_conversion(output: Path, key: str, *, overwrite: bool) -> ConvertedFolder | None:
+    """Returns the conversion in the output folder if it can be used again.
+
+    Raises:
+        UserError: the folder holds something else that is not to be replaced.
+    """
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return None
+    try:
+        stored = json.loads(read_untrusted(output / FINISHED, most=_MOST_BYTES))
+        files = {FINISHED, *stored["files"]}
+        there = {entry.name for entry in output.iterdir()}
+        if stored["key"] == key and files <= there:
+            return _reused(output, stored["result"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            "the output folder holds files that are no conversion",
+            where=str(output),
+            fix="choose another --output, or empty the folder",
+        ) from error
+    if not overwrite:
+        raise UserError(
+            "the output folder holds a conversion of other data or with other options",
+            where=str(output),
+            fix="replace it with --overwrite, or choose another --output",
+        )
+    if foreign := sorted(there - files):
+        raise UserError(
+            f"the output folder holds a file that is not the conversion's: {foreign[0]}",
+            where=str(output),
+            fix="move it away, or choose another --output",
+        )
+    return None
+
+
+def _reused(output: Path, result: dict[str, Any]) -> ConvertedFolder:
+    tuples = {name: tuple(map(str, result[name])) for name in ("classes", "problems")}
+    paths = {name: output / Path(result[name]).name for name in ("label_map", "report")}
+    sets = {
+        name: str(output / Path(result[name]).name) if result[name] else ""
+        for name in ("train", "validation", "test")
+    }
+    return ConvertedFolder(**(result | tuples | paths | sets | {"reused": True}))
+
+
+def write_conversion(
+    partial: Path,
+    key: str,
+    converted: ConvertedFolder,
+    reports: dict[Split, ConversionReport],
+    log: ConversionLog,
+) -> None:
+    """Writes the report and `conversion.json` into the folder before it gets its name."""
+    lines = [f"Format: {converted.title}", f"Split: {converted.split}"]
+    lines += ["Special or wrong in the annotations"] if list(log) else []
+    for problem in log:
+        lines += [f"  {problem}", *(f"    {case}" for case in problem.examples)]
+    text = "\n".join(lines) + "\n" + "".join(report.to_text() for report in reports.values())
+    write_whole(partial / REPORT_NAME, text.encode())
+    content = {
+        "key": key,
+        "files": sorted(entry.name for entry in partial.iterdir()),
+        "result": asdict(converted),
+        "problems": [asdict(problem) for problem in log],
+    }
+    encoded = json_text(content) + "\n"
+    write_whole(partial / FINISHED, encoded.encode())
+
 
 _SETS: tuple[Split, ...] = ("train", "val", "test")
 

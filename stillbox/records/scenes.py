@@ -1,7 +1,8 @@
 """The demo data set: drawn scenes, written as TFRecord shards, label map, COCO JSON and images.
 
-Nothing is downloaded. Scene n of a set is a function of (seed, set, n): a longer set begins with
-the shorter one, and two runs write the same bytes.
+A scene has a textured background, distractors and objects, some of them occluded. Nothing is
+downloaded. Scene n of a set is a function of (seed, set, n): a longer set begins with the shorter
+one, and two runs write the same bytes.
 """
 
 import json
@@ -12,15 +13,200 @@ from typing import Any
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from stillbox.errors import UserError
+from stillbox.records import scenes_shapes
 from stillbox.records.example import Example
 from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
-from stillbox.records.scenes_drawing import SIDES, Scene, draw_scene
-from stillbox.records.scenes_shapes import SHAPES
+from stillbox.records.scenes_shapes import SHAPES, PixelWindow, Placement
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import sharded_writer
+
+Generator = np.random.Generator
+Floats = NDArray[np.floating]
+
+SIDES = (160, 256)
+"""Least and greatest height and width of a scene, in pixels."""
+EMPTY_SHARE = 0.05
+"""Share of scenes without any object."""
+MIN_VISIBLE = 0.4
+"""Least visible share of an object that has a box."""
+
+_COUNTS = (1, 2, 3, 4, 5, 6)
+_COUNT_SHARES = (0.16, 0.24, 0.24, 0.18, 0.11, 0.07)
+_SMALL_SHARE = 0.1
+_NOTHING = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A drawn image and its N visible objects."""
+
+    image: NDArray[np.uint8]
+    """`[H, W, 3]`, RGB."""
+    boxes: NDArray[np.float32]
+    """`[N, 4]`, `[ymin, xmin, ymax, xmax]` in pixels around the *visible* part of the object."""
+    class_ids: NDArray[np.int32]
+    """`[N]`, label map ids: 1 for the first of `SHAPES`."""
+    areas: NDArray[np.float32]
+    """`[N]`, visible area in square pixels."""
+    dropped: int
+    """Objects that were drawn but are too little visible for a box."""
+
+
+class _Canvas:
+    """The image while it is painted, and the number of the object that each pixel shows."""
+
+    def __init__(self, image: Floats) -> None:
+        self.image = image
+        self.height, self.width = image.shape[:2]
+        self.owner = np.full(image.shape[:2], _NOTHING, np.int32)
+
+    def paint(self, window: PixelWindow, cover: Floats, paint: Floats, owner: int) -> None:
+        """Blends `paint` over the window; pixels more than half covered get a new owner."""
+        part = self.image[window]
+        part += cover[..., None] * (paint - part)
+        self.owner[window][cover > 0.5] = owner
+
+
+def draw_scene(rng: Generator, *, min_side: int = SIDES[0], max_side: int = SIDES[1]) -> Scene:
+    """Draws a scene of `min_side` to `max_side` pixels; `rng` determines everything about it."""
+    height, width = (int(side) for side in rng.integers(min_side, max_side + 1, 2))
+    canvas = _Canvas(scenes_shapes.background(rng, height, width))
+    _draw_distractors(rng, canvas, int(rng.integers(0, 5)))
+    empty = rng.uniform() < EMPTY_SHARE
+    count = 0 if empty else int(rng.choice(_COUNTS, p=_COUNT_SHARES))
+    objects = _draw_objects(rng, canvas, count)
+    if rng.uniform() < 0.25:
+        _draw_line(rng, canvas)
+    grain = rng.normal(0.0, rng.uniform(0.004, 0.025), (height, width, 1)).astype(np.float32)
+    image = np.clip(canvas.image + grain, 0.0, 1.0)
+    return _with_truth(np.rint(image * 255.0).astype(np.uint8), canvas.owner, objects)
+
+
+def _draw_distractors(rng: Generator, canvas: _Canvas, count: int) -> None:
+    """Paints thin lines and soft spots behind the objects."""
+    side = min(canvas.height, canvas.width)
+    for _ in range(count):
+        if rng.uniform() < 0.5:
+            _draw_line(rng, canvas)
+            continue
+        spot = Placement(
+            y=rng.uniform(0, canvas.height),
+            x=rng.uniform(0, canvas.width),
+            radius=rng.uniform(0.05, 0.2) * side,
+            stretch=rng.uniform(1.0, 4.0),
+            angle=rng.uniform(0.0, np.pi),
+        )
+        window = scenes_shapes.placement_window(spot, canvas.height, canvas.width)
+        cover = scenes_shapes.coverage(_soft_spot, spot, window)
+        color = scenes_shapes.random_color(rng, saturation=(0.0, 0.6))
+        canvas.paint(window, cover * np.float32(0.5), color, _NOTHING)
+
+
+def _soft_spot(x: Floats, y: Floats) -> Floats:
+    # Not a distance: fades over the whole radius instead of one pixel.
+    return (np.hypot(x, y) - np.float32(0.5)) * np.float32(0.03)
+
+
+def _draw_line(rng: Generator, canvas: _Canvas) -> None:
+    height, width = canvas.height, canvas.width
+    start = (rng.uniform(0, height), rng.uniform(0, width))
+    length, angle = rng.uniform(0.15, 0.6) * min(height, width), rng.uniform(0.0, 2.0 * np.pi)
+    end = (start[0] + length * np.sin(angle), start[1] + length * np.cos(angle))
+    thickness = rng.uniform(1.5, 4.0)
+    window = scenes_shapes.window_around(
+        (min(start[0], end[0]) - thickness, min(start[1], end[1]) - thickness),
+        (max(start[0], end[0]) + thickness, max(start[1], end[1]) + thickness),
+        height,
+        width,
+    )
+    cover = scenes_shapes.segment_coverage(start, end, thickness, window)
+    color = scenes_shapes.random_color(rng, saturation=(0.0, 0.9))
+    canvas.paint(window, cover, color, _NOTHING)
+
+
+def _draw_objects(rng: Generator, canvas: _Canvas, count: int) -> list[tuple[int, int]]:
+    """Paints objects one over the other.
+
+    Returns:
+        Class id and number of pixels of every object before occlusion, by owner number.
+    """
+    objects: list[tuple[int, int]] = []
+    taken: list[Placement] = []
+    distances = list(SHAPES.values())
+    for _ in range(count):
+        placement = _find_place(rng, taken, canvas.height, canvas.width)
+        if placement is None:
+            continue
+        taken.append(placement)
+        shape = int(rng.integers(len(distances)))
+        window = scenes_shapes.placement_window(placement, canvas.height, canvas.width)
+        cover = scenes_shapes.coverage(distances[shape], placement, window)
+        behind = canvas.image[window][cover > 0].mean(axis=0)
+        color = scenes_shapes.contrasting_color(rng, behind)
+        height, width = cover.shape
+        paint = scenes_shapes.filling(rng, height, width, color, 2.0 * placement.radius)
+        canvas.paint(window, cover, paint, owner=len(objects))
+        objects.append((shape + 1, int((cover > 0.5).sum())))
+    return objects
+
+
+def _find_place(
+    rng: Generator, taken: list[Placement], height: int, width: int
+) -> Placement | None:
+    """Returns a place with little occlusion, or None if ten attempts found none.
+
+    Three in ten objects may lie on top of others; the edge of the image may cut off a quarter.
+    """
+    side = min(height, width)
+    small = rng.uniform() < _SMALL_SHARE
+    share = rng.uniform(0.05, 0.08) if small else np.exp(rng.uniform(*np.log((0.09, 0.24))))
+    radius = side * share
+    nearness = 0.4 if rng.uniform() < 0.2 else 1.1
+    inset = radius * 0.6
+    for _ in range(10):
+        y, x = rng.uniform(inset, height - inset), rng.uniform(inset, width - inset)
+        if all(
+            np.hypot(y - other.y, x - other.x) > nearness * (radius + other.radius)
+            for other in taken
+        ):
+            return Placement(
+                y=y,
+                x=x,
+                radius=float(radius),
+                stretch=float(np.exp(rng.uniform(-0.15, 0.15))),
+                angle=rng.uniform(-0.4, 0.4),
+            )
+    return None
+
+
+def _with_truth(
+    image: NDArray[np.uint8],
+    owner: NDArray[np.int32],
+    objects: list[tuple[int, int]],
+) -> Scene:
+    """Computes boxes and areas from the pixels that show each object."""
+    boxes, class_ids, areas = [], [], []
+    for number, (class_id, pixels) in enumerate(objects):
+        seen = owner == number
+        area = int(seen.sum())
+        if area < MIN_VISIBLE * pixels or area == 0:
+            continue
+        rows, columns = np.flatnonzero(seen.any(axis=1)), np.flatnonzero(seen.any(axis=0))
+        boxes.append([rows[0], columns[0], rows[-1] + 1, columns[-1] + 1])
+        class_ids.append(class_id)
+        areas.append(area)
+    return Scene(
+        image=image,
+        boxes=np.array(boxes, np.float32).reshape(-1, 4),
+        class_ids=np.array(class_ids, np.int32),
+        areas=np.array(areas, np.float32),
+        dropped=len(objects) - len(boxes),
+    )
+
 
 _JPEG_QUALITY = 90
 _RECORDS_PER_SHARD = 200

@@ -1,4 +1,7 @@
-"""The grid of tiles that a large image is cut into."""
+"""The grid of tiles that a large image is cut into.
+
+It stands apart from `tiling`, which cuts records: predictions on tiles need the grid alone.
+"""
 
 import math
 

@@ -18,9 +18,8 @@ from stillbox.records.files import write_whole
 from stillbox.records.image_files import inspect_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
-from stillbox.records.patterns import expand
 from stillbox.records.problems import BadRecordError, Problem, RecordPolicy
-from stillbox.records.source import ExampleSource
+from stillbox.records.source import ExampleSource, expand
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import sharded_writer
 from stillbox.records.tile_grid import TileWindow, check_grid, tile_windows

@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from stillbox.errors import UserError
 from stillbox.extras import import_extra
-from stillbox.records.annotated import AnnotatedImage
-from stillbox.records.conversion_job import ConversionJob, ConvertedImage, convert_image
+from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.conversion import ConversionJob, ConvertedImage, convert_image
 from stillbox.records.files import remove_tree
 from stillbox.records.tfrecord import name_shards, prepare_folder, tfrecord_writer
 

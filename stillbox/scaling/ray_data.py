@@ -17,8 +17,7 @@ from stillbox.extras import import_extra
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import USUAL, Selection
 from stillbox.scaling.image_files import ImageFile, list_images
-from stillbox.scaling.parts import PartCount, write_part
-from stillbox.scaling.table import DetectionTable
+from stillbox.scaling.table import DetectionTable, PartCount, write_part
 
 if TYPE_CHECKING:
     from ray import ObjectRef

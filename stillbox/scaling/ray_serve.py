@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
-from stillbox.evaluation.finite import NotFiniteError
+from stillbox.evaluation.results import NotFiniteError
 from stillbox.extras import import_extra
 from stillbox.predicting.backend import Found, Pixels, Prepared
 from stillbox.predicting.images import read_image

@@ -1,7 +1,11 @@
-"""The server's ASGI application: all protocols over one engine."""
+"""The server's ASGI application: the page at `/`, and all protocols over one engine.
+
+The page uses only `POST /detect`.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -14,20 +18,51 @@ from starlette.routing import Route
 
 from stillbox.errors import UserError
 from stillbox.predicting.predictor import Predictor
+from stillbox.printing import html_text
 from stillbox.serving import detect, open_inference, tensorflow_serving
-from stillbox.serving.engine import Engine, engine_of, respond_ready
-from stillbox.serving.limits import LimitBody
-from stillbox.serving.metrics import MeasureRequests
-from stillbox.serving.openapi import describe
-from stillbox.serving.pages import page_routes
-from stillbox.serving.responses import (
+from stillbox.serving.bodies import (
     AsciiJson,
+    LimitBody,
     handle_failure,
     handle_http_error,
     handle_user_error,
 )
+from stillbox.serving.engine import Engine, engine_of, respond_ready
+from stillbox.serving.metrics import MeasureRequests
+from stillbox.serving.openapi import describe
 from stillbox.serving.security import PUBLIC_PATHS, AddHeaders, RefuseForeign, RequireKey
 from stillbox.serving.settings import ServeSettings
+
+_FOLDER = Path(__file__).parent / "page"
+_MEDIA_TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+}
+
+
+def page_routes(settings: ServeSettings) -> list[Route]:
+    """Returns a route for each file; `index.html` gets values of the settings."""
+    index = (_FOLDER / "index.html").read_text()
+    values = {name: getattr(settings, name) for name in ("name", "min_score", "max_body", "iou")}
+    values["classes_per_object"] = settings.classes_per_object or "one"
+    for name, value in values.items():
+        index = index.replace(f"{{{name.upper()}}}", html_text(str(value)))
+    files = sorted(_FOLDER.iterdir())
+    return [_route("/", index.encode(), ".html")] + [
+        _route(f"/page/{file.name}", file.read_bytes(), file.suffix)
+        for file in files
+        if file.suffix in _MEDIA_TYPES and file.name != "index.html"
+    ]
+
+
+def _route(path: str, content: bytes, suffix: str) -> Route:
+    async def send(request: Request) -> Response:
+        headers = {"Cache-Control": "no-cache"}
+        return Response(content, media_type=_MEDIA_TYPES[suffix], headers=headers)
+
+    return Route(path, send, methods=["GET"])
 
 
 def build_app(predictor: Predictor, settings: ServeSettings) -> Starlette:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stillbox.evaluation.finite import not_finite
+from stillbox.evaluation.results import not_finite
 from stillbox.predicting.backend import Backend, Found, Prepared
 
 # At the start each size is measured by this many runs, or by those that begin in these seconds.

@@ -23,7 +23,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from stillbox.serving.responses import AsciiJson
+from stillbox.serving.bodies import AsciiJson
 from stillbox.serving.security import HEALTH_PATHS
 
 # Connections that the socket keeps until they are accepted, and those accepted at a time.

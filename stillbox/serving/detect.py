@@ -14,9 +14,8 @@ from stillbox.evaluation.pictures import picture_bytes
 from stillbox.predicting.backend import Found, Pixels
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject, Selection
+from stillbox.serving.bodies import AsciiJson, bad_request, read_file
 from stillbox.serving.engine import engine_of
-from stillbox.serving.forms import read_file
-from stillbox.serving.responses import AsciiJson, bad_request
 from stillbox.serving.settings import ServeSettings
 
 FORMATS = ("json", "png", "jpeg")

@@ -1,7 +1,12 @@
-"""Runs the model for all protocols, from the images of a request to their detections."""
+"""Runs the model for all protocols, from the images of a request to their detections.
+
+Threads and memory for the work of requests are bounded; large work does not delay small work.
+"""
 
 import asyncio
+import heapq
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -9,23 +14,120 @@ from contextlib import (
     nullcontext,
 )
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from itertools import count
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from starlette.requests import ClientDisconnect, Request
 
-from stillbox.devices.processors import own_processors
+from stillbox.devices.process import own_processors
 from stillbox.evaluation.pictures import LEAST_SIDE
 from stillbox.predicting.backend import Found, Pixels, Prepared
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving.batching import Batcher, ClosedError
-from stillbox.serving.images import ImageInput, decode_input, image_size
-from stillbox.serving.limits import Admission, check_count, too_large
+from stillbox.serving.bodies import (
+    Admission,
+    AsciiJson,
+    bad_request,
+    check_count,
+    http_error,
+    too_large,
+)
+from stillbox.serving.decoding import ImageInput, decode_input, image_size
 from stillbox.serving.metrics import Metrics
-from stillbox.serving.responses import AsciiJson, bad_request, http_error
 from stillbox.serving.settings import ServeSettings, choose_batch_sizes
-from stillbox.serving.workers import Share, Workers
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+
+class Share:
+    """A part of the memory of `Workers`, and the use of one thread at a time."""
+
+    def __init__(self, workers: "Workers", size: int) -> None:
+        self._workers, self._size = workers, size
+        self._running = self._left = False
+
+    async def run(self, function: Callable[[*Args], T], *args: *Args) -> T:
+        """Runs a function in a thread, as soon as one is free."""
+        await self._workers.threads.acquire()
+        loop = asyncio.get_running_loop()
+        self._running = True
+        work = self._workers.pool.submit(function, *args)
+        # Not when the request ends: a thread goes on after that, and needs its memory.
+        work.add_done_callback(lambda _: loop.call_soon_threadsafe(self._end))
+        return await asyncio.wrap_future(work)
+
+    def shrink(self, size: int) -> None:
+        """Gives back what exceeds a size."""
+        if size < self._size:
+            self._workers.give_back(self._size - size)
+            self._size = size
+
+    def leave(self) -> None:
+        """Gives everything back once nothing runs."""
+        self._left = True
+        if not self._running:
+            self.shrink(0)
+
+    def _end(self) -> None:
+        self._running = False
+        self._workers.threads.release()
+        if self._left:
+            self.shrink(0)
+
+
+class Workers:
+    """A pool of threads with a budget of memory.
+
+    Args:
+        name: of the threads.
+        threads: the most that run.
+        memory: the budget, in bytes.
+    """
+
+    def __init__(self, name: str, threads: int, memory: int) -> None:
+        self.pool = ThreadPoolExecutor(threads, name)
+        # The pool's own queue would keep the images of requests that have ended.
+        self.threads = asyncio.Semaphore(threads)
+        self._memory = self._free = memory
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._number = count()
+
+    @asynccontextmanager
+    async def share(self, size: int) -> AsyncIterator[Share]:
+        """Waits for a part of the memory; the smallest that are waited for come first.
+
+        Args:
+            size: in bytes; if it exceeds the budget, all of it.
+        """
+        size = min(size, self._memory)
+        await self._take(size)
+        share = Share(self, size)
+        try:
+            yield share
+        finally:
+            share.leave()
+
+    def give_back(self, size: int) -> None:
+        """Returns memory to the budget."""
+        self._free += size
+        while self._waiting and self._waiting[0][0] <= self._free:
+            size, _, granted = heapq.heappop(self._waiting)
+            if not granted.cancelled():
+                self._free -= size
+                granted.set_result(None)
+
+    async def _take(self, size: int) -> None:
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (size, next(self._number), granted))
+        self.give_back(0)
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if not granted.cancelled():
+                self.give_back(size)
+            raise
+
 
 # Most bytes of memory, measured: for a byte of a body that is read, for one of a file whose header
 # is read, for a pixel that is decoded, for one that is decoded and drawn.

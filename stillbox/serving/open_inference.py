@@ -19,11 +19,9 @@ from starlette.routing import Route
 from stillbox import __version__
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject
 from stillbox.printing import count_text
+from stillbox.serving.bodies import AsciiJson, bad_request, check_count, http_error, shown
+from stillbox.serving.decoding import ImageInput, PixelText, parse_json
 from stillbox.serving.engine import engine_of, respond_ready
-from stillbox.serving.images import ImageInput
-from stillbox.serving.json_pixels import PixelText, parse_json
-from stillbox.serving.limits import check_count
-from stillbox.serving.responses import AsciiJson, bad_request, http_error, shown
 from stillbox.serving.tensors import (
     INPUT,
     INPUTS,

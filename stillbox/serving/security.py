@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stillbox.serving.responses import AsciiJson
+from stillbox.serving.bodies import AsciiJson
 from stillbox.serving.settings import HOST
 
 HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})

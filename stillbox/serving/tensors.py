@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 
 from stillbox.predicting.selection import ClassesPerObject, Selection
+from stillbox.serving.bodies import bad_request
+from stillbox.serving.decoding import ImageInput, PixelText
 from stillbox.serving.engine import ImageResult, engine_of
-from stillbox.serving.images import ImageInput
-from stillbox.serving.json_pixels import PixelText
-from stillbox.serving.responses import bad_request
 
 INPUT = "input_tensor"
 """The input's name in exports of the Object Detection API."""

@@ -1,19 +1,70 @@
-"""YAML -> tree of values with positions: the only place that parses YAML.
+"""Reads text files that people name, and parses YAML into a tree of values with positions.
 
-No tag runs code. The cost of a text is bounded: its length, its depth, the number of its values
-after aliases are followed, and the length of its numbers.
+A text file is a regular file of a bounded size, in UTF-8. Only this module parses YAML. No tag
+runs code. The cost of a text is bounded: its length, its depth, the number of its values after
+aliases are followed, and the length of its numbers.
 """
 
+import codecs
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from stillbox.errors import UserError
 from stillbox.textformat.parser import MAX_DEPTH
-from stillbox.textformat.text_file import MAX_BYTES
+from stillbox.untrusted import read_untrusted
+
+MAX_BYTES = 2**19
+"""Greatest size of a config: a thousand names of shards take a fifth of it."""
+
+
+def read_text_file(
+    path: str | Path,
+    *,
+    where: str | None = None,
+    fix: str,
+    most: int = MAX_BYTES,
+    inside: Path | None = None,
+) -> str:
+    """Returns the text of a file, without its byte order mark.
+
+    Args:
+        path: the file.
+        where: the option or place that names it.
+        fix: what to give instead.
+        most: greatest size in bytes.
+        inside: see `read_untrusted`.
+
+    Raises:
+        UserError: `read_untrusted` refuses it, or it is not UTF-8.
+    """
+    path = Path(path)
+    data = read_untrusted(path, most=most, where=where, fix=fix, inside=inside)
+    try:
+        # utf-8-sig: editors on Windows put a byte order mark in front.
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from error
+
+
+def _not_utf8(path: Path, error: UnicodeDecodeError) -> UserError:
+    # The decoder has the file without its byte order mark.
+    before = bytes(error.object[: error.start]).decode()
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    what = f"byte {error.object[error.start]:#04x} is not UTF-8"
+    if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        what = "the file is UTF-16, as its first two bytes say"
+    # Nothing of the file is quoted: it may be one that should not have been opened.
+    return UserError(
+        what,
+        where=f"{path}:{line}:{column}",
+        fix="save it as UTF-8, if it is a text at all",
+    )
+
 
 MAX_VALUES = 30_000
 """Values of a text; one that is read twice by an alias counts twice."""

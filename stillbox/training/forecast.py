@@ -4,9 +4,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from stillbox.devices.chips import Figures
-from stillbox.devices.gpus import figures_of
-from stillbox.devices.processors import own_processors
+from stillbox.devices.chips import Figures, figures_of
+from stillbox.devices.process import own_processors
 from stillbox.printing import count_text
 from stillbox.profiling.costs import estimate
 

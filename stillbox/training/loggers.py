@@ -1,13 +1,102 @@
-"""What receives the metrics of a run: TensorBoard, and the trackers of `tracking.py`."""
+"""What receives the metrics of a run: TensorBoard's event files, and the trackers of `tracking`.
 
+An event file is a TFRecord file of `Event` messages. This module writes it, and not the writer
+thread of a library: a full disk would end the thread and not the run. Source:
+tensorflow/core/util/event.proto, tensorflow/core/framework/summary.proto.
+"""
+
+import io
+import socket
+import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from PIL import Image
 
-from stillbox.records.files import make_folder
-from stillbox.training.event_file import EventFile
+from stillbox.checkpoints.files import blamed
+from stillbox.records.files import append_file, make_folder
+from stillbox.records.tfrecord import frame
+from stillbox.records.wire import bytes_field, varint_field
+
+_FLUSH_SECONDS = 30.0
+# Event: double wall_time = 1, int64 step = 2, and one of these.
+_FILE_VERSION, _SUMMARY, _SESSION_LOG = 3, 5, 7
+_WALL_TIME = struct.Struct("<Bd")
+
+
+class EventFile:
+    """One more event file in a folder; TensorBoard reads all of them as one run.
+
+    Args:
+        folder: made if absent.
+        purge_step: TensorBoard hides what older files hold of this step and of later ones.
+
+    Raises:
+        OSError: the disk is full; every method raises it, with the file's name.
+    """
+
+    def __init__(self, folder: Path, *, purge_step: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
+        with blamed(self._path):
+            self._file = append_file(self._path)
+        self._flushed = time.monotonic()
+        self._write(event(0, bytes_field(_FILE_VERSION, b"brain.Event:2")))
+        # SessionLog: status = 1, of which 1 is START.
+        self._write(event(purge_step, bytes_field(_SESSION_LOG, varint_field(1, 1))))
+
+    def scalar(self, name: str, value: float, step: int) -> None:
+        """Records a number."""
+        self._add(scalar_summary(name, value), step)
+
+    def image(self, name: str, image: np.ndarray, step: int) -> None:
+        """Records a picture, `[H, W, 3]` uint8."""
+        self._add(image_summary(name, image), step)
+
+    def flush(self) -> None:
+        """Writes buffered events to the file."""
+        self._flushed = time.monotonic()
+        with blamed(self._path):
+            self._file.flush()
+
+    def close(self) -> None:
+        """Flushes and closes the file."""
+        with blamed(self._path):
+            self._file.close()
+
+    def _add(self, summary: bytes, step: int) -> None:
+        self._write(event(step, bytes_field(_SUMMARY, summary)))
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self.flush()
+
+    def _write(self, message: bytes) -> None:
+        with blamed(self._path):
+            self._file.write(frame(message))
+
+
+def event(step: int, content: bytes) -> bytes:
+    """Returns an `Event` of the present time with its one field of content."""
+    return _WALL_TIME.pack(1 << 3 | 1, time.time()) + varint_field(2, step) + content
+
+
+def scalar_summary(name: str, value: float) -> bytes:
+    """Returns a `Summary` of a number: `Value { tag = 1, float simple_value = 2 }`."""
+    with np.errstate(over="ignore"):  # the loss of a diverging run may exceed float32
+        number = bytes([2 << 3 | 5]) + np.array(value, "<f4").tobytes()
+    return bytes_field(1, bytes_field(1, name.encode()) + number)
+
+
+def image_summary(name: str, image: np.ndarray) -> bytes:
+    """Returns a `Summary` of a picture `[H, W, 3]` uint8: `Value { tag = 1, Image image = 4 }`."""
+    encoded = io.BytesIO()
+    Image.fromarray(image).save(encoded, "PNG")
+    # Image: height = 1, width = 2, colorspace = 3 (channels), encoded_image_string = 4.
+    sizes = b"".join(varint_field(number, size) for number, size in enumerate(image.shape, 1))
+    picture = sizes + bytes_field(4, encoded.getvalue())
+    return bytes_field(1, bytes_field(1, name.encode()) + bytes_field(4, picture))
 
 
 class Logger(Protocol):

@@ -13,28 +13,26 @@ from typing import Any
 import jax
 import numpy as np
 
-from stillbox.checkpoints.lock import DirectoryLock
+from stillbox.checkpoints.files import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory, locked_directory
-from stillbox.devices.allocator import release_freed_memory
 from stillbox.devices.announcing import announcing
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.job import (
     AsyncAllGather,
+    StallReporter,
     is_main_process,
     main_process_first,
     replicated_tree,
     require_same,
+    waiting_for,
 )
-from stillbox.devices.memory import PeakMemory
 from stillbox.devices.mesh import build_mesh
-from stillbox.devices.processors import input_threads
-from stillbox.devices.setup import versions
-from stillbox.devices.stalls import StallReporter, waiting_for
+from stillbox.devices.process import input_threads, release_freed_memory
+from stillbox.devices.setup import PeakMemory, versions
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.own_paths import store_paths
 from stillbox.experiment.rules import check_trainable, frozen_fresh_statistics
-from stillbox.experiment.yaml_config import to_yaml
+from stillbox.experiment.yaml_config import store_paths, to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import TrainLoader
 from stillbox.inputs.memory import available_memory
@@ -43,15 +41,13 @@ from stillbox.printing import count_text, size_text
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training.forecast import forecast
-from stillbox.training.guard import MetricsGuard
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.program import TrainProgram, train_program
 from stillbox.training.progress import RunProgress
-from stillbox.training.reporting import StepReport
+from stillbox.training.reporting import StepReport, Waits
 from stillbox.training.signals import StopRequest
-from stillbox.training.speed import Waits
 from stillbox.training.start import Start, find_previous, replicas_before, start_run
-from stillbox.training.state import TrainState
+from stillbox.training.step import MetricsGuard, TrainState
 from stillbox.training.summaries import Summaries
 from stillbox.training.tracking import require_loggers
 

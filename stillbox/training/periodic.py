@@ -29,7 +29,7 @@ from stillbox.printing import count_text
 from stillbox.records.label_map import LabelMap
 from stillbox.training.progress import RunProgress
 from stillbox.training.signals import StopRequest
-from stillbox.training.state import TrainState
+from stillbox.training.step import TrainState
 from stillbox.training.summaries import Summaries
 
 Scores = Mapping[str, float | None]

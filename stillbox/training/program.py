@@ -25,12 +25,17 @@ from stillbox.devices.mesh import (
 )
 from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
-from stillbox.experiment.replicas import replicas_as_groups
-from stillbox.models.abstract import AbstractDetector, abstract_detector
-from stillbox.models.layers.lowering.choice import cpu_convolutions
+from stillbox.experiment.run_length import replicas_as_groups
+from stillbox.models.build import AbstractDetector, abstract_detector
+from stillbox.models.layers.lowering.winograd import cpu_convolutions
 from stillbox.models.variables import Arrays
-from stillbox.training.state import TrainState, create_state, select_trainable
-from stillbox.training.step import StepFunction, make_train_step
+from stillbox.training.step import (
+    StepFunction,
+    TrainState,
+    create_state,
+    make_train_step,
+    select_trainable,
+)
 
 Tree = TypeVar("Tree")
 

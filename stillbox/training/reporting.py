@@ -1,19 +1,172 @@
-"""Reports the steps of a run: log lines, entries of the history, epochs, totals."""
+"""Reports the steps of a run: speed, log lines, entries of the history, epochs, totals."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import NamedTuple
 
-from stillbox.devices.memory import PeakMemory, peak_memory
+import numpy as np
+
+from stillbox.devices.setup import PeakMemory, peak_memory
 from stillbox.experiment import schema
 from stillbox.inputs.loader import TrainLoader
 from stillbox.printing import count_text
-from stillbox.training.console import duration_text
-from stillbox.training.epochs import Epochs
 from stillbox.training.forecast import Forecast
-from stillbox.training.progress import RunProgress
-from stillbox.training.speed import Speedometer, Stopwatch, Waits
+from stillbox.training.progress import RunProgress, duration_text
 from stillbox.training.summaries import Summaries
+
+
+class Stopwatch:
+    """Seconds since construction, without pauses."""
+
+    def __init__(self) -> None:
+        self._began, self._paused = time.monotonic(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far, without pauses."""
+        return time.monotonic() - self._began - self._paused
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Pauses while it is entered."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._paused += time.monotonic() - began
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Successive steps."""
+
+    images: int
+    """Rows of their batches."""
+    steps: int
+    """Number of steps."""
+    seconds: float
+    """Their time, without pauses."""
+    waited: tuple[float, ...]
+    """Seconds of it that steps waited for the batch of each process."""
+
+    @property
+    def images_per_second(self) -> float:
+        """Images per second of training."""
+        return self.images / self.seconds
+
+    def rates(self) -> dict[str, float]:
+        """Returns the speed as metrics by name."""
+        rates = {
+            "images_per_second": self.images_per_second,
+            "steps_per_second": self.steps / self.seconds,
+            "waiting_for_data": min(sum(self.waited) / self.seconds, 1.0),
+        }
+        if len(self.waited) > 1:
+            rates["slowest_process"] = float(np.argmax(self.waited))
+        return rates
+
+
+class Waits:
+    """Seconds that steps waited because a process had no batch."""
+
+    def __init__(self, processes: int) -> None:
+        self._of = np.zeros(processes)
+
+    def add(self, waits: np.ndarray) -> None:
+        """Adds the time that each process has waited before each step, `[N, P]` seconds.
+
+        All processes wait for the slowest, to which the wait of a step is attributed.
+        """
+        for step in waits:
+            self._of[np.argmax(step)] += step.max()
+
+    def seconds(self) -> tuple[float, ...]:
+        """Returns the seconds that each process has made the others wait."""
+        return tuple(self._of.tolist())
+
+
+class Speedometer:
+    """Measures the steps between two calls of `look`.
+
+    Args:
+        stopwatch: what time it is.
+        batch_size: images of a step.
+        waited: seconds so far in which a step stood still for the batch of each process.
+    """
+
+    def __init__(
+        self, stopwatch: Stopwatch, batch_size: int, waited: Callable[[], tuple[float, ...]]
+    ) -> None:
+        self._stopwatch, self._batch_size, self._waited = stopwatch, batch_size, waited
+        self._steps, self._at, self._waited_by_then = 0, stopwatch.seconds, waited()
+        self._stretch = Stretch(0, 0, 1e-9, (0.0,))
+
+    def look(self, steps: int) -> Stretch:
+        """Returns the steps since the last call.
+
+        Args:
+            steps: done so far. As many as at the look before: the same stretch again.
+        """
+        done = steps - self._steps
+        if not done:
+            return self._stretch
+        now, waited = self._stopwatch.seconds, self._waited()
+        self._stretch = Stretch(
+            images=done * self._batch_size,
+            steps=done,
+            seconds=max(now - self._at, 1e-9),
+            waited=tuple(np.subtract(waited, self._waited_by_then).tolist()),
+        )
+        self._steps, self._at, self._waited_by_then = steps, now, waited
+        return self._stretch
+
+
+class Epochs:
+    """Finds the steps at which an epoch ends, and summarises the epoch.
+
+    If epochs are short, one sentence summarises several.
+
+    Args:
+        records: images of an epoch.
+        batch_size: images of a step.
+        first: steps done before this run.
+        apart: least number of steps between two sentences.
+        speedometer: looked at for nothing but epochs.
+    """
+
+    def __init__(
+        self, *, records: int, batch_size: int, first: int, apart: int, speedometer: Speedometer
+    ) -> None:
+        self._records, self._batch_size = records, batch_size
+        self._apart, self._speedometer = apart, speedometer
+        self._first = self._said_at = first
+        self._said = self._ended_by(first)
+
+    def ended(self, step: int, done: int) -> str:
+        """Returns a sentence if an epoch ends with this step and a sentence is due.
+
+        Args:
+            step: every step is asked about, in order.
+            done: steps of this run that are done by now.
+        """
+        now = self._ended_by(step)
+        if now == self._ended_by(step - 1) or step - self._said_at < self._apart:
+            return ""
+        stretch = self._speedometer.look(done)
+        before, self._said, since, self._said_at = self._said, now, self._said_at, step
+        which = f"epoch {now}" if now == before + 1 else f"epochs {before + 1} to {now}"
+        # A run that was resumed in the middle of an epoch trains on the rest of it only.
+        part = since == self._first and since * self._batch_size % self._records
+        from_where = f" (from step {since} on)" if part else ""
+        duration, rate = timedelta(seconds=round(stretch.seconds)), stretch.images_per_second
+        return f"{which} finished{from_where}: {duration}, {rate:,.1f} images/s"
+
+    def _ended_by(self, step: int) -> int:
+        return step * self._batch_size // self._records
+
 
 # Steps after the first until the time of the run is said.
 _STEADY_STEPS = 5

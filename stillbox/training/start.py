@@ -15,15 +15,15 @@ from stillbox.checkpoints.model_directory import CHECKPOINTS, ModelDirectory, is
 from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.own_paths import store_paths
-from stillbox.experiment.replicas import depends_on_replicas
+from stillbox.experiment.run_length import depends_on_replicas
 from stillbox.experiment.values import Plain, differences
+from stillbox.experiment.yaml_config import store_paths
 from stillbox.inputs.dataset import Dataset
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Detector
 from stillbox.models.variables import split_detector
 from stillbox.records.label_map import LabelMap
-from stillbox.training.state import TrainState, create_state, select_trainable
+from stillbox.training.step import TrainState, create_state, select_trainable
 
 # Fields that may change when a run is resumed: none of them changes what a step computes. Records
 # may move to another folder; `_refuse_other_data` compares them.

@@ -1,24 +1,142 @@
-"""One training step as one compiled program of fixed shape."""
+"""The training state, one training step of fixed shape, and the guard of its metrics.
 
-from collections.abc import Callable
+The guard checks the metrics of every step without waiting for the newest one.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from stillbox.boxes.structures import Batch
+from stillbox.boxes.structures import Batch, Ints
+from stillbox.devices.job import local_rows
+from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.detector import Detector
-from stillbox.models.layers.lowering.reductions import norm_of
+from stillbox.models.layers.lowering.primitives import norm_of
 from stillbox.models.parallel import replicated
 from stillbox.models.rematerialization import rematerialization
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
-from stillbox.training.optimizer import build_optimizer
-from stillbox.training.schedules import build_schedule
-from stillbox.training.state import TrainState, average_parameters
+from stillbox.textformat.name_patterns import found_in
+from stillbox.training.optimizer import build_optimizer, build_schedule
+
+
+class TrainState(NamedTuple):
+    """The value that goes into a step and comes out of it, and that a checkpoint holds."""
+
+    step: jax.Array
+    """int32 scalar, updates done so far; the position in the data follows from it."""
+    params: Arrays
+    """Parameters by path, float32, frozen ones included."""
+    stats: Arrays
+    """Moving statistics of batch norm by path, float32."""
+    optimizer: optax.OptState
+    """Accumulators of the trainable parameters."""
+    ema: Arrays
+    """Moving average of the parameters by path; empty where none is kept."""
+    loss: Arrays
+    """Moving average of the matches that the loss is divided by; empty where none is kept."""
+
+
+def create_state(
+    params: Arrays,
+    stats: Arrays,
+    train: schema.Training,
+    trainable: frozenset[str],
+    loss: Arrays,
+) -> TrainState:
+    """Returns the state before the first step.
+
+    Args:
+        params: parameters by path.
+        stats: moving statistics by path.
+        train: optimiser and averaging.
+        trainable: paths of the parameters that training changes.
+        loss: `Detector.initial_loss_state`.
+    """
+    optimizer = build_optimizer(train).init({path: params[path] for path in sorted(trainable)})
+    ema = _first_average(params, train, trainable) if train.ema_decay is not None else {}
+    return TrainState(jnp.zeros((), jnp.int32), params, stats, optimizer, ema, loss)
+
+
+def _first_average(params: Arrays, train: schema.Training, trainable: frozenset[str]) -> Arrays:
+    # The original averages what it trains alone; a frozen parameter is its own average. Others are
+    # copied, because the step gives its input buffers away and may not give one away twice.
+    zeroed = trainable if train.ema_from_zero else frozenset()
+    return {
+        path: jnp.zeros_like(array) if path in zeroed else jnp.copy(array)
+        for path, array in params.items()
+    }
+
+
+def average_parameters(
+    ema: Arrays, params: Arrays, step: jax.Array, train: schema.Training
+) -> Arrays:
+    """Returns the moving average after a step; empty where none is kept.
+
+    Args:
+        ema: the average before, by path.
+        params: parameters after the step, by path.
+        step: int32 scalar, updates before the step.
+        train: decay and warm-up of the average.
+    """
+    if train.ema_decay is None:
+        return ema
+    decay = jnp.asarray(train.ema_decay, jnp.float32)
+    if train.ema_warmup:
+        # Otherwise the first value would outweigh all of the first 1 / (1 - decay) steps.
+        counted = step + (1.0 if train.ema_from_zero else 0.0)
+        decay = jnp.minimum(decay, (1.0 + counted) / (10.0 + counted))
+    return {path: decay * ema[path] + (1 - decay) * array for path, array in params.items()}
+
+
+def select_trainable(
+    paths: Iterable[str], reference_names: Mapping[str, str], train: schema.Training
+) -> frozenset[str]:
+    """Returns the paths of the parameters that training may change.
+
+    A pattern is searched for in our path and in the name that the parameter has in the original's
+    checkpoints, because `freeze_variables` in a `pipeline.config` speaks of the latter.
+
+    Raises:
+        UserError: a pattern matches nothing, or nothing is left to train.
+    """
+    paths = frozenset(paths)
+    trainable = paths
+    if train.trainable:
+        trainable = _matching(paths, reference_names, train.trainable, "train.trainable")
+    if train.freeze:
+        trainable -= _matching(paths, reference_names, train.freeze, "train.freeze")
+    if not trainable:
+        raise UserError(
+            "no parameter is left to train",
+            where="train.freeze, train.trainable",
+            fix="freeze fewer: for example --set 'train.freeze=[^backbone]'",
+        )
+    return trainable
+
+
+def _matching(
+    paths: frozenset[str], names: Mapping[str, str], patterns: Iterable[str], where: str
+) -> frozenset[str]:
+    found: frozenset[str] = frozenset()
+    named = {path: names.get(path, "") for path in paths}
+    for pattern, matches in found_in(patterns, named, where):
+        if not matches:
+            raise UserError(
+                f"the pattern {pattern!r} matches no parameter",
+                where=where,
+                fix=f"paths look like {', '.join(sorted(paths)[:3])}",
+            )
+        found |= matches
+    return found
+
 
 Metrics = dict[str, jax.Array]
 StepFunction = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
@@ -89,3 +207,53 @@ def make_train_step(
         return after, metrics
 
     return step
+
+
+class NonFiniteLossError(FloatingPointError):
+    """A loss, gradient or parameter is not finite; the message names step and images."""
+
+
+class MetricsGuard:
+    """Fetches metrics one step late and stops on the first that is not finite.
+
+    Waiting for the newest step would leave the device idle while the host prepares the next one;
+    one step later its metrics have long been there.
+
+    Args:
+        name_records: from record indices to what a person can find them by.
+    """
+
+    def __init__(self, name_records: Callable[[np.ndarray], list[str]]) -> None:
+        self._name_records = name_records
+        self._pending: deque[tuple[int, Metrics, Ints]] = deque()
+
+    def push(self, step: int, metrics: Metrics, records: Ints) -> None:
+        """Takes the metrics of the step just dispatched."""
+        self._pending.append((step, metrics, records))
+
+    def pop(self, *, leave: int = 1) -> list[tuple[int, dict[str, float]]]:
+        """Returns step and metrics of all but the `leave` newest steps.
+
+        Raises:
+            NonFiniteLossError: naming step, loss parts and images.
+        """
+        seen = []
+        while len(self._pending) > leave:
+            step, metrics, records = self._pending.popleft()
+            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            if not values.pop("finite"):
+                raise NonFiniteLossError(self._complaint(step, values, local_rows(records)))
+            seen.append((step, values))
+        return seen
+
+    def _complaint(self, step: int, values: Mapping[str, float], records: np.ndarray) -> str:
+        parts = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
+        images = "\n    ".join(self._name_records(records))
+        return (
+            f"step {step}: the loss, its gradient or the new parameters are not finite\n"
+            f"  {parts}\n"
+            f"  images of the batch:\n    {images}\n"
+            "  fix: look at these images' boxes with `stillbox data check`; if they are sound, "
+            "lower the learning rate, lengthen its warm-up, or set train.gradient_clip_norm.\n"
+            "  Every checkpoint there is was written before this step and is finite."
+        )

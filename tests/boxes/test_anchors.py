@@ -21,7 +21,7 @@ from stillbox.boxes.anchors import (
     ssd_anchors_per_location,
 )
 from tests.boxes import golden
-from tests.shared import SHARED, needs_shared
+from tests.small import SHARED, needs_shared
 
 RETINANET = {
     "min_level": 3,

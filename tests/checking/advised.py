@@ -1,9 +1,9 @@
 """A sound experiment, and the advice on it when it changes."""
 
 from stillbox.checking.advice import PART_CHECKS
-from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Model
+from stillbox.experiment.updating import apply_overrides
 from tests.small import SMALL
 
 RECIPE = "ssd_mobilenet_v1_fpn_640x640"

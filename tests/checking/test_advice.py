@@ -10,22 +10,15 @@ from stillbox.checking.advice import (
     CHECKS,
     PART_CHECKS,
     advise,
-    averages,
     files,
-    one_stage,
-    penalties,
-    quantization,
-    schedules,
-    scores,
-    two_stage,
-    unused,
+    models,
+    training,
 )
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
-from stillbox.records.label_map import LabelMap
-from stillbox.records.label_map_text import LabelMapItem
+from stillbox.records.label_map import LabelMap, LabelMapItem
 from tests.checking.advised import SMALL_SOUND, OtherModel, advice_of
-from tests.checkpoints.tf1_writer import write_checkpoint
+from tests.checkpoints.tf_writer import write_checkpoint
 
 COSINE = "train.optimizer.schedule"
 
@@ -51,7 +44,7 @@ TWO_STAGES = (
 # Check, overrides, severity, field, a part of the message, a part of the fix.
 CASES = [
     (
-        quantization.rounding_is_trained,
+        training.rounding_is_trained,
         ["train.steps=400", "train.quantization={delay: 400}"],
         "warning",
         "train.quantization.delay",
@@ -59,7 +52,7 @@ CASES = [
         "--set train.quantization.delay=360",
     ),
     (
-        quantization.levels_are_exact,
+        training.levels_are_exact,
         ["train.quantization={delay: 1}", "train.precision=bfloat16"],
         "note",
         "train.precision",
@@ -68,7 +61,7 @@ CASES = [
     ),
     # Batch 64 at the published .04: .9 is 22.5 times that. .9 * 64 / 1024 = .056, .7 / 8 = .0875.
     (
-        schedules.rate_fits_the_batch,
+        training.rate_fits_the_batch,
         [f"{COSINE}.learning_rate=0.9"],
         "warning",
         f"{COSINE}.learning_rate",
@@ -77,7 +70,7 @@ CASES = [
     ),
     # A batch of 8 has an eighth of .04, and the warm-up keeps its third.
     (
-        schedules.rate_fits_the_batch,
+        training.rate_fits_the_batch,
         ["train.batch_size=8"],
         "warning",
         f"{COSINE}.learning_rate",
@@ -85,7 +78,7 @@ CASES = [
         f"{COSINE}.learning_rate=0.005 --set {COSINE}.warmup_learning_rate=0.0017",
     ),
     (
-        schedules.rate_fits_the_batch,
+        training.rate_fits_the_batch,
         [f"{COSINE}.learning_rate=0.001", f"{COSINE}.warmup_learning_rate=0"],
         "note",
         f"{COSINE}.learning_rate",
@@ -94,7 +87,7 @@ CASES = [
     ),
     # Momentum .99 counts every gradient ten times as often as .9.
     (
-        schedules.rate_fits_the_batch,
+        training.rate_fits_the_batch,
         ["train.optimizer.momentum=0.99"],
         "warning",
         f"{COSINE}.learning_rate",
@@ -102,7 +95,7 @@ CASES = [
         "=0.004",
     ),
     (
-        schedules.rate_fits_the_batch,
+        training.rate_fits_the_batch,
         [manual((100, 0.8))],
         "warning",
         f"{COSINE}.learning_rate",
@@ -110,7 +103,7 @@ CASES = [
         "multiply learning_rate and every scheduled rate by 0.05",
     ),
     (
-        schedules.rate_fits_the_batch,
+        training.rate_fits_the_batch,
         [exponential(learning_rate=0.5, burnin_learning_rate=0.8)],
         "warning",
         f"{COSINE}.learning_rate",
@@ -118,7 +111,7 @@ CASES = [
         "learning_rate=0.025 --set train.optimizer.schedule.burnin_learning_rate=0.04",
     ),
     (
-        schedules.a_high_rate_is_warmed_up,
+        training.a_high_rate_is_warmed_up,
         [f"{COSINE}.warmup_steps=0"],
         "warning",
         f"{COSINE}.learning_rate",
@@ -126,7 +119,7 @@ CASES = [
         "warmup_steps",
     ),
     (
-        schedules.a_high_rate_is_warmed_up,
+        training.a_high_rate_is_warmed_up,
         [manual((100, 0.04))],
         "warning",
         f"{COSINE}.learning_rate",
@@ -134,7 +127,7 @@ CASES = [
         f"--set {COSINE}.warmup=true",
     ),
     (
-        schedules.warm_up_ends,
+        training.warm_up_ends,
         ["train.steps=2000"],
         "warning",
         f"{COSINE}.warmup_steps",
@@ -142,7 +135,7 @@ CASES = [
         "shorten it to some 100 steps",
     ),
     (
-        schedules.warm_up_ends,
+        training.warm_up_ends,
         [manual((100, 0.04), warmup="true"), "train.steps=50"],
         "warning",
         f"{COSINE}.warmup",
@@ -150,7 +143,7 @@ CASES = [
         "raise train.steps",
     ),
     (
-        schedules.warm_up_ends,
+        training.warm_up_ends,
         [exponential(burnin_steps=100), "train.steps=50"],
         "warning",
         f"{COSINE}.burnin_steps",
@@ -159,7 +152,7 @@ CASES = [
     ),
     # Half of the decay from 2000 to 25000 is done at 13500: the cosine is at one half.
     (
-        schedules.cosine_ends_with_training,
+        training.cosine_ends_with_training,
         ["train.steps=13500"],
         "warning",
         f"{COSINE}.total_steps",
@@ -167,7 +160,7 @@ CASES = [
         f"--set {COSINE}.total_steps=13500",
     ),
     (
-        schedules.cosine_ends_with_training,
+        training.cosine_ends_with_training,
         ["train.steps=0"],
         "warning",
         "train.steps",
@@ -175,7 +168,7 @@ CASES = [
         "--set train.steps=25000",
     ),
     (
-        schedules.rates_are_reached,
+        training.rates_are_reached,
         [manual((100, 0.04), (30000, 0.004))],
         "warning",
         f"{COSINE}.schedule.1.step",
@@ -183,7 +176,7 @@ CASES = [
         "move the boundary",
     ),
     (
-        schedules.rates_are_reached,
+        training.rates_are_reached,
         [exponential(decay_steps=800720)],
         "note",
         f"{COSINE}.decay_steps",
@@ -191,7 +184,7 @@ CASES = [
         f"{COSINE}.decay_steps=2500",
     ),
     (
-        schedules.epochs_last,
+        training.epochs_last,
         ["data.train.num_epochs=3"],
         "note",
         "data.train.num_epochs",
@@ -200,7 +193,7 @@ CASES = [
     ),
     # .9997 ** 5000 = exp(-1.5) = .22; .997 ** 5000 is nothing; .999 ** 5000 = exp(-5) = .0067.
     (
-        averages.statistics_arrive,
+        training.statistics_arrive,
         ["train.steps=5000", "model.backbone.conv.batch_norm.decay=0.9997"],
         "warning",
         "model.backbone.conv.batch_norm.decay",
@@ -208,7 +201,7 @@ CASES = [
         "--set model.backbone.conv.batch_norm.decay=0.999",
     ),
     (
-        averages.statistics_have_a_batch,
+        training.statistics_have_a_batch,
         ["train.batch_size=1"],
         "warning",
         "train.batch_size",
@@ -216,7 +209,7 @@ CASES = [
         "model.freeze_batch_norm=true",
     ),
     (
-        averages.statistics_have_weights,
+        training.statistics_have_weights,
         ["model.freeze_batch_norm=true", "train.fine_tune.checkpoint="],
         "warning",
         "model.freeze_batch_norm",
@@ -224,7 +217,7 @@ CASES = [
         "--set train.fine_tune.checkpoint=PATH",
     ),
     (
-        averages.statistics_have_weights,
+        training.statistics_have_weights,
         [*TWO_STAGES, "train.fine_tune.checkpoint="],
         "warning",
         "model.freeze_batch_norm",
@@ -232,7 +225,7 @@ CASES = [
         "--set train.fine_tune.checkpoint=PATH",
     ),
     (
-        averages.statistics_have_weights,
+        training.statistics_have_weights,
         ["model.backbone.conv.batch_norm.train=false", "train.fine_tune.checkpoint="],
         "warning",
         "model.backbone.conv.batch_norm.train",
@@ -241,7 +234,7 @@ CASES = [
     ),
     # .9999 ** 5000 = exp(-.5) = .61.
     (
-        averages.averages_arrive,
+        training.averages_arrive,
         ["train.ema_decay=0.9999", "train.steps=5000", "evaluation.use_ema=true"],
         "warning",
         "train.ema_decay",
@@ -249,7 +242,7 @@ CASES = [
         "--set train.ema_warmup=true",
     ),
     (
-        averages.averages_arrive,
+        training.averages_arrive,
         ["train.ema_decay=0.9999", "train.steps=5000", "evaluation.use_ema=false"],
         "note",
         "train.ema_decay",
@@ -257,7 +250,7 @@ CASES = [
         "",
     ),
     (
-        averages.averages_exist,
+        training.averages_exist,
         ["evaluation.use_ema=true"],
         "warning",
         "evaluation.use_ema",
@@ -265,7 +258,7 @@ CASES = [
         "train.ema_decay",
     ),
     (
-        one_stage.background_is_balanced,
+        models.background_is_balanced,
         ["model.loss.classification=sigmoid"],
         "warning",
         "model.loss.classification",
@@ -273,7 +266,7 @@ CASES = [
         "sigmoid_focal",
     ),
     (
-        scores.focal_loss_has_alpha,
+        models.focal_loss_has_alpha,
         ["model.loss.classification.alpha=null"],
         "note",
         "model.loss.classification",
@@ -281,7 +274,7 @@ CASES = [
         "alpha=0.25",
     ),
     (
-        scores.scores_fit_the_loss,
+        models.scores_fit_the_loss,
         ["model.postprocessing.score_converter=identity"],
         "warning",
         "model.postprocessing.score_converter",
@@ -289,7 +282,7 @@ CASES = [
         "score_converter=sigmoid",
     ),
     (
-        scores.scores_fit_the_loss,
+        models.scores_fit_the_loss,
         ["model.loss.classification=softmax"],
         "warning",
         "model.postprocessing.score_converter",
@@ -297,7 +290,7 @@ CASES = [
         "score_converter=softmax",
     ),
     (
-        one_stage.bias_reaches_the_loss,
+        models.bias_reaches_the_loss,
         ["model.loss.classification=softmax"],
         "warning",
         "model.head.class_bias_init",
@@ -305,7 +298,7 @@ CASES = [
         "class_bias_init=0",
     ),
     (
-        scores.losses_count,
+        models.losses_count,
         ["model.loss.localization_weight=0"],
         "warning",
         "model.loss.localization_weight",
@@ -313,7 +306,7 @@ CASES = [
         "localization_weight=1",
     ),
     (
-        penalties.penalties_are_small,
+        training.penalties_are_small,
         ["model.head.conv.regularizer={kind: l1}"],
         "warning",
         "model.head.conv.regularizer.weight",
@@ -321,7 +314,7 @@ CASES = [
         "weight=4e-5",
     ),
     (
-        one_stage.every_box_has_an_anchor,
+        models.every_box_has_an_anchor,
         ["model.matcher.force_match_for_each_row=false"],
         "note",
         "model.matcher.force_match_for_each_row",
@@ -329,7 +322,7 @@ CASES = [
         "force_match_for_each_row=true",
     ),
     (
-        scores.curves_are_whole,
+        models.curves_are_whole,
         ["model.postprocessing.nms.score_threshold=0.3"],
         "note",
         "model.postprocessing.nms.score_threshold",
@@ -337,7 +330,7 @@ CASES = [
         "score_threshold=1e-8",
     ),
     (
-        scores.mining_is_static,
+        models.mining_is_static,
         ["model.loss.classification=sigmoid", "model.loss.hard_example_miner={}"],
         "note",
         "model.loss.hard_example_miner",
@@ -345,7 +338,7 @@ CASES = [
         "",
     ),
     (
-        one_stage.static_forms_exist,
+        models.static_forms_exist,
         ["model.matcher=bipartite"],
         "note",
         "model.matcher",
@@ -353,7 +346,7 @@ CASES = [
         "",
     ),
     (
-        one_stage.one_stage_dropout_drops,
+        models.one_stage_dropout_drops,
         ["model.head.dropout=true", "model.head.dropout_keep_probability=1"],
         "note",
         "model.head.dropout_keep_probability",
@@ -361,7 +354,7 @@ CASES = [
         "dropout=false",
     ),
     (
-        one_stage.one_stage_dropout_drops,
+        models.one_stage_dropout_drops,
         ["model.head.dropout=false", "model.head.dropout_keep_probability=0.5"],
         "note",
         "model.head.dropout_keep_probability",
@@ -370,7 +363,7 @@ CASES = [
     ),
     # 800 / 16 = 50 rows and columns of twelve anchors.
     (
-        two_stage.proposals_have_anchors,
+        models.proposals_have_anchors,
         [*TWO_STAGES, "model.proposals.max_proposals=30001"],
         "warning",
         "model.proposals.max_proposals",
@@ -379,7 +372,7 @@ CASES = [
     ),
     # Three shapes on 200^2 + 100^2 + 50^2 + 25^2 + 13^2 places.
     (
-        two_stage.samples_have_anchors,
+        models.samples_have_anchors,
         [
             *TWO_STAGES,
             "model.neck={kind: fpn, min_level: 2, max_level: 6}",
@@ -393,7 +386,7 @@ CASES = [
         "sample_size=159882",
     ),
     (
-        two_stage.samples_have_positives,
+        models.samples_have_positives,
         [*TWO_STAGES, "model.boxes.sample_size=3"],
         "warning",
         "model.boxes.positive_fraction",
@@ -402,7 +395,7 @@ CASES = [
     ),
     # Scale 1 at the ratios 1/2 and 2 is 362 x 181 pixels; three shapes of scale 2 are larger.
     (
-        two_stage.anchors_fit_into_images,
+        models.anchors_fit_into_images,
         [*TWO_STAGES, "model.resizer.height=300", "model.resizer.width=300"],
         "note",
         "model.proposals.clip_anchors",
@@ -410,7 +403,7 @@ CASES = [
         "clip_anchors=true",
     ),
     (
-        two_stage.anchors_fit_into_images,
+        models.anchors_fit_into_images,
         [*TWO_STAGES, "model.resizer.height=40", "model.resizer.width=40"],
         "warning",
         "model.proposals.clip_anchors",
@@ -419,7 +412,7 @@ CASES = [
     ),
     # Images of 600 x 1024 pixels stand or lie: 724 x 362 fits, a square of 700 pixels does not.
     (
-        two_stage.anchors_fit_into_images,
+        models.anchors_fit_into_images,
         [
             *TWO_STAGES,
             "model.resizer={kind: keep_aspect_ratio}",
@@ -433,7 +426,7 @@ CASES = [
         "",
     ),
     (
-        two_stage.anchors_stand_on_the_map,
+        models.anchors_stand_on_the_map,
         [*TWO_STAGES, "model.proposals.anchors.height_stride=8"],
         "warning",
         "model.proposals.anchors.height_stride",
@@ -441,7 +434,7 @@ CASES = [
         "height_stride=16",
     ),
     (
-        two_stage.crops_have_pixels,
+        models.crops_have_pixels,
         [*TWO_STAGES, "model.boxes.crop.size=51"],
         "warning",
         "model.boxes.crop.size",
@@ -449,7 +442,7 @@ CASES = [
         "crop.size=50",
     ),
     (
-        two_stage.classes_are_told_apart,
+        models.classes_are_told_apart,
         [*TWO_STAGES[:1], "model.boxes=null"],
         "warning",
         "model.num_classes",
@@ -457,7 +450,7 @@ CASES = [
         "num_classes=1",
     ),
     (
-        two_stage.proposals_are_trained,
+        models.proposals_are_trained,
         [*TWO_STAGES, "model.proposals.objectness_weight=0"],
         "warning",
         "model.proposals.objectness_weight",
@@ -465,7 +458,7 @@ CASES = [
         "objectness_weight=1",
     ),
     (
-        two_stage.padding_is_there,
+        models.padding_is_there,
         [*TWO_STAGES, "model.mask_padding=true"],
         "note",
         "model.mask_padding",
@@ -473,7 +466,7 @@ CASES = [
         "mask_padding=false",
     ),
     (
-        two_stage.two_stage_dropout_drops,
+        models.two_stage_dropout_drops,
         [*TWO_STAGES, "model.boxes.dropout=true", "model.boxes.dropout_keep_probability=1"],
         "note",
         "model.boxes.dropout_keep_probability",
@@ -481,7 +474,7 @@ CASES = [
         "model.boxes.dropout=false",
     ),
     (
-        scores.scores_fit_the_loss,
+        models.scores_fit_the_loss,
         [*TWO_STAGES, "model.boxes.postprocessing.score_converter=sigmoid"],
         "warning",
         "model.boxes.postprocessing.score_converter",
@@ -489,7 +482,7 @@ CASES = [
         "score_converter=softmax",
     ),
     (
-        penalties.penalties_are_small,
+        training.penalties_are_small,
         [*TWO_STAGES, "model.boxes.predictor.regularizer={kind: l2}"],
         "warning",
         "model.boxes.predictor.regularizer.weight",
@@ -497,7 +490,7 @@ CASES = [
         "weight=4e-5",
     ),
     (
-        averages.statistics_have_a_batch,
+        training.statistics_have_a_batch,
         [*TWO_STAGES, "model.freeze_batch_norm=false", "train.batch_size=1"],
         "warning",
         "train.batch_size",
@@ -505,7 +498,7 @@ CASES = [
         "model.freeze_batch_norm=true",
     ),
     (
-        unused.clipping_clips,
+        training.clipping_clips,
         ["train.gradient_clip_norm=0"],
         "note",
         "train.gradient_clip_norm",
@@ -513,7 +506,7 @@ CASES = [
         "",
     ),
     (
-        penalties.penalties_are_added,
+        training.penalties_are_added,
         ["train.regularization=false"],
         "warning",
         "train.regularization",
@@ -521,7 +514,7 @@ CASES = [
         "regularization=true",
     ),
     (
-        one_stage.scales_are_used,
+        models.scales_are_used,
         ["model.anchors={kind: ssd, min_scale: 0.1, scales: [.1, .2, .3, .4, .5]}"],
         "note",
         "model.anchors.min_scale",
@@ -529,7 +522,7 @@ CASES = [
         "take one",
     ),
     (
-        unused.first_weights_are_named,
+        training.first_weights_are_named,
         ["train.fine_tune.scope=classification"],
         "note",
         "train.fine_tune.scope",
@@ -537,7 +530,7 @@ CASES = [
         "train.fine_tune.checkpoint=PATH",
     ),
     (
-        unused.evaluations_happen,
+        training.evaluations_happen,
         ["train.evaluate_every=30000"],
         "note",
         "train.evaluate_every",
@@ -590,7 +583,7 @@ EVERY = (*CHECKS, *(check for _, checks in PART_CHECKS for check in checks))
 @pytest.mark.parametrize("overrides", [(), TWO_STAGES], ids=["one_stage", "two_stage"])
 def test_a_sound_experiment_gets_no_advice(check, overrides):
     # Its batch norm is frozen, which is sound with weights alone.
-    weights = check is averages.statistics_have_weights and overrides
+    weights = check is training.statistics_have_weights and overrides
     named = ["train.fine_tune.checkpoint=a.npz"] if weights else []
     assert advice_of(check, [*overrides, *named]) == []
 
@@ -599,37 +592,37 @@ def test_a_sound_experiment_gets_no_advice(check, overrides):
     ("check", "overrides"),
     [
         # Adaptive optimisers have no rule.
-        (schedules.rate_fits_the_batch, ["train.optimizer={kind: adam}", "train.batch_size=1"]),
-        (schedules.rate_fits_the_batch, ["train.optimizer={kind: rms_prop}", "train.batch_size=1"]),
-        (schedules.rate_fits_the_batch, ["train.optimizer.momentum=1"]),
+        (training.rate_fits_the_batch, ["train.optimizer={kind: adam}", "train.batch_size=1"]),
+        (training.rate_fits_the_batch, ["train.optimizer={kind: rms_prop}", "train.batch_size=1"]),
+        (training.rate_fits_the_batch, ["train.optimizer.momentum=1"]),
         # Published with .9 for 1024; .056 for 64 lies between.
-        (schedules.rate_fits_the_batch, [f"{COSINE}.learning_rate=0.056"]),
-        (schedules.a_high_rate_is_warmed_up, [manual((100, 0.04), warmup="true")]),
-        (schedules.a_high_rate_is_warmed_up, [exponential(learning_rate=0.04, burnin_steps=9)]),
-        (averages.statistics_arrive, ["train.steps=10", "model.freeze_batch_norm=true"]),
-        (averages.statistics_arrive, ["train.steps=0"]),
+        (training.rate_fits_the_batch, [f"{COSINE}.learning_rate=0.056"]),
+        (training.a_high_rate_is_warmed_up, [manual((100, 0.04), warmup="true")]),
+        (training.a_high_rate_is_warmed_up, [exponential(learning_rate=0.04, burnin_steps=9)]),
+        (training.statistics_arrive, ["train.steps=10", "model.freeze_batch_norm=true"]),
+        (training.statistics_arrive, ["train.steps=0"]),
         # Nothing lower would help in so few steps.
         (
-            averages.statistics_arrive,
+            training.statistics_arrive,
             ["train.steps=5"]
             + [f"model.{part}.conv.batch_norm.decay=0.5" for part in ("backbone", "neck", "head")],
         ),
-        (averages.statistics_have_weights, ["train.fine_tune.checkpoint="]),
-        (averages.statistics_have_weights, ["model.freeze_batch_norm=true",
+        (training.statistics_have_weights, ["train.fine_tune.checkpoint="]),
+        (training.statistics_have_weights, ["model.freeze_batch_norm=true",
                                             "train.fine_tune.checkpoint=a.npz"]),
-        (averages.statistics_have_a_batch, ["train.batch_size=1", "model.freeze_batch_norm=true"]),
-        (averages.averages_arrive, ["train.ema_decay=.9999", "train.ema_warmup=true"]),
-        (averages.averages_exist, ["evaluation.use_ema=true", "train.ema_decay=0.9"]),
-        (one_stage.every_box_has_an_anchor, ["model.matcher=bipartite"]),
-        (one_stage.background_is_balanced, ["model.loss.classification=sigmoid",
+        (training.statistics_have_a_batch, ["train.batch_size=1", "model.freeze_batch_norm=true"]),
+        (training.averages_arrive, ["train.ema_decay=.9999", "train.ema_warmup=true"]),
+        (training.averages_exist, ["evaluation.use_ema=true", "train.ema_decay=0.9"]),
+        (models.every_box_has_an_anchor, ["model.matcher=bipartite"]),
+        (models.background_is_balanced, ["model.loss.classification=sigmoid",
                                           "model.loss.hard_example_miner={}"]),
-        (one_stage.one_stage_dropout_drops, ["model.head.dropout=true"]),
-        (penalties.penalties_are_added, ["train.regularization=false",
+        (models.one_stage_dropout_drops, ["model.head.dropout=true"]),
+        (training.penalties_are_added, ["train.regularization=false",
                                       *(f"model.{part}.conv.regularizer=null"
                                         for part in ("backbone", "neck", "head"))]),
-        (schedules.warm_up_ends, ["train.steps=0"]),
+        (training.warm_up_ends, ["train.steps=0"]),
         # Nine tenths of the way down a cosine there is 2 % left.
-        (schedules.cosine_ends_with_training, ["train.steps=24000"]),
+        (training.cosine_ends_with_training, ["train.steps=24000"]),
         # Of placeholders and buckets the rules speak.
         (files.checkpoint_fits, ["train.fine_tune.checkpoint=gs://bucket/model.ckpt"]),
         (files.checkpoint_fits, ["train.fine_tune.checkpoint=PATH_TO_BE_CONFIGURED/x"]),
@@ -643,10 +636,10 @@ def test_a_check_that_does_not_apply_gives_no_advice(check, overrides):
 def test_a_head_without_layers_has_no_statistics():
     overrides = ["train.steps=100", "model.head.kind=convolutional"]
     norm = "model.head.conv.batch_norm={decay: 0.9999}"
-    fields = {advice.path for advice in advice_of(averages.statistics_arrive, [*overrides, norm])}
+    fields = {advice.path for advice in advice_of(training.statistics_arrive, [*overrides, norm])}
     assert not any(path.startswith("model.head") for path in fields)
     layers = ["model.head.layers_before=1", "model.head.max_depth=8"]
-    fields = {a.path for a in advice_of(averages.statistics_arrive, [*overrides, norm, *layers])}
+    fields = {a.path for a in advice_of(training.statistics_arrive, [*overrides, norm, *layers])}
     assert "model.head.conv.batch_norm.decay" in fields
 
 
@@ -769,14 +762,14 @@ def test_a_checkpoint_is_opened_and_what_it_gives_is_said(tmp_path, monkeypatch)
 
 
 def test_patterns_that_match_nothing_or_everything_are_errors():
-    (advice,) = advice_of(unused.patterns_match, [*SMALL_SOUND, "train.freeze=[bakbone]"])
+    (advice,) = advice_of(training.patterns_match, [*SMALL_SOUND, "train.freeze=[bakbone]"])
     assert (advice.severity, advice.path) == ("error", "train.freeze")
     assert "'bakbone' matches no parameter" in advice.what
-    (advice,) = advice_of(unused.patterns_match, [*SMALL_SOUND, "train.freeze=['.*']"])
+    (advice,) = advice_of(training.patterns_match, [*SMALL_SOUND, "train.freeze=['.*']"])
     assert "no parameter is left to train" in advice.what
-    (advice,) = advice_of(unused.patterns_match, [*SMALL_SOUND, "train.trainable=[haed]"])
+    (advice,) = advice_of(training.patterns_match, [*SMALL_SOUND, "train.trainable=[haed]"])
     assert (advice.severity, advice.path) == ("error", "train.trainable")
-    (advice,) = advice_of(unused.patterns_match, [*SMALL_SOUND, "train.freeze=['^backbone']"])
+    (advice,) = advice_of(training.patterns_match, [*SMALL_SOUND, "train.freeze=['^backbone']"])
     assert advice.severity == "note"
     assert "parameters are trained" in advice.what
 

@@ -1,4 +1,4 @@
-"""The report on anchors and boxes, on records whose boxes are known."""
+"""Anchors and boxes: the report on records whose boxes are known, overlaps, suggested shapes."""
 
 import dataclasses
 import json
@@ -7,18 +7,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stillbox.checking.anchor_page import conclusions, coverage_tables, overlap_figure
-from stillbox.checking.anchors import examine_anchors
-from stillbox.checking.truth_boxes import read_truth
+from stillbox.boxes.geometry import iou, pairwise
+from stillbox.boxes.matchers import Rows, argmax_match
+from stillbox.checking import anchor_shapes
+from stillbox.checking.anchor_shapes import (
+    Shape,
+    best_overlaps,
+    candidates,
+    cluster_shapes,
+    match_boxes,
+    split_lattices,
+    typical_ratios,
+)
+from stillbox.checking.anchors import conclusions, coverage_tables, examine_anchors, overlap_figure
+from stillbox.checking.data import TruthBoxes, read_truth
 from stillbox.errors import UserError
 from stillbox.evaluation.charts import figure_png
-from stillbox.experiment.overrides import apply_overrides
+from stillbox.evaluation.results import iou_matrix
+from stillbox.experiment import schema
 from stillbox.experiment.rules import check
-from stillbox.experiment.schema import (
-    FixedShapeResizer,
-    IdentityResizer,
-    KeepAspectRatioResizer,
-)
+from stillbox.experiment.updating import apply_overrides
+from stillbox.models.anchors import anchors_per_location, build_anchors
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
 from tests.checking.advised import OtherModel
@@ -41,14 +50,14 @@ def report(scenes):
 
 
 def test_a_stretched_image_keeps_its_normalised_boxes(source):
-    truth = read_truth(source, FixedShapeResizer(height=64, width=640))
+    truth = read_truth(source, schema.FixedShapeResizer(height=64, width=640))
     expected = np.concatenate([source.example(record).boxes for record in range(10)])
     np.testing.assert_array_equal(truth.boxes, expected)
     assert (truth.records, truth.left_out, len(truth.starts)) == (10, 0, 11)
 
 
 def test_a_padded_image_fills_its_part_of_the_network_input(source):
-    truth = read_truth(source, KeepAspectRatioResizer(min_dimension=100, max_dimension=200))
+    truth = read_truth(source, schema.KeepAspectRatioResizer(min_dimension=100, max_dimension=200))
     start = 0
     for record in range(10):
         example = source.example(record)
@@ -63,12 +72,12 @@ def test_a_padded_image_fills_its_part_of_the_network_input(source):
 
 
 def test_images_too_large_for_the_canvas_are_counted(source):
-    truth = read_truth(source, IdentityResizer(canvas=(8, 8)))
+    truth = read_truth(source, schema.IdentityResizer(canvas=(8, 8)))
     assert (truth.left_out, len(truth.boxes)) == (10, 0)
 
 
 def test_a_limit_spreads_the_records_over_the_set(source):
-    truth = read_truth(source, FixedShapeResizer(), limit=3)
+    truth = read_truth(source, schema.FixedShapeResizer(), limit=3)
     # 0, 4.5 and 9; half to even makes 4 of 4.5.
     expected = np.concatenate([source.example(record).boxes for record in (0, 4, 9)])
     np.testing.assert_array_equal(truth.boxes, expected)
@@ -169,3 +178,136 @@ def test_a_model_without_anchors_is_refused(scenes):
     experiment = dataclasses.replace(small_experiment(scenes), model=OtherModel())
     with pytest.raises(UserError, match="a model of kind other has no anchors"):
         examine_anchors(experiment)
+
+
+def random_boxes(count, seed=0):
+    rng = np.random.default_rng(seed)
+    corners = rng.uniform(-0.1, 1.1, (count, 2, 2))
+    return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1).astype(np.float32)
+
+
+def truth_of(*images):
+    lengths = [len(boxes) for boxes in images]
+    boxes = np.concatenate(images).astype(np.float32)
+    ids = np.ones(len(boxes), np.int32)
+    return TruthBoxes(boxes, ids, np.cumsum([0, *lengths]), len(images), 0)
+
+
+def test_overlaps_equal_those_of_boxes_geometry():
+    boxes, anchors = random_boxes(7), random_boxes(11, seed=1)
+    expected = pairwise(iou, boxes, anchors)
+    np.testing.assert_allclose(iou_matrix(boxes, anchors), expected, atol=1e-6)
+
+
+def test_two_boxes_on_one_anchor_and_one_beside_it():
+    # The anchor is the left half. The first box is its left half: .5. The second is all of it: 1.
+    anchors = np.array([[0, 0, 1, 0.5], [0, 0.9, 1, 1]], np.float32)
+    truth = truth_of([[0, 0, 1, 0.25], [0, 0, 1, 0.5]], [[0, 0, 1, 0.25]])
+    matched = match_boxes(truth, anchors, 0.5)
+    np.testing.assert_allclose(matched.best, [0.5, 1, 0.5])
+    assert matched.anchor.tolist() == [0, 0, 0]
+    # The first box resembles the anchor enough, but the anchor prefers the second. In the second
+    # image the same box has no rival.
+    assert matched.chosen.tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("pairs", [2**22, 40])
+def test_chosen_boxes_are_those_of_the_matcher(pairs, monkeypatch):
+    monkeypatch.setattr(anchor_shapes, "_PAIRS", pairs)
+    boxes, anchors = random_boxes(9), random_boxes(300, seed=1)
+    overlaps = pairwise(iou, boxes, anchors)
+    matches = argmax_match(
+        Rows(lambda row: overlaps[row], np.ones(9, bool), 9),
+        matched_threshold=0.4,
+        unmatched_threshold=0.4,
+    )
+    matched = match_boxes(truth_of(boxes), anchors, 0.4)
+    assert set(np.flatnonzero(matched.chosen)) == set(np.asarray(matches).tolist()) - {-1}
+    assert 0 < matched.chosen.sum() < 9
+
+
+KINDS = [
+    schema.SsdAnchors(num_layers=3, aspect_ratios=(1.0, 2.0)),
+    schema.MultiscaleAnchors(min_level=3, max_level=5),
+    schema.FlexibleGridAnchors(
+        grids=(schema.AnchorGrid(), schema.AnchorGrid(sizes=(9.0, 60.0), aspect_ratios=(2, 1)))
+    ),
+    schema.GridAnchors(base_height=30, base_width=50),
+]
+
+
+@pytest.mark.parametrize("config", KINDS, ids=lambda config: config.kind)
+def test_best_overlaps_equal_those_of_all_pairs(config):
+    # An input that no stride divides, so that rows and columns differ.
+    shapes = ((9, 13), (5, 7), (3, 4))[: config.count_maps()]
+    anchors = build_anchors(config, shapes, (70, 100))
+    lattices = split_lattices(anchors, shapes, anchors_per_location(config, len(shapes)))
+    boxes = random_boxes(400)
+    expected = iou_matrix(boxes, anchors).max(axis=1)
+    np.testing.assert_allclose(best_overlaps(boxes, lattices), expected, atol=1e-5)
+
+
+def test_images_without_boxes_are_skipped():
+    matched = match_boxes(truth_of(np.zeros((0, 4)), [[0, 0, 1, 1]]), random_boxes(3), 0.5)
+    assert matched.best.shape == (1,)
+
+
+def test_two_clusters_of_boxes_are_two_shapes():
+    # 30 boxes about 10 x 20 and 10 about 80 x 40 pixels (height x width).
+    rng = np.random.default_rng(0)
+    sizes = np.concatenate([rng.normal((10, 20), 0.5, (30, 2)), rng.normal((80, 40), 0.5, (10, 2))])
+    first, second = cluster_shapes(sizes, 2)
+    assert first == (pytest.approx(10, abs=0.5), pytest.approx(20, abs=0.5), 0.75)
+    assert second == (pytest.approx(80, abs=0.5), pytest.approx(40, abs=0.5), 0.25)
+
+
+def test_there_are_no_more_shapes_than_different_boxes():
+    assert cluster_shapes(np.array([[5.0, 5.0]] * 4)) == [Shape(5.0, 5.0, 1.0)]
+
+
+def test_ratios_represent_equal_parts_of_the_boxes_or_the_whole_range():
+    shapes = [Shape(100, 50, 0.25), Shape(100, 100, 0.5), Shape(50, 100, 0.25)]
+    # In two parts the square, at the middle, belongs to the second: ln 2 * 1/3 -> 1.26.
+    parts, spread = typical_ratios(shapes, 2)
+    assert parts == (0.5, 1.26)
+    assert spread == (0.5, 2.0)
+    assert typical_ratios(shapes, 3)[1] == (0.5, 1.0, 2.0)
+    assert typical_ratios([Shape(9, 9, 1.0)], 3) == [(1.0,), (1.0,)]
+
+
+SIZES = np.linspace(20, 200, 50)[:, None] * [1.0, 0.5]
+SHAPES = cluster_shapes(SIZES)
+
+
+def test_candidates_are_of_the_same_kind_and_cost_no_more():
+    ssd = schema.SsdAnchors(num_layers=3, aspect_ratios=(1.0, 2.0), base_anchor_width=0.5)
+    found = list(candidates(ssd, SIZES, SHAPES, (300, 400)))
+    assert ssd in found
+    for candidate in found:
+        assert isinstance(candidate, schema.SsdAnchors)
+        assert (candidate.num_layers, candidate.base_anchor_width) == (3, 0.5)
+        assert len(candidate.aspect_ratios) <= 2
+        assert 0 < candidate.min_scale < candidate.max_scale
+    # The largest box is 200 x 100 pixels: its side is 141, and scale 1 is 300 * sqrt(.5) = 212.
+    assert max(candidate.max_scale for candidate in found[1:]) == pytest.approx(0.95, abs=0.01)
+    assert {c.max_scale for c in found} >= {0.67}
+
+
+def test_explicit_scales_stay_explicit():
+    ssd = schema.SsdAnchors(num_layers=3, scales=(0.1, 0.2, 0.3))
+    found = list(candidates(ssd, SIZES, SHAPES, (300, 300)))
+    assert all(len(candidate.scales) == 3 for candidate in found)
+    assert len({candidate.scales for candidate in found}) > 3
+
+
+def test_a_pyramid_gets_another_base():
+    anchors = schema.MultiscaleAnchors(min_level=3)
+    found = list(candidates(anchors, SIZES, SHAPES, (640, 640)))
+    # A hundredth of the way from 20 to 200 lies 21.8; 21.8 x 10.9 has a side of 15.4, which is 1.93
+    # strides of 8.
+    assert min(candidate.anchor_scale for candidate in found) == 1.93
+    assert {candidate.scales_per_octave for candidate in found} == {2}
+
+
+def test_other_kinds_have_no_values_to_suggest():
+    assert list(candidates(schema.GridAnchors(), SIZES, SHAPES, (300, 300))) == []

@@ -7,11 +7,11 @@ import sys
 import pytest
 from rich.console import Console
 
+from stillbox.checking import memory_estimate
 from stillbox.checking.config import ConfigCheck, ConfigFinding, check_config
-from stillbox.checking.memory import traced
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.models import abstract, anchors
+from stillbox.models import anchors, build
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
 from tests.experiment.sample import SAMPLE
@@ -224,12 +224,12 @@ def test_padding_beyond_any_memory_is_traced_at_a_small_size():
 
 def test_a_model_of_too_many_layers_or_anchors_is_refused(monkeypatch):
     for module, limit, what in (
-        (abstract, "_MOST_ARRAYS", "arrays of parameters, and at most 9 are possible"),
+        (build, "_MOST_ARRAYS", "arrays of parameters, and at most 9 are possible"),
         (anchors, "_MOST_ANCHORS", "anchors, and at most 9 are possible"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, limit, 9)
-            traced._traced.cache_clear()
+            memory_estimate._traced.cache_clear()
             overrides = [*SMALL, "train.freeze=[backbone]"]
             found = check_config("ssd_mobilenet_v1_300x300", overrides, records="none")
         errors = [finding for finding in found.findings if finding.severity == "error"]

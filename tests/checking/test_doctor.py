@@ -1,11 +1,17 @@
-"""Known bad pairs of versions, and reports on broken machines."""
+"""`stillbox doctor`: pairs of versions known not to work, broken machines, files that changed."""
 
+import re
+import shutil
 from types import SimpleNamespace
 
 import pytest
 
 from stillbox.checking import doctor
 from stillbox.checking.doctor import Examination, bad_pairs, examine
+from stillbox.cli.main import main
+from stillbox.exporting.manifest import MANIFEST, Manifest
+from stillbox.exporting.settings import ExportSettings
+from tests.checkpoints.manifests import age, reseal
 
 SOUND = {"jax": "0.10.0", "jaxlib": "0.10.0"}
 
@@ -65,3 +71,138 @@ def test_the_memory_of_accelerators_is_reported(monkeypatch):
 def test_an_unsupported_python_is_a_problem(monkeypatch):
     monkeypatch.setattr(doctor.sys, "version_info", (3, 14, 0))
     assert any("use 3.11, 3.12 or 3.13" in line for line in examine().problems)
+
+
+@pytest.fixture
+def directory(trained_once, tmp_path):
+    return shutil.copytree(trained_once, tmp_path / "model")
+
+
+@pytest.fixture
+def export(trained_once, tmp_path):
+    folder = tmp_path / "export"
+    (folder / "saved_model").mkdir(parents=True)
+    (folder / "saved_model" / "saved_model.pb").write_bytes(b"program")
+    for name in ("experiment.yaml", "label_map.pbtxt"):
+        shutil.copy(trained_once / name, folder)
+    Manifest(
+        settings=ExportSettings(), files={"saved_model": "the model"}, input_size=(64, 64),
+        resizer={}, source="test",
+    ).write(folder)  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def examined(capsys):
+    """Returns the exit code, the state of each file, and the verdict."""
+
+    def run(folder):
+        code = main(["doctor", str(folder)])
+        out, err = capsys.readouterr()
+        rows = re.findall(r"^  (ok|changed|missing|unknown) +(\S+)", out, re.MULTILINE)
+        return code, {name: state for state, name in rows}, out[out.rfind("\n\n") :] + err
+
+    return run
+
+
+def test_a_sound_model_directory_is_ok(directory, examined):
+    code, states, verdict = examined(directory)
+    assert (code, verdict) == (0, "\n\n=> nothing wrong was found\n")
+    of_checkpoints = {name: state for name, state in states.items() if "checkpoints/" in name}
+    assert set(of_checkpoints.values()) == {"ok"}
+    assert {f"checkpoints/{step}/{name}" for step in (1, 2) for name in (
+        "checkpoint.json", "params.npz", "optimizer.npz", "experiment.yaml", "versions.json"
+    )} <= of_checkpoints.keys()  # fmt: skip
+    assert states["experiment.yaml"] == "unknown"
+
+
+def test_every_change_of_a_model_directory_is_listed(directory, examined):
+    old, newest = (directory / "checkpoints" / step for step in "12")
+    shutil.copy(old / "params.npz", newest / "params.npz")
+    shutil.copy(newest / "ema.npz", old / "params.npz")
+    (newest / "stats.npz").unlink()
+    (newest / "notes\x1b[31m").touch()
+    (old / "experiment.yaml").write_text("name: other\n")
+    code, states, verdict = examined(directory)
+    assert code == 1
+    assert states["checkpoints/2/params.npz"] == states["checkpoints/1/params.npz"] == "changed"
+    assert states["checkpoints/1/experiment.yaml"] == "changed"
+    assert states["checkpoints/2/stats.npz"] == "missing"
+    assert states["checkpoints/2/notes\\x1b[31m"] == "unknown"
+    assert states["checkpoints/2/optimizer.npz"] == "ok"
+    assert (
+        f"=> {newest}: not as they were written: params.npz (changed), stats.npz (missing); copy it"
+    ) in verdict
+
+
+def test_other_files_of_a_model_directory_are_looked_at(directory, examined):
+    (directory / "best.json").write_text("[]")
+    assert "best.json is damaged; delete it" in examined(directory)[2]
+    (directory / "best.json").unlink()
+    with (directory / "metrics.jsonl").open("ab") as file:
+        file.write(b"\xff\n")
+    code, _, verdict = examined(directory)
+    assert code == 1
+    assert "metrics.jsonl:" in verdict
+    assert "damaged, and left out of the history" in verdict
+
+
+def test_a_manifest_is_examined_too(directory, examined):
+    (directory / "checkpoints" / "1" / "checkpoint.json").unlink()
+    path = directory / "checkpoints" / "2" / "checkpoint.json"
+    path.write_text(path.read_text().replace('"step": 2', '"step": 3', 1))
+    code, states, verdict = examined(directory)
+    assert code == 1
+    assert states["checkpoints/1/checkpoint.json"] == "missing"
+    assert states["checkpoints/2/checkpoint.json"] == "changed"
+    assert "checkpoint.json: the file was changed after it was written" in verdict
+
+
+def test_a_manifest_without_sensible_fields_is_wrong(directory, export, examined):
+    shutil.rmtree(directory / "checkpoints" / "1")
+    reseal(directory / "checkpoints" / "2", format=7)
+    assert examined(directory)[0] == 1
+    reseal(export, MANIFEST, input_size=[0, 0])
+    code, _, verdict = examined(export)
+    assert code == 1
+    assert "input_size is not of sides from 1" in verdict
+
+
+def test_one_checkpoint_is_examined(directory, examined):
+    code, states, _ = examined(directory / "checkpoints" / "2")
+    assert (code, states["params.npz"]) == (0, "ok")
+
+
+def test_a_directory_without_checksums_is_unknown_and_not_wrong(directory, examined):
+    for step in "12":
+        age(directory / "checkpoints" / step)
+    code, states, _ = examined(directory)
+    assert code == 0
+    assert states["checkpoints/2/params.npz"] == "unknown"
+
+
+def test_an_export_is_examined_also_in_its_default_place(directory, export, examined):
+    code, states, _ = examined(export)
+    assert code == 0
+    assert states == dict.fromkeys(
+        ("export.json", "experiment.yaml", "label_map.pbtxt", "saved_model/saved_model.pb"), "ok"
+    )
+    (export / "saved_model" / "saved_model.pb").write_bytes(b"Program")
+    place = shutil.copytree(export, directory / "export" / "saved_model")
+    code, states, verdict = examined(directory)
+    assert code == 1
+    assert states["export/saved_model/saved_model/saved_model.pb"] == "changed"
+    assert f"=> {place}: not as they were written: saved_model/saved_model.pb" in verdict
+
+
+def test_a_folder_that_is_both_is_wrong(directory, export, examined):
+    shutil.copytree(export, directory, dirs_exist_ok=True)
+    code, _, verdict = examined(directory)
+    assert code == 1
+    assert "is an export too" in verdict
+
+
+def test_another_folder_is_refused(tmp_path, examined):
+    (tmp_path / "photo.jpg").touch()
+    assert examined(tmp_path)[0] == 2
+    assert examined(tmp_path / "nowhere")[0] == 2

@@ -2,7 +2,7 @@
 
 import json
 
-from stillbox.checkpoints.checksums import Checksums, read_manifest, write_manifest
+from stillbox.checkpoints.files import Checksums, read_manifest, write_manifest
 
 
 def reseal(folder, name="checkpoint.json", **changes):

@@ -1,3 +1,5 @@
+"""Imports of weights into a detector, and their report."""
+
 from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
@@ -6,13 +8,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from stillbox.checkpoints import checkpoint as checkpoint_format
+from stillbox.checkpoints.array_files import write_npz
+from stillbox.checkpoints.import_report import ImportReport, Mismatch
 from stillbox.checkpoints.importer import import_weights
 from stillbox.checkpoints.names import reference_names
-from stillbox.checkpoints.npz import write_npz
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from tests.checkpoints.detectors import build, random_arrays, read, ssd_mobilenet_shapes
-from tests.checkpoints.tf1_writer import write_checkpoint
+from tests.checkpoints.tf_writer import write_checkpoint
 from tests.checkpoints.torch_writer import state_dict, write_zip
 
 KERNEL = "backbone.conv_0.kernel"
@@ -208,7 +211,7 @@ def test_a_skip_pattern_that_matches_nothing_is_refused(tmp_path, detector):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _NamelessNeck(schema.SsdLayers, kind="nameless_neck"):
+class _NamelessNeck(schema.SsdExtraLayers, kind="nameless_neck"):
     pass
 
 
@@ -300,3 +303,40 @@ def test_several_arrays_that_are_not_finite_are_counted(tmp_path, detector):
     write_npz(tmp_path / "w.npz", large)
     with pytest.raises(UserError, match=r"; so have .* and 46 more"):
         _import(detector, tmp_path / "w.npz")
+
+
+def test_the_report_counts_and_lists_arrays():
+    report = ImportReport(
+        path="model.ckpt",
+        loaded={"backbone.conv_0.kernel": "Conv2d_0/weights"},
+        skipped={"Conv2d_0/weights/Momentum": "optimizer slot", "global_step": "training counter"},
+        missing={f"neck.{n}": f"Extra_{n}/weights" for n in range(7)},
+        mismatched=(Mismatch("head.map_0.box.bias", "Box/biases", (12,), (24,)),),
+        notes=("look here",),
+    )
+    # 1 loaded, 7 missing and 1 of another shape are 9.
+    assert report.summary() == (
+        "1 of 9 wanted arrays loaded, 7 missing, 1 of another shape, 2 not wanted"
+    )
+    assert report.loaded_share == 1 / 9
+    assert report.render().splitlines() == [
+        "weights from model.ckpt",
+        "  loaded          1 of 9 wanted arrays",
+        "  missing         7",
+        "                    Extra_0/weights",
+        "                    Extra_1/weights",
+        "                    Extra_2/weights",
+        "                    Extra_3/weights",
+        "                    Extra_4/weights",
+        "                    and 2 more",
+        "  other shape     1",
+        "                    Box/biases: [24] in the file, [12] wanted",
+        "  not wanted      2",
+        "                       1 optimizer slot",
+        "                       1 training counter",
+        "  note: look here",
+    ]
+
+
+def test_nothing_wanted_is_no_division_by_zero():
+    assert ImportReport("a.npz", {}, {}, {}, ()).loaded_share == 0

@@ -10,10 +10,8 @@ from flax import nnx
 from stillbox.checkpoints.name_tables import rules
 from stillbox.checkpoints.names import parts_without_names, reference_names
 from stillbox.experiment import schema
-from stillbox.models.abstract import abstract_detector
-from stillbox.models.build import build_detector
-from tests.checkpoints.detectors import ssd_mobilenet_shapes
-from tests.checkpoints.resnet_arrays import ssd
+from stillbox.models.build import abstract_detector, build_detector
+from tests.checkpoints.detectors import ssd, ssd_mobilenet_shapes
 from tests.tpu_detection import retinanet
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "checkpoints"
@@ -110,7 +108,7 @@ def test_mobilenet_v2_is_named_as_slim_names_it():
     conv = schema.ConvHyperparams(batch_norm=schema.BatchNorm(scale=True))
     model = schema.OneStage(
         backbone=schema.MobileNetV2(conv=conv),
-        neck=schema.SsdLayers(taps=("block_13_expand", "conv_1"), depthwise=True, conv=conv),
+        neck=schema.SsdExtraLayers(taps=("block_13_expand", "conv_1"), depthwise=True, conv=conv),
         head=schema.ConvolutionalHead(depthwise=True, kernel_size=3, conv=conv),
     )
     names = _detector_names(model)
@@ -162,7 +160,7 @@ class _OwnBackbone(schema.MobileNetV1, kind="own_backbone"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OwnNeck(schema.SsdLayers, kind="own_neck"):
+class _OwnNeck(schema.SsdExtraLayers, kind="own_neck"):
     pass
 
 
@@ -193,7 +191,7 @@ def test_a_model_of_another_architecture_has_no_names():
 
 def test_a_registered_table_is_used(monkeypatch):
     monkeypatch.setitem(rules.BACKBONES, _OwnBackbone, ())
-    monkeypatch.setitem(rules.PARTS, ("own", schema.SsdLayers), ())
+    monkeypatch.setitem(rules.PARTS, ("own", schema.SsdExtraLayers), ())
     table = rules.BackboneTable(
         convention=rules.SLIM,
         roots={"classification": ("own",), "detection": ("own",)},
@@ -202,7 +200,7 @@ def test_a_registered_table_is_used(monkeypatch):
     )
     rules.register_backbone(_OwnBackbone, table)
     rules.register_part(
-        "own", schema.SsdLayers, (rules.LayerRule(r"neck\.extra_2_1x1", "own/{tap}"),)
+        "own", schema.SsdExtraLayers, (rules.LayerRule(r"neck\.extra_2_1x1", "own/{tap}"),)
     )
     names = reference_names(
         replace(MODEL, backbone=_OwnBackbone()), _arrays(ssd_mobilenet_shapes())
@@ -231,7 +229,7 @@ def test_parameters_without_moving_statistics_keep_their_names(model):
 
 def test_extra_layers_are_named_by_their_kernels():
     """As `embedded_ssd_mobilenet_v1` of the original, whose 184 names and shapes these equal."""
-    neck = schema.SsdLayers(
+    neck = schema.SsdExtraLayers(
         extra_depths=(512, 256, 256), extra_kernel_sizes=(3, 3, 2), depth_multiplier=0.125
     )
     model = schema.OneStage(

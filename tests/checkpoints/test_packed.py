@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stillbox.checking.integrity import examine_folder
+from stillbox.checking.doctor import examine_folder
 from stillbox.checkpoints.packed import find_model, open_model, pack_model, results_folder
 from stillbox.checkpoints.trained import load_trained
 from stillbox.errors import UserError

@@ -11,13 +11,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from stillbox.checkpoints import downloading, pretrained
-from stillbox.checkpoints.downloading import download
-from stillbox.checkpoints.pretrained import find_weights, get_weights, read_receipt, weights_folder
+from stillbox.checkpoints import pretrained
+from stillbox.checkpoints.pretrained import (
+    download,
+    find_weights,
+    get_weights,
+    read_receipt,
+    weights_folder,
+)
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
 from stillbox.experiment.known_weights import KnownFile, KnownWeights
-from tests.checkpoints.tf1_writer import write_checkpoint
+from tests.checkpoints.tf_writer import write_checkpoint
 from tests.checkpoints.torch_writer import state_dict, write_zip
 
 ARRAYS = {"w": np.arange(1000, dtype=np.float32)}
@@ -59,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-    monkeypatch.setattr(downloading, "_SCHEMES", ("http",))
+    monkeypatch.setattr(pretrained, "_SCHEMES", ("http",))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.files, server.moved, server.cut, server.asked = {}, {}, [], []
@@ -188,7 +193,7 @@ def test_only_https_is_spoken(server, tmp_path, monkeypatch):
     server.moved["/f"] = "ftp://127.0.0.1/f"
     with pytest.raises(UserError, match=r"ftp.*: weights are downloaded over https alone"):
         download(f"{server.url}/f", tmp_path / "f", progress=quiet)
-    monkeypatch.setattr(downloading, "_SCHEMES", ("https",))
+    monkeypatch.setattr(pretrained, "_SCHEMES", ("https",))
     for address in (f"{server.url}/f", "file:///etc/passwd"):
         with pytest.raises(UserError, match="over https alone"):
             download(address, tmp_path / "f", progress=quiet)

@@ -13,9 +13,8 @@ import pytest
 
 from stillbox.checkpoints.importer import import_weights
 from stillbox.experiment import schema
-from tests.checkpoints.detectors import random_arrays
-from tests.checkpoints.resnet_arrays import Holder
-from tests.checkpoints.tf1_writer import write_checkpoint
+from tests.checkpoints.detectors import Holder, random_arrays
+from tests.checkpoints.tf_writer import write_checkpoint
 from tests.checkpoints.torch_writer import state_dict, write_zip
 
 CONV = replace(schema.ResNet().conv, batch_norm=schema.BatchNorm(epsilon=1e-5, scale=True))
@@ -115,7 +114,7 @@ def test_imported_layers_compute_what_their_framework_computes(tmp_path, padding
     arrays, config = _arrays(world), replace(CONFIG, pool_padding=padding)
     world.write(tmp_path / "weights.pth", arrays)
     holder = Holder(config, "group_2")
-    model = schema.OneStage(backbone=config, neck=schema.SsdLayers(taps=("group_2",)))
+    model = schema.OneStage(backbone=config, neck=schema.SsdExtraLayers(taps=("group_2",)))
     report = import_weights(
         holder,
         model,

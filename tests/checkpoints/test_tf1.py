@@ -1,13 +1,22 @@
+"""TF1 checkpoints: our reader and our writer, each against another writer."""
+
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from stillbox.checkpoints.tf1 import Tf1Checkpoint
-from stillbox.checkpoints.tf1_index import DTYPES
+from stillbox.checkpoints import tf1
+from stillbox.checkpoints.tf1 import (
+    DTYPES,
+    Tf1Checkpoint,
+    checkpoint_files,
+    read_table,
+    write_tf1_checkpoint,
+)
 from stillbox.errors import UserError
-from tests.checkpoints import tf1_writer
+from tests.checkpoints import tf_writer
+from tests.checkpoints import tf_writer as other_writer
 from tests.checkpoints.torch_writer import numbers_of
 
 
@@ -22,7 +31,7 @@ def _data(prefix, shard=0, shards=1):
 
 def test_every_type_comes_back_bit_for_bit(prefix):
     arrays = {f"scope/{dtype}": numbers_of(dtype) for dtype in DTYPES.values()}
-    tf1_writer.write_checkpoint(prefix, arrays)
+    tf_writer.write_checkpoint(prefix, arrays)
     checkpoint = Tf1Checkpoint(prefix)
     assert list(checkpoint) == sorted(arrays)
     for name, array in arrays.items():
@@ -33,7 +42,7 @@ def test_every_type_comes_back_bit_for_bit(prefix):
 
 def test_scalars_and_empty_arrays_keep_their_shape(prefix):
     arrays = {"global_step": np.array(12345, np.int64), "empty": np.zeros((0, 4), np.float32)}
-    tf1_writer.write_checkpoint(prefix, arrays)
+    tf_writer.write_checkpoint(prefix, arrays)
     checkpoint = Tf1Checkpoint(prefix)
     assert checkpoint["global_step"] == 12345
     assert checkpoint["global_step"].shape == ()
@@ -43,14 +52,14 @@ def test_scalars_and_empty_arrays_keep_their_shape(prefix):
 @pytest.mark.parametrize("block_entries", [1, 7, 50])
 def test_many_names_over_many_blocks_and_shards(prefix, block_entries):
     arrays = {f"Layer_{i}/weights": np.full((i % 3 + 1, 2), i, np.float32) for i in range(120)}
-    tf1_writer.write_checkpoint(prefix, arrays, shards=3, block_entries=block_entries)
+    tf_writer.write_checkpoint(prefix, arrays, shards=3, block_entries=block_entries)
     checkpoint = Tf1Checkpoint(prefix)
     assert len(checkpoint) == 120
     assert all(np.array_equal(checkpoint[name], array) for name, array in arrays.items())
 
 
 def test_listing_needs_no_data_file(prefix):
-    tf1_writer.write_checkpoint(prefix, {"w": np.zeros((3, 2), np.float32)})
+    tf_writer.write_checkpoint(prefix, {"w": np.zeros((3, 2), np.float32)})
     _data(prefix).unlink()
     ((name, entry),) = Tf1Checkpoint(prefix).entries.items()
     assert "w" in Tf1Checkpoint(prefix)
@@ -60,7 +69,7 @@ def test_listing_needs_no_data_file(prefix):
 
 
 def test_a_name_that_is_not_there_is_a_key_error(prefix):
-    tf1_writer.write_checkpoint(prefix, {"w": np.zeros(3, np.float32)})
+    tf_writer.write_checkpoint(prefix, {"w": np.zeros(3, np.float32)})
     assert "v" not in Tf1Checkpoint(prefix)
     with pytest.raises(KeyError):
         Tf1Checkpoint(prefix)["v"]
@@ -73,7 +82,7 @@ def test_a_missing_index_is_named(prefix):
 
 def test_a_flipped_bit_in_the_data_names_the_variable(prefix):
     arrays = {"first": np.ones(10, np.float32), "second": np.ones(10, np.float32)}
-    tf1_writer.write_checkpoint(prefix, arrays)
+    tf_writer.write_checkpoint(prefix, arrays)
     content = bytearray(_data(prefix).read_bytes())
     content[41] ^= 1  # bytes 40 to 79 are the second's
     _data(prefix).write_bytes(content)
@@ -84,7 +93,7 @@ def test_a_flipped_bit_in_the_data_names_the_variable(prefix):
 
 
 def test_truncated_data_is_refused(prefix):
-    tf1_writer.write_checkpoint(prefix, {"w": np.ones(10, np.float32)})
+    tf_writer.write_checkpoint(prefix, {"w": np.ones(10, np.float32)})
     _data(prefix).write_bytes(_data(prefix).read_bytes()[:-1])
     with pytest.raises(UserError, match="'w' should have 40 bytes and has 39"):
         Tf1Checkpoint(prefix)["w"]
@@ -92,7 +101,7 @@ def test_truncated_data_is_refused(prefix):
 
 def test_every_flipped_bit_in_the_index_is_detected_or_harmless(prefix):
     arrays = {"a/weights": np.arange(6, dtype=np.float32), "b": np.ones((2, 2), np.float32)}
-    tf1_writer.write_checkpoint(prefix, arrays)
+    tf_writer.write_checkpoint(prefix, arrays)
     index = Path(prefix + ".index")
     good = index.read_bytes()
     for position in range(len(good)):
@@ -110,7 +119,7 @@ def test_every_flipped_bit_in_the_index_is_detected_or_harmless(prefix):
 
 @pytest.mark.parametrize("size", [0, 10, 47, 60])
 def test_a_truncated_index_is_refused(prefix, size):
-    tf1_writer.write_checkpoint(prefix, {"w": np.ones(10, np.float32)})
+    tf_writer.write_checkpoint(prefix, {"w": np.ones(10, np.float32)})
     index = Path(prefix + ".index")
     index.write_bytes(index.read_bytes()[:size])
     with pytest.raises(UserError, match="index cannot be read"):
@@ -118,17 +127,17 @@ def test_a_truncated_index_is_refused(prefix, size):
 
 
 def _write_index(prefix, entries, **options):
-    Path(prefix + ".index").write_bytes(tf1_writer.table(entries, **options))
+    Path(prefix + ".index").write_bytes(tf_writer.table(entries, **options))
 
 
 def test_compressed_blocks_are_refused_by_name(prefix):
-    _write_index(prefix, [(b"", tf1_writer.bundle_header(1))], compression=1)
+    _write_index(prefix, [(b"", tf_writer.bundle_header(1))], compression=1)
     with pytest.raises(UserError, match="compressed \\(snappy\\)"):
         Tf1Checkpoint(prefix)
 
 
 def test_big_endian_checkpoints_are_refused(prefix):
-    _write_index(prefix, [(b"", tf1_writer.bundle_header(1, endianness=1))])
+    _write_index(prefix, [(b"", tf_writer.bundle_header(1, endianness=1))])
     with pytest.raises(UserError, match="big-endian"):
         Tf1Checkpoint(prefix)
 
@@ -136,13 +145,13 @@ def test_big_endian_checkpoints_are_refused(prefix):
 def test_strings_and_partitioned_variables_are_listed_but_not_read(prefix):
     array = np.zeros(1, np.float32)
     string = 7
-    one_slice = tf1_writer.field(7, b"\x0a\x00")
+    one_slice = tf_writer.field(7, b"\x0a\x00")
     _write_index(
         prefix,
         [
-            (b"", tf1_writer.bundle_header(1)),
-            (b"graph", tf1_writer.bundle_entry(array, 0, 0, dtype=string)),
-            (b"parts", tf1_writer.bundle_entry(array, 0, 0, extra=one_slice)),
+            (b"", tf_writer.bundle_header(1)),
+            (b"graph", tf_writer.bundle_entry(array, 0, 0, dtype=string)),
+            (b"parts", tf_writer.bundle_entry(array, 0, 0, extra=one_slice)),
         ],
     )
     checkpoint = Tf1Checkpoint(prefix)
@@ -154,6 +163,66 @@ def test_strings_and_partitioned_variables_are_listed_but_not_read(prefix):
 
 
 def test_an_entry_that_is_no_message_is_refused(prefix):
-    _write_index(prefix, [(b"", tf1_writer.bundle_header(1)), (b"w", struct.pack("<I", 2**31))])
+    _write_index(prefix, [(b"", tf_writer.bundle_header(1)), (b"w", struct.pack("<I", 2**31))])
     with pytest.raises(UserError, match="index cannot be read"):
         Tf1Checkpoint(prefix)
+
+
+@pytest.fixture
+def written_prefix(tmp_path):
+    return tmp_path / "model.ckpt-100"
+
+
+def test_every_type_and_shape_comes_back_bit_for_bit(written_prefix):
+    arrays = {f"scope/{dtype}": numbers_of(dtype) for dtype in DTYPES.values()}
+    arrays |= {
+        "global_step": np.asarray(12345, np.int64),
+        "empty": np.zeros((0, 4), np.float32),
+        "turned": np.arange(24, dtype=np.float32).reshape(2, 3, 4).transpose(2, 0, 1),
+    }
+    write_tf1_checkpoint(written_prefix, arrays)
+    checkpoint = Tf1Checkpoint(written_prefix)
+    assert list(checkpoint) == sorted(arrays)
+    for name, array in arrays.items():
+        assert (checkpoint[name].dtype, checkpoint[name].shape) == (array.dtype, array.shape)
+        assert checkpoint[name].tobytes() == array.tobytes()
+
+
+def test_a_thousand_names_fill_many_blocks(written_prefix):
+    arrays = {f"Layer_{i}/weights": np.full((i % 3, 2), i, np.float32) for i in range(1000)}
+    write_tf1_checkpoint(written_prefix, arrays)
+    index = checkpoint_files(written_prefix)[1].read_bytes()
+    assert len(index) > 5 * 4096
+    assert list(read_table(index)) == [b"", *sorted(name.encode() for name in arrays)]
+    checkpoint = Tf1Checkpoint(written_prefix)
+    assert all(np.array_equal(checkpoint[name], array) for name, array in arrays.items())
+
+
+def test_an_index_of_one_block_is_byte_for_byte_that_of_another_writer(written_prefix, tmp_path):
+    arrays = {"a/kernel": np.ones((2, 3), np.float32), "a/kernels": np.zeros(2, np.float32)}
+    write_tf1_checkpoint(written_prefix, arrays)
+    other_writer.write_checkpoint(tmp_path / "other", arrays)
+    ours, theirs = checkpoint_files(written_prefix), checkpoint_files(tmp_path / "other")
+    assert [path.read_bytes() for path in ours] == [path.read_bytes() for path in theirs]
+
+
+def test_same_arrays_same_bytes_and_nothing_else_in_the_folder(written_prefix, tmp_path):
+    arrays = {"w": np.ones(3, np.float32), "v": np.zeros(2, np.float32)}
+    write_tf1_checkpoint(written_prefix, arrays)
+    first = [path.read_bytes() for path in checkpoint_files(written_prefix)]
+    write_tf1_checkpoint(written_prefix, dict(reversed(arrays.items())))
+    assert [path.read_bytes() for path in checkpoint_files(written_prefix)] == first
+    assert sorted(tmp_path.iterdir()) == sorted(checkpoint_files(written_prefix))
+
+
+def test_what_is_written_before_a_failure_is_no_checkpoint(written_prefix, monkeypatch):
+    write_tf1_checkpoint(written_prefix, {"w": np.ones(3, np.float32)})
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tf1, "write_durably", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_tf1_checkpoint(written_prefix, {"w": np.zeros(3, np.float32)})
+    # The old one is as it was.
+    assert np.array_equal(Tf1Checkpoint(written_prefix)["w"], np.ones(3))

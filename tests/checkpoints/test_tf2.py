@@ -1,38 +1,41 @@
-"""Object-based checkpoints: reading them, and imports by the path of every object."""
+"""Object-based checkpoints: reading, imports by the path of every object, and writing."""
 
 import dataclasses
 import json
 import zlib
+from contextlib import closing
 from functools import cache
 
 import jax
 import numpy as np
 import pytest
 
-from stillbox.checkpoints import object_graph
+from stillbox.checkpoints import tf2
 from stillbox.checkpoints.importer import read_weights
+from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.names import names_under, object_path_table
-from stillbox.checkpoints.object_graph import ObjectGraph
-from stillbox.checkpoints.tf1 import Tf1Checkpoint
-from stillbox.checkpoints.tf2 import Tf2Checkpoint
+from stillbox.checkpoints.tf1 import Tf1Checkpoint, write_tf1_checkpoint
+from stillbox.checkpoints.tf2 import ObjectGraph, Tf2Checkpoint, write_tf2_checkpoint
+from stillbox.checkpoints.trained import save_weights
 from stillbox.checkpoints.weights_file import open_weights
+from stillbox.cli.main import main
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
-from stillbox.models.abstract import abstract_detector
+from stillbox.experiment.yaml_config import to_yaml
+from stillbox.models.build import abstract_detector
 from stillbox.models.variables import bind_detector
-from tests.checkpoints.tf1_writer import field
-from tests.checkpoints.tf1_writer import write_checkpoint as write_tf1_checkpoint
-from tests.checkpoints.tf2_writer import GRAPH, write_object_checkpoint
-from tests.checkpoints.tf2_writer import object_graph as graph_of
+from tests.checkpoints.tf_writer import GRAPH, field, write_object_checkpoint
+from tests.checkpoints.tf_writer import object_graph as graph_of
+from tests.checkpoints.tf_writer import write_checkpoint as write_other_checkpoint
 from tests.reference import legacy_bilinear, waves
-from tests.shared import SHARED, needs_shared
+from tests.small import SHARED, needs_shared
 
 SMALL = SHARED / "goldens/detection_zoo/small_ckpt_ssd_mobilenet_v2_fpnlite_320x320"
 MODEL = schema.OneStage(
     num_classes=2,
     backbone=schema.MobileNetV1(depth_multiplier=0.1, min_depth=4, last_layer="conv_13_pointwise"),
-    neck=schema.SsdLayers(depth_multiplier=0.1, min_depth=4),
+    neck=schema.SsdExtraLayers(depth_multiplier=0.1, min_depth=4),
     head=schema.ConvolutionalHead(dropout=False),
 )
 
@@ -85,8 +88,8 @@ def test_variables_are_read_by_every_path_that_leads_to_them(tmp_path):
     ids=["cut off", "no UTF-8", "a text for a number", "too many"],
 )
 def test_a_damaged_graph_is_refused(tmp_path, monkeypatch, graph, why):
-    monkeypatch.setattr(object_graph, "_MOST", 100)
-    write_tf1_checkpoint(tmp_path / "ckpt-1", {GRAPH: graph})
+    monkeypatch.setattr(tf2, "_MOST_OBJECTS", 100)
+    write_other_checkpoint(tmp_path / "ckpt-1", {GRAPH: graph})
     with pytest.raises(UserError, match=rf"ckpt-1: the checkpoint cannot be read: .*{why}"):
         open_weights(tmp_path / "ckpt-1")
 
@@ -99,14 +102,14 @@ def test_references_out_of_the_graph_lead_nowhere():
 
 
 def test_a_damaged_text_is_noticed(tmp_path):
-    write_tf1_checkpoint(tmp_path / "ckpt-1", {GRAPH: graph_of({"a": "a"})})
+    write_other_checkpoint(tmp_path / "ckpt-1", {GRAPH: graph_of({"a": "a"})})
     data = tmp_path / "ckpt-1.data-00000-of-00001"
     content = data.read_bytes()
     for at in (0, 1, len(content) - 1):
         data.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         with pytest.raises(UserError, match="OBJECT_GRAPH' are damaged: their checksum"):
             open_weights(tmp_path)
-    write_tf1_checkpoint(tmp_path / "ckpt-1", {GRAPH: np.zeros(3, np.float32)})
+    write_other_checkpoint(tmp_path / "ckpt-1", {GRAPH: np.zeros(3, np.float32)})
     with pytest.raises(UserError, match="is no text"):
         open_weights(tmp_path)
 
@@ -247,3 +250,94 @@ def test_the_trained_checkpoint_has_all_keys_of_the_original():
     ours = Tf1Checkpoint(SMALL / "train" / "ckpt-1")
     assert {key: list(entry.shape) for key, entry in ours.entries.items()} == dict(theirs)
     assert Tf2Checkpoint(ours)["step"] == 1234
+
+
+ARRAYS = {
+    "model/layers/0/kernel": np.arange(6, dtype=np.float32).reshape(3, 2),
+    "model/layers/1/bias": np.float32([5, 7]),
+    "model/scale": np.float64(0.5),
+}
+
+
+def test_variables_come_back_by_path(tmp_path):
+    write_tf2_checkpoint(tmp_path / "ckpt-1", ARRAYS)
+    checkpoint = Tf2Checkpoint(Tf1Checkpoint(tmp_path / "ckpt-1"))
+    assert set(checkpoint) == {*ARRAYS, "save_counter"}
+    for path, array in ARRAYS.items():
+        assert checkpoint.find(path) == path
+        np.testing.assert_array_equal(checkpoint[path], array)
+
+
+def test_a_text_comes_back(tmp_path):
+    for text in (b"", b"short", bytes(300)):
+        write_tf1_checkpoint(tmp_path / "t", {"text": text, "w": np.ones(2, np.float32)})
+        assert Tf1Checkpoint(tmp_path / "t").read_text("text") == text
+
+
+def test_tensorflow_restores_every_object_from_it(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    write_tf2_checkpoint(tmp_path / "ckpt-1", ARRAYS)
+    model, layers = tf.Module(), [tf.Module(), tf.Module()]
+    model.layers, model.scale = layers, tf.Variable(0.0, dtype=tf.float64)
+    layers[0].kernel, layers[1].bias = tf.Variable(tf.zeros([3, 2])), tf.Variable(tf.zeros([2]))
+    status = tf.train.Checkpoint(model=model).restore(str(tmp_path / "ckpt-1"))
+    # Of the file and of the objects nothing is left over.
+    status.assert_consumed().assert_existing_objects_matched()
+    held = (layers[0].kernel, layers[1].bias, model.scale)
+    for variable, array in zip(held, ARRAYS.values(), strict=True):
+        np.testing.assert_array_equal(variable.numpy(), array)
+    listed = dict(tf.train.list_variables(str(tmp_path / "ckpt-1")))
+    assert listed["model/layers/0/kernel/.ATTRIBUTES/VARIABLE_VALUE"] == [3, 2]
+    # And the graph of the tests' own writer is understood alike.
+    proto = pytest.importorskip("tensorflow.core.protobuf.trackable_object_graph_pb2")
+    parsed = proto.TrackableObjectGraph.FromString(graph_of({"a/b": "a/b"}))
+    assert [[c.local_name for c in node.children] for node in parsed.nodes] == [["a"], ["b"], []]
+
+
+# As much of a detector as has names of every kind.
+SHAPES = {
+    "backbone.conv_0.kernel": (3, 3, 3, 4),
+    "backbone.conv_0.norm.mean": (4,),
+    "backbone.conv_1_depthwise.kernel": (3, 3, 4, 1),
+    "neck.extra_2_1x1.kernel": (1, 1, 4, 2),
+    "head.map_1.class_.bias": (6,),
+}
+
+
+@pytest.fixture
+def train(tmp_path):
+    """The function that writes a model directory with drawn weights, and returns these."""
+
+    def write(model):
+        rng = np.random.default_rng(0)
+        drawn = {path: np.float32(rng.normal(size=shape)) for path, shape in SHAPES.items()}
+        experiment = to_yaml(schema.Experiment(model=model))
+        with closing(
+            ModelDirectory.create(tmp_path / "m", experiment=experiment, label_map="", versions={})
+        ) as directory:
+            directory.save(1, {"params": drawn, "stats": {}}, {})
+        return drawn
+
+    return write
+
+
+def test_saved_weights_come_back(tmp_path, train, capsys):
+    model = schema.OneStage()
+    drawn = train(model)
+    command = ["weights", "save", str(tmp_path / "m"), "--to", str(tmp_path / "ckpt-1"), "--tf2"]
+    assert main(command) == 0
+    assert "renamed       5 as the original names them" in capsys.readouterr().out
+    wanted = {"scope": "detection", "load_heads": True, "min_loaded": 1.0}
+    report, found = read_weights(drawn, model, tmp_path / "ckpt-1", **wanted)
+    assert list(report.skipped) == ["save_counter"]
+    assert found.keys() == drawn.keys()
+    for path, array in found.items():
+        np.testing.assert_array_equal(array, drawn[path])
+
+
+def test_what_has_no_object_paths_is_refused(tmp_path, train):
+    train(schema.OneStage(neck=schema.Ppn()))
+    with pytest.raises(UserError, match="no names in TF2 checkpoints are known for neck 'ppn'"):
+        save_weights(tmp_path / "m", tmp_path / "ckpt-1", tf2=True)
+    with pytest.raises(UserError, match=r"a TF2 checkpoint is no \.npz"):
+        save_weights(tmp_path / "m", tmp_path / "w.npz", tf2=True)

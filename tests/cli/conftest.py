@@ -77,4 +77,4 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def much_memory(monkeypatch):
     """Gives the check of memory a terabyte, whatever this machine has."""
-    monkeypatch.setattr("stillbox.checking.memory.machine.total_memory", lambda: 2**40)
+    monkeypatch.setattr("stillbox.checking.memory_verdict.total_memory", lambda: 2**40)

@@ -1,13 +1,14 @@
-"""`stillbox check`: findings and exit codes."""
+"""`stillbox check`, `anchors` and `doctor`: findings and exit codes."""
 
 import json
 from dataclasses import replace
 
+import jax
 import pytest
 
-from stillbox.checking.ahead_of_time import largest_batch, report
-from stillbox.checking.ahead_of_time.memory import Memory
-from stillbox.checking.ahead_of_time.steps import StepCheck
+from stillbox.checking import doctor
+from stillbox.checking.ahead_of_time import report
+from stillbox.checking.ahead_of_time.compiling import Memory, StepCheck
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +94,7 @@ def compiler(monkeypatch):
         return check
 
     monkeypatch.setattr(report, "check_step", check_step)
-    monkeypatch.setattr(largest_batch, "check_step", check_step)
+    monkeypatch.setattr(report, "check_step", check_step)
     return asked
 
 
@@ -126,3 +127,59 @@ def test_a_refused_config_is_not_compiled(stillbox, compiler):
     words = ["--set", "train.batch_size=0"]
     assert stillbox("check", "demo_scenes", "--target", "cpu", *words).code == 2
     assert compiler == []
+
+
+def test_the_training_records_are_looked_at_and_a_picture_is_left(stillbox, settings, here):
+    code, out, _ = stillbox("anchors", "demo_scenes", *settings())
+    assert code == 0
+    assert "recall .5" in out
+    assert "picture: anchors/anchors.png" in out
+    assert (here / "anchors/anchors.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((here / "anchors/anchors.json").read_text())["records"] == 10
+
+
+def test_other_records_take_the_place_of_the_configs(stillbox, settings, scenes, here):
+    words = ["--label-map", scenes / "label_map.pbtxt", "--output", "out", "--json"]
+    unnamed = settings("data.train.paths=[]", "data.train.label_map=")
+    _, out, _ = stillbox("anchors", "demo_scenes", f"{scenes}/val.record*", *words, *unnamed)
+    assert json.loads(out)["records"] == 6
+    assert (here / "out/anchors.png").is_file()
+
+
+def test_a_limit_is_said(stillbox, settings, here):
+    out = stillbox("anchors", "demo_scenes", *settings(), "--limit", "4").out
+    assert "4 of 10 records read." in out
+
+
+def test_unusable_arguments_are_refused(refused, settings, here):
+    assert "there are no records" in refused("anchors", "ssd_mobilenet_v1_300x300")
+    assert "a limit is not negative" in refused(
+        "anchors", "demo_scenes", *settings(), "--limit", "-1"
+    )
+
+
+def test_a_sound_machine_ends_with_0_and_says_what_there_is(stillbox, monkeypatch):
+    monkeypatch.setattr(doctor, "bad_pairs", lambda versions: [])
+    code, out, err = stillbox("doctor")
+    assert (code, err) == (0, "")
+    assert f"jax {jax.__version__}" in out
+    assert "devices: 1 x cpu" in out
+    assert "GiB on the host" in out
+    assert out.endswith("=> nothing wrong was found\n")
+
+
+def test_findings_end_with_1(stillbox, monkeypatch):
+    monkeypatch.setattr(doctor, "bad_pairs", lambda versions: ["these two quarrel"])
+    code, out, _ = stillbox("doctor")
+    assert code == 1
+    assert out.endswith("=> these two quarrel\n")
+
+
+def test_a_cache_that_others_can_fill_is_a_finding(stillbox, monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "bad_pairs", lambda versions: [])
+    monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path))
+    (tmp_path / "xla").mkdir()
+    (tmp_path / "xla").chmod(0o777)
+    code, out, _ = stillbox("doctor")
+    assert code == 1
+    assert f"=> {tmp_path}/xla: others can write into the folder: remove it" in out

@@ -1,12 +1,16 @@
+"""`stillbox data` and its verbs."""
+
+import hashlib
 import json
 import sys
 
 import pytest
+from PIL import Image
 
 from stillbox.cli.main import build_parser
 from stillbox.errors import UserError
 from tests.records.builders import CAT_DOG, image_bytes, make_example, write_records
-from tests.shared import SHARED, needs_shared
+from tests.small import SHARED, needs_shared
 
 
 @pytest.fixture(autouse=True)
@@ -215,3 +219,80 @@ def test_a_folder_as_json(data_verb, voc, tmp_path):
     _, out = data_verb("convert", voc, "--output", tmp_path / "out", "--json")
     stored = json.loads(out)
     assert (stored["format"], stored["boxes"], stored["classes"]) == ("voc", 2, ["cat", "dog"])
+
+
+def test_the_configs_augmentations_are_shown(stillbox, settings, here):
+    code, out, _ = stillbox(
+        "data", "augmentations", "demo_scenes", *settings(), "--images", 2, "--epochs", 3
+    )
+    assert code == 0
+    assert out == "picture: augmentations.png\n"
+    with Image.open(here / "augmentations.png") as sheet:
+        assert sheet.width == 4 * 368 + 8
+
+
+def test_every_operation_of_autoaugment_on_other_records(stillbox, settings, scenes, here):
+    words = [f"{scenes}/val.record*", "--label-map", scenes / "label_map.pbtxt"]
+    unnamed = settings("data.train.paths=[]", "data.train.label_map=")
+    words += ["--operations", 8, "--images", 1, "--output", "out/sheet.jpg", *unnamed]
+    assert (
+        stillbox("data", "augmentations", "demo_scenes", *words).out == "picture: out/sheet.jpg\n"
+    )
+    with Image.open(here / "out/sheet.jpg") as sheet:
+        assert sheet.width == 9 * 308 + 8
+        usual = sheet.tobytes()
+    mean = "train.augmentations=[{kind: autoaugment, policy: v2, contrast: mean}]"
+    stillbox("data", "augmentations", "demo_scenes", *words, "--set", mean)
+    with Image.open(here / "out/sheet.jpg") as sheet:
+        assert sheet.tobytes() != usual
+
+
+def test_numbers_out_of_range_are_refused(refused, settings, here):
+    def saying(*words):
+        return refused("data", "augmentations", "demo_scenes", *settings(), *words)
+
+    assert "--images: there is nothing to show" in saying("--images", 0)
+    assert "--epochs: there is nothing to show" in saying("--epochs", 0)
+    assert "--operations: there is no level 11" in saying("--operations", 11)
+    assert "no picture format has the ending '.gif'" in saying("--output", "a.gif")
+    assert "no label map" in saying("--set", "data.train.label_map=")
+
+
+def digests(folder):
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_the_scenes_are_drawn_and_counted(stillbox, here):
+    code, out, _ = stillbox("data", "scenes", "--output", "s", "--train", 3, "--val", 2)
+    assert code == 0
+    assert out.startswith("train: 3 scenes, ")
+    assert "val: 2 scenes, " in out
+    assert "records, images and annotations are in s" in out
+    assert stillbox("data", "check", "s/train.record-*", "--label-map", "s/label_map.pbtxt")[0] == 0
+
+
+def test_the_same_seed_draws_the_same_bytes_and_another_one_others(stillbox, here):
+    for name, seed in (("a", 4), ("b", 4), ("c", 5)):
+        stillbox("data", "scenes", "--output", name, "--train", 2, "--val", 1, "--seed", seed)
+    assert digests(here / "a") == digests(here / "b")
+    record = "train.record-00000-of-00001"
+    assert digests(here / "a")[record] != digests(here / "c")[record]
+
+
+def test_scenes_that_are_there_are_replaced_only_on_demand(stillbox, refused, here):
+    words = ["data", "scenes", "--output", "s", "--train", 1, "--val", 1]
+    stillbox(*words)
+    before = digests(here / "s")
+    assert "--overwrite" in refused(*words, "--seed", 9)[-200:]
+    assert digests(here / "s") == before
+    assert stillbox(*words, "--seed", 9, "--overwrite").code == 0
+    assert digests(here / "s") != before
+
+
+@pytest.mark.parametrize("number", ["-1", "many"])
+def test_a_number_of_scenes_is_a_number(refused, here, number):
+    assert refused("data", "scenes", "--output", "s", "--train", number)

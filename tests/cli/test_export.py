@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from stillbox import api
-from stillbox.exporting.export import Exported
+from stillbox.exporting.export import Exported, Verification
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import ExportSettings
-from stillbox.exporting.verify import Verification
 from tests.experiment.sample import SAMPLE
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import stillbox
-from stillbox.checking.choosing.records import records_of
+from stillbox.checking.planning_records import records_of
 from stillbox.cli.main import build_parser, own_flags
 from stillbox.errors import UserError
 
@@ -29,16 +29,16 @@ ONLY = {
     # Settings of an export are checked where it is made, not where it is read.
     "exporting.settings.ExportSettings": ("export",),
     "exporting.program.ExportProgram": ("export",),
-    "exporting.verify.agree": ("export",),
-    "exporting.formats.find_loader": ("predict", "evaluate"),
+    "exporting.export.agree": ("export",),
+    "exporting.backend.find_loader": ("predict", "evaluate"),
     "api.load_model": ("evaluate", "predict", "export", "serve"),
     "api._is_export": ("predict", "evaluate"),
     # The folder is given with --data.
-    "checking.choosing.records._finished": ("train",),
-    "checking.choosing.records.refuse_other_source": ("train",),
+    "checking.planning_records._finished": ("train",),
+    "checking.planning_records.refuse_other_source": ("train",),
     # Policies that stop are options of conversions.
     "records.problems.ConversionLog": (*SETS, "data convert FOLDER"),
-    "predicting.listing._nothing_in": ("predict",),
+    "predicting.images._nothing_in": ("predict",),
     # The others give no length, or one that is checked before.
     "training.length.set_length": ("train",),
     "devices.launcher.find_process": JOBS,
@@ -46,22 +46,22 @@ ONLY = {
     "devices.launcher.ProcessInfo": JOBS,
     "devices.launcher._WHERE": JOBS,
     # The readers of folders give paths, and no ids to keep.
-    "records.coco._in_folder": SETS,
-    "records.coco._own_ids": ("data convert coco",),
+    "records.formats.coco._in_folder": SETS,
+    "records.formats.coco._own_ids": ("data convert coco",),
     # Sets of folders and of scenes have names of ours.
     "records.tfrecord.prepare_folder --name": SETS,
     "records.tile_grid.check_grid": ("predict", "data tile"),
-    "checking.choosing.table.choose_epochs": ("train",),
+    "checking.planning.choose_epochs": ("train",),
     # `train` reads parts of what `check` prints.
     "checking.config.ConfigCheck": ("check",),
-    "checking.config_records._check": ("check",),
-    "checking.data_findings._FIXES": ("data check",),
+    "checking.config._check": ("check",),
+    "checking.findings._FIXES": ("data check",),
     # The commands that it shows are of `train` and of uv.
     "cli.weights._get": ("train",),
     "cli.weights._list": ("train",),
     "extras._pip_install": (),
     # What is replaced by another way out.
-    "checking.choosing.records._without_flags": (),
+    "checking.planning_records._without_flags": (),
 }
 """Verbs that raise a message, where the references say more. A name may have one flag behind it."""
 UNREACHED = {
@@ -74,7 +74,7 @@ UNREACHED = {
     "completion": ("",),
 }
 """Where the names begin that a verb does not reach."""
-COLOURS = ("evaluation.charts", "evaluation.matrix")
+COLOURS = ("evaluation.charts", "evaluation.charts")
 """Modules with variables of CSS."""
 
 
@@ -139,7 +139,7 @@ def references():
         for name in definitions()[module]:
             graph[module, name] |= entries
     # Its errors get another way out: see the test of training below.
-    graph["checking.choosing.records", "records_of"].discard(("records.folder", "convert_folder"))
+    graph["checking.planning_records", "records_of"].discard(("records.folder", "convert_folder"))
     return graph
 
 
@@ -227,7 +227,7 @@ def test_flags_in_messages_are_flags_of_the_verb_that_runs():
     assert not wrong, "\n".join(sorted(wrong))
     # The source is understood, down to a message of a reader that a registry has.
     assert sum(map(len, flags().values())) > 400
-    assert ("records.coco", "_own_ids") in reached(("cli.data_convert_folder", "run_folder"))
+    assert ("records.formats.coco", "_own_ids") in reached(("cli.data_convert", "run_folder"))
 
 
 def test_commands_in_messages_have_their_flags():

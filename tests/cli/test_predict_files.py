@@ -280,7 +280,7 @@ def test_boxes_are_clipped_to_the_image(stillbox, photos, backend, monkeypatch):
 
 def test_a_full_disk_names_the_file(refused, photos, monkeypatch):
     full = Path("/dev/full")
-    module = "stillbox.predicting.prediction_files"
+    module = "stillbox.predicting.files"
     monkeypatch.setattr(f"{module}.create_file", lambda path: full.open("wb"))
     code_line = refused("predict", "model", "photos")
     assert "predictions/predictions.jsonl: cannot be written: No space left on device" in code_line

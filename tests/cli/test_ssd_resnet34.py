@@ -16,7 +16,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.profiling.steps import ProfileSteps
 from stillbox.training import loop
 from stillbox.training.loop import Outcome
-from stillbox.training.schedules import build_schedule
+from stillbox.training.optimizer import build_schedule
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from stillbox.checkpoints import model_directory
-from stillbox.checkpoints.lock import DirectoryLock
+from stillbox.checkpoints.files import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.inputs import prefetch
 from stillbox.records.scenes import write_scenes
 from stillbox.records.tfrecord import tfrecord_writer
-from stillbox.training import event_file, loop, periodic
+from stillbox.training import loggers, loop, periodic
 from tests.records.builders import read_records
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -508,7 +508,7 @@ def test_records_that_no_longer_answer_do_not_hold_a_run_that_is_to_stop(
 
 def test_a_clock_that_jumps_changes_no_speed(train, tmp_path, monkeypatch):
     now = itertools.cycle([2e9, 1e9, 3e9, 0.0])
-    monkeypatch.setattr(event_file.time, "time", lambda: next(now))
+    monkeypatch.setattr(loggers.time, "time", lambda: next(now))
     answer = train("train.steps=2", evaluated=False)
     assert answer.code == 0
     lines = read_history(tmp_path / "model" / HISTORY).training

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from stillbox.api import evaluate, export, load
-from stillbox.checkpoints.saving import save_weights
+from stillbox.checkpoints.trained import save_weights
 from stillbox.errors import UserError
 from stillbox.exporting.export import check_free
 from stillbox.exporting.manifest import is_export

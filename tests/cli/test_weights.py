@@ -8,7 +8,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 
-from stillbox.checkpoints import downloading, pretrained
+from stillbox.checkpoints import pretrained
 from stillbox.checkpoints.importer import import_weights
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.weights_file import open_weights
@@ -141,7 +141,7 @@ def test_a_word_of_a_name_leads_to_the_names(refused):
 
 def test_weights_that_lie_in_the_cache_need_no_network(stillbox, refused, cache, monkeypatch):
     row = known_weights()["torchvision_resnet34"]
-    monkeypatch.setattr(downloading, "_receive", _unreachable)
+    monkeypatch.setattr(pretrained, "_receive", _unreachable)
     said = refused("weights", "get", row.name)
     assert f"put it into {cache / row.name}" in said
     # The true file is not here: any file under its name has another checksum.

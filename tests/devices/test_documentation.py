@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from stillbox.checking.ahead_of_time.targets import parse_slice
-from stillbox.cli.arguments import find_own_place
+from stillbox.cli.arguments import find_process_info
 from stillbox.cli.main import build_parser, main
-from stillbox.devices.gpus import parse_gpus
+from stillbox.devices.chips import parse_gpus
 from stillbox.devices.launcher import find_process
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -100,12 +100,12 @@ def test_gke_manifest_has_a_pod_for_each_machine_of_the_slice():
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     (line,) = re.findall(r"`(--coordinator [^`]*)`", LAUNCHERS["gke.md"])
     flags = shlex.split(line.replace("$JOB_COMPLETION_INDEX", "3"))
-    assert find_own_place(understood([*words, *flags])).index == 3
+    assert find_process_info(understood([*words, *flags])).index == 3
 
 
 def test_processes_numbered_by_hand_make_a_job():
     places = [
-        find_own_place(understood(words))
+        find_process_info(understood(words))
         for words in (*commands(), *commands(LAUNCHERS["mpirun.md"]))
         if "--coordinator" in words
     ]

@@ -1,10 +1,15 @@
-"""The cache of compiled programs, memory of the process, and the versions in a checkpoint."""
+"""The cache of compiled programs, memory of the process, and the versions in a checkpoint.
+
+Peak memory of devices or of the process.
+"""
 
 import gc
 import os
+import re
 import stat
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -15,6 +20,7 @@ from stillbox.devices.mesh import build_mesh
 from stillbox.devices.setup import (
     collection_paused,
     compilation_cache_folder,
+    peak_memory,
     prune,
     use_compilation_cache,
     versions,
@@ -228,3 +234,35 @@ def test_nothing_is_collected_while_programs_are_traced():
     replace(predict_program(experiment, mesh), function=shapes).lower()
     # Detection is traced for the kernels that it prepares, too.
     assert seen == [False, False, False]
+
+
+STATUS = Path("/proc/self/status")
+
+
+class Device(SimpleNamespace):
+    def memory_stats(self):
+        return self.stats
+
+    def __str__(self):
+        return self.name
+
+
+def test_the_device_with_the_highest_peak_is_named(monkeypatch):
+    gib = 2**30
+    devices = [
+        Device(name="cuda:0", stats={"bytes_in_use": 9 * gib, "peak_bytes_in_use": 10 * gib}),
+        Device(name="cuda:1", stats={"bytes_in_use": 1, "peak_bytes_in_use": 23 * gib // 2}),
+    ]
+    monkeypatch.setattr(jax, "local_devices", lambda: devices)
+    assert peak_memory().device == "cuda:1"
+    assert peak_memory().describe() == "peak memory on cuda:1: 11.50 GiB"
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="only Linux tells it in a second place")
+def test_without_counts_of_devices_the_process_is_measured():
+    peak = peak_memory()  # a processor keeps none
+    (line,) = (text for text in STATUS.read_text().splitlines() if text.startswith("VmHWM"))
+    resident = int(line.split()[1]) * 1024
+    assert peak.device == ""
+    assert peak.nbytes == pytest.approx(resident, rel=0.02)
+    assert re.fullmatch(r"peak memory of the process: [\d.,]+ [GM]iB resident .*", peak.describe())

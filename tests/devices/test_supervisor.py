@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from stillbox.devices.launcher import ProcessInfo
-from stillbox.devices.supervised import Child
+from stillbox.devices.supervisor import Child
 
 SUPERVISE = """
 import os, sys
@@ -28,7 +28,7 @@ supervisor._JOIN_SECONDS = (0.3, 0.6)
 """
 HEAD = """
 import os, signal, sys, time
-from stillbox.devices.supervised import end_with_supervisor, report_failure
+from stillbox.devices.supervisor import end_with_supervisor, report_failure
 end_with_supervisor()
 index = int(sys.argv[1])
 print("pid", os.getpid(), flush=True)

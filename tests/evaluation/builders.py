@@ -3,7 +3,7 @@
 import numpy as np
 
 from stillbox.evaluation.results import ImageResult, ImageTruth
-from stillbox.records.class_slots import ClassSlots
+from stillbox.records.label_map import ClassSlots
 
 
 def by_id(num_classes):

@@ -5,13 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from stillbox.evaluation.analysis import analyse
+from stillbox.evaluation.analysis import KINDS, analyse
 from stillbox.evaluation.coco import score_coco
 from stillbox.evaluation.coco_json import from_coco_json, results_from_coco_json
-from stillbox.evaluation.flat import match
-from stillbox.evaluation.mistakes import KINDS
+from stillbox.evaluation.matching import match
 from tests.evaluation.builders import random_set, result, truth
-from tests.shared import SHARED, needs_shared
+from tests.small import SHARED, needs_shared
 
 NAMES = {1: "a", 2: "b", 3: "c"}
 BOX, HALF, OTHER = [0, 0, 50, 50], [0, 0, 50, 20], [100, 100, 150, 150]

@@ -13,8 +13,8 @@ from stillbox.evaluation.ground_truth import read_truths, stored_size, truth_of
 from stillbox.experiment import schema
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader
-from stillbox.records.class_slots import ClassSlots
 from stillbox.records.example import Example
+from stillbox.records.label_map import ClassSlots
 from stillbox.records.scenes import write_scenes
 from tests.evaluation.builders import by_id
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from stillbox.evaluation.program import predict_program
-from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.resolve import resolve
+from stillbox.experiment.updating import apply_overrides
 from stillbox.models.build import build_detector
 from stillbox.models.detector import detect_function
 from stillbox.models.variables import split_detector

@@ -5,8 +5,7 @@ import pytest
 
 from stillbox.evaluation.analysis import analyse
 from stillbox.evaluation.pictures import Mark
-from stillbox.evaluation.report import Report, ReportPicture
-from stillbox.evaluation.report_files import write_report
+from stillbox.evaluation.report import Report, ReportPicture, write_report
 from stillbox.evaluation.scores import score
 from tests.evaluation.builders import random_set
 from tests.serving.browser import KEYS, chromium, needs_chromium

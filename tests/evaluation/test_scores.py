@@ -1,10 +1,21 @@
-"""Several metrics of one set of detections, and what they are called."""
+"""Several metrics of one set of detections, their names, and scores on a terminal.
 
+Open Images V2: wrong detections inside groups are ignored, and groups need not be found. The
+expected numbers are those of the original's `OpenImagesDetectionEvaluator`
+(`object_detection/utils/object_detection_evaluation.py` of PyPI's
+tf-models-research-object-detection 2.8.0.post1), executed on the images of the test.
+"""
+
+import numpy as np
 import pytest
 
+from stillbox.evaluation.analysis import analyse
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
-from stillbox.evaluation.scores import MEANINGS, score
+from stillbox.evaluation.scores import MEANINGS, score, scores_table, steps_table, threshold_text
 from stillbox.evaluation.voc import VocRules
+from stillbox.records.example import Example
+from stillbox.records.tf_example import parse_example, serialize_example
+from stillbox.records.wire import parse_features, serialize_features
 from tests.evaluation.builders import result, truth
 
 BOX, OTHER = [10, 10, 60, 60], [100, 100, 150, 150]
@@ -120,3 +131,144 @@ def test_the_rules_of_voc_are_part_of_the_meaning_and_of_the_original_s_name():
     meaning = "mean over classes, IoU at least .75, inclusive pixels, eleven points"
     assert scores.meaning("VOC_mAP") == meaning
     assert "PascalBoxes_Precision/mAP@0.75IOU" in scores.original_names()
+
+
+def scores(*metrics):
+    box = [10, 10, 60, 60]  # 2,500 square pixels: of medium size
+    truths = [truth("1", [box, [100, 100, 150, 150]], [1, 2])]
+    found = [result("1", [box], [0.9], [1])]
+    return score(truths, found, NAMES, metrics=metrics or ("coco",))
+
+
+def test_every_number_has_a_line_with_its_meaning():
+    lines = scores_table(scores(), per_category=False).splitlines()
+    assert len(lines) == 12
+    for line, (name, meaning) in zip(lines, SUMMARY_MEANINGS.items(), strict=True):
+        assert line.startswith(name)
+        assert line.endswith(meaning)
+    # The cat is found, the dog is not: (1 + 0) / 2.
+    assert lines[0].split()[1] == "0.500"
+    assert "no ground truth of this size" in lines[3]
+
+
+def test_classes_with_ground_truth_follow_on_request():
+    lines = scores_table(scores(), per_category=True).splitlines()
+    assert lines[12] == ""
+    assert lines[13].split() == ["class", "AP", "AP50", "boxes"]
+    assert [line.split() for line in lines[14:]] == [
+        ["cat", "1.000", "1.000", "1"],
+        ["dog", "0.000", "0.000", "1"],
+    ]
+
+
+def test_all_twelve_numbers_of_a_class_on_request():
+    lines = scores_table(scores(), per_category=True, all_metrics=True).splitlines()
+    assert lines[13].split() == ["class", *SUMMARY_MEANINGS, "boxes"]
+    # Nothing of the cat is small or large: - stands for "nothing to find".
+    cat = dict(zip(lines[13].split(), lines[14].split(), strict=True))
+    assert (cat["AP"], cat["APm"], cat["APs"], cat["ARl"]) == ("1.000", "1.000", "-", "-")
+
+
+def test_voc_s_numbers_stand_alone_or_behind_coco_s():
+    alone = scores_table(scores("pascal_voc"), per_category=True).splitlines()
+    assert alone[0].split()[:2] == ["VOC_mAP", "0.500"]
+    assert [line.split() for line in alone[2:4]] == [
+        ["class", "VOC_AP", "boxes"],
+        ["cat", "1.000", "1"],
+    ]
+    both = scores_table(scores("pascal_voc", "coco"), per_category=True).splitlines()
+    assert both[12].startswith("VOC_mAP")
+    assert both[14].split() == ["class", "AP", "AP50", "VOC_AP", "boxes"]
+
+
+def test_checkpoints_are_compared_line_by_line_and_the_best_is_marked():
+    evaluations = [
+        (500, {"AP": 0.1234567, "AP50": 0.5, "APs": None}),
+        (1000, {"AP": 0.1, "AP50": 0.75, "APs": 0.2}),
+    ]
+    assert [line.split() for line in steps_table(evaluations, "AP50").splitlines()] == [
+        ["step", "AP50", "AP"],
+        ["500", "0.50000", "0.12346"],
+        ["1000", "0.75000", "0.10000", "best"],
+    ]
+    rows = steps_table(evaluations, "APs").splitlines()
+    assert rows[1].split() == ["500", "-", "0.12346", "0.50000"]
+    assert rows[2].endswith("best")
+    assert len({len(row.removesuffix(" best")) for row in rows}) == 1
+
+
+def test_nothing_is_best_where_nothing_was_found():
+    assert "best" not in steps_table([(5, {"AP": 0.0}), (6, {"AP": None})], "AP")
+
+
+def test_the_best_threshold_stands_with_what_it_gives():
+    box, far = [10, 10, 60, 60], [100, 100, 150, 150]
+    truths = [truth("1", [box, far], [1, 2])]
+    found = [result("1", [box, far, far], [0.9, 0.7, 0.5], [1, 3, 2])]
+    # F1 from 0.9 on: 2 * 1 / (1 + 2); from 0.7 on: 2 / (2 + 2); from 0.5 on: 4 / (3 + 2).
+    assert threshold_text(analyse(truths, found, NAMES).overall) == (
+        "best threshold: 0.500, precision 0.667, recall 1.000, F1 0.800"
+    )
+    wrong = [result("1", [far], [0.9], [1])]
+    text = threshold_text(analyse(truths, wrong, NAMES).overall)
+    assert text == "best threshold: none, because no detection is correct"
+
+
+CLASSES = {1: "a", 2: "b", 3: "c"}
+
+
+def boxes(rng, count):
+    corners = rng.uniform(0, 80, (count, 2))
+    return np.concatenate([corners, corners + rng.uniform(5, 60, (count, 2))], 1).astype(np.float32)
+
+
+def images():
+    """Yields ground truth, classes, groups, detections, their classes and scores of an image."""
+    rng = np.random.RandomState(7)
+    for _ in range(12):
+        truths, found = rng.randint(0, 7), rng.randint(0, 12)
+        objects, classes = boxes(rng, truths), rng.randint(1, 4, truths)
+        groups = rng.uniform(size=truths) < 0.35
+        near = boxes(rng, found) if not truths else None
+        if truths:
+            near = objects[rng.randint(0, truths, found)] + rng.uniform(-6, 6, (found, 4))
+        close = rng.uniform(size=found) < 0.7
+        detections = np.where(close[:, None], near, boxes(rng, found)).astype(np.float32)
+        kinds, scores = rng.randint(1, 4, found), rng.uniform(size=found).astype(np.float32)
+        if truths:
+            chosen = classes[rng.randint(0, truths, found)]
+            kinds = np.where(rng.uniform(size=found) < 0.6, chosen, kinds)
+        yield objects, classes, groups, detections, kinds, scores
+
+
+def test_the_scores_are_those_of_the_original():
+    truths, results = [], []
+    for number, (objects, classes, groups, detections, kinds, scores) in enumerate(images()):
+        truths.append(truth(str(number), objects, classes, is_crowd=groups))
+        results.append(result(str(number), detections, scores, kinds))
+    scores = score(truths, results, CLASSES, metrics=["open_images"])
+    assert scores.original_names(per_category=True) == pytest.approx(
+        {
+            "OpenImagesV2_Precision/mAP@0.5IOU": 0.17255291005291004,
+            "OpenImagesV2_PerformanceByCategory/AP@0.5IOU/a": 0.3601190476190476,
+            "OpenImagesV2_PerformanceByCategory/AP@0.5IOU/b": 0.09642857142857142,
+            "OpenImagesV2_PerformanceByCategory/AP@0.5IOU/c": 0.06111111111111111,
+        }
+    )
+    # Groups are what it differs by.
+    pascal = score(truths, results, CLASSES, metrics=["pascal_voc"])
+    assert pascal.summary["VOC_mAP"] != pytest.approx(0.17255291, abs=1e-3)
+
+
+def test_groups_are_read_where_there_are_no_crowds():
+    example = Example(
+        image_id="a",
+        encoded=b"\x89PNG",
+        boxes=np.array([[0, 0, 0.5, 0.5], [0, 0, 1, 1]], np.float32),
+        class_ids=np.array([1, 1], np.int32),
+    )
+    features = parse_features(serialize_example(example))
+    features["image/object/group_of"] = np.array([0, 1])
+    assert not parse_example(serialize_features(features)).example.is_crowd.any()
+    del features["image/object/is_crowd"]
+    assert parse_example(serialize_features(features)).example.is_crowd.tolist() == [False, True]

@@ -10,11 +10,11 @@ from stillbox.errors import UserError
 from stillbox.evaluation.coco import score_coco
 from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.voc import VocRules, average_precision, precision_recall, score_voc
+from stillbox.records.formats.voc import read_voc
 from stillbox.records.problems import ConversionLog
-from stillbox.records.voc import read_voc
 from tests.evaluation.builders import random_set, result, truth
 from tests.inputs.helpers import dataset, example
-from tests.shared import SHARED, needs_shared
+from tests.small import SHARED, needs_shared
 
 BOX, OTHER = [10, 10, 60, 60], [100, 100, 150, 150]
 NOWHERE = [0, 150, 20, 170]

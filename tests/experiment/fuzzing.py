@@ -17,9 +17,8 @@ from stillbox.experiment.pipeline_config.section import load_schema
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
-from tests.experiment.faster_rcnn_sample import FASTER_RCNN
-from tests.experiment.sample import SAMPLE
-from tests.shared import SHARED
+from tests.experiment.sample import FASTER_RCNN, SAMPLE
+from tests.small import SHARED
 
 LINES, COLUMNS = 25, 100
 """A screen."""

@@ -9,11 +9,10 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.pipeline_config import read_pipeline_config
-from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT, REFUSED
-from stillbox.experiment.pipeline_config.section import load_schema
+from stillbox.experiment.pipeline_config.section import NO_EFFECT, REFUSED, load_schema
 from stillbox.experiment.rules import check, warnings_about
+from stillbox.experiment.updating import apply_overrides
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
 from tests.experiment.augmentation_cases import BEYOND_FIELDS, BEYOND_THE_LANGUAGE, CASES
 from tests.experiment.sample import SAMPLE

@@ -6,7 +6,7 @@ from stillbox.experiment.known_weights import advise_weights, known_weights, sug
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import OneStage, ResNetV1
-from tests.experiment.faster_rcnn_sample import FASTER_RCNN
+from tests.experiment.sample import FASTER_RCNN
 
 ROWS = known_weights()
 

@@ -4,12 +4,10 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config import read_pipeline_config
-from stillbox.experiment.pipeline_config.no_effect import NO_EFFECT, REFUSED
-from stillbox.experiment.pipeline_config.section import load_schema
+from stillbox.experiment.pipeline_config.section import NO_EFFECT, REFUSED, load_schema
 from stillbox.textformat.parser import Block, parse
-from tests.experiment.faster_rcnn_sample import FASTER_RCNN
-from tests.experiment.sample import SAMPLE
-from tests.shared import SHARED, needs_shared
+from tests.experiment.sample import FASTER_RCNN, SAMPLE
+from tests.small import SHARED, needs_shared
 
 REAL = [
     *(

@@ -2,7 +2,7 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.overrides import apply_overrides
+from stillbox.experiment.updating import apply_overrides
 
 START = schema.Experiment(
     train=schema.Training(

@@ -7,7 +7,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from tests.experiment.sample import SAMPLE
-from tests.shared import SHARED, needs_shared
+from tests.small import SHARED, needs_shared
 
 PIPELINES = SHARED / "configs" / "pipeline"
 RACCOON = SHARED / "data" / "raccoon" / "pipeline.config"
@@ -69,7 +69,7 @@ def test_the_sample_reads_field_by_field():
                 min_depth=8,
                 conv=dataclasses.replace(features, regularize_depthwise=True),
             ),
-            neck=schema.SsdLayers(depth_multiplier=0.5, min_depth=8, conv=features),
+            neck=schema.SsdExtraLayers(depth_multiplier=0.5, min_depth=8, conv=features),
             head=schema.ConvolutionalHead(
                 dropout=True,
                 dropout_keep_probability=0.7,
@@ -428,7 +428,7 @@ def test_the_tpu_sample_reads_field_by_field():
             num_classes=90,
             resizer=schema.FixedShapeResizer(height=300, width=300),
             backbone=schema.MobileNetV1(conv=hyperparams(features, regularize_depthwise=True)),
-            neck=schema.SsdLayers(conv=hyperparams(features)),
+            neck=schema.SsdExtraLayers(conv=hyperparams(features)),
             head=schema.ConvolutionalHead(
                 dropout=False,
                 class_bias_init=-4.6,

@@ -8,8 +8,8 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.extractors import EXTRACTORS, read_extractor
-from stillbox.experiment.pipeline_config.heads import read_head
-from tests.experiment.sections import read_section
+from stillbox.experiment.pipeline_config.ssd import read_head
+from tests.experiment.sample import read_section
 
 HYPERPARAMS = """
 conv_hyperparams {
@@ -51,18 +51,18 @@ def test_every_type_reads_and_taps_layers_of_its_backbone(kind):
 @pytest.mark.parametrize(
     ("kind", "backbone", "neck"),
     [
-        ("ssd_mobilenet_v1", schema.MobileNetV1, schema.SsdLayers),
+        ("ssd_mobilenet_v1", schema.MobileNetV1, schema.SsdExtraLayers),
         ("ssd_mobilenet_v1_ppn", schema.MobileNetV1, schema.Ppn),
-        ("ssd_mobilenet_v2_keras", schema.MobileNetV2, schema.SsdLayers),
+        ("ssd_mobilenet_v2_keras", schema.MobileNetV2, schema.SsdExtraLayers),
         ("ssd_mobilenet_v2_fpn_keras", schema.MobileNetV2, schema.Fpn),
-        ("ssd_inception_v2", schema.InceptionV2, schema.SsdLayers),
-        ("ssd_mobilenet_v3_large", schema.MobileNetV3Large, schema.SsdLayers),
-        ("ssd_mobilenet_v3_small", schema.MobileNetV3Small, schema.SsdLayers),
-        ("ssd_mobilenet_edgetpu", schema.MobileNetEdgeTpu, schema.SsdLayers),
-        ("ssd_mobiledet_cpu", schema.MobileDetCpu, schema.SsdLayers),
-        ("ssd_mobiledet_gpu", schema.MobileDetGpu, schema.SsdLayers),
-        ("ssd_mobiledet_dsp", schema.MobileDetDsp, schema.SsdLayers),
-        ("ssd_mobiledet_edgetpu", schema.MobileDetEdgeTpu, schema.SsdLayers),
+        ("ssd_inception_v2", schema.InceptionV2, schema.SsdExtraLayers),
+        ("ssd_mobilenet_v3_large", schema.MobileNetV3Large, schema.SsdExtraLayers),
+        ("ssd_mobilenet_v3_small", schema.MobileNetV3Small, schema.SsdExtraLayers),
+        ("ssd_mobilenet_edgetpu", schema.MobileNetEdgeTpu, schema.SsdExtraLayers),
+        ("ssd_mobiledet_cpu", schema.MobileDetCpu, schema.SsdExtraLayers),
+        ("ssd_mobiledet_gpu", schema.MobileDetGpu, schema.SsdExtraLayers),
+        ("ssd_mobiledet_dsp", schema.MobileDetDsp, schema.SsdExtraLayers),
+        ("ssd_mobiledet_edgetpu", schema.MobileDetEdgeTpu, schema.SsdExtraLayers),
         ("ssd_mobilenet_v2_mnasfpn", schema.MobileNetV2, schema.MnasFpn),
         ("ssd_resnet101_v1_fpn", schema.ResNetV1, schema.Fpn),
         ("ssd_resnet152_v1_ppn", schema.ResNetV1, schema.Ppn),
@@ -79,7 +79,7 @@ def test_all_of_inception_v2_has_the_hyperparameters_of_the_config():
     read = extractor("ssd_inception_v2", f"{OVERRIDE} {more}")
     assert read.backbone == schema.InceptionV2(depth_multiplier=0.5, min_depth=8, conv=CONV)
     # The rest concerns the extra layers alone.
-    assert read.neck == schema.SsdLayers(
+    assert read.neck == schema.SsdExtraLayers(
         taps=("mixed_4c", "mixed_5c"),
         depth_multiplier=0.5,
         min_depth=8,
@@ -160,7 +160,7 @@ def test_mobilenet_v2_keeps_its_activation_and_scale_under_the_override():
 def test_the_embedded_extractor_has_five_maps_and_a_small_kernel():
     read = extractor("embedded_ssd_mobilenet_v1", "num_layers: 4 depth_multiplier: 0.125")
     assert read.backbone.depth_multiplier == 0.125
-    assert read.neck == schema.SsdLayers(
+    assert read.neck == schema.SsdExtraLayers(
         extra_depths=(512, 256, 256),
         extra_kernel_sizes=(3, 3, 2),
         depth_multiplier=0.125,
@@ -326,7 +326,7 @@ def test_a_depthwise_pyramid_thins_the_end_of_the_backbone():
 
 
 def test_the_second_generation_has_other_widths():
-    """Widths themselves: tests/checkpoints/test_tf2_names.py."""
+    """Widths themselves: tests/checkpoints/test_object_detection_names.py."""
     half = "depth_multiplier: 0.5 min_depth: 4"
     read = extractor("ssd_mobilenet_v1_keras", half).backbone
     assert (read.inner_multiplier, read.last_depths) == (0.5, (512, 512))

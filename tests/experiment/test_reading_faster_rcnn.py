@@ -9,9 +9,8 @@ from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.pipeline_config.faster_rcnn_extractors import EXTRACTORS, read_extractor
 from stillbox.experiment.resolve import resolve
-from tests.experiment.faster_rcnn_sample import FASTER_RCNN
-from tests.experiment.sections import read_section
-from tests.shared import SHARED, needs_shared
+from tests.experiment.sample import FASTER_RCNN, read_section
+from tests.small import SHARED, needs_shared
 
 ZOO = SHARED / "goldens" / "detection_zoo" / "configs"
 GLOROT = schema.VarianceScaling(factor=1.0, uniform=True, mode="fan_avg")
@@ -81,7 +80,7 @@ def test_the_sample_reads_field_by_field():
         ),
         neck=schema.Identity(min_level=3, max_level=3),
         freeze_batch_norm=False,
-        proposals=schema.ProposalStage(
+        proposals=schema.RPN(
             depth=64,
             kernel_size=5,
             dilation=2,
@@ -109,7 +108,7 @@ def test_the_sample_reads_field_by_field():
             drop_at_threshold=True,
             max_proposals=90,
         ),
-        boxes=schema.BoxStage(
+        boxes=schema.RoIHead(
             crop=schema.CropAndResize(size=12, pool_size=3, pool_stride=2, outside="fade"),
             head=schema.ResNetBlockHead(stride=1, conv=conv),
             share_boxes=True,
@@ -159,7 +158,7 @@ def test_a_short_file_has_the_defaults_of_the_format():
         backbone=schema.ResNetV1(
             depth=101, output_stride=16, stride_in_unit=True, last_layer="block_4", conv=conv
         ),
-        boxes=schema.BoxStage(head=schema.ResNetBlockHead(conv=conv)),
+        boxes=schema.RoIHead(head=schema.ResNetBlockHead(conv=conv)),
     )
 
 

@@ -6,17 +6,16 @@ from pathlib import Path
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.experiment.overrides import apply_overrides
-from stillbox.experiment.params_dict.override_text import read_text
+from stillbox.experiment.params_dict.command_line import read_text
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check, check_trainable, warnings_about
 from stillbox.experiment.schema import Experiment, FasterRcnn
+from stillbox.experiment.updating import apply_overrides
 from stillbox.experiment.values import leaf_paths
 from stillbox.experiment.yaml_config import from_yaml, read_yaml, to_yaml
-from tests.experiment.faster_rcnn_sample import FASTER_RCNN
 from tests.experiment.fuzzing import attempt, corpus, mutate
-from tests.experiment.sample import SAMPLE
+from tests.experiment.sample import FASTER_RCNN, SAMPLE
 
 CHARACTERS = "{}<>[]:;,\"'\\#.-+x0 \n\té\0?*&!%@|"
 VALUES = ["", "null", "true", "-1", "1e-3", "x", "[1, 2]", "{a: b}", "[{kind: adam}]", "1e400"]

@@ -6,8 +6,8 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.rules import check, check_trainable, warnings_about
+from stillbox.experiment.updating import apply_overrides
 
 READY = (
     "train.steps=10",

@@ -1,12 +1,17 @@
-"""What must hold between backbone, neck, head, anchors and the image."""
+"""What must hold between backbone, neck, head, anchors and the image.
+
+SpineNet's blocks make a network, and the network the maps that are read.
+
+Rules about the neck, and the backbone, input and anchors that fit it.
+"""
 
 import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
+from stillbox.experiment.updating import apply_overrides
 
 PYRAMID = (
     "model.resizer={height: 640, width: 640}",
@@ -150,3 +155,209 @@ def test_a_recipe_takes_another_backbone_in_one_word(recipe):
     for kind in ("mobilenet_v1", "mobilenet_v2", "resnet_v1"):
         experiment = resolve(recipe, [f"model.backbone.kind={kind}"]).experiment
         assert experiment.model.backbone.kind == kind
+
+
+BASE = (
+    "model.backbone={kind: spinenet}",
+    "model.neck={kind: identity}",
+    "model.anchors={kind: multiscale}",
+    "model.resizer={height: 640, width: 640}",
+)
+
+
+def taken(*overrides):
+    experiment = apply_overrides(schema.Experiment(), [*BASE, *overrides], {})
+    check(experiment, {})
+    return experiment.model
+
+
+def refused_spinenet(*overrides):
+    with pytest.raises(UserError) as caught:
+        taken(*overrides)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", ["spinenet", "spinenet_mbconv"])
+def test_the_published_blocks_are_allowed(kind):
+    backbone = taken(f"model.backbone={{kind: {kind}}}").backbone
+    # The outputs, from the first to the last; node 11 of SpineNet and node 12 of the other are read
+    # by nothing else and join the next output of their level.
+    outputs = [block.level for block in backbone.blocks if block.output]
+    joins = {i: joined for i, joined in enumerate(backbone.joined()) if joined}
+    if kind == "spinenet":
+        assert (outputs, joins) == ([4, 3, 5, 7, 6], {12: (11,)})
+    else:
+        assert (outputs, joins) == ([4, 3, 5, 7, 6], {13: (12,)})
+
+
+def test_other_sound_blocks_are_accepted():
+    blocks = "[{level: 4}, {level: 3, inputs: [1, 2], output: true}]"
+    levels = "model.backbone={min_level: 3, max_level: 3}"
+    others = [f"model.{part}={{min_level: 3, max_level: 3}}" for part in ("neck", "anchors")]
+    assert len(taken(f"model.backbone.blocks={blocks}", levels, *others).backbone.blocks) == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "what", "fix"),
+    [
+        ("blocks.3.inputs=[2]", "blocks.3.inputs", "block 3 has 1 inputs", "[0, 1]"),
+        ("blocks.3.inputs=[2, 5]", "blocks.3.inputs", "node 5", "nodes from 0 to 4"),
+        ("blocks.3.inputs=[-1, 0]", "blocks.3.inputs", "is -1", "at least 0"),
+        ("blocks.3.level=8", "blocks.3.level", "is 8", "at most 7"),
+        ("blocks.10.output=false", "blocks", "0 blocks of level 4 are outputs", "one for each"),
+        ("blocks.0.output=true", "blocks.0.output", "output of level 2", "false"),
+        ("blocks.3.output=true", "blocks", "2 blocks of level 4 are outputs", "one for each"),
+        # Node 9, residual, is read by block 8 alone; the output of its level is a bottleneck.
+        ("blocks.8.inputs=[8, 8]", "blocks.7", "nothing reads block 7", "leave it out"),
+        ("min_level=8", "min_level", "8", "at most 7"),
+        ("max_level=2", "min_level", "min_level 3 is above max_level 2", "lower it"),
+        ("repeats=0", "repeats", "is 0", "at least 1"),
+        ("drop_connect_rate=1", "drop_connect_rate", "is 1", "below 1"),
+    ],
+)
+def test_what_makes_no_network_is_refused(override, where, what, fix):
+    path, _, value = override.partition("=")
+    error = refused_spinenet(f"model.backbone.{path}={value}")
+    assert error.where == f"model.backbone.{where}"
+    assert what in error.what
+    assert fix in error.fix
+
+
+def test_a_neck_reads_all_that_is_made():
+    levels = [f"model.{part}={{min_level: 3, max_level: 6}}" for part in ("neck", "anchors")]
+    error = refused_spinenet(*levels)
+    assert "the neck does not read level_7 of spinenet" in error.what
+    assert "levels 3 to 7" in error.fix
+
+
+def test_sides_are_multiples_of_the_coarsest_stride():
+    error = refused_spinenet("model.resizer.height=608")
+    assert "an image side of 608 pixels does not fit spinenet" in error.what
+    assert "512 and 640" in error.fix
+    assert taken("model.resizer.height=608", "model.pad_to_multiple=128").pad_to_multiple == 128
+
+
+RECIPE = "ssd_resnet50_v1_fpn_640x640"
+
+
+def with_levels(low, high):
+    return [
+        f"model.{part}.{name}={level}"
+        for part in ("neck", "anchors")
+        for name, level in (("min_level", low), ("max_level", high))
+    ]
+
+
+def refused_neck(*overrides):
+    with pytest.raises(UserError) as caught:
+        check(apply_overrides(resolve(RECIPE).experiment, overrides, {}), {})
+    return caught.value
+
+
+def test_the_backbones_levels_are_taken_as_they_are():
+    neck = resolve(RECIPE, ["model.neck.kind=identity", *with_levels(4, 5)]).experiment.model.neck
+    assert neck.count_maps() == 2
+
+
+def test_the_backbone_has_every_level_that_is_taken_as_it_is():
+    error = refused_neck("model.neck.kind=identity")
+    assert error.where == "model.neck.max_level"
+    assert "max_level 7: the backbone's levels end at 5" in error.what
+    assert "at most 5" in error.fix
+
+
+NAS = ("model.neck.kind=nas_fpn",)
+SMALL = (
+    "model.neck={kind: nas_fpn, min_level: 4, max_level: 5}",
+    "model.anchors={min_level: 4, max_level: 5}",
+)
+NODES = "model.neck.cell=[{level: 4, inputs: [0, 1], output: true}, %s]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "where", "what", "fix"),
+    [
+        (
+            ["model.neck.kind=retinanet_fpn", "model.resizer.height=600"],
+            "model.resizer.height",
+            "600 pixels does not fit a feature pyramid that hands down a map of stride 32",
+            "576 and 608",
+        ),
+        (
+            [*NAS, "model.resizer={kind: fixed_shape, height: 608, width: 640}"],
+            "model.resizer.height",
+            "608 pixels does not fit a feature pyramid that hands down a map of stride 128",
+            "512 and 640",
+        ),
+        (
+            ["model.neck.kind=retinanet_fpn", "model.neck.depth=0"],
+            "model.neck.depth",
+            "0 channels",
+            "256",
+        ),
+        (
+            ["model.neck.kind=mnasfpn", "model.neck.max_level=7"],
+            "model.neck.max_level",
+            "mnasfpn from min_level 3 to max_level 7",
+            "four levels: set it to 6",
+        ),
+        (
+            ["model.neck.kind=mnasfpn", "model.anchors.max_level=6", "model.resizer.width=608"],
+            "model.resizer.width",
+            "608 pixels does not fit a feature pyramid that hands down a map of stride 64",
+            "576 and 640",
+        ),
+        (
+            [*NAS, "model.neck.drop_connect_rate=0.2"],
+            "model.neck.drop_connect_rate",
+            "0.2 leaves out blocks beside a shortcut",
+            "bottleneck",
+        ),
+        (
+            [*NAS, "model.neck.block_conv={activation: swish}"],
+            "model.neck.block_conv",
+            "block is conv",
+            "block to bottleneck",
+        ),
+        (
+            [*SMALL, NODES % "{level: 5, inputs: [0, 3], output: true}"],
+            "model.neck.cell.1.inputs",
+            "node 3 of the cell has the inputs [0, 3]",
+            "two numbers from 0 to 2",
+        ),
+        (
+            [*SMALL, NODES % "{level: 5, inputs: [0, 1, 2], output: true}"],
+            "model.neck.cell.1.inputs",
+            "has the inputs [0, 1, 2]",
+            "two numbers",
+        ),
+        (
+            [*SMALL, NODES % "{level: 6, inputs: [0, 1], output: true}"],
+            "model.neck.cell.1.level",
+            "makes level 6",
+            "from 4 to 5",
+        ),
+        (
+            [*SMALL, NODES % "{level: 5, inputs: [0, 1]}"],
+            "model.neck.cell",
+            "0 nodes of the cell are the output of level 5",
+            "output: true",
+        ),
+        (
+            [*NAS, "model.neck.num_repeats=0"],
+            "model.neck.num_repeats",
+            "num_repeats is 0",
+            "at least 1",
+        ),
+    ],
+)
+def test_contradictions_of_necks_are_refused_with_a_remedy(overrides, where, what, fix):
+    error = refused_neck(*overrides)
+    assert error.where == where
+    assert what in error.what
+    assert fix in error.fix
+
+
+def test_the_published_cell_is_sound():
+    neck = resolve(RECIPE, NAS).experiment.model.neck
+    assert [node.level for node in neck.cell if node.output] == [3, 4, 5, 7, 6]

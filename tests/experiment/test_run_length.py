@@ -1,4 +1,9 @@
-"""Schedules that follow the run, and runs of another length or batch."""
+"""Schedules that follow the run, and runs of another length or batch.
+
+Settings per replica as groups of images.
+"""
+
+from dataclasses import replace
 
 import pytest
 
@@ -6,7 +11,14 @@ from stillbox.experiment import rules, schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import read_config, resolve
-from stillbox.experiment.run_length import settle_schedule, with_batch, with_steps
+from stillbox.experiment.run_length import (
+    batch_norms,
+    replicas_as_groups,
+    resolve_schedule,
+    with_batch,
+    with_steps,
+)
+from stillbox.experiment.schema import BatchNorm, ConvHyperparams, Fpn, OneStage
 from stillbox.experiment.yaml_config import from_yaml
 from tests.experiment.sample import SAMPLE
 
@@ -20,7 +32,7 @@ def experiment(schedule, steps=1000, batch_size=32):
 
 
 def settled(schedule, steps=1000):
-    changed, warnings = settle_schedule(experiment(schedule, steps))
+    changed, warnings = resolve_schedule(experiment(schedule, steps))
     cosine = changed.train.optimizer.schedule
     return cosine.total_steps, cosine.warmup_steps, warnings
 
@@ -46,7 +58,7 @@ def test_a_warm_up_gives_way_to_a_short_run_and_a_warning_says_so():
 
 
 def test_a_run_without_an_end_leaves_the_cosine_open_and_cannot_be_trained():
-    open_, _ = settle_schedule(experiment(schema.CosineSchedule(), steps=0))
+    open_, _ = resolve_schedule(experiment(schema.CosineSchedule(), steps=0))
     assert open_.train.optimizer.schedule.total_steps is None
     (broken,) = (one for one in rules.find_missing(open_) if one.path.startswith(PATH))
     assert "training has no end" in broken.what
@@ -63,7 +75,7 @@ def test_the_steps_of_a_recipe_move_the_end_of_its_cosine():
 def test_schedules_of_recipes_are_settled_and_read_back_alike(name):
     schedule = resolve(name).experiment.train.optimizer.schedule
     assert getattr(schedule, "total_steps", 0) is not None
-    assert settle_schedule(resolve(name).experiment) == (resolve(name).experiment, ())
+    assert resolve_schedule(resolve(name).experiment) == (resolve(name).experiment, ())
 
 
 def test_a_dialect_keeps_its_own_numbers():
@@ -100,3 +112,32 @@ def test_another_batch_has_rates_in_proportion():
     assert [at.learning_rate for at in half.optimizer.schedule.schedule] == pytest.approx(
         [0.04, 0.004, 0.0004]
     )
+
+
+MINE, OURS = BatchNorm(statistics="per_replica", decay=0.5), BatchNorm(decay=0.7)
+MODEL = OneStage(neck=Fpn(conv=ConvHyperparams(batch_norm=MINE)))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "meaning"),
+    [
+        (4, BatchNorm(statistics="groups", group_size=8, decay=0.5)),
+        (32, BatchNorm(statistics="groups", group_size=1, decay=0.5)),
+        (1, BatchNorm(decay=0.5)),
+    ],
+)
+def test_a_replica_is_so_many_images_and_a_single_one_is_the_batch(replicas, meaning):
+    changed = replicas_as_groups(MODEL, 32, replicas)
+    assert changed.neck.conv.batch_norm == meaning
+    assert replace(changed, neck=MODEL.neck) == MODEL
+
+
+def test_a_model_without_per_replica_is_unchanged():
+    model = replace(MODEL, neck=Fpn(conv=ConvHyperparams(batch_norm=OURS)))
+    assert replicas_as_groups(model, 32, 8) is model
+
+
+def test_all_batch_norms_are_found_with_their_paths():
+    found = dict(batch_norms(MODEL))
+    assert found["model.neck.conv.batch_norm"] == MINE
+    assert found["model.backbone.conv.batch_norm"] == MODEL.backbone.conv.batch_norm

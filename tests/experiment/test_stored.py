@@ -1,4 +1,7 @@
-"""What an experiment that is stored with a model may bring, and fields of older versions."""
+"""What an experiment that is stored with a model may bring, and fields of older versions.
+
+Paths into a model directory stay right when it is moved.
+"""
 
 import dataclasses
 import json
@@ -8,11 +11,19 @@ import typing
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.experiment.resolve import resolve, with_overrides
+from stillbox.experiment.resolve import read_config, resolve, with_overrides
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import Outside
 from stillbox.experiment.values import choices, field_marks, field_types
-from stillbox.experiment.yaml_config import from_stored, from_yaml, read_yaml
+from stillbox.experiment.yaml_config import (
+    from_stored,
+    from_yaml,
+    place_paths,
+    read_yaml,
+    store_paths,
+    to_yaml,
+    without_own_paths,
+)
 
 # Texts that no program takes for a file, a service or a command.
 WORDS = {
@@ -159,3 +170,45 @@ def test_pictures_lead_out_of_no_folder(place):
     with pytest.raises(UserError, match="leads out of the folder of the results") as caught:
         Experiment().with_changes({"evaluation.pictures_directory": place})
     assert "evaluation.pictures_directory" in caught.value.where
+
+
+def experiment_in(directory, *more):
+    return read_config(
+        "demo_scenes",
+        [
+            f"data.train.paths=[{directory}/data/a.record, elsewhere/b.record]",
+            f"data.train.label_map={directory}/data/labels.pbtxt",
+            "data.evaluation.label_map=coco",
+            *more,
+        ],
+    ).experiment
+
+
+def test_paths_follow_the_directory(tmp_path):
+    before, after = tmp_path / "run", tmp_path / "moved"
+    stored = store_paths(experiment_in(before), before)
+    assert stored.data.train.paths == ("{model_directory}/data/a.record", "elsewhere/b.record")
+    assert stored.data.evaluation.label_map == "coco"
+    assert place_paths(stored, before) == experiment_in(before)
+    assert place_paths(stored, after) == experiment_in(after)
+    assert place_paths(stored, after / "checkpoints/20") == experiment_in(after)
+    assert without_own_paths(stored).data.train.paths == ("elsewhere/b.record",)
+    assert without_own_paths(stored).data.train.label_map == ""
+
+
+def test_relative_paths_are_those_of_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stored = store_paths(experiment_in("runs/x"), tmp_path / "runs/x")
+    assert stored.data.train.label_map == "{model_directory}/data/labels.pbtxt"
+
+
+def test_the_copy_in_the_directory_is_a_config(tmp_path):
+    copy = tmp_path / "experiment.yaml"
+    copy.write_text(to_yaml(store_paths(experiment_in(tmp_path), tmp_path)))
+    assert read_config(copy).experiment.data == experiment_in(tmp_path).data
+
+
+def test_no_path_leads_out_of_the_directory(tmp_path):
+    stored = experiment_in("runs", 'data.train.label_map="{model_directory}/../x"')
+    with pytest.raises(UserError, match="leads out of the model directory"):
+        place_paths(stored, tmp_path)

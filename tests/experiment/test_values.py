@@ -1,11 +1,15 @@
+"""The core of the readers: tables from fields of a language to fields of the schema."""
+
 import dataclasses
 
 import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.experiment.reading import field_mapping
 from stillbox.experiment.updating import from_plain
 from stillbox.experiment.values import choices, differences, field_types, leaf_paths, to_plain
+from tests.experiment.sample import read_section
 
 
 def refusal(plain):
@@ -157,3 +161,44 @@ def test_leaf_paths_are_the_fields_that_are_not_sections():
     assert "train.optimizer.schedule.learning_rate" in paths
     assert "model.pixels.mean" in paths
     assert "train.optimizer" not in paths
+
+
+def test_a_part_reads_fields_of_the_same_and_of_another_name():
+    reader = field_mapping(
+        schema.RandomImageScale, min_ratio="min_scale_ratio", max_ratio="max_scale_ratio"
+    )
+    value, log = read_section(reader, "RandomImageScale", "min_scale_ratio: 0.25")
+    assert value == schema.RandomImageScale(min_ratio=0.25, max_ratio=2.0)
+    assert log.origins == {"here.min_ratio": "p:1:1"}
+
+
+def test_an_optional_field_keeps_the_default_of_the_schema():
+    reader = field_mapping(schema.RandomDownscaleToTargetPixels, ("max_target_pixels",))
+    value, _ = read_section(reader, "RandomDownscaleToTargetPixels", "")
+    assert value == schema.RandomDownscaleToTargetPixels()
+    reader = field_mapping(schema.RandomDownscaleToTargetPixels)
+    value, _ = read_section(reader, "RandomDownscaleToTargetPixels", "")
+    assert value.max_target_pixels == 500000
+
+
+def test_inner_sections_have_the_path_of_their_field_and_number():
+    grid = field_mapping(schema.AnchorGrid, sizes="base_sizes")
+    reader = field_mapping(schema.FlexibleGridAnchors, grids=("anchor_grid", grid))
+    text = "anchor_grid { } anchor_grid { base_sizes: 3 }"
+    value, log = read_section(reader, "FlexibleGridAnchorGenerator", text)
+    assert [grid.sizes for grid in value.grids] == [(), (3.0,)]
+    assert log.origins == {"here.grids.1.sizes": "p:1:31"}
+
+
+def test_a_field_without_a_place_is_refused():
+    reader = field_mapping(schema.RandomRgbToGray)
+    assert read_section(reader, "RandomRGBtoGray", "probability: 0.5")[0].probability == 0.5
+    with pytest.raises(UserError, match=r"p:1:1: RandomImageScale\.min_scale_ratio = 0\.25: has"):
+        read_section(
+            field_mapping(schema.RandomImageScale), "RandomImageScale", "min_scale_ratio: 0.25"
+        )
+
+
+def test_a_misspelt_field_of_the_schema_is_a_mistake():
+    with pytest.raises(TypeError, match="RandomImageScale has no field 'min_ration'"):
+        field_mapping(schema.RandomImageScale, min_ration="min_scale_ratio")

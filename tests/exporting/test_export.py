@@ -7,10 +7,9 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.exporting import export as exporting
-from stillbox.exporting.export import export_model
+from stillbox.exporting.export import agree, export_model, verify
 from stillbox.exporting.manifest import MANIFEST, Manifest, Written
 from stillbox.exporting.settings import ExportSettings
-from stillbox.exporting.verify import agree, verify
 from stillbox.predicting.backend import Found, Prepared
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)

@@ -14,18 +14,16 @@ from stillbox.api import load_model
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.backend import ExportBackend
-from stillbox.exporting.export import export_model
+from stillbox.exporting.export import export_model, verify
 from stillbox.exporting.settings import ExportSettings
-from stillbox.exporting.verify import verify
 from stillbox.models.build import build_detector
 from stillbox.models.layers.quantization import training_step
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
-from tests.exporting.onnx.runtimes import RUNTIMES
-from tests.shared import SHARED, needs_shared
-from tests.small import EVERY_DETECTION
+from tests.exporting.onnx_runtimes import RUNTIMES
+from tests.small import EVERY_DETECTION, SHARED, needs_shared
 
 # Found and not imported: whatever is imported here lies in the process of every other test.
 ABSENT = [
@@ -43,7 +41,7 @@ pytestmark = [
 
 PHOTOGRAPHS = SHARED / "data/tiny_coco"
 CALIBRATED_ON = sorted((PHOTOGRAPHS / "train2017").glob("*.jpg"))
-# As in tests/proofs/test_coco_ap.py.
+# As in tests/proofs/test_published.py.
 SSD = {
     "config": "ssd_mobilenet_v1_300x300",
     "weights": str(SHARED / "weights/ssd_mobilenet_v1_0.75_coco_folded.npz"),

@@ -11,13 +11,11 @@ from stillbox.checkpoints.trained import TrainedModel
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from stillbox.exporting.backend import ExportBackend
-from stillbox.exporting.export import export_model
-from stillbox.exporting.formats import find_loader
+from stillbox.exporting.backend import ExportBackend, find_loader
+from stillbox.exporting.export import export_model, verify
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.tflite.metadata import operators
-from stillbox.exporting.verify import verify
 from stillbox.inputs.resize import resize_image
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector

@@ -1,3 +1,10 @@
+"""From label map ids in records to class indices in batches, with both rules.
+
+Label maps of other records, seen before the first batch.
+
+Real records and photographs through the whole input pipeline.
+"""
+
 from dataclasses import replace
 
 import numpy as np
@@ -5,9 +12,83 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.inputs.dataset import open_dataset
+from stillbox.inputs.dataset import open_dataset, reject_unrelated_label_map
 from stillbox.inputs.decode import decode_image
+from stillbox.inputs.loader import EvalLoader, TrainLoader
+from stillbox.records.label_map import LabelMap, LabelMapItem
+from stillbox.records.source import ExampleSource
 from tests.inputs.helpers import MODEL, dataset, example, write
+from tests.small import SHARED, needs_shared
+
+CONTIGUOUS = replace(MODEL, num_classes=3, class_slots="contiguous")
+# The label map of the helpers: disc is 1, ring 2, star 4.
+BOXES = [[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1], [0, 0.5, 0.5, 1]]
+
+
+def classes(folder, model, *augmentations):
+    """The class indices of a batch of one image with a star, a disc and a ring."""
+    data = dataset(folder, [example(0, BOXES, [4, 1, 2])], model=model, max_boxes=3)
+    loader = TrainLoader(data, augmentations=augmentations, batch_size=1, workers=0)
+    evaluated = next(iter(EvalLoader(data, batch_size=1, workers=0)))
+    if not augmentations:
+        assert evaluated.classes.tolist() == loader.batch(0).classes.tolist()
+    return loader.batch(0).classes[0].tolist()
+
+
+def test_a_gap_is_a_slot_or_is_closed(tmp_path):
+    assert classes(tmp_path, MODEL) == [3, 0, 1]
+    assert classes(tmp_path, CONTIGUOUS) == [2, 0, 1]
+
+
+@pytest.mark.parametrize(("model", "star"), [(MODEL, 3), (CONTIGUOUS, 2)])
+def test_augmentations_name_classes_by_label_map_id(tmp_path, model, star):
+    remap = schema.RemapLabels(original_labels=(1, 2), new_label=4)
+    assert classes(tmp_path, model, remap) == [star] * 3
+    # Without the star the disc and the ring are left, and a place without a box.
+    drop = schema.DropLabelProbabilistically(label=4, probability=1.0)
+    assert classes(tmp_path, model, drop) == [0, 1, 0]
+
+
+def test_a_class_in_a_gap_is_no_class_where_gaps_are_closed(tmp_path):
+    remap = schema.RemapLabels(original_labels=(1,), new_label=3)
+    assert classes(tmp_path, MODEL, remap) == [3, 2, 1]
+    with pytest.raises(UserError, match=r"no class 3: the model has ids 1 to 2, 4") as caught:
+        classes(tmp_path, CONTIGUOUS, remap)
+    assert caught.value.where == "train.augmentations.0.new_label"
+    assert caught.value.fix.endswith("labels.pbtxt")
+
+
+SHAPES = ("disc", "ring", "square", "triangle", "star", "cross")
+
+
+def check(scenes, label_map, *, use_display_name=False):
+    source = ExampleSource([f"{scenes}/train.record-*"], label_map)
+    reject_unrelated_label_map(source, label_map, use_display_name=use_display_name)
+
+
+def test_the_right_label_map_and_one_of_some_classes_pass(scenes):
+    check(scenes, LabelMap.from_names(SHAPES))
+    check(scenes, LabelMap.from_names(SHAPES[1:2]))
+
+
+def test_a_label_map_without_any_of_the_classes_is_refused_with_both_sides(scenes):
+    with pytest.raises(UserError, match="has none of the classes of 27 boxes") as caught:
+        check(scenes, LabelMap.from_names(["cat", "dog"]))
+    assert "'ring'" in str(caught.value)
+    assert "'cat', 'dog'" in str(caught.value)
+    assert "give the label map that was written together" in caught.value.fix
+
+
+def test_display_names_that_would_match_are_the_remedy(scenes):
+    coded = LabelMap(
+        tuple(
+            LabelMapItem(index, f"/m/{index}", shape) for index, shape in enumerate(SHAPES, start=1)
+        )
+    )
+    with pytest.raises(UserError) as caught:
+        check(scenes, coded)
+    assert caught.value.fix == "set use_display_name to true"
+
 
 DROP = schema.Data(bad_records="drop")
 BROKEN = example(1, encoded=b"\xff\xd8\xff\xe0 no jpeg")
@@ -92,3 +173,66 @@ def test_image_and_description_of_a_record(tmp_path):
     assert "image-7" in data.describe(1)
     with pytest.raises(UserError, match=r"record 2.*no usable image"):
         data.image(2)
+
+
+AUGMENTATIONS = (schema.RandomHorizontalFlip(), schema.SsdRandomCrop())
+
+
+@pytest.fixture(scope="module")
+def raccoons():
+    records = schema.Records(
+        paths=(str(SHARED / "data/raccoon/data/test.record"),),
+        label_map=str(SHARED / "data/raccoon/label_map.pbtxt"),
+    )
+    model = schema.OneStage(num_classes=1, resizer=schema.FixedShapeResizer(height=96, width=96))
+    return open_dataset(schema.Data(), records, model)
+
+
+@pytest.mark.proof
+@needs_shared
+def test_real_records_are_evaluated_completely(raccoons):
+    loader = EvalLoader(raccoons, batch_size=16)
+    batches = list(loader)
+    records = np.concatenate([batch.records for batch in batches])
+    assert records[records >= 0].tolist() == list(range(len(raccoons)))
+    weights = np.concatenate([batch.weights for batch in batches])
+    boxes = np.concatenate([batch.boxes for batch in batches])[weights > 0]
+    assert len(boxes) == sum(len(raccoons.source.example(i).boxes) for i in range(len(raccoons)))
+    assert (boxes[:, 2:] > boxes[:, :2]).all()
+    assert boxes.min() >= 0
+    assert boxes.max() <= 1
+
+
+@pytest.mark.proof
+@needs_shared
+def test_real_records_give_the_same_batches_with_any_number_of_threads(raccoons):
+    runs = [
+        list(
+            TrainLoader(
+                raccoons, augmentations=AUGMENTATIONS, batch_size=16, workers=workers
+            ).iterate(0, 4)
+        )
+        for workers in (0, 4)
+    ]
+    for batch, other in zip(*runs, strict=True):
+        assert all(
+            left.tobytes() == right.tobytes() for left, right in zip(batch, other, strict=True)
+        )
+        inside = batch.boxes[batch.weights > 0]
+        assert inside.min() >= 0
+        assert inside.max() <= 1
+        assert (inside[:, 2:] > inside[:, :2]).all()
+
+
+@pytest.mark.proof
+@needs_shared
+@pytest.mark.parametrize("folder", ["bccd", "tiny_coco", "raccoon"])
+def test_every_photograph_decodes(folder, capfd):
+    paths = sorted((SHARED / "data" / folder).rglob("*.jpg"))
+    assert len(paths) >= 100
+    for path in paths:
+        image = decode_image(path.read_bytes())
+        assert image.dtype == np.uint8
+        assert image.ndim == 3
+        assert image.shape[2] == 3
+    assert capfd.readouterr().err == ""

@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stillbox.inputs.decode import ImageError, decode_image
-from stillbox.inputs.jpeg_header import read_jpeg_header
+from stillbox.inputs.decode import ImageError, decode_image, read_jpeg_header
 from tests.inputs.helpers import jpeg, picture, saved
 
 PICTURE = picture(40, 60)

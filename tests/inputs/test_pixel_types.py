@@ -6,8 +6,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.inputs.loader import TrainLoader
-from stillbox.inputs.reduced import reduction
-from stillbox.inputs.resize import place_image, resize_into
+from stillbox.inputs.resize import place_image, reduction, resize_into
 from tests.inputs.helpers import dataset, example, jpeg, picture
 
 JITTER = schema.ScaleJitterResizer(

@@ -1,4 +1,5 @@
 import json
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -6,25 +7,38 @@ import numpy as np
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.experiment.schema import (
-    ConditionalShapeResizer,
-    FixedShapeResizer,
-    IdentityResizer,
-    KeepAspectRatioResizer,
-    PadToMultipleResizer,
-    Resizer,
-)
+from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs import resize
 from stillbox.inputs.interpolation import METHODS as BY_NAME
-from stillbox.inputs.interpolation import crop_and_resize
+from stillbox.inputs.interpolation import Scratch, crop_and_resize
 from stillbox.inputs.resize import misfit, resize_image, resize_into, resized_size
 from tests.inputs.helpers import picture
+
+
+def test_a_name_keeps_its_memory_until_more_is_needed():
+    scratch = Scratch()
+    first = scratch("a", (4, 5), np.float32)
+    assert (first.shape, first.dtype) == ((4, 5), np.float32)
+    assert np.shares_memory(first, scratch("a", (3, 2), np.uint8))
+    assert not np.shares_memory(first, scratch("b", (4, 5), np.float32))
+    assert scratch("a", (400, 5), np.float32).shape == (400, 5)
+    assert scratch("a", (0, 5), np.float32).shape == (0, 5)
+
+
+def test_threads_do_not_share():
+    scratch, other = Scratch(), []
+    mine = scratch("a", (8,), np.uint8)
+    thread = threading.Thread(target=lambda: other.append(scratch("a", (8,), np.uint8)))
+    thread.start()
+    thread.join()
+    assert not np.shares_memory(mine, other[0])
+
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "goldens/inputs_resize.json").read_text())[
     "cases"
 ]
-FIXED, KEEP = FixedShapeResizer, KeepAspectRatioResizer
+FIXED, KEEP = schema.FixedShapeResizer, schema.KeepAspectRatioResizer
 CASES = {
     "fixed300": (480, 640, FIXED()),
     "fixed640_up": (480, 640, FIXED(height=640, width=640)),
@@ -173,7 +187,11 @@ def test_keep_aspect_ratio_sizes():
 def test_canvas_sizes():
     assert FIXED(height=3, width=4).input_size == (3, 4)
     assert KEEP(min_dimension=3, max_dimension=4).input_size == (4, 4)
-    for resizer in (IdentityResizer, ConditionalShapeResizer, PadToMultipleResizer):
+    for resizer in (
+        schema.IdentityResizer,
+        schema.ConditionalShapeResizer,
+        schema.PadToMultipleResizer,
+    ):
         assert resizer(canvas=(3, 4)).input_size == (3, 4)
 
 
@@ -191,7 +209,7 @@ def test_antialiased_shrinking_sees_every_pixel(dtype):
     # the triangle filter over 2 * 8 columns sees its share of 1/8 everywhere: 255 / 8 = 31.9.
     image = np.zeros((64, 64, 3), dtype)
     image[:, ::8] = 255
-    resizer = FixedShapeResizer(height=8, width=8, method="bilinear_antialias")
+    resizer = schema.FixedShapeResizer(height=8, width=8, method="bilinear_antialias")
     shrunk, size = resize_image(image, resizer)
     assert size == (8, 8)
     np.testing.assert_allclose(shrunk[:, 1:-1], 255 / 8, atol=0.5)
@@ -200,7 +218,7 @@ def test_antialiased_shrinking_sees_every_pixel(dtype):
 # ---- resizers with a configured canvas ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("resizer", [IdentityResizer, PadToMultipleResizer])
+@pytest.mark.parametrize("resizer", [schema.IdentityResizer, schema.PadToMultipleResizer])
 def test_an_image_keeps_its_size_and_is_padded_to_the_canvas(resizer):
     image = picture(4, 6)
     padded, size = resize_image(image, resizer(canvas=(8, 8), pad_value=(1.0, 2.0, 3.0)))
@@ -212,14 +230,14 @@ def test_an_image_keeps_its_size_and_is_padded_to_the_canvas(resizer):
 
 
 def test_the_size_of_a_conditional_resizer():
-    greater = ConditionalShapeResizer(threshold=300)
+    greater = schema.ConditionalShapeResizer(threshold=300)
     # 480 x 640: the long side becomes 300, the other 480 * 300 / 640 = 225.
     assert resized_size((480, 640), greater) == (225, 300)
     # 100 * 300 / 301 = 99.67 is cut, not rounded.
     assert resized_size((100, 301), greater) == (99, 300)
     assert resized_size((300, 200), greater) == (300, 200)
     assert resized_size((1, 1000), greater) == (1, 300)
-    smaller = ConditionalShapeResizer(condition="smaller", threshold=300)
+    smaller = schema.ConditionalShapeResizer(condition="smaller", threshold=300)
     # 200 x 401: the short side becomes 300, the other 401 * 1.5 = 601.5, cut.
     assert resized_size((200, 401), smaller) == (300, 601)
     assert resized_size((300, 900), smaller) == (300, 900)
@@ -229,13 +247,13 @@ def test_a_conditional_resizer_aligns_the_corners():
     # Columns 0 30 60 90 of four to three with the corners aligned: positions 0, 1.5, 3. Without,
     # they would be 0, 1.33, 2.67, thus 0, 40, 80.
     image = np.array([[[0] * 3, [30] * 3, [60] * 3, [90] * 3]] * 4, np.uint8)
-    shrunk, size = resize_image(image, ConditionalShapeResizer(threshold=3, canvas=(3, 5)))
+    shrunk, size = resize_image(image, schema.ConditionalShapeResizer(threshold=3, canvas=(3, 5)))
     assert size == (3, 3)
     assert shrunk[0, :, 0].tolist() == [0, 45, 90, 0, 0]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Half(Resizer):
+class Half(schema.Resizer):
     """A resizer that is not the package's own: half the size, on a canvas of 8 by 8."""
 
     input_size = (8, 8)
@@ -263,7 +281,7 @@ def test_a_resizer_that_changes_sizes_needs_a_method():
         resize_image(picture(12, 8), Half(method=None))
 
 
-@pytest.mark.parametrize("resizer", [IdentityResizer, PadToMultipleResizer])
+@pytest.mark.parametrize("resizer", [schema.IdentityResizer, schema.PadToMultipleResizer])
 def test_an_image_larger_than_the_canvas_is_refused_not_shrunk(resizer):
     assert misfit((8, 8), resizer(canvas=(8, 8))) is None
     assert misfit((9, 8), resizer(canvas=(8, 8))) == "9x8 (height x width), canvas 8x8"
@@ -273,7 +291,7 @@ def test_an_image_larger_than_the_canvas_is_refused_not_shrunk(resizer):
 
 
 def test_a_conditional_resizer_says_both_sizes():
-    resizer = ConditionalShapeResizer(condition="smaller", threshold=10, canvas=(12, 12))
+    resizer = schema.ConditionalShapeResizer(condition="smaller", threshold=10, canvas=(12, 12))
     assert misfit((5, 20), resizer) == "5x20, 10x40 after resizing (height x width), canvas 12x12"
     assert misfit((12, 12), resizer) is None
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stillbox.models.build import build_detector
-from stillbox.models.one_stage.postprocess import postprocess
+from stillbox.models.one_stage.detector import postprocess
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from tests import reference
 

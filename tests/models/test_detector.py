@@ -48,7 +48,7 @@ def test_without_regularizers_the_penalty_is_zero():
     plain = schema.ConvHyperparams(batch_norm=schema.BatchNorm(scale=True))
     model = _small(
         backbone=schema.MobileNetV1(depth_multiplier=0.25, conv=plain),
-        neck=schema.SsdLayers(depth_multiplier=0.25, conv=plain),
+        neck=schema.SsdExtraLayers(depth_multiplier=0.25, conv=plain),
         head=schema.ConvolutionalHead(conv=plain),
     )
     assert float(build_detector(model).regularization()) == 0
@@ -203,7 +203,7 @@ def test_predictions_follow_the_order_of_the_anchors():
         schema.DefaultBoxMap(size=9, next_size=20, step=4),
         schema.DefaultBoxMap(size=20, next_size=40, step=8),
     )
-    neck = schema.SsdLayers(taps=("conv_3_pointwise", "conv_5_pointwise"), extra_depths=())
+    neck = schema.SsdExtraLayers(taps=("conv_3_pointwise", "conv_5_pointwise"), extra_depths=())
     images = jnp.asarray(np.random.default_rng(0).uniform(0, 255, (2, 64, 64, 3)), jnp.float32)
 
     def predicted(order):

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from stillbox.checkpoints.names import reference_names
-from stillbox.models.abstract import abstract_detector
+from stillbox.models.build import abstract_detector
 from stillbox.models.layers import ConvLayer
 from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector

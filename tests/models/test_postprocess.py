@@ -1,13 +1,17 @@
-"""Scores from logits, boxes from encodings, the true image inside the padded one."""
+"""Scores from logits, boxes from encodings, the true image inside the padded one.
+
+A description of a box coder becomes functions with its values in them.
+"""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.models.one_stage.postprocess import class_scores, postprocess
+from stillbox.models.detector import Predictions
+from stillbox.models.one_stage.detector import class_scores, postprocess
 from stillbox.models.postprocessing import convert_logits, suppress
-from stillbox.models.predictions import Predictions
+from stillbox.models.targets import build_box_coder
 
 _LOGITS = np.log([[[1.0, 2.0, 5.0]]]).astype(np.float32)
 
@@ -185,3 +189,30 @@ def test_class_agnostic_nms_keeps_one_class_of_a_box():
             _model(nms={"class_agnostic": agnostic}),
         )
         assert detections.classes[0, : int(detections.count[0])].tolist() == classes
+
+
+# Centres .5 and .4, sizes .2 x .2 and .4 x .4: shifts .1 / .4 = .25, ln(.2 / .4) = -.693147.
+BOX, ANCHOR = [0.4, 0.4, 0.6, 0.6], [0.2, 0.2, 0.6, 0.6]
+HALVED = -0.693147
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        (
+            schema.FasterRcnnBoxCoder(y_scale=2.0, x_scale=3.0, height_scale=4.0, width_scale=5.0),
+            [0.5, 0.75, 4 * HALVED, 5 * HALVED],
+        ),
+        (
+            schema.SquareBoxCoder(y_scale=2.0, x_scale=3.0, length_scale=4.0),
+            [0.5, 0.75, 4 * HALVED],
+        ),
+        (schema.MeanStddevBoxCoder(stddev=0.1), [2, 2, 0, 0]),
+    ],
+)
+def test_a_coder_encodes_with_its_values_and_decodes_back(config, code):
+    coder = build_box_coder(config, (40, 80))
+    codes = coder.encode(BOX, ANCHOR)
+    assert codes.shape == (config.code_size,)
+    np.testing.assert_allclose(codes, code, atol=1e-5)
+    np.testing.assert_allclose(coder.decode(codes, ANCHOR), BOX, atol=1e-6)

@@ -8,9 +8,9 @@ import pytest
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models import one_stage  # noqa: F401 - registers the parts
-from stillbox.models.backbones.residual import BlockOptions, residual_group
+from stillbox.models.backbones.resnet import BlockOptions, residual_group
 from stillbox.models.build import build_detector  # noqa: F401 - registers the parts
-from stillbox.models.layers.initializers import ShapesOnly
+from stillbox.models.layers.hyperparams import ShapesOnly
 from stillbox.models.layers.quantization import training_step
 from stillbox.models.parts import BuildOptions, Outputs
 from stillbox.models.rematerialization import rematerialization
@@ -58,7 +58,7 @@ def random_backbone():
 def head():
     """Towers that several maps share, with statistics of their own."""
     config = schema.WeightSharedHead(conv=CONV, depth=4, layers_before=2)
-    outputs = Outputs(anchors=(2, 2), slots=3, codes=4)
+    outputs = Outputs(anchors=(2, 2), class_channels=3, codes=4)
     made = implementation_of(config)(config, (3, 3), outputs, options())
     return made, tuple(random(2, side, side, 3) for side in (4, 2))
 

@@ -6,7 +6,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.models.variables import bind_detector, split_detector
-from tests.shared import needs_shared
+from tests.small import needs_shared
 from tests.tpu_detection import (
     count_parameters,
     golden,

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.predicting.listing import check_output, list_inputs
+from stillbox.predicting.images import check_output, list_inputs
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from stillbox.profiling.costs import (
 )
 from stillbox.profiling.hlo import Message, read_program
 from tests.checking.ahead_of_time.programs import PROGRAM
-from tests.profiling.modules import module
+from tests.profiling.made import module
 
 _GPU_TEXT = """\
 HloModule jit_step, is_scheduled=true

@@ -4,7 +4,7 @@ import pytest
 
 from stillbox.profiling.hlo import Instruction
 from stillbox.profiling.kinds import Classifier, Kind, kind_of_kernel, place_of
-from tests.profiling.spaces import program
+from tests.profiling.made import program
 
 
 @pytest.mark.parametrize(

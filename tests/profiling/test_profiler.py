@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from stillbox.profiling.hlo import Instruction
+from stillbox.profiling.hlo import Instruction, choose_programs, read_programs, running_programs
 from stillbox.profiling.kinds import Kind
 from stillbox.profiling.profiler import StepProfiler, summarize_folder
-from stillbox.profiling.programs import choose_programs, read_programs, running_programs
 from stillbox.profiling.steps import ProfileSteps
-from tests.profiling.spaces import hlo
+from tests.profiling.made import hlo
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 
@@ -87,7 +86,7 @@ def test_the_page_is_beside_the_trace_and_its_headline_is_printed(traced):
 
 
 def test_a_program_that_the_trace_lacks_is_read_from_the_runtime(traced):
-    """The profiler has none that came from the cache, as in tests/cli/test_profile.py."""
+    """The profiler has none that came from the cache, as in tests/cli/test_running.py."""
     _, _, compiled = traced
     asked = list(running_programs({"jit_profiled_step"}))
     other = hlo([Instruction("add", "add")])  # of the same name

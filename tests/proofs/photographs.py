@@ -5,7 +5,7 @@ from pathlib import Path
 
 from stillbox.cli.main import main
 from stillbox.evaluation.history import HISTORY, read_history
-from tests.shared import SHARED
+from tests.small import SHARED
 
 TINY_COCO = SHARED / "data/tiny_coco"
 # All four images of the excerpt that have crowds, and the first twelve of the file with at most ten

@@ -22,7 +22,7 @@ from stillbox.models.two_stage.proposals import proposal_loss
 from stillbox.models.variables import bind_detector, split_detector
 from tests import faster_rcnn as golden
 from tests.reference import variables
-from tests.shared import needs_shared
+from tests.small import needs_shared
 
 # Networks of full size on images of full size: several minutes.
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]

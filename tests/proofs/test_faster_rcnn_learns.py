@@ -5,8 +5,8 @@ import pytest
 from stillbox.cli.main import main
 from stillbox.evaluation.history import HISTORY, read_history
 from tests.proofs.photographs import train_and_score, write_blood_cells, write_photographs
-from tests.proofs.test_raccoon import training_annotations
-from tests.shared import SHARED, needs_shared
+from tests.proofs.test_user_configs import training_annotations
+from tests.small import SHARED, needs_shared
 
 # Ten to twenty minutes each on two cores.
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]

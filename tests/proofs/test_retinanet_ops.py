@@ -21,13 +21,12 @@ from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.inputs.resize import Placement, place_boxes, resize_image
 from stillbox.models.anchors import build_anchors
-from stillbox.models.box_coders import build_box_coder
-from stillbox.models.one_stage.loss import detection_loss
-from stillbox.models.one_stage.postprocess import postprocess
-from stillbox.models.one_stage.targets import batch_targets
-from stillbox.models.predictions import Predictions
-from stillbox.training.schedules import build_schedule
-from tests.shared import SHARED, needs_shared
+from stillbox.models.detector import Predictions
+from stillbox.models.one_stage.detector import postprocess
+from stillbox.models.one_stage.loss import batch_targets, detection_loss
+from stillbox.models.targets import build_box_coder
+from stillbox.training.optimizer import build_schedule
+from tests.small import SHARED, needs_shared
 
 pytestmark = [needs_shared, pytest.mark.proof]
 

@@ -13,13 +13,12 @@ import pytest
 
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.models.build import build_detector
-from stillbox.models.one_stage.loss import detection_loss
-from stillbox.models.one_stage.postprocess import postprocess
-from stillbox.models.one_stage.targets import batch_targets
+from stillbox.models.one_stage.detector import postprocess
+from stillbox.models.one_stage.loss import batch_targets, detection_loss
 from stillbox.models.variables import bind_detector, split_detector
 from tests import ssd_zoo as zoo
 from tests.reference import variables
-from tests.shared import needs_shared
+from tests.small import needs_shared
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 

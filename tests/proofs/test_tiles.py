@@ -12,8 +12,8 @@ from stillbox.experiment import schema
 from stillbox.inputs.decode import decode_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.tiling import Tiling
-from tests.proofs.test_weights_ssd import WEIGHTS, _model
-from tests.shared import SHARED, needs_shared
+from tests.proofs.test_weights import WEIGHTS, _model
+from tests.small import SHARED, needs_shared
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 

@@ -1,6 +1,11 @@
+"""A folder appears whole or not at all, has one writer, and leaves nothing after a kill."""
+
 import errno
 import os
 import resource
+import signal
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.records.files import not_written, write_whole
+from stillbox.records.files import new_folder, not_written, partial_folder, write_whole
 from stillbox.records.tfrecord import sharded_writer, tfrecord_writer
 
 
@@ -93,3 +98,182 @@ def test_an_error_of_another_file_is_not_blamed_on_the_records(tmp_path):
         Path(tmp_path / "absent.jpg").read_bytes()
     assert failed.value.errno == errno.ENOENT
     assert failed.value.filename == str(tmp_path / "absent.jpg")
+
+
+WRITE = """
+import signal, sys
+from pathlib import Path
+from stillbox.records.files import new_folder
+target, moment = Path(sys.argv[1]), sys.argv[2]
+if moment == "between":
+    rename = Path.rename
+    def halfway(self, other):
+        if self.name.endswith("-partial"):
+            print("there", flush=True); signal.pause()
+        return rename(self, other)
+    Path.rename = halfway
+with new_folder(target) as folder:
+    (folder / "half").write_text("half")
+    if moment == "inside":
+        print("there", flush=True); signal.pause()
+"""
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """Starts a process that writes `out` up to a moment; it is killed at the end."""
+    started = []
+
+    def start(moment):
+        command = [sys.executable, "-c", WRITE, str(tmp_path / "out"), moment]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout.readline() == b"there\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def write(target, content="new"):
+    with new_folder(target) as folder:
+        (folder / content).write_text(content)
+
+
+def test_a_folder_replaces_an_older_one(tmp_path):
+    for content in ("old", "new"):
+        write(tmp_path / "deep" / "out", content)
+    assert names(tmp_path / "deep") == ["out"]
+    assert names(tmp_path / "deep" / "out") == ["new"]
+
+
+def test_after_an_error_the_old_folder_stays(tmp_path):
+    write(tmp_path / "out", "old")
+    with pytest.raises(RuntimeError), new_folder(tmp_path / "out") as folder:
+        (folder / "new").touch()
+        raise RuntimeError
+    assert names(tmp_path) == ["out"]
+    assert names(tmp_path / "out") == ["old"]
+
+
+def test_a_refusal_under_the_lock_leaves_nothing(tmp_path):
+    def refuse():
+        raise UserError("there is an export already")
+
+    with pytest.raises(UserError, match="already"), new_folder(tmp_path / "out", refuse):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_there_is_one_writer_and_a_killed_one_leaves_nothing(tmp_path, writer):
+    process = writer("inside")
+    with pytest.raises(UserError) as caught:
+        write(tmp_path / "out")
+    assert str(caught.value).startswith(f"{tmp_path}/out: another process is writing it")
+    # The leftover of another target is that of a live process.
+    write(tmp_path / "other")
+    assert names(tmp_path) == [".out.stillbox-partial", "other"]
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert names(tmp_path / ".out.stillbox-partial") == ["half"]
+    write(tmp_path / "out")
+    assert names(tmp_path) == ["other", "out"]
+    assert names(tmp_path / "out") == ["new"]
+
+
+def test_another_target_clears_the_leftover_of_a_killed_writer(tmp_path, writer):
+    process = writer("inside")
+    process.kill()
+    process.wait()
+    write(tmp_path / "other")
+    assert names(tmp_path) == ["other"]
+
+
+def test_a_writer_that_is_killed_between_two_renames_loses_nothing(tmp_path, writer):
+    write(tmp_path / "out", "old")
+    process = writer("between")
+    assert names(tmp_path) == [".out.stillbox-old", ".out.stillbox-partial"]
+    write(tmp_path / "other")  # touches neither while the process lives
+    assert names(tmp_path) == [".out.stillbox-old", ".out.stillbox-partial", "other"]
+    process.kill()
+    process.wait()
+    write(tmp_path / "other")
+    assert names(tmp_path) == ["other", "out"]
+    assert names(tmp_path / "out") == ["old"]
+
+
+def test_a_link_is_not_written_through(tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "diary").touch()
+    (tmp_path / ".out.stillbox-partial").symlink_to(precious)
+    with pytest.raises(OSError, match=r"out\.stillbox-partial"):
+        write(tmp_path / "out")
+    write(tmp_path / "other")
+    assert names(precious) == ["diary"]
+
+
+def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for target in (".", "..", str(tmp_path)):
+        with pytest.raises(UserError, match="current folder or one above it"):
+            write(Path(target))
+    write(Path("out"))
+    assert names(tmp_path / "here") == ["out"]
+
+
+class OfTensorFlowError(Exception):
+    """An error of a writer that has no number."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.ENOSPC, "No space left on device", "/tmp/some/file"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        OfTensorFlowError("variables/variables.data-00000-of-00001; No space left on device"),
+    ],
+)
+def test_a_full_disk_names_the_folder(tmp_path, error):
+    with pytest.raises(UserError) as caught, new_folder(tmp_path / "out") as folder:
+        (folder / "model").write_bytes(bytes(5000))
+        raise error
+    assert caught.value.where == str(tmp_path / "out")
+    assert "cannot be written: " in caught.value.what
+    assert "; 5 KiB were written; " in caught.value.what
+    assert names(tmp_path) == []
+
+
+def test_messages_name_the_target_and_not_the_hidden_folder(tmp_path):
+    with pytest.raises(UserError) as caught, new_folder(tmp_path / "out") as folder:
+        raise UserError(f"{folder} is full", where=f"{folder}/train", fix="make room")
+    assert str(caught.value) == f"{tmp_path}/out/train: {tmp_path}/out is full\n  fix: make room"
+
+
+def test_an_error_of_another_file_is_not_blamed_on_the_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"absent\.jpg"), new_folder(tmp_path / "out"):
+        (tmp_path / "absent.jpg").read_bytes()
+
+
+def test_a_file_system_without_locks_is_used_without_a_lock(tmp_path, monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("stillbox.records.files.fcntl.flock", refuse)
+    with partial_folder(tmp_path / "out") as folder:
+        (folder / "half").touch()
+        write(tmp_path / "other")
+        # Nothing tells a leftover from the folder of a live process: neither is touched.
+        with pytest.raises(UserError, match="stillbox-partial: this disk has no locks"):
+            write(tmp_path / "out")
+        assert names(folder) == ["half"]
+    assert names(tmp_path) == ["other"]

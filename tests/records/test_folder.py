@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stillbox.checking.choosing.records import records_of
+from stillbox.checking.planning_records import records_of
 from stillbox.errors import UserError
-from stillbox.records.conversion_job import ConversionOptions
+from stillbox.records.conversion import ConversionOptions
 from stillbox.records.folder import convert_folder
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource

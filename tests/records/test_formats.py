@@ -10,9 +10,9 @@ import pytest
 from PIL import features
 
 from stillbox.errors import UserError
-from stillbox.predicting.listing import list_inputs
+from stillbox.predicting.images import list_inputs
+from stillbox.records.annotations import read_json
 from stillbox.records.folder import convert_folder
-from stillbox.records.guarded import read_json
 from tests.records.builders import write_records
 from tests.records.test_folder import SIZE, examples, picture, voc_folder, voc_xml
 

@@ -1,5 +1,10 @@
+"""Image files that are built to take long."""
+
 import io
+import struct
 import sys
+import time
+import zlib
 from types import SimpleNamespace
 
 import cv2
@@ -7,11 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from stillbox.errors import UserError
 from stillbox.inputs.decode import ImageError, decode_image
+from stillbox.predicting.images import read_image
 from stillbox.records import image_files
-from stillbox.records.image_files import inspect_image, prepare_image
+from stillbox.records.image_files import costly, inspect_image, prepare_image
 from stillbox.records.problems import BadRecordError
 from tests.records.builders import image_bytes
+from tests.small import SHARED, needs_shared
 
 
 def pixels(data):
@@ -156,3 +164,171 @@ def test_inspecting_the_header_does_not_decode():
 def test_a_small_file_of_a_huge_image_is_refused_by_its_header():
     with pytest.raises(BadRecordError, match="17 bytes claim to have 8000 x 8000"):
         prepare_image(b"P6 8000 8000 255\n", (0, 0))
+
+
+END = b"\xff\xd9"
+IMAGE_END = struct.pack(">I4sI", 0, b"IEND", zlib.crc32(b"IEND"))
+
+
+def segment(marker, content):
+    return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
+
+
+def scan(parts=(1,), first=1, last=63, bits=0):
+    chosen = b"".join(bytes([part, 0]) for part in parts)
+    return segment(0xDA, bytes([len(parts)]) + chosen + bytes([first, last, bits]))
+
+
+def progressive(height, width, scans, between=b"", each=b""):
+    """A gray file whose scans each say of all blocks that they stay as they are."""
+    blocks = -(-height // 8) * -(-width // 8)
+    # One code a table: DC 0; a run of 2^14 + 14 bits of blocks.
+    tables = segment(0xC4, b"\x00\x01" + b"\0" * 15 + b"\x00")
+    tables += segment(0xC4, b"\x10\x01" + b"\0" * 15 + b"\xe0")
+    frame = struct.pack(">BHHB", 8, height, width, 1) + b"\x01\x11\x00"
+    head = b"\xff\xd8" + segment(0xDB, b"\0" + b"\x01" * 64) + segment(0xC2, frame) + tables
+    start = scan(first=0, last=0) + b"\0" * (blocks // 8 + 1)
+    run = each + scan() + b"\x7f\xfe" * (blocks // 32767 + 1)
+    return head + between + start + run * scans + END
+
+
+def photograph(height=64, width=64, kind="JPEG", **options):
+    pixels = np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
+
+
+def chunk(kind, content=b""):
+    crc = zlib.crc32(kind + content)
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", crc)
+
+
+def with_chunks(chunks, *, behind=False):
+    data = photograph(kind="PNG")
+    at = data.index(IMAGE_END) if behind else 33
+    return data[:at] + chunks + data[at:]
+
+
+THUMBNAIL = photograph(quality=50)
+COSTLY = {
+    "scans": progressive(1024, 1024, 1000),
+    "scans behind a thumbnail": progressive(1024, 1024, 500, segment(0xE1, THUMBNAIL)),
+    "scans behind restarts and rubbish": progressive(
+        1024, 1024, 500, each=b"\xff\xd3\xff\x00\x12\xff\x01\xff\xff"
+    ),
+    "scans of a large image": progressive(5656, 5656, 20),
+    "empty scans": progressive(1024, 1024, 0)[:-2] + scan() * 500 + END,
+    "sequential scans": photograph(1024, 1024, quality=1)[:-2] + scan(last=63, first=0) * 500 + END,
+    "texts": with_chunks(chunk(b"tEXt", b"a\0b") * 2000),
+    "texts behind": with_chunks(chunk(b"tEXt", b"a\0b") * 2000, behind=True),
+    "bitmap of runs": b"BM" + b"\0" * 28 + b"\x01\0\0\0" + b"\0" * 2**22,
+    "unknown chunks": with_chunks(chunk(b"abCd") * 2000),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_every_decoder_refuses_it_at_once(name, tmp_path):
+    data = COSTLY[name]
+    began = time.process_time()
+    with pytest.raises(ImageError, match=r"scans or more|chunks beside|by runs"):
+        decode_image(data)
+    for read in (inspect_image, lambda data: prepare_image(data, (0, 0))):
+        with pytest.raises(BadRecordError, match="unreadable image"):
+            read(data)
+    with pytest.raises(BadRecordError):
+        inspect_image(data, whole=False)
+    (tmp_path / "a.jpg").write_bytes(data)
+    with pytest.raises(UserError, match="cannot be decoded"):
+        read_image(tmp_path / "a.jpg")
+    assert time.process_time() - began < 0.2
+
+
+USUAL = {
+    "progressive": photograph(512, 512, quality=95, progressive=True),
+    "progressive, a blank page": progressive(3000, 3000, 40),
+    "small, with many scans": progressive(16, 16, 90),
+    "with a thumbnail": b"\xff\xd8" + segment(0xE1, COSTLY["scans"][:60000]) + THUMBNAIL[2:],
+    "restarts": photograph(256, 256, restart_marker_blocks=1),
+    "rubbish behind the end": THUMBNAIL + COSTLY["scans"],
+    "png of many pieces": with_chunks(chunk(b"tEXt", b"a\0b") * 30),
+}
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_what_encoders_write_is_decoded(name):
+    assert costly(USUAL[name]) == ""
+    assert decode_image(USUAL[name]).shape[2] == 3
+
+
+def test_a_gif_without_an_end_is_read_in_the_time_of_its_bytes():
+    frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 5600, 5600, 0) + b"\x02" + b"\x01\x4c" * 100_000
+    screen = struct.pack("<HHBBB", 5600, 5600, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
+    began = time.process_time()
+    with pytest.raises(ImageError, match="truncated"):
+        decode_image(b"GIF89a" + screen + frame + b"\0;")
+    assert time.process_time() - began < 0.5
+
+
+def test_a_gif_with_transparency_is_decoded_as_it_is_converted():
+    data = photograph(kind="GIF", transparency=3)
+    assert np.array_equal(decode_image(data), decode_image(prepare_image(data, (0, 0)).encoded))
+
+
+@pytest.mark.parametrize("kind", [b"zTXt", b"iTXt", b"iCCP"])
+def test_texts_of_a_png_file_are_not_unpacked(kind):
+    text = {b"zTXt": b"a\0\0", b"iTXt": b"a\0\1\0\0\0", b"iCCP": b"a\0\0"}[kind]
+    data = with_chunks(chunk(kind, text + zlib.compress(bytes(2**20), 9)) * 400)
+    began = time.process_time()
+    assert np.array_equal(decode_image(data), decode_image(photograph(kind="PNG")))
+    assert time.process_time() - began < 0.2
+
+
+def test_data_behind_the_rows_of_a_png_file_are_not_unpacked():
+    row = b"\0" + b"\x07" * 64 * 3
+    packer = zlib.compressobj()
+    packed = packer.compress(row * 64) + packer.flush(zlib.Z_FULL_FLUSH)
+    # Blocks behind a full flush can be repeated.
+    packed += (packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)) * 500
+    data = photograph(kind="PNG")[:33] + chunk(b"IDAT", packed) + IMAGE_END
+    began = time.process_time()
+    assert (decode_image(data) == 7).all()
+    assert time.process_time() - began < 0.2
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "I;16"])
+def test_large_png_files_have_the_pixels_that_opencv_finds(mode, monkeypatch):
+    numbers = np.random.default_rng(0).integers(0, 256, (64, 64, 4), np.uint8)
+    image = Image.fromarray(numbers, "RGBA")
+    image = (
+        Image.fromarray(numbers[..., :2].copy().view(np.uint16)[..., 0])
+        if mode == "I;16"
+        else image.convert(mode)
+    )
+    file = io.BytesIO()
+    image.save(file, "PNG", **({"transparency": 3} if mode == "P" else {}))
+    by_opencv = decode_image(file.getvalue())
+    monkeypatch.setattr("stillbox.inputs.decode._MANY_BYTES", 0)
+    assert np.array_equal(decode_image(file.getvalue()), by_opencv)
+
+
+def test_a_large_png_file_of_16_bits_a_channel_too(monkeypatch):
+    numbers = np.random.default_rng(0).integers(0, 2**16, (64, 64, 3), np.uint16)
+    data = cv2.imencode(".png", numbers)[1].tobytes()
+    by_opencv = decode_image(data)
+    monkeypatch.setattr("stillbox.inputs.decode._MANY_BYTES", 0)
+    assert np.array_equal(decode_image(data), by_opencv)
+
+
+@pytest.mark.parametrize("cut", range(0, 60, 7))
+def test_a_file_that_is_cut_off_anywhere_is_no_error(cut):
+    for data in (progressive(16, 16, 3), with_chunks(chunk(b"tEXt", b"a"))):
+        costly(data[:cut])
+
+
+@pytest.mark.proof
+@needs_shared
+def test_real_photographs_are_all_read():
+    files = list((SHARED / "data").rglob("*.jp*g"))
+    assert len(files) > 600
+    assert [file for file in files if costly(file.read_bytes())] == []

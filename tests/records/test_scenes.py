@@ -8,8 +8,7 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.records import scenes_shapes
 from stillbox.records.label_map import LabelMap
-from stillbox.records.scenes import write_scenes
-from stillbox.records.scenes_drawing import MIN_VISIBLE, draw_scene
+from stillbox.records.scenes import MIN_VISIBLE, draw_scene, write_scenes
 from stillbox.records.scenes_shapes import SHAPES, Placement
 from stillbox.records.source import ExampleSource
 

@@ -7,18 +7,18 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from stillbox.records.coco import read_coco
 from stillbox.records.conversion import ConversionOptions, convert
 from stillbox.records.export import export_records
 from stillbox.records.folder import convert_folder
-from stillbox.records.index import RecordFile
+from stillbox.records.formats.coco import read_coco
+from stillbox.records.formats.voc import read_image_set, read_voc
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
+from stillbox.records.record_file import RecordFile
 from stillbox.records.source import ExampleSource
-from stillbox.records.voc import read_image_set, read_voc
 from stillbox.records.wire import parse_features, serialize_features
 from tests.records.builders import read_records
-from tests.shared import SHARED, needs_shared
+from tests.small import SHARED, needs_shared
 
 pytestmark = needs_shared
 DATA = SHARED / "data"

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from stillbox.errors import UserError
+from stillbox.records.formats.voc import read_image_set, read_voc
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
-from stillbox.records.voc import read_image_set, read_voc
 
 BOX = "<bndbox><xmin>6</xmin><ymin>4</ymin><xmax>36</xmax><ymax>24</ymax></bndbox>"
 DOG = f"<object><name>dog</name>{BOX}</object>"

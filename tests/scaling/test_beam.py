@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.records.coco import read_coco
 from stillbox.records.conversion import ConversionOptions, convert
+from stillbox.records.formats.coco import read_coco
 from stillbox.records.problems import ConversionLog
 from stillbox.scaling import beam as under_test
 from stillbox.scaling.beam import convert_with_beam

@@ -10,8 +10,7 @@ parquet = pytest.importorskip("pyarrow.parquet")
 
 from stillbox.predicting.selection import Selection  # noqa: E402
 from stillbox.scaling.image_files import list_images  # noqa: E402
-from stillbox.scaling.parts import write_part  # noqa: E402
-from stillbox.scaling.table import DetectionTable  # noqa: E402
+from stillbox.scaling.table import DetectionTable, write_part  # noqa: E402
 from tests.scaling.tables import agrees, middle_score, rows  # noqa: E402
 
 EVERY = Selection(min_score=0)

@@ -1,22 +1,38 @@
-"""Health, metrics, the API key, errors, shutdown."""
+"""Health, metrics, the API key, errors, shutdown.
 
+The OpenAPI document agrees with the routes.
+
+docs/serving.md: its commands are parsed, its requests sent, its tables checked.
+"""
+
+import json
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from importlib.util import find_spec
+from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from stillbox.cli.main import build_parser
+from stillbox.cli.serve import _settings
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving.app import build_app
 from stillbox.serving.security import PUBLIC_PATHS
 from stillbox.serving.settings import ServeSettings
 from tests.serving.conftest import LOOPBACK, b64, encoded, running
+from tests.serving.fuzzing import fuzz
 
 RED = encoded(204)
 
@@ -221,3 +237,167 @@ def test_sigterm_finishes_requests_in_flight():
             thread.join(30)
         assert [answer.status_code for answer in answers] == [200, 200, 200]
         assert process.wait(30) == -signal.SIGTERM
+
+
+# Schemas cannot say what an image is, so that a request which fits may hold none.
+NOT_ASKED = "positive_data_acceptance"
+
+
+def test_every_route_is_described(client):
+    one = client()
+    described = {
+        (path, method.upper())
+        for path, methods in one.get("/openapi.json").json()["paths"].items()
+        for method in methods
+    }
+    real = {
+        (route.path.replace("{action}", "predict"), method)
+        for route in one.app.routes
+        for method in route.methods - {"HEAD"}
+        if route.path != "/" and not route.path.startswith("/page/")
+    }
+    assert described == real
+
+
+def test_every_route_says_that_it_needs_the_key(client):
+    paths = client(api_key="secret").get("/openapi.json").json()["paths"]
+    open_paths = {
+        path
+        for path, methods in paths.items()
+        if not any("security" in m for m in methods.values())
+    }
+    assert open_paths == {
+        "/healthz",
+        "/readyz",
+        "/openapi.json",
+        "/v2/health/live",
+        "/v2/health/ready",
+    }
+
+
+@pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed")
+def test_schemathesis_finds_no_fault(backend, tmp_path):
+    app = build_app(Predictor(backend), ServeSettings(name="owls", batch_sizes=(1, 2)))
+    with running(app) as (_, address):
+        words = ["run", f"{address}/openapi.json", "--max-examples", "5", "--seed", "1"]
+        words += ["--checks", "all", "--exclude-checks", NOT_ASKED, "--no-color"]
+        words += ["--phases", "examples,coverage,fuzzing", "--generation-database", "none"]
+        found = subprocess.run(
+            [sys.executable, "-m", "schemathesis.cli", *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=tmp_path,
+        )
+    assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-2000:]
+
+
+def test_broken_images_cause_no_server_error(backend):
+    app = build_app(Predictor(backend), ServeSettings(name="owls", batch_sizes=(1, 2)))
+    with running(app) as (_, address):
+        statuses = fuzz(address, "owls", seconds=2)
+    assert statuses[200] > 5
+    assert statuses[400] > 20
+
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+ADDRESS = "http://127.0.0.1:8501"
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def commands():
+    """Returns every command of a shell block, as it stands there."""
+    return [
+        line
+        for block in blocks("sh")
+        for line in re.sub(r"\\\n", " ", re.sub(r"\[1\],\n", "[1], ", block)).splitlines()
+        if line
+    ]
+
+
+CALLS = [line for line in commands() if "curl" in line]
+
+
+@pytest.fixture(scope="module")
+def served(small_backend, tmp_path_factory):
+    """Address of a server for the tiny model, and a folder with photographs."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "photos").mkdir()
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (60, 80, 3), dtype=np.uint8))
+    image.save(folder / "photos" / "owl_1.jpg")
+    settings = ServeSettings(name="owls", batch_sizes=(1,), min_score=0.0)
+    with running(build_app(Predictor(small_backend), settings)) as (_, address):
+        yield address, folder
+
+
+def test_every_command_is_run_or_parsed():
+    assert len(CALLS) == 14
+    others = [line for line in commands() if line not in CALLS]
+    assert others[0] == "pip install -e '.[serve]'"
+    for line in others[1:]:
+        words = [word for word in shlex.split(line) if not word.startswith("STILLBOX_API_KEY=")]
+        assert words[0] == "stillbox"
+        _settings(build_parser().parse_args(words[1:]))
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+@pytest.mark.parametrize("line", CALLS)
+def test_requests_are_answered(served, line):
+    address, folder = served
+    line = line.replace(ADDRESS, address).replace("curl", "curl --silent --fail-with-body", 1)
+    done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, timeout=60)
+    assert done.returncode == 0, done
+    if "--output" in line:
+        with Image.open(folder / "owl_1.png") as picture:
+            assert picture.size == (480, 360)  # small ones are enlarged
+    elif "metrics" not in line:
+        assert isinstance(json.loads(done.stdout), dict)
+
+
+def test_the_client_in_python(served, monkeypatch, capsys):
+    address, folder = served
+    monkeypatch.chdir(folder)
+    (program,) = blocks("python")
+    exec(program.replace(ADDRESS, address), {})
+    assert float(capsys.readouterr().out.split()[0]) > 0
+
+
+def test_the_shown_response_has_the_form_of_a_real_one(served):
+    address, folder = served
+    content = (folder / "photos" / "owl_1.jpg").read_bytes()
+    real = httpx.post(f"{address}/detect", content=content).json()
+    (shown,) = map(json.loads, blocks("json"))
+    assert shown.keys() == real.keys()
+    assert shown["detections"][0].keys() == real["detections"][0].keys()
+    assert shown["detections"][0]["box"].keys() == real["detections"][0]["box"].keys()
+
+
+def rows(heading):
+    """Returns the rows of the table with this heading, cell by cell."""
+    table = PAGE[PAGE.index(f"| {heading} |") :].split("\n\n")[0]
+    cells = (line.split("|")[1:-1] for line in table.split("\n")[2:])
+    return [[cell.strip().strip("`") for cell in row] for row in cells]
+
+
+def test_the_defaults_are_those_of_the_program():
+    for option, shown, _ in rows("option"):
+        default = getattr(ServeSettings(), option.removeprefix("--").replace("-", "_"))
+        if option == "--batch-sizes":
+            assert default is None
+            assert shown == "1,2,4,8"
+        else:
+            assert float(shown) == default, option
+
+
+def test_every_metric_is_in_the_table(served):
+    text = httpx.get(f"{served[0]}/metrics").text
+    real = {
+        family.name + "_total" * (family.type == "counter")
+        for family in text_string_to_metric_families(text)
+        if family.name.startswith("stillbox_") and not family.name.endswith("_created")
+    }
+    assert {name for name, _ in rows("metric")} == real

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from starlette.exceptions import HTTPException
 
-from stillbox.serving import json_pixels
-from stillbox.serving.json_pixels import MOST_OTHER, MOST_STRINGS, PixelText, parse_json
-from stillbox.serving.responses import shown
+from stillbox.serving import decoding
+from stillbox.serving.bodies import shown
+from stillbox.serving.decoding import MOST_OTHER, MOST_STRINGS, PixelText, parse_json
 
 RNG = np.random.default_rng(0)
 
@@ -149,7 +149,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_body_takes_little_memory_whatever_it_holds(kind, monkeypatch):
-    monkeypatch.setattr(json_pixels, "MOST_OTHER", 2**15)
+    monkeypatch.setattr(decoding, "MOST_OTHER", 2**15)
     body = HOSTILE[kind]
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Limits of requests and images, and what refused requests release."""
+"""Limits of requests and decoding, and what refused requests release."""
 
 import io
 import struct
@@ -15,8 +15,8 @@ from PIL import Image
 from stillbox.errors import UserError
 from stillbox.inputs.decode import decode_image
 from stillbox.predicting.predictor import Predictor
+from stillbox.serving import decoding
 from stillbox.serving import engine as engine_module
-from stillbox.serving import images
 from stillbox.serving.app import build_app
 from stillbox.serving.settings import ServeSettings
 from tests.serving.conftest import b64, encoded, running
@@ -38,7 +38,7 @@ def bomb(width, height):
 
 @pytest.mark.parametrize("size", [(101, 100), (20_000, 20_000), (2**31 - 1, 2**31 - 1)])
 def test_images_too_large_by_their_header_are_not_decoded(client, monkeypatch, size):
-    monkeypatch.setattr(images, "decode_image", lambda *_, **__: pytest.fail("decoded"))
+    monkeypatch.setattr(decoding, "decode_image", lambda *_, **__: pytest.fail("decoded"))
     answer = client(max_pixels=10_000).post("/detect", content=bomb(*size))
     assert answer.status_code == 413
     assert "pixels" in answer.json()["error"]
@@ -59,7 +59,7 @@ def test_other_formats_are_refused(client, kind):
     assert "no image (JPEG, PNG, WEBP, GIF, BMP)" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("kind", images.FORMATS)
+@pytest.mark.parametrize("kind", decoding.FORMATS)
 def test_supported_formats_are_decoded(client, kind):
     answer = client().post("/detect", content=encoded(204, (33, 21), kind))
     assert answer.status_code == 200
@@ -194,7 +194,7 @@ def decoder(monkeypatch):
 
     made = Decoder()
     made.open = threading.Event()
-    monkeypatch.setattr(images, "decode_image", made.decode)
+    monkeypatch.setattr(decoding, "decode_image", made.decode)
     monkeypatch.setattr(engine_module, "own_processors", lambda: 4)
     yield made
     made.open.set()

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stillbox.evaluation.palette import PALETTE, css
+from stillbox.evaluation.drawing import PALETTE, css
 from stillbox.predicting.predictor import Predictor
-from stillbox.serving.app import build_app
-from stillbox.serving.pages import _FOLDER
+from stillbox.serving.app import _FOLDER, build_app
 from stillbox.serving.settings import ServeSettings
 from tests.serving.browser import KEYS, chromium, needs_chromium
 from tests.serving.conftest import FakeBackend, b64, encoded, running

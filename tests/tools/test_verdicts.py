@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stillbox.checking.ahead_of_time.memory import Memory
-from stillbox.checking.ahead_of_time.steps import StepCheck
+from stillbox.checking.ahead_of_time.compiling import Memory, StepCheck
 from stillbox.profiling.costs import Roofline
 from tools import verdicts
 

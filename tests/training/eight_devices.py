@@ -19,19 +19,18 @@ from stillbox.boxes.structures import Batch
 from stillbox.devices.mesh import batch_shardings, build_mesh, replicated
 from stillbox.evaluation.program import score_program
 from stillbox.experiment import schema
-from stillbox.experiment.overrides import apply_overrides
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
+from stillbox.experiment.updating import apply_overrides
 from stillbox.models.build import build_detector
-from stillbox.models.layers.lowering.choice import Tiles
-from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
-from stillbox.models.layers.lowering.normalization import normalize_batch, normalize_groups
+from stillbox.models.layers.lowering.convolution import conv2d, conv_unstrided, depthwise_conv2d
 from stillbox.models.layers.lowering.pooling import max_pool
-from stillbox.models.layers.lowering.unstrided import conv_unstrided
+from stillbox.models.layers.lowering.winograd import Tiles
+from stillbox.models.layers.norm import normalize_batch, normalize_groups
 from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.training.program import train_program
-from stillbox.training.state import TrainState, create_state
+from stillbox.training.step import TrainState, create_state
 from tests.models.two_stage.small import small_words
 from tests.small import SMALL
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from stillbox.devices.gpus import figures_of
+from stillbox.devices.chips import figures_of
 from stillbox.training import forecast as module
 from stillbox.training.forecast import Forecast, forecast
 

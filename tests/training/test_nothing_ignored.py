@@ -20,18 +20,17 @@ from stillbox.devices.mesh import DATA_AXIS, SPACE_AXIS
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment import schema
-from stillbox.experiment.overrides import apply_overrides
-from stillbox.experiment.replicas import replicas_as_groups
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check, check_trainable
+from stillbox.experiment.run_length import replicas_as_groups
+from stillbox.experiment.updating import apply_overrides
 from stillbox.experiment.values import choices, field_types
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
 from stillbox.models.build import build_detector
-from stillbox.models.detector import detect_function
-from stillbox.models.layers.lowering.calls import plain_lowering
+from stillbox.models.detector import Predictions, detect_function
+from stillbox.models.layers.lowering.primitives import portable_ops
 from stillbox.models.one_stage.loss import detection_loss
-from stillbox.models.predictions import Predictions
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
@@ -53,7 +52,7 @@ ELSEWHERE = {
     "data.bad_boxes": "shows on damaged boxes: tests/records/test_source.py",
     "data.evaluation.shuffle": "evaluation goes through all records once, in order",
     "data.evaluation.num_epochs": "likewise; the rules allow 0 and 1",
-    "data.evaluation.annotations": "what is scored against: tests/evaluation/test_annotations.py",
+    "data.evaluation.annotations": "what is scored against: tests/evaluation/test_ground_truth.py",
     "train.steps": "the loop: tests/training/test_loop.py",
     "train.log_every": "the loop: test_the_loop_follows_its_counters below",
     "train.loggers": "the loggers: tests/training/test_tracking.py",
@@ -105,7 +104,7 @@ BASE = (
 UNUSED = {
     (None, "model.backbone.last_depths"): "of layers that are not built; a variant builds them",
     ("model.backbone ", "model.backbone.output_stride"): "of blocks that are not built here: "
-    "tests/models/backbones/test_resnet_v1.py",
+    "tests/models/backbones/test_resnet.py",
     ("model.backbone ", "model.backbone.conv.regularize_depthwise"): "ResNet has no such kernel",
     ("model.backbone  ", "model.backbone.conv.regularize_depthwise"): "neither has this one",
     ("model.backbone   ", "model.backbone.conv.regularize_depthwise"): "nor has SpineNet",
@@ -338,7 +337,7 @@ def test_entries_and_lines_have_counters_of_their_own(experiment, tmp_path, capf
 @pytest.fixture(scope="module")
 def plain_programs():
     """One form of every operation: whether a field shows does not depend on the platform."""
-    with plain_lowering():
+    with portable_ops():
         yield
 
 
@@ -625,7 +624,7 @@ def test_every_section_of_the_schema_has_been_looked_at(folder):
     sections -= {schema.MobileNetV3Large, schema.MobileNetEdgeTpu}
     sections -= {*schema.MobileDet.__subclasses__(), schema.InceptionV3}
     # Those of two-stage detectors: test_nothing_ignored_two_stages.py.
-    sections -= {schema.FasterRcnn, schema.ProposalStage, schema.BoxStage, schema.InceptionV2}
+    sections -= {schema.FasterRcnn, schema.RPN, schema.RoIHead, schema.InceptionV2}
     sections -= {*schema.RoiCrop.variants.values(), *schema.BoxHead.variants.values()}
     # Without early stopping the section is not there; where it is, it is the loop's.
     assert sections - seen == {schema.EarlyStopping}

@@ -69,8 +69,8 @@ ELSEWHERE = {
     "model.boxes.head.conv.force_bias": "fully connected layers always have one",
     "model.class_slots": "what classes stand for: tests/inputs",
     # Blocks 1 to 3, which alone are built here, are strided for all strides from 16 on.
-    "model.backbone.output_stride": "tests/models/backbones/test_resnet_v1.py",
-    "model.backbone.depth": "tests/models/backbones/test_resnet_v1.py",
+    "model.backbone.output_stride": "tests/models/backbones/test_resnet.py",
+    "model.backbone.depth": "tests/models/backbones/test_resnet.py",
 }
 
 

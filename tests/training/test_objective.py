@@ -15,9 +15,8 @@ from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.models.anchors import build_anchors
 from stillbox.models.build import build_detector
-from stillbox.models.one_stage.loss import MatchAverage, detection_loss
-from stillbox.models.one_stage.targets import batch_targets
-from stillbox.models.predictions import Predictions
+from stillbox.models.detector import Predictions
+from stillbox.models.one_stage.loss import MatchAverage, batch_targets, detection_loss
 from stillbox.models.variables import bind_detector, split_detector
 from tests import reference
 

@@ -16,9 +16,8 @@ import pytest
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Training
-from stillbox.training.optimizer import build_optimizer
-from stillbox.training.schedules import build_schedule
-from stillbox.training.state import average_parameters, create_state
+from stillbox.training.optimizer import build_optimizer, build_schedule
+from stillbox.training.step import average_parameters, create_state
 from tests.training.trajectories import GOLDENS
 
 STEPS = 60

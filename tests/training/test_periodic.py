@@ -15,13 +15,12 @@ from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.program import DetectProgram
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
-from stillbox.records.class_slots import ClassSlots
-from stillbox.records.label_map import LabelMap
+from stillbox.records.label_map import ClassSlots, LabelMap
 from stillbox.training import periodic
 from stillbox.training.loop import train
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.signals import StopRequest
-from stillbox.training.state import create_state
+from stillbox.training.step import create_state
 
 NAMES = LabelMap.from_names(("disc", "ring", "square", "triangle", "star", "cross"))
 

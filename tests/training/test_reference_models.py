@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from stillbox.models.build import build_detector
-from stillbox.models.one_stage.loss import detection_loss
-from stillbox.models.one_stage.postprocess import postprocess
-from stillbox.models.one_stage.targets import batch_targets
+from stillbox.models.one_stage.detector import postprocess
+from stillbox.models.one_stage.loss import batch_targets, detection_loss
 from stillbox.models.variables import bind_detector, split_detector
 from tests import reference
 from tests.reference import FPN, INCEPTION, PPN, RESNET

@@ -1,15 +1,153 @@
-"""When the run ends, and what is said of the first step."""
+"""Steps, images and seconds from one look to the next.
+
+Lines at the ends of epochs: where, about which, and how often.
+
+When the run ends, and what is said of the first step.
+"""
 
 import re
 
+import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.training import speed
+from stillbox.training import reporting
 from stillbox.training.forecast import Forecast
 from stillbox.training.progress import RunProgress
-from stillbox.training.reporting import StepReport
-from stillbox.training.speed import Waits
+from stillbox.training.reporting import Epochs, Speedometer, StepReport, Stopwatch, Waits
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A list with the one number that the clock shows."""
+    now = [50.0]
+    monkeypatch.setattr(reporting.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_look_tells_what_was_done_since_the_look_before(clock):
+    waited = [0.0]
+    meter = Speedometer(Stopwatch(), 8, lambda: (waited[0],))
+    clock[0], waited[0] = 54.0, 1.0
+    # 10 steps of 8 images in 4 seconds, one of which was waited for.
+    assert meter.look(10).rates() == {
+        "images_per_second": 20.0,
+        "steps_per_second": 2.5,
+        "waiting_for_data": 0.25,
+    }
+    clock[0] = 56.0
+    assert meter.look(11).rates() == {
+        "images_per_second": 4.0,
+        "steps_per_second": 0.5,
+        "waiting_for_data": 0.0,
+    }
+
+
+def test_pauses_are_left_out_even_those_that_fail(clock):
+    watch = Stopwatch()
+    meter = Speedometer(watch, 4, lambda: (0.0,))
+    clock[0] += 1
+    with pytest.raises(ZeroDivisionError), watch.paused():
+        clock[0] += 100
+        raise ZeroDivisionError
+    clock[0] += 1
+    assert watch.seconds == 2.0
+    assert meter.look(2).images_per_second == 4.0
+
+
+def test_steps_that_are_looked_at_together_have_one_speed(clock):
+    meter = Speedometer(Stopwatch(), 4, lambda: (0.0,))
+    clock[0] += 2
+    first = meter.look(3)
+    clock[0] += 1e-3
+    assert meter.look(3) == first
+    assert first.images_per_second == 6.0
+
+
+def test_nobody_waits_longer_than_it_took(clock):
+    """The wait for the batch of the next step may have begun already."""
+    waited = [0.0]
+    meter = Speedometer(Stopwatch(), 1, lambda: (waited[0],))
+    clock[0], waited[0] = 51.0, 1.5
+    assert meter.look(1).rates()["waiting_for_data"] == 1.0
+
+
+def test_a_step_waits_for_the_process_that_waits_longest(clock):
+    waits = Waits(3)
+    meter = Speedometer(Stopwatch(), 2, waits.seconds)
+    # Step 1 stands still for 1 s (process 2), step 2 for 0.5 s (process 0).
+    waits.add(np.array([[0.25, 0.0, 1.0], [0.5, 0.25, 0.0]]))
+    clock[0] += 6
+    rates = meter.look(2).rates()
+    assert rates["waiting_for_data"] == 0.25
+    assert rates["slowest_process"] == 2
+
+
+@pytest.fixture
+def sentences(monkeypatch):
+    """The function from a run to its sentences by step. Each step takes ten seconds."""
+
+    def run(*, records, batch_size, apart, first=0, steps=12):
+        now = [0.0]
+        monkeypatch.setattr(reporting.time, "monotonic", lambda: now[0])
+        epochs = Epochs(
+            records=records,
+            batch_size=batch_size,
+            first=first,
+            apart=apart,
+            speedometer=Speedometer(Stopwatch(), batch_size, lambda: (0.0,)),
+        )
+        said = {}
+        for step in range(first + 1, first + steps + 1):
+            now[0] += 10
+            if sentence := epochs.ended(step, step - first):
+                said[step] = sentence
+        return said
+
+    return run
+
+
+def test_an_epoch_ends_with_the_step_that_has_its_last_image(sentences):
+    # 10 images in batches of 4: the 10th, 20th, 30th and 40th are in steps 3, 5, 8 and 10.
+    assert sentences(records=10, batch_size=4, apart=1) == {
+        3: "epoch 1 finished: 0:00:30, 0.4 images/s",
+        5: "epoch 2 finished: 0:00:20, 0.4 images/s",
+        8: "epoch 3 finished: 0:00:30, 0.4 images/s",
+        10: "epoch 4 finished: 0:00:20, 0.4 images/s",
+    }
+
+
+def test_an_epoch_of_one_step_is_not_told_every_step(sentences):
+    assert sentences(records=4, batch_size=4, apart=5) == {
+        5: "epochs 1 to 5 finished: 0:00:50, 0.4 images/s",
+        10: "epochs 6 to 10 finished: 0:00:50, 0.4 images/s",
+    }
+
+
+def test_a_sentence_waits_for_an_end(sentences):
+    # Epochs end with steps 3, 6, 9 and 12; five steps after the start is in the middle of one.
+    assert list(sentences(records=12, batch_size=4, apart=5)) == [6, 12]
+
+
+def test_batches_larger_than_the_data_end_several_epochs_at_once(sentences):
+    said = sentences(records=3, batch_size=7, apart=1, steps=2)
+    # 7 images are two passes and one image, 14 are four and two.
+    assert said == {
+        1: "epochs 1 to 2 finished: 0:00:10, 0.7 images/s",
+        2: "epochs 3 to 4 finished: 0:00:10, 0.7 images/s",
+    }
+
+
+def test_a_resumed_run_says_that_it_saw_a_part_only(sentences):
+    said = sentences(records=20, batch_size=4, apart=1, first=7, steps=8)
+    assert said == {
+        10: "epoch 2 finished (from step 7 on): 0:00:30, 0.4 images/s",
+        15: "epoch 3 finished: 0:00:50, 0.4 images/s",
+    }
+    # Resumed where one ended, it sees all of the next.
+    whole = sentences(records=20, batch_size=4, apart=1, first=5, steps=5)
+    assert whole == {10: "epoch 2 finished: 0:00:50, 0.4 images/s"}
+
 
 METRICS = {"loss": 1.5, "classification_loss": 1.5, "learning_rate": 0.1}
 
@@ -29,14 +167,6 @@ class NoSummaries:
 
     def metrics(self, step, values):
         self.steps.append(step)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A list with the one number that the clock shows."""
-    now = [50.0]
-    monkeypatch.setattr(speed.time, "monotonic", lambda: now[0])
-    return now
 
 
 def report_of(summaries, first, stop_at, monkeypatch):

@@ -14,10 +14,9 @@ from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.models.anchors import build_anchors
-from stillbox.models.one_stage.loss import LossParts, detection_loss
-from stillbox.models.one_stage.targets import batch_targets
-from stillbox.models.predictions import Predictions
-from stillbox.training.schedules import build_schedule
+from stillbox.models.detector import Predictions
+from stillbox.models.one_stage.loss import LossParts, batch_targets, detection_loss
+from stillbox.training.optimizer import build_schedule
 
 SHAPES = tuple((side, side) for side in (38, 19, 10, 5, 3, 1))
 ANCHORS = 8732
@@ -200,7 +199,7 @@ def test_differences_of_codes_cost_what_they_did():
 def test_the_first_two_layers_are_frozen_and_125_tensors_train():
     from stillbox.models.build import build_detector
     from stillbox.models.variables import split_detector
-    from stillbox.training.state import select_trainable
+    from stillbox.training.step import select_trainable
 
     _, params, stats = split_detector(build_detector(experiment().model))
     assert sum(array.size for array in params.values()) == 19_972_534

@@ -1,20 +1,158 @@
-"""One step: what it changes, what it refuses, how often it compiles."""
+"""What a training state holds, and for which parameters.
+
+One step: what it changes, what it refuses, how often it compiles.
+
+Metrics are looked at one step late, and the first that is not finite ends the run.
+
+What targets and losses take beside what goes in and comes out; the compiler says it.
+"""
+
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.boxes.structures import Batch
+from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.experiment.resolve import resolve
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
+from stillbox.models.anchors import build_anchors
 from stillbox.models.build import build_detector
-from stillbox.models.detector import detect_function
+from stillbox.models.detector import Predictions, detect_function
+from stillbox.models.one_stage.loss import batch_targets, detection_loss
 from stillbox.models.variables import split_detector
-from stillbox.training.guard import MetricsGuard, NonFiniteLossError
-from stillbox.training.state import create_state, select_trainable
-from stillbox.training.step import make_train_step
+from stillbox.training.step import (
+    MetricsGuard,
+    NonFiniteLossError,
+    average_parameters,
+    create_state,
+    make_train_step,
+    select_trainable,
+)
+from tests.small import SMALL
+
+PARAMS = {name: jnp.full(3, value) for name, value in [("a.kernel", 1.0), ("b.kernel", 2.0)]}
+STATS = {"a.norm.mean": jnp.zeros(3)}
+ALL = frozenset(PARAMS)
+
+
+def accumulators(state):
+    return [leaf for leaf in jax.tree.leaves(state.optimizer) if leaf.shape]
+
+
+def test_a_fresh_state_is_at_step_0_with_an_accumulator_for_each_parameter():
+    state = create_state(PARAMS, STATS, schema.Training(), ALL, {})
+    assert state.step == 0
+    assert state.params is PARAMS
+    assert state.stats is STATS
+    assert len(accumulators(state)) == 2
+
+
+def test_frozen_parameters_are_kept_but_have_no_accumulator():
+    state = create_state(PARAMS, STATS, schema.Training(), frozenset(["a.kernel"]), {})
+    assert state.params.keys() == PARAMS.keys()
+    assert len(accumulators(state)) == 1
+
+
+def test_an_average_starts_as_a_copy_and_is_there_only_where_it_is_wanted():
+    assert create_state(PARAMS, STATS, schema.Training(), ALL, {}).ema == {}
+    ema = create_state(PARAMS, STATS, schema.Training(ema_decay=0.9), ALL, {}).ema
+    assert ema.keys() == PARAMS.keys()
+    for name, array in ema.items():
+        np.testing.assert_array_equal(array, PARAMS[name])
+        # The step gives both away, and one buffer can be given away once.
+        assert array.unsafe_buffer_pointer() != PARAMS[name].unsafe_buffer_pointer()
+
+
+def test_an_average_from_zero_leaves_frozen_parameters_as_they_are():
+    train = schema.Training(ema_decay=0.9, ema_warmup=True, ema_from_zero=True)
+    state = create_state(PARAMS, STATS, train, frozenset(["a.kernel"]), {})
+    np.testing.assert_array_equal(state.ema["a.kernel"], np.zeros(3))
+    # 9 / 11 of the first value that is counted: d = 2 / 11. Frozen ones stay their own average.
+    for step in range(3):
+        ema = average_parameters(state.ema, PARAMS, jnp.asarray(step), train)
+        np.testing.assert_array_equal(ema["b.kernel"], PARAMS["b.kernel"])
+        if step == 0:
+            np.testing.assert_allclose(ema["a.kernel"], np.full(3, 9 / 11), rtol=1e-6)
+        state = state._replace(ema=ema)
+
+
+def test_a_warm_up_from_the_first_parameters_counts_the_steps_before():
+    train = schema.Training(ema_decay=0.9, ema_warmup=True)
+    zeros = {name: array * 0 for name, array in PARAMS.items()}
+    # d = min(.9, 1 / 10) and min(.9, 2 / 11), of stored experiments too.
+    for step, left in ((0, 0.9), (1, 9 / 11)):
+        ema = average_parameters(zeros, PARAMS, jnp.asarray(step), train)
+        np.testing.assert_allclose(ema["a.kernel"], np.full(3, left), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "freeze", "trained"),
+    [
+        ((), (), {"a.kernel", "b.kernel", "head.bias"}),
+        ((r"kernel$",), (), {"a.kernel", "b.kernel"}),
+        ((), ("^a", "^head"), {"b.kernel"}),
+        ((r"kernel$",), ("^a",), {"b.kernel"}),
+        (("OriginalHead",), (), {"head.bias"}),
+    ],
+)
+def test_trainable_chooses_and_freeze_takes_away(trainable, freeze, trained):
+    settings = schema.Training(trainable=trainable, freeze=freeze)
+    names = {"head.bias": "OriginalHead/biases"}
+    assert select_trainable(["a.kernel", "b.kernel", "head.bias"], names, settings) == trained
+
+
+@pytest.fixture(scope="module")
+def ssd():
+    """Paths and TF1 names of the parameters of an SSD MobileNet v1."""
+    model = resolve("ssd_mobilenet_v1_300x300", SMALL).experiment.model
+    _, params, _ = split_detector(build_detector(model))
+    return params, reference_names(model, params)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "left"),
+    [
+        # As people write them for the original: everything but the heads.
+        ("FeatureExtractor", ("head.",)),
+        (".*FeatureExtractor.*", ("head.",)),
+        ("^FeatureExtractor/", ("head.",)),
+        ("BoxPredictor_", ("backbone.", "neck.")),
+    ],
+)
+def test_patterns_of_real_configs_mean_the_names_in_tf1_checkpoints(ssd, pattern, left):
+    params, names = ssd
+    trained = select_trainable(params, names, schema.Training(freeze=(pattern,)))
+    assert trained == {path for path in params if path.startswith(left)}
+    opposite = select_trainable(params, names, schema.Training(trainable=(pattern,)))
+    assert opposite == params.keys() - trained
+
+
+def test_a_single_layer_is_frozen_by_its_name_in_tf1(ssd):
+    params, names = ssd
+    pattern = "FeatureExtractor/MobilenetV1/Conv2d_1_(depthwise|pointwise)/"
+    trained = select_trainable(params, names, schema.Training(freeze=(pattern,)))
+    frozen = {path.rpartition(".")[0].removesuffix(".norm") for path in params.keys() - trained}
+    assert frozen == {"backbone.conv_1_depthwise", "backbone.conv_1_pointwise"}
+
+
+def test_a_pattern_without_a_match_shows_what_paths_look_like():
+    with pytest.raises(UserError) as caught:
+        select_trainable(ALL, {}, schema.Training(trainable=("c.kernel",)))
+    assert caught.value.where == "train.trainable"
+    assert caught.value.fix == "paths look like a.kernel, b.kernel"
+
+
+def test_an_average_of_matches_is_kept_only_where_the_loss_divides_by_one(experiment):
+    plain, averaged = experiment(), experiment("model.loss.normalizer_momentum=0.9")
+    assert build_detector(plain.model).initial_loss_state() == {}
+    state = build_detector(averaged.model).initial_loss_state()
+    assert create_state(PARAMS, STATS, schema.Training(), ALL, state).loss == {"matches": 0}
 
 
 class Parts:
@@ -153,3 +291,89 @@ def test_the_step_keeps_the_average_of_matches(experiment, batch):
     # 0 and a quarter of the first, three quarters of that and a quarter of the second.
     assert float(state.loss["matches"]) == pytest.approx(ones / 4)
     assert float(after.loss["matches"]) == pytest.approx(ones * 3 / 16 + twos / 4)
+
+
+def metrics(loss, finite=True):
+    return {"loss": jnp.float32(loss), "finite": jnp.asarray(finite)}
+
+
+@pytest.fixture
+def guard():
+    return MetricsGuard(lambda records: [f"image {record}" for record in records])
+
+
+def test_the_newest_step_is_not_waited_for(guard):
+    assert guard.pop() == []
+    for step in (1, 2, 3):
+        guard.push(step, metrics(step / 2), np.array([0]))
+    assert guard.pop() == [(1, {"loss": 0.5}), (2, {"loss": 1.0})]
+    assert guard.pop() == []
+    assert guard.pop(leave=0) == [(3, {"loss": 1.5})]
+
+
+def test_the_first_bad_step_is_named_though_later_ones_are_bad_too(guard):
+    guard.push(1, metrics(1.0), np.array([0]))
+    guard.push(2, metrics(np.nan, finite=False), np.array([4, 5]))
+    guard.push(3, metrics(np.nan, finite=False), np.array([6, 7]))
+    with pytest.raises(NonFiniteLossError, match="step 2: ") as caught:
+        guard.pop(leave=0)
+    assert "  loss nan\n  images of the batch:\n    image 4\n    image 5\n" in str(caught.value)
+
+
+def test_a_bad_gradient_under_a_sound_loss_is_bad(guard):
+    guard.push(9, metrics(1.25, finite=False), jnp.array([3]))
+    with pytest.raises(NonFiniteLossError, match=r"step 9(.|\n)*loss 1.25(.|\n)*image 3"):
+        guard.pop(leave=0)
+
+
+IMAGES, BOXES, SLOTS = 4, 60, 31
+MODEL = schema.OneStage(
+    num_classes=SLOTS - 1,
+    anchors=schema.MultiscaleAnchors(min_level=3, max_level=3, scales_per_octave=3),
+    matcher=schema.ArgmaxMatcher(force_match_for_each_row=True),
+    loss=schema.Loss(
+        classification=schema.SigmoidFocalLoss(alpha=0.25), encode_background_as_zeros=True
+    ),
+)
+# 16 x 16 locations with nine anchors each.
+ANCHORS = build_anchors(MODEL.anchors, ((16, 16),), (128, 128))
+FLOAT = 4
+
+
+def large_batch():
+    return Batch(
+        images=np.zeros((IMAGES, 1, 1, 3), np.float32),
+        boxes=np.zeros((IMAGES, BOXES, 4), np.float32),
+        classes=np.zeros((IMAGES, BOXES), np.int32),
+        weights=np.zeros((IMAGES, BOXES), np.float32),
+        true_sizes=np.full((IMAGES, 2), 128, np.int32),
+        records=np.zeros(IMAGES, np.int32),
+        image_weights=np.ones(IMAGES, np.float32),
+    )
+
+
+def temporary_bytes(function, *arguments):
+    return jax.jit(function).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(
+    "similarity", [schema.IouSimilarity(), schema.IoaSimilarity(), schema.NegSqDistSimilarity()]
+)
+def test_targets_hold_no_matrix_of_boxes_and_anchors(similarity):
+    model = replace(MODEL, similarity=similarity)
+    size = temporary_bytes(lambda one: batch_targets(one, ANCHORS, model), large_batch())
+    # The matrix would have 60 numbers for each anchor; a few for the best so far are enough.
+    assert size < IMAGES * len(ANCHORS) * BOXES * FLOAT / 4
+
+
+def test_the_focal_loss_keeps_nothing_as_large_as_the_logits_for_its_gradient():
+    predictions = Predictions(
+        jnp.zeros((IMAGES, len(ANCHORS), 4)), jnp.zeros((IMAGES, len(ANCHORS), SLOTS))
+    )
+
+    def loss(predictions, one):
+        parts = detection_loss(predictions, one, ANCHORS, MODEL)
+        return parts.classification + parts.localization
+
+    size = temporary_bytes(jax.value_and_grad(loss), predictions, large_batch())
+    assert size < IMAGES * len(ANCHORS) * SLOTS * FLOAT

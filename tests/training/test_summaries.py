@@ -14,9 +14,9 @@ from PIL import Image
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
 
-from stillbox.devices.stalls import StallReporter
+from stillbox.devices.job import StallReporter
 from stillbox.evaluation.history import HISTORY
-from stillbox.training.event_file import EventFile
+from stillbox.training.loggers import EventFile
 from stillbox.training.summaries import Summaries
 from tests.records.builders import read_records
 

@@ -2,10 +2,13 @@
 
 The two sides share weights and batches, so that they differ by rounding alone. What that grows to
 is known from a run of the original whose weights were changed by one part in 10^7.
+
+A detector of two stages on one to eight devices, and after kills: the same numbers.
 """
 
 import argparse
 import json
+import random
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,12 +20,15 @@ import pytest
 
 from stillbox.checkpoints.names import object_paths
 from stillbox.cli import ssd_resnet34
+from stillbox.cli.ssd_resnet34 import training_overrides
 from stillbox.cli.ssd_resnet34_flags import check_flags
-from stillbox.cli.ssd_resnet34_overrides import training_overrides
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Experiment
+from tests.models.two_stage.small import SMALL_OVERRIDES
 from tests.ssd_zoo import efficientdet_name
+from tests.training.eight_devices import see
 from tests.training.trajectories import COLUMNS, GOLDENS, Case, Trajectory, golden, run
+from tools.kill_runs import kill_runs
 
 pytestmark = pytest.mark.slow
 
@@ -162,3 +168,42 @@ def test_the_last_step_leaves_the_variables_of_the_executed_original(name):
             np.testing.assert_allclose(
                 found, (norm, distance), rtol=0, atol=tolerance * norm, err_msg=variable
             )
+
+
+# Four minutes of a processor: every number of devices has a program of its own.
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """What eight devices saw."""
+    return see("two_stages", tmp_path_factory.mktemp("devices") / "seen.pickle")
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_one_and_three_steps_are_the_same_however_many_devices_there_are(seen, devices):
+    one, other = seen["train 1"], seen[f"train {devices}"]
+    names = {name for name in one if name[:2] in ("1 ", "3 ")}
+    assert len(names) > 100
+    for name in sorted(names):
+        np.testing.assert_allclose(other[name], one[name], rtol=1e-5, atol=1e-5, err_msg=name)
+    assert abs(float(one["3 loss"] - one["1 loss"])) > 1e-3
+
+
+def test_eight_devices_find_what_one_finds(seen):
+    one, eight = seen["detect 1"], seen["detect 8"]
+    assert int(one["count"].sum()) > 8
+    for name in ("boxes", "scores", "classes", "count"):
+        np.testing.assert_allclose(eight[name], one[name], atol=1e-5)
+
+
+def test_programs_are_compiled_once_and_devices_send_each_other_nothing_but_sums(seen):
+    assert {run["compilations"] for run in seen.values()} == {1}
+    assert [run["exchanges"] for run in seen.values()] == [[]] * len(seen)
+
+
+def test_a_run_that_is_killed_ends_with_the_bits_of_one_never_killed(tmp_path):
+    changes = (*SMALL_OVERRIDES, "model.boxes.dropout=true")
+    phases = ("steps", "checkpoint", "evaluation")
+    tallies, faults, _ = kill_runs(tmp_path, phases, random.Random(1), changes=changes)
+    assert faults == []
+    assert sum(tally.kills for tally in tallies.values()) == len(phases)

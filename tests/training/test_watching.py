@@ -9,7 +9,7 @@ from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.program import DetectProgram
-from stillbox.training import checkpoint_scorer, watching
+from stillbox.training import watching
 from stillbox.training.loop import train
 from stillbox.training.watching import CheckpointWatcher, Patience
 from tests.small import small_experiment
@@ -227,14 +227,14 @@ def test_ctrl_c_ends_the_wait_and_keeps_what_was_scored(watch, trained, monkeypa
 @pytest.fixture
 def vanishing(trained, monkeypatch):
     """Step 2 is removed by training while it is being read."""
-    load = checkpoint_scorer.load_trained
+    load = watching.load_trained
 
     def lose(directory, *, step, overrides):
         if step == 2:
             shutil.rmtree(trained / "checkpoints/2")
         return load(directory, step=step, overrides=overrides)
 
-    monkeypatch.setattr(checkpoint_scorer, "load_trained", lose)
+    monkeypatch.setattr(watching, "load_trained", lose)
 
 
 def test_a_checkpoint_that_vanishes_is_passed_over(watch, coming, vanishing):
@@ -268,7 +268,7 @@ def test_the_average_is_scored_where_the_config_wants_it(watch, monkeypatch, use
         assert overrides == [f"evaluation.use_ema={wanted}", "evaluation.precision=float32"]
         raise UserError("seen")
 
-    monkeypatch.setattr(checkpoint_scorer, "load_trained", load)
+    monkeypatch.setattr(watching, "load_trained", load)
     with pytest.raises(UserError, match="seen"):
         watch(f"evaluation.use_ema={use_ema}", once=True)
 

@@ -23,7 +23,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.training.program import train_program
-from stillbox.training.state import create_state
+from stillbox.training.step import create_state
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "trajectories"
 Names = Callable[[Experiment, Mapping[str, Any]], Mapping[str, str]]

@@ -21,36 +21,35 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import save
 
-from stillbox.checkpoints import tf1, tf1_index
+from stillbox.checkpoints import tf1
 from stillbox.checkpoints.checkpoint import Checkpoint, write_checkpoint
-from stillbox.checkpoints.checksums import Checksums
-from stillbox.checkpoints.object_graph import serialize_object_graph
+from stillbox.checkpoints.files import Checksums
 from stillbox.checkpoints.packed import PackedModel, array_digest
-from stillbox.checkpoints.tf1_writer import write_tf1_checkpoint
-from stillbox.checkpoints.tf2 import OBJECT_GRAPH, VARIABLE
+from stillbox.checkpoints.tf1 import write_tf1_checkpoint
+from stillbox.checkpoints.tf2 import OBJECT_GRAPH, VARIABLE, serialize_object_graph
 from stillbox.checkpoints.weights_file import open_weights
-from stillbox.evaluation.annotations import read_annotations
 from stillbox.evaluation.coco_json import results_from_coco_json
+from stillbox.evaluation.ground_truth import read_annotations
 from stillbox.evaluation.history import read_history
 from stillbox.experiment.recipes import recipe_path
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import ExportSettings
 from stillbox.inputs.decode import ImageError
-from stillbox.inputs.stored import StoredImage
+from stillbox.inputs.sample import StoredImage
 from stillbox.predicting.images import read_image
-from stillbox.records.annotated import AnnotatedImage
-from stillbox.records.coco import read_coco
-from stillbox.records.conversion_job import ConversionJob, ConversionOptions, convert_image
+from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.conversion import ConversionJob, ConversionOptions, convert_image
 from stillbox.records.data_folder import DataFolder
 from stillbox.records.example import Example
+from stillbox.records.formats.coco import read_coco
 from stillbox.records.formats.registry import recognise
-from stillbox.records.framing import frame
+from stillbox.records.formats.voc import read_image_set, read_voc
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
-from stillbox.records.voc import read_image_set, read_voc
+from stillbox.records.tfrecord import frame
 from stillbox.records.wire import bytes_field, varint_field
 
 _LABELS = LabelMap.from_names(["dog", "cat"])
@@ -307,7 +306,7 @@ def _right_checksums() -> Iterator[None]:
     any_number = mock.Mock(return_value=_AnyNumber(0))
     with (
         mock.patch.object(tf1, "masked_crc32c", any_number),
-        mock.patch.object(tf1_index, "masked_crc32c", any_number),
+        mock.patch.object(tf1, "masked_crc32c", any_number),
         mock.patch.object(zipfile.ZipExtFile, "_update_crc", lambda self, data: None),
     ):
         yield

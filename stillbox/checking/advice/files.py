@@ -2,14 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from stillbox.checking.advice.advice import Advice, Findings, Origins
+from stillbox.checking.findings import Advice, Findings, Origins
 from stillbox.errors import UserError
-from stillbox.experiment.rules.trainable import CHECKPOINT, paths_are_real
+from stillbox.experiment.rules.warnings import CHECKPOINT, paths_are_real
 from stillbox.experiment.schema import Experiment, Records
 from stillbox.inputs.augment.labels import labels_without_slots
 from stillbox.printing import count_text, printable_line
-from stillbox.records.class_slots import assign_slots, required_classes
-from stillbox.records.label_map import LabelMap, is_label_map
+from stillbox.records.label_map import LabelMap, assign_slots, is_label_map, required_classes
 
 if TYPE_CHECKING:
     from stillbox.checkpoints.import_report import ImportReport
@@ -25,7 +24,7 @@ def checkpoint_fits(experiment: Experiment, origins: Origins) -> Findings:
     # Only an existing checkpoint needs jax; no device is used.
     from stillbox.checkpoints.importer import read_weights
     from stillbox.checkpoints.weights_file import MissingWeightsError, open_weights
-    from stillbox.models.abstract import abstract_detector
+    from stillbox.models.build import abstract_detector
 
     try:
         # Opened first: what is not there needs no detector.

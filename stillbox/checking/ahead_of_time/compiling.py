@@ -1,20 +1,20 @@
 """Compiles the training, evaluation and prediction steps of an experiment for a target.
 
 These are the programs that the commands run (`training/program.py`, `evaluation/program.py`).
-Nothing is computed, so that the target need not be present.
+Nothing is computed, so the target need not be present. The verdict on a step has its memory by
+use and its costs, or the reason why it was not compiled, with the fields that mend it.
 """
 
 import math
+import re
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 import jax
 
-from stillbox.checking.ahead_of_time.failures import explain_failure, out_of_memory
-from stillbox.checking.ahead_of_time.memory import Memory, measure_memory
-from stillbox.checking.ahead_of_time.steps import StepCheck, StepName
 from stillbox.checking.ahead_of_time.targets import Target
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import build_mesh
@@ -25,15 +25,267 @@ from stillbox.evaluation.program import (
     takes_images_one_by_one,
 )
 from stillbox.experiment import schema
-from stillbox.printing import count_text
+from stillbox.experiment.schema import Experiment
+from stillbox.printing import count_text, size_text
 from stillbox.profiling.costs import (
+    Roofline,
     collective_bytes,
     count_flops,
     estimate,
     memory_traffic,
 )
-from stillbox.profiling.hlo import Message, read_program
+from stillbox.profiling.hlo import Message, Program, read_program
 from stillbox.training.program import train_program
+
+# Names of the arguments of training, evaluation and prediction; any other is a part of the batch.
+_KINDS = (
+    (re.compile(r"^(state\.)?(params|stats)\b"), "parameters"),
+    (re.compile(r"^state\.optimizer\b"), "optimizer"),
+    (re.compile(r"^state\.ema\b"), "average"),
+    (re.compile(r"^state\."), "parameters"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes on each device, with the padding of tiles."""
+
+    parameters: int
+    """Parameters and moving statistics."""
+    optimizer: int
+    """Accumulators of the optimiser."""
+    average: int
+    """Moving average of the parameters."""
+    batch: int
+    """Images, boxes and the rest of a batch."""
+    results: int
+    """Results that do not reuse an argument's memory."""
+    temporaries: int
+    """Activations kept for the gradient, and everything else within a step."""
+    code: int
+    """The program itself."""
+    usable: int
+    """Memory that the compiler grants a program."""
+
+    @property
+    def total(self) -> int:
+        """The sum."""
+        arguments = self.parameters + self.optimizer + self.average + self.batch
+        return arguments + self.results + self.temporaries + self.code
+
+    @property
+    def left(self) -> int:
+        """Bytes to spare; negative where it does not fit."""
+        return self.usable - self.total
+
+    def to_dict(self) -> dict[str, int]:
+        """Returns plain values, for JSON."""
+        return {**asdict(self), "total": self.total, "left": self.left}
+
+
+def measure_memory(analysis: Any, program: Program, usable: float) -> Memory:  # noqa: ANN401
+    """Returns the memory of a program, with its `compiled.memory_analysis()`."""
+    arguments: Counter[str] = Counter()
+    for one in program.parameters():
+        kind = next((kind for pattern, kind in _KINDS if pattern.match(one.op_name)), "batch")
+        arguments[kind] += sum(array.nbytes for array in one.arrays)
+    # What no parameter explains is padding of the batch.
+    arguments["batch"] += max(analysis.argument_size_in_bytes - arguments.total(), 0)
+    return Memory(
+        parameters=arguments["parameters"],
+        optimizer=arguments["optimizer"],
+        average=arguments["average"],
+        batch=arguments["batch"],
+        results=max(analysis.output_size_in_bytes - analysis.alias_size_in_bytes, 0),
+        temporaries=analysis.temp_size_in_bytes,
+        code=analysis.generated_code_size_in_bytes,
+        usable=int(usable),
+    )
+
+
+StepName = Literal["train", "evaluate", "predict"]
+STEPS: tuple[StepName, ...] = ("train", "evaluate", "predict")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCheck:
+    """The compiler's verdict on one program."""
+
+    step: StepName
+    images: int
+    """Images of a step, over all devices."""
+    devices: int
+    refused: str = ""
+    """Why it is not compiled or does not fit; empty if it fits."""
+    fix: str = ""
+    """The fields that mend it."""
+    needed: int = 0
+    """Bytes that a device would need, if that is the reason and known."""
+    seconds: float = 0.0
+    """Wall clock of tracing and compiling."""
+    memory: Memory | None = None
+    flops: float = 0.0
+    """Operations of a step on each device; a loop of unknown length counts as one round."""
+    traffic: int = 0
+    """Bytes between each device and its memory, roughly."""
+    collectives: dict[str, int] = field(default_factory=dict)
+    """Bytes that each kind of collective reads on a device."""
+    roofline: Roofline | None = None
+    """Of a training step on a chip with published figures."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is compiled and fits."""
+        return not self.refused
+
+    @property
+    def flops_per_image(self) -> float:
+        """Operations for one image."""
+        return self.flops * self.devices / self.images
+
+    @property
+    def images_per_second(self) -> float | None:
+        """The most that the published figures allow."""
+        return self.images / self.roofline.seconds if self.roofline else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values, for JSON."""
+        return {
+            "step": self.step,
+            "fits": self.fits,
+            "refused": self.refused,
+            "fix": self.fix,
+            "images": self.images,
+            "devices": self.devices,
+            "compile_seconds": round(self.seconds, 1),
+            "bytes_needed_per_device": self.needed,
+            "memory_per_device": self.memory.to_dict() if self.memory else None,
+            "flops_per_image": self.flops_per_image,
+            "flops_per_step": self.flops * self.devices,
+            "memory_traffic_per_device": self.traffic,
+            "collective_bytes_per_device": self.collectives,
+            "roofline_estimate": self.roofline.to_dict() if self.roofline else None,
+            "images_per_second_at_most": self.images_per_second,
+        }
+
+
+_USED = re.compile(
+    r"Used (?P<used>[\d.]+)(?P<unit>[KMGT]?) of (?P<most>[\d.]+)(?P<most_unit>[KMGT]?)"
+)
+_LARGEST = re.compile(
+    r"  1\. Size: (?P<size>[\d.]+[KMGT])\n.*?Shape: (?P<shape>\w+\[[\d,]*\])", re.DOTALL
+)
+# The message where a single array is too large already.
+_ONE_ARRAY = re.compile(
+    r"Allocation \(size=(?P<size>\d+)\) would exceed memory.*?shape = '(?P<shape>\w+\[[\d,]*\])"
+)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# From this size on a device holds few images, and an image may be split.
+_LARGE_IMAGE = 512 * 512
+# The part of a device's memory from which on the accumulators are worth sharding.
+_HEAVY = 0.05
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program that was not compiled."""
+
+    what: str
+    fix: str
+    needed: int = 0
+    """Bytes that a device would need, if that is the reason and known."""
+
+
+def explain_failure(
+    message: str, step: StepName, experiment: Experiment, *, state_bytes: int, usable: float
+) -> Failure:
+    """Returns the reason of a compiler's error message, with the fields to change.
+
+    Args:
+        state_bytes: bytes of optimizer and moving average on a device.
+        usable: bytes that a program may take on a device.
+    """
+    first, *_ = message.splitlines() or [""]
+    if "RESOURCE_EXHAUSTED" not in message and "Ran out of memory" not in message:
+        return Failure(
+            f"the compiler refuses it: {first}", "report it with this command: the fault is ours"
+        )
+    space = re.search(r"memory space (\w+)", message)
+    if space and space[1] != "hbm":
+        return Failure(
+            f"the compiler finds no room in {space[1]}, the memory on the chip: {first}",
+            "report it with this command: the fault is ours",
+        )
+    return out_of_memory(
+        _bytes_used(message),
+        step,
+        experiment,
+        state_bytes=state_bytes,
+        usable=usable,
+        largest=_largest_array(message),
+    )
+
+
+def out_of_memory(
+    needed: int,
+    step: StepName,
+    experiment: Experiment,
+    *,
+    state_bytes: int,
+    usable: float,
+    largest: str = "",
+) -> Failure:
+    """Returns the failure of a program that needs more memory than there is; see `explain_failure`.
+
+    Args:
+        needed: bytes on a device; 0: not known.
+        largest: a phrase about the largest array.
+    """
+    size = size_text(needed) if needed else "more memory than there is"
+    return Failure(
+        f"it needs {size} on each device, which has {size_text(usable)} for a program{largest}",
+        "; or ".join(_remedies(step, experiment, heavy_state=state_bytes > _HEAVY * usable)),
+        needed,
+    )
+
+
+def _bytes_used(message: str) -> int:
+    if one := _ONE_ARRAY.search(message):
+        return int(one["size"])
+    found = _USED.search(message)
+    return int(float(found["used"]) * _UNITS[found["unit"]]) if found else 0
+
+
+def _largest_array(message: str) -> str:
+    """Returns a phrase about the largest array, if the compiler names it."""
+    if one := _ONE_ARRAY.search(message):
+        return f" and not room for {one['shape']} alone"
+    found = _LARGEST.search(message)
+    return f"; its largest array is {found['shape']}, {found['size']}iB" if found else ""
+
+
+def _remedies(step: StepName, experiment: Experiment, *, heavy_state: bool) -> Iterator[str]:
+    train, evaluation = experiment.train, experiment.evaluation
+    height, width = experiment.model.resizer.input_size
+    if step == "train":
+        yield f"lower train.batch_size ({train.batch_size}); --find-batch looks for the largest"
+        if train.precision == "float32":
+            yield "set train.precision=bfloat16, which halves the activations"
+        if train.rematerialization == "none":
+            yield "set train.rematerialization=blocks, which computes activations twice"
+        if heavy_state and experiment.devices.shard == "nothing":
+            yield "set devices.shard=optimizer"
+    elif step == "evaluate":
+        yield f"lower evaluation.batch_size ({evaluation.batch_size})"
+    if step != "train" and evaluation.precision == "float32":
+        yield "set evaluation.precision=bfloat16"
+    if step != "predict" and height * width >= _LARGE_IMAGE:
+        yield (
+            f"raise devices.spatial_partitions ({experiment.devices.spatial_partitions}): more "
+            "devices share an image"
+        )
+    yield f"make the images of model.resizer smaller ({height} x {width})"
+
 
 Say = Callable[[str], None]
 

@@ -1,4 +1,9 @@
-"""The targets that a program can be compiled for, by name."""
+"""The targets that a program can be compiled for, by name: TPU slices, GPUs, local devices.
+
+GPUs are described here, so that programs can be compiled for them where there is none. XLA then
+chooses cuDNN's algorithm for a convolution by rule instead of by trying, and the scratch memory
+of that algorithm is not known.
+"""
 
 import importlib.util
 import math
@@ -11,9 +16,8 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from stillbox.devices.chips import CHIPS, Chip, Figures
-from stillbox.devices.gpus import GPUS, describe_gpus, parse_gpus
-from stillbox.devices.libtpu import silence_libtpu
+from stillbox.devices.chips import CHIPS, GPUS, Chip, Figures, describe_gpus, parse_gpus
+from stillbox.devices.process import silence_libtpu
 from stillbox.errors import UserError, nearest
 from stillbox.extras import install_command
 from stillbox.printing import count_text

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-Shapes = Mapping[str, tuple[int, ...]]
+ArrayShapes = Mapping[str, tuple[int, ...]]
 Scope = Literal["classification", "detection"]
 Library = Literal["tensorflow", "torch", "keras"]
 """`keras`: TF2's object-based checkpoints, whose names are paths from object to object."""
@@ -93,7 +93,7 @@ class Context:
     parts: Mapping[str, Any]
     """Configurations of the model's parts by name."""
     table: "BackboneTable"
-    shapes: Shapes
+    shapes: ArrayShapes
     """Of all arrays by path."""
     roots: Mapping[str, str] = field(default_factory=dict)
     """`{root}` by part."""
@@ -121,7 +121,7 @@ class BackboneTable:
     coarse_layer: str = ""
     """Template of the layers that `Fpn` adds, counted from 1 as `{0}`."""
     extra_layers: str = ""
-    """What contains the layers that `SsdLayers` adds."""
+    """What contains the layers that `SsdExtraLayers` adds."""
     expected: Mapping[str, str] = field(default_factory=dict)
     """Fields of the model's parts with which such weights were trained, as `neck.top_down`."""
     ignored: Mapping[str, str] = field(default_factory=dict)

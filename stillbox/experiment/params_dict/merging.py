@@ -1,18 +1,72 @@
-"""Layers of the dictionary: strict names, strict types.
+"""Layers of the dictionary, merged with strict names and strict types, and their restrictions.
 
 Sections merge, everything else is replaced as a whole (tensorflow/tpu,
-`hyperparameters/params_dict.py`, `override_params_dict`).
+`hyperparameters/params_dict.py`, `override_params_dict`). A restriction is `anchor.min_level ==
+retinanet_head.min_level`; its sides are keys or constants. Types and sections of other models are
+refused by name. The merged dictionary can be written as text, as the original left `params.yaml`
+in its model directory.
 """
 
-from collections.abc import Iterator, Mapping
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.params_dict.keys import BLOCKS, FINAL, KEYS, Key, Kind, names_in
-from stillbox.experiment.params_dict.other_models import SECTIONS, refuse_type
+from stillbox.experiment.params_dict.keys import BLOCKS, FINAL, KEYS, OLD, Key, Kind, names_in
 from stillbox.experiment.values import NUMBER, Plain
-from stillbox.textformat.yaml_tree import Node
+from stillbox.experiment.yaml_config import dump
+from stillbox.textformat.yaml_tree import Node, compose
+
+_TWO_STAGES = "a detector of two stages with masks, and stillbox has one-stage detectors of boxes"
+_NO_MASKS = "it predicts masks, and stillbox detects boxes"
+_WHOLE_IMAGES = "it labels whole images, and stillbox detects boxes"
+_PIXELS = "it labels pixels, and stillbox detects boxes"
+FIX = "there is: type retinanet, with retinanet_parser, retinanet_head and retinanet_loss"
+"""Remedy of all refusals."""
+
+TYPES = {
+    "mask_rcnn": f"Mask R-CNN is {_TWO_STAGES}",
+    "cascade_mask_rcnn": f"Cascade R-CNN is {_TWO_STAGES}",
+    "olnmask": f"the object localisation network is {_TWO_STAGES}",
+    "vild": f"ViLD is {_TWO_STAGES}",
+    "attribute_mask_rcnn": f"attribute Mask R-CNN is {_TWO_STAGES}",
+    "shapemask": f"ShapeMask: {_NO_MASKS}",
+    "classification": f"a classifier: {_WHOLE_IMAGES}",
+    "segmentation": f"semantic segmentation: {_PIXELS}",
+}
+"""Values of `type` that belong to other models, and why they are refused."""
+
+_SECTIONS_OF = {
+    "mask_rcnn": (
+        "maskrcnn_parser",
+        "rpn_head",
+        "frcnn_head",
+        "mrcnn_head",
+        "rpn_score_loss",
+        "rpn_box_loss",
+        "frcnn_class_loss",
+        "frcnn_box_loss",
+        "roi_proposal",
+        "roi_sampling",
+        "mask_sampling",
+    ),
+    "olnmask": ("olnmask_parser", "rpn_center_loss", "frcnn_box_score_loss"),
+    "vild": ("vild_parser",),
+    "attribute_mask_rcnn": ("attribute_maskrcnn_parser",),
+    "shapemask": ("shapemask_parser", "shapemask_head", "shapemask_loss"),
+    "classification": ("classification_parser", "classification_head", "classification_loss"),
+    "segmentation": ("segmentation_parser", "segmentation_head", "segmentation_loss"),
+}
+SECTIONS = {section: model for model, names in _SECTIONS_OF.items() for section in names}
+"""Sections of other models -> the `type` that they belong to."""
+
+
+def refuse_type(name: str, where: str, what: str) -> UserError:
+    """Returns the refusal of another model, for `what` in the dictionary."""
+    return UserError(f"{what}: {TYPES[name]}", where=where, fix=FIX)
+
 
 _TOO_LARGE = 1e300
 _WANTED: dict[Kind, str] = {
@@ -200,3 +254,88 @@ def spell(value: Plain) -> str:
     if isinstance(value, bool) or value is None:
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_LIST = "restrictions"
+_RESTRICTION = re.compile(r"\s*(?P<left>\S+?)\s*(?P<sign>==|!=|<=|>=|<|>)\s*(?P<right>.+?)\s*")
+_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+Look = Callable[[str], Plain]
+"""From a key's path to its value."""
+Place = Callable[[str], str | None]
+"""From a key's path to where it is given; None for a default."""
+
+
+def check_restriction(text: str, value: Look, where: Place, *, fix: str | None = None) -> None:
+    """Checks that two keys, or a key and a constant, stand in a relation.
+
+    Args:
+        text: a key, one of == != < > <= >=, and a key or a constant.
+        value: value of a key.
+        where: where it is given.
+        fix: remedy for a dictionary that breaks it.
+
+    Raises:
+        UserError: the relation does not hold; or the text is no restriction.
+    """
+    match = _RESTRICTION.fullmatch(text)
+    if match is None:
+        signs = " ".join(_OPERATORS)
+        raise UserError(
+            f"{text!r} is no restriction", where=_LIST, fix=f"two keys and one of {signs}"
+        )
+    left, right = (_operand(match[side], value) for side in ("left", "right"))
+    try:
+        holds = _OPERATORS[match["sign"]](left, right)
+    except TypeError:
+        holds = False
+    if holds:
+        return
+    keys = [match[side] for side in ("left", "right") if match[side] in KEYS]
+    found = " and ".join(f"{key} is {spell(value(key))}{_at(where(key))}" for key in keys)
+    places = [where(key) for key in keys if where(key)]
+    raise UserError(
+        f"{found}, but {match['left']} {match['sign']} {match['right']} is required",
+        where=places[0] if places else None,
+        fix=fix,
+    )
+
+
+def _operand(text: str, value: Look) -> Plain:
+    if text in KEYS:
+        return value(text)
+    if _KEY.fullmatch(text):
+        raise UserError(f"there is no key {text!r}", where=_LIST, fix=nearest(text, KEYS))
+    # Lists of Python programs say None.
+    return None if text == "None" else compose(text, _LIST, lines=False).plain()
+
+
+def _at(where: str | None) -> str:
+    return f" ({where})" if where else " (the default)"
+
+
+def resolved_text(params: Params) -> str:
+    """Returns YAML that reads back as the same experiment.
+
+    All keys of the last version are there, in its order, with their defaults unless they are given;
+    behind them, in their sections, the keys of 2020 that it cannot replace.
+    """
+    unused = {name for name in BLOCKS if name not in params.used_blocks()}
+    old = (path for path in OLD if path in params.given and path not in FINAL)
+    tree: dict[str, Any] = {}
+    for path in (*FINAL, *(path for path in old if path.partition(".")[0] not in unused)):
+        *sections, name = path.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        value = params.value(path)
+        place[name] = list(value) if isinstance(value, tuple) else value
+    return dump(tree)

@@ -1,27 +1,210 @@
-"""From the parameter dictionary of RetinaNet on TPU to an experiment."""
+"""From the parameter dictionary of RetinaNet on TPU, of 2020 or later, to an experiment.
+
+A key of 2020 that has another name now is renamed. One that was repeated, such as `min_level` in
+six sections, is checked as it was then and becomes the one key that is left. A key of each block
+that all blocks share now moves there if the blocks agree, and else stays with its block.
+"""
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.params_dict.inputs import read_augmentations, read_data
-from stillbox.experiment.params_dict.keys import names_in
-from stillbox.experiment.params_dict.merging import Params, read_layer
+from stillbox.experiment.params_dict.keys import BLOCKS, NORM, OLD, names_in
+from stillbox.experiment.params_dict.merging import (
+    FIX,
+    SECTIONS,
+    TYPES,
+    Entry,
+    Params,
+    check_restriction,
+    read_layer,
+    refuse_type,
+)
 from stillbox.experiment.params_dict.model import read_model
-from stillbox.experiment.params_dict.old_keys import OldKeys, fold, rename
-from stillbox.experiment.params_dict.other_models import FIX, SECTIONS, TYPES, refuse_type
-from stillbox.experiment.params_dict.restrictions import check_restriction
 from stillbox.experiment.params_dict.section import KeySection
 from stillbox.experiment.params_dict.training import (
+    read_augmentations,
+    read_data,
     read_devices,
     read_evaluation,
     read_training,
 )
-from stillbox.experiment.reading import Reading
+from stillbox.experiment.reading import Reading, ReadTracker
 from stillbox.experiment.schema import Experiment, Export, Training
-from stillbox.experiment.sections import ReadLog
+from stillbox.experiment.values import Plain
 from stillbox.textformat.yaml_tree import Node
+
+RENAMED = {
+    "train.space_to_depth_block_size": "architecture.space_to_depth_block_size",
+    "retinanet_head.retinanet_head_num_convs": "retinanet_head.num_convs",
+    "retinanet_head.retinanet_head_num_filters": "retinanet_head.num_filters",
+}
+"""Name of 2020 -> name of today."""
+_WITH_LEVELS = ("anchor", "retinanet_head", "postprocess", "fpn", "nasfpn", "spinenet")
+REPEATED: Mapping[str, tuple[str, ...]] = {
+    "architecture.min_level": tuple(f"{section}.min_level" for section in _WITH_LEVELS),
+    "architecture.max_level": tuple(f"{section}.max_level" for section in _WITH_LEVELS),
+    "architecture.num_classes": (
+        "retinanet_head.num_classes",
+        "retinanet_loss.num_classes",
+        "postprocess.num_classes",
+    ),
+    "architecture.use_bfloat16": ("retinanet_parser.use_bfloat16",),
+}
+"""The one key of today -> its places in 2020; the others are compared with the first."""
+_POLICY, _USED, _NAME = (
+    f"retinanet_parser.{name}"
+    for name in ("aug_policy", "use_autoaugment", "autoaugment_policy_name")
+)
+OTHER_DEFAULTS = (
+    "keys of 2020 are read, and keys that are not given have the defaults of the last version; "
+    "2020 had others for train.frozen_variable_prefix (the stem and the first group of a ResNet), "
+    "eval.eval_samples (5000) and spinenet (drop connect, swish, batch norm)"
+)
+"""Note about dictionaries of 2020."""
+
+
+class OldKeys:
+    """The keys of 2020 that are given."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, dict[str, str]] = {}
+
+    def add(self, path: str, today: str, where: str) -> None:
+        """Enters a key, today's key for it, and where it is given."""
+        self._places.setdefault(today, {})[path] = where
+
+    def warnings(self) -> Iterator[str]:
+        """Yields a warning for each key of today that is given under names of 2020."""
+        for today, places in self._places.items():
+            shown = ", ".join([*places][:3])
+            more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+            where = next(iter(places.values()))
+            yield f"{where}: {shown}{more}: of the dictionary of 2020; today's is {today}"
+
+    def notes(self) -> Iterator[str]:
+        """Yields the note about dictionaries of 2020, if this is one."""
+        for places in [*self._places.values()][:1]:
+            yield f"{next(iter(places.values()))}: {OTHER_DEFAULTS}"
+
+
+def rename(layer: Mapping[str, Entry], old: OldKeys) -> dict[str, Entry]:
+    """Returns a layer with today's names.
+
+    Args:
+        layer: the keys of one file or option.
+        old: renamed keys are entered.
+
+    Raises:
+        UserError: a value is given under both names, and they differ.
+    """
+    result = {path: entry for path, entry in layer.items() if path not in RENAMED}
+    for path in [path for path in layer if path in RENAMED]:
+        today = RENAMED[path]
+        _check_same(path, layer[path], today, layer.get(today))
+        old.add(path, today, layer[path].where)
+        result[today] = layer[path]
+    return result
+
+
+def fold(params: Params, old: OldKeys) -> Params:
+    """Moves the keys of 2020 into those of today, as far as today's can express them.
+
+    Args:
+        params: the merged dictionary.
+        old: moved keys are entered.
+
+    Raises:
+        UserError: keys that must agree do not.
+    """
+    return _Folding(params, old).run()
+
+
+def _check_same(path: str, entry: Entry, other: str, beside: Entry | None) -> None:
+    if beside is not None and beside.value != entry.value:
+        raise UserError(
+            f"{path} and {other} are one thing, and have two values ({beside.where})",
+            where=entry.where,
+            fix=f"keep {other}",
+        )
+
+
+class _Folding:
+    def __init__(self, params: Params, old: OldKeys) -> None:
+        self._params, self._old = params, old
+        self._given = dict(params.given)
+        self._blocks = params.used_blocks()
+
+    def run(self) -> Params:
+        for today, copies in REPEATED.items():
+            self._repeated(today, [path for path in copies if self._is_used(path)])
+        self._policy()
+        for name in NORM:
+            self._shared(f"batch_norm_activation.{name}", self._blocks, f"batch_norm.{name}")
+        self._shared("batch_norm_activation.activation", self._active(), "activation")
+        dropping = [block for block in self._blocks if block in ("resnet", "nasfpn")]
+        for name in ("dropblock_keep_prob", "dropblock_size"):
+            self._shared(f"dropblock.{name}", dropping, f"dropblock.{name}")
+        return Params(self._given)
+
+    def _is_used(self, path: str) -> bool:
+        section = path.partition(".")[0]
+        return section not in BLOCKS or section in self._blocks
+
+    def _active(self) -> list[str]:
+        """Returns the blocks with the common activation; that of a plain pyramid is fixed."""
+        own = self._params.value("nasfpn.activation") is not None
+        return [block for block in self._blocks if block not in ("fpn", *["nasfpn"] * own)]
+
+    def _repeated(self, today: str, copies: list[str]) -> None:
+        given = [path for path in copies if path in self._given]
+        if not given:
+            return
+
+        def value(path: str) -> Plain:
+            # A copy that is not given follows the one key.
+            return self._params.value(path if path in self._given else today)
+
+        first, *others = copies
+        # Version 2020 itself had no such key; older ones do.
+        required = [f"{first} == {path}" for path in others if path != "postprocess.num_classes"]
+        if today in self._given or not others:
+            required.append(f"{today} == {first}")
+        required += [f"{first} == {path}" for path in given if path == "postprocess.num_classes"]
+        for text in required:
+            check_restriction(
+                text, value, self._params.where, fix=f"give {today} alone, for all of them"
+            )
+        for path in given:
+            self._old.add(path, today, self._params.given[path].where)
+            self._given[today] = self._given.pop(path)
+
+    def _policy(self) -> None:
+        """Moves the two keys of 2020 for the AutoAugment policy into one."""
+        if _USED not in self._given:
+            return
+        used = self._given.pop(_USED)
+        policy = Entry("", used.where)
+        if used.value:
+            policy = self._given.pop(_NAME, Entry("v0", used.where))
+            self._old.add(_NAME, _POLICY, policy.where)
+        self._old.add(_USED, _POLICY, used.where)
+        if self._params.value(_POLICY):
+            _check_same(_USED, policy, _POLICY, self._params.given[_POLICY])
+        self._given[_POLICY] = policy
+
+    def _shared(self, today: str, blocks: Iterable[str], name: str) -> None:
+        paths = [f"{block}.{name}" for block in blocks]
+        own = [path for path in paths if path in OLD and path in self._given]
+        for path in own:
+            self._old.add(path, today, self._given[path].where)
+        values = {self._params.value(path if path in own else today) for path in paths}
+        if own and len(values) == 1:
+            self._given[today] = self._given[own[0]]
+            for path in own:
+                del self._given[path]
+
 
 _EXPERIMENT = {"recipe", *(field.name for field in dataclasses.fields(Experiment))}
 _DICTIONARY = {*names_in(""), *SECTIONS} - _EXPERIMENT
@@ -74,7 +257,7 @@ def read_layers(
             stillbox does not have.
     """
     _check_type(model, "--model", "--model")
-    params, old, log = Params(), OldKeys(), ReadLog()
+    params, old, log = Params(), OldKeys(), ReadTracker()
     for layer in layers:
         _check_sections(layer)
         params = params.over(rename(read_layer(layer), old))

@@ -1,18 +1,122 @@
-"""The parameter dictionary as sections."""
+"""The parameter dictionary as sections, its keys without effect, and its convolutions.
+
+A key in `NO_EFFECT`, or one that `idle_keys` returns, leaves a note if it is given with another
+value than its default. Every other key that is not read is refused; `REFUSED` has the reasons.
+
+All sections read batch norm, activation and penalties of convolutions alike. In 2020 every block
+had keys of its own for them.
+"""
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from typing import Any, get_args
 
-from stillbox.experiment.params_dict.keys import KEYS
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.params_dict.keys import BACKBONES, KEYS, NECKS
 from stillbox.experiment.params_dict.merging import Params, spell
-from stillbox.experiment.params_dict.no_effect import NO_EFFECT, REFUSED, idle_keys
-from stillbox.experiment.sections import Reader, ReadLog, Section, Unread
+from stillbox.experiment.reading import FieldReader, ReadTracker, Section, Unread
 from stillbox.experiment.values import Value
+from stillbox.textformat.name_patterns import NamePattern
+
+_DEVICES = "all devices that JAX finds run one synchronous program"
+_OWN_WORDS = "`stillbox train --model-dir` gives it"
+_LAYOUT = "XLA chooses how arrays lie in memory"
+_FOLLOWING = "`stillbox retinanet --mode=eval` reads it, which watches a model directory"
+_COPY_PASTE = "mixing two data sets for copy and paste is not supported"
+_MASKS = "it scores masks, and stillbox detects boxes"
+_LVIS = "LVIS has metrics of its own, which are not computed"
+_RECORDS = "records are TFRecords"
+
+NO_EFFECT: dict[str, str] = {
+    "model_dir": _OWN_WORDS,
+    "isolate_session_state": "there are no sessions",
+    "enable_summary": "metrics are always logged (train.log_every, train.summary_every)",
+    "tpu_job_name": _DEVICES,
+    "platform.eval_master": _DEVICES,
+    "platform.tpu": _DEVICES,
+    "platform.tpu_zone": _DEVICES,
+    "platform.gcp_project": _DEVICES,
+    "train.num_shards": _DEVICES,
+    "train.iterations_per_loop": "every step is one call; train.log_every is the interval of logs",
+    "train.transpose_input": _LAYOUT,
+    "spinenet.use_native_resize_op": "pixels are repeated either way",
+    "spinenet_mbconv.use_native_resize_op": "pixels are repeated either way",
+    "eval.min_eval_interval": _FOLLOWING,
+    "eval.eval_timeout": _FOLLOWING,
+    "eval.suffix": "`stillbox retinanet` reads it, which names its folder of results so",
+    "eval.skip_eval_loss": "evaluation computes no loss",
+    "predict.predict_batch_size": "eval.eval_batch_size is the number of images of a program",
+    "retinanet_parser.regenerate_source_id": "an image without an id gets one, and an id may be "
+    "any text",
+}
+
+REFUSED: dict[str, str] = {
+    "architecture.backbone=efficientnet": "EfficientNet is not supported",
+    "eval.type=box_and_mask": _MASKS,
+    "eval.type=shapemask_box_and_mask": _MASKS,
+    "eval.type=lvis_box": _LVIS,
+    "eval.type=lvis_box_and_mask": _LVIS,
+    "train.train_dataset_type=sstable": _RECORDS,
+    "eval.eval_dataset_type=sstable": _RECORDS,
+    "architecture.pre_parser": _COPY_PASTE,
+    "architecture.output_flat_fpn_features": "it belongs to other detectors",
+    "train.pre_parser_dataset.file_pattern": _COPY_PASTE,
+    "train.pre_parser_dataset.dataset_type": _COPY_PASTE,
+    "postprocess.apply_nms": "detections are the result of non-maximum suppression",
+}
+
+
+def idle_keys(params: Params) -> dict[str, str]:
+    """Returns the keys without effect because of other keys, each with the reason."""
+    return dict(_idle(params))
+
+
+def _idle(params: Params) -> Iterator[tuple[str, str]]:
+    used = params.used_blocks()
+    for blocks, chooser in (
+        (BACKBONES, "architecture.backbone"),
+        (NECKS, "architecture.multilevel_features"),
+    ):
+        for block in blocks:
+            if block not in used:
+                reason = f"{chooser} is {params.value(chooser)}"
+                yield from ((path, reason) for path in KEYS if path.startswith(f"{block}."))
+    if params.value("train.learning_rate.type") == "cosine":
+        for name in ("levels", "steps"):
+            yield f"train.learning_rate.learning_rate_{name}", "the learning rate is a cosine"
+    optimizer = params.value("train.optimizer.type")
+    if optimizer not in ("momentum", "rmsprop"):
+        yield "train.optimizer.momentum", f"the optimiser is {optimizer}"
+    if not params.value("train.checkpoint.path"):
+        for name in ("prefix", "skip_variables_regex"):
+            yield f"train.checkpoint.{name}", "train.checkpoint.path names no checkpoint"
+    if not params.value("eval.use_json_file"):
+        yield "eval.val_json_file", "use_json_file is false, so the records' boxes are the truth"
+    if not params.value("eval.eval_file_pattern"):
+        yield "eval.num_steps_per_eval", "eval.eval_file_pattern names no records"
+    if params.value("retinanet_parser.use_autoaugment") is None:
+        yield "retinanet_parser.autoaugment_policy_name", "use_autoaugment is not given"
+    else:
+        yield "retinanet_parser.autoaugment_policy_name", "use_autoaugment is false"
+    yield from _idle_in_blocks(params, used)
+
+
+def _idle_in_blocks(params: Params, used: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for block in ("", "resnet.", "nasfpn."):
+        keep, size = (f"{block}dropblock.dropblock_{name}" for name in ("keep_prob", "size"))
+        if "resnet" not in used and "nasfpn" not in used:
+            reason = "resnet and nasfpn have DropBlock, other blocks have none in the original"
+            yield from ((path, reason) for path in (keep, size))
+        elif params.value(keep) is None and params.value("dropblock.dropblock_keep_prob") is None:
+            yield size, "dropblock_keep_prob is null"
+    if params.value("nasfpn.block_fn") == "conv" and "nasfpn" in used:
+        yield "nasfpn.init_drop_connect_rate", "nasfpn.block_fn is conv, which has no shortcut"
 
 
 class KeySection(Section):
     """A section of the dictionary, or all of it; names of inner keys are dotted paths."""
 
-    def __init__(self, params: Params, log: ReadLog, prefix: str = "") -> None:
+    def __init__(self, params: Params, log: ReadTracker, prefix: str = "") -> None:
         super().__init__(log)
         self.params, self._prefix = params, prefix
 
@@ -48,7 +152,7 @@ class KeySection(Section):
         """Returns an inner section."""
         return KeySection(self.params, self.log, f"{self.label(name)}.")
 
-    def read_inner(self, name: str, reader: Reader, path: str) -> Value:
+    def read_inner(self, name: str, reader: FieldReader, path: str) -> Value:
         """Returns the result of `reader` for an inner section."""
         return reader(self.child(name), path)
 
@@ -86,3 +190,165 @@ class KeySection(Section):
                     default=spell(KEYS[path].default),
                     no_effect=reasons.get(path),
                 )
+
+
+VARIANCE_SCALING = schema.VarianceScaling(factor=1.0, mode="fan_in", exact_cut=True)
+"""`tf.variance_scaling_initializer()`, the initialiser of the backbones."""
+GLOROT_UNIFORM = schema.VarianceScaling(factor=1.0, uniform=True, mode="fan_avg")
+"""The default initialiser of TensorFlow's layers."""
+_COMMON = "batch_norm_activation"
+_REGEX = "train.regularization_variable_regex"
+# Names of variables of each kind, from every part of a detector.
+_VARIABLES = {
+    "kernel": (
+        "resnet50/conv2d_7/kernel:0",
+        "spinenet/sub_policy3/scale_permuted_block_5/conv2d_1/kernel:0",
+        "fpn/l3/kernel:0",
+        "fpn_cells/cell_0/sub_policy0/op_after_combine5/conv/kernel:0",
+        "retinanet/class_net/class-predict/kernel:0",
+        "retinanet/box_net/box-1/pointwise_kernel:0",
+    ),
+    "depthwise": (
+        "spinenet_mbconv/mbconv_block/depthwise_conv2d/depthwise_kernel:0",
+        "fpn/p6/depthwise_kernel:0",
+        "retinanet/box_net/box-1/depthwise_kernel:0",
+    ),
+    "bias": ("fpn/l3/bias:0", "fpn/post_hoc_d5/bias:0", "retinanet/class_net/class-0/bias:0"),
+    "norm": (
+        "resnet50/batch_normalization_3/gamma:0",
+        "resnet50/batch_normalization_3/beta:0",
+        "fpn/p4-bn/gamma:0",
+        "retinanet/box_net/box-1-5/beta:0",
+    ),
+}
+
+
+def read_conv(
+    root: KeySection,
+    block: str,
+    path: str,
+    *,
+    initializer: schema.Initializer,
+    biased: bool = False,
+    norm: bool = True,
+) -> schema.ConvHyperparams:
+    """Reads the hyperparameters of a part's convolutions.
+
+    Args:
+        root: the dictionary.
+        block: its section, which had keys of its own in 2020.
+        path: the part's place in the experiment.
+        initializer: of its kernels.
+        biased: its convolutions have a bias in front of batch norm.
+        norm: it has batch norm.
+    """
+    batch_norm = _read_norm(root, block, f"{path}.conv.batch_norm")
+    return schema.ConvHyperparams(
+        activation=_read_activation(root, block, f"{path}.conv.activation"),
+        initializer=initializer,
+        batch_norm=batch_norm if norm else None,
+        force_bias=biased and norm,
+        **_read_penalty(root, f"{path}.conv"),
+    )
+
+
+def freezes_norm(root: KeySection, block: str) -> bool:
+    """Says whether scale and offset of a block's batch norm are frozen."""
+    return not root.value(_norm_key(root, block, "batch_norm_trainable"), "train.freeze")
+
+
+def _norm_key(root: KeySection, block: str, name: str) -> str:
+    return _own_or_common(root, f"{block}.batch_norm.{name}", f"{_COMMON}.{name}")
+
+
+def _own_or_common(root: KeySection, own: str, common: str) -> str:
+    """Returns the key that a block follows: its own of 2020 if it is given, or the common one."""
+    return own if root.has(own) else common
+
+
+def _read_norm(root: KeySection, block: str, path: str) -> schema.BatchNorm:
+    """Reads batch norm, over the images of a replica unless it is synchronised.
+
+    The original silently synchronises over more than 8 replicas only. Its published runs with
+    `use_sync_bn` had 32, so that the key always means all replicas here.
+    """
+    keys = {
+        field: _norm_key(root, block, f"batch_norm_{name}")
+        for field, name in (("decay", "momentum"), ("epsilon", "epsilon"), ("train", "trainable"))
+    }
+    synchronised = root.value(_norm_key(root, block, "use_sync_bn"), f"{path}.statistics")
+    return schema.BatchNorm(
+        center=True,
+        scale=True,
+        statistics="global" if synchronised else "per_replica",
+        **root.read_fields(path, **keys),
+    )
+
+
+def _read_activation(root: KeySection, block: str, path: str) -> Any:  # noqa: ANN401
+    # In the last version only nasfpn has an activation of its own; null follows the common one.
+    key = f"{block}.activation"
+    if key not in KEYS or root.get(key) is None:
+        key = f"{_COMMON}.activation"
+    return "relu" if block == "fpn" else root.choose(key, get_args(schema.Activation), path)
+
+
+def _read_penalty(root: KeySection, path: str) -> dict[str, Any]:
+    weight = root.value("train.l2_weight_decay", f"{path}.regularizer.weight")
+    root.value(_REGEX, f"{path}.regularize_bias", f"{path}.regularize_norm")
+    pattern = compile_regex(root, _REGEX, f"the default is {KEYS[_REGEX].default!r}")
+    # As in the original: from the start of the name on.
+    found = {kind: set(pattern.match(names)) for kind, names in _VARIABLES.items()}
+    if found["kernel"] != {True} or any(len(matches) > 1 for matches in found.values()):
+        root.refuse(
+            _REGEX,
+            "kernels are penalised in all parts of the model alike, and biases, batch norm and "
+            "depthwise kernels in all or in none",
+            f"leave it at {KEYS[_REGEX].default!r} and set the regularizer of a part: "
+            "--set model.head.conv.regularizer=null",
+        )
+    return {
+        "regularizer": schema.L2(weight=weight) if weight else None,
+        "regularize_bias": found["bias"] == {True},
+        "regularize_norm": found["norm"] == {True},
+        "regularize_depthwise": found["depthwise"] == {True},
+    }
+
+
+def compile_regex(root: KeySection, key: str, fix: str) -> NamePattern:
+    """Returns the regular expression of a key.
+
+    Raises:
+        UserError: it is none, or one that could take for ever.
+    """
+    try:
+        return NamePattern(root.get(key))
+    except UserError as error:
+        raise UserError(f"{key}: {error.what}", where=root.where(key), fix=fix) from error
+
+
+def read_drop_block(root: KeySection, block: str, path: str) -> schema.DropBlock | None:
+    """Reads DropBlock, which is on if its share is given."""
+    keep, size = (
+        _own_or_common(root, f"{block}.dropblock.{name}", f"dropblock.{name}")
+        for name in ("dropblock_keep_prob", "dropblock_size")
+    )
+    share = root.value(keep, f"{path}.keep_probability")
+    if share is None:
+        return None
+    side = root.value(size, f"{path}.block_size")
+    if side is None:
+        root.refuse(keep, "it needs dropblock_size, the side of a block", f"{size}=7")
+    return schema.DropBlock(keep_probability=share, block_size=side)
+
+
+def note_statistics(root: KeySection) -> None:
+    """Notes, once, whose statistics batch norm takes."""
+    name = f"{_COMMON}.use_sync_bn"
+    if not root.value(name):
+        root.note(
+            name,
+            f"{name} is false: batch norm takes the statistics of one replica, a device's part of "
+            "the batch; --set devices.replicas=8 gives the eight of the published runs on any "
+            "number of devices",
+        )

@@ -1,30 +1,103 @@
-"""`train` and `eval`: optimiser, learning rate, first weights, devices, scoring."""
+"""`train` and `eval`, records, resizing and augmentation."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 from stillbox.errors import UserError
+from stillbox.experiment import schema
 from stillbox.experiment.params_dict.keys import NECKS
-from stillbox.experiment.params_dict.layers import compile_regex, freezes_norm
-from stillbox.experiment.params_dict.section import KeySection
-from stillbox.experiment.schema import (
-    Adadelta,
-    Adagrad,
-    Adam,
-    Augmentation,
-    ConstantSchedule,
-    CosineSchedule,
-    Devices,
-    Evaluation,
-    FineTune,
-    ManualStepSchedule,
-    Model,
-    Momentum,
-    Optimizer,
-    RmsProp,
-    Schedule,
-    ScheduleStep,
-    Training,
-)
+from stillbox.experiment.params_dict.section import KeySection, compile_regex, freezes_norm
+
+LABEL_MAP = "label_map.pbtxt"
+"""Name of the label map that `stillbox data convert` writes beside its records."""
+_COCO_CLASSES = 91
+_MEAN = (123.675, 116.28, 103.53)
+PIXELS = schema.PixelNormalization(mean=_MEAN, std=(58.395, 57.12, 57.375))
+"""255 times ImageNet's (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225)."""
+_SIZE = "retinanet_parser.output_size"
+
+
+def read_data(root: KeySection) -> schema.Data:
+    """Reads where the records are, and finds their label map."""
+    boxes = root.value(
+        "retinanet_parser.max_num_instances", "data.train.max_boxes", "data.evaluation.max_boxes"
+    )
+    crowds = root.value("retinanet_parser.skip_crowd_during_training", "data.train.crowds")
+    train = _read_records(root, "train", "data.train")
+    # The dictionary has no key for names: its records hold numbers, and its results too.
+    if not train.label_map and root.value("architecture.num_classes") == _COCO_CLASSES:
+        train = replace(train, label_map="coco")
+    evaluation = _read_records(root, "eval", "data.evaluation")
+    _note_label_map(root, train)
+    annotations = ""
+    if root.value("eval.use_json_file", "data.evaluation.annotations"):
+        annotations = root.value("eval.val_json_file", "data.evaluation.annotations")
+    return schema.Data(
+        train=replace(train, crowds="drop" if crowds else "train", max_boxes=boxes),
+        evaluation=replace(
+            evaluation,
+            shuffle=False,
+            annotations=annotations,
+            label_map=evaluation.label_map or train.label_map,
+            max_boxes=boxes,
+        ),
+    )
+
+
+def _read_records(root: KeySection, section: str, path: str) -> schema.Records:
+    root.choose(f"{section}.{section}_dataset_type", ("tfrecord",))
+    key = f"{section}.{section}_file_pattern"
+    pattern = root.value(key, f"{path}.paths", f"{path}.label_map")
+    paths = tuple(part.strip() for part in pattern.split(",") if part.strip())
+    beside = (Path(path).parent / LABEL_MAP for path in paths)
+    label_map = next((str(file) for file in beside if file.is_file()), "")
+    return schema.Records(paths=paths, label_map=label_map)
+
+
+def _note_label_map(root: KeySection, train: schema.Records) -> None:
+    if train.paths and train.label_map:
+        is_coco = train.label_map == "coco"
+        why = f"COCO's, for its {_COCO_CLASSES} classes" if is_coco else "it is beside the records"
+        root.note(
+            "train.train_file_pattern",
+            f"the label map is {train.label_map}: {why}; "
+            "--set data.train.label_map=PATH names another",
+        )
+
+
+def read_resizer(root: KeySection) -> schema.ScaleJitterResizer:
+    """Reads size and jitter; the padding is 0 after normalisation."""
+    size = root.value(_SIZE, "model.resizer.height", "model.resizer.width")
+    if len(size) != 2:
+        root.refuse(_SIZE, "it is a height and a width", f"{_SIZE}=[640, 640]")
+    height, width = size
+    top = root.value("architecture.max_level", "model.resizer.multiple")
+    return schema.ScaleJitterResizer(
+        height=height,
+        width=width,
+        # A rule refuses levels that no image has; here they must only be numbers.
+        multiple=2 ** min(max(top, 0), 30),
+        pad_value=_MEAN,
+        **root.child("retinanet_parser").read_fields(
+            "model.resizer", min_scale="aug_scale_min", max_scale="aug_scale_max"
+        ),
+    )
+
+
+def read_augmentations(root: KeySection) -> tuple[schema.Augmentation, ...]:
+    """Reads the policy, which comes first, and the flip."""
+    augmentations: list[schema.Augmentation] = []
+    section = root.child("retinanet_parser")
+    if section.value("aug_policy"):
+        valid = get_args(get_type_hints(schema.AutoAugment)["policy"])
+        policy = section.choose("aug_policy", valid, "train.augmentations.0.policy")
+        augmentations.append(schema.AutoAugment(policy=policy))
+    if section.value("aug_rand_hflip", f"train.augmentations.{len(augmentations)}.kind"):
+        augmentations.append(schema.RandomHorizontalFlip())
+    return tuple(augmentations)
+
 
 RESNET_STEM = r"(resnet\d+)\/(conv2d(|_([1-9]|10))|batch_normalization(|_([1-9]|10)))\/"
 """Frozen by default in 2020: the first convolution and the first group of a ResNet."""
@@ -36,8 +109,8 @@ _REGEX_FIX = "the original matches it against the start of variables' names"
 
 
 def read_training(
-    root: KeySection, model: Model, augmentations: tuple[Augmentation, ...]
-) -> Training:
+    root: KeySection, model: schema.Model, augmentations: tuple[schema.Augmentation, ...]
+) -> schema.Training:
     """Reads `train`.
 
     Args:
@@ -56,49 +129,49 @@ def read_training(
             "--set train.precision=bfloat16 applies it",
         )
         bfloat16 = False
-    return Training(
+    return schema.Training(
         augmentations=augmentations,
         optimizer=_read_optimizer(root),
         precision="bfloat16" if bfloat16 else "float32",
         freeze=(*_read_frozen(root), *_frozen_norms(root, model)),
         fine_tune=_read_fine_tune(root),
         evaluate_every=every,
-        **root.child("train").fill(
+        **root.child("train").read_fields(
             "train", "gradient_clip_norm", batch_size="train_batch_size", steps="total_steps"
         ),
     )
 
 
-def _read_optimizer(root: KeySection) -> Optimizer:
+def _read_optimizer(root: KeySection) -> schema.Optimizer:
     kinds = ("momentum", "adam", "adadelta", "adagrad", "rmsprop")
     path = "train.optimizer"
     kind = root.choose("train.optimizer.type", kinds, f"{path}.kind")
     schedule = _read_schedule(root, f"{path}.schedule")
     if kind == "adam":
-        return Adam(schedule=schedule)
+        return schema.Adam(schedule=schedule)
     if kind == "adadelta":
-        return Adadelta(schedule=schedule)
+        return schema.Adadelta(schedule=schedule)
     if kind == "adagrad":
-        return Adagrad(schedule=schedule)
+        return schema.Adagrad(schedule=schedule)
     momentum = root.value("train.optimizer.momentum", f"{path}.momentum")
     if kind == "momentum":
-        return Momentum(schedule=schedule, momentum=momentum)
-    return RmsProp(schedule=schedule, momentum=momentum, decay=0.9, epsilon=1e-3)
+        return schema.Momentum(schedule=schedule, momentum=momentum)
+    return schema.RmsProp(schedule=schedule, momentum=momentum, decay=0.9, epsilon=1e-3)
 
 
-def _read_schedule(root: KeySection, path: str) -> Schedule:
+def _read_schedule(root: KeySection, path: str) -> schema.Schedule:
     section = root.child(_RATES)
     if section.choose("type", ("step", "cosine"), f"{path}.kind") == "step":
         return _read_steps(section, path)
-    return CosineSchedule(
+    return schema.CosineSchedule(
         total_steps=root.value("train.total_steps", f"{path}.total_steps"),
-        **section.fill(
+        **section.read_fields(
             path, "warmup_learning_rate", "warmup_steps", learning_rate="init_learning_rate"
         ),
     )
 
 
-def _read_steps(section: KeySection, path: str) -> Schedule:
+def _read_steps(section: KeySection, path: str) -> schema.Schedule:
     levels, steps = (
         section.value(f"learning_rate_{name}", f"{path}.schedule") for name in ("levels", "steps")
     )
@@ -112,16 +185,16 @@ def _read_steps(section: KeySection, path: str) -> Schedule:
     warmup = section.value("warmup_steps", f"{path}.schedule", f"{path}.warmup")
     start = section.value("warmup_learning_rate", f"{path}.learning_rate")
     falls = tuple(
-        ScheduleStep(step=step, learning_rate=level)
+        schema.ScheduleStep(step=step, learning_rate=level)
         for step, level in zip(steps, levels, strict=True)
     )
     if warmup:
         # The line from the first rate to the first scheduled one is the warm-up.
-        first = ScheduleStep(step=warmup, learning_rate=rate)
-        return ManualStepSchedule(learning_rate=start, schedule=(first, *falls), warmup=True)
+        first = schema.ScheduleStep(step=warmup, learning_rate=rate)
+        return schema.ManualStepSchedule(learning_rate=start, schedule=(first, *falls), warmup=True)
     if not falls:
-        return ConstantSchedule(learning_rate=rate)
-    return ManualStepSchedule(learning_rate=rate, schedule=falls)
+        return schema.ConstantSchedule(learning_rate=rate)
+    return schema.ManualStepSchedule(learning_rate=rate, schedule=falls)
 
 
 def _read_frozen(root: KeySection) -> tuple[str, ...]:
@@ -137,7 +210,7 @@ def _read_frozen(root: KeySection) -> tuple[str, ...]:
     return (f"^(?:{regex.replace(':0', '')})",)
 
 
-def _frozen_norms(root: KeySection, model: Model) -> list[str]:
+def _frozen_norms(root: KeySection, model: schema.Model) -> list[str]:
     """Returns patterns for the scales and offsets that batch_norm_trainable freezes."""
     neck = root.get("architecture.multilevel_features")
     blocks = {
@@ -152,7 +225,7 @@ def _frozen_norms(root: KeySection, model: Model) -> list[str]:
     ]
 
 
-def _read_fine_tune(root: KeySection) -> FineTune:
+def _read_fine_tune(root: KeySection) -> schema.FineTune:
     section, place = root.child(_CHECKPOINT), "train.fine_tune"
     path = section.value("path", f"{place}.checkpoint")
     prefix = section.value("prefix", f"{place}.scope", f"{place}.load_heads")
@@ -160,11 +233,11 @@ def _read_fine_tune(root: KeySection) -> FineTune:
     if skip:
         compile_regex(root, f"{_CHECKPOINT}.skip_variables_regex", _REGEX_FIX)
     if not path:
-        return FineTune()
+        return schema.FineTune()
     # The names of a classifier's checkpoint lack the backbone's prefix.
     if prefix:
         _check_prefix(root, prefix)
-    return FineTune(
+    return schema.FineTune(
         checkpoint=path,
         scope="classification" if prefix else "detection",
         load_heads=not prefix,
@@ -184,7 +257,7 @@ def _check_prefix(root: KeySection, prefix: str) -> None:
         )
 
 
-def read_evaluation(root: KeySection) -> Evaluation:
+def read_evaluation(root: KeySection) -> schema.Evaluation:
     """Reads `eval`."""
     section = root.child("eval")
     section.choose("type", ("box",), "evaluation.metrics")
@@ -195,16 +268,16 @@ def read_evaluation(root: KeySection) -> Evaluation:
             f"eval_samples {samples}: of more images only the first so many are scored; "
             "eval_samples: null scores all",
         )
-    return Evaluation(
+    return schema.Evaluation(
         metrics=("coco",),
         max_examples=samples or 0,
-        **section.fill(
+        **section.read_fields(
             "evaluation", batch_size="eval_batch_size", per_category="per_category_metrics"
         ),
     )
 
 
-def read_devices(root: KeySection) -> Devices:
+def read_devices(root: KeySection) -> schema.Devices:
     """Reads spatial partitioning. The number of replicas follows from the devices."""
     path = "devices.spatial_partitions"
     cut = root.value(_CUT, path) or (1, 1, 1, 1)
@@ -219,4 +292,4 @@ def read_devices(root: KeySection) -> Devices:
             f"{_CUT} cuts an image into {cut[1]}",
             f"{_CORES}={cores},{_CUT}=[1,{cores},1,1]",
         )
-    return Devices(spatial_partitions=cut[1])
+    return schema.Devices(spatial_partitions=cut[1])

@@ -1,36 +1,24 @@
-"""`AnchorGenerator`, `BoxCoder`, `Matcher` and `RegionSimilarityCalculator`."""
+"""Anchors, box coders, matchers, similarities, losses, post-processing and calibration."""
 
+from typing import Any
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
-from stillbox.experiment.schema import (
-    AnchorGrid,
-    Anchors,
-    ArgmaxMatcher,
-    BipartiteMatcher,
-    FasterRcnnBoxCoder,
-    FlexibleGridAnchors,
-    GridAnchors,
-    IoaSimilarity,
-    IouSimilarity,
-    MeanStddevBoxCoder,
-    MultiscaleAnchors,
-    NegSqDistSimilarity,
-    SquareBoxCoder,
-    SsdAnchors,
-    ThresholdedIouSimilarity,
-)
-from stillbox.experiment.sections import Reader, part
+from stillbox.experiment.reading import FieldReader, field_mapping
 
-_read_multiscale = part(MultiscaleAnchors)
-_read_grid = part(GridAnchors, base_height="height", base_width="width")
-_read_flexible = part(
-    FlexibleGridAnchors, grids=("anchor_grid", part(AnchorGrid, sizes="base_sizes"))
+_read_multiscale = field_mapping(schema.MultiscaleAnchors)
+_read_grid = field_mapping(schema.GridAnchors, base_height="height", base_width="width")
+_read_flexible = field_mapping(
+    schema.FlexibleGridAnchors,
+    grids=("anchor_grid", field_mapping(schema.AnchorGrid, sizes="base_sizes")),
 )
 
 read_anchors = choice(
     "anchor_generator_oneof",
     {
-        "ssd_anchor_generator": part(
-            SsdAnchors,
+        "ssd_anchor_generator": field_mapping(
+            schema.SsdAnchors,
             height_strides="height_stride",
             width_strides="width_stride",
             height_offsets="height_offset",
@@ -44,14 +32,14 @@ read_anchors = choice(
 """Reads `anchor_generator`. An empty list means "none", not "the default"."""
 
 
-def _in_pixels(reader: Reader) -> Reader:
+def _in_pixels(reader: FieldReader) -> FieldReader:
     """Returns a reader of anchors that are not normalised."""
 
-    def read(section: MessageSection, path: str) -> Anchors:
+    def read(section: MessageSection, path: str) -> schema.Anchors:
         name = "normalize_coordinates"
         if section.value(name):
             section.refuse(name, "anchors of proposals are in pixels", f"write {name}: false")
-        anchors: Anchors = reader(section, path)
+        anchors: schema.Anchors = reader(section, path)
         return anchors
 
     return read
@@ -70,26 +58,224 @@ read_pixel_anchors = choice(
 read_box_coder = choice(
     "box_coder_oneof",
     {
-        "faster_rcnn_box_coder": part(FasterRcnnBoxCoder),
-        "mean_stddev_box_coder": part(MeanStddevBoxCoder),
-        "square_box_coder": part(SquareBoxCoder),
+        "faster_rcnn_box_coder": field_mapping(schema.FasterRcnnBoxCoder),
+        "mean_stddev_box_coder": field_mapping(schema.MeanStddevBoxCoder),
+        "square_box_coder": field_mapping(schema.SquareBoxCoder),
     },
 )
 """Reads `box_coder`."""
 
 read_matcher = choice(
     "matcher_oneof",
-    {"argmax_matcher": part(ArgmaxMatcher), "bipartite_matcher": part(BipartiteMatcher)},
+    {
+        "argmax_matcher": field_mapping(schema.ArgmaxMatcher),
+        "bipartite_matcher": field_mapping(schema.BipartiteMatcher),
+    },
 )
 """Reads `matcher`."""
 
 read_similarity = choice(
     "region_similarity",
     {
-        "iou_similarity": part(IouSimilarity),
-        "ioa_similarity": part(IoaSimilarity),
-        "neg_sq_dist_similarity": part(NegSqDistSimilarity),
-        "thresholded_iou_similarity": part(ThresholdedIouSimilarity),
+        "iou_similarity": field_mapping(schema.IouSimilarity),
+        "ioa_similarity": field_mapping(schema.IoaSimilarity),
+        "neg_sq_dist_similarity": field_mapping(schema.NegSqDistSimilarity),
+        "thresholded_iou_similarity": field_mapping(schema.ThresholdedIouSimilarity),
     },
 )
 """Reads `similarity_calculator`."""
+
+
+read_classification = choice(
+    "classification_loss",
+    {
+        "weighted_sigmoid": field_mapping(schema.SigmoidLoss),
+        # An alpha that is not set weighs nothing, unlike an alpha of zero.
+        "weighted_sigmoid_focal": field_mapping(schema.SigmoidFocalLoss, ("alpha",)),
+        "weighted_softmax": field_mapping(schema.SoftmaxLoss),
+        "weighted_logits_softmax": field_mapping(schema.SoftmaxAgainstLogitsLoss),
+        "bootstrapped_sigmoid": field_mapping(
+            schema.BootstrappedSigmoidLoss, hard="hard_bootstrap"
+        ),
+    },
+)
+"""Reads `ClassificationLoss`."""
+
+_read_localization = choice(
+    "localization_loss",
+    {
+        "weighted_smooth_l1": field_mapping(schema.SmoothL1Loss),
+        "weighted_l2": field_mapping(schema.L2Loss),
+        "l1_localization_loss": field_mapping(schema.L1Loss),
+        "weighted_iou": field_mapping(schema.IouLoss),
+        "weighted_giou": field_mapping(schema.GiouLoss),
+    },
+)
+
+
+def read_loss(ssd: MessageSection, path: str) -> schema.Loss:
+    """Reads `ssd.loss` and its neighbours.
+
+    The original always divides a loss by the matches of one replica's images and averages the
+    gradients of the replicas (`object_detection/meta_architectures/ssd_meta_arch.py`, `loss`).
+    """
+    section = ssd.child("loss")
+    return schema.Loss(
+        normalizer="per_replica",
+        classification=read_classification(
+            section.child("classification_loss"), f"{path}.classification"
+        ),
+        localization=_read_localization(section.child("localization_loss"), f"{path}.localization"),
+        hard_example_miner=read_miner(section, path),
+        **section.read_fields(path, "classification_weight", "localization_weight"),
+        **ssd.read_fields(
+            path,
+            "encode_background_as_zeros",
+            "negative_class_weight",
+            normalize_by_matches="normalize_loss_by_num_matches",
+            normalize_localization_by_code_size="normalize_loc_loss_by_codesize",
+        ),
+    )
+
+
+def read_miner(section: MessageSection, path: str, **values: int) -> schema.HardExampleMiner | None:
+    """Reads the `hard_example_miner` of a section, if it has one.
+
+    Args:
+        section: the message that has it.
+        path: the place of that message in the experiment.
+        values: fields that are not read.
+    """
+    name = "hard_example_miner"
+    if not section.has(name):
+        return None
+    # The section itself has an origin, because its mere presence can be the mistake.
+    section.log.origins[f"{path}.{name}"] = section.where(name)
+    reader = field_mapping(schema.HardExampleMiner)
+    miner: schema.HardExampleMiner = reader(section.child(name), f"{path}.{name}", **values)
+    return miner
+
+
+def _read_curve(section: MessageSection, path: str) -> schema.CurveCalibration:
+    return schema.CurveCalibration(**_points(section.child("x_y_pairs"), path))
+
+
+# An entry of a map is a message of key and value. Of two with one key protobuf keeps the second;
+# here the rules refuse them.
+def _read_class_curve(entry: MessageSection, path: str) -> schema.ClassCurve:
+    return schema.ClassCurve(
+        **entry.read_fields(path, slot="key"), **_points(entry.child("value"), path)
+    )
+
+
+def _read_class_sigmoid(entry: MessageSection, path: str) -> schema.ClassSigmoid:
+    return schema.ClassSigmoid(
+        **entry.read_fields(path, slot="key"), **entry.child("value").read_fields(path, "a", "b")
+    )
+
+
+def _points(section: MessageSection, path: str) -> dict[str, Any]:
+    pairs = section.children("x_y_pair")
+    return {
+        "scores": tuple(pair.value("x", f"{path}.scores") for pair in pairs),
+        "calibrated": tuple(pair.value("y", f"{path}.calibrated") for pair in pairs),
+    }
+
+
+def _read_sigmoid(section: MessageSection, path: str) -> schema.SigmoidCalibration:
+    return schema.SigmoidCalibration(
+        **section.child("sigmoid_parameters").read_fields(path, "a", "b")
+    )
+
+
+read_calibration = choice(
+    "calibrator",
+    {
+        "function_approximation": _read_curve,
+        "class_id_function_approximations": field_mapping(
+            schema.ClassCurveCalibration, curves=("class_id_xy_pairs_map", _read_class_curve)
+        ),
+        "sigmoid_calibration": _read_sigmoid,
+        "class_id_sigmoid_calibrations": field_mapping(
+            schema.ClassSigmoidCalibration,
+            sigmoids=("class_id_sigmoid_parameters_map", _read_class_sigmoid),
+        ),
+        "temperature_scaling_calibration": field_mapping(schema.TemperatureCalibration),
+    },
+)
+"""Reads `calibration_config`."""
+
+
+_read_nms = field_mapping(
+    schema.Nms,
+    max_per_class="max_detections_per_class",
+    max_total="max_total_detections",
+    soft_sigma="soft_nms_sigma",
+    class_agnostic="use_class_agnostic_nms",
+    combined="use_combined_nms",
+)
+
+
+def read_postprocessing(
+    section: MessageSection, path: str, predictor: MessageSection | None = None
+) -> schema.Postprocessing:
+    """Reads a `PostProcessing`.
+
+    Args:
+        section: the message.
+        path: its place in the experiment.
+        predictor: the box predictor of an SSD, which may have a score converter, and the range that
+            encodings are clipped to.
+    """
+    calibration, clip = None, None
+    if section.has("calibration_config"):
+        calibration = read_calibration(section.child("calibration_config"), f"{path}.calibration")
+    converter = section.value("score_converter", f"{path}.score_converter")
+    if predictor is not None:
+        clip = _read_clip(predictor, f"{path}.box_encodings_clip")
+        converter = _converter_before(predictor, converter, f"{path}.score_converter")
+    nms = section.child("batch_non_max_suppression")
+    return schema.Postprocessing(
+        box_encodings_clip=clip,
+        score_converter=converter,
+        calibration=calibration,
+        nms=_read_nms(nms, f"{path}.nms", drop_at_threshold=_drops(nms, f"{path}.nms")),
+        **section.read_fields(path, "logit_scale"),
+    )
+
+
+def _converter_before(predictor: MessageSection, converter: Any, path: str) -> Any:  # noqa: ANN401
+    """Returns the score converter that a weight-shared predictor has, or else the given one."""
+    section = predictor.child("weight_shared_convolutional_box_predictor")
+    # The original applies the predictor's converter at inference alone, like the other one.
+    if section.value("score_converter") != "sigmoid":
+        return converter
+    if converter != "identity":
+        raise UserError(
+            f"scores are converted twice: SIGMOID in the box predictor, {converter.upper()} "
+            "behind it",
+            where=section.where("score_converter"),
+            fix="take one of them out",
+        )
+    return section.value("score_converter", path)
+
+
+def _drops(section: MessageSection, path: str) -> bool:
+    """Reads whether a box whose overlap is the threshold itself is dropped."""
+    partitioned: bool = section.value("use_partitioned_nms", f"{path}.drop_at_threshold")
+    if partitioned and not section.value("use_static_shapes"):
+        section.note(
+            "use_partitioned_nms",
+            "use_partitioned_nms has no effect without use_static_shapes; "
+            f"--set {path}.drop_at_threshold=true has its effect",
+        )
+        return False
+    return partitioned
+
+
+def _read_clip(predictor: MessageSection, path: str) -> schema.BoxEncodingsClip | None:
+    for name in ("convolutional_box_predictor", "weight_shared_convolutional_box_predictor"):
+        if predictor.has(name) and predictor.child(name).has("box_encodings_clip_range"):
+            section = predictor.child(name).child("box_encodings_clip_range")
+            return schema.BoxEncodingsClip(**section.read_fields(path, "min", "max"))
+    return None

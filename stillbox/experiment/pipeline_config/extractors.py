@@ -2,35 +2,200 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.pipeline_config.efficientdet import EFFICIENTDETS, read_efficientdet
-from stillbox.experiment.pipeline_config.layers import of_a_replica, overridden, read_hyperparams
-from stillbox.experiment.pipeline_config.mnasfpn import MNASFPN, read_mnasfpn
-from stillbox.experiment.pipeline_config.mobile import MOBILE, MobileBackbone
-from stillbox.experiment.pipeline_config.necks import NECKS
-from stillbox.experiment.pipeline_config.section import MessageSection
-from stillbox.experiment.schema import (
-    L2,
-    Backbone,
-    Fpn,
-    InceptionV2,
-    InceptionV3,
-    MobileNetV1,
-    MobileNetV2,
-    Neck,
-    PixelNormalization,
-    ResNetV1,
-    VarianceScaling,
+from stillbox.experiment import schema
+from stillbox.experiment.pipeline_config.layers import (
+    NECKS,
+    of_a_replica,
+    overridden,
+    read_hyperparams,
 )
-from stillbox.experiment.sections import part
+from stillbox.experiment.pipeline_config.section import MessageSection
+from stillbox.experiment.reading import field_mapping
+
+EFFICIENTDETS = tuple(f"ssd_efficientnet-{size}_bifpn_keras" for size in schema.EFFICIENTNET_SIZES)
+"""Values of `feature_extractor.type`."""
+
+# Of ImageNet.
+_PIXELS = schema.PixelNormalization(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375))
+_UNSUPPORTED = {
+    "depth_multiplier": 1.0,
+    "use_explicit_padding": False,
+    "use_depthwise": False,
+    "override_base_feature_extractor_hyperparams": False,
+}
+
+_COMBINE_METHODS = ("fast_attention", "weighted_sum", "sum")
+_REFUSED_METHODS = {
+    "attention": "its softmax runs over an axis of length 1 in the original, so that it is 'sum'"
+}
+
+
+class _Pyramid(NamedTuple):
+    num_repeats: int
+    depth: int
+    combine: Literal["fast_attention", "sum"] = "fast_attention"
+
+
+# Where a config has no `bifpn`, by the size of the backbone.
+_PYRAMIDS = {
+    "b0": _Pyramid(3, 64),
+    "b1": _Pyramid(4, 88),
+    "b2": _Pyramid(5, 112),
+    "b3": _Pyramid(6, 160),
+    "b4": _Pyramid(7, 224),
+    "b5": _Pyramid(7, 288),
+    "b6": _Pyramid(8, 384, "sum"),
+    "b7": _Pyramid(8, 384, "sum"),
+}
+
+
+class EfficientDetParts(NamedTuple):
+    """The parts that one `feature_extractor` describes."""
+
+    backbone: schema.EfficientNet
+    neck: schema.BiFpn
+    pixels: schema.PixelNormalization
+
+
+def read_efficientdet(section: MessageSection, kind: str) -> EfficientDetParts:
+    """Reads `feature_extractor` of a `type` in `EFFICIENTDETS`.
+
+    Raises:
+        UserError: a field that the original refuses, or a pyramid without sums.
+    """
+    for name, only in _UNSUPPORTED.items():
+        if section.value(name) != only:
+            raise UserError(
+                f"an EfficientNet has no {name}",
+                where=section.where(name),
+                fix=f"leave it at {str(only).lower()}",
+            )
+    size = re.findall(r"b\d", kind)[0]
+    backbone = schema.EFFICIENTNET_SIZES[size]
+    # The original builds the whole network, and its checkpoints contain it.
+    backbone = dataclasses.replace(
+        backbone, conv=of_a_replica(backbone.conv), last_layer=backbone.layers[-1]
+    )
+    return EfficientDetParts(backbone, _read_bifpn(section, _PYRAMIDS[size]), _PIXELS)
+
+
+def _read_bifpn(section: MessageSection, default: _Pyramid) -> schema.BiFpn:
+    path, least = "model.neck", section.value("min_depth", "model.neck.depth")
+    conv = read_hyperparams(section.child("conv_hyperparams"), f"{path}.conv", keras=True)
+    values: dict[str, Any] = default._asdict()
+    if section.has("bifpn"):
+        bifpn = section.child("bifpn")
+        values = bifpn.read_fields(path, "min_level", "max_level", num_repeats="num_iterations")
+        values["depth"] = bifpn.value("num_filters", f"{path}.depth")
+        values["combine"] = bifpn.choose(
+            "combine_method", _COMBINE_METHODS, f"{path}.combine", reasons=_REFUSED_METHODS
+        )
+        for name, ours in (("num_iterations", "num_repeats"), ("num_filters", "depth")):
+            if values[ours] < 1:
+                bifpn.refuse(name, "a BiFPN without it has no feature maps", "set it to 1 or more")
+    values["depth"] = max(values["depth"], least)
+    # Both kernels of its separable convolutions are penalised.
+    return schema.BiFpn(conv=dataclasses.replace(conv, regularize_depthwise=True), **values)
+
+
+MobileBackbone = (
+    schema.MobileNetV3Large | schema.MobileNetV3Small | schema.MobileNetEdgeTpu | schema.MobileDet
+)
+_OVERRIDE = "override_base_feature_extractor_hyperparams"
+
+
+def _read_slim(version: Any, section: MessageSection) -> MobileBackbone:  # noqa: ANN401
+    if section.value("use_explicit_padding"):
+        section.refuse(
+            "use_explicit_padding",
+            "the original pads the input of every block and its depthwise convolution once more, "
+            "so that maps grow from block to block",
+            "leave it at false",
+        )
+    base = of_a_replica(version().conv)
+    if section.value(_OVERRIDE):
+        given = overridden(section, base, keras=False)
+        # The network's definition sets these inside the scope of the config's hyperparameters.
+        norm = given.batch_norm and dataclasses.replace(given.batch_norm, center=True, scale=True)
+        base = dataclasses.replace(given, activation=base.activation, batch_norm=norm)
+    backbone: MobileBackbone = field_mapping(version)(section, "model.backbone", conv=base)
+    return backbone
+
+
+def _read_mobiledet(version: Any, section: MessageSection) -> MobileBackbone:  # noqa: ANN401
+    if section.value("use_explicit_padding"):
+        section.refuse(
+            "use_explicit_padding", "the original's MobileDet has none", "leave it at false"
+        )
+    if section.value(_OVERRIDE):
+        section.note(
+            _OVERRIDE,
+            f"{_OVERRIDE} has no effect on a MobileDet, which has hyperparameters of its own; "
+            "--set model.backbone.conv=... changes them",
+        )
+    backbone: MobileBackbone = field_mapping(version)(
+        section, "model.backbone", conv=of_a_replica(version().conv)
+    )
+    return backbone
+
+
+MOBILE: dict[str, Callable[[MessageSection], MobileBackbone]] = {
+    "ssd_mobilenet_v3_large": partial(_read_slim, schema.MobileNetV3Large),
+    "ssd_mobilenet_v3_small": partial(_read_slim, schema.MobileNetV3Small),
+    "ssd_mobilenet_edgetpu": partial(_read_slim, schema.MobileNetEdgeTpu),
+    "ssd_mobiledet_cpu": partial(_read_mobiledet, schema.MobileDetCpu),
+    "ssd_mobiledet_gpu": partial(_read_mobiledet, schema.MobileDetGpu),
+    "ssd_mobiledet_dsp": partial(_read_mobiledet, schema.MobileDetDsp),
+    "ssd_mobiledet_edgetpu": partial(_read_mobiledet, schema.MobileDetEdgeTpu),
+}
+"""Readers by the type of the feature extractor."""
+
+
+MNASFPN = "ssd_mobilenet_v2_mnasfpn"
+"""The value of `feature_extractor.type`."""
+
+_PENALTY = schema.L2(weight=4e-5)
+_read_mnasfpn_backbone = field_mapping(schema.MobileNetV2, explicit_padding="use_explicit_padding")
+_read_neck = field_mapping(schema.MnasFpn, explicit_padding="use_explicit_padding")
+
+
+def read_mnasfpn(section: MessageSection) -> tuple[schema.MobileNetV2, schema.MnasFpn]:
+    """Reads `feature_extractor` of the type `MNASFPN`."""
+    section.ignore(
+        "this extractor has hyperparameters of its own; --set model.backbone.conv=... and "
+        "model.neck.conv=... change them",
+        "conv_hyperparams",
+        "override_base_feature_extractor_hyperparams",
+    )
+    section.ignore("the blocks of this extractor are depthwise anyway", "use_depthwise")
+    neck = schema.MnasFpn()
+    conv = of_a_replica(neck.conv)
+    levels: dict[str, Any] = {"min_level": neck.min_level, "max_level": neck.max_level}
+    levels["depth"] = neck.depth
+    if section.has("fpn"):
+        levels = section.child("fpn").read_fields(
+            "model.neck", "min_level", "max_level", depth="additional_layer_depth"
+        )
+    backbone: schema.MobileNetV2 = _read_mnasfpn_backbone(
+        section,
+        "model.backbone",
+        last_depth=0,
+        conv=dataclasses.replace(conv, regularizer=_PENALTY),
+        depthwise_initializer=neck.separable_initializer,
+    )
+    neck = _read_neck(section, "model.neck", conv=conv, **levels)
+    return backbone, neck
+
 
 _RESNETS = tuple(f"ssd_resnet{depth}_v1" for depth in (50, 101, 152))
-_INCEPTIONS: dict[str, type[InceptionV2 | InceptionV3]] = {
-    "ssd_inception_v2": InceptionV2,
-    "ssd_inception_v3": InceptionV3,
+_INCEPTIONS: dict[str, type[schema.InceptionV2 | schema.InceptionV3]] = {
+    "ssd_inception_v2": schema.InceptionV2,
+    "ssd_inception_v3": schema.InceptionV3,
 }
 EXTRACTORS = (
     *("ssd_mobilenet_v1", "ssd_mobilenet_v1_fpn", "ssd_mobilenet_v1_ppn"),
@@ -47,23 +212,22 @@ EXTRACTORS = (
 )
 """Supported values of `feature_extractor.type`."""
 
-_OVERRIDE = "override_base_feature_extractor_hyperparams"
 # Of the second generation's ResNets; Keras does not halve sums of squares.
 _KERAS_RESNET = dataclasses.replace(
-    ResNetV1().conv,
-    regularizer=L2(weight=2e-4),
-    initializer=VarianceScaling(factor=1.0, exact_cut=True),
+    schema.ResNetV1().conv,
+    regularizer=schema.L2(weight=2e-4),
+    initializer=schema.VarianceScaling(factor=1.0, exact_cut=True),
 )
-RESNET_PIXELS = PixelNormalization(mean=(123.68, 116.779, 103.939), std=(1.0, 1.0, 1.0))
+RESNET_PIXELS = schema.PixelNormalization(mean=(123.68, 116.779, 103.939), std=(1.0, 1.0, 1.0))
 """The mean colour is subtracted from the network input of a ResNet."""
 
 
 class Extractor(NamedTuple):
     """The parts that one `feature_extractor` describes."""
 
-    backbone: Backbone
-    neck: Neck
-    pixels: PixelNormalization
+    backbone: schema.Backbone
+    neck: schema.Neck
+    pixels: schema.PixelNormalization
     keras: bool
     """It is one of the original's second generation, which differs in a few numbers."""
 
@@ -74,7 +238,7 @@ def read_extractor(section: MessageSection) -> Extractor:
     if kind in EFFICIENTDETS:
         return Extractor(*read_efficientdet(section, kind), keras=True)
     if kind == MNASFPN:
-        return Extractor(*read_mnasfpn(section), PixelNormalization(), keras=False)
+        return Extractor(*read_mnasfpn(section), schema.PixelNormalization(), keras=False)
     keras, neck = kind.endswith("_keras"), re.search(r"(fpn|ppn|embedded)", kind)
     hyperparams = read_hyperparams(
         section.child("conv_hyperparams"), "model.neck.conv", keras=keras
@@ -82,7 +246,7 @@ def read_extractor(section: MessageSection) -> Extractor:
     backbone = _read_backbone(section, kind, keras=keras)
     read_neck = NECKS[neck[1] if neck else ""]
     feature_neck = read_neck(section, backbone, hyperparams)
-    if isinstance(feature_neck, Fpn) and keras:
+    if isinstance(feature_neck, schema.Fpn) and keras:
         feature_neck = dataclasses.replace(feature_neck, top_down="smoothed")
         if feature_neck.depthwise:
             conv = dataclasses.replace(feature_neck.conv, regularize_depthwise=True)
@@ -94,7 +258,9 @@ def read_extractor(section: MessageSection) -> Extractor:
     return Extractor(
         backbone=backbone,
         neck=feature_neck,
-        pixels=RESNET_PIXELS if isinstance(backbone, ResNetV1) else PixelNormalization(),
+        pixels=RESNET_PIXELS
+        if isinstance(backbone, schema.ResNetV1)
+        else schema.PixelNormalization(),
         keras=keras,
     )
 
@@ -127,34 +293,43 @@ def read_type(
 
 def _read_backbone(
     section: MessageSection, kind: str, *, keras: bool
-) -> InceptionV2 | InceptionV3 | MobileNetV1 | MobileNetV2 | ResNetV1 | MobileBackbone:
+) -> (
+    schema.InceptionV2
+    | schema.InceptionV3
+    | schema.MobileNetV1
+    | schema.MobileNetV2
+    | schema.ResNetV1
+    | MobileBackbone
+):
     if kind in MOBILE:
         return MOBILE[kind](section)
     if kind in _INCEPTIONS:
         return _read_inception(_INCEPTIONS[kind], section)
     if match := re.search(r"resnet(\d+)_v1", kind):
         return _read_resnet(section, int(match[1]), keras=keras)
-    version: Any = MobileNetV1 if "mobilenet_v1" in kind else MobileNetV2
+    version: Any = schema.MobileNetV1 if "mobilenet_v1" in kind else schema.MobileNetV2
     base = of_a_replica(version().conv)
     if section.value(_OVERRIDE):
         base = overridden(section, base, keras=keras)
-        if version is MobileNetV2 and not keras and base.batch_norm:
+        if version is schema.MobileNetV2 and not keras and base.batch_norm:
             # Its definition sets these inside the scope of the config's hyperparameters.
             norm = dataclasses.replace(base.batch_norm, center=True, scale=True)
             base = dataclasses.replace(base, activation="relu6", batch_norm=norm)
     narrow: dict[str, Any] = {}
     if section.value("use_depthwise") and "_fpn" in kind:
         # In front of a depthwise pyramid the last layers are thinner.
-        narrow = {"last_depths": (512, 256)} if version is MobileNetV1 else {"last_depth": 256}
-    backbone: MobileNetV1 | MobileNetV2 = part(version, explicit_padding="use_explicit_padding")(
-        section, "model.backbone", conv=base, **narrow
-    )
+        narrow = (
+            {"last_depths": (512, 256)} if version is schema.MobileNetV1 else {"last_depth": 256}
+        )
+    backbone: schema.MobileNetV1 | schema.MobileNetV2 = field_mapping(
+        version, explicit_padding="use_explicit_padding"
+    )(section, "model.backbone", conv=base, **narrow)
     return _as_keras(backbone, narrow) if keras else backbone
 
 
 def _as_keras(
-    backbone: MobileNetV1 | MobileNetV2, narrow: Mapping[str, Any]
-) -> MobileNetV1 | MobileNetV2:
+    backbone: schema.MobileNetV1 | schema.MobileNetV2, narrow: Mapping[str, Any]
+) -> schema.MobileNetV1 | schema.MobileNetV2:
     """Returns a MobileNet with the channels of the second generation.
 
     Its v1 applies the depth multiplier to the network of Keras, which has applied it already, but
@@ -163,8 +338,8 @@ def _as_keras(
     """
     conv = dataclasses.replace(backbone.conv, regularize_depthwise=True)
     backbone = dataclasses.replace(backbone, conv=conv)
-    if isinstance(backbone, MobileNetV2):
-        last_depth = MobileNetV2().last_depth
+    if isinstance(backbone, schema.MobileNetV2):
+        last_depth = schema.MobileNetV2().last_depth
         return dataclasses.replace(backbone, last_depth=last_depth, channels="keras")
     factor = backbone.depth_multiplier
     last = narrow or {"last_depths": tuple(int(d * factor) for d in backbone.last_depths)}
@@ -172,8 +347,8 @@ def _as_keras(
 
 
 def _read_inception(
-    version: type[InceptionV2 | InceptionV3], section: MessageSection
-) -> InceptionV2 | InceptionV3:
+    version: type[schema.InceptionV2 | schema.InceptionV3], section: MessageSection
+) -> schema.InceptionV2 | schema.InceptionV3:
     if not section.value(_OVERRIDE):
         section.refuse(
             _OVERRIDE,
@@ -182,11 +357,13 @@ def _read_inception(
         )
     # No scope of its own is around the config's: without batch_norm there, it has none.
     conv = read_hyperparams(section.child("conv_hyperparams"), "model.backbone.conv", keras=False)
-    backbone: InceptionV2 | InceptionV3 = part(version)(section, "model.backbone", conv=conv)
+    backbone: schema.InceptionV2 | schema.InceptionV3 = field_mapping(version)(
+        section, "model.backbone", conv=conv
+    )
     return backbone
 
 
-def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> ResNetV1:
+def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> schema.ResNetV1:
     section.value("min_depth")  # concerns nothing here, and is set in every config
     for name, only in (("depth_multiplier", 1.0), ("use_explicit_padding", False)):
         if section.value(name) != only:
@@ -197,19 +374,19 @@ def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> ResNetV
             )
     if keras:
         return read_keras_resnet(section, depth)
-    base = of_a_replica(ResNetV1().conv)
+    base = of_a_replica(schema.ResNetV1().conv)
     if section.value(_OVERRIDE):
         # ResNet passes its batch norm settings to every layer, where they override the config's.
         given = overridden(section, base, keras=False)
         if base.batch_norm and given.batch_norm:
             norm = dataclasses.replace(base.batch_norm, statistics=given.batch_norm.statistics)
             base = dataclasses.replace(given, batch_norm=norm)
-    return ResNetV1(depth=depth, conv=base)
+    return schema.ResNetV1(depth=depth, conv=base)
 
 
-def read_keras_resnet(section: MessageSection, depth: int) -> ResNetV1:
+def read_keras_resnet(section: MessageSection, depth: int) -> schema.ResNetV1:
     """Returns a ResNet of the second generation: a config overrides all of it, or nothing."""
     conv = of_a_replica(_KERAS_RESNET)
     if section.value(_OVERRIDE):
         conv = overridden(section, conv, keras=True)
-    return ResNetV1(depth=depth, conv=conv, unit_activation=conv.activation)
+    return schema.ResNetV1(depth=depth, conv=conv, unit_activation=conv.activation)

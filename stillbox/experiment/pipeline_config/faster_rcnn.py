@@ -1,16 +1,179 @@
-"""`FasterRcnn`: a two-stage detector, put together from its parts."""
+"""`FasterRcnn`: a two-stage detector, put together from its parts.
+
+The second stage has crops, `MaskRCNNBoxPredictor`, losses and post-processing.
+"""
 
 import dataclasses
 from typing import Any
 
-from stillbox.experiment.pipeline_config.box_stage import read_box_stage
-from stillbox.experiment.pipeline_config.boxes import read_pixel_anchors
-from stillbox.experiment.pipeline_config.faster_rcnn_extractors import read_extractor
-from stillbox.experiment.pipeline_config.layers import read_hyperparams
-from stillbox.experiment.pipeline_config.no_effect import REFUSED
-from stillbox.experiment.pipeline_config.resizers import read_resizer, resizer_without_shape
-from stillbox.experiment.pipeline_config.section import MessageSection
-from stillbox.experiment.schema import ConvHyperparams, FasterRcnn, ProposalStage
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.pipeline_config.boxes import (
+    read_classification,
+    read_miner,
+    read_pixel_anchors,
+    read_postprocessing,
+)
+from stillbox.experiment.pipeline_config.faster_rcnn_extractors import GLOROT, read_extractor
+from stillbox.experiment.pipeline_config.layers import (
+    read_hyperparams,
+    read_resizer,
+    resizer_without_shape,
+)
+from stillbox.experiment.pipeline_config.section import REFUSED, MessageSection
+
+_CROP = {
+    "size": "initial_crop_size",
+    "pool_size": "maxpool_kernel_size",
+    "pool_stride": "maxpool_stride",
+}
+_USUAL_CROP = "initial_crop_size: 14 maxpool_kernel_size: 2 maxpool_stride: 2"
+_CODES = 4
+_RATIO = ("max_negatives_per_positive", "min_negatives_per_image")
+
+
+def read_box_stage(
+    section: MessageSection, head: schema.BoxHead, path: str, *, keras: bool
+) -> schema.RoIHead:
+    """Reads the fields of the second stage.
+
+    Args:
+        section: the `FasterRcnn`.
+        head: what the feature extractor has for crops.
+        path: the stage's place in the experiment.
+        keras: whether the model belongs to the original's second generation.
+    """
+    predictor = section.child("second_stage_box_predictor")
+    predictor = predictor.child(predictor.member("box_predictor", {"mask_rcnn_box_predictor": 0}))
+    _check_codes(predictor)
+    return schema.RoIHead(
+        crop=_read_crop(section, f"{path}.crop"),
+        head=head,
+        predictor=_read_predictor(predictor, f"{path}.predictor", keras=keras),
+        classification=_read_loss(section, f"{path}.classification"),
+        hard_example_miner=_read_miner(section, path),
+        postprocessing=_read_postprocessing(section, f"{path}.postprocessing"),
+        **predictor.read_fields(
+            path,
+            "dropout_keep_probability",
+            dropout="use_dropout",
+            share_boxes="share_box_across_classes",
+        ),
+        **section.read_fields(
+            path,
+            sample_size="second_stage_batch_size",
+            positive_fraction="second_stage_balance_fraction",
+            classification_weight="second_stage_classification_loss_weight",
+            localization_weight="second_stage_localization_loss_weight",
+        ),
+    )
+
+
+def _check_codes(predictor: MessageSection) -> None:
+    if predictor.value("box_code_size") != _CODES:
+        predictor.refuse("box_code_size", f"boxes are written as {_CODES} numbers", "leave it out")
+
+
+def _read_crop(section: MessageSection, path: str) -> schema.CropAndResize:
+    sides = section.read_fields(path, **_CROP)
+    for ours, theirs in _CROP.items():
+        if not section.has(theirs):
+            raise UserError(
+                f"{section.label(theirs)} is not set, and the format has no default for it",
+                where=section.where(),
+                fix=f"it is common to write {_USUAL_CROP}",
+            )
+        if sides[ours] < 1:
+            section.refuse(theirs, "a crop has at least one row", f"as in {_USUAL_CROP}")
+    matmul = section.value("use_matmul_crop_and_resize", f"{path}.outside")
+    return schema.CropAndResize(outside="fade" if matmul else "zero", **sides)
+
+
+def _read_predictor(predictor: MessageSection, path: str, *, keras: bool) -> schema.ConvHyperparams:
+    """Reads `fc_hyperparams`, as far as the original heeds them."""
+    name = "fc_hyperparams"
+    heeded = schema.ConvHyperparams(activation="none", initializer=GLOROT)
+    if not predictor.has(name):
+        return heeded
+    section = predictor.child(name)
+    given = read_hyperparams(section, path, keras=keras)
+    fully_connected = section.value("op") == "fc"
+    if section.has("activation") and given.activation != "none":
+        section.note("activation", "activation has no effect: nothing follows the predictions")
+    given = dataclasses.replace(given, activation="none")
+    if fully_connected and not keras:
+        return given
+    if keras:
+        if section.has("op") and not fully_connected:
+            section.note("op", "op has no effect in the second generation of the original")
+        normed = given.batch_norm is not None
+        heeded = dataclasses.replace(heeded, batch_norm=given.batch_norm, force_bias=normed)
+        why = "the second generation of the original leaves its fully connected layers at Keras's"
+    else:
+        why = "op is not FC, so that in the original fc_hyperparams reach no fully connected layer"
+    if _differs(given, heeded):
+        section.warn(
+            "initializer",
+            f"{why} defaults: no penalty, Glorot's initialiser; --set {path}.initializer=... and "
+            f"{path}.regularizer=... change that",
+        )
+    return heeded
+
+
+def _differs(given: schema.ConvHyperparams, heeded: schema.ConvHyperparams) -> bool:
+    """Says whether hyperparameters that are not heeded would have an effect."""
+    same = (given.initializer, given.batch_norm) == (heeded.initializer, heeded.batch_norm)
+    # A penalty of weight 0 is none.
+    return not same or bool(getattr(given.regularizer, "weight", 0.0))
+
+
+def _read_loss(section: MessageSection, path: str) -> schema.ClassificationLoss:
+    name = "second_stage_classification_loss"
+    loss = section.child(name)
+    if not loss.has_any():
+        return schema.SoftmaxLoss()
+    if loss.has("bootstrapped_sigmoid"):
+        loss.refuse(
+            "bootstrapped_sigmoid",
+            "the original computes weighted_softmax in its place",
+            "write weighted_softmax { }",
+        )
+    read: schema.ClassificationLoss = read_classification(loss, path)
+    return read
+
+
+def _read_miner(section: MessageSection, path: str) -> schema.HardExampleMiner | None:
+    name = "hard_example_miner"
+    if section.has(name):
+        section.child(name).ignore("this miner is not told which proposals are matched", *_RATIO)
+        section.warn(
+            name,
+            "the original mines in the first image of a batch and has no second-stage loss for "
+            "the others; stillbox mines in all of them",
+        )
+    return read_miner(section, path, **dict.fromkeys(_RATIO, 0))
+
+
+def _read_postprocessing(section: MessageSection, path: str) -> schema.Postprocessing:
+    """Reads the post-processing; boxes are relative to the true image whatever is set."""
+    message = section.child("second_stage_post_processing")
+    nms = message.child("batch_non_max_suppression")
+    if nms.get("use_combined_nms"):
+        nms.refuse(
+            "use_combined_nms",
+            "combined NMS cannot make boxes relative to the true image, as Faster R-CNN does",
+            "false",
+        )
+    postprocessing = read_postprocessing(message, path)
+    if not postprocessing.nms.change_coordinate_frame:
+        nms.note(
+            "change_coordinate_frame",
+            "change_coordinate_frame false has no effect in Faster R-CNN: boxes are relative to "
+            "the true image",
+        )
+    own = dataclasses.replace(postprocessing.nms, change_coordinate_frame=True)
+    return dataclasses.replace(postprocessing, nms=own)
+
 
 _WITHOUT_CONTEXT = "take it out: without it the file describes a Faster R-CNN"
 _STAGES = "number_of_stages"
@@ -31,7 +194,7 @@ _SECOND_STAGE = (
 )
 
 
-def read_faster_rcnn(section: MessageSection) -> FasterRcnn:
+def read_faster_rcnn(section: MessageSection) -> schema.FasterRcnn:
     """Reads `model.faster_rcnn`."""
     if section.has("context_config"):
         section.refuse("context_config", REFUSED["FasterRcnn.context_config"], _WITHOUT_CONTEXT)
@@ -40,7 +203,7 @@ def read_faster_rcnn(section: MessageSection) -> FasterRcnn:
     boxes = None
     if _count_stages(section) == 2:
         boxes = read_box_stage(section, extractor.head, "model.boxes", keras=extractor.keras)
-    model = FasterRcnn(
+    model = schema.FasterRcnn(
         resizer=read_resizer(section.child("image_resizer"), "model.resizer"),
         mask_padding=_masks_padding(section.child("image_resizer")),
         pixels=extractor.pixels,
@@ -49,7 +212,7 @@ def read_faster_rcnn(section: MessageSection) -> FasterRcnn:
         proposals=_read_proposals(section, "model.proposals", keras=extractor.keras),
         boxes=boxes,
         freeze_batch_norm=False,
-        **section.fill("model", "num_classes"),
+        **section.read_fields("model", "num_classes"),
     )
     trained = features.value("batch_norm_trainable", "model.freeze_batch_norm")
     return model if trained else _frozen(model)
@@ -80,31 +243,34 @@ def _masks_padding(section: MessageSection) -> bool:
     return True
 
 
-def _frozen(model: FasterRcnn) -> FasterRcnn:
+def _frozen(model: schema.FasterRcnn) -> schema.FasterRcnn:
     """Returns a model whose statistics rest, as the original's without `batch_norm_trainable`."""
     predictors = [model.proposals.conv, *([model.boxes.predictor] if model.boxes else [])]
     if not any(conv.batch_norm for conv in predictors):
         return dataclasses.replace(model, freeze_batch_norm=True)
     # It does not concern those of the predictors.
-    changes: dict[str, Any] = {"backbone": _rested(model.backbone), "neck": _rested(model.neck)}
+    changes: dict[str, Any] = {
+        "backbone": _with_frozen_norm(model.backbone),
+        "neck": _with_frozen_norm(model.neck),
+    }
     if model.boxes is not None:
-        head = _rested(model.boxes.head)
+        head = _with_frozen_norm(model.boxes.head)
         changes["boxes"] = dataclasses.replace(model.boxes, head=head)
     return dataclasses.replace(model, **changes)
 
 
-def _rested(part: Any) -> Any:  # noqa: ANN401
-    conv: ConvHyperparams | None = part.conv
+def _with_frozen_norm(part: Any) -> Any:  # noqa: ANN401
+    conv: schema.ConvHyperparams | None = part.conv
     if conv is None or conv.batch_norm is None:
         return part
     norm = dataclasses.replace(conv.batch_norm, train=False)
     return dataclasses.replace(part, conv=dataclasses.replace(conv, batch_norm=norm))
 
 
-def _read_proposals(section: MessageSection, path: str, *, keras: bool) -> ProposalStage:
+def _read_proposals(section: MessageSection, path: str, *, keras: bool) -> schema.RPN:
     combined = section.value("use_combined_nms_in_first_stage", f"{path}.keep_outside")
     static = section.value("use_static_shapes", f"{path}.drop_at_threshold")
-    return ProposalStage(
+    return schema.RPN(
         conv=_read_conv(section, f"{path}.conv", keras=keras),
         anchors=read_pixel_anchors(
             section.child("first_stage_anchor_generator"), f"{path}.anchors"
@@ -112,7 +278,7 @@ def _read_proposals(section: MessageSection, path: str, *, keras: bool) -> Propo
         keep_outside=combined,
         # Combined NMS takes precedence, and keeps boxes whose overlap is the threshold itself.
         drop_at_threshold=static and not combined,
-        **section.fill(
+        **section.read_fields(
             path,
             depth="first_stage_box_predictor_depth",
             kernel_size="first_stage_box_predictor_kernel_size",
@@ -129,7 +295,7 @@ def _read_proposals(section: MessageSection, path: str, *, keras: bool) -> Propo
     )
 
 
-def _read_conv(section: MessageSection, path: str, *, keras: bool) -> ConvHyperparams:
+def _read_conv(section: MessageSection, path: str, *, keras: bool) -> schema.ConvHyperparams:
     hyperparams = section.child("first_stage_box_predictor_conv_hyperparams")
     conv = read_hyperparams(hyperparams, path, keras=keras)
     if hyperparams.has("activation") and conv.activation != "relu6":

@@ -5,6 +5,7 @@ import re
 from typing import Any, NamedTuple
 
 from stillbox.errors import UserError
+from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.extractors import (
     RESNET_PIXELS,
     read_keras_resnet,
@@ -12,21 +13,6 @@ from stillbox.experiment.pipeline_config.extractors import (
 )
 from stillbox.experiment.pipeline_config.layers import of_a_replica, read_hyperparams
 from stillbox.experiment.pipeline_config.section import MessageSection
-from stillbox.experiment.schema import (
-    Backbone,
-    BoxHead,
-    ConvHyperparams,
-    Fpn,
-    FullyConnectedHead,
-    Identity,
-    InceptionV2,
-    InceptionV2BlockHead,
-    Neck,
-    PixelNormalization,
-    ResNetBlockHead,
-    ResNetV1,
-    VarianceScaling,
-)
 
 _RESNETS = tuple(f"faster_rcnn_resnet{depth}" for depth in (50, 101, 152))
 EXTRACTORS = (
@@ -49,19 +35,19 @@ _PLAIN = "the original reads it for the FPN extractors alone"
 _STRIDE = "first_stage_features_stride"
 _USUAL_STRIDE = 16
 
-GLOROT = VarianceScaling(factor=1.0, uniform=True, mode="fan_avg")
+GLOROT = schema.VarianceScaling(factor=1.0, uniform=True, mode="fan_avg")
 """Glorot's initialiser, the default of the original's layers."""
 
 
 class Extractor(NamedTuple):
     """The parts that one `feature_extractor` describes."""
 
-    backbone: Backbone
-    neck: Neck
-    head: BoxHead
+    backbone: schema.Backbone
+    neck: schema.Neck
+    head: schema.BoxHead
     keras: bool
     """It is one of the original's second generation."""
-    pixels: PixelNormalization = RESNET_PIXELS
+    pixels: schema.PixelNormalization = RESNET_PIXELS
 
 
 def read_extractor(section: MessageSection) -> Extractor:
@@ -91,32 +77,32 @@ def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> Extract
         # The original builds the whole network in the first stage, and its checkpoints contain it.
         stride = _check_stride(section, 8, _USUAL_STRIDE, paths=("model.backbone.output_stride",))
         backbone = _unpenalised(
-            ResNetV1(
+            schema.ResNetV1(
                 depth=depth,
                 output_stride=stride,
                 stride_in_unit=True,
                 last_layer="block_4",
-                conv=of_a_replica(ResNetV1().conv),
+                conv=of_a_replica(schema.ResNetV1().conv),
             )
         )
     level = next(level for level, layer in backbone.levels.items() if layer == "block_3")
     return Extractor(
         backbone=backbone,
-        neck=Identity(min_level=level, max_level=level),
-        head=ResNetBlockHead(stride=2 if keras else 1, conv=backbone.conv),
+        neck=schema.Identity(min_level=level, max_level=level),
+        head=schema.ResNetBlockHead(stride=2 if keras else 1, conv=backbone.conv),
         keras=keras,
     )
 
 
 def _read_inception(section: MessageSection) -> Extractor:
     _note_stride(section, "Inception v2 has a stride of 16 whatever is set, as in the original")
-    conv = dataclasses.replace(of_a_replica(InceptionV2().conv), regularizer=None)
+    conv = dataclasses.replace(of_a_replica(schema.InceptionV2().conv), regularizer=None)
     return Extractor(
-        backbone=InceptionV2(conv=conv),
-        neck=Identity(min_level=4, max_level=4),
-        head=InceptionV2BlockHead(conv=conv),
+        backbone=schema.InceptionV2(conv=conv),
+        neck=schema.Identity(min_level=4, max_level=4),
+        head=schema.InceptionV2BlockHead(conv=conv),
         keras=False,
-        pixels=PixelNormalization(),
+        pixels=schema.PixelNormalization(),
     )
 
 
@@ -133,19 +119,19 @@ def _read_fpn(section: MessageSection, depth: int) -> Extractor:
     # What the message leaves out has other defaults than a message that is left out.
     levels: dict[str, Any] = {"min_level": 2, "max_level": 6}
     if section.has("fpn"):
-        levels = section.child("fpn").fill(
+        levels = section.child("fpn").read_fields(
             "model.neck", "min_level", "max_level", depth="additional_layer_depth"
         )
-    dense = ConvHyperparams(initializer=GLOROT, batch_norm=conv.batch_norm)
+    dense = schema.ConvHyperparams(initializer=GLOROT, batch_norm=conv.batch_norm)
     return Extractor(
         backbone=read_keras_resnet(section, depth),
-        neck=Fpn(conv=conv, top_down="smoothed", **levels),
-        head=FullyConnectedHead(conv=dense),
+        neck=schema.Fpn(conv=conv, top_down="smoothed", **levels),
+        head=schema.FullyConnectedHead(conv=dense),
         keras=True,
     )
 
 
-def _unpenalised(backbone: ResNetV1) -> ResNetV1:
+def _unpenalised(backbone: schema.ResNetV1) -> schema.ResNetV1:
     """Returns a backbone as Faster R-CNN builds it: with a weight decay of 0."""
     conv = dataclasses.replace(backbone.conv, regularizer=None)
     return dataclasses.replace(backbone, conv=conv)

@@ -1,23 +1,183 @@
-"""From the text of a `pipeline.config` to an experiment."""
+"""From the text of a `pipeline.config` to an experiment, with `InputReader` and `EvalConfig`."""
 
+import dataclasses
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from stillbox.errors import UserError
-from stillbox.experiment.pipeline_config.evaluation import read_evaluation
-from stillbox.experiment.pipeline_config.inputs import read_data
-from stillbox.experiment.pipeline_config.model import extractor_of, read_model
+from stillbox.experiment import schema
+from stillbox.experiment.pipeline_config.faster_rcnn import read_faster_rcnn
 from stillbox.experiment.pipeline_config.section import ROOT, MessageSection, load_schema
+from stillbox.experiment.pipeline_config.ssd import read_ssd
 from stillbox.experiment.pipeline_config.training import (
     as_trained_by_keras,
     read_quantization,
     read_training,
 )
-from stillbox.experiment.reading import Reading
-from stillbox.experiment.schema import Experiment, RmsProp, Training
-from stillbox.experiment.sections import ReadLog
-from stillbox.textformat.decoder import Decoder
+from stillbox.experiment.reading import Reading, ReadTracker, field_mapping
+from stillbox.textformat.messages import Decoder
 from stillbox.textformat.parser import Block, parse
+
+_read_input = field_mapping(
+    schema.Records,
+    label_map="label_map_path",
+    max_boxes="max_number_of_boxes",
+    sample_1_of_n="sample_1_of_n_examples",
+)
+
+
+def read_data(root: MessageSection) -> schema.Data:
+    """Reads both input readers. A config without any still serves for predicting."""
+    readers = root.children("eval_input_reader")
+    if len(readers) > 1:
+        raise UserError(
+            "there is a second eval_input_reader, and stillbox scores one set of records",
+            where=readers[1].where(),
+            fix="keep one; other records are named on the command line of evaluate",
+        )
+    train, evaluation = schema.Records(), schema.Records(shuffle=False)
+    if root.has("train_input_reader"):
+        train = _read_records(root.child("train_input_reader"), "data.train")
+    for reader in readers:
+        evaluation = _read_records(reader, "data.evaluation")
+        if reader.has("shuffle") and evaluation.shuffle:
+            reader.note(
+                "shuffle",
+                "shuffle has no effect on evaluation: it scores every image once, in order",
+            )
+        if evaluation.num_epochs > 1:
+            reader.note(
+                "num_epochs",
+                f"num_epochs = {evaluation.num_epochs} is read as 1: the original reads the images "
+                "as often, and scores each of them once",
+            )
+        epochs = min(evaluation.num_epochs, 1)
+        evaluation = dataclasses.replace(evaluation, shuffle=False, num_epochs=epochs)
+    return schema.Data(train=train, evaluation=evaluation)
+
+
+def _read_records(section: MessageSection, path: str) -> schema.Records:
+    name = section.member("input_reader", {"tf_record_input_reader": None})
+    # The format calls the same thing INPUT_DEFAULT.
+    if section.value("input_type") == "tf_sequence_example":
+        raise UserError(
+            "InputReader.input_type = TF_SEQUENCE_EXAMPLE: sequences of frames are not supported",
+            where=section.where("input_type"),
+            fix="write a tf.Example for each frame",
+        )
+    paths = section.child(name).value("input_path", f"{path}.paths")
+    records: schema.Records = _read_input(section, path, paths=paths)
+    return records
+
+
+METRICS: dict[str, Any] = {
+    "coco_detection_metrics": "coco",
+    "pascal_voc_detection_metrics": "pascal_voc",
+    "weighted_pascal_voc_detection_metrics": "weighted_pascal_voc",
+    "oid_V2_detection_metrics": "open_images",
+    # A deprecated name of the same (`legacy/evaluator.py`).
+    "open_images_V2_detection_metrics": "open_images",
+}
+"""Supported values of `metrics_set`, and their names in the schema."""
+# The number of each by which the best checkpoint is chosen.
+_BEST: dict[str, Any] = {
+    "coco": "AP",
+    "pascal_voc": "VOC_mAP",
+    "weighted_pascal_voc": "VOC_weighted_mAP",
+    "open_images": "OpenImages_mAP",
+}
+_OLD_NAME = "open_images_V2_detection_metrics"
+_MASKS = "it scores masks, and stillbox detects boxes"
+_IMAGE_LABELS = (
+    "it needs labels of whole images, which are not read; oid_V2_detection_metrics does without"
+)
+# All other values (`object_detection/eval_util.py`, `EVAL_METRICS_CLASS_DICT`).
+_REFUSED_METRICS = {
+    "coco_keypoint_metrics": "it scores keypoints, and stillbox detects boxes",
+    "coco_mask_metrics": _MASKS,
+    "coco_panoptic_metrics": _MASKS,
+    "lvis_mask_metrics": _MASKS,
+    "pascal_voc_instance_segmentation_metrics": _MASKS,
+    "weighted_pascal_voc_instance_segmentation_metrics": _MASKS,
+    "oid_challenge_detection_metrics": _IMAGE_LABELS,
+    "oid_challenge_segmentation_metrics": _MASKS,
+    "precision_at_recall_detection_metrics": "precision within bounds of recall is not computed",
+}
+# Fields that change no score keep stillbox's defaults: those of the format are only slower and
+# quieter (batches of 1, no AP per class), limits that are seldom meant (5000 images), or a score of
+# pictures that suits few models (0.5).
+_read_evaluation = field_mapping(
+    schema.Evaluation,
+    ("batch_size", "per_category", "max_examples", "max_evaluations", "min_score"),
+    per_category="include_metrics_per_category",
+    max_examples="num_examples",
+    max_evaluations="max_evals",
+    use_ema="use_moving_averages",
+    min_score="min_score_threshold",
+    max_boxes_drawn="max_num_boxes_to_visualize",
+    draw_truth_on_predictions="visualize_groundtruth_boxes",
+    truth_color="groundtruth_box_visualization_color",
+    name_pictures_by_image="keep_image_id_for_visualization_export",
+)
+
+
+def _read_pictures_directory(section: MessageSection) -> str:
+    """Returns a folder below that of the results; the original's may be anywhere."""
+    name = "visualization_export_dir"
+    given = Path(str(section.value(name, "evaluation.pictures_directory")))
+    if not given.anchor and ".." not in given.parts:
+        return str(section.get(name))
+    own = given.name if given.name != ".." else "exported"
+    section.note(name, f"{name}: pictures are written into the folder {own!r} of the results")
+    return own
+
+
+def read_evaluation(section: MessageSection) -> schema.Evaluation:
+    """Reads `eval_config`."""
+    names = section.choose("metrics_set", METRICS, "evaluation.metrics", reasons=_REFUSED_METRICS)
+    # An empty set means COCO's metrics, and naming them twice does not compute them twice.
+    if _OLD_NAME in names:
+        section.warn("metrics_set", f"{_OLD_NAME} is deprecated; write oid_V2_detection_metrics")
+    metrics = tuple(dict.fromkeys(METRICS[name] for name in names)) or ("coco",)
+    evaluation: schema.Evaluation = _read_evaluation(
+        section,
+        "evaluation",
+        metrics=metrics,
+        best_metric=_BEST[metrics[0]],
+        pictures_directory=_read_pictures_directory(section),
+        show_labels=not section.value("skip_labels", "evaluation.show_labels"),
+        show_scores=not section.value("skip_scores", "evaluation.show_scores"),
+    )
+    if evaluation.max_examples:
+        section.warn(
+            "num_examples",
+            f"num_examples {evaluation.max_examples}: of more images only the first so many are "
+            "scored; --set evaluation.max_examples=0 scores all",
+        )
+    if evaluation.max_evaluations:
+        section.note(
+            "max_evals",
+            f"max_evals {evaluation.max_evaluations}: training evaluates at most that often, the "
+            "last time at its end; --set evaluation.max_evaluations=0 lifts the limit",
+        )
+    return evaluation
+
+
+_READERS = {"ssd": read_ssd, "faster_rcnn": read_faster_rcnn}
+
+
+def read_model(section: MessageSection) -> schema.Model:
+    """Reads `model`."""
+    name = section.member("model", _READERS)
+    return _READERS[name](section.child(name))
+
+
+def extractor_of(section: MessageSection) -> MessageSection:
+    """Returns `feature_extractor` of `model`."""
+    name = section.member("model", _READERS)
+    return section.child(name).child("feature_extractor")
 
 
 class NoModelError(UserError):
@@ -62,7 +222,7 @@ def read_block(
         NoModelError: there is no model.
         UserError: as `read_pipeline_config`.
     """
-    decoder, log = Decoder(load_schema()), ReadLog(damaged)
+    decoder, log = Decoder(load_schema()), ReadTracker(damaged)
     message = decoder.decode(block, ROOT)
     if override:
         decoder.merge(message, override)
@@ -73,11 +233,13 @@ def read_block(
         )
     # First, because what is said of the rest depends on it.
     model = read_model(root.child("model"))
-    train = read_training(root.child("train_config")) if root.has("train_config") else Training()
+    train = (
+        read_training(root.child("train_config")) if root.has("train_config") else schema.Training()
+    )
     if root.has("train_config"):
         train = as_trained_by_keras(train, extractor_of(root.child("model")))
     _note_differences(root, train)
-    experiment = Experiment(
+    experiment = schema.Experiment(
         name=name,
         model=model,
         data=read_data(root),
@@ -100,12 +262,12 @@ def read_block(
     )
 
 
-def _note_differences(root: MessageSection, train: Training) -> None:
+def _note_differences(root: MessageSection, train: schema.Training) -> None:
     """Notes what the original's own training makes otherwise of fields that are read here."""
     config, model = root.child("train_config"), root.child("model")
     detector = model.child("ssd" if model.has("ssd") else "faster_rcnn")
     keras = str(detector.child("feature_extractor").get("type")).endswith("_keras")
-    if keras and isinstance(train.optimizer, RmsProp):
+    if keras and isinstance(train.optimizer, schema.RmsProp):
         config.note(
             "optimizer",
             "rms_prop_optimizer.decay is the share of the mean square that is kept, as the format "

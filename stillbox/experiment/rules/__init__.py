@@ -7,39 +7,24 @@ the class of the section. Types and spelling are not rules: `updating.py` checks
 from collections.abc import Mapping
 
 from stillbox.errors import UserError
-from stillbox.experiment.rules import (  # noqa: F401 (modules register their rules)
-    anchors,
-    augmentations,
-    devices,
-    evaluation,
-    limits,
-    model,
-    necks,
-    postprocessing,
-    quantization,
-    spinenet,
-    targets,
-    training,
-    two_stage,
-)
-from stillbox.experiment.rules.limits import Excess, check_limits
-from stillbox.experiment.rules.rule import Broken, find
-from stillbox.experiment.rules.trainable import TRAINABLE_RULES
+from stillbox.experiment.rules import boxes, model, training  # noqa: F401 (modules register their rules)
+from stillbox.experiment.rules.rule import Excess, Violation, check_limits, find
 from stillbox.experiment.rules.warnings import (
+    TRAINABLE_RULES,
     frozen_fresh_statistics,
-    seldom_meant,
+    suspicious_settings,
     warnings_about,
 )
 from stillbox.experiment.schema import Experiment
 
 __all__ = [
-    "Broken",
+    "Violation",
     "check",
     "check_trainable",
     "find_broken",
     "find_missing",
     "frozen_fresh_statistics",
-    "seldom_meant",
+    "suspicious_settings",
     "warnings_about",
 ]
 
@@ -65,7 +50,7 @@ def check_trainable(experiment: Experiment, origins: Mapping[str, str]) -> None:
     _raise_all(find_missing(experiment), origins)
 
 
-def find_broken(experiment: Experiment) -> list[Broken]:
+def find_broken(experiment: Experiment) -> list[Violation]:
     """Returns every contradiction in an experiment, for which `check` refuses it."""
     beyond = list(check_limits(experiment))
     if any(isinstance(broken, Excess) for broken in beyond):
@@ -73,12 +58,12 @@ def find_broken(experiment: Experiment) -> list[Broken]:
     return [*beyond, *find(experiment)]
 
 
-def find_missing(experiment: Experiment) -> list[Broken]:
+def find_missing(experiment: Experiment) -> list[Violation]:
     """Returns everything that keeps an experiment from being trained (`check_trainable`)."""
     return [broken for rule in TRAINABLE_RULES for broken in rule(experiment)]
 
 
-def _raise_all(found: list[Broken], origins: Mapping[str, str]) -> None:
+def _raise_all(found: list[Violation], origins: Mapping[str, str]) -> None:
     if not found:
         return
     first, *rest = found

@@ -1,22 +1,19 @@
-"""Rules about resizer, backbone and head, and how they fit each other."""
+"""Rules about resizer, backbone, neck and head, and how they fit each other."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from stillbox.errors import nearest
-from stillbox.experiment.rules.rule import Broken, input_sides, padding_multiple, rule
-from stillbox.experiment.schema import (
-    CanvasResizer,
-    ConvolutionalHead,
-    FasterRcnn,
-    FixedShapeResizer,
-    MobileNetV1,
-    OneStage,
-    PadToMultipleResizer,
-    ResNet,
-    ResNetV1,
-    SsdAnchors,
-    WeightSharedHead,
+from stillbox.experiment import schema
+from stillbox.experiment.rules.rule import (
+    Violation,
+    fit_stride,
+    input_sides,
+    padding_multiple,
+    rule,
 )
+from stillbox.experiment.schema.necks import Pyramid
+from stillbox.experiment.schema.searched_backbones import ScalePermuted
 from stillbox.printing import count_text
 
 # The original's Faster R-CNN has no coarser map than the proposals', and so a smaller one.
@@ -25,111 +22,336 @@ _RESNET_V1_DEPTHS = (50, 101, 152)
 _RESNET_DEPTHS = (10, 14, 18, 26, 34, 50, 101, 152, 200)
 
 
-@rule(CanvasResizer)
-def canvas_is_given(resizer: CanvasResizer) -> Iterator[Broken]:
+@rule(schema.CanvasResizer)
+def canvas_is_given(resizer: schema.CanvasResizer) -> Iterator[Violation]:
     """A resizer that leaves sizes as they are needs the one shape of the network input."""
     path = "model.resizer.canvas"
     if not resizer.canvas:
-        yield Broken(
+        yield Violation(
             "canvas",
             f"the resizer {resizer.kind} gives images of many shapes, and the network has one",
             f"--set {path}=[HEIGHT,WIDTH], pixels that every image fits into; it is padded to that",
         )
     elif len(resizer.canvas) != 2:
-        yield Broken("canvas", f"canvas has {len(resizer.canvas)} numbers", "give height and width")
-    elif isinstance(resizer, PadToMultipleResizer) and resizer.multiple >= 1:
+        yield Violation(
+            "canvas", f"canvas has {len(resizer.canvas)} numbers", "give height and width"
+        )
+    elif isinstance(resizer, schema.PadToMultipleResizer) and resizer.multiple >= 1:
         legal = [-(-side // resizer.multiple) * resizer.multiple for side in resizer.canvas]
         if legal != list(resizer.canvas):
-            yield Broken(
+            yield Violation(
                 "canvas",
                 f"canvas {list(resizer.canvas)} is no multiple of {resizer.multiple}",
                 f"--set {path}=[{legal[0]},{legal[1]}]",
             )
 
 
-@rule(OneStage, FasterRcnn)
-def image_is_large_enough(model: OneStage | FasterRcnn) -> Iterator[Broken]:
+@rule(schema.OneStage, schema.FasterRcnn)
+def image_is_large_enough(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
     """A backbone has a least side."""
     backbone, least = model.backbone, model.backbone.min_side
-    if isinstance(model, FasterRcnn) and isinstance(backbone, ResNetV1):
+    if isinstance(model, schema.FasterRcnn) and isinstance(backbone, schema.ResNetV1):
         least = _PROPOSALS_MIN_SIDE
     for path, side in input_sides(model):
         # Sides below 1 are reported as out of range, or as a missing canvas.
         if 1 <= side < least:
             what = f"an image side of {side} pixels is too small for {backbone.kind}"
-            yield Broken(path, what, f"at least {least}")
+            yield Violation(path, what, f"at least {least}")
 
 
-@rule(OneStage, FasterRcnn)
-def channels_are_three(model: OneStage | FasterRcnn) -> Iterator[Broken]:
+@rule(schema.OneStage, schema.FasterRcnn)
+def channels_are_three(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
     """Images are RGB."""
     lists = {"pixels.mean": model.pixels.mean, "pixels.std": model.pixels.std}
-    if not isinstance(model.resizer, FixedShapeResizer):
+    if not isinstance(model.resizer, schema.FixedShapeResizer):
         lists["resizer.pad_value"] = model.resizer.pad_value
     for path, values in lists.items():
         if len(values) != 3:
             what = f"model.{path} has {count_text(len(values), 'number')}"
-            yield Broken(path, what, "give one for each of R, G, B")
+            yield Violation(path, what, "give one for each of R, G, B")
 
 
-@rule(ResNetV1, ResNet)
-def resnet_exists(backbone: ResNetV1 | ResNet) -> Iterator[Broken]:
+@rule(schema.ResNetV1, schema.ResNet)
+def resnet_exists(backbone: schema.ResNetV1 | schema.ResNet) -> Iterator[Violation]:
     """The depth is one of the published ones."""
-    depths = _RESNET_DEPTHS if isinstance(backbone, ResNet) else _RESNET_V1_DEPTHS
+    depths = _RESNET_DEPTHS if isinstance(backbone, schema.ResNet) else _RESNET_V1_DEPTHS
     if backbone.depth not in depths:
         what = f"there is no {backbone.kind} with {backbone.depth} layers"
-        yield Broken("depth", what, f"one of {', '.join(map(str, depths))}")
-    if isinstance(backbone, ResNet) and len(backbone.group_strides) != 4:
+        yield Violation("depth", what, f"one of {', '.join(map(str, depths))}")
+    if isinstance(backbone, schema.ResNet) and len(backbone.group_strides) != 4:
         what = f"group_strides has {len(backbone.group_strides)} numbers"
-        yield Broken("group_strides", what, "give four, such as [1, 2, 2, 2]")
+        yield Violation("group_strides", what, "give four, such as [1, 2, 2, 2]")
 
 
-@rule(MobileNetV1)
-def mobilenet_ends_with_two_layers(backbone: MobileNetV1) -> Iterator[Broken]:
+@rule(schema.MobileNetV1)
+def mobilenet_ends_with_two_layers(backbone: schema.MobileNetV1) -> Iterator[Violation]:
     """The last layers have a depth each."""
     if len(backbone.last_depths) != 2:
         what = f"last_depths has {len(backbone.last_depths)} numbers"
-        yield Broken("last_depths", what, "give two, such as [1024, 1024]")
+        yield Violation("last_depths", what, "give two, such as [1024, 1024]")
 
 
-@rule(OneStage, FasterRcnn)
-def last_layer_exists(model: OneStage | FasterRcnn) -> Iterator[Broken]:
+@rule(schema.OneStage, schema.FasterRcnn)
+def last_layer_exists(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
     """The backbone ends with one of its layers."""
     backbone = model.backbone
     if backbone.last_layer and backbone.last_layer not in backbone.layers:
         what = f"{backbone.kind} has no layer {backbone.last_layer!r}"
         fix = nearest(backbone.last_layer, backbone.layers)
-        yield Broken("backbone.last_layer", what, fix)
+        yield Violation("backbone.last_layer", what, fix)
 
 
-@rule(OneStage, FasterRcnn)
-def stem_folds_the_image(model: OneStage | FasterRcnn) -> Iterator[Broken]:
+@rule(schema.OneStage, schema.FasterRcnn)
+def stem_folds_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
     """Blocks of two by two pixels cover images of even sides only."""
-    if not isinstance(model.backbone, ResNet) or not model.backbone.space_to_depth_stem:
+    if not isinstance(model.backbone, schema.ResNet) or not model.backbone.space_to_depth_stem:
         return
     multiple = padding_multiple(model)
     for path, side in input_sides(model):
         if side >= 1 and multiple >= 1 and (side + -side % multiple) % 2:
             what = f"space_to_depth_stem requires an even image side, not {side}"
-            yield Broken(path, what, f"such as {side + 1}, or set space_to_depth_stem to false")
+            yield Violation(path, what, f"such as {side + 1}, or set space_to_depth_stem to false")
 
 
-@rule(ConvolutionalHead, WeightSharedHead)
-def depthwise_kernels_span_pixels(head: ConvolutionalHead | WeightSharedHead) -> Iterator[Broken]:
+@rule(schema.ConvolutionalHead, schema.WeightSharedHead)
+def depthwise_kernels_span_pixels(
+    head: schema.ConvolutionalHead | schema.WeightSharedHead,
+) -> Iterator[Violation]:
     """A depthwise kernel of one pixel only scales a channel."""
     if head.depthwise and head.kernel_size == 1:
         what = "a depthwise head with kernel_size 1 reads single pixels of single channels"
-        yield Broken("depthwise", what, "set kernel_size to 3, or depthwise to false")
+        yield Violation("depthwise", what, "set kernel_size to 3, or depthwise to false")
 
 
-@rule(OneStage)
-def shared_head_has_equal_anchors(model: OneStage) -> Iterator[Broken]:
+@rule(schema.OneStage)
+def shared_head_has_equal_anchors(model: schema.OneStage) -> Iterator[Violation]:
     """One kernel for all maps predicts equally many anchors on each."""
-    if not isinstance(model.head, WeightSharedHead) or not isinstance(model.anchors, SsdAnchors):
+    if not isinstance(model.head, schema.WeightSharedHead) or not isinstance(
+        model.anchors, schema.SsdAnchors
+    ):
         return
     if model.anchors.reduce_boxes_in_lowest_layer:
-        yield Broken(
+        yield Violation(
             "anchors.reduce_boxes_in_lowest_layer",
             "a weight_shared head predicts as many anchors on every map, but the finest has three",
             "set it to false",
         )
+
+
+@rule(schema.OneStage, schema.FasterRcnn)
+def pyramid_fits_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
+    """Maps are doubled on the way down, so that sides are multiples of the coarsest stride."""
+    neck, top = model.neck, None
+    if isinstance(neck, schema.NasFpn | schema.MnasFpn):
+        top = neck.max_level
+    elif isinstance(neck, schema.RetinaNetFpn) or (
+        isinstance(neck, schema.Fpn) and not neck.explicit_padding
+    ):
+        top = min(neck.max_level, max(model.backbone.levels))
+    if top is not None:
+        yield from fit_stride(model, 2**top, "a feature pyramid that hands down a map")
+
+
+@rule(schema.OneStage, schema.FasterRcnn)
+def taps_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
+    """The neck taps layers of the backbone, from fine to coarse."""
+    backbone, neck = model.backbone, model.neck
+    taps, names = neck.taps_of(backbone), backbone.layers
+    path = "neck.tap" if isinstance(neck, schema.Ppn) else "neck.taps"
+    if isinstance(neck, Pyramid):
+        yield from _levels_exist(neck, backbone.levels)
+        return
+    for tap in taps:
+        if tap not in names:
+            what = f"{backbone.kind} has no layer {tap!r}"
+            fix = f"{nearest(tap, names)}; it has {names[0]} ... {names[-1]}"
+            yield Violation(path, what, fix)
+    # A set drops repetitions, so one comparison finds both mistakes.
+    positions = [names.index(tap) for tap in taps if tap in names]
+    if positions != sorted(set(positions)):
+        yield Violation(path, "the taps are not in order", "name each once, from fine to coarse")
+    if not taps:
+        yield Violation(path, "the neck taps nothing", f"for example [{names[-1]}]")
+
+
+def _levels_exist(neck: Pyramid, levels: Mapping[int, str]) -> Iterator[Violation]:
+    finest, coarsest = min(levels), max(levels)
+    if not finest <= neck.min_level <= coarsest:
+        what = f"min_level {neck.min_level}: the backbone has the levels {finest} to {coarsest}"
+        yield Violation("neck.min_level", what, f"give one from {finest} to {coarsest}")
+    elif missing := [level for level in range(neck.min_level, coarsest) if level not in levels]:
+        what = (
+            f"the backbone has no map of level {missing[0]} (a stride of {2 ** missing[0]} pixels)"
+        )
+        yield Violation("backbone", what, "a pyramid needs every level, from group_strides of 2")
+    elif isinstance(neck, schema.Identity) and neck.max_level > coarsest:
+        what = f"max_level {neck.max_level}: the backbone's levels end at {coarsest}"
+        fix = f"at most {coarsest}, or a neck that makes coarser maps, such as fpn"
+        yield Violation("neck.max_level", what, fix)
+
+
+@rule(schema.OneStage, schema.FasterRcnn)
+def every_map_has_anchors(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
+    """There are as many feature maps as maps of anchors."""
+    anchors = model.anchor_stage.anchors
+    path = "proposals.anchors" if isinstance(model, schema.FasterRcnn) else "anchors"
+    maps, described = model.neck.count_maps(), anchors.count_maps()
+    if isinstance(model.neck, Pyramid) and isinstance(anchors, schema.MultiscaleAnchors):
+        for name in ("min_level", "max_level"):
+            level, wanted = getattr(anchors, name), getattr(model.neck, name)
+            if level != wanted:
+                what = f"anchors of {name} {level} for a pyramid of {name} {wanted}"
+                yield Violation(f"{path}.{name}", what, f"set it to {wanted}")
+    elif described != maps:
+        yield Violation(
+            f"{path}.num_layers" if isinstance(anchors, schema.SsdAnchors) else path,
+            f"anchors for {described} feature maps, but the neck makes {maps}",
+            f"describe anchors for {maps} maps, or change the neck",
+        )
+
+
+@rule(schema.SsdExtraLayers)
+def extra_maps_have_strides_and_sizes(neck: schema.SsdExtraLayers) -> Iterator[Violation]:
+    """Strides and kernels are given for all extra maps or for none."""
+    depths = len(neck.extra_depths)
+    for name in ("extra_strides", "extra_kernel_sizes"):
+        if (count := len(getattr(neck, name))) not in (0, depths):
+            what = f"{count} {name} for {depths} extra_depths"
+            yield Violation(name, what, "give one for each, or none")
+
+
+@rule(schema.RetinaNetFpn, schema.NasFpn)
+def pyramid_has_channels(neck: schema.RetinaNetFpn | schema.NasFpn) -> Iterator[Violation]:
+    """Only in other necks a depth of 0 means an absent layer."""
+    if neck.depth == 0:
+        yield Violation("depth", "a pyramid of 0 channels", "such as 256")
+
+
+@rule(schema.MnasFpn)
+def cell_has_four_levels(neck: schema.MnasFpn) -> Iterator[Violation]:
+    """The cell was found for four levels."""
+    top = neck.min_level + 3
+    if neck.max_level != top:
+        what = f"mnasfpn from min_level {neck.min_level} to max_level {neck.max_level}"
+        yield Violation("max_level", what, f"its cell has four levels: set it to {top}")
+
+
+@rule(schema.NasFpn)
+def bottlenecks_exist(neck: schema.NasFpn) -> Iterator[Violation]:
+    """Hyperparameters of bottlenecks have no effect on nodes that are convolutions."""
+    if neck.block == "bottleneck":
+        return
+    if neck.drop_connect_rate:
+        what = (
+            f"drop_connect_rate {neck.drop_connect_rate:g} leaves out blocks beside a shortcut, "
+            "and a convolution has none"
+        )
+        fix = "--set model.neck.drop_connect_rate=0, or set block to bottleneck"
+        yield Violation("drop_connect_rate", what, fix)
+    if neck.block_conv is not None:
+        what = "block_conv describes the convolutions of bottlenecks, and block is conv"
+        fix = "--set model.neck.block_conv=null, or set block to bottleneck"
+        yield Violation("block_conv", what, fix)
+
+
+@rule(schema.NasFpn)
+def cell_is_sound(neck: schema.NasFpn) -> Iterator[Violation]:
+    """Every node reads two maps before it, and one map of every level is an output."""
+    levels = range(neck.min_level, neck.max_level + 1)
+    for index, node in enumerate(neck.cell):
+        before = len(levels) + index
+        if len(node.inputs) != 2 or not all(0 <= number < before for number in node.inputs):
+            what = f"node {before} of the cell has the inputs {list(node.inputs)}"
+            yield Violation(f"cell.{index}.inputs", what, f"two numbers from 0 to {before - 1}")
+        if node.level not in levels:
+            what = f"node {before} of the cell makes level {node.level}"
+            fix = f"one from {neck.min_level} to {neck.max_level}"
+            yield Violation(f"cell.{index}.level", what, fix)
+    outputs = [node.level for node in neck.cell if node.output]
+    for level in levels:
+        if outputs.count(level) != 1:
+            what = f"{outputs.count(level)} nodes of the cell are the output of level {level}"
+            yield Violation("cell", what, "mark one node of every level by output: true")
+
+
+@rule(ScalePermuted)
+def blocks_have_two_inputs(backbone: ScalePermuted) -> Iterator[Violation]:
+    """A block sums two nodes before it."""
+    for index, block in enumerate(backbone.blocks):
+        number, path = index + len(backbone.stem), f"blocks.{index}.inputs"
+        late = [node for node in block.inputs if node >= number]
+        if len(block.inputs) != 2:
+            what = f"block {index} has {len(block.inputs)} inputs"
+            yield Violation(path, what, "give two, such as [0, 1]")
+        elif late:
+            yield Violation(
+                path,
+                f"block {index}, which is node {number}, has node {late[0]} as an input",
+                f"give nodes from 0 to {number - 1}: 0 and 1 are the stem's, the first block is 2",
+            )
+
+
+@rule(ScalePermuted)
+def levels_have_one_output(backbone: ScalePermuted) -> Iterator[Violation]:
+    """Every level that a neck may read is the output of one block; there are no other outputs."""
+    low, high = backbone.min_level, backbone.max_level
+    if low > high:
+        return
+    outputs = Counter(block.level for block in backbone.blocks if block.output)
+    for level in backbone.levels:
+        if outputs[level] != 1:
+            what = f"{outputs[level]} blocks of level {level} are outputs"
+            fix = f"one for each level from min_level {low} to max_level {high}"
+            yield Violation("blocks", what, fix)
+    for index, block in enumerate(backbone.blocks):
+        if block.output and not low <= block.level <= high:
+            yield Violation(
+                f"blocks.{index}.output",
+                f"block {index} is an output of level {block.level}, which is not between "
+                f"min_level {low} and max_level {high}",
+                "set it to false, or move the levels",
+            )
+
+
+@rule(ScalePermuted)
+def blocks_are_read(backbone: ScalePermuted) -> Iterator[Violation]:
+    """A block that is not read gets no gradient but that of its penalty."""
+    read = {node for block in backbone.blocks for node in block.inputs}
+    read |= {node for joined in backbone.joined() for node in joined}
+    for index, block in enumerate(backbone.blocks):
+        if not block.output and index + len(backbone.stem) not in read:
+            what = f"nothing reads block {index}, and it is no output"
+            fix = "make it an input of a later block, or leave it out"
+            yield Violation(f"blocks.{index}", what, fix)
+
+
+@rule(schema.OneStage)
+def neck_reads_all_levels(model: schema.OneStage) -> Iterator[Violation]:
+    """Neither does an output that the neck does not read."""
+    backbone, neck = model.backbone, model.neck
+    if not isinstance(backbone, ScalePermuted):
+        return
+    idle = [name for name in backbone.layers if name not in neck.taps_of(backbone)]
+    if idle:
+        what = f"the neck does not read {idle[0]} of {backbone.kind}"
+        low, high = backbone.min_level, backbone.max_level
+        fix = f"a neck of kind identity with the levels {low} to {high} reads them all"
+        yield Violation("neck", what, fix)
+
+
+@rule(schema.OneStage)
+def levels_fit_the_image(model: schema.OneStage) -> Iterator[Violation]:
+    """Nodes of any two levels are summed, so that sides are multiples of the coarsest stride."""
+    if isinstance(model.backbone, ScalePermuted):
+        coarsest = max((block.level for block in model.backbone.blocks), default=0)
+        # Levels that no image has are reported as out of range.
+        stride = 2 ** min(max(coarsest, 0), 15)
+        yield from fit_stride(model, stride, f"{model.backbone.kind}, whose coarsest map is")
+
+
+@rule(schema.CropAndResize)
+def pooling_fits_the_crop(crop: schema.CropAndResize) -> Iterator[Violation]:
+    """Max pooling is not padded."""
+    if crop.pool_size > crop.size >= 1:
+        what = f"pool_size {crop.pool_size} is more than the crop's {crop.size} rows and columns"
+        yield Violation("pool_size", what, f"at most {crop.size}")

@@ -10,33 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stillbox.experiment.schema.anchors import *
 from stillbox.experiment.schema.augmentations import *
 from stillbox.experiment.schema.backbones import *
-from stillbox.experiment.schema.box_heads import *
-from stillbox.experiment.schema.calibration import *
+from stillbox.experiment.schema.boxes import *
+from stillbox.experiment.schema.crop_augmentations import *
 from stillbox.experiment.schema.data import *
-from stillbox.experiment.schema.devices import *
-from stillbox.experiment.schema.efficientnet import *
-from stillbox.experiment.schema.evaluation import *
-from stillbox.experiment.schema.export import *
 from stillbox.experiment.schema.faster_rcnn import *
-from stillbox.experiment.schema.heads import *
-from stillbox.experiment.schema.inception_v3 import *
 from stillbox.experiment.schema.layers import *
-from stillbox.experiment.schema.losses import *
-from stillbox.experiment.schema.matching import *
-from stillbox.experiment.schema.mnasfpn import *
-from stillbox.experiment.schema.mobile_backbones import *
 from stillbox.experiment.schema.model import *
 from stillbox.experiment.schema.necks import *
-from stillbox.experiment.schema.one_stage import *
 from stillbox.experiment.schema.postprocessing import *
-from stillbox.experiment.schema.quantization import *
 from stillbox.experiment.schema.ranges import *
-from stillbox.experiment.schema.resizers import *
-from stillbox.experiment.schema.roi_crops import *
-from stillbox.experiment.schema.spinenet import *
+from stillbox.experiment.schema.searched_backbones import *
 from stillbox.experiment.schema.training import *
 
 

@@ -1,25 +1,164 @@
-"""Two-stage detectors: Faster R-CNN (arXiv:1506.01497).
+"""Two-stage detectors: Faster R-CNN (arXiv:1506.01497), its crops and its box heads.
 
-The original's `object_detection/protos/faster_rcnn.proto` and
-`object_detection/meta_architectures/faster_rcnn_meta_arch.py`.
+The original's `object_detection/protos/faster_rcnn.proto`,
+`object_detection/meta_architectures/faster_rcnn_meta_arch.py`,
+`object_detection/utils/spatial_transform_ops.py`, and the second halves of
+`object_detection/models/faster_rcnn_*_feature_extractor.py`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from stillbox.experiment.schema.anchors import *
-from stillbox.experiment.schema.backbones import *
-from stillbox.experiment.schema.box_heads import *
-from stillbox.experiment.schema.layers import *
-from stillbox.experiment.schema.losses import *
-from stillbox.experiment.schema.matching import *
-from stillbox.experiment.schema.model import *
-from stillbox.experiment.schema.necks import *
-from stillbox.experiment.schema.one_stage import PixelNormalization
-from stillbox.experiment.schema.postprocessing import *
-from stillbox.experiment.schema.ranges import *
-from stillbox.experiment.schema.roi_crops import *
+from stillbox.experiment.schema.backbones import Backbone, InceptionV2, ResNetV1
+from stillbox.experiment.schema.boxes import (
+    Anchors,
+    ArgmaxMatcher,
+    BoxCoder,
+    ClassificationLoss,
+    FasterRcnnBoxCoder,
+    GridAnchors,
+    HardExampleMiner,
+    IouSimilarity,
+    LocalizationLoss,
+    Matcher,
+    Similarity,
+    SmoothL1Loss,
+    SoftmaxLoss,
+)
+from stillbox.experiment.schema.layers import (
+    Activation,
+    BatchNorm,
+    ConvHyperparams,
+    TruncatedNormal,
+    VarianceScaling,
+)
+from stillbox.experiment.schema.model import Model, PixelNormalization
+from stillbox.experiment.schema.necks import Identity, Neck
+from stillbox.experiment.schema.postprocessing import Nms, Postprocessing
+from stillbox.experiment.schema.ranges import (
+    Boxes,
+    Channels,
+    Count,
+    Fraction,
+    KernelSide,
+    Multiplier,
+    NonNegative,
+    PositiveFraction,
+    Range,
+    Real,
+)
+from stillbox.experiment.variants import RegisteredConfig
+
+_FULLY_CONNECTED_CONV = ConvHyperparams(
+    activation="relu",
+    initializer=VarianceScaling(factor=1.0, uniform=True, mode="fan_avg"),
+    batch_norm=BatchNorm(decay=0.99, epsilon=0.001, center=True, scale=True),
+)
+
+
+class BoxHead(RegisteredConfig):
+    """From crops to the features that boxes and classes are predicted from.
+
+    Called as `(config, channels, size, options)`, channels and side of the crops; returns a
+    `models.parts.Part` that maps crops `[N, S, S, C]` to `[N, D]` and has its `channels`, D.
+    """
+
+    ends_classifier: ClassVar[bool] = True
+    """Whether it is the end of the classifier that its backbone is the beginning of."""
+
+    @property
+    def conv(self) -> ConvHyperparams | None:
+        """Hyperparameters of its layers, if they come from the experiment."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetBlockHead(BoxHead, kind="resnet_v1_block"):
+    """The fourth block of ResNet v1, then the mean over the crop."""
+
+    stride: Annotated[int, Range(1, 2)] = 1
+    """Of its first unit: 1 in the original's first generation, 2 in its second."""
+    unit_activation: Activation = "relu"
+    """Applied to the sum at the end of a unit."""
+    conv: ConvHyperparams = ResNetV1().conv
+    """Hyperparameters of the block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InceptionV2BlockHead(BoxHead, kind="inception_v2_block"):
+    """The last three blocks of Inception v2, `mixed_5a` to `mixed_5c`, then the mean."""
+
+    depth_multiplier: Multiplier = 1.0
+    """Factor on every channel count."""
+    min_depth: Channels = 16
+    """No layer has fewer channels than this."""
+    conv: ConvHyperparams = InceptionV2().conv
+    """Hyperparameters of the blocks; most 1x1 convolutions are drawn as in the backbone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullyConnectedHead(BoxHead, kind="fully_connected"):
+    """Two fully connected layers on the flattened crop; the first is normalised."""
+
+    ends_classifier: ClassVar[bool] = False
+
+    widths: tuple[Channels, ...] = (1024, 1024)
+    """Outputs of each layer."""
+    conv: ConvHyperparams = _FULLY_CONNECTED_CONV
+    """Hyperparameters of the layers."""
+
+
+class RoiCrop(RegisteredConfig):
+    """From feature maps and boxes to one crop for each box.
+
+    Called as `(config, maps, boxes, windows, input_size)`: feature maps `[B, H, W, C]` from fine to
+    coarse; boxes `[B, P, 4]`, normalised to the windows; windows `[B, 2]`, height and width in
+    pixels of the part of each network input that counts, from its upper left corner; height and
+    width of the network input. Returns `[B, P, S, S, C]`, S being `output_size`. A box of a pyramid
+    is cropped from the level of its size (arXiv:1612.03144, equation 1).
+    """
+
+    @property
+    def output_size(self) -> int:
+        """Height and width of a crop."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CropAndResize(RoiCrop, kind="crop_and_resize"):
+    """Bilinear samples at evenly spaced points from edge to edge of a box, then max pooling."""
+
+    size: KernelSide = 14
+    """Points in a row and in a column of a box (`initial_crop_size`)."""
+    pool_size: KernelSide = 2
+    """Side of the window of max pooling, without padding (`maxpool_kernel_size`)."""
+    pool_stride: KernelSide = 2
+    """Distance of the windows (`maxpool_stride`)."""
+    outside: Literal["zero", "fade"] = "zero"
+    """Value of a point outside of the map: 0, as in `tf.image.crop_and_resize`, or from those of
+    its four neighbours that are inside, as in the original's form by matrix products."""
+
+    @property
+    def output_size(self) -> int:
+        """Height and width of a crop after pooling."""
+        return (self.size - self.pool_size) // self.pool_stride + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoiAlign(RoiCrop, kind="roi_align"):
+    """The mean of bilinear samples in each cell of a box (arXiv:1703.06870)."""
+
+    size: KernelSide = 7
+    """Rows and columns of cells."""
+    samples: Count = 2
+    """Points in a row and in a column of a cell."""
+
+    @property
+    def output_size(self) -> int:
+        """Height and width of a crop."""
+        return self.size
+
 
 _PIXELS = PixelNormalization(mean=(123.68, 116.779, 103.939), std=(1.0, 1.0, 1.0))
 _STRIDE_16 = Identity(min_level=4, max_level=4)
@@ -36,7 +175,7 @@ _SOFTMAX = Postprocessing(score_converter="softmax", nms=Nms(max_per_class=100, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProposalStage:
+class RPN:
     """The first stage: a region proposal network, its loss, and the choice of its proposals."""
 
     depth: Channels = 512
@@ -90,7 +229,7 @@ class ProposalStage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxStage:
+class RoIHead:
     """The second stage: a class and a refined box for every proposal."""
 
     crop: RoiCrop = field(default_factory=CropAndResize)
@@ -146,9 +285,9 @@ class FasterRcnn(Model, kind="faster_rcnn"):
     """From taps to the feature maps that proposals and crops are taken from."""
     freeze_batch_norm: bool = True
     """Normalise with the moving statistics in training and leave them unchanged."""
-    proposals: ProposalStage = field(default_factory=ProposalStage)
+    proposals: RPN = field(default_factory=RPN)
     """The first stage."""
-    boxes: BoxStage | None = field(default_factory=BoxStage)
+    boxes: RoIHead | None = field(default_factory=RoIHead)
     """The second stage. None: proposals are the detections, all of class 0."""
 
     @property
@@ -169,7 +308,7 @@ class FasterRcnn(Model, kind="faster_rcnn"):
         return self.pixels
 
     @property
-    def anchor_stage(self) -> ProposalStage:
+    def anchor_stage(self) -> RPN:
         """The first stage."""
         return self.proposals
 

@@ -8,13 +8,13 @@ The counterpart of `Hyperparams` in a `pipeline.config`
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stillbox.experiment.schema.ranges import *
-from stillbox.experiment.variants import Variant
+from stillbox.experiment.schema.ranges import Fraction, NonNegative, NonNegativeInt, Positive, Real
+from stillbox.experiment.variants import RegisteredConfig
 
 Activation = Literal["none", "relu", "relu6", "swish", "hard_swish"]
 
 
-class Regularizer(Variant):
+class Regularizer(RegisteredConfig):
     """Penalty on the kernels of a convolution.
 
     Called as `(config, array)`; returns a float32 scalar.
@@ -37,7 +37,7 @@ class L1(Regularizer, kind="l1"):
     """The factor before the sum of absolute values."""
 
 
-class Initializer(Variant):
+class Initializer(RegisteredConfig):
     """Distribution of fresh kernels.
 
     Called as `(config, shape, rng)`; returns an array of that shape.

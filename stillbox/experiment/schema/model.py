@@ -1,19 +1,46 @@
-"""What every detector has, whatever its architecture."""
+"""What every detector has, and the one-stage detectors, SSD and RetinaNet, with their heads.
+
+A head leads from feature maps to box encodings and class logits.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, Self
 
-from stillbox.experiment.schema.anchors import *
-from stillbox.experiment.schema.layers import *
-from stillbox.experiment.schema.matching import *
-from stillbox.experiment.schema.postprocessing import *
-from stillbox.experiment.schema.ranges import *
-from stillbox.experiment.schema.resizers import *
-from stillbox.experiment.variants import Variant
-
-if TYPE_CHECKING:
-    from stillbox.experiment.schema.one_stage import PixelNormalization
+from stillbox.experiment.schema.backbones import Backbone, MobileNetV1
+from stillbox.experiment.schema.boxes import (
+    Anchors,
+    ArgmaxMatcher,
+    BoxCoder,
+    FasterRcnnBoxCoder,
+    IouSimilarity,
+    Loss,
+    Matcher,
+    Similarity,
+    SsdAnchors,
+)
+from stillbox.experiment.schema.data import FixedShapeResizer, Resizer
+from stillbox.experiment.schema.layers import (
+    L2,
+    BatchNorm,
+    ConvHyperparams,
+    Initializer,
+    RandomNormal,
+)
+from stillbox.experiment.schema.necks import Neck, SsdExtraLayers
+from stillbox.experiment.schema.postprocessing import Nms, Postprocessing
+from stillbox.experiment.schema.ranges import (
+    Channels,
+    Classes,
+    KernelSide,
+    Layers,
+    OptionalChannels,
+    Positive,
+    PositiveFraction,
+    Real,
+    Side,
+)
+from stillbox.experiment.variants import RegisteredConfig
 
 
 class AnchorStage(Protocol):
@@ -33,7 +60,7 @@ class AnchorStage(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model(Variant):
+class Model(RegisteredConfig):
     """A meta-architecture.
 
     Called as `(config, options)`; returns a `models.detector.Detector`.
@@ -111,3 +138,189 @@ class Model(Variant):
     def convolutions(self) -> dict[str, ConvHyperparams]:
         """Returns the hyperparameters of all parts that have any, by their path in the model."""
         return {}
+
+
+# Those of most published configs: small weights, so that all scores are similar at the start.
+_PREDICTORS = ConvHyperparams(
+    activation="relu6",
+    regularizer=L2(weight=4e-5),
+    initializer=RandomNormal(stddev=0.01),
+    batch_norm=BatchNorm(decay=0.997, epsilon=0.001, center=True, scale=True),
+)
+
+
+class Head(RegisteredConfig):
+    """From feature maps to box encodings and class logits.
+
+    Called as `(config, channels, outputs, options)`, with the channels of the feature maps and
+    `models.parts.Outputs`; returns a `models.parts.Part` that maps them to `Predictions`.
+    """
+
+    @property
+    def conv(self) -> ConvHyperparams | None:
+        """Hyperparameters of the convolutions, if they come from the experiment."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionalHead(Head, kind="convolutional"):
+    """One box and one class convolution for each feature map, nothing shared."""
+
+    layers_before: Layers = 0
+    """1x1 convolutions between the feature map and the two heads."""
+    min_depth: OptionalChannels = 0
+    """Floor of their channel count."""
+    max_depth: OptionalChannels = 0
+    """Ceiling of their channel count; 0 disables the layers, as the original does."""
+    dropout: bool = True
+    """Dropout before the class convolution in training; on by default, as in the original."""
+    dropout_keep_probability: PositiveFraction = 0.8
+    """Share of the activations that dropout keeps."""
+    kernel_size: KernelSide = 1
+    """Side of the two head kernels."""
+    depthwise: bool = False
+    """A depthwise convolution with normalisation, then a 1x1, instead of a full one (SSDLite)."""
+    class_bias_init: Real = 0.0
+    """Start of the class biases; -4.6 makes every score 0.01 at first."""
+    conv: ConvHyperparams = _PREDICTORS
+    """Hyperparameters; normalisation and activation concern the layers before the heads only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightSharedHead(Head, kind="weight_shared"):
+    """Towers and heads whose kernels all feature maps share (arXiv:1708.02002).
+
+    Batch norm is not shared: each layer has one for every feature map. Maps with other channels
+    than most are projected to that number first.
+    """
+
+    depth: Channels = 256
+    """Channels of the towers."""
+    layers_before: Layers = 4
+    """Convolutions of a tower."""
+    kernel_size: KernelSide = 3
+    """Side of all kernels."""
+    share_tower: bool = False
+    """One tower for boxes and classes instead of one for each."""
+    depthwise: bool = False
+    """Separable convolutions instead of full ones."""
+    pointwise_defaults: bool = False
+    """1x1 kernels of separable towers have the defaults of Keras, Glorot's uniform
+    distribution and no penalty, as in the `_keras` extractors."""
+    dropout: bool = False
+    """Dropout before the class convolution in training."""
+    dropout_keep_probability: PositiveFraction = 0.8
+    """Share of the activations that dropout keeps."""
+    class_bias_init: Real = 0.0
+    """Start of the class biases; -4.6 makes every score 0.01 at first."""
+    predictor_defaults: bool = False
+    """All kernels of the separable box and class convolutions have them too."""
+    predictor_initializer: Initializer | None = None
+    """Distribution of the heads' fresh kernels, where it is another than that of the towers."""
+    conv: ConvHyperparams = _PREDICTORS
+    """Hyperparameters of the towers; regulariser and initialiser are the heads' too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelNormalization:
+    """`(pixel - mean) / std`, one number for each channel, pixels in 0..255."""
+
+    mean: tuple[Real, ...] = (127.5, 127.5, 127.5)
+    """Subtracted first. The default maps 0..255 to -1..1, the input range of MobileNets."""
+    std: tuple[Positive, ...] = (127.5, 127.5, 127.5)
+    """Divides afterwards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneStage(Model, kind="one_stage"):
+    """Anchor-based detector of one stage: backbone, neck, head, anchors, targets, losses, NMS."""
+
+    pad_to_multiple: Side = 1
+    """Pad the normalised network input with zeros, at the bottom and right, to a multiple of this
+    side. Anchors are relative to the unpadded input, as in the original."""
+    pixels: PixelNormalization = field(default_factory=PixelNormalization)
+    """From 0..255 to the input range of the backbone."""
+    backbone: Backbone = field(default_factory=MobileNetV1)
+    """From the network input to taps of falling resolution."""
+    neck: Neck = field(default_factory=SsdExtraLayers)
+    """From taps to the feature maps that carry anchors."""
+    head: Head = field(default_factory=ConvolutionalHead)
+    """From feature maps to box encodings and class logits."""
+    background_class: bool = True
+    """Logit slot 0 is the background, whether or not a target uses it."""
+    freeze_batch_norm: bool = False
+    """Normalise with the moving statistics in training and leave them unchanged."""
+    anchors: Anchors = field(default_factory=SsdAnchors)
+    """The boxes that predictions are relative to."""
+    box_coder: BoxCoder = field(default_factory=FasterRcnnBoxCoder)
+    """The form in which a box is written relative to its anchor."""
+    matcher: Matcher = field(default_factory=ArgmaxMatcher)
+    """Assigns ground-truth boxes to anchors."""
+    similarity: Similarity = field(default_factory=IouSimilarity)
+    """What the matcher compares."""
+    loss: Loss = field(default_factory=Loss)
+    """What training minimises."""
+    postprocessing: Postprocessing = field(default_factory=Postprocessing)
+    """From raw predictions to detections."""
+
+    @property
+    def network_size(self) -> tuple[int, int]:
+        """Height and width in pixels of the network input with its padding."""
+        height, width = self.resizer.input_size
+        multiple = max(self.pad_to_multiple, 1)
+        return height + -height % multiple, width + -width % multiple
+
+    @property
+    def nms(self) -> Nms:
+        """The suppression that ends in detections."""
+        return self.postprocessing.nms
+
+    def with_max_detections(self, most: int) -> Self:
+        """Returns the model with another `max_detections`."""
+        nms = replace(self.nms, max_total=most)
+        return replace(self, postprocessing=replace(self.postprocessing, nms=nms))
+
+    @property
+    def normalization(self) -> PixelNormalization:
+        """From 0..255 to the input range of the backbone."""
+        return self.pixels
+
+    @property
+    def anchor_stage(self) -> "OneStage":
+        """Itself."""
+        return self
+
+    @property
+    def normalizes_per_replica(self) -> bool:
+        """Whether the loss is normalised per replica (`devices.replicas`)."""
+        return self.loss.normalizer == "per_replica"
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """The configuration of each part by its name, the first word of its parameters' paths."""
+        return {"backbone": self.backbone, "neck": self.neck, "head": self.head}
+
+    @property
+    def class_logits(self) -> int:
+        """Class logits of one box, that of the background included."""
+        return self.num_classes + self.background_class
+
+    def describe(self) -> dict[str, str]:
+        """Returns the names of the parts, for reports."""
+        return {
+            "backbone": self.backbone.kind,
+            "neck": self.neck.kind,
+            "head": self.head.kind,
+            "anchors": self.anchors.kind,
+            "classification loss": self.loss.classification.kind,
+            "localization loss": self.loss.localization.kind,
+        }
+
+    def convolutions(self) -> dict[str, ConvHyperparams]:
+        """Returns the hyperparameters of all parts that have any, by their path in the model."""
+        convs = {
+            "backbone.conv": self.backbone.conv,
+            "neck.conv": self.neck.conv,
+            "head.conv": self.head.conv,
+        }
+        return {path: conv for path, conv in convs.items() if conv is not None}

@@ -1,15 +1,34 @@
 """From taps to the feature maps that carry anchors.
 
-The original's `object_detection/models/feature_map_generators.py`.
+The original's `object_detection/models/feature_map_generators.py` and, for MnasFPN
+(arXiv:1912.01106), `object_detection/models/ssd_mobilenet_v2_mnasfpn_feature_extractor.py`.
 """
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from stillbox.experiment.schema.backbones import *
-from stillbox.experiment.schema.layers import *
-from stillbox.experiment.schema.ranges import *
-from stillbox.experiment.variants import Variant
+from stillbox.experiment.schema.backbones import Backbone, DropBlock
+from stillbox.experiment.schema.layers import (
+    L2,
+    BatchNorm,
+    ConvHyperparams,
+    Initializer,
+    TruncatedNormal,
+    VarianceScaling,
+)
+from stillbox.experiment.schema.ranges import (
+    Channels,
+    Count,
+    FractionBelowOne,
+    KernelSide,
+    Level,
+    Multiplier,
+    NodeNumber,
+    OptionalChannels,
+    Range,
+    Repeats,
+)
+from stillbox.experiment.variants import RegisteredConfig
 
 # Those of most published configs.
 _FEATURES = ConvHyperparams(
@@ -39,7 +58,7 @@ _BIFPN = ConvHyperparams(
 )
 
 
-class Neck(Variant):
+class Neck(RegisteredConfig):
     """From taps of the backbone to the feature maps that carry anchors.
 
     Called as `(config, channels, options)`, with the channels of the taps; returns a
@@ -61,7 +80,7 @@ class Neck(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SsdLayers(Neck, kind="ssd_layers"):
+class SsdExtraLayers(Neck, kind="ssd_layers"):
     """SSD's extra layers: each shrinks the map with a 1x1 and a 3x3 convolution."""
 
     taps: tuple[str, ...] = ("conv_11_pointwise", "conv_13_pointwise")
@@ -263,3 +282,42 @@ class BiFpn(Pyramid, kind="bifpn"):
     or of any value; or none."""
     conv: ConvHyperparams = _BIFPN
     """Hyperparameters of all convolutions; the activation precedes the separable one of a sum."""
+
+
+# The original's, which no config changes.
+_MNASFPN = ConvHyperparams(
+    activation="relu6",
+    regularizer=L2(weight=1e-4),
+    initializer=VarianceScaling(factor=2.0, mode="fan_in", exact_cut=True),
+    batch_norm=BatchNorm(decay=0.99, epsilon=0.01, center=True, scale=True),
+)
+# He's rule for a depthwise kernel of 3x3.
+_SEPARABLE = TruncatedNormal(stddev=0.536)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MnasFpn(Pyramid, kind="mnasfpn"):
+    """MnasFPN: a pyramid of inverted residuals, found by search for phones (arXiv:1912.01106).
+
+    Levels that the backbone lacks are max-pooled from the next finer one and projected. A block of
+    a cell widens two maps, adds them at its level, filters and narrows the sum. A finer map is
+    max-pooled before it is widened, a coarser one repeated after that.
+    """
+
+    max_level: Level = 6
+    """Coarsest level. The cell has four levels, so that it is `min_level` + 3."""
+    depth: Channels = 48
+    """Channels of every feature map, before the depth multiplier."""
+    num_repeats: Repeats = 4
+    """Cells in sequence."""
+    depth_multiplier: Multiplier = 1.0
+    """Factor on every channel count; the products are rounded to multiples of 8."""
+    min_depth: Channels = 16
+    """No layer has fewer channels than this."""
+    explicit_padding: bool = False
+    """Pad max pooling by zeros, which may be the maximum, alike on all sides."""
+    separable_initializer: Initializer = _SEPARABLE
+    """Distribution of fresh kernels of separable convolutions, the 1x1 too."""
+    conv: ConvHyperparams = _MNASFPN
+    """Hyperparameters of all convolutions; the activation follows the sum of a block. The
+    projections of coarse levels have no penalty."""

@@ -1,19 +1,87 @@
-"""How the model is trained."""
+"""How a model is trained, scored and exported.
 
+Training has schedules, optimizers, quantisation, and the devices of a program.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from stillbox.experiment.schema.augmentations import *
-from stillbox.experiment.schema.quantization import *
-from stillbox.experiment.schema.ranges import *
-from stillbox.experiment.variants import Variant
+from stillbox.experiment.schema.crop_augmentations import Augmentation
+from stillbox.experiment.schema.ranges import (
+    MACHINE,
+    Batch,
+    Fraction,
+    InputPath,
+    LearningRate,
+    Many,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveFraction,
+    PositiveInt,
+    Range,
+    Seed,
+    Texts,
+)
+from stillbox.experiment.variants import RegisteredConfig
+
+Bits = Annotated[int, Range(2, 16)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """Rounds weights and activations in training as integers do (arXiv:1712.05877, section 3).
+
+    Batch norms are folded into the kernels before they are rounded. The counterpart of
+    `graph_rewriter` in a `pipeline.config`, which rewrites the graph by `tf.contrib.quantize`.
+    """
+
+    delay: NonNegativeInt = 500_000
+    """Steps before rounding begins. Ranges are measured from the first step on."""
+    weight_bits: Bits = 8
+    """Bits of a kernel's values, which have one range for the whole kernel."""
+    activation_bits: Bits = 8
+    """Bits of the results of convolutions and of sums."""
+    symmetric: bool = False
+    """Ranges reach equally far on both sides of 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """All devices run one program: the batch is sharded among them, and images may be too.
+
+    `spatial_partitions` and `shard` place arrays and change no result. `replicas` defines what "per
+    replica" means in other fields, for any number of devices.
+    """
+
+    # Fields of older versions with their defaults, and what takes their place.
+    retired: ClassVar[Mapping[str, tuple[object, str]]] = {
+        "program_cache": (None, "STILLBOX_CACHE=FOLDER moves the compiled programs"),
+        "program_cache_gib": (10.0, "STILLBOX_CACHE_GIB=N limits them to N gibibytes"),
+    }
+
+    spatial_partitions: Annotated[int, Range(1, 65_536)] = 1
+    """Devices that share an image, which is partitioned along its height, for images whose
+    activations do not fit into one device."""
+    shard: Literal["nothing", "optimizer"] = "nothing"
+    """What is sharded over the devices that share a batch instead of replicated: nothing, or the
+    optimiser's accumulators and the moving average of the parameters."""
+    replicas: Annotated[int, Range(0, 1_048_576)] = 0
+    """Equal parts of a batch that count as replicas where a field says `per_replica`, so that a
+    recipe of eight replicas gives the same on one device; 0: as many as devices share a batch."""
+    cpu_convolutions: Literal["exact", "fast"] = "fast"
+    """Algorithms of 3x3 convolutions on CPUs; other devices have their own. `exact`: sums of
+    products alone. `fast`: where it is faster, Winograd's, which adds a rounding error of about
+    1e-5 of the largest value in float32 and of 5e-3 in bfloat16, as much as bfloat16 itself."""
+
 
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 Rematerialization = Literal["none", "blocks"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(Variant):
+class Schedule(RegisteredConfig):
     """Learning rate by step.
 
     Called as `(config)`; returns the function from a step (int32 scalar) to its rate (float32).
@@ -92,7 +160,7 @@ class ManualStepSchedule(Schedule, kind="manual_step"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer(Variant):
+class Optimizer(RegisteredConfig):
     """Update rule.
 
     Called as `(config, rate)`, with the learning rate as an optax transformation; returns an optax
@@ -241,3 +309,91 @@ class Training:
     """Steps between two evaluations; 0 evaluates once, at the end."""
     early_stopping: EarlyStopping | None = None
     """None trains all steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """The interface of an exported model."""
+
+    signature: Literal["detection_api", "tpu"] = "detection_api"
+    """Names, types and units of the outputs: those of the TensorFlow Object Detection API, all
+    float32 with normalised boxes, or those of "Object Detection Models on TPU", with boxes in
+    pixels of the network input and an int32 count."""
+
+
+Metric = Literal["coco", "pascal_voc", "weighted_pascal_voc", "open_images"]
+
+Score = Literal[
+    "AP",
+    "AP50",
+    "AP75",
+    "APs",
+    "APm",
+    "APl",
+    "AR1",
+    "AR10",
+    "AR100",
+    "ARs",
+    "ARm",
+    "ARl",
+    "VOC_mAP",
+    "VOC_weighted_mAP",
+    "OpenImages_mAP",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Metrics, and the pictures and tables of a report."""
+
+    batch_size: Batch = 8
+    """Images of one evaluation step, rounded up so that each device has as many; the last step is
+    padded and masked."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Type of activations in evaluation and prediction."""
+    metrics: tuple[Metric, ...] = ("coco",)
+    """What is computed: COCO's twelve numbers; Pascal VOC's mean over the classes' AP
+    (`VOC_mAP`); the AP of all classes' detections in one list (`VOC_weighted_mAP`); Open Images
+    V2's mean at an IoU of .50, which ignores detections inside groups (`OpenImages_mAP`)."""
+    voc_interpolation: Literal["all_points", "eleven_points"] = "all_points"
+    """How Pascal VOC's metrics turn a curve into one number: its area, or the mean of eleven
+    precisions as in VOC 2007."""
+    voc_min_iou: PositiveFraction = 0.5
+    """Least IoU of a correct detection in Pascal VOC's metrics."""
+    voc_inclusive_pixels: bool = False
+    """Overlaps of Pascal VOC's metrics as in the VOC devkit: a box includes its last row and column
+    of pixels, so that its width is `xmax - xmin + 1`."""
+    best_metric: Score = "AP"
+    """Metric whose highest value marks the best checkpoint."""
+    max_examples: NonNegativeInt = 0
+    """Score only the first so many images; 0 scores all."""
+    max_evaluations: NonNegativeInt = 0
+    """At most so many evaluations during training, one of them kept for its end; 0: no limit."""
+    use_ema: bool = True
+    """Score the moving average of the parameters where training keeps one."""
+    per_category: bool = True
+    """Report AP for every class."""
+    all_metrics_per_category: bool = False
+    """Report all twelve of COCO's numbers for every class."""
+    num_visualizations: NonNegativeInt = 10
+    """Images drawn with ground truth beside prediction."""
+    num_mistakes: NonNegativeInt = 6
+    """Worst mistakes of each kind that the report shows."""
+    min_score: Fraction | None = None
+    """Least score of a detection that is drawn; none: the score with the highest F1 of all classes
+    together."""
+    max_boxes_drawn: NonNegativeInt = 20
+    """Most detections that are drawn in one image."""
+    show_labels: bool = True
+    """Write the class at every box that is drawn."""
+    show_scores: bool = True
+    """Write the score at every detection that is drawn."""
+    draw_truth_on_predictions: bool = False
+    """Draw the ground truth among the predictions too, not only beside them."""
+    truth_color: str = "black"
+    """Colour of that ground truth: a name of HTML, or `#rrggbb`."""
+    pictures_directory: Annotated[str, MACHINE] = ""
+    """Folder, below that of the report or of the training run, into which each evaluation also
+    writes the pictures as PNG; empty: none."""
+    name_pictures_by_image: bool = False
+    """Put the image's id into the names of those files."""

@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.exporting.onnx.graph import BOOL, FLOAT, INT32, UINT8
-from stillbox.exporting.onnx.values import (
+from stillbox.exporting.onnx.graph import (
+    BOOL,
+    FLOAT,
+    INT32,
+    UINT8,
     Clipped,
     Convolved,
     Known,
+    NetworkWriter,
     Order,
     Repeated,
     Tensor,
@@ -20,7 +24,6 @@ from stillbox.exporting.onnx.values import (
     fixed,
     identity,
 )
-from stillbox.exporting.onnx.writer import NetworkWriter
 
 Operation = Callable[[NetworkWriter, list[Value], Any], "Value | list[Value]"]
 """From the inputs of an equation and the equation itself to its result, or all of its results."""

@@ -6,9 +6,18 @@ import numpy as np
 
 from stillbox.boxes.nms_prefix import SearchLimits
 from stillbox.errors import UserError
-from stillbox.exporting.onnx.graph import FLOAT, INT32, INT64, Graph, Operand
-from stillbox.exporting.onnx.values import Known, Tensor, Value, identity
-from stillbox.exporting.onnx.writer import NetworkWriter
+from stillbox.exporting.onnx.graph import (
+    FLOAT,
+    INT32,
+    INT64,
+    Graph,
+    Known,
+    NetworkWriter,
+    Operand,
+    Tensor,
+    Value,
+    identity,
+)
 
 _OUT = np.array(-np.inf, np.float32)
 _ZERO = np.array(0, np.float32)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.exporting.formats import Run, refusal
+from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import Manifest, Written
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ENCODED, ExportSettings

@@ -16,10 +16,10 @@ import numpy as np
 
 from stillbox.boxes.nms import plain_nms
 from stillbox.checkpoints.trained import TrainedModel
-from stillbox.devices.processors import own_processors
+from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.exporting.formats import Run, refusal
+from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.program import ExportProgram, Weights
 from stillbox.exporting.saved_model.format import refuse_known_bad
@@ -31,11 +31,10 @@ from stillbox.exporting.tflite.metadata import (
     least_runtime,
     operators,
 )
-from stillbox.exporting.tflite.quantize import BITS, quantize
-from stillbox.exporting.tflite.rounded import float_program, tensor_ranges
+from stillbox.exporting.tflite.quantization import BITS, float_program, quantize, tensor_ranges
 from stillbox.extras import import_extra
 from stillbox.inputs.resize import misfit, resize_image, resized_size
-from stillbox.models.layers.lowering.calls import plain_lowering
+from stillbox.models.layers.lowering.primitives import portable_ops
 from stillbox.untrusted import read_untrusted
 
 FILE = "model.tflite"
@@ -170,7 +169,7 @@ def _function(program: ExportProgram) -> Any:  # noqa: ANN401
 
     shape = 1, *(size or program.input_size), 3
     spec = tf.TensorSpec(shape, program.settings.input_dtype, "images")
-    with plain_lowering(), plain_nms():
+    with portable_ops(), plain_nms():
         return tf.function(serve, autograph=False).get_concrete_function(spec)
 
 

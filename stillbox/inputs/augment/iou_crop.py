@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.inputs.augment.random_crop import choose
+from stillbox.inputs.augment.crops import choose
 from stillbox.inputs.interpolation import crop_and_resize
 from stillbox.inputs.resize import Size
 from stillbox.inputs.sample import Doubles, Pixels, Sample

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.random import Generator
 
 from stillbox.experiment import schema
-from stillbox.experiment.rules.augmentations import named_labels
+from stillbox.experiment.rules.training import named_labels
 from stillbox.experiment.variants import implements
 from stillbox.inputs.sample import Sample
-from stillbox.records.class_slots import ClassSlots
+from stillbox.records.label_map import ClassSlots
 
 # A box without height or width grows from this, as in the original.
 _LEAST_SIDE = 1e-6

@@ -1,15 +1,92 @@
-"""EfficientNet (arXiv:1905.11946; `official/vision/image_classification/efficientnet`)."""
+"""EfficientNet (arXiv:1905.11946; `official/vision/image_classification/efficientnet`).
 
-from typing import NamedTuple
+Its blocks are inverted residuals with squeezed gates (arXiv:1801.04381, arXiv:1709.01507).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.backbones.inverted_residual import MbConv, MbConvSpec
-from stillbox.models.layers import Conv2d
-from stillbox.models.layers.stochastic import fold_key
+from stillbox.models.layers import Conv2d, DepthwiseConv2d
+from stillbox.models.layers.masking import mean_of_map
+from stillbox.models.layers.stochastic import drop_connect, fold_key
 from stillbox.models.parts import BuildOptions, Part, layers_in_use, make_divisible
+from stillbox.models.rematerialization import rematerialized
+
+
+@dataclass(frozen=True)
+class MbConvSpec:
+    """Sizes of one block."""
+
+    inputs: int
+    """Channels of the input."""
+    channels: int
+    """Channels of the output."""
+    stride: int = 1
+    size: int = 3
+    """Side of the depthwise kernel."""
+    expansion: int = 6
+    """Channels of the depthwise convolution over those of the input."""
+    se_ratio: float = 0.0
+    """Share of the input's channels to which the gate squeezes; 0: there is no gate."""
+    drop_connect_rate: float = 0.0
+    """Probability of dropping all but the shortcut in training."""
+
+
+class MbConv(Part):
+    """`expand`, `depthwise`, a gate of `squeeze` and `excite`, `project`, beside a shortcut.
+
+    An expansion of 1 has no `expand`. The gate is computed from the mean over the map; its
+    convolutions have biases. The shortcut exists if shapes agree.
+
+    Args:
+        spec: sizes.
+        conv: hyperparameters; the last convolution is not activated.
+        layers: keyword arguments of all layers.
+        depthwise: hyperparameters of the depthwise convolution, if others.
+    """
+
+    def __init__(
+        self,
+        spec: MbConvSpec,
+        conv: schema.ConvHyperparams,
+        layers: dict[str, Any],
+        *,
+        depthwise: schema.ConvHyperparams | None = None,
+    ) -> None:
+        wide = spec.inputs * spec.expansion
+        if spec.expansion > 1:
+            self.expand = Conv2d(spec.inputs, wide, 1, 1, conv, **layers)
+        self.depthwise = DepthwiseConv2d(wide, spec.size, spec.stride, depthwise or conv, **layers)
+        if spec.se_ratio > 0:
+            narrow = max(int(spec.inputs * spec.se_ratio), 1)
+            gate = replace(conv, batch_norm=None, activation="none")
+            swish = replace(gate, activation="swish")
+            self.squeeze = Conv2d(wide, narrow, 1, 1, swish, **layers)
+            self.excite = Conv2d(narrow, wide, 1, 1, gate, **layers)
+        linear = replace(conv, activation="none")
+        self.project = Conv2d(wide, spec.channels, 1, 1, linear, **layers)
+        self.residual = spec.inputs == spec.channels and spec.stride == 1
+        self.channels, self.rate = spec.channels, spec.drop_connect_rate
+
+    @rematerialized
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
+        y = self.expand(x, train=train) if hasattr(self, "expand") else x
+        y = self.depthwise(y, train=train)
+        if hasattr(self, "squeeze"):
+            gate = self.excite(self.squeeze(mean_of_map(y), train=train), train=train)
+            y = y * jax.nn.sigmoid(gate).astype(y.dtype)
+        y = self.project(y, train=train)
+        if not self.residual:
+            return y
+        return x + (drop_connect(y, self.rate, dropout_key) if train and self.rate else y)
+
 
 _STEM_CHANNELS = 32
 

@@ -12,7 +12,7 @@ import numpy as np
 from stillbox.experiment import schema
 from stillbox.experiment.schema.layers import Activation
 from stillbox.experiment.variants import implements
-from stillbox.models.backbones.mobile_blocks import Block, Gate, MobileNetwork
+from stillbox.models.backbones.mobilenet_v3 import Block, Gate, MobileNetwork
 from stillbox.models.parts import BuildOptions
 
 _SQUEEZE = 0.25

@@ -1,12 +1,190 @@
-"""MobileNet v3 (arXiv:1905.02244) and MobileNet for Edge TPUs (`slim/nets/mobilenet`)."""
+"""MobileNet v3 (arXiv:1905.02244) and MobileNet for Edge TPUs (`slim/nets/mobilenet`).
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+Their networks consist of inverted residuals (arXiv:1801.04381) and other blocks that architecture
+search found; MobileNet v2 and MobileDet use them too. A block widens its input, filters it and
+narrows it again. In an inverted residual a depthwise convolution filters; in a fused one the
+widening convolution does (arXiv:2004.14525, 3.2.1); in a Tucker block a full convolution between
+two 1x1 of few channels (3.2.2).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import jax
 
 from stillbox.experiment import schema
+from stillbox.experiment.schema.layers import Activation
 from stillbox.experiment.variants import implements
-from stillbox.models.backbones.mobile_blocks import Block, Gate, MobileNetwork, hard_sigmoid
-from stillbox.models.parts import BuildOptions, make_divisible
+from stillbox.models.layers import Conv2d, DepthwiseConv2d
+from stillbox.models.layers.hyperparams import relu6
+from stillbox.models.layers.masking import mean_of_map
+from stillbox.models.parts import BuildOptions, Part, layers_in_use, make_divisible
+from stillbox.models.rematerialization import rematerialized
+
+Config = schema.MobileNetV3 | schema.MobileNetEdgeTpu | schema.MobileDet
+"""What configures such a network."""
+
+
+def hard_sigmoid(x: jax.Array) -> jax.Array:
+    """Returns `relu6(x + 3) / 6` with slim's rounded sixth."""
+    return relu6(x + 3) * 0.16667
+
+
+class Gate(NamedTuple):
+    """Factors on the channels of a block, from the mean over its map (arXiv:1709.01507)."""
+
+    channels: int
+    """Of the layer between the mean and the factors."""
+    activation: Activation
+    """Of that layer."""
+    function: Callable[[jax.Array], jax.Array]
+    """Returns the factors."""
+
+
+class Block(NamedTuple):
+    """Layers of a block; channels are final."""
+
+    inputs: int
+    wide: int
+    """Channels of the widest layer; as many as `inputs`: there is no layer that widens."""
+    channels: int
+    activation: Activation
+    size: int = 3
+    """Of the convolution that filters."""
+    stride: int = 1
+    form: Literal["inverted", "fused", "tucker"] = "inverted"
+    reduced: int = 0
+    """Channels in front of the convolution that filters in a Tucker block."""
+    gate: Gate | None = None
+    shortcut: bool = True
+    """Add the input where shapes agree."""
+
+
+class MobileBlock(Part):
+    """`reduce`, `expand`, `depthwise`, a gate of `squeeze` and `excite`, `project`.
+
+    Layers that a form does not have are absent.
+
+    Args:
+        block: its layers.
+        conv: their hyperparameters but for the activation.
+        depthwise: those of the depthwise convolution.
+        whole: False: nothing reads what follows the layer that widens, and it is absent.
+        options: as for all layers.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        conv: schema.ConvHyperparams,
+        depthwise: schema.ConvHyperparams,
+        options: BuildOptions,
+        *,
+        whole: bool = True,
+    ) -> None:
+        layers = options.layer_arguments()
+        active = replace(conv, activation=block.activation)
+        wide, inputs = block.wide, block.inputs
+        if block.form == "tucker":
+            self.reduce = Conv2d(inputs, block.reduced, 1, 1, active, **layers)
+            inputs = block.reduced
+        if block.form == "tucker" or wide > inputs:
+            size, stride = (1, 1) if block.form == "inverted" else (block.size, block.stride)
+            self.expand = Conv2d(inputs, wide, size, stride, active, **layers)
+        if not whole:
+            return
+        if block.form == "inverted":
+            filtered = replace(depthwise, activation=block.activation)
+            self.depthwise = DepthwiseConv2d(wide, block.size, block.stride, filtered, **layers)
+        if block.gate:
+            plain = replace(conv, batch_norm=None, activation="none")
+            squeeze = replace(plain, activation=block.gate.activation)
+            self.squeeze = Conv2d(wide, block.gate.channels, 1, 1, squeeze, **layers)
+            self.excite = Conv2d(block.gate.channels, wide, 1, 1, plain, **layers)
+            self.gate = block.gate.function
+        linear = replace(conv, activation="none")
+        self.project = Conv2d(wide, block.channels, 1, 1, linear, **layers)
+        fits = block.stride == 1 and block.inputs == block.channels
+        self.residual = block.shortcut and fits
+
+    def widen(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `[B, H, W, C]` to the widest map, `[B, H, W, wide]`, strided in a fused block."""
+        for name in ("reduce", "expand"):
+            if hasattr(self, name):
+                x = getattr(self, name)(x, train=train)
+        return x
+
+    @rematerialized
+    def __call__(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, jax.Array]:
+        """Returns the widest map and the result, `[B, H / stride, W / stride, channels]`."""
+        wide = self.widen(x, train=train)
+        y = self.depthwise(wide, train=train) if hasattr(self, "depthwise") else wide
+        if hasattr(self, "squeeze"):
+            factors = self.excite(self.squeeze(mean_of_map(y), train=train), train=train)
+            y = y * self.gate(factors).astype(y.dtype)
+        y = self.project(y, train=train)
+        return wide, x + y if self.residual else y
+
+
+class MobileNetwork(Part):
+    """`conv_0` of stride 2, `block_0`, `block_1`, ..., and `conv_1` where the network has one.
+
+    A tap `block_{k}_expand` is the widest map of block k before its stride.
+
+    Args:
+        config: names the layers, and has the hyperparameters `conv`.
+        taps: names of the layers whose outputs are returned.
+        blocks: all blocks of the network.
+        last: channels of `conv_1`.
+        depthwise: hyperparameters of a depthwise convolution by its size.
+        options: as for all layers.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        taps: tuple[str, ...],
+        blocks: tuple[Block, ...],
+        last: int,
+        depthwise: Callable[[int], schema.ConvHyperparams],
+        options: BuildOptions,
+    ) -> None:
+        built, self.names = layers_in_use(config, taps)
+        conv, layers = config.conv, options.layer_arguments()
+        widths: dict[str, int] = {}
+        for name in built:
+            if name == "conv_0":
+                widths[name] = blocks[0].inputs
+                self.conv_0 = Conv2d(3, widths[name], 3, 2, conv, **layers)
+            elif name == "conv_1":
+                self.conv_1 = Conv2d(blocks[-1].channels, last, 1, 1, conv, **layers)
+                widths[name] = last
+            elif not hasattr(self, own := name.removesuffix("_expand")):
+                block = blocks[int(own.removeprefix("block_"))]
+                widths |= {f"{own}_expand": block.wide, own: block.channels}
+                hyperparams, whole = depthwise(block.size), own in built
+                part = MobileBlock(block, conv, hyperparams, options, whole=whole)
+                setattr(self, own, part)
+        self.taps = taps
+        self.channels = tuple(widths[tap] for tap in taps)
+
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        outputs = {}
+        for name in dict.fromkeys(name.removesuffix("_expand") for name in self.names):
+            layer = getattr(self, name)
+            expanded = f"{name}_expand"
+            if not isinstance(layer, MobileBlock):
+                outputs[name] = x = layer(x, train=train)
+            elif name in self.names:
+                outputs[expanded], x = layer(x, train=train)
+                outputs[name] = x
+            else:
+                outputs[expanded] = layer.widen(x, train=train)
+        return tuple(outputs[tap] for tap in self.taps)
 
 
 class _Row(NamedTuple):

@@ -1,16 +1,147 @@
-"""ResNet with the stride inside its first blocks (arXiv:1512.03385)."""
+"""ResNet with the stride inside its first blocks (arXiv:1512.03385).
+
+SpineNet has the same residual blocks and groups of them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.backbones.residual import BlockGroup, BlockOptions, residual_group
 from stillbox.models.layers import Conv2d
-from stillbox.models.layers.pooling import max_pool
-from stillbox.models.layers.space_to_depth import SpaceToDepthConv2d
-from stillbox.models.layers.stochastic import fold_key
+from stillbox.models.layers.conv import SpaceToDepthConv2d
+from stillbox.models.layers.hyperparams import ACTIVATIONS
+from stillbox.models.layers.resampling import max_pool
+from stillbox.models.layers.stochastic import drop_block, drop_connect, fold_key
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
 from stillbox.models.rematerialization import rematerialized
+
+BlockKind = Literal["residual", "bottleneck"]
+
+EXPANSION = 4
+"""Output channels of a bottleneck over its width."""
+
+
+@dataclass(frozen=True)
+class BlockOptions:
+    """Options that all blocks of a group share."""
+
+    conv: schema.ConvHyperparams
+    """Hyperparameters; its activation also follows the sum."""
+    build: BuildOptions
+    zero_last_scale: bool = False
+    """Start as an identity."""
+    drop_connect_rate: float = 0.0
+    """Probability of dropping all but the shortcut in training."""
+    drop_block: schema.DropBlock | None = None
+    """Applied after every convolution and on the shortcut."""
+
+
+def output_channels(kind: BlockKind, width: int) -> int:
+    """Returns the channels that a block of a width makes."""
+    return width * EXPANSION if kind == "bottleneck" else width
+
+
+class BlockGroup(Part):
+    """A sequence of blocks `block_1`, `block_2`, ..., each with the `channels` of its output."""
+
+    def __init__(self, blocks: Iterable[Any]) -> None:
+        names = []
+        for number, block in enumerate(blocks, start=1):
+            names.append(f"block_{number}")
+            setattr(self, names[-1], block)
+            self.channels: int = block.channels
+        self.blocks = tuple(names)
+
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
+        for number, name in enumerate(self.blocks):
+            x = getattr(self, name)(x, train=train, dropout_key=fold_key(dropout_key, number))
+        return x
+
+
+def residual_group(
+    kind: BlockKind,
+    inputs: int,
+    width: int,
+    repeats: int,
+    options: BlockOptions,
+    *,
+    stride: int = 1,
+    project: bool = False,
+) -> BlockGroup:
+    """Returns `repeats` blocks of one width; `stride` and `project` are those of the first."""
+    first = Block(kind, inputs, width, stride, options, project=project)
+    others = (Block(kind, first.channels, width, 1, options) for _ in range(1, repeats))
+    return BlockGroup((first, *others))
+
+
+class Block(Part):
+    """Convolutions `conv_1`, `conv_2`, ... beside a shortcut, and the activated sum of both.
+
+    A residual block has two 3x3 convolutions of one width, a bottleneck a 1x1, a 3x3 and a 1x1 to
+    four times the width; the first 3x3 strides. `shortcut` is a 1x1 convolution; it exists if
+    channels or stride change, or if `project` is set.
+    """
+
+    def __init__(
+        self,
+        kind: BlockKind,
+        inputs: int,
+        width: int,
+        stride: int,
+        options: BlockOptions,
+        *,
+        project: bool = False,
+    ) -> None:
+        conv, self.channels = options.conv, output_channels(kind, width)
+        layers = options.build.layer_arguments() | {"padding": "symmetric"}
+        linear = replace(conv, activation="none")
+        if project or inputs != self.channels or stride > 1:
+            self.shortcut = Conv2d(inputs, self.channels, 1, stride, linear, **layers)
+        convolutions = _convolutions(kind, width, stride)
+        self.names = tuple(f"conv_{number}" for number in range(1, len(convolutions) + 1))
+        for name, (size, depth, own_stride) in zip(self.names, convolutions, strict=True):
+            hyperparams = linear if name == self.names[-1] else conv
+            setattr(self, name, Conv2d(inputs, depth, size, own_stride, hyperparams, **layers))
+            inputs = depth
+        last = getattr(self, self.names[-1])
+        if options.zero_last_scale and conv.batch_norm and conv.batch_norm.scale:
+            last.norm.scale[...] = jnp.zeros(self.channels, jnp.float32)
+        self.activation, self.drop_block = conv.activation, options.drop_block
+        self.drop_connect_rate = options.drop_connect_rate
+
+    @rematerialized
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
+
+        def drop(x: jax.Array, number: int) -> jax.Array:
+            if not train or self.drop_block is None:
+                return x
+            return drop_block(x, self.drop_block, fold_key(dropout_key, number))
+
+        shortcut = drop(self.shortcut(x, train=train) if hasattr(self, "shortcut") else x, 0)
+        for number, name in enumerate(self.names, start=1):
+            x = drop(getattr(self, name)(x, train=train), number)
+        if train and self.drop_connect_rate:
+            x = drop_connect(x, self.drop_connect_rate, fold_key(dropout_key, len(self.names) + 1))
+        return ACTIVATIONS[self.activation](shortcut + x)
+
+
+def _convolutions(kind: BlockKind, width: int, stride: int) -> tuple[tuple[int, int, int], ...]:
+    """Returns size, channels and stride of each convolution."""
+    if kind == "residual":
+        return (3, width, stride), (3, width, 1)
+    return (1, width, 1), (3, width, stride), (1, width * EXPANSION, 1)
+
 
 _STEM_CHANNELS = 64
 # Blocks of the four groups: basic ones for the depths in `_BASIC`, otherwise bottlenecks.

@@ -7,8 +7,8 @@ import jax
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d
-from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.pooling import max_pool
+from stillbox.models.layers.hyperparams import ACTIVATIONS
+from stillbox.models.layers.resampling import max_pool
 from stillbox.models.parts import BuildOptions, Part, layers_in_use
 from stillbox.models.rematerialization import rematerialized
 

@@ -1,12 +1,18 @@
-"""SpineNet (arXiv:1912.05027)."""
+"""SpineNet, and SpineNet of inverted residuals for mobile devices (arXiv:1912.05027).
 
+Both are scale-permuted networks.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import jax
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.backbones.residual import (
+from stillbox.models.backbones.efficientnet import MbConv, MbConvSpec
+from stillbox.models.backbones.resnet import (
     EXPANSION,
     BlockGroup,
     BlockKind,
@@ -14,12 +20,151 @@ from stillbox.models.backbones.residual import (
     output_channels,
     residual_group,
 )
-from stillbox.models.backbones.scale_permuted import NodeSpec, ScalePermutedBackbone
-from stillbox.models.layers import Conv2d
-from stillbox.models.layers.pooling import max_pool
-from stillbox.models.layers.resampling import upsample
-from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.layers import Conv2d, DepthwiseConv2d
+from stillbox.models.layers.hyperparams import ACTIVATIONS
+from stillbox.models.layers.resampling import max_pool, upsample
+from stillbox.models.layers.stochastic import fold_key
+from stillbox.models.parts import BuildOptions, Part, layers_in_use, make_divisible
 from stillbox.models.rematerialization import rematerialized
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """A node and its map."""
+
+    level: int
+    """The map has a stride of 2^level pixels."""
+    kind: str
+    """Of the node's blocks."""
+    channels: int
+    """Of the map."""
+
+
+class Components(Protocol):
+    """Builds the parts of a network."""
+
+    @property
+    def pools_stem(self) -> bool:
+        """Whether the stem's map is halved by pooling before node 0."""
+
+    def stem(self) -> tuple[Conv2d, BlockGroup, BlockGroup]:
+        """Returns the first convolution and the nodes 0 and 1."""
+
+    def channels(self, level: int, kind: str) -> int:
+        """Returns the output channels of a node."""
+
+    def group(self, spec: NodeSpec, drop_connect_rate: float) -> BlockGroup:
+        """Returns the blocks after a node's sum."""
+
+    def resample(self, source: NodeSpec, target: NodeSpec) -> Part:
+        """Returns the part that converts a node's map to level and channels of another."""
+
+
+class ScalePermutedBackbone(Part):
+    """Nodes of levels in any order, and a map for each level that a neck may read.
+
+    `stem` is the first convolution, `node_0` and `node_1` are the groups of blocks after it, and
+    the other `node_{n}` are configured. `endpoint_{l}` is the 1x1 convolution after the node of
+    level l.
+    """
+
+    def __init__(
+        self,
+        config: schema.SpineNet | schema.SpineNetMbConv,
+        taps: tuple[str, ...],
+        components: Components,
+        options: BuildOptions,
+    ) -> None:
+        built, _ = layers_in_use(config, taps)
+        self.stem, self.node_0, self.node_1 = components.stem()
+        self.pools_stem = components.pools_stem
+        specs = [
+            NodeSpec(block.level, block.made_of, components.channels(block.level, block.made_of))
+            for block in (*config.stem, *config.blocks)
+        ]
+        for number, node in _nodes(config, specs, components):
+            setattr(self, f"node_{number}", node)
+        self.count = len(specs)
+        ends = {}
+        for number, block in enumerate(config.blocks, start=len(config.stem)):
+            if block.output and config.levels[block.level] in built:
+                name = f"endpoint_{block.level}"
+                endpoint = (specs[number].channels, config.endpoints_depth, 1, 1, config.conv)
+                setattr(self, name, Conv2d(*endpoint, **options.layer_arguments()))
+                ends[config.levels[block.level]] = number, name
+        self.ends = tuple(ends[tap] for tap in taps)
+        self.channels = (config.endpoints_depth,) * len(taps)
+
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order.
+
+        H and W are multiples of the coarsest stride.
+        """
+        x = self.stem(x, train=train)
+        if self.pools_stem:
+            x = max_pool(x, 3, 2)
+        maps = [self.node_0(x, train=train)]
+        maps.append(self.node_1(maps[0], train=train))
+        for number in range(len(maps), self.count):
+            node, key = getattr(self, f"node_{number}"), fold_key(dropout_key, number)
+            maps.append(node(maps, train=train, dropout_key=key))
+        return tuple(getattr(self, name)(maps[number], train=train) for number, name in self.ends)
+
+
+class Node(Part):
+    """Blocks `group` after the activated sum of resampled inputs and joined maps.
+
+    Args:
+        inputs: numbers of the nodes that are resampled.
+        resamples: `resample_{i}` of each input.
+        joined: numbers of the nodes that are added without resampling.
+        group: the blocks.
+        activation: of the sum.
+    """
+
+    def __init__(
+        self,
+        inputs: tuple[int, ...],
+        resamples: Sequence[Part],
+        joined: tuple[int, ...],
+        group: BlockGroup,
+        activation: schema.Activation,
+    ) -> None:
+        for index, resample in enumerate(resamples):
+            setattr(self, f"resample_{index}", resample)
+        self.inputs, self.joined, self.activation = inputs, joined, activation
+        self.group = group
+
+    def __call__(
+        self, maps: list[jax.Array], *, train: bool, dropout_key: jax.Array | None
+    ) -> jax.Array:
+        """Returns a map `[B, h, w, D]` from those of all nodes before, `[B, H, W, C]`."""
+        terms = [
+            getattr(self, f"resample_{index}")(maps[number], train=train)
+            for index, number in enumerate(self.inputs)
+        ]
+        terms += [maps[number] for number in self.joined]
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return self.group(ACTIVATIONS[self.activation](total), train=train, dropout_key=dropout_key)
+
+
+def _nodes(
+    config: schema.SpineNet | schema.SpineNetMbConv, specs: list[NodeSpec], components: Components
+) -> Iterator[tuple[int, Node]]:
+    """Yields the configured nodes with their numbers."""
+    blocks = zip(config.blocks, config.joined(), strict=True)
+    for index, (block, joined) in enumerate(blocks):
+        number = len(config.stem) + index
+        spec = specs[number]
+        resamples = [components.resample(specs[source], spec) for source in block.inputs]
+        rate = config.drop_connect_rate * (index + 1) / len(config.blocks)
+        group = components.group(spec, rate)
+        yield number, Node(block.inputs, resamples, joined, group, config.conv.activation)
+
 
 _STEM_CHANNELS = 64
 # Width of a block by its level, before the scale; a bottleneck has four times as many outputs.
@@ -101,3 +246,97 @@ class Resample(Part):
         if self.steps < 0:
             x = upsample(x, 2**-self.steps)
         return self.expand(x, train=train)
+
+
+# Channels of a block by its level, before the scale; the stem's convolution has those of level 0.
+_MBCONV_WIDTHS = {0: 8, 1: 16, 2: 24, 3: 40, 4: 80, 5: 112, 6: 112, 7: 112}
+_EXPANSION = 6
+
+
+@implements(schema.SpineNetMbConv)
+class SpineNetMbConvBackbone(ScalePermutedBackbone):
+    """Inverted residuals after a 3x3 convolution."""
+
+    def __init__(
+        self, config: schema.SpineNetMbConv, taps: tuple[str, ...], options: BuildOptions
+    ) -> None:
+        super().__init__(config, taps, _MbconvComponents(config, options), options)
+
+
+@dataclass(frozen=True)
+class _MbconvComponents:
+    config: schema.SpineNetMbConv
+    options: BuildOptions
+    pools_stem: bool = False
+
+    def stem(self) -> tuple[Conv2d, BlockGroup, BlockGroup]:
+        layers = self.options.layer_arguments() | {"padding": "symmetric"}
+        widths = [self._width(level) for level in range(3)]
+        convolution = Conv2d(3, widths[0], 3, 2, self.config.conv, **layers)
+        first = self._group(widths[0], widths[1], stride=1)
+        return convolution, first, self._group(widths[1], widths[2], stride=2)
+
+    def channels(self, level: int, kind: str) -> int:
+        return self._width(level)
+
+    def group(self, spec: NodeSpec, drop_connect_rate: float) -> BlockGroup:
+        return self._group(spec.channels, spec.channels, rate=drop_connect_rate)
+
+    def resample(self, source: NodeSpec, target: NodeSpec) -> "SeparableResample":
+        return SeparableResample(source, target, self.config, self.options)
+
+    def _group(
+        self, inputs: int, channels: int, *, stride: int = 1, rate: float = 0.0
+    ) -> BlockGroup:
+        layers = self.options.layer_arguments() | {"padding": "symmetric"}
+        first = MbConvSpec(
+            inputs,
+            channels,
+            stride,
+            expansion=_EXPANSION,
+            se_ratio=self.config.se_ratio,
+            drop_connect_rate=rate,
+        )
+        other = replace(first, inputs=channels, stride=1)
+        return BlockGroup(
+            MbConv(spec, self.config.conv, layers, depthwise=_depthwise(self.config))
+            for spec in (first, *[other] * (self.config.repeats - 1))
+        )
+
+    def _width(self, level: int) -> int:
+        return make_divisible(_MBCONV_WIDTHS[level] * self.config.filter_scale)
+
+
+class SeparableResample(Part):
+    """From one level to another: depthwise `halve_{s}` for each step down, then `match`.
+
+    On the way up pixels are repeated.
+    """
+
+    def __init__(
+        self,
+        source: NodeSpec,
+        target: NodeSpec,
+        config: schema.SpineNetMbConv,
+        options: BuildOptions,
+    ) -> None:
+        layers = options.layer_arguments() | {"padding": "symmetric"}
+        self.steps = target.level - source.level
+        for step in range(1, self.steps + 1):
+            halve = DepthwiseConv2d(source.channels, 3, 2, _depthwise(config), **layers)
+            setattr(self, f"halve_{step}", halve)
+        linear = replace(config.conv, activation="none")
+        self.match = Conv2d(source.channels, target.channels, 1, 1, linear, **layers)
+
+    @rematerialized
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `[B, H, W, C]` to `[B, H / 2^steps, W / 2^steps, D]`."""
+        for step in range(1, self.steps + 1):
+            x = getattr(self, f"halve_{step}")(x, train=train)
+        if self.steps < 0:
+            x = upsample(x, 2**-self.steps)
+        return self.match(x, train=train)
+
+
+def _depthwise(config: schema.SpineNetMbConv) -> schema.ConvHyperparams:
+    return replace(config.conv, initializer=config.depthwise_initializer)

@@ -1,5 +1,13 @@
-"""Convolution layers with bias or normalisation, activation and penalty."""
+"""Convolution and fully connected layers with bias or normalisation, activation and penalty.
 
+A separable layer is a depthwise convolution and a 1x1.
+
+For accelerators that prefer many channels a strided convolution runs over blocks of pixels: a
+matrix unit multiplies columns of channels, and an image has three. Blocks of two by two pixels
+have twelve.
+"""
+
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,16 +17,21 @@ import numpy as np
 from flax import nnx
 
 from stillbox.experiment import schema
-from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.initializers import ShapesOnly, draw_kernel
+from stillbox.models.layers.hyperparams import (
+    ACTIVATIONS,
+    GLOROT_UNIFORM,
+    ShapesOnly,
+    draw_kernel,
+    norm_regularizer,
+    penalty_of,
+)
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
-from stillbox.models.layers.lowering.padding import Padding
-from stillbox.models.layers.masking import without_padding
+from stillbox.models.layers.lowering.windows import Padding
+from stillbox.models.layers.masking import without_padding, zero_padding
 from stillbox.models.layers.norm import NormLayer
-from stillbox.models.layers.penalties import norm_regularizer, penalty_of
 from stillbox.models.layers.quantization import FakeQuant, fold_norm
 
-Shape = tuple[int, ...]
+KernelShape = tuple[int, ...]
 
 
 class ConvLayer(nnx.Module):
@@ -35,16 +48,16 @@ class ConvLayer(nnx.Module):
         padding: see `lowering.padding.Padding`.
         bias: add a bias if there is no normalisation.
         quantization: round kernel and result; None: do not.
-        sites: number of maps that the kernel is applied to in a step. The roundings of each map
+        num_uses: number of maps that the kernel is applied to in a step. The roundings of each map
             have ranges of their own.
     """
 
-    by_input = False
+    is_depthwise = False
     """Whether the kernel's channels are its last axis but one, as those of depthwise ones."""
 
     def __init__(
         self,
-        kernel_shape: Shape,
+        kernel_shape: KernelShape,
         channels: int,
         stride: int,
         hyperparams: schema.ConvHyperparams,
@@ -55,7 +68,7 @@ class ConvLayer(nnx.Module):
         padding: Padding = "same",
         bias: bool = True,
         quantization: schema.Quantization | None = None,
-        sites: int = 1,
+        num_uses: int = 1,
     ) -> None:
         self.kernel = kernel_parameter(hyperparams, kernel_shape, rng)
         normalized = hyperparams.batch_norm is not None
@@ -77,18 +90,18 @@ class ConvLayer(nnx.Module):
         self.dtype = jnp.dtype(dtype)
         # Name of its operations in profiles; the detector sets it to the layer's path.
         self.scope = type(self).__name__
-        self.sites = sites
+        self.num_uses = num_uses
         if quantization is not None:
             self._add_roundings("", quantization)
 
-    def __call__(self, x: jax.Array, *, train: bool, site: int = 0) -> jax.Array:
+    def __call__(self, x: jax.Array, *, train: bool, use: int = 0) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`.
 
-        `site` is the number of the map, below `sites`.
+        `use` is the number of the map, below `num_uses`.
         """
         if self.is_quantized:
             norm: NormLayer | None = getattr(self, "norm", None)
-            return self.apply_rounded(x, norm, self.activation, train=train, site=site)
+            return self.apply_rounded(x, norm, self.activation, train=train, use=use)
         return self._finish(self._product(self._input(x), self.kernel[...]), train=train)
 
     @property
@@ -97,13 +110,13 @@ class ConvLayer(nnx.Module):
         return hasattr(self, self._rounding("weights_quant", 0))
 
     def apply_rounded(
-        self, x: jax.Array, norm: NormLayer | None, activation: str, *, train: bool, site: int = 0
+        self, x: jax.Array, norm: NormLayer | None, activation: str, *, train: bool, use: int = 0
     ) -> jax.Array:
         """Convolves, normalises by `norm` folded into the kernel, activates and rounds."""
-        x = self._rounded_input(x, train=train, site=site)
+        x = self._rounded_input(x, train=train, use=use)
         bias = self.bias[...] if hasattr(self, "bias") else 0.0
         product = partial(self._product, x)
-        round_kernel = partial(getattr(self, self._rounding("weights_quant", site)), train=train)
+        round_kernel = partial(getattr(self, self._rounding("weights_quant", use)), train=train)
         if norm is None:
             y = product(round_kernel(self.kernel[...])).astype(jnp.float32) + bias
         else:
@@ -113,34 +126,34 @@ class ConvLayer(nnx.Module):
                 norm,
                 round_kernel,
                 bias=bias,
-                by_input=self.by_input,
+                is_depthwise=self.is_depthwise,
                 train=train,
             )
         with jax.named_scope(self.scope):
-            rounded = getattr(self, self._rounding("act_quant", site))
+            rounded = getattr(self, self._rounding("act_quant", use))
             y = rounded(ACTIVATIONS[activation](y), train=train)
         # Predictions stay float32, as without rounding.
         return y.astype(self.dtype) if norm is not None or not hasattr(self, "bias") else y
 
     def _add_roundings(self, prefix: str, quantization: schema.Quantization) -> None:
-        for site in range(self.sites):
-            name = self._rounding(f"{prefix}weights_quant", site)
+        for use in range(self.num_uses):
+            name = self._rounding(f"{prefix}weights_quant", use)
             setattr(self, name, FakeQuant(quantization, weights=True))
-            setattr(self, self._rounding(f"{prefix}act_quant", site), FakeQuant(quantization))
+            setattr(self, self._rounding(f"{prefix}act_quant", use), FakeQuant(quantization))
 
-    def _rounding(self, name: str, site: int) -> str:
-        return f"{name}_{site}" if self.sites > 1 else name
+    def _rounding(self, name: str, use: int) -> str:
+        return f"{name}_{use}" if self.num_uses > 1 else name
 
     def _input(self, x: jax.Array) -> jax.Array:
         """Returns what the kernel is applied to."""
         return x
 
-    def _rounded_input(self, x: jax.Array, *, train: bool, site: int) -> jax.Array:
+    def _rounded_input(self, x: jax.Array, *, train: bool, use: int) -> jax.Array:
         return x
 
     def _product(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
         """Convolves with the kernel, or another of its shape."""
-        return self._convolve(x, kernel, depthwise=self.by_input)
+        return self._convolve(x, kernel, depthwise=self.is_depthwise)
 
     def penalty(self) -> jax.Array:
         """The layer's regularisation loss without its norm's, a float32 scalar."""
@@ -208,7 +221,7 @@ class Conv2d(ConvLayer):
 class DepthwiseConv2d(ConvLayer):
     """Convolution of every channel by itself, normalisation, activation; arguments as `Conv2d`."""
 
-    by_input = True
+    is_depthwise = True
 
     def __init__(
         self,
@@ -224,9 +237,142 @@ class DepthwiseConv2d(ConvLayer):
 
 
 def kernel_parameter(
-    hyperparams: schema.ConvHyperparams, shape: Shape, rng: np.random.Generator
+    hyperparams: schema.ConvHyperparams, shape: KernelShape, rng: np.random.Generator
 ) -> nnx.Param:
     """Returns a fresh kernel, float32."""
     if isinstance(rng, ShapesOnly):
         return nnx.Param(jnp.zeros(shape, jnp.float32))
     return nnx.Param(jnp.asarray(draw_kernel(hyperparams.initializer, shape, rng)))
+
+
+class SeparableConv2d(ConvLayer):
+    """A depthwise (strided) convolution, directly followed by a 1x1.
+
+    Arguments as `Conv2d`; each input channel is convolved to `multiplier` channels. With
+    `pointwise_defaults`, the 1x1 kernel has Keras's initialiser and no penalty.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        channels: int,
+        size: int,
+        stride: int,
+        hyperparams: schema.ConvHyperparams,
+        *,
+        multiplier: int = 1,
+        pointwise_defaults: bool = False,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        shape = (1, 1, inputs * multiplier, channels)
+        pointwise = hyperparams
+        if pointwise_defaults:
+            pointwise = replace(hyperparams, initializer=GLOROT_UNIFORM)
+        super().__init__(shape, channels, stride, pointwise, **options)
+        shape = (size, size, inputs, multiplier)
+        self.depthwise_kernel = kernel_parameter(hyperparams, shape, options["rng"])
+        self.regularize_depthwise = hyperparams.regularize_depthwise
+        self.regularize_pointwise = not pointwise_defaults
+        if (quantization := options.get("quantization")) is not None:
+            self._add_roundings("depthwise_", quantization)
+
+    def _penalized(self) -> tuple[jax.Array, ...]:
+        kernels = super()._penalized() if self.regularize_pointwise else self._penalized_bias()
+        return (self.depthwise_kernel[...], *kernels) if self.regularize_depthwise else kernels
+
+    def _input(self, x: jax.Array) -> jax.Array:
+        return self._filter(x, self.depthwise_kernel[...])
+
+    def _rounded_input(self, x: jax.Array, *, train: bool, use: int) -> jax.Array:
+        round_kernel, rounded = (
+            partial(getattr(self, self._rounding(f"depthwise_{name}", use)), train=train)
+            for name in ("weights_quant", "act_quant")
+        )
+        return rounded(self._filter(x, round_kernel(self.depthwise_kernel[...])))
+
+    def _filter(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        if kernel.shape[3] == 1:
+            return self._convolve(x, kernel, depthwise=True)
+        # For a few channels a dense convolution, mostly by zeros, is faster than a grouped one,
+        # above all its gradient: on a CPU nine times for the first layer of Inception v2.
+        return self._convolve(x, _dense(kernel), depthwise=False)
+
+    def _product(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return conv2d(x, kernel.astype(self.dtype), 1)
+
+
+def _dense(kernel: jax.Array) -> jax.Array:
+    """Maps a depthwise kernel `[k, k, C, M]` to that of all channels, `[k, k, C, C * M]`."""
+    channels = jnp.eye(kernel.shape[2], dtype=kernel.dtype)
+    spread = kernel[:, :, :, None] * channels[:, :, None]
+    return spread.reshape(*kernel.shape[:3], -1)
+
+
+class Dense(ConvLayer):
+    """Fully connected layer with bias or normalisation, activation and penalty.
+
+    Args:
+        inputs: numbers of a row of the input.
+        channels: numbers of a row of the output.
+        hyperparams: as for `ConvLayer`.
+        options: as for `ConvLayer`.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        channels: int,
+        hyperparams: schema.ConvHyperparams,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__((inputs, channels), channels, 1, hyperparams, **options)
+
+    def __call__(self, x: jax.Array, *, train: bool, use: int = 0) -> jax.Array:
+        """Maps `[N, C]` to `[N, D]`."""
+        with jax.named_scope(self.scope):
+            product = jnp.matmul(
+                x.astype(self.dtype),
+                self.kernel[...].astype(self.dtype),
+                preferred_element_type=jnp.float32,
+            )
+        # Normalisation expects rows and columns.
+        return self._finish(product[:, None, None], train=train)[:, 0, 0]
+
+
+_BLOCK = 2
+
+
+class SpaceToDepthConv2d(Conv2d):
+    """A convolution of odd size, stride 2 and symmetric padding, with the kernel of `Conv2d`.
+
+    Same arguments and numbers as `Conv2d`. The kernel is padded by a row and a column of zeros, so
+    that it begins at a block, and kernel and image are folded.
+    """
+
+    def __call__(self, x: jax.Array, *, train: bool, use: int = 0) -> jax.Array:
+        """Maps `[B, H, W, C]` of even sides to `[B, H / 2, W / 2, D]`."""
+        folded_kernel = _fold_kernel(self.kernel[...].astype(self.dtype))
+        before = -(-(self.kernel.shape[0] // 2) // _BLOCK)
+        after = folded_kernel.shape[0] - 1 - before
+        pads = ((0, 0), (before, after), (before, after), (0, 0))
+        folded = jnp.pad(space_to_depth(zero_padding(x.astype(self.dtype))), pads)
+        return self._finish(conv2d(folded, folded_kernel, 1, padding="valid"), train=train)
+
+
+def space_to_depth(x: jax.Array) -> jax.Array:
+    """Maps `[B, H, W, C]` to `[B, H / 2, W / 2, 4 C]`; channels in the order row, column, C."""
+    batch, height, width, channels = x.shape
+    rows, columns = height // _BLOCK, width // _BLOCK
+    blocks = x.reshape(batch, rows, _BLOCK, columns, _BLOCK, channels)
+    return blocks.transpose(0, 1, 3, 2, 4, 5).reshape(batch, rows, columns, -1)
+
+
+def _fold_kernel(kernel: jax.Array) -> jax.Array:
+    """Maps `[k, k, C, D]` of odd k to `[(k + 1) / 2, (k + 1) / 2, 4 C, D]`."""
+    # The first tap is half a kernel before the centre, the first pixel of a block.
+    first = (kernel.shape[0] // 2) % _BLOCK
+    grow = (first, 1 - first)
+    padded = jnp.pad(kernel, (grow, grow, (0, 0), (0, 0)))
+    taps, channels = padded.shape[0] // _BLOCK, kernel.shape[3]
+    blocks = padded.reshape(taps, _BLOCK, taps, _BLOCK, kernel.shape[2], channels)
+    return blocks.transpose(0, 2, 1, 3, 4, 5).reshape(taps, taps, -1, channels)

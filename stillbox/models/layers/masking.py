@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from stillbox.boxes.geometry import extents_on_map, stride_of
 from stillbox.errors import UserError
-from stillbox.models.layers.lowering.padding import Padding, padding_pairs
+from stillbox.models.layers.lowering.windows import Padding, padding_pairs
 
 
 class _Frame(NamedTuple):

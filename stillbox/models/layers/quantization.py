@@ -164,7 +164,7 @@ def fold_norm(
     round_kernel: Callable[[jax.Array], jax.Array],
     *,
     bias: jax.Array | float,
-    by_input: bool,
+    is_depthwise: bool,
     train: bool,
 ) -> jax.Array:
     """Convolves and normalises with the norm's factor in the rounded kernel, float32.
@@ -179,10 +179,10 @@ def fold_norm(
         norm: its statistics, factor and offset.
         round_kernel: applied to the scaled kernel.
         bias: added in front of the norm.
-        by_input: channels are the last axis but one of the kernel, as of depthwise ones.
+        is_depthwise: channels are the last axis but one of the kernel, as of depthwise ones.
         train: normalise by the batch, unless the norm is frozen.
     """
-    scale, offset = norm.affine(kernel.shape[-2 if by_input else -1])
+    scale, offset = norm.affine(kernel.shape[-2 if is_depthwise else -1])
     inverse = jax.lax.rsqrt(norm.var[...] + norm.config.epsilon)
     factor = inverse * scale
     mean: jax.Array = norm.mean[...]
@@ -191,6 +191,6 @@ def fold_norm(
         mean, var = norm.observe(product(kernel) + bias)
         batch_inverse = jax.lax.rsqrt(var + norm.config.epsilon)
         correction = batch_inverse / inverse
-    folded = round_kernel(kernel * (factor[:, None] if by_input else factor))
+    folded = round_kernel(kernel * (factor[:, None] if is_depthwise else factor))
     y = product(folded).astype(jnp.float32)
     return y * correction + (offset + (bias - mean) * factor * correction)

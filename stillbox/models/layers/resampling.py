@@ -1,7 +1,45 @@
-"""Upsampling of feature maps."""
+"""Pooling and upsampling of feature maps, in which no padding takes part."""
 
 import jax
 import jax.numpy as jnp
+
+from stillbox.models.layers.lowering import pooling
+from stillbox.models.layers.lowering.windows import Padding
+from stillbox.models.layers.masking import inside, without_padding, zero_padding
+
+
+def max_pool(x: jax.Array, size: int, stride: int, *, padding: Padding = "same") -> jax.Array:
+    """Returns the maximum of each window of `[B, H, W, C]`; see `lowering.pooling.max_pool`."""
+    windows, padding = without_padding(x, size, stride, padding, -jnp.inf)
+    # Beyond the images there is now infinity, which must not meet a gradient of 0.
+    return zero_padding(pooling.max_pool(windows, size, stride, padding=padding))
+
+
+def max_pool_with_zeros(x: jax.Array, size: int, stride: int) -> jax.Array:
+    """Returns the maximum of each window of `[B, H, W, C]` between zeros, which count too.
+
+    Equally many zeros are on all sides, independent of the stride.
+    """
+    before, after = (size - 1) // 2, size // 2
+    padded = jnp.pad(zero_padding(x), ((0, 0), (before, after), (before, after), (0, 0)))
+    return pooling.max_pool(padded, size, stride, padding="valid")
+
+
+def average_pool(x: jax.Array, size: int) -> jax.Array:
+    """Returns the mean around each pixel of `[B, H, W, C]`, over the part of the window inside.
+
+    Args:
+        x: of any float type.
+        size: side of the window, odd.
+
+    Returns:
+        The same shape and type; sums are float32.
+    """
+    mask = inside(x)
+    counted = jnp.ones((1, *x.shape[1:3], 1), bool) if mask is None else mask
+    total = pooling.sum_pool(zero_padding(x).astype(jnp.float32), size)
+    count = pooling.sum_pool(counted.astype(jnp.float32), size)
+    return (total / jnp.maximum(count, 1.0)).astype(x.dtype)
 
 
 def upsample(x: jax.Array, factor: int) -> jax.Array:

@@ -1,18 +1,26 @@
-"""The feature pyramid network (arXiv:1612.03144)."""
+"""Feature pyramids: FPN, RetinaNet's, and EfficientDet's bidirectional one.
 
-from collections.abc import Callable
+FPN is arXiv:1612.03144. RetinaNet's is arXiv:1708.02002, and `tpu/models/official/detection`.
+EfficientDet's is arXiv:1911.09070, and the original's
+`object_detection/models/bidirectional_feature_pyramid_generators.py`.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
+from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.layers import Conv2d, SeparableConv2d
+from stillbox.models.layers import Conv2d, NormLayer, SeparableConv2d
 from stillbox.models.layers.conv import ConvLayer
-from stillbox.models.layers.lowering.padding import padding_of
-from stillbox.models.layers.resampling import upsample
+from stillbox.models.layers.hyperparams import ACTIVATIONS, norm_regularizer
+from stillbox.models.layers.lowering.windows import padding_of
+from stillbox.models.layers.resampling import max_pool, upsample
 from stillbox.models.parts import BuildOptions, Part, rounded
 from stillbox.models.rematerialization import rematerialized
 
@@ -75,3 +83,198 @@ class FpnNeck(Part):
 def upsample_to(x: jax.Array, fine: jax.Array) -> jax.Array:
     """Doubles `[B, h, w, C]` by repetition and crops it to `fine`, `[B, H, W, C]`."""
     return upsample(x, 2)[:, : fine.shape[1], : fine.shape[2]]
+
+
+@implements(schema.RetinaNetFpn)
+class RetinaNetFpnNeck(Part):
+    """From the coarsest tap down to the finest, on to coarser maps, then batch norm on all.
+
+    `lateral_{l}` brings the tap of level l to the common depth, `output_{l}` is the 3x3 convolution
+    after the sum, `coarse_{l}` halves the map of the level before, `norm_{l}` normalises level l.
+    """
+
+    def __init__(
+        self, config: schema.RetinaNetFpn, inputs: tuple[int, ...], options: BuildOptions
+    ) -> None:
+        depth, norm = config.depth, config.conv.batch_norm
+        first, behind = config.min_level, config.min_level + len(inputs)
+        plain = replace(config.conv, batch_norm=None, activation="none")
+        layers = options.layer_arguments() | {"bias": norm is None or config.conv.force_bias}
+        convolution = SeparableConv2d if config.depthwise else Conv2d
+        for level, channels in enumerate(inputs, start=first):
+            lateral = convolution(channels, depth, 1, 1, plain, **layers)
+            setattr(self, f"lateral_{level}", lateral)
+        for level in range(first, behind):
+            setattr(self, f"output_{level}", convolution(depth, depth, 3, 1, plain, **layers))
+        for level in range(behind, config.max_level + 1):
+            setattr(self, f"coarse_{level}", convolution(depth, depth, 3, 2, plain, **layers))
+        if norm is not None:
+            penalty, frozen = norm_regularizer(config.conv), options.freeze_norm
+            for level in range(first, config.max_level + 1):
+                layer = NormLayer(depth, norm, frozen=frozen, regularizer=penalty)
+                setattr(self, f"norm_{level}", layer)
+        self.first, self.coarse = first, tuple(range(behind, config.max_level + 1))
+        self.activation = config.conv.activation
+        self.channels = (depth,) * config.count_maps()
+        self.dtype = jnp.dtype(options.dtype)
+
+    @rematerialized
+    def __call__(
+        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Maps the taps to all feature maps, from fine to coarse."""
+        maps = self._descend(taps, train=train)
+        for level in self.coarse:
+            above = maps[level - 1]
+            if level > self.coarse[0]:
+                above = ACTIVATIONS[self.activation](above)
+            maps[level] = self._convolve(f"coarse_{level}", above, train=train)
+        return tuple(self._normalize(level, maps[level], train=train) for level in sorted(maps))
+
+    def _descend(self, taps: tuple[jax.Array, ...], *, train: bool) -> dict[int, jax.Array]:
+        """Returns the maps of the backbone's levels."""
+        maps: dict[int, jax.Array] = {}
+        running = None
+        for level, tap in reversed(list(enumerate(taps, start=self.first))):
+            lateral = self._convolve(f"lateral_{level}", tap, train=train)
+            running = lateral if running is None else upsample(running, 2) + lateral
+            maps[level] = self._convolve(f"output_{level}", running, train=train)
+        return maps
+
+    def _convolve(self, name: str, x: jax.Array, *, train: bool) -> jax.Array:
+        # Outputs with a bias are float32.
+        return getattr(self, name)(x, train=train).astype(self.dtype)
+
+    def _normalize(self, level: int, x: jax.Array, *, train: bool) -> jax.Array:
+        norm = getattr(self, f"norm_{level}", None)
+        return x if norm is None else norm(x, "none", train=train)
+
+
+_LEAST_SUM = 1e-4
+
+
+@implements(schema.BiFpn)
+class BiFpnNeck(Part):
+    """Taps and their max-pooled halves, sent through `cell_0`, `cell_1`, ...
+
+    `coarse` is the 1x1 convolution of the coarsest tap in front of the pooling. Other taps get
+    theirs where the first cell reads them.
+
+    Raises:
+        UserError: no level is coarser than the backbone's.
+    """
+
+    def __init__(
+        self, config: schema.BiFpn, inputs: tuple[int, ...], options: BuildOptions
+    ) -> None:
+        maps = config.count_maps()
+        if maps <= len(inputs):
+            raise UserError(
+                f"a bifpn ends above the backbone's levels, not at {config.max_level}",
+                where="model.neck.max_level",
+                fix=f"set it to {config.max_level + 1} or more",
+            )
+        self.coarse = _projection(inputs[-1], config, options)
+        # A map that was pooled has the common depth.
+        channels: tuple[int | None, ...] = (*inputs, *[None] * (maps - len(inputs)))
+        self.cells = tuple(f"cell_{number}" for number in range(config.num_repeats))
+        for name in self.cells:
+            setattr(self, name, BiFpnCell(config, channels, options))
+            channels = (None,) * maps
+        self.channels = (config.depth,) * maps
+
+    def __call__(
+        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Maps the taps to all feature maps, from fine to coarse."""
+        maps = list(taps)
+        while len(maps) < len(self.channels):
+            x = self.coarse(maps[-1], train=train) if len(maps) == len(taps) else maps[-1]
+            maps.append(max_pool(x, 3, 2))
+        for name in self.cells:
+            maps = getattr(self, name)(maps, train=train)
+        return tuple(maps)
+
+
+class BiFpnCell(Part):
+    """Sums `down_{m}` of map m and the coarser one, then `up_{m}` of m and the finer one.
+
+    Map 0 is the finest. An upward sum also reads the downward one of its map.
+
+    Args:
+        config: of the neck.
+        channels: of the maps that are taps of the backbone, None for others.
+        options: as for all layers.
+    """
+
+    def __init__(
+        self, config: schema.BiFpn, channels: tuple[int | None, ...], options: BuildOptions
+    ) -> None:
+        self.last = len(channels) - 1
+        for place in reversed(range(self.last)):
+            setattr(self, f"down_{place}", MapSum(config, 2, channels[place], options))
+        for place in range(1, self.last + 1):
+            count = 2 if place == self.last else 3
+            setattr(self, f"up_{place}", MapSum(config, count, channels[place], options))
+
+    @rematerialized
+    def __call__(self, maps: Sequence[jax.Array], *, train: bool) -> list[jax.Array]:
+        """Maps `[B, H, W, C]`, from fine to coarse, to as many of the same sizes."""
+        down = [*maps]
+        for place in reversed(range(self.last)):
+            coarser = upsample_to(down[place + 1], maps[place])
+            down[place] = getattr(self, f"down_{place}")((maps[place], coarser), train=train)
+        up = [down[0]]
+        for place in range(1, self.last + 1):
+            own = (maps[place], down[place]) if place < self.last else (maps[place],)
+            finer = max_pool(up[-1], 3, 2)
+            up.append(getattr(self, f"up_{place}")((*own, finer), train=train))
+        return up
+
+
+class MapSum(Part):
+    """The sum of maps by `weights`, `[count, 1]`, activated, and its convolution `conv`.
+
+    `project` brings the first map to the common depth if it is a tap of `channels` channels.
+    """
+
+    def __init__(
+        self, config: schema.BiFpn, count: int, channels: int | None, options: BuildOptions
+    ) -> None:
+        if channels is not None:
+            self.project = _projection(channels, config, options)
+        if config.combine != "sum":
+            self.weights = nnx.Param(jnp.ones((count, 1), jnp.float32))
+        linear = replace(config.conv, activation="none")
+        layers = options.layer_arguments()
+        self.conv = SeparableConv2d(config.depth, config.depth, 3, 1, linear, **layers)
+        self.normalized = config.combine == "fast_attention"
+        self.activation = config.conv.activation
+        self.dtype = jnp.dtype(options.dtype)
+
+    def __call__(self, maps: Sequence[jax.Array], *, train: bool) -> jax.Array:
+        """Maps `[B, H, W, C]` of one size to one `[B, H, W, depth]`."""
+        first, *others = maps
+        if hasattr(self, "project"):
+            first = self.project(first, train=train)
+        weighted = [
+            x.astype(self.dtype) * weight
+            for x, weight in zip((first, *others), self._factors(len(maps)), strict=True)
+        ]
+        total = ACTIVATIONS[self.activation](sum(weighted[1:], start=weighted[0]))
+        # Outputs with a bias and no norm are float32.
+        return self.conv(total, train=train).astype(self.dtype)
+
+    def _factors(self, count: int) -> Sequence[jax.Array | int]:
+        if not hasattr(self, "weights"):
+            return [1] * count
+        weights = self.weights[:, 0]
+        if self.normalized:
+            weights = jax.nn.relu(weights)
+            weights = weights / (jnp.sum(weights) + _LEAST_SUM)
+        return [*weights.astype(self.dtype)]
+
+
+def _projection(channels: int, config: schema.BiFpn, options: BuildOptions) -> Conv2d:
+    linear = replace(config.conv, activation="none")
+    return Conv2d(channels, config.depth, 1, 1, linear, **options.layer_arguments())

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, SeparableConv2d
-from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.pooling import max_pool, max_pool_with_zeros
-from stillbox.models.layers.resampling import upsample
+from stillbox.models.layers.hyperparams import ACTIVATIONS
+from stillbox.models.layers.resampling import max_pool, max_pool_with_zeros, upsample
 from stillbox.models.parts import BuildOptions, Part, make_divisible, rounded
 from stillbox.models.rematerialization import rematerialized
 

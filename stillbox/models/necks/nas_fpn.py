@@ -1,21 +1,60 @@
-"""NAS-FPN (arXiv:1904.07392)."""
+"""NAS-FPN (arXiv:1904.07392).
+
+The gates and joined maps of a cell are derived from the configuration.
+"""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.backbones.residual import Block, BlockOptions
+from stillbox.models.backbones.resnet import Block, BlockOptions
 from stillbox.models.layers import Conv2d, SeparableConv2d
-from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.pooling import max_pool
-from stillbox.models.layers.resampling import upsample
+from stillbox.models.layers.hyperparams import ACTIVATIONS
+from stillbox.models.layers.resampling import max_pool, upsample
 from stillbox.models.layers.stochastic import drop_block, fold_key
-from stillbox.models.necks.nas_fpn_plan import Step, plan_cell
 from stillbox.models.parts import BuildOptions, Part
 from stillbox.models.rematerialization import rematerialized
+
+
+class Step(NamedTuple):
+    """Computation of one node. Input maps of the cell count from 0, nodes go on."""
+
+    level: int
+    """Of the resulting map."""
+    inputs: tuple[int, int]
+    """Maps that are combined."""
+    gate: int | None
+    """Which of the two gates the other: 0 or 1; None: they are added."""
+    joined: tuple[int, ...]
+    """Maps that are added to the combination."""
+
+
+def plan_cell(config: schema.NasFpn) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+    """Returns the nodes' steps, and the numbers of the output maps, from fine to coarse.
+
+    An output node also adds all maps of its level that no node has read.
+    """
+    levels = list(range(config.min_level, config.max_level + 1))
+    steps, outputs, read = [], {}, set()
+    for number, node in enumerate(config.cell, start=len(levels)):
+        first, second = node.inputs
+        read |= {first, second}
+        joined: tuple[int, ...] = ()
+        if node.output:
+            outputs[node.level] = number
+            alike = (m for m, level in enumerate(levels) if level == node.level)
+            joined = tuple(m for m in alike if m not in read)
+            read |= {*joined}
+        gate = None
+        if node.combine == "attention" and not config.sum_only:
+            gate = 0 if levels[first] >= levels[second] else 1
+        steps.append(Step(node.level, (first, second), gate, joined))
+        levels.append(node.level)
+    return tuple(steps), tuple(outputs[level] for level in sorted(outputs))
 
 
 @implements(schema.NasFpn)

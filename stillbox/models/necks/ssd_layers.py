@@ -1,16 +1,21 @@
-"""SSD's extra feature maps (arXiv:1512.02325)."""
+"""SSD's extra feature maps, the pooling pyramid, and no neck.
+
+These necks (arXiv:1512.02325, arXiv:1807.03284) have no path from coarse maps to fine ones,
+unlike the pyramids of the other files. Without a neck the backbone's taps are the feature maps.
+"""
 
 import jax
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
-from stillbox.models.layers.lowering.padding import padding_of
+from stillbox.models.layers.lowering.windows import padding_of
+from stillbox.models.layers.resampling import max_pool
 from stillbox.models.parts import BuildOptions, Part
 from stillbox.models.rematerialization import rematerialized
 
 
-@implements(schema.SsdLayers)
+@implements(schema.SsdExtraLayers)
 class SsdLayersNeck(Part):
     """The taps, then extra maps, each smaller than the one before.
 
@@ -20,7 +25,7 @@ class SsdLayersNeck(Part):
     """
 
     def __init__(
-        self, config: schema.SsdLayers, inputs: tuple[int, ...], options: BuildOptions
+        self, config: schema.SsdExtraLayers, inputs: tuple[int, ...], options: BuildOptions
     ) -> None:
         def width(depth: float) -> int:
             return max(int(depth * config.depth_multiplier), config.min_depth)
@@ -61,3 +66,41 @@ class SsdLayersNeck(Part):
                 x = getattr(self, f"extra_{index}_{step}")(x, train=train)
             maps.append(x)
         return tuple(maps)
+
+
+@implements(schema.Ppn)
+class PpnNeck(Part):
+    """One map, projected by `base` if a depth is configured, and its max-pooled halves."""
+
+    def __init__(self, config: schema.Ppn, inputs: tuple[int, ...], options: BuildOptions) -> None:
+        (channels,) = inputs
+        if config.depth:
+            layers = options.layer_arguments()
+            self.base = Conv2d(channels, config.depth, 1, 1, config.conv, **layers)
+        self.channels = (config.depth or channels,) * config.num_maps
+
+    def __call__(
+        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Maps the tap to all feature maps, from fine to coarse."""
+        (x,) = taps
+        maps = [self.base(x, train=train) if hasattr(self, "base") else x]
+        while len(maps) < len(self.channels):
+            maps.append(max_pool(maps[-1], 2, 2))
+        return tuple(maps)
+
+
+@implements(schema.Identity)
+class IdentityNeck(Part):
+    """Returns the taps unchanged."""
+
+    def __init__(
+        self, config: schema.Identity, inputs: tuple[int, ...], options: BuildOptions
+    ) -> None:
+        self.channels = inputs
+
+    def __call__(
+        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Returns the taps as the feature maps."""
+        return taps

@@ -1,4 +1,7 @@
-"""One-stage detectors (SSD, RetinaNet): from pixels to predictions for every anchor."""
+"""One-stage detectors (SSD, RetinaNet): from pixels to predictions and to detections.
+
+Every anchor has predictions. Postprocessing converts scores, decodes boxes and runs NMS.
+"""
 
 from dataclasses import replace
 
@@ -6,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from numpy import float32
 from numpy.typing import NDArray
 
 from stillbox.boxes.structures import Batch, Detections
@@ -18,16 +22,69 @@ from stillbox.models.anchors import (
     check_number,
     prediction_order,
 )
-from stillbox.models.detector import Detector, LossOutput, finite_images
+from stillbox.models.detector import Candidates, Detector, LossOutput, Predictions, finite_images
 from stillbox.models.layers import ConvLayer
 from stillbox.models.layers.quantization import training_step
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.one_stage.loss import MatchAverage, detection_loss
-from stillbox.models.one_stage.postprocess import postprocess_among
 from stillbox.models.parallel import batch_shard_map, batch_sharded
 from stillbox.models.parts import BuildOptions, Outputs
-from stillbox.models.predictions import Candidates, Predictions
+from stillbox.models.postprocessing import convert_logits, suppress
+from stillbox.models.targets import build_box_coder
 from stillbox.models.variables import Arrays
+
+
+def postprocess(
+    predictions: Predictions,
+    anchors: NDArray[float32] | jax.Array,
+    true_sizes: jax.Array,
+    model: schema.OneStage,
+) -> Detections:
+    """Turns predictions into at most `max_total` detections an image.
+
+    Args:
+        anchors: `[A, 4]`, normalised to the network input.
+        true_sizes: `[B, 2]`, height and width of the image inside the network input, in pixels.
+
+    Returns:
+        Boxes normalised to the true images and clipped to them, unless configured otherwise.
+    """
+    return postprocess_among(predictions, anchors, true_sizes, model)[0]
+
+
+@jax.named_scope("postprocess")
+def postprocess_among(
+    predictions: Predictions,
+    anchors: NDArray[float32] | jax.Array,
+    true_sizes: jax.Array,
+    model: schema.OneStage,
+) -> tuple[Detections, Candidates]:
+    """Returns `postprocess`, and the boxes of all anchors that it has chosen from.
+
+    Those are normalised to the network input and not clipped.
+    """
+    boxes = decode_boxes(predictions.box_encodings, anchors, model)
+    scores = convert_logits(predictions.class_logits, model.postprocessing)
+    nms, input_size = model.postprocessing.nms, model.resizer.input_size
+    found = suppress(boxes, class_scores(scores, model), true_sizes, nms, input_size)
+    return found, Candidates(boxes, scores)
+
+
+def decode_boxes(
+    encodings: jax.Array, anchors: NDArray[float32] | jax.Array, model: schema.OneStage
+) -> jax.Array:
+    """Maps encodings `[B, A, code_size]` to boxes `[B, A, 4]`, normalised to the network input."""
+    limits = model.postprocessing.box_encodings_clip
+    if limits is not None:
+        encodings = jnp.clip(encodings, limits.min, limits.max)
+    coder = build_box_coder(model.box_coder, model.resizer.input_size)
+    return coder.decode(encodings, jnp.asarray(anchors))
+
+
+def class_scores(scores: jax.Array, model: schema.OneStage) -> jax.Array:
+    """Returns the scores `[B, A, num_classes]` among those of all slots, `[B, A, slots]`."""
+    return scores[..., 1:] if model.background_class else scores
+
 
 Shape = tuple[int, int]
 
@@ -54,7 +111,7 @@ class OneStageDetector(Detector):
         self.neck = implementation_of(neck)(neck, self.backbone.channels, options)
         outputs = Outputs(
             anchors=anchors_per_location(model.anchors, len(self.neck.channels)),
-            slots=model.class_logits,
+            class_channels=model.class_logits,
             codes=model.box_coder.code_size,
         )
         self.head = implementation_of(head)(head, self.neck.channels, outputs, options)

@@ -15,10 +15,24 @@ from stillbox.boxes.sampling import mine_hard_examples
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
-from stillbox.models import losses  # noqa: F401 - registers them
-from stillbox.models.box_coders import build_box_coder
-from stillbox.models.one_stage.targets import batch_targets
-from stillbox.models.predictions import Predictions
+from stillbox.models.detector import Predictions
+from stillbox.models.targets import build_box_coder, targets_of_batch
+
+
+def batch_targets(batch: Batch, anchors: np.ndarray, model: schema.OneStage) -> Targets:
+    """Returns the targets of a batch for anchors `[A, 4]`; padding rows have weights of 0."""
+    return targets_of_batch(
+        batch,
+        anchors,
+        matcher=model.matcher,
+        similarity=model.similarity,
+        box_coder=model.box_coder,
+        input_size=model.resizer.input_size,
+        num_classes=model.num_classes,
+        background_class=model.background_class,
+        encode_background_as_zeros=model.loss.encode_background_as_zeros,
+        negative_class_weight=model.loss.negative_class_weight,
+    )
 
 
 class LossParts(NamedTuple):
@@ -90,7 +104,7 @@ def detection_loss(
 
 
 def _count_matches(targets: Targets, loss: schema.Loss, replicas: int) -> jax.Array:
-    """Returns the number of matches that divides each image's losses, `[B, 1]`."""
+    """Returns the number of matches that divides each image's targets, `[B, 1]`."""
     matches = jnp.sum(targets.box_weights, axis=1, keepdims=True)
     if not loss.normalize_per_image:
         matches = _sum_over_replica(matches, replicas)
@@ -116,7 +130,7 @@ def _average_matches(
 def _normalizing_weights(
     matches: jax.Array, image_weights: jax.Array, loss: schema.Loss, replicas: int
 ) -> jax.Array:
-    """Returns the factors of each image's losses, `[B, 1]`.
+    """Returns the factors of each image's targets, `[B, 1]`.
 
     `matches` are `[B, 1]`, `image_weights` `[B]` with 0 for padding rows; the losses of `replicas`
     are averaged.

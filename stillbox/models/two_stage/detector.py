@@ -12,19 +12,17 @@ from numpy.typing import NDArray
 from stillbox.boxes.crops import scaled_down
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
-from stillbox.experiment.replicas import groups_of_crops
+from stillbox.experiment.run_length import groups_of_crops
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models import backbones, box_heads, necks  # noqa: F401 - registers them
 from stillbox.models.anchors import build_anchors, check_number
-from stillbox.models.detector import Detector, LossOutput, finite_images
+from stillbox.models.detector import Candidates, Detector, LossOutput, Predictions, finite_images
 from stillbox.models.layers import ConvLayer
 from stillbox.models.layers.masking import masked_padding
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parallel import batch_shard_map, batch_sharded
 from stillbox.models.parts import BuildOptions
 from stillbox.models.postprocessing import window_of
-from stillbox.models.predictions import Candidates, Predictions
-from stillbox.models.two_stage import crops  # noqa: F401 - registers them
 from stillbox.models.two_stage.boxes import (
     BoxPredictions,
     BoxPredictor,
@@ -32,11 +30,14 @@ from stillbox.models.two_stage.boxes import (
     detect_boxes_among,
     sample_proposals,
 )
-from stillbox.models.two_stage.frames import AnchorGrid, FramedAnchors, anchor_grid, frame_anchors
 from stillbox.models.two_stage.proposals import (
+    AnchorGrid,
+    FramedAnchors,
     ProposalNetwork,
+    anchor_grid,
     choose_proposals,
     decode_proposals,
+    frame_anchors,
     proposal_loss,
 )
 from stillbox.models.variables import Arrays

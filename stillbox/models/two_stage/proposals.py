@@ -1,24 +1,99 @@
-"""The first stage: a region proposal network, its proposals and its loss (arXiv:1506.01497)."""
+"""The first stage: a region proposal network, its proposals and its loss (arXiv:1506.01497).
+
+A two-stage detector sees a part of each network input, and the anchors inside it.
+"""
 
 from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 
+from stillbox.boxes.geometry import clip_to_window, extents_on_map
 from stillbox.boxes.losses import smooth_l1_loss, softmax_loss
 from stillbox.boxes.nms import batched_nms
 from stillbox.boxes.sampling import balanced_sample
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
-from stillbox.models.anchors import anchors_per_location
-from stillbox.models.box_coders import build_box_coder
+from stillbox.models.anchors import anchors_per_location, build_pixel_anchors
+from stillbox.models.detector import Candidates, Predictions
 from stillbox.models.layers import Conv2d
 from stillbox.models.parts import BuildOptions, Part
-from stillbox.models.predictions import Candidates, Predictions
+from stillbox.models.postprocessing import window_of
 from stillbox.models.rematerialization import rematerialized
-from stillbox.models.targets import targets_of_batch
-from stillbox.models.two_stage.frames import FramedAnchors
+from stillbox.models.targets import build_box_coder, targets_of_batch
+
+Shape = tuple[int, int]
+
+
+class AnchorGrid(NamedTuple):
+    """The anchors of all feature maps of one network input, A in all."""
+
+    boxes: NDArray[np.float32]
+    """`[A, 4]`, in pixels of the network input, not clipped."""
+    rows: NDArray[np.int32]
+    """`[A]`, the row of the map that the anchor belongs to."""
+    columns: NDArray[np.int32]
+    """`[A]`, its column."""
+    maps: NDArray[np.int32]
+    """`[A]`, the number of the map."""
+    shapes: tuple[Shape, ...]
+    """Heights and widths of the maps."""
+
+
+class FramedAnchors(NamedTuple):
+    """The anchors of B images."""
+
+    boxes: jax.Array
+    """`[B, A, 4]`, in pixels of the network input, clipped if the configuration says so."""
+    usable: jax.Array
+    """`[B, A]` bool, false for anchors that do not exist for an image of this size."""
+
+
+def anchor_grid(config: schema.Anchors, shapes: tuple[Shape, ...], input_size: Shape) -> AnchorGrid:
+    """Returns the anchors of feature maps of `shapes`, location by location.
+
+    Args:
+        config: the anchors.
+        shapes: heights and widths of the maps.
+        input_size: height and width of the network input, in pixels.
+    """
+    counts = anchors_per_location(config, len(shapes))
+    cells = [
+        np.repeat(np.indices(shape, np.int32).reshape(2, -1), count, axis=1)
+        for shape, count in zip(shapes, counts, strict=True)
+    ]
+    rows, columns = np.concatenate(cells, axis=1)
+    maps = np.repeat(np.arange(len(shapes), dtype=np.int32), [cell.shape[1] for cell in cells])
+    return AnchorGrid(build_pixel_anchors(config, shapes, input_size), rows, columns, maps, shapes)
+
+
+def frame_anchors(
+    grid: AnchorGrid, sizes: jax.Array, input_size: Shape, *, clip: bool
+) -> FramedAnchors:
+    """Returns the anchors of images of `sizes` `[B, 2]`, heights and widths in pixels.
+
+    Args:
+        grid: the anchors of the whole network input.
+        sizes: of the part of each network input that counts.
+        input_size: height and width of the network input, in pixels.
+        clip: clip anchors to that part. False: those that are not wholly inside are not usable,
+            as in the original's training without `clip_anchors_to_image`.
+    """
+    windows = window_of(sizes.astype(jnp.float32))[:, None]
+    extents = [extents_on_map(sizes, shape, input_size) for shape in grid.shapes]
+    ends = jnp.stack(extents, axis=1)[:, grid.maps]  # [B, A, 2]
+    rows, columns = jnp.asarray(grid.rows), jnp.asarray(grid.columns)
+    exists = (rows < ends[..., 0]) & (columns < ends[..., 1])
+    boxes = jnp.broadcast_to(grid.boxes, (sizes.shape[0], *grid.boxes.shape))
+    if clip:
+        return FramedAnchors(clip_to_window(boxes, windows), exists)
+    inside = jnp.all(boxes[..., :2] >= windows[..., :2], axis=-1)
+    inside &= jnp.all(boxes[..., 2:] <= windows[..., 2:], axis=-1)
+    return FramedAnchors(boxes, exists & inside)
+
 
 PIXEL = 1, 1
 """The unit of boxes, as the input size that they are relative to."""
@@ -39,9 +114,7 @@ class StageLoss(NamedTuple):
 class ProposalNetwork(Part):
     """`conv` on every map, then `box_{n}` and `class_{n}` on map n, from 0, fine to coarse."""
 
-    def __init__(
-        self, config: schema.ProposalStage, inputs: tuple[int, ...], options: BuildOptions
-    ) -> None:
+    def __init__(self, config: schema.RPN, inputs: tuple[int, ...], options: BuildOptions) -> None:
         layers = options.layer_arguments()
         self.conv = Conv2d(
             inputs[0],
@@ -77,7 +150,7 @@ def choose_proposals(
     predictions: Predictions,
     anchors: FramedAnchors,
     windows: jax.Array,
-    config: schema.ProposalStage,
+    config: schema.RPN,
 ) -> Detections:
     """Returns at most `max_proposals` boxes an image, best first, without a gradient.
 
@@ -105,7 +178,7 @@ def choose_proposals(
 
 
 def decode_proposals(
-    predictions: Predictions, anchors: FramedAnchors, config: schema.ProposalStage
+    predictions: Predictions, anchors: FramedAnchors, config: schema.RPN
 ) -> Candidates:
     """Returns the boxes of all anchors, in pixels of the network input and not clipped.
 
@@ -124,7 +197,7 @@ def proposal_loss(
     batch: Batch,
     anchors: FramedAnchors,
     priorities: jax.Array,
-    config: schema.ProposalStage,
+    config: schema.RPN,
 ) -> StageLoss:
     """Returns the loss of a sample of the anchors.
 

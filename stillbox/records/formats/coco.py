@@ -1,15 +1,248 @@
-"""COCO JSON of object instances, one file or several, such as Roboflow's for each split."""
+"""COCO JSON of object instances, one file or several, such as Roboflow's for each split.
 
-from collections.abc import Sequence
+Category ids stay what they are. Source: cocodataset.org, "Data format". A box there is [x, y,
+width, height] in pixels.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from stillbox.records.coco import read_coco
+import numpy as np
+
+from stillbox.errors import UserError
+from stillbox.records.annotations import AnnotatedImage, ImageRoot, parse_int, read_json
+from stillbox.records.annotations import number as parse_number
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
+from stillbox.records.formats.common import json_outline
 from stillbox.records.formats.registry import FolderContents, Labelled, register, register_foreign
-from stillbox.records.formats.sniff import json_outline
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.problems import ConversionLog
+
+_GREATEST_AREA = 1e18
+"""No image has as many pixels."""
+
+
+def read_coco(
+    annotations: str | Path,
+    images: str | Path | Callable[[str], Path | None],
+    log: ConversionLog,
+    *,
+    label_map: LabelMap | None = None,
+    renumber: bool | None = False,
+    read: Callable[[Path], Any] = read_json,
+) -> tuple[list[AnnotatedImage], LabelMap]:
+    """Reads a COCO file of object instances.
+
+    Images without annotations are kept: they are background. The image files are not opened here.
+
+    Args:
+        annotations: the JSON file.
+        images: the folder that its `file_name`s are relative to and that they may not leave, or a
+            function that returns the path of a `file_name`, or None if the image is left out.
+        log: the policies; collects the problems.
+        label_map: gives the ids by category name; by default the category ids are kept.
+        renumber: give the categories the ids 1, 2, ... in the order of theirs; None: if one of them
+            is below 1 and has boxes.
+        read: returns the content of the JSON file.
+
+    Raises:
+        UserError: the file is no such JSON, its categories make no label map, or a policy is
+            `fail`.
+    """
+    path = Path(annotations)
+    if not callable(images):
+        images = _in_folder(Path(images), path)
+    content = _checked(read(path), path)
+    names = _category_names(content, path)
+    if label_map is not None:
+        ids = {category: label_map.find(name) for category, name in names.items()}
+    else:
+        ids = _own_ids(content, path, names, log, renumber)
+        items = tuple(LabelMapItem(class_id, names[c]) for c, class_id in ids.items())
+        label_map = LabelMap(items, str(path))
+    entries = _images(content, path, log)
+    objects = _annotations(content, path, log, entries)
+    annotated = [
+        _annotated(entry, file, path, objects[image_id], ids, names)
+        for image_id, entry in entries.items()
+        if (file := images(str(entry["file_name"]))) is not None
+    ]
+    return annotated, label_map
+
+
+def _in_folder(images: Path, annotations: Path) -> Callable[[str], Path]:
+    """Returns the function from a `file_name` to its path in a folder."""
+    if not images.is_dir():
+        raise UserError("there is no such folder of images", where=str(images), fix="see --images")
+    root = ImageRoot(images)
+    return lambda name: root.path(name, annotations)
+
+
+def _checked(content: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401
+    lists = content if isinstance(content, dict) else {}
+    keys = ("images", "annotations", "categories")
+    wrong = [key for key in keys if not isinstance(lists.get(key), list)]
+    if wrong:
+        raise UserError(
+            f"this is no COCO file of instances: it has no list of {' and of '.join(wrong)}",
+            where=str(path),
+            fix="give a file such as instances_train2017.json",
+        )
+    return lists
+
+
+def _category_names(content: Mapping[str, Any], path: Path) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for category in content["categories"]:
+        try:
+            category_id, name = int(category["id"]), _text(category["name"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise UserError(
+                f"a category has no usable id and name: {category!r}"[:200], where=str(path)
+            ) from error
+        if category_id in names:
+            raise UserError(
+                f"category id {category_id} belongs to {names[category_id]!r} and to {name!r}",
+                where=str(path),
+                fix="give every category an id of its own",
+            )
+        names[category_id] = name
+    return names
+
+
+def _own_ids(
+    content: Mapping[str, Any],
+    path: Path,
+    names: Mapping[int, str],
+    log: ConversionLog,
+    renumber: bool | None,
+) -> dict[int, int]:
+    """Returns class id by category id, without a label map."""
+    ordered = sorted(names)
+    background = [category for category in ordered if category < 1]
+    used = {_key(a.get("category_id")) for a in content["annotations"] if isinstance(a, dict)}
+    taken = bool(used & set(background))
+    if renumber or (renumber is None and taken):
+        ids = {category: class_id for class_id, category in enumerate(ordered, start=1)}
+    else:
+        ids = {category: category for category in ordered if category > 0}
+        if taken:
+            raise UserError(
+                f"category {names[ordered[0]]!r} has id {ordered[0]}, which stands for background",
+                where=str(path),
+                fix="add --renumber for ids 1, 2, ..., or give your own ids with --label-map",
+            )
+        for category in background:
+            name, action = repr(names[category]), "left out: no box is of it"
+            log.add("category with an id below 1", path.name, name, action=action)
+    if not ids:
+        raise UserError("the file names no category", where=str(path), fix="fill its `categories`")
+    return ids
+
+
+def _images(
+    content: Mapping[str, Any], path: Path, log: ConversionLog
+) -> dict[int | str, dict[str, Any]]:
+    """Returns the usable image entries by id."""
+    entries: dict[int | str, dict[str, Any]] = {}
+    for number, entry in enumerate(content["images"]):
+        where = f"{path.name}: images[{number}]"
+        image_id = _key(entry.get("id")) if isinstance(entry, dict) else None
+        if image_id is None or not entry.get("file_name"):
+            log.bad_record("image entry without id or file name", where)
+        elif image_id in entries:
+            log.bad_record("image id occurs twice", where, f"id {image_id}")
+        else:
+            entries[image_id] = entry
+    return entries
+
+
+def _annotations(
+    content: Mapping[str, Any], path: Path, log: ConversionLog, images: Iterable[int | str]
+) -> dict[int | str, list[dict[str, Any]]]:
+    """Returns the usable annotations by image id."""
+    grouped: dict[int | str, list[dict[str, Any]]] = {image_id: [] for image_id in images}
+    seen: dict[int | str, dict[str, Any]] = {}
+    for number, entry in enumerate(content["annotations"]):
+        where = f"{path.name}: annotations[{number}]"
+        if not isinstance(entry, dict):
+            log.bad_box("annotation is no object", where)
+            continue
+        image_id = _key(entry.get("image_id"))
+        if image_id is None or image_id not in grouped:
+            log.bad_box("annotation of an unknown image", where, f"image_id {image_id}")
+            continue
+        own_id = _key(entry.get("id"))
+        former = seen.setdefault(-1 - number if own_id is None else own_id, entry)
+        if former is not entry:
+            same = all(former.get(k) == entry.get(k) for k in ("image_id", "category_id", "bbox"))
+            action = "box dropped" if same else "box kept: it is another one"
+            detail = f"id {own_id}"
+            log.bad_box("annotation id occurs twice", where, detail, action=action)
+            if same:
+                continue
+        grouped[image_id].append(entry)
+    return grouped
+
+
+def _annotated(
+    entry: Mapping[str, Any],
+    file: Path,
+    path: Path,
+    objects: Sequence[Mapping[str, Any]],
+    ids: Mapping[int, int],
+    names: Mapping[int, str],
+) -> AnnotatedImage:
+    filename = _text(entry["file_name"])
+    categories = [o.get("category_id") for o in objects]
+    class_ids = [ids.get(c, 0) if isinstance(c, int) else 0 for c in categories]
+    return AnnotatedImage(
+        path=file,
+        where=f"{path.name}: image {entry['id']} ({filename})",
+        image_id=_text(entry["id"]),
+        filename=filename,
+        height=parse_int(entry.get("height")),
+        width=parse_int(entry.get("width")),
+        pixel_boxes=np.array([_box(o.get("bbox")) for o in objects], np.float64).reshape(-1, 4),
+        class_ids=np.array(class_ids, np.int32),
+        unknown={r: _unknown(categories[r], names) for r, i in enumerate(class_ids) if not i},
+        is_crowd=np.array([bool(o.get("iscrowd")) for o in objects], np.bool_),
+        area=np.array([_area(o.get("area")) for o in objects], np.float32),
+    )
+
+
+def _unknown(category: object, names: Mapping[int, str]) -> str:
+    name = names.get(category) if isinstance(category, int) else None
+    return repr(name) if name else f"category id {category}"
+
+
+def _box(stored: object) -> tuple[float, float, float, float]:
+    """Returns ymin, xmin, ymax, xmax in pixels; NaN if there is no such box."""
+    if not isinstance(stored, list) or len(stored) != 4:
+        return (np.nan,) * 4
+    x, y, width, height = map(_number, stored)
+    return y, x, y + height, x + width
+
+
+def _number(value: object) -> float:
+    return parse_number(value) if isinstance(value, int | float) else np.nan
+
+
+def _area(value: object) -> float:
+    area = _number(value)
+    return area if abs(area) < _GREATEST_AREA else np.nan
+
+
+def _key(value: object) -> int | str | None:
+    """Returns an id; None if it is a list, an object or absent."""
+    return value if isinstance(value, int | str) else None
+
+
+def _text(value: object) -> str:
+    """Returns a value as text; JSON can spell halves of characters, which no file can hold."""
+    return str(value).encode(errors="replace").decode()
 
 
 def _find(kind: str, folder: DataFolder) -> list[Path]:

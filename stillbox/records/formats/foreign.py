@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from stillbox.records.annotations import read_head
 from stillbox.records.data_folder import DataFolder
-from stillbox.records.formats.hugging_face_names import INFOS
+from stillbox.records.formats.common import json_outline, xml_outline
+from stillbox.records.formats.hugging_face import INFOS
 from stillbox.records.formats.registry import register_foreign
-from stillbox.records.formats.sniff import json_outline, xml_outline
-from stillbox.records.framing import HEADER_BYTES, is_header
-from stillbox.records.guarded import read_head
+from stillbox.records.tfrecord import HEADER_BYTES, is_header
 
 
 def _is_records(file: Path) -> bool:

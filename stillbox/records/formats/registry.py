@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from stillbox.errors import UserError, nearest
 from stillbox.printing import count_text
 from stillbox.records import formats
-from stillbox.records.annotated import AnnotatedImage
+from stillbox.records.annotations import AnnotatedImage, read_json, read_xml, read_yaml
 from stillbox.records.data_folder import DataFolder, Split
-from stillbox.records.guarded import read_json, read_xml, read_yaml
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
 

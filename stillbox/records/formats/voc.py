@@ -1,15 +1,192 @@
-"""Pascal VOC XML in folders of any layout, with or without `ImageSets/Main`."""
+"""Pascal VOC XML in folders of any layout, with or without `ImageSets/Main`.
 
-from collections.abc import Mapping
+VOC's own files count pixels from 1, most tools that write the format count from 0, and the files
+do not say which. Coordinates are divided by the size as they are, without subtracting 1, as in
+`object_detection/dataset_tools/create_pascal_tf_record.py`; the difference is one pixel. Source:
+VOC development kit, section "Annotations".
+"""
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from stillbox.errors import UserError, nearest
+from stillbox.records.annotations import (
+    MAX_LIST_BYTES,
+    AnnotatedImage,
+    ImageRoot,
+    number,
+    parse_int,
+    read_lines,
+    read_xml,
+)
 from stillbox.records.data_folder import DataFolder, Split, folder_split, word_split
+from stillbox.records.formats.common import xml_outline
 from stillbox.records.formats.registry import FolderContents, Labelled, register, register_foreign
-from stillbox.records.formats.sniff import xml_outline
-from stillbox.records.guarded import read_lines
+from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError, ConversionLog
-from stillbox.records.voc import annotated, object_names, read_voc_file
+from stillbox.untrusted import read_untrusted
+
+
+def read_voc(
+    annotations: str | Path,
+    images: str | Path,
+    log: ConversionLog,
+    *,
+    stems: Sequence[str] | None = None,
+    label_map: LabelMap | None = None,
+) -> tuple[list[AnnotatedImage], LabelMap]:
+    """Reads a folder of VOC XML files.
+
+    Args:
+        annotations: the folder of the XML files.
+        images: the folder of the images.
+        log: the policies; collects the problems.
+        stems: file names without suffix of the images, in their order; by default all, sorted.
+        label_map: the classes. Without it they are those of *all* XML files in the folder, sorted
+            by name, so that every set of one data set gets the same ids.
+
+    Raises:
+        UserError: a folder is absent or holds nothing, or a policy is `fail`.
+    """
+    folder, pictures = Path(annotations), Path(images)
+    for path, option in ((folder, "--annotations"), (pictures, "--images")):
+        if not path.is_dir():
+            raise UserError("there is no such folder", where=str(path), fix=f"see {option}")
+    files = sorted(folder.glob("*.xml"))
+    if not files:
+        raise UserError(
+            "the folder holds no XML file", where=str(folder), fix="see --annotations or --root"
+        )
+    trees = _parse_all(files, stems, log)
+    if label_map is None:
+        names = {name for tree in trees.values() for name in object_names(tree)} - {""}
+        if not names:
+            raise UserError(
+                "no XML file names an object, so there is no class",
+                where=str(folder),
+                fix="give the classes with --label-map",
+            )
+        label_map = LabelMap.from_names(sorted(names))
+    # Of two images with one stem, that whose suffix sorts first.
+    ordered = sorted(pictures.iterdir(), reverse=True)
+    by_stem = {file.stem: file for file in ordered if file.suffix.lower() in IMAGE_SUFFIXES}
+    items, written = [], {file.stem for file in files}
+    root = ImageRoot(pictures)
+    for stem in [file.stem for file in files] if stems is None else stems:
+        file = folder / f"{stem}.xml"
+        if stem in trees:
+            inside = trees[stem].findtext("filename") or stem
+            # The `filename` inside is often left over from a copy or a renaming.
+            known = by_stem.get(stem) or by_stem.get(Path(inside).stem)
+            path = root.path(known.name if known else inside, file)
+            items.append(annotated(trees[stem], f"{folder.name}/{file.name}", path, label_map))
+        elif stem not in written:
+            log.bad_record("annotation file is missing", str(file))
+    return items, label_map
+
+
+def read_image_set(root: str | Path, name: str) -> list[str]:
+    """Returns the image names of `ImageSets/Main/<name>.txt`.
+
+    Lines of a class's own list, as `2007_000027 -1`, count whatever their flag is.
+
+    Raises:
+        UserError: there is no such list, or it is empty.
+    """
+    folder = Path(root) / "ImageSets" / "Main"
+    path = folder / f"{name}.txt"
+    if not path.is_file():
+        sets = [file.stem for file in folder.glob("*.txt")] if folder.is_dir() else []
+        raise UserError(
+            f"there is no image set {name!r}",
+            where=str(path),
+            fix=nearest(name, sets) if sets else "leave --set out for all images, or see --root",
+        )
+    text = read_untrusted(path, most=MAX_LIST_BYTES).decode(errors="replace")
+    stems = [line.split()[0] for line in text.splitlines() if line.strip()]
+    if not stems:
+        raise UserError("the image set names no image", where=str(path), fix="choose another --set")
+    return list(dict.fromkeys(stems))
+
+
+def _parse_all(
+    files: Sequence[Path], stems: Sequence[str] | None, log: ConversionLog
+) -> dict[str, ElementTree.Element]:
+    """Returns the root of every XML file that can be read, by stem."""
+    trees = {}
+    wanted = None if stems is None else set(stems)
+    for file in files:
+        try:
+            trees[file.stem] = read_voc_file(file)
+        except BadRecordError as error:
+            if wanted is None or file.stem in wanted:
+                log.bad_record(error.reason, str(file), error.detail)
+    return trees
+
+
+def read_voc_file(file: Path) -> ElementTree.Element:
+    """Returns the root element of an annotation.
+
+    Raises:
+        BadRecordError: it is no XML.
+        UserError: it is XML of another format.
+    """
+    try:
+        tree = read_xml(file)
+    except UserError as error:  # or a folder with such a name
+        detail = error.what.removeprefix("this is not XML: ")
+        raise BadRecordError("annotation file is no XML", detail) from error
+    if tree.tag != "annotation":
+        raise UserError(
+            f"this is not Pascal VOC XML: its root is <{tree.tag}>, not <annotation>",
+            where=str(file),
+            fix="let `stillbox data convert FOLDER --output OUT` recognise the format",
+        )
+    return tree
+
+
+def annotated(
+    tree: ElementTree.Element, where: str, path: Path, label_map: LabelMap
+) -> AnnotatedImage:
+    """Returns the annotation of the image `path`."""
+    objects = tree.findall("object")
+    names = object_names(tree)
+    class_ids = [label_map.find(name) for name in names]
+    return AnnotatedImage(
+        path=path,
+        where=where,
+        image_id=path.name,
+        filename=path.name,
+        height=parse_int(tree.findtext("size/height")),
+        width=parse_int(tree.findtext("size/width")),
+        pixel_boxes=_boxes(objects),
+        class_ids=np.array(class_ids, np.int32),
+        unknown={row: repr(names[row]) for row, i in enumerate(class_ids) if not i},
+        difficult=_flags(objects, "difficult"),
+        truncated=_flags(objects, "truncated"),
+    )
+
+
+def object_names(tree: ElementTree.Element) -> list[str]:
+    """Returns the class of each object."""
+    return [(o.findtext("name") or "").strip() for o in tree.findall("object")]
+
+
+def _boxes(objects: Sequence[ElementTree.Element]) -> np.ndarray:
+    """Returns `[N, 4]`, ymin, xmin, ymax, xmax in pixels; NaN if it is no number."""
+    sides = ("ymin", "xmin", "ymax", "xmax")
+    return np.array(
+        [[number(o.findtext(f"bndbox/{side}")) for side in sides] for o in objects], np.float64
+    ).reshape(-1, 4)
+
+
+def _flags(objects: Sequence[ElementTree.Element], name: str) -> np.ndarray:
+    return np.array([parse_int(o.findtext(name)) != 0 for o in objects], np.bool_)
+
 
 _NO_CLASSES = LabelMap(())
 

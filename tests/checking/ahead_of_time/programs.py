@@ -1,7 +1,27 @@
-"""A compiled program as XLA prints it, small enough to work out by hand."""
+"""A compiled program, small enough to work out by hand, and marks of tests that need a compiler."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
 
 from stillbox.profiling.hlo import Message, read_program
-from tests.profiling.modules import module
+from tests.profiling.made import module
+
+if not Path("/dev/nvidiactl").exists():
+    # Before other tests start the devices of this process, as `stillbox check` does it.
+    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
+
+needs_libtpu = pytest.mark.skipif(
+    not importlib.util.find_spec("libtpu"),
+    reason="libtpu is not installed: pip install -e '.[tpu]'",
+)
+needs_cuda_plugin = pytest.mark.skipif(
+    not importlib.util.find_spec("jax_cuda13_plugin"),
+    reason="the plugin for CUDA is not installed: pip install -e '.[cuda]'",
+)
+
 
 # A step of 2 devices: 4 KiB of parameters (2 KiB on the chip while they are used), a loop of three
 # rounds, and three sums over the devices, one of them asynchronous.

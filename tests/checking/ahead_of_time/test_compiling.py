@@ -1,17 +1,24 @@
-"""The steps of a small detector, compiled for this machine, TPUs and GPUs."""
+"""Steps compiled for this machine, TPUs and GPUs, the compiler's errors, the largest batch."""
 
 import jax
 import pytest
 
-from stillbox.checking.ahead_of_time.compiling import check_step
-from stillbox.checking.ahead_of_time.report import TargetCheck
-from stillbox.checking.ahead_of_time.steps import STEPS
+from stillbox.checking.ahead_of_time import report
+from stillbox.checking.ahead_of_time.compiling import (
+    STEPS,
+    Memory,
+    StepCheck,
+    check_step,
+    explain_failure,
+)
+from stillbox.checking.ahead_of_time.report import TargetCheck, describe_search, find_batch, search
 from stillbox.checking.ahead_of_time.targets import Target, find_target
 from stillbox.devices.mesh import build_mesh
+from stillbox.experiment.resolve import resolve
 from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.training.program import train_program
-from tests.checking.ahead_of_time.compilers import needs_cuda_plugin, needs_libtpu
-from tests.macs import count_macs
+from tests.checking.ahead_of_time.programs import needs_cuda_plugin, needs_libtpu
+from tests.tpu_detection import count_macs
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +122,176 @@ def test_max_pooling_scatters_nothing_on_a_gpu():
     x = jax.ShapeDtypeStruct((2, 32, 32, 8), jax.numpy.bfloat16, sharding=sharding)
     gradient = jax.jit(jax.grad(lambda x: max_pool(x, 3, 2).astype(float).sum()))
     assert " scatter(" not in gradient.lower(x).compile().as_text()
+
+
+# As libtpu 0.0.40 words it.
+NO_ROOM = """\
+RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: XLA:TPU compile permanent error. Ran out of memory \
+in memory space hbm. Used 16.50G of 15.75G hbm. Exceeded hbm capacity by 768.0M.
+
+Total hbm usage >= 16.73G:
+    reserved        258.00M
+
+  Largest program allocations in hbm:
+
+  1. Size: 4.69G
+     Operator: op_name="jit(step)/jvp()/conv_general_dilated" stack_frame_id=116
+     Shape: bf16[16384,80,80,22]{0,3,2,1:T(8,128)(2,1)}
+     Unpadded size: 4.30G
+     ==========================
+"""
+GIB = 2**30
+
+
+def explain(step, *overrides, message=NO_ROOM, state=0):
+    experiment = resolve("demo_scenes", overrides).experiment
+    return explain_failure(message, step, experiment, state_bytes=state, usable=15.75 * GIB)
+
+
+def test_the_needed_memory_is_named():
+    failure = explain("train")
+    assert failure.needed == 16.5 * GIB
+    assert "needs 16.50 GiB on each device, which has 15.75 GiB" in failure.what
+    assert "bf16[16384,80,80,22], 4.69GiB" in failure.what
+
+
+def test_an_array_that_is_too_large_alone_is_named():
+    message = (
+        "RESOURCE_EXHAUSTED: Allocation (size=32768000000) would exceed memory (size=17179869184) "
+        ":: #allocation558 [shape = 'f32[2048000000,4]{0,1:T(4,128)}', space=hbm, size = 0xff]"
+    )
+    failure = explain("train", message=message)
+    assert failure.needed == 32_768_000_000
+    assert "needs 30.52 GiB on each device, which has 15.75 GiB" in failure.what
+    assert "not room for f32[2048000000,4] alone" in failure.what
+
+
+@pytest.mark.parametrize(
+    ("step", "overrides", "named", "unnamed"),
+    [
+        (
+            "train",
+            (),
+            ("train.batch_size (32)", "--find-batch", "train.precision=bfloat16"),
+            ("evaluation.", "devices."),
+        ),
+        ("train", ("train.precision=bfloat16",), ("train.batch_size",), ("precision",)),
+        (
+            "train",
+            ("model.resizer.height=640", "model.resizer.width=640"),
+            ("devices.spatial_partitions (1)",),
+            (),
+        ),
+        ("evaluate", (), ("evaluation.batch_size (20)", "evaluation.precision"), ("train.",)),
+        ("predict", (), ("model.resizer smaller (160 x 160)",), ("batch_size",)),
+    ],
+)
+def test_the_fields_that_help_are_named(step, overrides, named, unnamed):
+    fix = explain(step, *overrides).fix
+    assert all(word in fix for word in named)
+    assert not any(word in fix for word in unnamed)
+
+
+def test_sharding_is_advised_for_large_accumulators():
+    assert "devices.shard=optimizer" in explain("train", state=2 * GIB).fix
+    assert "shard" not in explain("train", "devices.shard=optimizer", state=2 * GIB).fix
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "INTERNAL: RET_CHECK failure (bounds_check.cc:716)\nmore",
+        "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 1.0M of 0.5M vmem.",
+    ],
+)
+def test_other_errors_ask_for_a_report(message):
+    failure = explain("train", message=message)
+    assert failure.needed == 0
+    assert message.splitlines()[0] in failure.what
+    assert "report" in failure.fix
+
+
+ROOM = 10_000
+
+
+def compiler(fixed, each, *, saved=1.0):
+    """A program that needs `fixed + each * batch`; its compiler can do with a part of that.
+
+    Like XLA's it does so only where it has to.
+    """
+
+    def attempt(size):
+        needed = fixed + each * size
+        if needed > ROOM and needed * saved <= ROOM:
+            needed = ROOM
+        if needed > ROOM:
+            message = "too large"
+            return StepCheck(
+                step="train", images=size, devices=8, refused=message, needed=int(needed * saved)
+            )
+        memory = Memory(
+            parameters=fixed,
+            optimizer=0,
+            average=0,
+            batch=0,
+            results=0,
+            temporaries=needed - fixed,
+            code=0,
+            usable=ROOM,
+        )
+        return StepCheck(step="train", images=size, devices=8, memory=memory)
+
+    return attempt
+
+
+@pytest.mark.parametrize("start", [8, 30, 400, 4000])
+@pytest.mark.parametrize(("fixed", "each"), [(0, 10), (5000, 10), (100, 3), (0, 1000)])
+@pytest.mark.parametrize("saved", [1.0, 0.7])
+def test_the_result_fits_and_is_close_to_the_largest(start, fixed, each, saved):
+    attempt = compiler(fixed, each, saved=saved)
+    found = search(attempt, 8, start, ROOM)
+    most = max(size for size in range(8, 8000, 8) if attempt(size).fits)
+    sizes = [trial.images for trial in found.trials]
+    assert len(set(sizes)) == len(sizes) <= 10
+    assert all(size % 8 == 0 for size in sizes)
+    assert most * 15 / 16 - 8 < found.best.images <= most
+    assert found.too_large.images > found.best.images
+
+
+def test_linear_memory_is_extrapolated():
+    # 5,000 of 10,000 are left for batches of 10 each: 500, of which 496 is the last multiple.
+    found = search(compiler(5000, 10), 8, 64, ROOM)
+    assert found.best.images == 496
+    # The first, the one that it leads to, and two that do not fit.
+    assert [trial.fits for trial in found.trials] == [True, True, False, False]
+    assert describe_search(found).startswith("largest batch that fits: 496")
+
+
+def test_even_the_smallest_batch_may_not_fit():
+    found = search(compiler(20_000, 10), 8, 64, ROOM)
+    assert found.best is None
+    assert min(trial.images for trial in found.trials) == 8
+    assert describe_search(found).startswith("no batch fits: 8 does not")
+
+
+def test_another_reason_than_memory_ends_the_search():
+    refusal = StepCheck(step="train", images=64, devices=8, refused="our fault")
+    assert search(lambda size: refusal, 8, 64, ROOM).trials == [refusal]
+
+
+def test_batches_are_multiples_of_devices_and_replicas(monkeypatch):
+    attempt, asked = compiler(5000, 10), []
+
+    def check_step(experiment, target, step, say):
+        asked.append((step, experiment.train.batch_size))
+        return attempt(experiment.train.batch_size)
+
+    monkeypatch.setattr(report, "check_step", check_step)
+    overrides = ("devices.spatial_partitions=2", "devices.replicas=6", "train.batch_size=36")
+    experiment = resolve("demo_scenes", overrides).experiment
+    # Eight devices, two to an image, are four rows; with six replicas batches are multiples of 12.
+    found = find_batch(experiment, Target("eight", jax.devices() * 8, ROOM))
+    assert asked[0] == ("train", 36)
+    assert all(size % 12 == 0 for _, size in asked)
+    assert found.multiple == 12
+    assert found.best.images == 492

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from stillbox.checking.ahead_of_time.memory import measure_memory
+from stillbox.checking.ahead_of_time.compiling import measure_memory
 from tests.checking.ahead_of_time.programs import PROGRAM
 
 # [2, 9, 9, 3] with the images last: 9 x 3 times [9, 2] in tiles of 2 x 128, which makes [10, 128].

@@ -1,17 +1,21 @@
-"""The names of targets, and refusals without a compiler or a device."""
+"""Names of targets, refusals without a compiler or a device, and the page about targets."""
 
 import math
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 
 from stillbox.checking.ahead_of_time import targets
 from stillbox.checking.ahead_of_time.targets import find_target, parse_slice
-from stillbox.devices import gpus
-from stillbox.devices.chips import CHIPS
-from stillbox.devices.gpus import GPUS, parse_gpus
+from stillbox.cli.main import build_parser
+from stillbox.devices import chips
+from stillbox.devices.chips import CHIPS, GPUS, parse_gpus
 from stillbox.errors import UserError
+from stillbox.experiment.resolve import resolve
 from stillbox.extras import install_command
-from tests.checking.ahead_of_time.compilers import needs_cuda_plugin, needs_libtpu
+from tests.checking.ahead_of_time.programs import needs_cuda_plugin, needs_libtpu
 
 
 @pytest.mark.parametrize(
@@ -102,7 +106,7 @@ def test_without_the_plugin_for_gpus_the_extra_is_named(monkeypatch):
     def absent(**_):
         raise NotImplementedError("topology not implemented for cuda")
 
-    monkeypatch.setattr(gpus.topologies, "get_topology_desc", absent)
+    monkeypatch.setattr(chips.topologies, "get_topology_desc", absent)
     with pytest.raises(UserError, match="topology not implemented") as refusal:
         find_target("h200")
     assert install_command("cuda") in refusal.value.fix
@@ -130,3 +134,51 @@ def test_the_compiler_describes_every_slice():
             target = find_target(f"{chip.generation}:{sides}")
             chips = math.prod(map(int, sides.split("x")))
             assert len(target.devices) == chips * chip.devices, target.name
+
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "accelerators.md").read_text()
+COMMANDS = re.findall(r"^(?:\$ )?(stillbox .*)$", PAGE, re.MULTILINE)
+
+
+# Minutes of compilation each: what runs here is everything up to the compiler.
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_names_a_config_and_a_slice(line):
+    arguments = build_parser().parse_args(shlex.split(line)[1:])
+    assert resolve(arguments.config, arguments.overrides).experiment
+    assert parse_gpus(arguments.target) or parse_slice(arguments.target)
+
+
+def test_there_are_commands():
+    assert len(COMMANDS) >= 2
+
+
+@pytest.mark.parametrize("chip", CHIPS.values(), ids=CHIPS)
+def test_the_table_has_the_figures_of_tpus(chip):
+    name = chip.generation
+    (row,) = re.findall(rf"^\| `{name}:.*$", PAGE, re.MULTILINE)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert f"`{name}:{chip.slices[0]}` ... `{name}:{chip.slices[-1]}`" in cells[0]
+    alias = cells[0].rpartition("`, `")[2].strip("`")
+    assert parse_slice(alias)[0] is chip
+    unit, factor = ("GiB", 2**30) if chip.hbm_bytes % 2**30 == 0 else ("GB", 1e9)
+    assert cells[1:] == [
+        f"{chip.devices} a chip",
+        f"{chip.flops / 1e12:.0f} TFLOP/s",
+        f"{chip.hbm_bytes / factor:.0f} {unit}",
+        f"{chip.hbm_bandwidth / 1e9:,.0f} GB/s",
+        f"{chip.link_bandwidth / 1e9:,.0f} GB/s",
+    ]
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+def test_the_table_has_the_figures_of_gpus(gpu):
+    (row,) = re.findall(rf"^\| `{gpu.name}`, .*$", PAGE, re.MULTILINE)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == [
+        f"`{gpu.name}`, `{gpu.name}:8`",
+        "1 a GPU",
+        f"{gpu.flops / 1e12:,.0f} TFLOP/s",
+        f"{gpu.hbm_bytes / 1e9:.0f} GB",
+        f"{gpu.hbm_bandwidth / 1e9:,.0f} GB/s",
+        f"{gpu.link_bandwidth / 1e9:,.0f} GB/s",
+    ]

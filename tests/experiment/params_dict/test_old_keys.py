@@ -1,12 +1,22 @@
-"""Both dialects of the dictionary: today's and that of 2020."""
+"""Both dialects of the dictionary: today's and that of 2020.
+
+Keys that must agree (goldens I.restr_* of ops.json).
+
+Damaged dictionaries are read or refused with a place; they never end in another exception.
+"""
+
+import random
 
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.experiment.params_dict import read_params
-from stillbox.experiment.params_dict.keys import FINAL, NORM, OLD
+from stillbox.experiment.params_dict import read_params, resolved_text
+from stillbox.experiment.params_dict.command_line import tree_of
+from stillbox.experiment.params_dict.keys import FINAL, KEYS, NORM, OLD
+from stillbox.experiment.params_dict.merging import Entry, Params, check_restriction
 from stillbox.experiment.params_dict.reader import read_layers
-from stillbox.experiment.params_dict.templates import tree_of
+from stillbox.experiment.rules import check
+from tests.experiment.test_robustness import damaged
 
 # All defaults of 2020 that RetinaNet with ResNet and FPN had, key by key.
 NORM_2020 = {
@@ -233,3 +243,102 @@ def test_copies_in_blocks_that_are_not_used_do_not_matter():
         "nasfpn.min_level has no effect here: architecture.multilevel_features is fpn" in note
         for note in reading.notes
     )
+
+
+PARAMS = Params({"anchor.num_scales": Entry(2, "a.yaml:3:1")})
+
+
+def check_restrictions(text):
+    check_restriction(text, PARAMS.value, PARAMS.where)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # I.restr_lt holds there too; I.restr_le is a KeyError about '= b' there.
+        "anchor.num_scales < retinanet_head.num_convs",
+        "anchor.num_scales <= retinanet_head.num_convs",
+        "anchor.num_scales<=2",
+        "anchor.num_scales >= 2",
+        "retinanet_head.num_convs > anchor.num_scales",
+        "anchor.num_scales == 2",
+        "anchor.num_scales != 3",
+        "train.input_partition_dims == None",
+        "nasfpn.activation == null",
+        "eval.type == 'box'",
+        "eval.type == box",
+        "anchor.anchor_size == 4",
+    ],
+)
+def test_what_holds(text):
+    check_restrictions(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "anchor.num_scales < 2",
+        "anchor.num_scales > 2",
+        "anchor.num_scales == 3",
+        "anchor.num_scales != 2",
+        "anchor.num_scales >= 3",
+        "anchor.num_scales <= 1",
+        "anchor.num_scales < eval.type",
+        "eval.eval_samples > 3",
+    ],
+)
+def test_what_does_not_hold(text):
+    with pytest.raises(UserError, match="is required"):
+        check_restrictions(text)
+
+
+def test_the_message_names_both_values_and_places():
+    # I.restr_eq_fail: "Found inconsistncy between key `a ` and key ` b`".
+    with pytest.raises(UserError) as error:
+        check_restrictions("anchor.num_scales == retinanet_head.num_convs")
+    assert str(error.value) == (
+        "a.yaml:3:1: anchor.num_scales is 2 (a.yaml:3:1) and retinanet_head.num_convs is 4 (the "
+        "default), but anchor.num_scales == retinanet_head.num_convs is required"
+    )
+
+
+def test_what_is_no_restriction():
+    with pytest.raises(UserError, match="is no restriction"):
+        check_restrictions("anchor.num_scales = 2")
+    with pytest.raises(UserError, match=r"there is no key 'anchor\.num_scale'"):
+        check_restrictions("anchor.num_scale == 2")
+
+
+LINE = (
+    "{ type: retinanet, architecture: {min_level: 4, num_classes: 4}, train: { checkpoint: "
+    "{ path: gs://a/model.ckpt, prefix: resnet50/ }, train_file_pattern: /data/train-[0-9]?* }, "
+    "anchor: {aspect_ratios: [1.0, 2.0], num_scales: 2}, retinanet_head: {activation: swish} }"
+)
+PAIRS = "train.total_steps=9e4, anchor.aspect_ratios=[1, 2], model_dir='x, y', fpn.min_level=4"
+VALUES = ("-1", "1e-3", "x", "[1, 2]", "{a: b}", "9" * 400, "'('")
+
+
+def attempt(override):
+    try:
+        reading = read_params(params_override=override)
+        check(reading.experiment, reading.origins)
+    except UserError as error:
+        assert error.where, error
+        return None
+    return reading
+
+
+@pytest.mark.parametrize("text", [LINE, PAIRS])
+def test_damaged_overrides_are_read_or_refused(text):
+    rng = random.Random(0)
+    for _ in range(150):
+        reading = attempt(damaged(text, rng))
+        if reading is not None:
+            again = read_params(params_override=resolved_text(reading.params))
+            assert again.experiment == reading.experiment
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_any_value_for_any_key_is_taken_or_refused(path):
+    for value in VALUES:
+        attempt(f"{path}={value}")

@@ -11,13 +11,13 @@ from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import rules, schema
 from stillbox.experiment.params_dict import read_params, resolved_text
-from stillbox.experiment.replicas import batch_norms
 from stillbox.experiment.resolve import resolve
+from stillbox.experiment.run_length import batch_norms
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
-from stillbox.training.schedules import build_schedule
-from stillbox.training.state import select_trainable
-from tests.shared import SHARED, needs_shared
+from stillbox.training.optimizer import build_schedule
+from stillbox.training.step import select_trainable
+from tests.small import SHARED, needs_shared
 
 NORM = schema.BatchNorm(
     decay=0.997, epsilon=1e-4, center=True, scale=True, statistics="per_replica"

@@ -6,7 +6,7 @@ import numpy as np
 
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
-from stillbox.inputs.randomness import sample_generator
+from stillbox.inputs.loader import sample_generator
 from stillbox.inputs.sample import Sample
 from tests.inputs.helpers import picture
 

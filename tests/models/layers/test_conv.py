@@ -1,11 +1,23 @@
-"""Layers: kernel, bias or norm, activation, penalty."""
+"""Layers: kernel, bias or norm, activation, penalty.
 
+Moments of fresh kernels.
+
+Activations by name.
+
+Sums of squares in blocks.
+"""
+
+import math
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stillbox.experiment import schema
 from stillbox.models.layers import Conv2d, DepthwiseConv2d, SeparableConv2d
+from stillbox.models.layers.hyperparams import ACTIVATIONS, draw_kernel
+from stillbox.models.layers.lowering.primitives import norm_of, square_sum
 
 
 def _options(dtype=jnp.float32):
@@ -100,3 +112,79 @@ def test_biases_and_norms_are_penalized_if_configured():
     assert float(layer.norm.penalty()) == 14.0
     plain = schema.ConvHyperparams(**options, batch_norm=norm)
     assert float(Conv2d(1, 2, 1, 1, plain, **_options()).norm.penalty()) == 0.0
+
+
+_SHAPE = (3, 3, 40, 50)  # fan in 360, fan out 450
+# A standard normal cut at two deviations has a deviation of .87963.
+_CUT = 0.87963
+
+
+@pytest.mark.parametrize(
+    ("initializer", "mean", "deviation", "most"),
+    [
+        (schema.TruncatedNormal(mean=1.0, stddev=0.5), 1.0, 0.5 * _CUT, 1.0),
+        (schema.RandomNormal(mean=-1.0, stddev=0.5), -1.0, 0.5, 9.0),
+        # sqrt(1.3 * 2 / 360) before the cut.
+        (schema.VarianceScaling(), 0.0, math.sqrt(2.6 / 360) * _CUT, 2 * math.sqrt(2.6 / 360)),
+        (schema.VarianceScaling(mode="fan_out"), 0.0, math.sqrt(2.6 / 450) * _CUT, 1.0),
+        # The deviation is exact after the cut, at two of those before it.
+        (
+            schema.VarianceScaling(exact_cut=True),
+            0.0,
+            math.sqrt(2 / 360),
+            2 * math.sqrt(2 / 360) / _CUT,
+        ),
+        # Uniform in +-sqrt(3 / 405) has variance 1 / 405.
+        (
+            schema.VarianceScaling(factor=1.0, uniform=True, mode="fan_avg"),
+            0.0,
+            math.sqrt(1 / 405),
+            math.sqrt(3 / 405),
+        ),
+    ],
+)
+def test_kernel_has_the_moments_of_its_distribution(initializer, mean, deviation, most):
+    kernel = draw_kernel(initializer, _SHAPE, np.random.default_rng(0))
+    assert kernel.dtype == np.float32
+    # 18,000 values: the mean is known to .75 % of the deviation, the deviation to .5 %.
+    assert abs(kernel.mean() - mean) < 0.03 * deviation
+    assert abs(kernel.std() - deviation) < 0.02 * deviation
+    assert np.abs(kernel - mean).max() <= most * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("none", [-1, 0, 3, 7]),
+        ("relu", [0, 0, 3, 7]),
+        ("relu6", [0, 0, 3, 6]),
+        # x / (1 + e^-x): -1 / 3.71828, 0, 3 / 1.0497871, 7 / 1.0009119
+        ("swish", [-0.2689414, 0, 2.8577224, 6.9936226]),
+        # x * relu6(x + 3) / 6: -1 * 2 / 6, 0, 3 * 6 / 6, 7 * 6 / 6
+        ("hard_swish", [-1 / 3, 0, 3, 7]),
+    ],
+)
+def test_activation_values(name, expected):
+    y = ACTIVATIONS[name](jnp.array([-1.0, 0.0, 3.0, 7.0]))
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
+def test_relu6_passes_the_gradient_strictly_between_its_ends():
+    gradient = jax.vmap(jax.grad(ACTIVATIONS["relu6"]))(jnp.array([-1.0, 0.0, 3.0, 6.0, 7.0]))
+    assert gradient.tolist() == [0, 0, 1, 0, 0]
+
+
+# Few elements, many in equal blocks, many with a rest.
+@pytest.mark.parametrize("shape", [(), (5, 3), (3, 3, 128, 256), (7, 100_003)])
+def test_squares_are_summed_with_their_gradient(shape):
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    total, gradient = jax.jit(jax.value_and_grad(square_sum))(x)
+    np.testing.assert_allclose(total, np.square(x, dtype=np.float64).sum(), rtol=5e-7)
+    np.testing.assert_array_equal(gradient, 2 * x)
+
+
+def test_the_norm_is_that_of_all_elements():
+    arrays = [jnp.full((300, 300), 2.0), jnp.asarray(3.0), jnp.zeros(4)]
+    assert norm_of(arrays) == pytest.approx(np.sqrt(4 * 90_000 + 9), rel=1e-6)
+    assert norm_of([]) == 0
+    assert jnp.isnan(norm_of([jnp.full((300, 300), jnp.nan)]))

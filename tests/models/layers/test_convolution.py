@@ -1,4 +1,9 @@
-"""The lowerings of the CPU against XLA's plain convolution, forward and backward."""
+"""The lowerings of the CPU against XLA's plain convolution, forward and backward.
+
+Winograd's convolutions against XLA's plain one, forward and backward.
+
+Products of matrices in the layouts that a CPU needs, and windows of images.
+"""
 
 from functools import partial
 
@@ -7,7 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
+from stillbox.models.layers.lowering.convolution import conv2d, conv_unstrided, depthwise_conv2d
+from stillbox.models.layers.lowering.windows import (
+    added_up,
+    patch_rows,
+    product,
+    transposed,
+    windows_of,
+)
+from stillbox.models.layers.lowering.winograd import Tiles, choose_tiles, cpu_convolutions
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 # Height, width, stride: even and odd sides, a map smaller than the kernel.
@@ -193,3 +206,112 @@ def _check_unstrided(shape, kernel_shape, padding, dilation):
             for f in (plain, ours)
         )
         np.testing.assert_allclose(found, expected, atol=1e-5 * float(jnp.abs(expected).max()))
+
+
+_PADS = [((1, 1), (1, 1)), ((0, 0), (0, 0)), ((0, 1), (1, 0))]
+
+
+def _result_and_gradients_winograd(x, kernel, pads, tiles):
+    y, pull_back = jax.vjp(lambda x, k: conv_unstrided(x, k, pads, 1, tiles), x, kernel)
+    weights = jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape)
+    return [np.asarray(a, np.float32) for a in (y, *pull_back(weights.astype(y.dtype)))]
+
+
+def _check_winograd(x, kernel, pads, tile, tolerance):
+    tiled = _result_and_gradients_winograd(x, kernel, pads, Tiles(tile, tile, tile))
+    whole = [a.astype(jnp.float32) for a in (x, kernel)]
+    for ours, plain in zip(
+        tiled, _result_and_gradients_winograd(*whole, pads, Tiles()), strict=True
+    ):
+        np.testing.assert_allclose(ours, plain, rtol=0, atol=tolerance * np.abs(plain).max())
+
+
+# Sides that tiles divide and that they do not, maps smaller than a tile.
+@pytest.mark.parametrize("size", [(8, 12), (7, 9), (3, 4)])
+@pytest.mark.parametrize("pads", _PADS)
+@pytest.mark.parametrize("tile", [2, 4])
+def test_tiles_give_the_plain_convolution_and_its_gradients(size, pads, tile):
+    # Kernel gradients of fewer output channels are XLA's own.
+    x, kernel = _random(2, *size, 5), _random(3, 3, 5, 32, seed=1)
+    _check_winograd(x, kernel, pads, tile, 2e-6 if tile == 2 else 2e-5)
+
+
+def test_tiles_of_two_lose_as_much_as_bfloat16_does():
+    x, kernel = _random(2, 10, 9, 64).astype("bfloat16"), _random(3, 3, 64, 32).astype("bfloat16")
+    _check_winograd(x, kernel, _PADS[0], 2, 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "side", "dtype", "expected"),
+    [
+        ((3, 3, 256, 256), 40, "float32", Tiles(4, 4, 4)),
+        ((3, 3, 256, 256), 40, "bfloat16", Tiles(2, 2, 4)),
+        # Too few channels, too small a map, another kernel.
+        ((3, 3, 256, 36), 40, "float32", Tiles()),
+        ((3, 3, 256, 256), 3, "float32", Tiles()),
+        ((5, 5, 256, 256), 40, "float32", Tiles()),
+    ],
+)
+def test_the_shape_chooses_the_tiles(shape, side, dtype, expected):
+    with cpu_convolutions("fast"):
+        assert choose_tiles(shape, (side, side), dtype) == expected
+    assert choose_tiles(shape, (side, side), dtype) == Tiles()
+    with cpu_convolutions("exact"):
+        assert choose_tiles(shape, (side, side), dtype) == Tiles()
+
+
+@pytest.mark.parametrize(("platform", "convolutions"), [("cpu", 0), ("tpu", 3), ("cuda", 3)])
+def test_other_platforms_have_convolutions(platform, convolutions):
+    def loss(x, kernel):
+        return jnp.sum(jnp.square(conv2d(x, kernel, 1)))
+
+    x, kernel = _random(1, 20, 20, 64), _random(3, 3, 64, 64)
+    with cpu_convolutions("fast"):
+        traced = jax.jit(jax.grad(loss, argnums=(0, 1))).trace(x, kernel)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("stablehlo.convolution") == convolutions
+
+
+def _random_products(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).integers(-8, 8, shape), jnp.float32)
+
+
+# Small integers: bfloat16 holds them, and their sums, without an error.
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_transposed_product_is_one_that_runs(dtype):
+    """Without a layout XLA has no bfloat16 product whose consumer reads it by columns."""
+    a, b = _random_products(20, 24).astype(dtype), _random_products(20, 16, seed=1).astype(dtype)
+
+    @jax.jit
+    def kernel_gradient(a, b):
+        return product(transposed(a), b).T.reshape(4, 4, 24).astype(dtype)
+
+    expected = (np.asarray(a, np.float32).T @ np.asarray(b, np.float32)).T.reshape(4, 4, 24)
+    expected = np.asarray(jnp.asarray(expected).astype(dtype), np.float32)
+    np.testing.assert_array_equal(np.asarray(kernel_gradient(a, b), np.float32), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_sum_of_a_product_is_float32(dtype):
+    a, b = jnp.full((1, 4096), 1 / 16, dtype), jnp.full((4096, 1), 1 / 16, dtype)
+    result = product(a, b)
+    assert result.dtype == jnp.float32
+    assert result[0, 0] == 16
+
+
+# Kernels that a stride divides and that it does not, windows that leave pixels out.
+@pytest.mark.parametrize("size", [(9, 12), (8, 7)])
+@pytest.mark.parametrize("taps", [(3, 3), (1, 1), (2, 4)])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_windows_are_added_up_where_they_come_from(size, taps, stride):
+    def cut(image):
+        return windows_of(image, taps, stride)
+
+    image = _random_products(2, *size, 3)
+    windows, put_back = jax.vjp(cut, image)
+    stacked = jnp.stack(windows, axis=3)
+    patches = stacked.reshape(*stacked.shape[:3], *taps, -1)
+    np.testing.assert_array_equal(added_up(patches, size, stride), put_back(windows)[0])
+    rows = patch_rows(image[0], taps, stride)
+    kernel_axes_first = patches[0].transpose(2, 3, 4, 0, 1)
+    np.testing.assert_array_equal(rows, kernel_axes_first.reshape(len(rows), -1))

@@ -7,14 +7,14 @@ import pytest
 from flax import nnx
 
 from stillbox.experiment import schema
-from stillbox.models.layers.activations import ACTIVATIONS
-from stillbox.models.layers.lowering.normalization import (
+from stillbox.models.layers.hyperparams import ACTIVATIONS
+from stillbox.models.layers.lowering.primitives import channel_sum, channel_sums, sum_of_rows
+from stillbox.models.layers.norm import (
+    NormLayer,
     batch_statistics,
     normalize_batch,
     normalize_groups,
 )
-from stillbox.models.layers.lowering.reductions import channel_sum, channel_sums, sum_of_rows
-from stillbox.models.layers.norm import NormLayer
 
 ZEROS = jnp.zeros(4)
 

@@ -155,9 +155,11 @@ def test_results_lie_on_the_levels_of_their_range(kind):
 def test_a_kernel_of_several_maps_has_ranges_for_each():
     options = {"dtype": jnp.float32, "freeze_norm": False, "rng": np.random.default_rng(0)}
     conv = schema.ConvHyperparams(activation="none")
-    made = Conv2d(2, 3, 1, 1, conv, **options, sites=2, quantization=schema.Quantization(delay=0))
-    for site, size in enumerate((1.0, 10.0)):
+    made = Conv2d(
+        2, 3, 1, 1, conv, **options, num_uses=2, quantization=schema.Quantization(delay=0)
+    )
+    for use, size in enumerate((1.0, 10.0)):
         with training_step(jnp.int32(0)):
-            made(jnp.full((1, 2, 2, 2), size), train=True, site=site)
+            made(jnp.full((1, 2, 2, 2), size), train=True, use=use)
     ends = [np.abs([r.min[...], r.max[...]]).max() for r in (made.act_quant_0, made.act_quant_1)]
     assert ends[1] == pytest.approx(10 * ends[0], rel=0.02)

@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.models.layers.lowering.calls import per_platform, standalone
-from stillbox.models.layers.lowering.padding import Padding, Pads, padding_pairs
-from stillbox.models.layers.lowering.windows import windows_of
+from stillbox.models.layers.lowering.primitives import no_inline, per_platform
+from stillbox.models.layers.lowering.windows import Padding, Pads, padding_pairs, windows_of
 from stillbox.models.parallel import is_spatially_partitioned
 
 
@@ -62,7 +61,7 @@ def _backward(
     views = partial(_gradient_of_views, windows=windows)
     default = partial(_gradient_of_windows, windows=windows)
     # A call of its own: otherwise XLA computes what leads to the gradient once for every view.
-    on_cpu = standalone(_gradient_of_views, windows=windows)
+    on_cpu = no_inline(_gradient_of_views, windows=windows)
     # Each form needs one of the two kept arrays; the compiler drops the other.
     return (per_platform(*kept, gradient, cpu=on_cpu, gpu=views, default=default),)
 

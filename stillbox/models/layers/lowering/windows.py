@@ -1,9 +1,105 @@
-"""Views of an image, one for each tap of a kernel, and their sum at the places they come from."""
+"""Padding in pixels, windows of an image, products of matrices, and depthwise convolutions.
 
+Windows are views of an image, one for each tap of a kernel. Views can be added up at the places
+that they come from.
+
+Products of matrices have float32 sums, in the layouts in which XLA's CPU backend is fast. XLA
+folds a transposition into a product where it can. A CPU's bfloat16 instructions need rows that
+lie in memory one after the other, so a folded transposition costs them: the kernel gradient of a
+1x1 convolution takes two to four times as long. Float32 is as fast either way.
+
+Depthwise convolutions of a padded input are elementwise sums for that backend.
+"""
+
+import functools
+import operator
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
+
+from stillbox.models.layers.lowering.primitives import fold_rows, from_bits, sum_by_product, to_bits
+
+Padding = Literal["same", "symmetric", "valid"]
+"""`same`: TensorFlow's, as little as possible, the odd pixel at the end. `symmetric`: equal on all
+sides, independent of the stride. `valid`: none."""
+
+Pair = tuple[int, int]
+Pads = tuple[Pair, Pair]
+"""Pixels before and after, for rows and for columns."""
+
+
+def padding_of(explicit_padding: bool) -> Padding:
+    """Returns the padding that the `explicit_padding` fields of a configuration select."""
+    return "symmetric" if explicit_padding else "same"
+
+
+def padding_pairs(
+    image_shape: tuple[int, ...],
+    kernel_shape: tuple[int, ...],
+    stride: int,
+    padding: Padding,
+    dilation: int = 1,
+) -> Pads:
+    """Returns the pixels that a convolution or pooling needs on each side.
+
+    `image_shape` is `[B, H, W, C]`; `kernel_shape` begins with height and width; `dilation` is the
+    distance of the kernel's taps.
+    """
+    pairs = [
+        _pair(side, (taps - 1) * dilation + 1, stride, padding)
+        for side, taps in zip(image_shape[1:3], kernel_shape[:2], strict=True)
+    ]
+    return pairs[0], pairs[1]
+
+
+def output_size(
+    image_shape: tuple[int, ...], kernel_shape: tuple[int, ...], pads: Pads
+) -> tuple[int, int]:
+    """Returns rows and columns of the convolution of padded images without stride and dilation.
+
+    `image_shape` is `[B, H, W, C]`, without the padding; `kernel_shape` begins with height and
+    width.
+    """
+    rows, columns = (
+        side + sum(pair) - taps + 1
+        for side, pair, taps in zip(image_shape[1:3], pads, kernel_shape[:2], strict=True)
+    )
+    return rows, columns
+
+
+def pad(x: jax.Array, pads: Pads) -> jax.Array:
+    """Adds zeros around images `[B, H, W, C]`."""
+    return jnp.pad(x, ((0, 0), *pads, (0, 0)))
+
+
+def unpad(x: jax.Array, pads: Pads) -> jax.Array:
+    """Removes the borders that `pad` adds to images."""
+    (top, bottom), (left, right) = pads
+    return x[:, top : x.shape[1] - bottom, left : x.shape[2] - right]
+
+
+def rotated_pads(kernel_shape: tuple[int, ...], pads: Pads) -> Pads:
+    """Returns the pixels around the gradient of a convolution without stride.
+
+    With them the rotated kernel convolves the gradient of the output to that of the input.
+    """
+    rows, columns = (
+        (taps - 1 - before, taps - 1 - after)
+        for taps, (before, after) in zip(kernel_shape[:2], pads, strict=True)
+    )
+    return rows, columns
+
+
+def _pair(side: int, taps: int, stride: int, padding: Padding) -> Pair:
+    if padding == "valid":
+        return 0, 0
+    if padding == "symmetric":
+        return (taps - 1) // 2, taps // 2
+    total = max((-(-side // stride) - 1) * stride + taps - side, 0)
+    return total // 2, total - total // 2
 
 
 def windows_of(padded: jax.Array, kernel_shape: Sequence[int], stride: int) -> list[jax.Array]:
@@ -83,3 +179,119 @@ def added_up(patches: jax.Array, size: tuple[int, ...], stride: int) -> jax.Arra
     total = sum(shifted(down, right) for down in shifts[0] for right in shifts[1])
     image = jnp.reshape(total, (batch, rows * stride, columns * stride, channels))
     return image[:, : size[0], : size[1]]
+
+
+_BY_ROWS = Layout(major_to_minor=(0, 1))
+
+
+def flat(x: jax.Array) -> jax.Array:
+    """Returns `[..., C]` as a matrix: a product is only fast on a CPU as one of two matrices."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Multiplies `[M, K]` by `[K, N]` of the same type to `[M, N]`, float32.
+
+    The result lies in memory row by row. XLA would lay it out by its consumers, and has no product
+    of bfloat16 with float32 sums whose result lies by columns.
+    """
+    return _by_rows(jnp.matmul(a, b, preferred_element_type=jnp.float32))
+
+
+def transposed(a: jax.Array) -> jax.Array:
+    """Transposes a matrix in memory."""
+    return _by_rows(a.T)
+
+
+def input_gradient(
+    gradient: jax.Array, kernel: jax.Array, size: tuple[int, ...], stride: int
+) -> jax.Array:
+    """Returns the gradient of a convolution's padded input as a product whose rows are added up.
+
+    Args:
+        gradient: of the output, `[B, h, w, D]`.
+        kernel: `[kh, kw, C, D]`.
+        size: rows and columns of the padded input.
+        stride: of the kernel.
+
+    Returns:
+        `[B, H, W, C]` of the gradient's type.
+    """
+    # They stay float32: sums of bfloat16 take three times as long.
+    patches = product(flat(gradient), transposed(flat(kernel)))
+    patches = patches.reshape(*gradient.shape[:3], *kernel.shape[:3])
+    return added_up(patches, size, stride).astype(gradient.dtype)
+
+
+def _by_rows(a: jax.Array) -> jax.Array:
+    laid_out: jax.Array = with_layout_constraint(a, _BY_ROWS)
+    return laid_out
+
+
+def convolve_depthwise(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
+    """Convolves `[B, H, W, C]` without padding with `[k, k, C, 1]` of the same type."""
+    return _sum_of_scaled(to_bits(padded), kernel, stride)
+
+
+def depthwise_gradients(
+    padded: jax.Array, kernel: jax.Array, gradient: jax.Array, *, stride: int, pads: Pads
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the gradients of the input, unpadded, and the kernel of `convolve_depthwise`."""
+    if stride == 1:
+        of_input = _unstrided_input_gradient(kernel, gradient, pads)
+    else:
+        of_padded = _strided_input_gradient(kernel, gradient, padded.shape[1:3], stride)
+        of_input = unpad(of_padded, pads)
+    return of_input, _kernel_gradient(padded, gradient, kernel.shape, stride)
+
+
+def _unstrided_input_gradient(kernel: jax.Array, gradient: jax.Array, pads: Pads) -> jax.Array:
+    """Convolves the gradient with the rotated kernel."""
+    around = pad(to_bits(gradient), rotated_pads(kernel.shape, pads))
+    return _sum_of_scaled(around, kernel[::-1, ::-1], 1)
+
+
+def _strided_input_gradient(
+    kernel: jax.Array, gradient: jax.Array, size: tuple[int, ...], stride: int
+) -> jax.Array:
+    patches = gradient[:, :, :, None, None].astype(jnp.float32) * kernel[..., 0].astype(jnp.float32)
+    return added_up(patches, size, stride).astype(gradient.dtype)
+
+
+def _kernel_gradient(
+    padded: jax.Array, gradient: jax.Array, kernel_shape: Sequence[int], stride: int
+) -> jax.Array:
+    """Sums products of gradients and what each tap sees, row by row.
+
+    One tap after the other over the whole arrays takes up to three times as long.
+    """
+    batch, height, width, channels = gradient.shape
+    seen, above = to_bits(padded), to_bits(gradient)
+    taps = [(down, right) for down in range(kernel_shape[0]) for right in range(kernel_shape[1])]
+
+    def row(source: jax.Array, index: jax.Array, first: int, step: int) -> jax.Array:
+        shape = (batch, 1, (width - 1) * step + 1, channels)
+        values = jax.lax.dynamic_slice(source, (0, index, first, 0), shape)
+        return from_bits(values[:, :, ::step], padded.dtype).astype(jnp.float32)
+
+    def add(totals: list[jax.Array], index: jax.Array) -> list[jax.Array]:
+        own = row(above, index, 0, 1)
+        return [
+            total + row(seen, index * stride + down, right, stride) * own
+            for total, (down, right) in zip(totals, taps, strict=True)
+        ]
+
+    totals = [jnp.zeros((batch, 1, width, channels), jnp.float32) for _ in taps]
+    sums = [sum_by_product(total) for total in fold_rows(add, totals, height)]
+    return jnp.stack(sums).reshape(kernel_shape).astype(padded.dtype)
+
+
+def _sum_of_scaled(bits: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    # In float32 also for bfloat16, which a CPU would round after every single addition.
+    scales = kernel.reshape(-1, kernel.shape[2]).astype(jnp.float32)
+    windows = (
+        from_bits(window, kernel.dtype).astype(jnp.float32)
+        for window in windows_of(bits, kernel.shape, stride)
+    )
+    total = functools.reduce(operator.add, map(operator.mul, windows, scales))
+    return total.astype(kernel.dtype)

@@ -1,27 +1,39 @@
-"""3x3 convolutions without stride as products of matrices (Winograd), for CPUs.
+"""3x3 convolutions without stride on CPUs as products of matrices (Winograd), and their choice.
 
-An output tile of `m` x `m` pixels depends on `t` x `t` pixels of the input, `t = m + 2`. Both and
-the kernel are transformed so that the convolution of a tile is an elementwise product, summed over
-the channels: one product of matrices for each of the `t * t` positions. Tiles of 4 need 36
+An output tile of `m` x `m` pixels depends on `t` x `t` pixels of the input, `t = m + 2`. After
+transformations of tile and kernel, the convolution of a tile is an elementwise product, summed
+over the channels: one product of matrices for each of the `t * t` positions. Tiles of 4 need 36
 multiplications in place of 144, tiles of 2 need 16 in place of 36 (A. Lavin and S. Gray, *Fast
 Algorithms for Convolutional Neural Networks*, CVPR 2016).
 
 The kernel gradient is the same algorithm with the roles exchanged. The input gradient is a
 convolution with the rotated, transposed kernel.
 
-The rows of all tiles are transformed first, then their columns. Arrays hold all rows of a tile, so
-that XLA compiles `t` operations a transform in place of `t * t`. A loop takes as many images at a
+The rows of all tiles are transformed first, then their columns. Arrays hold all rows of a tile,
+so XLA compiles `t` operations a transform in place of `t * t`. A loop takes as many images at a
 time as the cache holds: 8 images of 38 x 38 x 256 run at 370 GFLOP/s at once and at 800 in pairs.
+
+The shape of a convolution decides its algorithm. `benchmarks/convolutions.py` measures the
+algorithms; the limits are those at which Winograd's began to be faster than XLA's convolution on
+two CPUs with AVX-512, with and without AMX.
+
+Training changes its kernels in each step and transforms them in each step. The weights of
+inference do not change: `collected_kernels` traces a program that transforms all kernels once,
+and `given_kernels` the program that takes the results as arguments. Both trace the same
+convolutions in the same order.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.models.layers.lowering.padding import Pads, output_size, pad
+from stillbox.models.layers.lowering.windows import Pads, output_size, pad
 
 Tile = Literal[2, 4]
 """Rows and columns of an output tile, m."""
@@ -230,3 +242,147 @@ def _outer_product(a: jax.Array, b: jax.Array) -> jax.Array:
     """Sums outer products of `[t, B, h, w, C]` and `[t, B, h, w, D]` to `[t, C, D]`."""
     flat = [array.reshape(array.shape[0], -1, array.shape[-1]) for array in (a, b)]
     return jnp.matmul(flat[0].swapaxes(1, 2), flat[1])
+
+
+CpuConvolutions = Literal["exact", "fast"]
+
+_ALLOWED: ContextVar[CpuConvolutions] = ContextVar("cpu_convolutions", default="exact")
+
+# Fewer channels make the products too narrow for what the transforms cost.
+_LEAST_CHANNELS = 64
+# Rows and columns of an output, below which too much of the tiles is padding.
+_LEAST_SIZE = {2: 8, 4: 16}
+
+
+class Tiles(NamedTuple):
+    """Tile of Winograd's algorithm for each pass of a convolution; None: another algorithm."""
+
+    forward: Tile | None = None
+    input_gradient: Tile | None = None
+    kernel_gradient: Tile | None = None
+
+
+@contextmanager
+def cpu_convolutions(allowed: CpuConvolutions) -> Iterator[None]:
+    """Traces programs inside it with the algorithms of `devices.cpu_convolutions`.
+
+    Outside of it they are `exact`.
+    """
+    token = _ALLOWED.set(allowed)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
+def choose_tiles(
+    kernel_shape: tuple[int, ...],
+    size: tuple[int, int],
+    dtype: Any,  # noqa: ANN401
+) -> Tiles:
+    """Returns the tiles of a convolution without stride and dilation.
+
+    Args:
+        kernel_shape: `(kh, kw, C, D)`.
+        size: rows and columns of the output.
+        dtype: of input and kernel.
+    """
+    wide, narrow = _fitting_tiles(kernel_shape, size)
+    if jnp.dtype(dtype) == jnp.float32:
+        return Tiles(wide, wide, wide or narrow)
+    # Products of tiles of 4 lose two decimal digits more than bfloat16 has to lose. Those of the
+    # kernel gradient are of float32.
+    return Tiles(narrow, narrow if wide else None, wide or narrow)
+
+
+def inference_tile(
+    kernel_shape: tuple[int, ...],
+    size: tuple[int, int],
+    dtype: Any,  # noqa: ANN401
+) -> Tile | None:
+    """Returns the tile of a convolution by a kernel that is transformed beforehand.
+
+    Smaller maps than in training are worth tiles, since the transform of the kernel costs nothing:
+    10 x 10 x 512 takes 2.6 ms in place of 4.5. The arguments are those of `choose_tiles`.
+    """
+    wide, narrow = _fitting_tiles(kernel_shape, size)
+    return wide or narrow if jnp.dtype(dtype) == jnp.float32 else narrow
+
+
+def _fitting_tiles(
+    kernel_shape: tuple[int, ...], size: tuple[int, int]
+) -> tuple[Tile | None, Tile | None]:
+    """Returns tiles of 4 and of 2; None for those that are not allowed or do not pay."""
+    fits = kernel_shape[:2] == (3, 3) and min(kernel_shape[2:]) >= _LEAST_CHANNELS
+    if _ALLOWED.get() == "exact" or not fits:
+        return None, None
+    least = min(size)
+    return 4 if least >= _LEAST_SIZE[4] else None, 2 if least >= _LEAST_SIZE[2] else None
+
+
+Transformed = list[jax.Array]
+"""See `winograd.transform_kernel`."""
+
+
+class _Kernels:
+    """Transformed kernels in the order in which convolutions first need them.
+
+    Args:
+        given: all of them; None: they are computed.
+    """
+
+    def __init__(self, given: Sequence[Transformed] | None = None) -> None:
+        self._given = given
+        # Kernels are kept, so that no other has the same identity.
+        self._numbers: dict[tuple[int, Tile], tuple[int, jax.Array]] = {}
+        self.collected: list[Transformed] = []
+
+    def transformed(self, kernel: jax.Array, tile: Tile) -> Transformed:
+        """Returns a transformed kernel, the same one for each use of a shared kernel."""
+        number, _ = self._numbers.setdefault((id(kernel), tile), (len(self._numbers), kernel))
+        if self._given is not None:
+            return self._given[number]
+        if number == len(self.collected):
+            self.collected.append(transform_kernel(kernel, tile))
+        return self.collected[number]
+
+
+_KERNELS: ContextVar[_Kernels | None] = ContextVar("prepared_kernels", default=None)
+
+
+@contextmanager
+def collected_kernels() -> Iterator[list[Transformed]]:
+    """Traces convolutions inside it and fills the list with the kernels that they need."""
+    with _source(_Kernels()) as kernels:
+        yield kernels.collected
+
+
+@contextmanager
+def given_kernels(kernels: Sequence[Transformed]) -> Iterator[None]:
+    """Traces convolutions inside it with the kernels of `collected_kernels`."""
+    with _source(_Kernels(kernels)):
+        yield
+
+
+@contextmanager
+def _source(kernels: _Kernels) -> Iterator[_Kernels]:
+    token = _KERNELS.set(kernels)
+    try:
+        yield kernels
+    finally:
+        _KERNELS.reset(token)
+
+
+def convolve_prepared(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array | None:
+    """Convolves `[B, H, W, C]` without stride by a kernel that is prepared.
+
+    Returns:
+        `[B, H', W', D]` of x's type; None: no kernels are prepared, or another algorithm is faster.
+    """
+    kernels = _KERNELS.get()
+    if kernels is None:
+        return None
+    tile = inference_tile(kernel.shape, output_size(x.shape, kernel.shape, pads), x.dtype)
+    if tile is None:
+        return None
+    return convolve_transformed(x, kernels.transformed(kernel, tile), pads=pads, tile=tile)

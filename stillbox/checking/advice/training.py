@@ -1,0 +1,408 @@
+"""Advice about `train`: learning rates, moving averages, penalties, rounding, unused fields.
+
+The height of a learning rate belongs to the batch, the length of its schedule to the steps.
+Moving averages, those of batch norm and those of the parameters, take steps to converge, and
+quantisation-aware training takes steps with rounding.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from stillbox.checking.findings import Advice, Findings, Origins
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.rules import frozen_fresh_statistics
+from stillbox.printing import count_text
+
+_PATH = "train.optimizer.schedule"
+# Batch -> rate of the published configs for TPUs, with a momentum of .9.
+_PUBLISHED = {64: 0.04, 512: 0.7, 1024: 0.9}
+_PUBLISHED_MOMENTUM = 0.9
+# Factors by which a rate may differ from all of them; among themselves they differ by 2.2.
+_TOO_HIGH, _TOO_LOW = 3.0, 10.0
+# A cosine is down to 2.4 % of its rate after nine tenths of its decay.
+_NEARLY_DONE = 0.9
+
+
+def rate_fits_the_batch(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """The linear scaling rule (arXiv:1706.02677): half the batch needs half the rate."""
+    train = experiment.train
+    # Adaptive optimizers scale their steps themselves; no rule holds for them.
+    if not isinstance(train.optimizer, schema.Momentum) or train.optimizer.momentum >= 1.0:
+        return
+    # A momentum m makes every gradient count 1 / (1 - m) times.
+    reach = (1 - _PUBLISHED_MOMENTUM) / (1 - train.optimizer.momentum)
+    peak = peak_rate(train.optimizer.schedule)
+    fitting = {batch: rate * train.batch_size / batch / reach for batch, rate in _PUBLISHED.items()}
+    low, high = min(fitting.values()), max(fitting.values())
+    if low / _TOO_LOW <= peak <= high * _TOO_HIGH or peak == 0:
+        return
+    closest = min(_PUBLISHED, key=lambda batch: abs(math.log(batch / train.batch_size)))
+    scaled = fitting[closest]
+    effect = "such runs end in NaN" if peak > high else "such runs hardly learn"
+    yield Advice(
+        # A rate that is too low costs time; it can be meant, where good weights are only adjusted.
+        "warning" if peak > high else "note",
+        f"{_PATH}.learning_rate",
+        f"a learning rate of {peak:g} is out of scale with a batch of {train.batch_size}: "
+        f"{effect}; the linear rule gives {scaled:.2g} (published: {_PUBLISHED[closest]:g} for "
+        f"{closest}), and {low:.2g} to {high:.2g} over all published rates",
+        _scaling(train.optimizer.schedule, scaled / peak),
+    )
+
+
+def peak_rate(schedule: schema.Schedule) -> float:
+    """Returns the highest rate of a schedule."""
+    if isinstance(schedule, schema.ManualStepSchedule):
+        return max(schedule.learning_rate, *(step.learning_rate for step in schedule.schedule), 0.0)
+    if isinstance(schedule, schema.ExponentialSchedule):
+        return max(schedule.learning_rate, schedule.burnin_learning_rate)
+    return schedule.learning_rate
+
+
+def _scaling(schedule: schema.Schedule, factor: float) -> str:
+    """Returns the options that multiply all rates of a schedule."""
+    if isinstance(schedule, schema.ManualStepSchedule):
+        return f"multiply learning_rate and every scheduled rate by {factor:.2g}"
+    rates = {"learning_rate": schedule.learning_rate}
+    if isinstance(schedule, schema.CosineSchedule) and schedule.warmup_steps:
+        rates["warmup_learning_rate"] = schedule.warmup_learning_rate
+    if isinstance(schedule, schema.ExponentialSchedule) and schedule.burnin_learning_rate:
+        rates["burnin_learning_rate"] = schedule.burnin_learning_rate
+    return " ".join(f"--set {_PATH}.{name}={rate * factor:.2g}" for name, rate in rates.items())
+
+
+def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """A large rate is reached gradually."""
+    optimizer = experiment.train.optimizer
+    schedule = optimizer.schedule
+    peak = peak_rate(schedule)
+    warmed = (
+        (isinstance(schedule, schema.CosineSchedule) and bool(schedule.warmup_steps))
+        or (isinstance(schedule, schema.ManualStepSchedule) and schedule.warmup)
+        or (isinstance(schedule, schema.ExponentialSchedule) and schedule.burnin_steps > 0)
+    )
+    if isinstance(optimizer, schema.Momentum) and not warmed and peak >= min(_PUBLISHED.values()):
+        kind = "cosine" if isinstance(schedule, schema.ConstantSchedule) else schedule.kind
+        yield Advice(
+            "warning",
+            f"{_PATH}.learning_rate",
+            f"a learning rate of {peak:g} from the first step on, without a warm-up",
+            {
+                "cosine": f"take a cosine with {_PATH}.warmup_steps, for example 1000",
+                "manual_step": f"--set {_PATH}.warmup=true",
+                "exponential": f"set {_PATH}.burnin_steps and burnin_learning_rate",
+            }[kind],
+        )
+
+
+def warm_up_ends(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """The warm-up is shorter than training."""
+    schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
+    name, length = "", 0
+    if isinstance(schedule, schema.CosineSchedule):
+        name, length = "warmup_steps", (schedule.warmup_steps or 0) + schedule.hold_steps
+    elif isinstance(schedule, schema.ManualStepSchedule) and schedule.warmup and schedule.schedule:
+        name, length = "warmup", schedule.schedule[0].step
+    elif isinstance(schedule, schema.ExponentialSchedule):
+        name, length = "burnin_steps", schedule.burnin_steps
+    if 0 < steps <= length:
+        yield Advice(
+            "warning",
+            f"{_PATH}.{name}",
+            f"the warm-up takes {count_text(length, 'step')} and training {steps:,}: the rate "
+            "never gets to fall",
+            f"shorten it to some {count_text(max(1, steps // 20), 'step')}, or raise train.steps",
+        )
+
+
+def cosine_ends_with_training(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """A cosine ends with training: its last steps with a small rate improve the model most."""
+    schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
+    if not isinstance(schedule, schema.CosineSchedule) or schedule.total_steps is None:
+        return
+    total, path = schedule.total_steps, f"{_PATH}.total_steps"
+    start = (schedule.warmup_steps or 0) + schedule.hold_steps
+    if not steps:
+        yield Advice(
+            "warning",
+            "train.steps",
+            f"training has no end, and the learning rate is 0 from step {total} on",
+            f"--set train.steps={total}",
+        )
+    elif start < steps < start + _NEARLY_DONE * (total - start):
+        rate = 0.5 * (1 + math.cos(math.pi * (steps - start) / (total - start)))
+        yield Advice(
+            "warning",
+            path,
+            f"training ends at step {steps} of a schedule of {total}: the learning rate is still "
+            f"at {100 * rate:.0f} % of its height",
+            f"--set {path}={steps}",
+        )
+
+
+def rates_are_reached(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """Boundaries of a schedule after the end of training have no effect."""
+    schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
+    if isinstance(schedule, schema.ManualStepSchedule) and steps:
+        late = [boundary.step for boundary in schedule.schedule if boundary.step >= steps]
+        if late:
+            yield Advice(
+                "warning",
+                f"{_PATH}.schedule.{len(schedule.schedule) - len(late)}.step",
+                f"the rate of step {late[0]} is never used: training ends at step {steps}",
+                "move the boundary forward, or raise train.steps",
+            )
+    if isinstance(schedule, schema.ExponentialSchedule) and 0 < steps <= schedule.decay_steps:
+        falls = "falls" if schedule.staircase else "has fallen by one factor"
+        yield Advice(
+            "note",
+            f"{_PATH}.decay_steps",
+            f"the rate {falls} only after {count_text(schedule.decay_steps, 'step')}, and training "
+            f"has {steps:,}",
+            f"for ten steps down: --set {_PATH}.decay_steps={max(1, steps // 10)}",
+        )
+
+
+def epochs_last(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """A number of epochs may end training before its steps."""
+    epochs = experiment.data.train.num_epochs
+    if epochs and experiment.train.steps:
+        yield Advice(
+            "note",
+            "data.train.num_epochs",
+            f"training ends after {epochs} passes over the records, or after "
+            f"{count_text(experiment.train.steps, 'step')}, whichever comes first",
+        )
+
+
+# The part of the initial values that may be left: one in a hundred.
+_LEFT = 0.01
+_USUAL_DECAYS = (0.9997, 0.999, 0.997, 0.99, 0.97, 0.9)
+# A lower one would make the statistics those of the last batch.
+_LEAST_DECAY = 0.5
+# Statistics of smaller batches are mostly noise (arXiv:1803.08494).
+_SMALL_BATCH = 8
+
+
+def statistics_arrive(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """The moving statistics of batch norm, used in evaluation, must forget their start."""
+    steps = experiment.train.steps
+    if not steps:
+        return
+    slow = defaultdict(list)
+    for path, norm in _trained_norms(experiment.model):
+        if norm.decay**steps > _LEFT:
+            slow[norm.decay].append(path)
+    fitting = next((usual for usual in _USUAL_DECAYS if usual**steps <= _LEFT), _LEAST_DECAY)
+    for decay, paths in slow.items():
+        # A trial of a few steps has no decay that is low enough.
+        if decay <= fitting:
+            continue
+        yield Advice(
+            "warning",
+            f"{paths[0]}.decay",
+            f"batch norm with a decay of {decay:g} over {count_text(steps, 'step')}: "
+            f"{100 * decay**steps:.0f} % of the moving statistics is still what training began "
+            f"with, and evaluation normalises with them",
+            " ".join(f"--set {path}.decay={fitting:g}" for path in paths),
+        )
+
+
+def statistics_have_a_batch(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """Statistics of few images are noise; they are those of the global batch."""
+    batch = experiment.train.batch_size
+    if batch < _SMALL_BATCH and any(_trained_norms(experiment.model)):
+        yield Advice(
+            "warning",
+            "train.batch_size",
+            f"batch norm takes its statistics from {count_text(batch, 'image')}",
+            f"a batch of at least {_SMALL_BATCH}, or, with a checkpoint to start from, "
+            "--set model.freeze_batch_norm=true",
+        )
+
+
+def statistics_have_weights(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """Moving statistics belong to the weights that they were measured with."""
+    found = frozen_fresh_statistics(experiment)
+    if found is not None:
+        path, sentence = found
+        yield Advice("warning", path, sentence, "--set train.fine_tune.checkpoint=PATH")
+
+
+def averages_arrive(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """The moving average of the parameters must forget the initial ones."""
+    train, decay = experiment.train, experiment.train.ema_decay
+    if decay is None or train.ema_warmup or not train.steps or decay**train.steps <= _LEFT:
+        return
+    yield Advice(
+        "warning" if experiment.evaluation.use_ema else "note",
+        "train.ema_decay",
+        f"the moving average of the parameters keeps {100 * decay**train.steps:.0f} % of the "
+        f"first ones over {count_text(train.steps, 'step')} (decay {decay:g})",
+        "--set train.ema_warmup=true",
+    )
+
+
+def averages_exist(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """Evaluation cannot use an average that training does not compute."""
+    asked = "evaluation.use_ema" in origins and experiment.evaluation.use_ema
+    if asked and experiment.train.ema_decay is None:
+        yield Advice(
+            "warning",
+            "evaluation.use_ema",
+            "use_ema (use_moving_averages) has no effect: training keeps no moving average",
+            "--set train.ema_decay=0.9999, or take it out",
+        )
+
+
+def _trained_norms(model: schema.Model) -> Iterator[tuple[str, schema.BatchNorm]]:
+    """Yields the batch norms that some layer trains, with their paths."""
+    if getattr(model, "freeze_batch_norm", False):
+        return
+    neck, head = getattr(model, "neck", None), getattr(model, "head", None)
+    unused = {
+        "neck.conv": isinstance(neck, schema.Ppn) and not neck.depth,
+        "head.conv": not _has_layers(head),
+    }
+    for path, conv in model.convolutions().items():
+        if conv.batch_norm is not None and conv.batch_norm.train and not unused.get(path):
+            yield f"model.{path}.batch_norm", conv.batch_norm
+
+
+def _has_layers(head: object) -> bool:
+    """Whether batch norms are between a feature map and the last convolutions."""
+    if not isinstance(head, schema.ConvolutionalHead | schema.WeightSharedHead):
+        return False
+    between = head.layers_before > 0
+    if isinstance(head, schema.ConvolutionalHead):
+        between = between and head.max_depth > 0
+    return between or head.depthwise
+
+
+# A larger penalty drives kernels to zero; configs that train have 1e-5 to 1e-3.
+_LARGE_PENALTY = 0.01
+
+
+def penalties_are_small(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """A regularizer without a weight has the format's default, 1.0."""
+    for place, conv in experiment.model.convolutions().items():
+        penalty = conv.regularizer
+        if isinstance(penalty, schema.L1 | schema.L2) and penalty.weight > _LARGE_PENALTY:
+            path = f"model.{place}.regularizer.weight"
+            default = "" if path in origins else ", the format's default,"
+            yield Advice(
+                "warning",
+                path,
+                f"a weight of {penalty.weight:g}{default} presses all kernels to zero",
+                f"--set {path}=4e-5",
+            )
+
+
+def penalties_are_added(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """Regularizers have an effect only if the loss includes them."""
+    penalties = [conv.regularizer for conv in experiment.model.convolutions().values()]
+    # A penalty of weight 0 is none.
+    counted = any(getattr(penalty, "weight", penalty) for penalty in penalties)
+    if not experiment.train.regularization and counted:
+        yield Advice(
+            "warning",
+            "train.regularization",
+            "regularization (add_regularization_loss) is false, so that no regularizer counts",
+            "--set train.regularization=true, or take the regularizers out",
+        )
+
+
+def rounding_is_trained(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """Weights adapt to rounding in the steps after the delay."""
+    train = experiment.train
+    if train.quantization is None or not 0 < train.steps <= train.quantization.delay:
+        return
+    yield Advice(
+        "warning",
+        "train.quantization.delay",
+        f"rounding begins after {count_text(train.quantization.delay, 'step')}, but there are "
+        f"{train.steps}: evaluation and export round all the same, and the weights never adapt to "
+        "it",
+        f"--set train.quantization.delay={train.steps * 9 // 10}",
+    )
+
+
+def levels_are_exact(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """bfloat16 has as many significant bits as a range has by default."""
+    if experiment.train.quantization is not None and experiment.train.precision == "bfloat16":
+        yield Advice(
+            "note",
+            "train.precision",
+            "bfloat16 rounds once more what quantisation has rounded, off the levels of its range",
+            "--set train.precision=float32",
+        )
+
+
+def clipping_clips(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """A limit of 0 disables clipping."""
+    if "train.gradient_clip_norm" in origins and not experiment.train.gradient_clip_norm:
+        yield Advice(
+            "note",
+            "train.gradient_clip_norm",
+            "0 leaves gradients as they are: it does not clip them to 0",
+        )
+
+
+def first_weights_are_named(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """Options of reading a checkpoint have no effect without one."""
+    if experiment.train.fine_tune.checkpoint:
+        return
+    for name in ("scope", "min_loaded", "skip"):
+        path = f"train.fine_tune.{name}"
+        if path in origins:
+            yield Advice(
+                "note",
+                path,
+                f"{name} has no effect: no checkpoint is named, training starts from random "
+                "weights",
+                "--set train.fine_tune.checkpoint=PATH",
+            )
+            return
+
+
+def evaluations_happen(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """An interval longer than training has no effect."""
+    every, steps = experiment.train.evaluate_every, experiment.train.steps
+    if every > steps > 0:
+        yield Advice(
+            "note",
+            "train.evaluate_every",
+            f"evaluate_every {every:,} is more than the {count_text(steps, 'step')}: the only "
+            "evaluation is the one at the end",
+        )
+
+
+def patterns_match(experiment: schema.Experiment, origins: Origins) -> Findings:
+    """Patterns of frozen parameters match some of them, but not all."""
+    train = experiment.train
+    if not train.freeze and not train.trainable:
+        return
+    # Only these patterns need jax.
+    from stillbox.checkpoints.names import reference_names
+    from stillbox.models.build import abstract_detector
+    from stillbox.training.step import select_trainable
+
+    path = "train.freeze" if train.freeze else "train.trainable"
+    try:
+        params = abstract_detector(experiment.model, train.precision).params
+        trained = select_trainable(params, reference_names(experiment.model, params), train)
+    except UserError as error:
+        # That one is about both.
+        named = path if error.where in (None, "train.freeze, train.trainable") else error.where
+        yield Advice("error", named or path, error.what, error.fix or "")
+        return
+    sizes = {name: int(params[name].size) for name in params}
+    share = sum(sizes[name] for name in trained) / sum(sizes.values())
+    yield Advice(
+        "note",
+        path,
+        f"{len(trained)} of {len(params)} parameters are trained, {100 * share:.0f} % of all "
+        "their numbers",
+    )

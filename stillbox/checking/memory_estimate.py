@@ -1,0 +1,291 @@
+"""The memory that a run needs on a device and on the host, by use, from shapes alone.
+
+The sizes of a model's arrays come from tracing its training step; nothing is computed. No
+compilation of the program needs less than the lower estimate, which may therefore refuse a run;
+the upper one was enough for all compilations that were measured. The factors are those of
+compiled training steps over what automatic differentiation keeps: .5 to 1.3 for the programs in
+`docs/gpu_verdicts.json` and `docs/tpu_verdicts.json` that were compared, down to .26 where the
+compiler computes twice what does not fit, and 1.0 to 2.4 on a CPU (1.9 in bfloat16).
+Rematerialised blocks keep less; what one block computes again is added: 2.2 to 2.7 on a CPU.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.checkpoints.names import reference_names
+from stillbox.devices.setup import collection_paused
+from stillbox.experiment import schema
+from stillbox.experiment.run_length import batch_norms
+from stillbox.experiment.schema import Experiment
+from stillbox.models.anchors import anchors_per_location
+from stillbox.models.build import AbstractDetector, abstract_detector
+from stillbox.models.rematerialization import rematerialization
+from stillbox.models.variables import Arrays, bind_detector
+from stillbox.training.program import abstract_batch
+from stillbox.training.step import create_state, select_trainable
+
+# Larger images and more classes are extrapolated: anchors and their order are computed even where
+# only shapes count.
+_MOST_PIXELS, _TRACED_SIDE = 1536**2, 1024
+# Boxes of an image; they do not change what is kept for the gradient.
+_BOXES = 8
+_MOST_CLASSES, _TRACED_CLASSES = 2000, (100, 200)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Bytes and numbers of one model. What belongs to an image grows with its pixels."""
+
+    parameters: float
+    """Parameters and moving statistics, bytes."""
+    optimizer: float
+    """Accumulators of the optimizer, bytes."""
+    average: float
+    """Moving average of the parameters, bytes."""
+    activations: float
+    """What automatic differentiation keeps of one image for the gradient, bytes."""
+    anchors: float
+    """Anchors of one image."""
+
+    def with_pixels(self, factor: float) -> "Sizes":
+        """Returns the sizes for images of so many times as many pixels."""
+        return replace(self, activations=self.activations * factor, anchors=self.anchors * factor)
+
+    def mixed(self, other: "Sizes", share: float) -> "Sizes":
+        """Returns the sizes on the line from these to others; `share` 1 gives the others."""
+        return Sizes(
+            **{
+                name: value + share * (getattr(other, name) - value)
+                for name, value in vars(self).items()
+            }
+        )
+
+
+def many_classes(model: schema.Model) -> bool:
+    """Whether a model has so many classes that its sizes are extrapolated from smaller ones."""
+    return model.num_classes > _MOST_CLASSES
+
+
+def sizes_of(
+    model: schema.Model, train: schema.Training, *, extrapolate: bool | None = None
+) -> Sizes:
+    """Returns the sizes of a model of any size within seconds.
+
+    Args:
+        model: its configuration.
+        train: optimizer, precision, average, and what is frozen.
+        extrapolate: take the sizes from two models of few classes; None: of `many_classes`.
+
+    Raises:
+        UserError: the model cannot be built.
+    """
+    height, width = model.network_size
+    scale = 1.0
+    if height * width > _MOST_PIXELS:
+        small = schema.FixedShapeResizer(height=_TRACED_SIDE, width=_TRACED_SIDE)
+        model, scale = replace(model, resizer=small), height * width / _TRACED_SIDE**2
+        if isinstance(model, schema.OneStage) and _TRACED_SIDE % model.pad_to_multiple:
+            model = replace(model, pad_to_multiple=1)
+    # Everything else does not change the sizes, and would trace the same again.
+    train = schema.Training(
+        optimizer=replace(train.optimizer, schedule=schema.ConstantSchedule()),
+        ema_decay=None if train.ema_decay is None else 0.5,
+        precision=train.precision,
+        rematerialization=train.rematerialization,
+        freeze=train.freeze,
+        trainable=train.trainable,
+    )
+    if many_classes(model) if extrapolate is None else extrapolate:
+        few, more = (
+            _traced(replace(model, num_classes=classes), train) for classes in _TRACED_CLASSES
+        )
+        first, second = _TRACED_CLASSES
+        sizes = few.mixed(more, (model.num_classes - first) / (second - first))
+    else:
+        sizes = _traced(model, train)
+    return sizes.with_pixels(scale)
+
+
+@lru_cache(maxsize=16)
+@collection_paused()
+def _traced(model: schema.Model, train: schema.Training) -> Sizes:
+    detector = abstract_detector(model, train.precision, train.quantization)
+    trainable = select_trainable(detector.params, reference_names(model, detector.params), train)
+
+    def create(params: Arrays, stats: Arrays) -> Any:  # noqa: ANN401
+        return create_state(params, stats, train, trainable, {})
+
+    state = jax.eval_shape(create, detector.params, detector.stats)
+    return Sizes(
+        parameters=_nbytes((state.params, state.stats)),
+        optimizer=_nbytes(state.optimizer),
+        average=_nbytes(state.ema),
+        activations=_activations(detector, model, trainable, train.rematerialization),
+        anchors=_anchors(detector, model),
+    )
+
+
+def _activations(
+    detector: AbstractDetector,
+    model: schema.Model,
+    trainable: frozenset[str],
+    kind: schema.Rematerialization,
+) -> float:
+    """Returns the bytes that the gradient needs of the forward pass of one image."""
+    # Groups of a batch norm are whole.
+    images = max(
+        (norm.group_size for _, norm in batch_norms(model) if norm.statistics == "groups"),
+        default=1,
+    )
+    images = max(images, 1)
+
+    def kept(params: Arrays, stats: Arrays, batch: Any) -> Any:  # noqa: ANN401
+        frozen = {path: array for path, array in params.items() if path not in trainable}
+
+        def loss(trained: Arrays) -> jax.Array:
+            module = bind_detector(detector.graph, frozen | trained, stats)
+            output = module.loss(
+                batch,
+                module.initial_loss_state(),
+                step=jnp.zeros((), jnp.int32),
+                key=jax.random.key(0),
+            )
+            return sum(output.terms.values(), jnp.zeros(()))
+
+        # The leaves of this function are the arrays that it keeps.
+        with rematerialization(kind):
+            return jax.vjp(loss, {path: params[path] for path in sorted(trainable)})[1]
+
+    batch = abstract_batch(images, model, _BOXES)
+    arrays = jax.tree.leaves(jax.eval_shape(kept, detector.params, detector.stats, batch))
+    # Kernels are kept too, but they are no copies.
+    kernels = {array.shape for array in detector.params.values()}
+    return _nbytes([array for array in arrays if array.shape not in kernels]) / images
+
+
+def _anchors(detector: AbstractDetector, model: schema.Model) -> float:
+    if model.anchor_stage is None:
+        return 0.0
+    shapes = detector.module().feature_shapes
+    per_location = anchors_per_location(model.anchor_stage.anchors, len(shapes))
+    maps = zip(shapes, per_location, strict=True)
+    return float(sum(rows * columns * count for (rows, columns), count in maps))
+
+
+def _nbytes(tree: Any) -> float:  # noqa: ANN401
+    return float(sum(array.size * array.dtype.itemsize for array in jax.tree.leaves(tree)))
+
+
+Platform = Literal["cpu", "gpu", "tpu"]
+
+# Least share of the kept activations that a compiled step holds: compilers for accelerators compute
+# some of them twice, that for CPUs hardly any.
+_LOWER = {"cpu": 0.4, "gpu": 0.3, "tpu": 0.15}
+# TPUs pad small channels to whole tiles.
+_UPPER = {"cpu": 2.75, "gpu": 1.3, "tpu": 1.6}
+# XLA computes bfloat16 in float32 on a CPU, and keeps results in float32.
+_BFLOAT16_ON_CPU = 2.0
+# Of a process without its arrays: libraries, the compiler and its programs; two recipes took 1.2
+# and 1.5 GiB on a CPU.
+_PROCESS = 2**31
+# Batches on the device ahead of their use.
+_AHEAD = 2
+_FLOAT = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Bytes: certain to be needed, and certain to be enough."""
+
+    low: float
+    high: float
+
+    def __add__(self, other: "Bounds") -> "Bounds":
+        return Bounds(low=self.low + other.low, high=self.high + other.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """Memory of a run by use: of one device, but for `host`."""
+
+    parameters: Bounds
+    """Parameters, moving statistics and the gradient."""
+    optimizer: Bounds
+    """Accumulators and the moving average."""
+    activations: Bounds
+    """What is kept of the forward pass for the gradient."""
+    batch: Bounds
+    """Batches on the device."""
+    matching: Bounds
+    """Overlaps of anchors and boxes."""
+    evaluation: Bounds
+    """A batch of evaluation with its predictions; it takes the place of activations."""
+    host: Bounds
+    """Batches that are prepared ahead, on the host."""
+
+    @property
+    def device(self) -> Bounds:
+        """All of it that is on a device at once."""
+        state = self.parameters + self.optimizer
+        step = self.activations + self.batch + self.matching
+        return Bounds(
+            low=state.low + max(step.low, self.evaluation.low),
+            high=state.high + max(step.high, self.evaluation.high),
+        )
+
+
+def estimate(
+    experiment: Experiment,
+    sizes: Sizes,
+    platform: Platform,
+    *,
+    devices: int = 1,
+    processes: int = 1,
+) -> MemoryEstimate:
+    """Returns the needs of a run, by arithmetic.
+
+    Args:
+        experiment: batch, boxes, images and evaluation.
+        sizes: of its model.
+        platform: of the devices.
+        devices: that share a batch.
+        processes: that share its preparation.
+    """
+    train, data, model = experiment.train, experiment.data, experiment.model
+    height, width = model.network_size
+    images = max(train.batch_size / devices, 1 / experiment.devices.spatial_partitions)
+    image = _FLOAT * 3 * height * width
+    # Box, class and weight.
+    row = image + 24 * data.train.max_boxes
+    shared = devices if experiment.devices.shard != "nothing" else 1
+    accumulators = (sizes.optimizer + sizes.average) / shared
+    kept = sizes.activations * images
+    if platform == "cpu" and train.precision == "bfloat16":
+        kept *= _BFLOAT16_ON_CPU
+    overlaps = _FLOAT * images * sizes.anchors * data.train.max_boxes
+    scored = max(experiment.evaluation.batch_size / devices, 1) if data.evaluation.paths else 0
+    # Boxes and scores of every anchor, then the detections.
+    predictions = _FLOAT * (sizes.anchors * (4 + model.num_classes) + 7 * model.max_detections)
+    scoring = scored * (image + predictions)
+    # Without a gradient no more is alive at once than enters the blocks, a quarter of all.
+    alive = 0.25 if train.rematerialization == "none" else 1.0
+    made = max(train.batch_size / processes, 1) * row
+    return MemoryEstimate(
+        parameters=Bounds(low=sizes.parameters, high=2 * sizes.parameters),
+        optimizer=Bounds(low=accumulators, high=accumulators),
+        activations=Bounds(low=_LOWER[platform] * kept, high=_UPPER[platform] * kept),
+        batch=Bounds(low=images * row, high=(1 + _AHEAD) * images * row),
+        matching=Bounds(low=0, high=2 * overlaps),
+        evaluation=Bounds(
+            low=scoring, high=4 * scoring + _UPPER[platform] * scored * sizes.activations * alive
+        ),
+        host=Bounds(
+            # One batch is made while another one is used.
+            low=made * max(1, data.prefetch),
+            high=made * (1 + data.prefetch) + _PROCESS,
+        ),
+    )

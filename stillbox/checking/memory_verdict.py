@@ -1,0 +1,297 @@
+"""Whether a run fits into the memory of a machine, and the largest value of a field that does."""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from stillbox.checking.findings import Advice
+from stillbox.checking.memory_estimate import (
+    MemoryEstimate,
+    Platform,
+    Sizes,
+    estimate,
+    many_classes,
+    sizes_of,
+)
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.schema import Experiment
+from stillbox.inputs.memory import total_memory
+from stillbox.printing import size_text
+
+_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/vfio/vfio")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The memory that a run may take."""
+
+    name: str
+    platform: Platform
+    device_bytes: float
+    """Of each device; on a CPU that of the machine."""
+    host_bytes: float
+    devices: int = 1
+    """That share a batch."""
+    processes: int = 1
+    """That share the preparation of a batch."""
+
+
+# Above the largest devices and slices of `ahead_of_time`.
+LARGEST = Machine("the largest known one", "tpu", 192 * 2**30, 2**45, 1024, 256)
+
+
+def this_machine() -> Machine:
+    """Returns the devices that a run would use; it starts them."""
+    device, host = jax.local_devices()[0], float(total_memory())
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    platform: Platform = "tpu" if device.platform == "tpu" else "gpu"
+    if device.platform == "cpu" or limit is None:
+        return _cpu(host)
+    name = device.device_kind
+    return Machine(name, platform, float(limit), host, jax.device_count(), jax.process_count())
+
+
+def processor() -> Machine | None:
+    """Returns this machine if it has a CPU alone, without starting anything; else None."""
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms != "cpu" and any(Path(file).exists() for file in _FILES):
+        return None
+    return _cpu(float(total_memory()))
+
+
+def _cpu(host: float) -> Machine:
+    # Devices of a CPU share its memory, so that their number does not matter.
+    return Machine("this machine", "cpu", host, host)
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """A run that needs more memory than there is."""
+
+    field: str
+    """Dotted path of the field to lower."""
+    what: str
+    fix: str
+    certain: bool
+    """No compilation of the program would fit; otherwise it may not."""
+
+
+def refuse_shortage(
+    experiment: Experiment, machine: Machine, origins: Mapping[str, str]
+) -> Shortage | None:
+    """Refuses a run that cannot fit; returns one that may not.
+
+    Args:
+        experiment: of the run.
+        machine: that it is for.
+        origins: source position by dotted field, for the message.
+
+    Raises:
+        UserError: no compilation of the program would fit.
+    """
+    shortage = _shortage_if_known(experiment, machine)
+    if shortage is not None and shortage.certain:
+        place = origins.get(shortage.field, shortage.field)
+        raise UserError(shortage.what, where=place, fix=shortage.fix)
+    return shortage
+
+
+def fits_for_certain(experiment: Experiment, machine: Machine) -> bool:
+    """Whether a run fits by the upper estimate.
+
+    Raises:
+        UserError: the model cannot be built.
+    """
+    return _fits(_needs(experiment, sizes_of(experiment.model, experiment.train), machine), machine)
+
+
+def _shortage_if_known(experiment: Experiment, machine: Machine) -> Shortage | None:
+    try:
+        return find_shortage(experiment, machine)
+    except (UserError, TypeError, ValueError):
+        # A model that cannot be built, or a user's own one that cannot be traced for one image:
+        # the run itself says what is wrong with it.
+        return None
+
+
+class _Tunable(NamedTuple):
+    """A number of an experiment that memory grows with."""
+
+    path: str
+    value: int
+    usual: int
+    least: int
+    change: Callable[[Experiment, int], Experiment]
+
+
+def find_shortage(experiment: Experiment, machine: Machine) -> Shortage | None:
+    """Returns what does not fit, if anything does not; nothing is allocated or compiled.
+
+    Raises:
+        UserError: the model cannot be built.
+    """
+    sizes = sizes_of(experiment.model, experiment.train)
+    needs = _needs(experiment, sizes, machine)
+    certain = not _fits(needs, machine, lower=True)
+    if not certain and _fits(needs, machine):
+        return None
+    verb = "needs" if certain else "may need"
+    each = f" on each of {machine.devices:,} devices" if machine.devices > 1 else ""
+    text = (
+        f"the run {verb} {_describe(needs, certain=certain)}{each}; {machine.name} has "
+        f"{size_text(machine.device_bytes)}"
+    )
+    found = [
+        (tunable.value / max(tunable.usual, 1), tunable, best)
+        for tunable in _tunables(experiment)
+        if (best := _largest(experiment, tunable, machine, sizes)) is not None
+    ]
+    if not found:
+        return Shortage("model", text, "take a smaller model: stillbox recipes lists them", certain)
+    # The number that is furthest from the usual one is at fault.
+    _, tunable, best = max(found, key=lambda item: item[0])
+    return Shortage(tunable.path, text, _fix(tunable, best), certain)
+
+
+def _fix(tunable: _Tunable, best: int) -> str:
+    side = tunable.path == "model.resizer"
+    value = f"an input of {best} x {best}" if side else f"--set {tunable.path}={best}"
+    return f"{value}, the largest that is certain to fit"
+
+
+def _tunables(experiment: Experiment) -> Iterator[_Tunable]:
+    train, data = experiment.train, experiment.data
+    yield _Tunable("train.batch_size", train.batch_size, 32, 1, _set("train.batch_size"))
+    yield _Tunable(
+        "data.train.max_boxes", data.train.max_boxes, 100, 1, _set("data.train.max_boxes")
+    )
+    yield _Tunable("data.prefetch", data.prefetch, 2, 0, _set("data.prefetch"))
+    yield _Tunable(
+        "evaluation.batch_size",
+        experiment.evaluation.batch_size,
+        32,
+        1,
+        _set("evaluation.batch_size"),
+    )
+    if many_classes(experiment.model):
+        classes = experiment.model.num_classes
+        yield _Tunable("model.num_classes", classes, 90, 1, _set("model.num_classes"))
+    height, width = experiment.model.network_size
+    side = round(math.sqrt(height * width))
+    yield _Tunable("model.resizer", side, 640, 64, _with_side)
+
+
+def _set(path: str) -> Callable[[Experiment, int], Experiment]:
+    *parents, name = path.split(".")
+
+    def change(experiment: Experiment, value: int) -> Experiment:
+        sections = [experiment]
+        for parent in parents:
+            sections.append(getattr(sections[-1], parent))
+        changed = replace(sections[-1], **{name: value})  # type: ignore[arg-type]
+        for section, parent in zip(reversed(sections[:-1]), reversed(parents), strict=True):
+            changed = replace(section, **{parent: changed})  # type: ignore[arg-type]
+        return changed
+
+    return change
+
+
+def _with_side(experiment: Experiment, side: int) -> Experiment:
+    square = schema.FixedShapeResizer(height=side, width=side)
+    return replace(experiment, model=replace(experiment.model, resizer=square))
+
+
+def _largest(
+    experiment: Experiment, tunable: _Tunable, machine: Machine, sizes: Sizes
+) -> int | None:
+    """Returns the largest value that fits for certain; None: not even the least one does."""
+    steps = 64 if tunable.path == "model.resizer" else 1
+
+    def fits(value: int) -> bool:
+        changed = tunable.change(experiment, value)
+        return _fits(_needs(changed, _scaled(sizes, experiment, changed), machine), machine)
+
+    low, high = tunable.least // steps, tunable.value // steps
+    if high < low or not fits(low * steps):
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle * steps) else (low, middle - 1)
+    return low * steps
+
+
+def _scaled(sizes: Sizes, before: Experiment, after: Experiment) -> Sizes:
+    """Returns the sizes after a change, from traces that are there already."""
+    if before.model.num_classes != after.model.num_classes:
+        return sizes_of(after.model, after.train, extrapolate=True)
+    old, new = (math.prod(one.model.network_size) for one in (before, after))
+    return sizes.with_pixels(new / old)
+
+
+def _needs(experiment: Experiment, sizes: Sizes, machine: Machine) -> MemoryEstimate:
+    return estimate(
+        experiment,
+        sizes,
+        machine.platform,
+        devices=machine.devices,
+        processes=machine.processes,
+    )
+
+
+def memory_advice(experiment: Experiment) -> Iterator[Advice]:
+    """Yields an error for what fits nowhere, a warning for what does not fit on this machine's CPU.
+
+    Nothing is started: accelerators are left to the run itself.
+    """
+    try:
+        sizes_of(experiment.model, experiment.train)
+    except UserError as error:
+        yield Advice("error", error.where or "model", error.what, error.fix or "")
+        return
+    except (TypeError, ValueError):
+        # As for `_shortage_if_known`.
+        return
+    machine = processor()
+    here = _shortage_if_known(experiment, machine) if machine else None
+    anywhere = _shortage_if_known(experiment, LARGEST)
+    if anywhere is not None and anywhere.certain:
+        shortage = here or anywhere
+        yield Advice("error", shortage.field, shortage.what, shortage.fix)
+    elif here is not None:
+        refused = ": training refuses it here" if here.certain else ""
+        yield Advice("warning", here.field, here.what + refused, here.fix)
+
+
+def _fits(needs: MemoryEstimate, machine: Machine, *, lower: bool = False) -> bool:
+    side = "low" if lower else "high"
+    device, host = getattr(needs.device, side), getattr(needs.host, side)
+    if machine.platform == "cpu":
+        return bool(device + host <= machine.host_bytes)
+    return bool(device <= machine.device_bytes and host <= machine.host_bytes)
+
+
+def _describe(needs: MemoryEstimate, *, certain: bool) -> str:
+    """Returns a phrase with the total and its largest parts."""
+    side = "low" if certain else "high"
+    parts = {name: getattr(getattr(needs, name), side) for name in vars(needs)}
+    total = getattr((needs.device + needs.host), side)
+    shown = sorted(parts.items(), key=lambda item: -item[1])[:3]
+    listed = ", ".join(f"{_NAMES[name]} {size_text(value)}" for name, value in shown if value)
+    return f"{'at least' if certain else 'up to'} {size_text(total)} of memory ({listed})"
+
+
+_NAMES = {
+    "parameters": "parameters and gradient",
+    "optimizer": "optimizer",
+    "activations": "activations",
+    "batch": "batches on the device",
+    "matching": "overlaps of anchors and boxes",
+    "evaluation": "evaluation",
+    "host": "batches on the host",
+}

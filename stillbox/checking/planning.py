@@ -1,0 +1,354 @@
+"""Picks an experiment for a folder of images and reports why: recipe, batch, length.
+
+Every rule of the choice stands at the beginning, with its reason.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+
+from stillbox.checking.advice.training import statistics_arrive
+from stillbox.checking.memory_verdict import Machine, fits_for_certain
+from stillbox.checking.planning_records import (
+    DatasetStats,
+    FolderRecords,
+    read_dataset_stats,
+    records_of,
+    refuse_other_source,
+    write_source,
+)
+from stillbox.checkpoints.checkpoint import EXPERIMENT
+from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.checkpoints.pretrained import find_weights
+from stillbox.devices.job import is_main_process, main_process_first
+from stillbox.errors import UserError
+from stillbox.experiment.known_weights import known_weights
+from stillbox.experiment.reading import Reading
+from stillbox.experiment.resolve import Resolved, is_recipe, overridden, read_config
+from stillbox.experiment.rules.warnings import CHECKPOINT
+from stillbox.experiment.run_length import with_batch
+from stillbox.experiment.schema import Experiment, Records
+from stillbox.experiment.values import differences
+from stillbox.experiment.yaml_config import place_paths, read_stored
+from stillbox.printing import count_text
+from stillbox.records.files import refuse_links
+from stillbox.training.length import set_length
+
+SMALL, PYRAMID, LARGE = (
+    "ssd_mobilenet_v1_bccd",
+    "ssd_mobilenet_v1_fpn_640x640",
+    "ssd_resnet50_v1_fpn_640x640",
+)
+# The least box of the small recipe's anchors is .08 of the image; boxes of half of that have no
+# anchor at an IoU of .5 (docs/checking.md), and are 12 pixels at 300x300.
+_LEAST_SIDE = 0.04
+# A ResNet-50 needs many images before it is better than a MobileNet, and an accelerator.
+_MANY_IMAGES = 5000
+# Below 8 images the statistics of batch norm are noise (arXiv:1803.08494); the largest published
+# rates of the linear rule that need no more than the usual warm-up are for 64.
+_BATCHES, _LEAST_BATCH = (64, 32, 16, 8, 4, 2, 1), 8
+_CPU_BATCH = 16
+# Steps of an epoch that a batch should leave.
+_STEPS_OF_AN_EPOCH = 8
+# Images up to which a run has so many epochs: few images need many passes, and COCO's 118,000 have
+# 12 epochs in most published runs.
+_EPOCHS = ((500, 80), (2000, 50), (10_000, 30), (50_000, 18))
+_MOST_IMAGES_EPOCHS = 12
+# Fewer steps do not warm batch norm up.
+_LEAST_STEPS = 300
+_EVALUATIONS = 10
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value and the reason for it."""
+
+    value: str
+    reason: str
+
+
+def choose_recipe(stats: DatasetStats, machine: Machine) -> Choice:
+    """Returns the name of the recipe for a data set on a machine."""
+    if stats.small_side < _LEAST_SIDE:
+        side = f"one box in ten is smaller than {100 * _LEAST_SIDE:.0f} % of the image"
+        return Choice(PYRAMID, f"{side}, which needs an input of 640 x 640 and a feature pyramid")
+    if machine.platform == "cpu":
+        return Choice(SMALL, "the boxes are large enough for 300 x 300, the fastest on a CPU")
+    if stats.images >= _MANY_IMAGES:
+        return Choice(LARGE, f"{count_text(stats.images, 'image')}: enough for a ResNet-50")
+    return Choice(PYRAMID, f"{count_text(stats.images, 'image')}: few for a ResNet-50")
+
+
+def choose_batch(experiment: Experiment, stats: DatasetStats, machine: Machine) -> Choice:
+    """Returns the largest usual batch that suits the data and fits the machine for certain."""
+    most = min(_BATCHES[0], stats.images // _STEPS_OF_AN_EPOCH)
+    reason = f"at least {_STEPS_OF_AN_EPOCH} steps an epoch, and as large as usual"
+    if most < _LEAST_BATCH:
+        most, reason = _LEAST_BATCH, "batch norm needs as many images"
+    if machine.platform == "cpu" and most > _CPU_BATCH:
+        most, reason = _CPU_BATCH, "larger ones are no faster on a CPU"
+    # Every device gets as many images.
+    sizes = [size * machine.devices for size in _BATCHES if size * machine.devices <= most]
+    sizes = sizes or [machine.devices]
+    refused = list(
+        takewhile(
+            lambda size: not fits_for_certain(with_batch(experiment, size), machine), sizes[:-1]
+        )
+    )
+    if refused:
+        reason = f"{refused[-1]} may need more memory than there is"
+    return Choice(str(sizes[len(refused)]), reason)
+
+
+def choose_epochs(stats: DatasetStats, batch_size: int) -> Choice:
+    """Returns the number of passes over the training images."""
+    epochs = next((n for most, n in _EPOCHS if stats.images <= most), _MOST_IMAGES_EPOCHS)
+    least = -(-_LEAST_STEPS * batch_size // stats.images)
+    if least > epochs:
+        return Choice(str(least), f"{_LEAST_STEPS} steps, the least that settles batch norm")
+    return Choice(
+        str(epochs), f"usual for {count_text(stats.images, 'image')}; --epochs changes it"
+    )
+
+
+def evaluate_every(steps: int, stats: DatasetStats, batch_size: int) -> int:
+    """Returns the steps between two evaluations: at most ten in a run, at least one epoch apart."""
+    return max(steps // _EVALUATIONS, -(-stats.images // batch_size))
+
+
+Say = Callable[[str], None]
+
+_RECORDS_FOLDER = "data"
+# Differences of a model that a message names.
+_SHOWN = 5
+
+
+def plan_run(
+    config: str | Path | Experiment | None,
+    data: str | Path,
+    model_directory: Path,
+    *,
+    machine: Machine,
+    overrides: Sequence[str] = (),
+    steps: int | None = None,
+    epochs: float | None = None,
+    say: Say = lambda line: None,
+    on_image: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> Resolved:
+    """Returns the experiment that trains on a folder; a run that exists keeps its own.
+
+    Records go into the model directory. The batch and length of a recipe are fitted to the data and
+    the machine. Of any other config only its data is replaced: paths, label map, number of classes
+    and of boxes.
+
+    Args:
+        config: what to train; None: a recipe for the data and the machine.
+        data: a folder of annotated images, or of records with a label map.
+        model_directory: of the run.
+        machine: that it runs on.
+        overrides: as for `resolve`; they win.
+        steps: see `set_length`; likewise `epochs`.
+        say: called with what was picked and why.
+        on_image: progress of the conversion.
+
+    Raises:
+        UserError: the folder cannot be used, the experiment contradicts itself, or the model
+            directory holds a run of another model or on other data.
+    """
+    if has_run(model_directory):
+        say(f"the experiment is that of the run in {model_directory}")
+        refuse_other_source(Path(data), model_directory)
+        stored = _stored(model_directory)
+        if config is not None:
+            _refuse_other_model(config, stored.experiment, overrides, model_directory)
+        return _resumed(stored, model_directory, overrides, steps, epochs)
+    _refuse_misspelt(config, overrides)
+    converted = model_directory / _RECORDS_FOLDER
+    refuse_links(converted, below=model_directory)
+    # The other processes of a job use what the first one has converted.
+    with main_process_first():
+        records = records_of(Path(data), converted, on_image)
+    if is_main_process():
+        write_source(Path(data), model_directory)
+    for line in records.said:
+        say(line)
+    stats = read_dataset_stats(Records(paths=records.train, label_map=records.label_map))
+    say(stats.describe())
+    chosen = _data_overrides(records, stats)
+    if config is None or is_recipe(config):
+        return _choose(config, stats, machine, chosen, overrides, steps, epochs, say)
+    read = read_config(config, [*chosen, *overrides])
+    return set_length(read, overrides, steps=steps, epochs=epochs)
+
+
+def has_run(model_directory: Path) -> bool:
+    """Whether the model directory has a checkpoint that can be resumed from."""
+    there = is_model_directory(model_directory)
+    return there and bool(ModelDirectory.open(model_directory).steps())
+
+
+def plan_resumed(
+    model_directory: Path,
+    *,
+    overrides: Sequence[str] = (),
+    steps: int | None = None,
+    epochs: float | None = None,
+) -> Resolved:
+    """Returns the experiment of the run in a model directory; for the arguments see `plan_run`.
+
+    Raises:
+        UserError: it is damaged, or contradicts itself with its overrides.
+    """
+    return _resumed(_stored(model_directory), model_directory, overrides, steps, epochs)
+
+
+def _resumed(
+    stored: Reading,
+    model_directory: Path,
+    overrides: Sequence[str],
+    steps: int | None,
+    epochs: float | None,
+) -> Resolved:
+    resumed = overridden(stored, overrides, str(model_directory / EXPERIMENT))
+    return set_length(resumed, overrides, steps=steps, epochs=epochs)
+
+
+def _stored(model_directory: Path) -> Reading:
+    own = str(model_directory / EXPERIMENT)
+    stored = read_stored(ModelDirectory.open(model_directory).experiment, own)
+    return replace(stored, experiment=place_paths(stored.experiment, model_directory))
+
+
+def _refuse_other_model(
+    config: str | Path | Experiment,
+    stored: Experiment,
+    overrides: Sequence[str],
+    model_directory: Path,
+) -> None:
+    """Refuses a config whose model is not that of the run, but for what is fitted to the data."""
+    classes = f"model.num_classes={stored.model.num_classes}"
+    given = read_config(config, [classes, *overrides]).experiment
+    changes = [
+        f"model.{path}: {before!r} -> {now!r}"
+        for path, before, now in differences(stored.model, given.model)
+        if not path.endswith("batch_norm.decay")
+    ]
+    if changes:
+        named = [f"name: {stored.name!r} -> {given.name!r}"] * (stored.name != given.name)
+        more = len(changes) - _SHOWN
+        lines = [*named, *changes[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        raise UserError(
+            "the model directory holds a run of another model:\n    " + "\n    ".join(lines),
+            where=str(model_directory),
+            fix="leave the config out to resume the run, or take a new --model-dir",
+        )
+
+
+def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence[str]) -> None:
+    """Reads config and overrides before a folder is converted, which may take an hour.
+
+    Raises:
+        UserError: they cannot be read; without a config, no recipe that may be picked takes them.
+    """
+    faults = []
+    for candidate in (config,) if config is not None else (SMALL, PYRAMID, LARGE):
+        try:
+            read_config(candidate, overrides)
+        except UserError as error:
+            faults.append(error)
+        else:
+            return
+    raise faults[0]
+
+
+def _choose(
+    config: str | Path | Experiment | None,
+    stats: DatasetStats,
+    machine: Machine,
+    chosen: Sequence[str],
+    overrides: Sequence[str],
+    steps: int | None,
+    epochs: float | None,
+    say: Say,
+) -> Resolved:
+    if config is None:
+        recipe = choose_recipe(stats, machine)
+        say(f"recipe {recipe.value}: {recipe.reason}")
+        config = recipe.value
+    read = read_config(config, chosen)
+    fixed = {override.partition("=")[0].strip() for override in overrides}
+    if CHECKPOINT in fixed:
+        changed = read_config(read.experiment, overrides).experiment
+        weights = _given_weights(changed.train.fine_tune.checkpoint, say)
+    else:
+        weights = _first_weights(read.experiment, say)
+    batch = choose_batch(read.experiment, stats, machine)
+    if "train.batch_size" not in fixed:
+        say(f"batch {batch.value}: {batch.reason}")
+        size = int(batch.value)
+    else:
+        size = read_config(read.experiment, overrides).experiment.train.batch_size
+    scaled = with_batch(read.experiment, size)
+    if steps is None and epochs is None and "train.steps" not in fixed:
+        length = choose_epochs(stats, size)
+        say(f"{count_text(int(length.value), 'epoch')}: {length.reason}")
+        epochs = float(length.value)
+    measured = set_length(read_config(scaled, overrides), overrides, steps=steps, epochs=epochs)
+    every = evaluate_every(measured.experiment.train.steps or 1, stats, size)
+    last = [
+        *weights,
+        f"train.evaluate_every={every if measured.experiment.data.evaluation.paths else 0}",
+        f"train.checkpoint_every={every}",
+    ]
+    last += _settled_norms(measured.experiment, say)
+    return set_length(read_config(measured.experiment, [*last, *overrides]))
+
+
+def _settled_norms(experiment: Experiment, say: Say) -> list[str]:
+    """Returns the overrides that let the statistics of batch norm settle in a short run."""
+    found = statistics_arrive(experiment, {})
+    changes = [word for advice in found for word in advice.fix.split() if word != "--set"]
+    if changes:
+        say(f"batch norm settles within the run: {', '.join(changes)}")
+    return changes
+
+
+def _data_overrides(records: FolderRecords, stats: DatasetStats) -> list[str]:
+    return [
+        f"data.train.paths={json.dumps(records.train)}",
+        f"data.evaluation.paths={json.dumps(records.validation)}",
+        f"data.train.label_map={json.dumps(records.label_map)}",
+        f"data.evaluation.label_map={json.dumps(records.label_map if records.validation else '')}",
+        f"data.train.max_boxes={stats.max_boxes}",
+        f"data.evaluation.max_boxes={stats.max_boxes}",
+        f"model.num_classes={stats.classes}",
+    ]
+
+
+def _given_weights(checkpoint: str, say: Say) -> list[str]:
+    """Returns the overrides that go with weights that are asked for, or with none."""
+    say(f"weights to start from: {checkpoint or 'random ones'}, as given")
+    row = known_weights().get(checkpoint)
+    return list(row.overrides()) if row else [f"{CHECKPOINT}={json.dumps(checkpoint)}"]
+
+
+def _first_weights(experiment: Experiment, say: Say) -> list[str]:
+    """Returns the overrides of weights that are on this machine; says what to get if none are."""
+    checkpoint = experiment.train.fine_tune.checkpoint
+    if checkpoint and Path(checkpoint).exists():
+        say(f"weights to start from: {checkpoint}")
+        return []
+    fitting = [row for row in known_weights().values() if row.fits(experiment.model)]
+    fitting.sort(key=lambda row: experiment.name not in row.recipes)
+    for row in fitting:
+        if find_weights(row.name) is not None:
+            say(f"weights to start from: {row.name}, {row.about}")
+            return list(row.overrides())
+    what = f"; `stillbox weights get {fitting[0].name}` gets some" if fitting else ""
+    say(
+        "warning: random weights to start from, which need more images and more steps: none that "
+        f"fit are on this machine{what}"
+    )
+    return [f"{CHECKPOINT}="]

@@ -1,0 +1,279 @@
+"""The records of a folder that a run is planned for, and the numbers that the plan depends on.
+
+A folder is converted, or has finished records with their label map.
+"""
+
+import hashlib
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stillbox.checking.data import read_truth
+from stillbox.checkpoints.files import read_manifest, write_manifest
+from stillbox.errors import UserError
+from stillbox.experiment.schema import FixedShapeResizer, Records
+from stillbox.printing import count_text, printable_line
+from stillbox.records.conversion import LABEL_MAP_NAME, ConversionOptions
+from stillbox.records.data_folder import DataFolder
+from stillbox.records.files import write_whole
+from stillbox.records.folder import convert_folder
+from stillbox.records.label_map import SHAPE, LabelMap, LabelMapItem
+from stillbox.records.problems import BadRecordError
+from stillbox.records.source import ExampleSource
+from stillbox.records.tf_example import class_texts
+from stillbox.records.tfrecord import RecordError
+
+SOURCE = "data_source.json"
+"""Of a model directory: names and sizes of what it is trained on, as a checksum."""
+_REMOVE = "remove the file: the data are then not compared"
+_RECORDS = re.compile(r"\.(tf)?records?(-\d+-of-\d+)?$|[.-]tfrecords?-")
+_TRAIN, _VALIDATION = re.compile(r"train", re.I), re.compile(r"val|test|eval|dev", re.I)
+
+
+@dataclass(frozen=True)
+class FolderRecords:
+    """Records of training and validation with their label map."""
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    label_map: str
+    said: tuple[str, ...]
+    """What was done, a line each."""
+
+
+def records_of(
+    folder: Path,
+    output: Path,
+    on_image: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> FolderRecords:
+    """Returns the records of a folder of annotated images or of finished records.
+
+    Args:
+        folder: in any format that `stillbox data convert` reads.
+        output: folder of the records; a finished conversion of the same files is used again.
+        on_image: progress of the conversion.
+
+    Raises:
+        UserError: the folder has no known format, no records of training, or records without a
+            label map and without texts that it could be made of.
+    """
+    finished = _finished(folder, output)
+    if finished is not None:
+        return finished
+    try:
+        # What an earlier attempt converted of another state of the folder is replaced.
+        options = ConversionOptions(overwrite=True)
+        converted = convert_folder(folder, output, options=options, on_image=on_image)
+    except UserError as error:
+        raise _without_flags(error, folder) from error
+    if not converted.train:
+        raise UserError(
+            f"the data set states {count_text(converted.validation_images, 'image')} to score on "
+            "and none to train on",
+            where=str(folder),
+            fix="give the folder that has its images to train on as well",
+        )
+    how = "used again, converted before from" if converted.reused else "converted from"
+    lines = [
+        f"{folder} is {converted.title}: {converted.train_images:,} training and "
+        f"{count_text(converted.validation_images, 'validation image')}, "
+        f"{count_text(converted.boxes, 'box')}",
+        f"the split: {converted.split}",
+        f"records: {output}, {how} {folder}; report: {converted.report}",
+        *converted.problems,
+    ]
+    return FolderRecords(
+        (converted.train,),
+        (converted.validation,) if converted.validation else (),
+        str(converted.label_map),
+        tuple(lines),
+    )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The files of a data set: names and sizes, wherever the folder is."""
+
+    files: int
+    bytes: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{count_text(self.files, 'file')} of {count_text(self.bytes, 'byte')}"
+
+
+def write_source(folder: Path, model_directory: Path) -> None:
+    """Writes which files a run is trained on into its model directory."""
+    content = write_manifest(asdict(_source(folder, model_directory)))
+    write_whole(model_directory / SOURCE, content)
+
+
+def refuse_other_source(folder: Path, model_directory: Path) -> None:
+    """Compares a folder with the one that a run was begun with; older runs do not tell.
+
+    Raises:
+        UserError: files were added, removed, renamed or changed in size.
+    """
+    path = model_directory / SOURCE
+    if not path.is_file():
+        return
+    stored = read_manifest(path, what="it does not say what the run was trained on", fix=_REMOVE)
+    now = _source(folder, model_directory)
+    if stored.get("digest") == now.digest:
+        return
+    try:
+        before = str(_Source(**stored))
+    except (TypeError, ValueError) as error:
+        raise UserError("the file is damaged", where=str(path), fix=_REMOVE) from error
+    changed = f"{before} -> {now}" if before != str(now) else f"{now}, with other names or sizes"
+    raise UserError(
+        f"the model directory holds a run on other data: {changed}",
+        where=str(folder),
+        fix="give the folder that it was begun with, leave --data out to resume the run as it is, "
+        "or take a new --model-dir",
+    )
+
+
+def _source(folder: Path, model_directory: Path) -> _Source:
+    data = DataFolder(folder, without=[model_directory])
+    digest, total = hashlib.sha256(), 0
+    for file in data.files:
+        size = file.stat().st_size
+        line = f"{file.relative_to(data.root).as_posix()}\0{size}\n"
+        digest.update(line.encode(errors="surrogateescape"))
+        total += size
+    return _Source(len(data.files), total, digest.hexdigest())
+
+
+def _without_flags(error: UserError, folder: Path) -> UserError:
+    """Returns an error of the conversion with a way out that training has."""
+    # The output folder of the conversion lies in the model directory.
+    way = re.sub("another --output", "another model directory", error.fix or "")
+    if "--" in way:
+        command = f"`stillbox data convert {shlex.quote(str(folder))} --output RECORDS`"
+        way = f"convert the folder first, {command} with: {way}; then train on RECORDS"
+    return UserError(error.what, where=error.where, fix=way or None)
+
+
+def _finished(folder: Path, output: Path) -> FolderRecords | None:
+    """Returns the records that lie in a folder, None if none do.
+
+    A label map that is not there is made of the class texts, and goes into the output folder.
+    """
+    if not folder.is_dir():
+        return None
+    names = sorted(path.name for path in folder.iterdir() if _RECORDS.search(path.name))
+    if not names:
+        return None
+    maps = sorted(folder.glob("*.pbtxt"))
+    if len(maps) > 1:
+        raise UserError(
+            f"the folder holds records and {len(maps)} label maps (*.pbtxt)",
+            where=str(folder),
+            fix="leave one in it, or give CONFIG and --set data.train.paths=... instead of --data",
+        )
+    validation = [name for name in names if _VALIDATION.search(name)]
+    train = [name for name in names if _TRAIN.search(name) and name not in validation]
+    if not train and len(validation) < len(names):
+        train = [name for name in names if name not in validation]
+    if not train:
+        shown = printable_line(", ".join(names[:3]))
+        raise UserError(
+            f"no file of the folder is named as records of training: {shown}",
+            where=str(folder),
+            fix="rename them, such as train.record and val.record",
+        )
+    said = f"{folder} holds records: {', '.join(train[:2])}{' ...' * (len(train) > 2)} to train on"
+    score = f"{', '.join(validation[:2]) or 'nothing'}{' ...' * (len(validation) > 2)} to score on"
+    paths = [tuple(str(folder / name) for name in part) for part in (train, validation)]
+    lines = [printable_line(f"{said}, {score}")]
+    if not maps:
+        label_map = _map_of_texts(folder, paths[0] + paths[1])
+        maps = [output / LABEL_MAP_NAME]
+        output.mkdir(parents=True, exist_ok=True)
+        write_whole(maps[0], label_map.to_text().encode())
+        lines.append(
+            f"label map: {maps[0]}, {count_text(len(label_map), 'class')} of the records' own texts"
+        )
+    return FolderRecords(paths[0], paths[1], str(maps[0]), tuple(lines))
+
+
+def _map_of_texts(folder: Path, paths: Sequence[str]) -> LabelMap:
+    """Returns the classes that records name, with the ids of their labels where these are sound."""
+    source = ExampleSource(paths, bad_records="drop")
+    labels: dict[str, set[int]] = {}
+    for file in source.files:
+        for record in range(len(file)):
+            with suppress(RecordError, BadRecordError):  # said when the record is loaded
+                for text, label in class_texts(file.read(record)):
+                    labels.setdefault(text, set()).add(label)
+    ids = {text: min(found) for text, found in labels.items() if len(found) == 1 and min(found) > 0}
+    if not labels:
+        raise UserError(
+            "the folder holds records and no label map (*.pbtxt), and the records have no class "
+            "texts that it could be made of",
+            where=str(folder),
+            fix=f"put label_map.pbtxt into it: {SHAPE}, with the ids of image/object/class/label",
+        )
+    if len(set(ids.values())) < len(labels):
+        return LabelMap.from_names(sorted(labels))
+    return LabelMap(tuple(LabelMapItem(class_id, text) for text, class_id in ids.items()))
+
+
+# Records that are read; the others are alike.
+_SAMPLE = 2000
+_LEAST_BOXES = 20
+
+
+@dataclass(frozen=True)
+class DatasetStats:
+    """A training set in numbers."""
+
+    images: int
+    boxes: int
+    """Of all images, extrapolated where only some were read."""
+    classes: int
+    """The highest id of the label map."""
+    small_side: float
+    """One box in ten is shorter than this part of the image's side (root of its area)."""
+    median_side: float
+    """Half of the boxes are shorter than this part of the image's side."""
+    max_boxes: int
+    """At least as many as the fullest image that was read has, with room to spare."""
+
+    def describe(self) -> str:
+        """Returns a phrase."""
+        return (
+            f"{count_text(self.images, 'training image')}, {count_text(self.boxes, 'box')}, "
+            f"{count_text(self.classes, 'class')}; half of the boxes are shorter than "
+            f"{100 * self.median_side:.0f} % of the image, one in ten than "
+            f"{100 * self.small_side:.0f} %"
+        )
+
+
+def read_dataset_stats(records: Records) -> DatasetStats:
+    """Reads the numbers of a training set; no image is decoded.
+
+    Raises:
+        UserError: there are no records or there is no label map.
+    """
+    label_map = LabelMap.from_file(records.label_map)
+    source = ExampleSource(records.paths, label_map, bad_records="drop")
+    # The boxes stay relative to their images, whatever the recipe's resizer does.
+    truth = read_truth(source, FixedShapeResizer(height=1, width=1), limit=_SAMPLE)
+    sides = np.sqrt(np.prod(truth.boxes[:, 2:] - truth.boxes[:, :2], axis=1))
+    small, median = np.quantile(sides, (0.1, 0.5)) if len(sides) else (1.0, 1.0)
+    fullest = int(np.diff(truth.starts).max(initial=0))
+    return DatasetStats(
+        images=len(source),
+        boxes=round(len(truth.boxes) * len(source) / max(truth.records, 1)),
+        classes=label_map.max_id,
+        small_side=float(small),
+        median_side=float(median),
+        max_boxes=max(_LEAST_BOXES, fullest + -fullest % 10),
+    )

@@ -1,0 +1,294 @@
+"""Arrays in files: read on access, as `.npz` or `.safetensors`, and checked to be finite.
+
+The `.npz` are our own checkpoints and exported weights. `.safetensors` is a format of PyTorch
+models that holds no code: eight bytes with the length of the header, the header as JSON, the
+values of all tensors. They are read and not mapped: if a mapped file is cut, SIGBUS ends the
+process. Source: huggingface.co/docs/safetensors, "Format".
+
+A model whose weights are not finite detects nothing and raises no error, hence the check.
+"""
+
+import json
+import math
+import os
+import zipfile
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES
+from stillbox.errors import UserError
+from stillbox.records.files import create_file
+from stillbox.untrusted import open_untrusted
+
+ArrayEntry = TypeVar("ArrayEntry")
+
+
+class LazyArrays(Mapping[str, np.ndarray], Generic[ArrayEntry]):
+    """The arrays of a file by name. Only access by name reads values.
+
+    Args:
+        entries: what each array is read by.
+    """
+
+    def __init__(self, entries: Mapping[str, ArrayEntry]) -> None:
+        self.entries = entries
+
+    @abstractmethod
+    def _read(self, name: str, entry: ArrayEntry) -> np.ndarray:
+        """Returns one array, which may be read-only and not contiguous.
+
+        Raises:
+            UserError: its values are missing, damaged, or of a type that is not supported.
+        """
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._read(name, self.entries[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+# numpy's format has no bfloat16: its bits are stored as uint16 under a marked name.
+_BFLOAT16 = ":bfloat16"
+# Of an array to the file's size. Weights hardly shrink; 1,000 is what zlib makes of zeros.
+_MOST_COMPRESSION = 100
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays durably, uncompressed, each with a CRC-32. Same arrays, same bytes."""
+    with create_file(path) as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, array in arrays.items():
+                if array.dtype == jnp.bfloat16:
+                    name, array = name + _BFLOAT16, array.view(np.uint16)
+                # Names carry a fixed date, unlike those of `ZipFile.write`.
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_npz(
+    path: Path,
+    *,
+    inside: Path | None = None,
+    check: Callable[[BufferedReader], None] = lambda file: None,
+) -> dict[str, np.ndarray]:
+    """Reads all arrays of a file and verifies their CRC-32.
+
+    Args:
+        path: the file.
+        inside: see `open_untrusted`.
+        check: is given the open file first, and leaves it at its beginning.
+
+    Raises:
+        UserError: the file is damaged, or of another format.
+    """
+    fix = "copy the file again, or write it with numpy.savez"
+    with open_untrusted(path, most=MAX_WEIGHTS_BYTES, fix=fix, inside=inside) as file:
+        check(file)
+        try:
+            return _read_arrays(file)
+        # zipfile, zlib and numpy can raise anything at broken bytes.
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise UserError(
+                f"the file is damaged or no .npz of plain arrays: {reason}",
+                where=str(path),
+                fix=fix,
+            ) from error
+
+
+def _read_arrays(file: BufferedReader) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    with zipfile.ZipFile(file) as archive:
+        members, size = archive.infolist(), os.fstat(file.fileno()).st_size
+        if sum(member.file_size for member in members) > _MOST_COMPRESSION * size:
+            raise ValueError(f"it unpacks to more than {_MOST_COMPRESSION} times of its size")
+        if sum(member.file_size for member in members) > MAX_WEIGHTS_BYTES:
+            raise ValueError(f"it unpacks to more than {MAX_WEIGHTS_BYTES:,} bytes")
+        for member in members:
+            name, array = member.filename.removesuffix(".npy"), _read_array(archive, member)
+            if name.endswith(_BFLOAT16):
+                name, array = name.removesuffix(_BFLOAT16), array.view(jnp.bfloat16)
+            arrays[name] = array
+    return arrays
+
+
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """Reads an array after its header, which numpy allocates memory by, is known to be true."""
+    with archive.open(member) as file:
+        if file.read(6) != b"\x93NUMPY":
+            raise ValueError(f"{member.filename} is no array")
+        version = tuple(file.read(2))
+        header = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else (np.lib.format.read_array_header_2_0)
+        )
+        shape, _, dtype = header(file)
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize > member.file_size:
+            raise ValueError(f"{member.filename} claims to hold {dtype} of shape {list(shape)}")
+    with archive.open(member) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def read_npz_weights(path: Path) -> dict[str, np.ndarray]:
+    """Reads exported weights by their names in TensorFlow.
+
+    `|` in a name stands for a slash, which file systems do not allow; a tensor's `:0` is dropped.
+
+    Raises:
+        UserError: as `read_npz`.
+    """
+    return {
+        name.replace("|", "/").removesuffix(":0"): array for name, array in read_npz(path).items()
+    }
+
+
+_DTYPES = {
+    "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16,
+    "U32": np.uint32, "I32": np.int32, "U64": np.uint64, "I64": np.int64, "F16": np.float16,
+    "BF16": jnp.bfloat16, "F32": np.float32, "F64": np.float64,
+}  # fmt: skip
+_LENGTH_BYTES = 8
+# A tensor takes about a hundred bytes of it.
+_MOST_HEADER_BYTES = 2**24
+
+
+class _StoredTensor(NamedTuple):
+    """Type, shape and place of a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+class SafetensorsFile(LazyArrays[_StoredTensor]):
+    """The tensors of a file by name.
+
+    `metadata` are the texts of its header by name.
+
+    Raises:
+        UserError: the file is damaged, or of another format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with open_untrusted(path, most=MAX_WEIGHTS_BYTES) as file:
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            try:
+                if length > min(size - _LENGTH_BYTES, _MOST_HEADER_BYTES):
+                    raise ValueError(f"its header claims {length:,} bytes")
+                header = json.loads(file.read(length))
+                self.metadata = _texts(header.pop("__metadata__", {}))
+                places = _places(header, _LENGTH_BYTES + length, size)
+            # JSON of other types than the format's can raise several kinds.
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                raise UserError(
+                    f"the file is damaged or no .safetensors: {error}",
+                    where=str(path),
+                    fix="copy the file again",
+                ) from error
+        super().__init__(places)
+
+    def _read(self, name: str, entry: _StoredTensor) -> np.ndarray:
+        if entry.dtype not in _DTYPES:
+            what = f"{name!r} cannot be read: type {entry.dtype} is not supported"
+            raise UserError(what, where=str(self._path))
+        with open_untrusted(self._path, most=MAX_WEIGHTS_BYTES) as file:
+            file.seek(entry.start)
+            data = file.read(entry.end - entry.start)
+        try:
+            return np.frombuffer(data, _DTYPES[entry.dtype]).reshape(entry.shape)
+        except ValueError as error:
+            what = f"{name!r} is not as long as its shape {list(entry.shape)} says"
+            fix = "copy the file again: it is damaged, or was cut off after it was opened"
+            raise UserError(what, where=str(self._path), fix=fix) from error
+
+
+def _texts(metadata: dict[str, str]) -> dict[str, str]:
+    if not all(isinstance(text, str) for text in metadata.values()):
+        raise ValueError("its metadata are no texts")
+    return metadata
+
+
+def _places(header: dict[str, Any], start: int, size: int) -> dict[str, _StoredTensor]:
+    """Returns the tensors of a header, whose values begin at byte `start` of a file.
+
+    Raises:
+        ValueError: values lie outside of the file, or are shared.
+    """
+    places = {
+        name: _StoredTensor(
+            str(entry["dtype"]),
+            tuple(entry["shape"]),
+            *(start + at for at in entry["data_offsets"]),
+        )
+        for name, entry in header.items()
+    }
+    end = start
+    for name, place in sorted(places.items(), key=lambda item: (item[1].start, item[1].end)):
+        axes_sound = all(isinstance(axis, int) and axis >= 0 for axis in place.shape)
+        if not axes_sound or place.start != end or place.end < end:
+            raise ValueError(f"{name!r} has no place of its own")
+        if place.dtype in _DTYPES:
+            expected = math.prod(place.shape) * np.dtype(_DTYPES[place.dtype]).itemsize
+            if expected != place.end - place.start:
+                raise ValueError(f"{name!r} is not as long as its shape says")
+        end = place.end
+    if end != size:
+        raise ValueError(f"it should have {end:,} bytes and has {size:,}")
+    return places
+
+
+_SHOWN = 3
+
+
+def check_finite(arrays: Mapping[str, np.ndarray], where: str) -> None:
+    """Refuses NaN, infinities, and values that float32 cannot hold.
+
+    Args:
+        arrays: by name, on the host.
+        where: what they were read from.
+
+    Raises:
+        UserError: names the arrays.
+    """
+    bad = {name: count for name, array in arrays.items() if (count := _count(array))}
+    if not bad:
+        return
+    (first, count), *rest = bad.items()
+    others = ", ".join(list(bad)[1 : 1 + _SHOWN])
+    more = f" and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""
+    also = f"; so have {others}{more}" if rest else ""
+    raise UserError(
+        f"{first!r} has {count:,} of {arrays[first].size:,} values that are not finite{also}",
+        where=where,
+        fix="take weights from before the training diverged: an earlier checkpoint, or another "
+        "file",
+    )
+
+
+def _count(array: np.ndarray) -> int:
+    """Returns the number of values that are not finite as float32."""
+    # Whole numbers are finite, and numpy counts bfloat16 to the kind V.
+    if array.dtype.kind not in "fcV":
+        return 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = array.astype(np.float32) if array.dtype == np.float64 else array
+    return int(array.size - np.count_nonzero(np.isfinite(single)))

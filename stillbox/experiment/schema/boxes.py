@@ -1,0 +1,437 @@
+"""Anchors, and from boxes to targets and losses: box coders, matchers, similarities, losses.
+
+The original's `object_detection/anchor_generators`, `box_coders`, `matchers`,
+`core/region_similarity_calculator.py` and `core/losses.py`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from stillbox.experiment.schema.ranges import (
+    Count,
+    Fraction,
+    FractionBelowOne,
+    NonNegative,
+    NonNegativeInt,
+    Offset,
+    PerClass,
+    Positive,
+    Range,
+    Real,
+    Side,
+)
+from stillbox.experiment.variants import RegisteredConfig
+
+
+class Anchors(RegisteredConfig):
+    """The boxes that predictions are relative to.
+
+    Called as `(config)`; returns a `models.anchors.AnchorGenerator`.
+    """
+
+    def count_maps(self) -> int:
+        """Returns the number of feature maps that carry anchors."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SsdAnchors(Anchors, kind="ssd"):
+    """SSD's anchors: one scale a feature map, several aspect ratios."""
+
+    num_layers: Count = 6
+    """Feature maps that carry anchors."""
+    min_scale: Positive = 0.2
+    """Scale of the finest map, as a share of the image's shorter side."""
+    max_scale: Positive = 0.95
+    """Scale of the coarsest map."""
+    scales: tuple[Positive, ...] = ()
+    """Explicit scales, one a map; when given, `min_scale` and `max_scale` are not used."""
+    aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 3.0, 0.5, 1.0 / 3)
+    """Width over height, in the order of the head's channels."""
+    interpolated_scale_aspect_ratio: NonNegative = 1.0
+    """Aspect ratio of one further anchor between two scales; 0 leaves it out."""
+    reduce_boxes_in_lowest_layer: bool = True
+    """Three anchors instead of six on the finest map."""
+    base_anchor_height: Positive = 1.0
+    """Height that scale 1 stands for."""
+    base_anchor_width: Positive = 1.0
+    """Width that scale 1 stands for."""
+    height_strides: tuple[Side, ...] = ()
+    """Vertical distance of the centres in pixels, one a map; empty: image over map."""
+    width_strides: tuple[Side, ...] = ()
+    """Horizontal distance of the centres in pixels."""
+    height_offsets: tuple[Offset, ...] = ()
+    """First centre from the top in pixels, one a map; empty: half a stride."""
+    width_offsets: tuple[Offset, ...] = ()
+    """First centre from the left in pixels."""
+
+    def count_maps(self) -> int:
+        """Returns how many feature maps carry anchors."""
+        return self.num_layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiscaleAnchors(Anchors, kind="multiscale"):
+    """RetinaNet's anchors: the same boxes on every level, twice as large on the next one."""
+
+    min_level: Annotated[int, Range(0, 15)] = 3
+    """Level of the finest map that carries anchors; level l has a stride of 2^l pixels."""
+    max_level: Annotated[int, Range(0, 15)] = 7
+    """Level of the coarsest map."""
+    anchor_scale: Positive = 4.0
+    """Side of the smallest square anchor of a level, in strides."""
+    aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 0.5)
+    """Width over height, in the order of the head's channels."""
+    scales_per_octave: Count = 2
+    """Anchor sizes of each aspect ratio on a level, at equal ratios up to the next level's."""
+    order: Literal["ratio_major", "scale_major"] = "ratio_major"
+    """Order at a location, which is that of the head's channels: the sizes of one aspect ratio
+    together, or the aspect ratios of one size."""
+
+    def count_maps(self) -> int:
+        """Returns how many feature maps carry anchors."""
+        return self.max_level - self.min_level + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridAnchors(Anchors, kind="grid"):
+    """One feature map with every scale at every aspect ratio; in pixels of the network input."""
+
+    base_height: Side = 256
+    """Height of an anchor of scale 1 and aspect ratio 1."""
+    base_width: Side = 256
+    """Width of an anchor of scale 1 and aspect ratio 1."""
+    scales: tuple[Positive, ...] = (0.5, 1.0, 2.0)
+    """Multiples of the base size; those of one aspect ratio stand together."""
+    aspect_ratios: tuple[Positive, ...] = (0.5, 1.0, 2.0)
+    """Width over height, for a square base."""
+    height_stride: Side = 16
+    """Vertical distance of the centres."""
+    width_stride: Side = 16
+    """Horizontal distance of the centres."""
+    height_offset: Offset = 0
+    """First centre from the top."""
+    width_offset: Offset = 0
+    """First centre from the left."""
+
+    def count_maps(self) -> int:
+        """Returns how many feature maps carry anchors."""
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnchorGrid:
+    """What stands on one feature map, in pixels of the network input."""
+
+    sizes: tuple[Positive, ...] = (32.0,)
+    """Side of the square with the anchor's area, for each of the anchors of a location."""
+    aspect_ratios: tuple[Positive, ...] = (1.0,)
+    """Width over height, one for each of the sizes."""
+    height_stride: Side = 16
+    """Vertical distance of the centres."""
+    width_stride: Side = 16
+    """Horizontal distance of the centres."""
+    height_offset: Offset = 0
+    """First centre from the top."""
+    width_offset: Offset = 0
+    """First centre from the left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlexibleGridAnchors(Anchors, kind="flexible_grid"):
+    """A grid of its own for every feature map."""
+
+    grids: tuple[AnchorGrid, ...] = (AnchorGrid(),)
+    """One for each map, from fine to coarse."""
+
+    def count_maps(self) -> int:
+        """Returns how many feature maps carry anchors."""
+        return len(self.grids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultBoxMap:
+    """The default boxes of one feature map, in pixels of the network input."""
+
+    size: Positive = 21.0
+    """Side of the small square."""
+    next_size: Positive = 45.0
+    """Size of the next map: the large square has the geometric mean of both."""
+    step: Positive = 8.0
+    """Distance of the centres; the first lies half of it from the edge."""
+    aspect_ratios: tuple[Positive, ...] = (2.0,)
+    """Each adds two boxes with the area of the small square: so wide to high, and turned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultBoxes(Anchors, kind="default_boxes"):
+    """Default boxes in whole steps of pixels (arXiv:1512.02325)."""
+
+    maps: tuple[DefaultBoxMap, ...] = (DefaultBoxMap(),)
+    """One for each feature map, from fine to coarse."""
+    clip: bool = True
+    """Clip centres and sizes to the image. Edges may lie outside all the same."""
+    order: Literal["cell_major", "anchor_major"] = "cell_major"
+    """Order within a map: all boxes of a location together, or one kind of box at all locations
+    after the other. Predictions follow; ties between anchors go to the first in this order."""
+
+    def count_maps(self) -> int:
+        """Returns how many feature maps carry anchors."""
+        return len(self.maps)
+
+
+class BoxCoder(RegisteredConfig):
+    """The form in which a box is written relative to its anchor.
+
+    Called as `(config, input_size)`; returns a `models.box_coders.BoxCoder`.
+    """
+
+    code_size: ClassVar[int]
+    """Numbers for each box."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FasterRcnnBoxCoder(BoxCoder, kind="faster_rcnn"):
+    """Centre offsets over anchor size and logarithms of size ratios, each times a scale."""
+
+    code_size: ClassVar[int] = 4
+    y_scale: Positive = 10.0
+    """Factor on the vertical offset."""
+    x_scale: Positive = 10.0
+    """Factor on the horizontal offset."""
+    height_scale: Positive = 5.0
+    """Factor on the logarithm of the height ratio."""
+    width_scale: Positive = 5.0
+    """Factor on the logarithm of the width ratio."""
+    inclusive_edges: Literal["none", "decode", "both"] = "none"
+    """Where the last row and column of pixels count as part of a box, so that it is one pixel of
+    the network input higher and wider than the difference of its edges: nowhere, in decoding, or in
+    encoding too. With `decode` targets and detections differ by a part of a pixel, as in the
+    original."""
+    max_log_ratio: NonNegative = 0.0
+    """Decoding clips logarithms of ratios to this, so that no box becomes infinite; 0: no limit.
+    The original's is log(1000 / 16) = 4.135."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanStddevBoxCoder(BoxCoder, kind="mean_stddev"):
+    """Distances of the four edges from those of the anchor."""
+
+    code_size: ClassVar[int] = 4
+    stddev: Positive = 0.01
+    """Distance that a code of 1 stands for, as a share of the network input."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquareBoxCoder(BoxCoder, kind="square"):
+    """Centre and side of the square of a box's area: three codes; every decoded box is square."""
+
+    code_size: ClassVar[int] = 3
+    y_scale: Positive = 10.0
+    """Factor on the vertical offset over the side of the anchor's square."""
+    x_scale: Positive = 10.0
+    """Factor on the horizontal offset."""
+    length_scale: Positive = 5.0
+    """Factor on the logarithm of the ratio of the sides."""
+
+
+class Matcher(RegisteredConfig):
+    """Assigns ground-truth boxes to anchors.
+
+    Called as `(config)`; returns a function from `boxes.matchers.Rows` to matches `[A]`.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArgmaxMatcher(Matcher, kind="argmax"):
+    """Assigns each anchor its most similar ground-truth box, or none (`argmax_matcher.py`)."""
+
+    matched_threshold: Real = 0.5
+    """At or above this similarity an anchor is matched."""
+    unmatched_threshold: Real = 0.5
+    """Below this similarity an anchor is background; in between it is ignored."""
+    ignore_thresholds: bool = False
+    """Match every anchor, whatever its similarity."""
+    negatives_lower_than_unmatched: bool = True
+    """False swaps background and ignored."""
+    force_match_for_each_row: bool = False
+    """Give every ground truth box its best anchor, even below the threshold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BipartiteMatcher(Matcher, kind="bipartite"):
+    """Every ground truth box has one anchor of its own, the most similar pairs first."""
+
+
+class Similarity(RegisteredConfig):
+    """What a matcher compares anchors and ground-truth boxes by.
+
+    Called as `(config)`; returns a function of boxes `[..., 4]` that broadcasts.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class IouSimilarity(Similarity, kind="iou"):
+    """Intersection over union."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IoaSimilarity(Similarity, kind="ioa"):
+    """The part of the anchor that the ground truth box covers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegSqDistSimilarity(Similarity, kind="neg_sq_dist"):
+    """Minus the sum of the squared distances of the four edges; 0 is the greatest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdedIouSimilarity(Similarity, kind="thresholded_iou"):
+    """1 where the IoU is above a threshold, otherwise 0: all that overlap enough are alike."""
+
+    iou_threshold: Fraction = 0.5
+    """Only an IoU above this counts."""
+
+
+class ClassificationLoss(RegisteredConfig):
+    """Loss of the class logits.
+
+    Called as `(config, logits [B, A, C], targets [B, A, C], weights)`, weights `[B, A]` or
+    `[B, A, C]`; returns `[B, A]`, weighted.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidLoss(ClassificationLoss, kind="sigmoid"):
+    """Independent binary cross entropy for every class."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidFocalLoss(ClassificationLoss, kind="sigmoid_focal"):
+    """Binary cross entropy that down-weights easy examples (arXiv:1708.02002)."""
+
+    gamma: NonNegative = 2.0
+    """Power of the modulating factor `(1 - p_t)`."""
+    alpha: Fraction | None = None
+    """Weight of positive targets, `1 - alpha` for negative ones; None weighs neither."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxLoss(ClassificationLoss, kind="softmax"):
+    """Cross entropy over all classes, the background among them."""
+
+    logit_scale: Positive = 1.0
+    """Divides the logits first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxAgainstLogitsLoss(ClassificationLoss, kind="softmax_against_logits"):
+    """Cross entropy against the softmax of the targets, which are taken as logits as well."""
+
+    logit_scale: Positive = 1.0
+    """Divides logits and targets first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrappedSigmoidLoss(ClassificationLoss, kind="bootstrapped_sigmoid"):
+    """Binary cross entropy against a mix of target and prediction (arXiv:1412.6596)."""
+
+    alpha: Fraction = 0.95
+    """Share of the label in the target; the rest is the model's own prediction."""
+    hard: bool = False
+    """The model's own prediction is its decision, 0 or 1, instead of its probability."""
+
+
+class LocalizationLoss(RegisteredConfig):
+    """Loss of the boxes of matched anchors.
+
+    Called as `(config, codes [B, A, S], targets [B, A, S], weights [B, A], *, decode, skip_zeros)`;
+    `decode` maps codes to boxes `[B, A, 4]`, for losses of boxes. With `skip_zeros`, targets of
+    exactly 0 have no loss. Returns `[B, A]`, weighted.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothL1Loss(LocalizationLoss, kind="smooth_l1"):
+    """Huber's loss, summed over the codes of a box."""
+
+    delta: Positive = 1.0
+    """Where the parabola goes over into the line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class L1Loss(LocalizationLoss, kind="l1"):
+    """Absolute differences, summed over the codes of a box."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2Loss(LocalizationLoss, kind="l2"):
+    """Half the squared differences, summed over the codes of a box; weights count squared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IouLoss(LocalizationLoss, kind="iou"):
+    """One minus the IoU of the decoded box (arXiv:1608.01471)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiouLoss(LocalizationLoss, kind="giou"):
+    """One minus the generalised IoU of the decoded box (arXiv:1902.09630)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardExampleMiner:
+    """Selects the anchors with the largest losses of each image; the others have no loss."""
+
+    num_hard_examples: NonNegativeInt = 64
+    """Most anchors that one image may keep; 0 sets no limit."""
+    iou_threshold: Fraction = 0.7
+    """Boxes that overlap a harder one by more than this are skipped; 1 skips none."""
+    loss_type: Literal["both", "classification", "localization"] = "both"
+    """The loss that hardness is measured by."""
+    max_negatives_per_positive: NonNegativeInt = 0
+    """Most background anchors for each matched one; 0 sets no limit."""
+    min_negatives_per_image: NonNegativeInt = 0
+    """Background anchors that an image keeps even without a matched one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Classification and localisation losses, their weights and their normalisation."""
+
+    classification: ClassificationLoss = field(default_factory=SigmoidLoss)
+    """Loss of the class logits."""
+    localization: LocalizationLoss = field(default_factory=SmoothL1Loss)
+    """Loss of the boxes of matched anchors."""
+    classification_weight: NonNegative = 1.0
+    """Factor on the classification loss."""
+    localization_weight: NonNegative = 1.0
+    """Factor on the localisation loss."""
+    normalize_by_matches: bool = True
+    """Divide both by the number of matched anchors in the batch, at least 1."""
+    normalizer: Literal["global", "per_replica"] = "global"
+    """`global`: losses and matches are those of the whole batch. `per_replica`: the losses of each
+    replica (`devices.replicas`) are divided by its own matches, then averaged over the replicas, as
+    in the originals; a matched anchor weighs less in a replica with many."""
+    normalize_per_image: bool = False
+    """Divide the losses of each image by its own matched anchors, at least 1, and take the mean
+    over the images; `normalize_by_matches` false then only takes the mean."""
+    normalize_localization_by_code_size: bool = False
+    """Divide the localisation loss by the number of codes that a box is written as."""
+    added_matches: NonNegative = 0.0
+    """Added to the number of matched anchors that is divided by; with 1 an image without objects
+    needs no floor."""
+    normalizer_momentum: FractionBelowOne = 0.0
+    """Divide by a moving average of that number with this decay instead, corrected for its start at
+    0. 0: the batch's own number."""
+    skip_zero_codes: bool = False
+    """Codes whose target is exactly 0 have no localisation loss, as in the original, which
+    recognises matched anchors by their codes."""
+    encode_background_as_zeros: bool = False
+    """The target of a background anchor is all zeros instead of one-hot on slot 0."""
+    negative_class_weight: NonNegative = 1.0
+    """Weight of background anchors in the classification loss."""
+    class_weights: Annotated[tuple[NonNegative, ...], PerClass] = ()
+    """Factors on the classification loss of each foreground class, one a class; empty: all 1."""
+    hard_example_miner: HardExampleMiner | None = None
+    """None: every anchor counts."""

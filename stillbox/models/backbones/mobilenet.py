@@ -1,0 +1,204 @@
+"""MobileNet v1 (arXiv:1704.04861) and v2 (arXiv:1801.04381).
+
+The originals are `slim/nets/mobilenet_v1.py` and `slim/nets/mobilenet`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import jax
+
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
+from stillbox.models.layers import Conv2d, DepthwiseConv2d
+from stillbox.models.layers.lowering.windows import padding_of
+from stillbox.models.parts import (
+    BuildOptions,
+    Part,
+    blocks_of,
+    layers_in_use,
+    make_divisible,
+    rounded,
+)
+from stillbox.models.rematerialization import rematerialized
+
+_ROOT_CHANNELS = 32
+# Stride and channels of each depthwise/pointwise pair before the depth multiplier; the channels
+# of the last two are configured.
+_PAIRS = (
+    (1, 64), (2, 128), (1, 128), (2, 256), (1, 256), (2, 512), (1, 512),
+    (1, 512), (1, 512), (1, 512), (1, 512), (2, None), (1, None),
+)  # fmt: skip
+
+
+@implements(schema.MobileNetV1)
+class MobileNetV1Backbone(Part):
+    """Layers `conv_0`, `conv_1_depthwise`, `conv_1_pointwise`, ... `conv_13_pointwise`."""
+
+    def __init__(
+        self, config: schema.MobileNetV1, taps: tuple[str, ...], options: BuildOptions
+    ) -> None:
+        built, self.names = layers_in_use(config, taps)
+        self.taps = taps
+        widths = _add_layers(self, config, built, options)
+        self.channels = tuple(widths[tap] for tap in taps)
+
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        outputs: dict[str, jax.Array] = {}
+        for names in blocks_of(self.names):
+            outputs |= self._block(x, names, train=train)
+            x = outputs[names[-1]]
+        return tuple(outputs[tap] for tap in self.taps)
+
+    @rematerialized
+    def _block(self, x: jax.Array, names: tuple[str, ...], *, train: bool) -> dict[str, jax.Array]:
+        return {name: (x := getattr(self, name)(x, train=train)) for name in names}
+
+
+def _add_layers(
+    part: Part, config: schema.MobileNetV1, names: tuple[str, ...], options: BuildOptions
+) -> dict[str, int]:
+    """Adds its layers to `part`; returns the channels of each."""
+
+    def width(depth: int) -> int:
+        return max(int(depth * config.depth_multiplier), config.min_depth)
+
+    layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
+
+    def inner(depth: int) -> int:
+        return int(depth * config.inner_multiplier)
+
+    channels = width(inner(_ROOT_CHANNELS))
+    part.conv_0 = Conv2d(3, channels, 3, 2, config.conv, **layers)
+    widths = {"conv_0": channels}
+    for name in names[1:]:
+        pair = int(name.split("_")[1]) - 1
+        stride, depth = _PAIRS[pair]
+        if name.endswith("depthwise"):
+            layer = DepthwiseConv2d(channels, 3, stride, config.conv, **layers)
+        else:
+            wide = width(inner(depth) if depth else config.last_depths[pair - len(_PAIRS)])
+            layer = Conv2d(channels, wide, 1, 1, config.conv, **layers)
+            channels = wide
+        setattr(part, name, layer)
+        widths[name] = channels
+    return widths
+
+
+# Expansion, stride and channels of each block before the depth multiplier (table 2 of the paper).
+_BLOCKS = (
+    (1, 1, 16), (6, 2, 24), (6, 1, 24), (6, 2, 32), (6, 1, 32), (6, 1, 32), (6, 2, 64), (6, 1, 64),
+    (6, 1, 64), (6, 1, 64), (6, 1, 96), (6, 1, 96), (6, 1, 96), (6, 2, 160), (6, 1, 160),
+    (6, 1, 160), (6, 1, 320),
+)  # fmt: skip
+
+
+@implements(schema.MobileNetV2)
+class MobileNetV2Backbone(Part):
+    """Layers `conv_0`, `block_{k}_expand`, `block_{k}_depthwise`, `block_{k}_project`, `conv_1`.
+
+    k goes from 0 to 16; block 0 has no expansion. A tap `block_{k}` is the sum that ends block k.
+    """
+
+    def __init__(
+        self, config: schema.MobileNetV2, taps: tuple[str, ...], options: BuildOptions
+    ) -> None:
+        built, self.names = layers_in_use(config, taps)
+        self.taps = taps
+        widths = _add_v2_layers(self, config, built, options)
+        self.channels = tuple(widths[tap] for tap in taps)
+        self.residual = _residual_blocks(widths, config)
+        for name in self.residual:
+            options.add_rounding(self, f"{name}_sum")
+
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        outputs: dict[str, jax.Array] = {}
+        for names in blocks_of(self.names):
+            outputs |= self._block(x, names, train=train)
+            x = outputs[names[-1]]
+        return tuple(outputs[tap] for tap in self.taps)
+
+    @rematerialized
+    def _block(self, x: jax.Array, names: tuple[str, ...], *, train: bool) -> dict[str, jax.Array]:
+        block_input, outputs = x, {}
+        for name in names:
+            if hasattr(self, name):
+                x = getattr(self, name)(x, train=train)
+            elif name in self.residual:
+                with jax.named_scope(f"{name}_sum"):
+                    x = rounded(self, f"{name}_sum", x + block_input, train=train)
+            outputs[name] = x
+        return outputs
+
+
+def _add_v2_layers(
+    part: Part, config: schema.MobileNetV2, names: tuple[str, ...], options: BuildOptions
+) -> dict[str, int]:
+    """Adds its layers to `part`; returns the channels after each name."""
+
+    layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
+    linear = replace(config.conv, activation="none")
+    filtered = config.conv
+    if config.depthwise_initializer is not None:
+        filtered = replace(filtered, initializer=config.depthwise_initializer)
+    channels = _width(_ROOT_CHANNELS * config.depth_multiplier, config)
+    part.conv_0 = Conv2d(3, channels, 3, 2, config.conv, **layers)
+    widths = {"conv_0": channels}
+    for name in names[1:]:
+        index, _, layer = name.removeprefix("block_").partition("_")
+        expansion, stride, depth = _BLOCKS[int(index)] if name.startswith("block_") else (1, 1, 0)
+        before = channels
+        if name == "conv_1":
+            # In Keras's network a multiplier above 1 leaves the last convolution alone.
+            factor = config.depth_multiplier
+            factor = min(factor, 1.0) if config.channels == "keras" else factor
+            channels = _width(config.last_depth * factor, config)
+            part.conv_1 = Conv2d(before, channels, 1, 1, config.conv, **layers)
+        elif layer == "expand":
+            channels = before * expansion
+            if config.channels == "slim":
+                channels = make_divisible(channels)
+            setattr(part, name, Conv2d(before, channels, 1, 1, config.conv, **layers))
+        elif layer == "depthwise":
+            setattr(part, name, DepthwiseConv2d(channels, 3, stride, filtered, **layers))
+        elif layer == "project":
+            channels = _width(_bottleneck(depth, config), config)
+            setattr(part, name, Conv2d(before, channels, 1, 1, linear, **layers))
+        widths[name] = channels
+    return widths
+
+
+def _width(channels: float, config: schema.MobileNetV2) -> int:
+    """Returns a whole number of channels, of at least `min_depth`."""
+    if config.channels == "keras":
+        return max(make_divisible(channels), config.min_depth)
+    return make_divisible(channels, config.min_depth)
+
+
+def _bottleneck(depth: int, config: schema.MobileNetV2) -> float:
+    """Returns the channels that a block asks for; Keras rounds them down first."""
+    scaled = depth * config.depth_multiplier
+    return int(scaled) if config.channels == "keras" else scaled
+
+
+def _residual_blocks(widths: Mapping[str, int], config: schema.MobileNetV2) -> tuple[str, ...]:
+    """Returns the blocks whose input is added to their output: stride 1 and equal channels.
+
+    Keras compares with the channels that it asked for, before `min_depth`.
+    """
+    before, residual = "conv_0", []
+    for block, (_, stride, depth) in enumerate(_BLOCKS):
+        name = f"block_{block}"
+        if stride == 1 and name in widths:
+            keras = config.channels == "keras"
+            own = make_divisible(_bottleneck(depth, config)) if keras else widths[name]
+            if widths[before] == own:
+                residual.append(name)
+        before = name
+    return tuple(residual)

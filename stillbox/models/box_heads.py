@@ -1,0 +1,116 @@
+"""Box heads: fully connected layers, or the last blocks of a backbone (arXiv:1506.01497).
+
+They are fully connected layers as of a feature pyramid (arXiv:1612.03144), the last three blocks
+of Inception v2 (arXiv:1502.03167), or the fourth block of ResNet v1 (arXiv:1512.03385). This
+family of parts has a file of its own: two-stage detectors import it to register the parts.
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
+from stillbox.models.backbones.inception import InceptionBlock
+from stillbox.models.backbones.resnet_v1 import ResNetBlock
+from stillbox.models.layers import Dense, NormLayer
+from stillbox.models.layers.hyperparams import norm_regularizer
+from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.rematerialization import rematerialized
+
+
+@implements(schema.FullyConnectedHead)
+class FullyConnectedBoxHead(Part):
+    """`dense_{n}` with bias and activation, then `norm_{n}`, n from 1; the last has no norm.
+
+    Keras builds these layers one after the other, so that the norm follows the activation.
+    """
+
+    def __init__(
+        self, config: schema.FullyConnectedHead, channels: int, size: int, options: BuildOptions
+    ) -> None:
+        conv = replace(config.conv, batch_norm=None)
+        norm, penalty = config.conv.batch_norm, norm_regularizer(config.conv)
+        inputs, last = channels * size**2, len(config.widths)
+        for number, width in enumerate(config.widths, start=1):
+            layer = Dense(inputs, width, conv, **options.layer_arguments())
+            setattr(self, f"dense_{number}", layer)
+            if norm is not None and number < last:
+                frozen = options.freeze_norm
+                layer = NormLayer(width, norm, frozen=frozen, regularizer=penalty)
+                setattr(self, f"norm_{number}", layer)
+            inputs = width
+        self.layers, self.channels = last, inputs
+
+    @rematerialized
+    def __call__(
+        self, crops: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps crops `[N, S, S, C]` to `[N, D]`, D being the last of the widths."""
+        x = crops.reshape(crops.shape[0], -1)
+        for number in range(1, self.layers + 1):
+            x = getattr(self, f"dense_{number}")(x, train=train)
+            norm = getattr(self, f"norm_{number}", None)
+            if norm is not None:
+                x = norm(x[:, None, None], "none", train=train)[:, 0, 0]
+        return x
+
+
+_BLOCKS = ("mixed_5a", "mixed_5b", "mixed_5c")
+
+
+@implements(schema.InceptionV2BlockHead)
+class InceptionV2BlockBoxHead(Part):
+    """Blocks `mixed_5a`, which has stride 2, `mixed_5b` and `mixed_5c`, then the mean."""
+
+    def __init__(
+        self, config: schema.InceptionV2BlockHead, channels: int, size: int, options: BuildOptions
+    ) -> None:
+        for name in _BLOCKS:
+            block = InceptionBlock(name, config, channels, options)
+            setattr(self, name, block)
+            channels = block.channels
+        self.channels = channels
+
+    def __call__(
+        self, crops: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps crops `[N, S, S, C]` to `[N, D]`."""
+        return jnp.mean(self.features(crops, train=train), axis=(1, 2))
+
+    def features(self, crops: jax.Array, *, train: bool) -> jax.Array:
+        """Maps crops `[N, S, S, C]` to maps `[N, ceil(S / 2), ceil(S / 2), D]`."""
+        x = crops
+        for name in _BLOCKS:
+            x = getattr(self, name)(x, train=train)
+        return x
+
+
+_UNITS, _WIDTH = 3, 512
+
+
+@implements(schema.ResNetBlockHead)
+class ResNetBlockBoxHead(Part):
+    """Units `block_4.unit_1` to `unit_3`, then the mean.
+
+    The original's second generation strides in the first 1x1 convolutions of the block, on both
+    sides of the sum, which is the same as subsampling the crop.
+    """
+
+    def __init__(
+        self, config: schema.ResNetBlockHead, channels: int, size: int, options: BuildOptions
+    ) -> None:
+        self.block_4 = ResNetBlock(config, channels, _WIDTH, _UNITS, options)
+        self.stride = config.stride
+        self.channels = self.block_4.channels
+
+    def __call__(
+        self, crops: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps crops `[N, S, S, C]` to `[N, 2048]`."""
+        return jnp.mean(self.features(crops, train=train), axis=(1, 2))
+
+    def features(self, crops: jax.Array, *, train: bool) -> jax.Array:
+        """Maps crops `[N, S, S, C]` to maps `[N, ceil(S / stride), ceil(S / stride), 2048]`."""
+        return self.block_4(crops[:, :: self.stride, :: self.stride], train=train)

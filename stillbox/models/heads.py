@@ -1,0 +1,281 @@
+"""Heads of one-stage detectors: box predictors of each feature map, or shared by all.
+
+SSD has separate convolutions for each feature map. RetinaNet and EfficientDet share the kernels
+between all feature maps (arXiv:1708.02002).
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
+from stillbox.models.detector import Predictions
+from stillbox.models.layers import Conv2d, DepthwiseConv2d, NormLayer, SeparableConv2d
+from stillbox.models.layers.conv import ConvLayer
+from stillbox.models.layers.hyperparams import GLOROT_UNIFORM, norm_regularizer
+from stillbox.models.layers.stochastic import dropout, fold_key
+from stillbox.models.parts import BuildOptions, Outputs, Part
+from stillbox.models.rematerialization import rematerialized
+
+
+@implements(schema.ConvolutionalHead)
+class ConvolutionalPredictor(Part):
+    """One `MapHead` for each feature map, `map_0`, `map_1`, ..."""
+
+    def __init__(
+        self,
+        config: schema.ConvolutionalHead,
+        inputs: tuple[int, ...],
+        outputs: Outputs,
+        options: BuildOptions,
+    ) -> None:
+        for index, (channels, anchors) in enumerate(zip(inputs, outputs.anchors, strict=True)):
+            setattr(self, f"map_{index}", MapHead(config, channels, anchors, outputs, options))
+
+    def __call__(
+        self, maps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None
+    ) -> Predictions:
+        """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
+        parts = []
+        for index, features in enumerate(maps):
+            head = getattr(self, f"map_{index}")
+            key = fold_key(dropout_key, index)
+            parts.append(head(features, train=train, dropout_key=key))
+        boxes, logits = zip(*parts, strict=True)
+        return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
+
+
+class MapHead(Part):
+    """The head of one feature map: `before_{n}`, then `box` and `class_`.
+
+    Depthwise heads have `box_depthwise` and `class_depthwise`, normalised and activated, before 1x1
+    convolutions. `anchors` is the number at each location of the map.
+    """
+
+    def __init__(
+        self,
+        config: schema.ConvolutionalHead,
+        inputs: int,
+        anchors: int,
+        outputs: Outputs,
+        options: BuildOptions,
+    ) -> None:
+        layers = options.layer_arguments()
+        depth = max(min(inputs, config.max_depth), config.min_depth)
+        # With both bounds at 0 the original ignores `layers_before`.
+        self.layers_before = config.layers_before if depth > 0 else 0
+        for index in range(self.layers_before):
+            layer = Conv2d(inputs, depth, 1, 1, config.conv, **layers)
+            setattr(self, f"before_{index}", layer)
+            inputs = depth
+        plain = replace(config.conv, batch_norm=None, activation="none")
+        size = config.kernel_size
+        self.depthwise = config.depthwise
+        if config.depthwise:
+            self.box_depthwise = DepthwiseConv2d(inputs, size, 1, config.conv, **layers)
+            self.class_depthwise = DepthwiseConv2d(inputs, size, 1, config.conv, **layers)
+            size = 1
+        self.box = Conv2d(inputs, anchors * outputs.codes, size, 1, plain, **layers)
+        self.class_ = Conv2d(inputs, anchors * outputs.class_channels, size, 1, plain, **layers)
+        self.class_.bias[...] = jnp.full(
+            anchors * outputs.class_channels, config.class_bias_init, jnp.float32
+        )
+        self.keep = config.dropout_keep_probability if config.dropout else None
+        self.class_channels, self.codes = outputs.class_channels, outputs.codes
+
+    @rematerialized
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Maps `[B, H, W, C]` to `[B, HWA, codes]` and `[B, HWA, class_channels]`, both float32."""
+        for index in range(self.layers_before):
+            x = getattr(self, f"before_{index}")(x, train=train)
+        # Dropout precedes the class convolution only.
+        box_input = class_input = x
+        if train and self.keep is not None:
+            class_input = dropout(x, self.keep, dropout_key)
+        if self.depthwise:
+            box_input = self.box_depthwise(box_input, train=train)
+            class_input = self.class_depthwise(class_input, train=train)
+        boxes = self.box(box_input, train=train)
+        logits = self.class_(class_input, train=train)
+        batch = x.shape[0]
+        return boxes.reshape(batch, -1, self.codes), logits.reshape(batch, -1, self.class_channels)
+
+
+@implements(schema.WeightSharedHead)
+class WeightSharedPredictor(Part):
+    """`box_tower` and `class_tower`, or one `tower`, then the convolutions `box` and `class_`.
+
+    If feature maps differ in their channels, `projection_{k}` converts map k to the channels that
+    most of them have.
+
+    Raises:
+        UserError: feature maps differ in their anchors.
+    """
+
+    def __init__(
+        self,
+        config: schema.WeightSharedHead,
+        inputs: tuple[int, ...],
+        outputs: Outputs,
+        options: BuildOptions,
+    ) -> None:
+        anchors = _common_anchors(outputs)
+        common = Counter(inputs).most_common(1)[0][0]
+        if len(set(inputs)) > 1:
+            for index, channels in enumerate(inputs):
+                layer = SharedLayer(config, channels, common, 1, options, maps=1, activation="none")
+                setattr(self, f"projection_{index}", layer)
+        if config.share_tower:
+            self.tower = Tower(config, common, len(inputs), options)
+        else:
+            self.box_tower = Tower(config, common, len(inputs), options)
+            self.class_tower = Tower(config, common, len(inputs), options)
+        depth = config.depth if config.layers_before else common
+        plain = _predictor_hyperparams(config)
+        convolution = SeparableConv2d if config.depthwise else Conv2d
+        size, layers = config.kernel_size, options.layer_arguments() | {"num_uses": len(inputs)}
+        self.box = convolution(depth, anchors * outputs.codes, size, 1, plain, **layers)
+        self.class_ = convolution(depth, anchors * outputs.class_channels, size, 1, plain, **layers)
+        self.class_.bias[...] = jnp.full(
+            anchors * outputs.class_channels, config.class_bias_init, jnp.float32
+        )
+        self.keep = config.dropout_keep_probability if config.dropout else None
+        self.class_channels, self.codes = outputs.class_channels, outputs.codes
+
+    def __call__(
+        self, maps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None
+    ) -> Predictions:
+        """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
+        boxes, logits = [], []
+        for index, features in enumerate(maps):
+            with jax.named_scope(f"map_{index}"):
+                raw = self._predict(features, index, train=train, dropout_key=dropout_key)
+            batch = features.shape[0]
+            boxes.append(raw[0].reshape(batch, -1, self.codes))
+            logits.append(raw[1].reshape(batch, -1, self.class_channels))
+        return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
+
+    def _predict(
+        self, x: jax.Array, index: int, *, train: bool, dropout_key: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns box codes and class logits of feature map `index`, as maps."""
+        if hasattr(self, f"projection_{index}"):
+            x = getattr(self, f"projection_{index}")(x, 0, train=train)
+        box_input, class_input = self._apply_towers(x, index, train=train)
+        if train and self.keep is not None:
+            class_input = dropout(class_input, self.keep, fold_key(dropout_key, index))
+        boxes = self.box(box_input, train=train, use=index)
+        return boxes, self.class_(class_input, train=train, use=index)
+
+    def _apply_towers(
+        self, x: jax.Array, index: int, *, train: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns the inputs of the box and the class convolution for feature map `index`."""
+        if hasattr(self, "tower"):
+            shared = self.tower(x, index, train=train)
+            return shared, shared
+        return self.box_tower(x, index, train=train), self.class_tower(x, index, train=train)
+
+
+def _predictor_hyperparams(config: schema.WeightSharedHead) -> schema.ConvHyperparams:
+    """Returns the hyperparameters of the box and the class convolution."""
+    conv = config.conv
+    if config.predictor_defaults:
+        conv = replace(conv, regularizer=None, initializer=GLOROT_UNIFORM)
+    initializer = config.predictor_initializer or conv.initializer
+    return replace(conv, batch_norm=None, activation="none", initializer=initializer)
+
+
+class Tower(Part):
+    """Convolutions `layer_0`, `layer_1`, ... between `maps` feature maps and a head."""
+
+    def __init__(
+        self, config: schema.WeightSharedHead, inputs: int, maps: int, options: BuildOptions
+    ) -> None:
+        for index in range(config.layers_before):
+            layer = SharedLayer(
+                config, inputs, config.depth, config.kernel_size, options, maps=maps
+            )
+            setattr(self, f"layer_{index}", layer)
+            inputs = config.depth
+        self.layers = tuple(f"layer_{index}" for index in range(config.layers_before))
+
+    @rematerialized
+    def __call__(self, x: jax.Array, index: int, *, train: bool) -> jax.Array:
+        """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, depth]`."""
+        for name in self.layers:
+            x = getattr(self, name)(x, index, train=train)
+        return x
+
+
+class SharedLayer(Part):
+    """One kernel `conv` for all maps, and a batch norm `norm_{k}` for each.
+
+    The statistics of the maps differ. Without batch norm the kernel has a bias.
+
+    Args:
+        config: kind of the convolution and hyperparameters.
+        inputs: channels of the input.
+        channels: channels of the output.
+        size: side of the kernel.
+        options: as for all layers.
+        maps: number of feature maps.
+        activation: overrides the configured one.
+    """
+
+    def __init__(
+        self,
+        config: schema.WeightSharedHead,
+        inputs: int,
+        channels: int,
+        size: int,
+        options: BuildOptions,
+        *,
+        maps: int,
+        activation: schema.Activation | None = None,
+    ) -> None:
+        norm = config.conv.batch_norm
+        self.activation = activation or config.conv.activation
+        inner: schema.Activation = "none" if norm else self.activation
+        plain = replace(config.conv, batch_norm=None, activation=inner)
+        convolution: Callable[..., ConvLayer] = Conv2d
+        if config.depthwise and size > 1:
+            convolution = partial(SeparableConv2d, pointwise_defaults=config.pointwise_defaults)
+        bias = norm is None or config.conv.force_bias
+        layers = options.layer_arguments() | {"bias": bias, "num_uses": maps}
+        self.conv = convolution(inputs, channels, size, 1, plain, **layers)
+        if norm is not None:
+            penalty, frozen = norm_regularizer(config.conv), options.freeze_norm
+            for index in range(maps):
+                layer = NormLayer(channels, norm, frozen=frozen, regularizer=penalty)
+                setattr(self, f"norm_{index}", layer)
+        self.dtype = jnp.dtype(options.dtype)
+
+    def __call__(self, x: jax.Array, index: int, *, train: bool) -> jax.Array:
+        """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, D]`."""
+        norm: NormLayer | None = getattr(self, f"norm_{index}", None)
+        if self.conv.is_quantized:
+            y = self.conv.apply_rounded(x, norm, self.activation, train=train, use=index)
+            return y.astype(self.dtype)
+        y = self.conv(x, train=train).astype(self.dtype)
+        return y if norm is None else norm(y, self.activation, train=train)
+
+
+def _common_anchors(outputs: Outputs) -> int:
+    """Returns the number of anchors at every location of every map."""
+    if len(set(outputs.anchors)) > 1:
+        raise UserError(
+            f"a weight_shared head has one kernel for all feature maps, but they have "
+            f"{', '.join(map(str, outputs.anchors))} anchors at a location",
+            where="model.anchors",
+            fix="give every map as many, such as by reduce_boxes_in_lowest_layer: false",
+        )
+    return outputs.anchors[0]

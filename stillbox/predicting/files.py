@@ -1,0 +1,234 @@
+"""Files of predictions that grow line by line, crops, and labels for annotation tools."""
+
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from stillbox.errors import UserError
+from stillbox.evaluation.figures_files import FIGURES
+from stillbox.evaluation.pictures import save_picture
+from stillbox.predicting.detections import Detections
+from stillbox.printing import count_text
+from stillbox.records.annotations import number, read_json
+from stillbox.records.example import Example
+from stillbox.records.export import LabelledImage, export_images
+from stillbox.records.files import create_file
+from stillbox.records.label_map import LabelMap, LabelMapItem
+from stillbox.untrusted import open_untrusted
+
+Write = Callable[[Mapping[str, Any]], None]
+
+
+@contextmanager
+def json_lines(path: Path) -> Iterator[Write]:
+    """Yields a function that appends an object to a file as a line of JSON.
+
+    Lines are in the file at once: after a crash, it holds everything up to that.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = io.TextIOWrapper(create_file(path), encoding="utf-8", line_buffering=True)
+
+    def append(entry: Mapping[str, Any]) -> None:
+        with _naming(path):
+            print(json.dumps(entry), file=file)
+
+    try:
+        yield append
+    finally:
+        with _naming(path):
+            file.close()
+
+
+def write_list(lines: Path, path: Path) -> Path:
+    """Writes the objects of a file of JSON lines as one JSON list, whole or not at all.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with (
+            _naming(path),
+            open_untrusted(lines, most=None) as source,
+            create_file(partial) as target,
+        ):
+            target.write(b"[")
+            for number, line in enumerate(source):
+                target.write((b",\n" if number else b"\n") + line.rstrip(b"\n"))
+            target.write(b"\n]\n")
+        return partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Raises errors of the system with the file's name."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot be written: {error.strerror}",
+            where=str(path),
+            fix="choose another --output folder, or make room on its disk",
+        ) from error
+
+
+_LONGEST_NAME = 80
+
+
+def write_crops(found: Detections, folder: Path, stem: str, folders: Mapping[int, str]) -> None:
+    """Writes each object as `CLASS/STEM_N.jpg`, N from 1, the best first.
+
+    Args:
+        found: the objects.
+        folder: of all crops.
+        stem: of their names.
+        folders: name of each class's folder, by label map id.
+
+    Raises:
+        UserError: the folder is not writable.
+    """
+    for count, one in enumerate(found, start=1):
+        ymin, xmin, ymax, xmax = one.box
+        # Pixels that the box touches; it lies in the image and has an area.
+        crop = found.image[math.floor(ymin) : math.ceil(ymax), math.floor(xmin) : math.ceil(xmax)]
+        save_picture(
+            crop, folder / folders[one.class_id] / f"{stem}_{count}.jpg", below=folder.parent
+        )
+
+
+def refuse_old(folder: Path) -> None:
+    """Refuses a folder with files: corrected labels, or crops that would mix with new ones.
+
+    Raises:
+        UserError: it has files, or is a file.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(
+            "there are files of an earlier run, which may have been edited",
+            where=str(folder),
+            fix="choose another --output folder, or remove this one",
+        )
+
+
+def class_folders(class_names: Mapping[int, str]) -> dict[int, str]:
+    """Returns a folder's name for each class: its own, without what names of files cannot hold."""
+    plain = (re.sub(r"[^\w -]", "_", name).strip() for name in class_names.values())
+    names = unique_names(name[:_LONGEST_NAME] or "class" for name in plain)
+    return dict(zip(class_names, names, strict=True))
+
+
+def unique_names(stems: Iterable[str], *reserved: str) -> list[str]:
+    """Returns the stems, with a number where one is taken."""
+    names: list[str] = []
+    taken = set(reserved)
+    for stem in stems:
+        name, count = stem, 1
+        # Some file systems ignore case.
+        while name.lower() in taken:
+            count += 1
+            name = f"{stem}_{count}"
+        taken.add(name.lower())
+        names.append(name)
+    return names
+
+
+class LabelFolder:
+    """Gathers the labels of images and writes them, with the images, in one format.
+
+    Args:
+        output: a folder that does not exist or is empty.
+        form: one of `stillbox.records.export.FORMS`.
+        class_names: by label map id.
+        thresholds: least score of an object by label map id.
+        min_score: that of the other classes.
+
+    Raises:
+        UserError: the folder has files.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        form: str,
+        class_names: Mapping[int, str],
+        thresholds: Mapping[int, float],
+        min_score: float,
+    ) -> None:
+        refuse_old(output)
+        self._output, self._form = output, form
+        items = tuple(LabelMapItem(class_id, name) for class_id, name in class_names.items())
+        self._label_map = LabelMap(items)
+        self._least = {class_id: thresholds.get(class_id, min_score) for class_id in class_names}
+        self._images: list[tuple[Path, LabelledImage]] = []
+
+    @property
+    def least_score(self) -> float:
+        """The least score of an object of any class."""
+        return min(self._least.values())
+
+    def add(self, file: Path, found: Detections, name: str) -> None:
+        """Adds an image; `name` is that of its copy."""
+        least = np.array([self._least[int(class_id)] for class_id in found.class_ids])
+        found = found.pick(found.scores >= least)
+        height, width = found.image.shape[:2]
+        sides = np.array([height, width] * 2, np.float64)
+        example = Example(
+            image_id=name,
+            encoded=b"",
+            filename=name,
+            boxes=(found.boxes / sides).astype(np.float32),
+            class_ids=found.class_ids.astype(np.int32),
+        )
+        image = LabelledImage(example, PurePosixPath(name), height, width, found.scores)
+        self._images.append((file, image))
+
+    def write(self) -> str:
+        """Writes the folder; returns a line about it.
+
+        Raises:
+            UserError: it is not writable.
+        """
+        export_images(self._images, self._label_map, self._output, self._form)
+        images = count_text(len(self._images), "image")
+        boxes = sum(len(image.example.boxes) for _, image in self._images)
+        return f"{self._output}: {count_text(boxes, 'box')} in {images}, as {self._form}"
+
+
+def best_thresholds(directory: Path, class_names: Mapping[int, str]) -> dict[int, float]:
+    """Returns the scores with the highest F1 of the classes that have one.
+
+    Args:
+        directory: the folder of a report of `stillbox evaluate`; it may have none.
+        class_names: of the model, by label map id. Classes that the report lacks are left out.
+
+    Raises:
+        UserError: the report is damaged.
+    """
+    path = directory / FIGURES
+    if not path.is_file():
+        return {}
+    content = read_json(path)
+    classes = content.get("per_class") if isinstance(content, dict) else None
+    if not isinstance(classes, dict):
+        fix = "evaluate the model again, or remove the folder"
+        raise UserError("this is no report of `stillbox evaluate`", where=str(path), fix=fix)
+    thresholds = {}
+    for class_id, name in class_names.items():
+        figures = classes.get(name)
+        score = number(figures.get("threshold")) if isinstance(figures, dict) else math.nan
+        if 0 <= score <= 1:
+            thresholds[class_id] = score
+    return thresholds

@@ -1,0 +1,353 @@
+"""Annotations of other people: annotated images, the image files that they name, guarded readers.
+
+An annotation file (XML, JSON, YAML, CSV) that is malformed, nested too deep or built to grow in
+memory ends in one sentence with file and line.
+
+Image files lie inside the folder of the images. A name such as `../../x`, an absolute one, or one
+that passes through a symbolic link could make any file of this machine part of the records.
+"""
+
+import csv
+import io
+import json
+import os
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+from xml.sax.saxutils import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillbox.errors import UserError
+from stillbox.printing import file_name_text, printable_line
+from stillbox.records.example import Example, no_flags, no_numbers
+from stillbox.records.image_files import MAX_IMAGE_BYTES, PreparedImage
+from stillbox.records.problems import ProblemLog
+from stillbox.textformat.yaml_tree import compose, read_text_file
+from stillbox.untrusted import open_untrusted, read_untrusted
+
+LONGEST_SIDE = 2**31
+"""An annotation that claims as many pixels or more has no usable size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotatedImage:
+    """The annotation of one image. N is the number of its boxes."""
+
+    path: Path
+    """The image file; it need not exist."""
+    where: str
+    """Annotation file and image, for messages; what cannot be printed is spelt out."""
+    image_id: str
+    """Becomes `image/source_id`; bytes that are no text become `%E9`, and so in `filename`."""
+    filename: str
+    """Becomes `image/filename`."""
+    height: int
+    """Rows that the annotation claims, 0 if it does not."""
+    width: int
+    """Columns that the annotation claims, 0 if it does not."""
+    pixel_boxes: NDArray[np.float64]
+    """`[N, 4]`, ymin, xmin, ymax, xmax in pixels of the claimed size."""
+    relative: bool = False
+    """Boxes are in fractions of the image's sides instead, upright if no size is claimed."""
+    class_ids: NDArray[np.int32]
+    """`[N]`, label map ids, 0 where the class is unknown."""
+    unknown: dict[int, str] = field(default_factory=dict)
+    """The annotation's name of an unknown class, by box."""
+    is_crowd: NDArray[np.bool_] = field(default_factory=no_flags)
+    """`[N]`; this and the following columns are empty if the format does not have them."""
+    difficult: NDArray[np.bool_] = field(default_factory=no_flags)
+    """`[N]`."""
+    truncated: NDArray[np.bool_] = field(default_factory=no_flags)
+    """`[N]`."""
+    area: NDArray[np.float32] = field(default_factory=no_numbers)
+    """`[N]`, segment area in square pixels of the claimed size, NaN if unknown."""
+    stored: Callable[[], bytes] | None = None
+    """Returns the image file of a format that keeps images in files of its own."""
+
+    def __post_init__(self) -> None:
+        for name in ("image_id", "filename"):
+            object.__setattr__(self, name, file_name_text(getattr(self, name)))
+        object.__setattr__(self, "where", printable_line(self.where))
+
+    def content(self) -> bytes:
+        """Returns the bytes of the image file.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        if self.stored is not None:
+            return self.stored()
+        if not self.path.exists():
+            raise FileNotFoundError(self.path)
+        try:
+            return read_untrusted(self.path, most=MAX_IMAGE_BYTES)
+        except UserError as error:
+            raise OSError(error.what) from error
+
+
+def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog) -> Example:
+    """Returns the example of an annotated image; its boxes have not been checked.
+
+    If annotation and file disagree about the size, boxes are divided by the claimed size if they
+    fit into it (the file was resized after it was annotated), otherwise by the real one if they fit
+    into that.
+    """
+    real = (image.height, image.width)
+    claimed = (item.height, item.width)
+    frame = (1, 1) if item.relative else real
+    if claimed != real and not item.relative:
+        frame, outcome = _frame(item.pixel_boxes, claimed, real)
+        detail = f"{item.width} x {item.height}, image {image.width} x {image.height}"
+        reason = "annotation without a size" if min(claimed) <= 0 else "size is not the image's"
+        problems.add(reason, item.where, detail, action=outcome)
+    # In float64 and then once to float32, so that the value is the nearest to the true quotient.
+    # A number beyond float32 becomes infinite, which is no sound box.
+    scale = 1 if item.relative else (real[0] * real[1]) / (frame[0] * frame[1])
+    with np.errstate(over="ignore"):
+        boxes = (item.pixel_boxes / np.array([*frame, *frame], np.float64)).astype(np.float32)
+        area = (item.area * scale).astype(np.float32)
+    return Example(
+        image_id=item.image_id,
+        encoded=image.encoded,
+        filename=item.filename,
+        height=image.height,
+        width=image.width,
+        boxes=boxes,
+        class_ids=item.class_ids,
+        is_crowd=item.is_crowd,
+        difficult=item.difficult,
+        truncated=item.truncated,
+        area=area,
+    )
+
+
+def _frame(
+    boxes: NDArray[np.float64], claimed: tuple[int, int], real: tuple[int, int]
+) -> tuple[tuple[int, int], str]:
+    """Returns the size by which pixel boxes are divided, and its description."""
+    if min(claimed) <= 0:
+        return real, "real size used"
+    reach = np.nan_to_num(boxes[:, 2:]).max(axis=0, initial=0)
+    if np.all(reach <= np.array(claimed) + 1) and claimed[::-1] != real:
+        return claimed, "boxes divided by the annotation's size"
+    if np.all(reach <= np.array(real) + 1):
+        return real, "boxes divided by the real size"
+    return claimed, "boxes divided by the annotation's size"
+
+
+# A message is not worth a second reading of more.
+_MOST_SEARCHED = 2**28
+
+
+class ImageRoot:
+    """The folder that the image names of an annotation may not leave."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._real = os.path.realpath(folder)
+        self._inside: dict[str, bool] = {}
+
+    def path(self, name: str, annotation: Path, near: Path | None = None) -> Path:
+        """Returns the path of an image name, which need not exist.
+
+        Args:
+            name: as the annotation has it, relative to `near`.
+            annotation: the file with the name, for messages.
+            near: a folder inside this one; by default this one.
+
+        Raises:
+            UserError: the name is absolute or leads out of the folder.
+        """
+        written = name.replace("\\", "/")
+        absolute = PurePosixPath(written).is_absolute() or PureWindowsPath(name).drive
+        path = Path(os.path.normpath((near or self.folder) / written))
+        if absolute or "\0" in name or not self.holds(path):
+            linked = not absolute and path.is_relative_to(self.folder)
+            through = ", through a symbolic link" if linked else ""
+            fix = f"let the name be relative to {self.folder} and stay in it"
+            if linked:
+                fix = f"copy the images to {path.parent}, or give a folder that holds both"
+            raise UserError(
+                f"the image name {name!r} leads out of the folder of the images{through}",
+                where=line_of(annotation, name),
+                fix=fix,
+            )
+        return path
+
+    def holds(self, path: Path) -> bool:
+        """Tells whether a path stays inside after all symbolic links; it is not opened."""
+        if not path.is_relative_to(self.folder):
+            return False
+        parent = str(path.parent)
+        if parent not in self._inside:
+            self._inside[parent] = self._below(os.path.realpath(parent))
+        # os.path: a name that is too long for a file is no link, and no error.
+        return self._inside[parent] and (
+            not os.path.islink(path) or self._below(os.path.realpath(path))  # noqa: PTH114
+        )
+
+    def _below(self, real: str) -> bool:
+        return real == self._real or real.startswith(self._real.rstrip("/") + "/")
+
+
+def line_of(file: Path, text: str) -> str:
+    """Returns `file:line` of the first line with a text, which may be escaped as JSON or XML."""
+    try:
+        content = read_untrusted(file, most=_MOST_SEARCHED)
+    except UserError:
+        return str(file)
+    spellings = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+    for spelling in (*spellings, escape(text, {'"': "&quot;"})):
+        at = content.find(spelling.encode(errors="replace")) if spelling else -1
+        if at >= 0:
+            return f"{file}:{content.count(10, 0, at) + 1}"
+    return str(file)
+
+
+MAX_ANNOTATION_BYTES = 2**31
+"""Greatest size of a file of annotations: those of COCO's 118,287 images take a fifth of it."""
+# Trees of XML take ten times the memory of their text.
+_MOST_XML_BYTES = 2**29
+# Rows of CSV are taken one by one: the 14.6 million of Open Images take a quarter of it.
+_MOST_CSV_BYTES = 2**33
+_LONGEST_ROW = 2**20
+MAX_LIST_BYTES = 2**29
+"""Greatest size of a list of images, or of lines of JSON: a name for each of millions."""
+_HEAD_BYTES = 65536
+
+
+def read_head(path: Path) -> bytes:
+    """Returns the first 64 KiB of a file."""
+    with open_untrusted(path, most=None, where=str(path)) as file:
+        return file.read(_HEAD_BYTES)
+
+
+def read_xml(path: Path) -> ElementTree.Element:
+    """Returns the root element of an XML file.
+
+    Raises:
+        UserError: it cannot be read, it is no XML, or its entities multiply it, which expat
+            recognises since 2.4.1.
+    """
+    content = read_untrusted(path, most=_MOST_XML_BYTES, where=str(path))
+    try:
+        return ElementTree.fromstring(content)
+    except ElementTree.ParseError as error:
+        raise UserError(
+            f"this is not XML: {error.msg}", where=f"{path}:{error.position[0]}"
+        ) from error
+    except (ValueError, LookupError) as error:  # an encoding that does not exist
+        raise UserError(f"this is not XML: {error}", where=str(path)) from error
+
+
+def xml_root(head: bytes) -> str:
+    """Returns the name of the root element by the first bytes of a file, empty if there is none."""
+    parser: Any = ElementTree.XMLPullParser(("start",))
+    try:
+        parser.feed(head)
+        for event in parser.read_events():
+            root = event[1]
+            return str(root.tag).rpartition("}")[2]
+    except (ElementTree.ParseError, ValueError, LookupError):
+        pass
+    return ""
+
+
+def read_json(path: Path) -> Any:  # noqa: ANN401
+    """Returns the content of a JSON file.
+
+    Raises:
+        UserError: it cannot be read, it is no JSON, or it is nested too deep.
+    """
+    if read_head(path)[:2] == b"\0\0":
+        # It would be read as UTF-32, which takes long.
+        raise UserError("this is not JSON: it begins with zeros", where=str(path))
+    return parse_json(read_untrusted(path, most=MAX_ANNOTATION_BYTES, where=str(path)), str(path))
+
+
+def parse_json(content: bytes | str, where: str) -> Any:  # noqa: ANN401
+    """Returns the content of JSON text at `where`, which is a file or a line of it."""
+    try:
+        found = json.loads(content)
+        # JSON can spell halves of characters, which no file and no record can hold.
+        marks: Any = (b"\\ud", b"\\uD") if isinstance(content, bytes) else ("\\ud", "\\uD")
+        if any(mark in content for mark in marks):
+            found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
+        return found
+    except json.JSONDecodeError as error:
+        line = f"{where}:{error.lineno}" if error.lineno > 1 or ":" not in where else where
+        raise UserError(f"this is not JSON: {error.msg}", where=line) from error
+    except RecursionError as error:
+        raise UserError("the JSON is nested too deep", where=where) from error
+    except ValueError as error:  # no UTF-8, or a number of thousands of digits
+        raise UserError(f"this is not JSON: {error}", where=where) from error
+
+
+def read_yaml(path: Path) -> Any:  # noqa: ANN401
+    """Returns the content of a YAML file; the names of its mappings are text.
+
+    Raises:
+        UserError: `compose` refuses it.
+    """
+    text = read_text_file(path, fix="give the YAML file of a data set")
+    return compose(text, str(path)).plain()
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields the rows of a CSV file with a header, each with the number of its line.
+
+    Raises:
+        UserError: it is no CSV, or a row is longer or shorter than the header.
+    """
+    with (
+        open_untrusted(path, most=_MOST_CSV_BYTES, where=str(path)) as content,
+        io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as file,
+    ):
+        # A line that goes on after so many characters is a row of another length.
+        lines = iter(lambda: file.readline(_LONGEST_ROW), "")
+        reader = csv.DictReader(lines, strict=True)
+        try:
+            for row in reader:
+                if None in row or None in row.values():
+                    raise UserError(
+                        f"the row has not the {len(reader.fieldnames or ())} columns of the header",
+                        where=f"{path}:{reader.line_num}",
+                    )
+                yield reader.line_num, row
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise UserError(
+                f"this is not CSV: {error}", where=f"{path}:{reader.line_num + 1}"
+            ) from error
+
+
+def read_lines(path: Path) -> list[str]:
+    """Returns the lines of a text file without those that are blank.
+
+    Raises:
+        UserError: it is no UTF-8 text.
+    """
+    try:
+        text = read_untrusted(path, most=MAX_LIST_BYTES, where=str(path)).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"this is not UTF-8 text (byte {error.start})", where=str(path)) from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def number(value: object) -> float:
+    """Returns a number or the number in a text; NaN if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return float("nan")
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return float("nan")
+
+
+def parse_int(value: object) -> int:
+    """Returns a number, or that in a text, as an integer; 0 if it is none or beyond any image."""
+    found = number(value)
+    return int(found) if abs(found) < LONGEST_SIDE else 0

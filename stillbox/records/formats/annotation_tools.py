@@ -1,0 +1,337 @@
+"""Exports of annotation tools: CVAT for images 1.1, Label Studio and LabelMe.
+
+CVAT writes one XML file for many images; pixels count from 0, sides are continuous coordinates.
+Label Studio writes JSON tasks with rectangles in per cent of the sides. LabelMe writes one JSON
+file for each image, with shapes of points in pixels; `imageData` may hold the image file in
+Base64.
+
+Sources: docs.cvat.ai, "CVAT for image"; labelstud.io, "Label Studio JSON format of annotated
+tasks".
+"""
+
+import base64
+import math
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from stillbox.errors import UserError
+from stillbox.records.annotations import line_of, number, parse_int, read_json, read_xml
+from stillbox.records.data_folder import DataFolder, folder_split, name_split, word_split
+from stillbox.records.formats.common import (
+    NO_BOX,
+    Box,
+    bounds,
+    json_outline,
+    labelled,
+    rotated,
+    xml_outline,
+)
+from stillbox.records.formats.registry import FolderContents, register, register_foreign
+from stillbox.records.problems import ConversionLog
+
+
+def _find_cvat(video: bool, folder: DataFolder) -> list[Path]:
+    return [
+        f for f in folder.with_suffix(".xml") if folder.memoized(_cvat_kind, f) == (True, video)
+    ]
+
+
+def _cvat_kind(file: Path) -> tuple[bool, bool]:
+    """Tells whether a file is CVAT's, and whether it is of a video."""
+    root, marks = xml_outline(file)
+    return root == "annotations" and bool(marks & {"image", "track"}), "track" in marks
+
+
+@register("cvat", "CVAT for images", partial(_find_cvat, False))
+def read_cvat(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+    """Reads XML files; polygons, ellipses and masks become the boxes around them."""
+    reading = FolderContents()
+    classes: dict[str, None] = {}
+    for file in files:
+        tree = read_xml(file)
+        classes |= dict.fromkeys(
+            _cvat_text(label.findtext("name")) for label in tree.iterfind("meta//label")
+        )
+        for image in tree.iterfind("image"):
+            name = image.get("name", "")
+            path = folder.image(name, file, file.parent, log)
+            if path is None:
+                continue
+            where = f"{folder.relative(file)}: image {name}"
+            shapes = [
+                (shape.get("label", ""), *_cvat_box(shape)) for shape in image if shape.tag != "tag"
+            ]
+            for label, _, kind in shapes:
+                if kind:
+                    log.bad_box(f"a {kind} has no box", where, f"label {label!r}")
+            reading.images.append(
+                labelled(
+                    path,
+                    where,
+                    [label for label, _, kind in shapes if not kind],
+                    [box for _, box, kind in shapes if not kind],
+                    size=(parse_int(image.get("height")), parse_int(image.get("width"))),
+                    split=word_split(image.get("subset"))
+                    or name_split(file.relative_to(folder.root)),
+                )
+            )
+    reading.classes = tuple(classes)
+    return reading
+
+
+def _cvat_text(text: str | None) -> str:
+    return (text or "").strip()
+
+
+def _cvat_box(shape: ElementTree.Element) -> tuple[Box, str]:
+    """Returns ymin, xmin, ymax, xmax of a shape, and its kind if it has none."""
+    values = {key: number(value) for key, value in shape.attrib.items()}
+
+    def at(*names: str) -> list[float]:
+        return [values.get(name, float("nan")) for name in names]
+
+    if shape.tag == "box":
+        xmin, ymin, xmax, ymax = at("xtl", "ytl", "xbr", "ybr")
+        box = (ymin, xmin, ymax, xmax)
+        angle = values.get("rotation", 0.0)
+        return (rotated(box, angle, centre=True) if angle else box), ""
+    if shape.tag == "ellipse":
+        cx, cy, rx, ry = at("cx", "cy", "rx", "ry")
+        return (cy - ry, cx - rx, cy + ry, cx + rx), ""
+    if shape.tag == "mask":
+        left, top, width, height = at("left", "top", "width", "height")
+        return (top, left, top + height, left + width), ""
+    if shape.tag == "polygon":
+        pairs = (pair.partition(",")[::2] for pair in shape.get("points", "").split(";"))
+        return bounds([(number(x), number(y)) for x, y in pairs]), ""
+    return NO_BOX, shape.tag
+
+
+register_foreign(
+    "cvat_video",
+    "CVAT for video",
+    partial(_find_cvat, True),
+    "export the task as `CVAT for images 1.1`, with its images",
+)
+
+
+# Label Studio puts this before the names of files that it is given.
+_UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-")
+_LABELS = ("rectanglelabels", "polygonlabels", "ellipselabels", "labels")
+
+
+def _is_label_studio(folder: DataFolder, file: Path) -> bool:
+    outline = json_outline(folder, file)
+    return (
+        outline.is_list
+        and "data" in outline.keys
+        and bool({"annotations", "completions"} & outline.keys)
+    )
+
+
+@register(
+    "label_studio",
+    "Label Studio JSON",
+    lambda folder: [f for f in folder.with_suffix(".json") if _is_label_studio(folder, f)],
+)
+def read_label_studio(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+    """Reads exports; polygons and ellipses become boxes; other tasks are left out."""
+    reading = FolderContents()
+    for file in files:
+        for place, task in enumerate(folder.json(file)):
+            where = f"{folder.relative(file)}: task {place}"
+            address = _task_address(task)
+            results = _task_results(task, where, log)
+            if results is None or not address:
+                log.bad_record("task without an image or an annotation", where)
+                continue
+            path = _task_image(folder, address, file, log)
+            if path is None:
+                continue
+            shapes = [shape for shape in results if isinstance(shape, dict) and "value" in shape]
+            found = [(_label_of(shape), _percent_box(shape)) for shape in shapes]
+            for name, box in found:
+                if box == NO_BOX:
+                    log.bad_box("result without a box", where, f"label {name!r}")
+            sound = [(name, box) for name, box in found if box != NO_BOX]
+            size = max(
+                (
+                    (parse_int(s.get("original_height")), parse_int(s.get("original_width")))
+                    for s in shapes
+                ),
+                default=(0, 0),
+            )
+            names, boxes = [name for name, _ in sound], [box for _, box in sound]
+            split = folder_split(path.relative_to(folder.root))
+            one = labelled(path, where, names, boxes, size=size, split=split, relative=True)
+            reading.images.append(one)
+    return reading
+
+
+def _task_address(task: Any) -> str:  # noqa: ANN401
+    """Returns the address of the image, the first text of the task's data."""
+    data = task.get("data") if isinstance(task, dict) else None
+    values = [data.get("image"), *data.values()] if isinstance(data, dict) else []
+    return next((value for value in values if isinstance(value, str)), "")
+
+
+def _task_results(task: Any, where: str, log: ConversionLog) -> Sequence[Any] | None:  # noqa: ANN401
+    """Returns the results of the first annotation that was not cancelled."""
+    if not isinstance(task, dict):
+        return None
+    made = task.get("annotations") or task.get("completions")
+    made = made if isinstance(made, list) else []
+    kept = [a for a in made if isinstance(a, dict) and not a.get("was_cancelled")]
+    if len(kept) > 1:
+        log.add("several annotations of an image", where, action="the first is used")
+    results = kept[0].get("result") if kept else None
+    return results if isinstance(results, list) else None
+
+
+def _task_image(folder: DataFolder, address: str, file: Path, log: ConversionLog) -> Path | None:
+    """Returns the image of an address, which is no path of this machine but the server's.
+
+    Raises:
+        UserError: the address leads out of the folder.
+    """
+    parts = urlsplit(address)
+    name = parse_qs(parts.query).get("d", [unquote(parts.path)])[0]
+    if ".." in Path(name).parts:
+        what = f"the image address {address!r} leads out of the folder of the images"
+        raise UserError(what, where=line_of(file, address), fix="export the project again")
+    last = Path(name).name or "image"
+    path = folder.image(last, file, file.parent, log)
+    # os.path: a name may be too long for a file.
+    if path is not None and not os.path.isfile(path) and _UPLOAD_PREFIX.match(last):  # noqa: PTH113
+        return folder.image(_UPLOAD_PREFIX.sub("", last), file, file.parent, log)
+    return path
+
+
+def _label_of(shape: dict[str, Any]) -> str:
+    value = shape["value"] if isinstance(shape["value"], dict) else {}
+    labels: list[Any] = next(
+        (value[key] for key in _LABELS if isinstance(value.get(key), list)), []
+    )
+    return str(labels[0]) if labels else ""
+
+
+def _percent_box(shape: dict[str, Any]) -> Box:
+    """Returns the box of a result in fractions of the sides, `NO_BOX` if it has none."""
+    value = shape["value"] if isinstance(shape["value"], dict) else {}
+    at = {key: number(inner) for key, inner in value.items()}
+    # Angles hold in pixels, where the sides have their true lengths.
+    high, wide = (
+        parse_int(shape.get("original_height")) or 1,
+        parse_int(shape.get("original_width")) or 1,
+    )
+    if isinstance(value.get("points"), list):
+        pairs = [p for p in value["points"] if isinstance(p, list) and len(p) == 2]
+        box = bounds([(number(x) / 100 * wide, number(y) / 100 * high) for x, y in pairs])
+    elif {"radiusX", "radiusY"} <= at.keys():
+        x, y, u, v = (at.get(key, NO_BOX[0]) / 100 for key in ("x", "y", "radiusX", "radiusY"))
+        box = ((y - v) * high, (x - u) * wide, (y + v) * high, (x + u) * wide)
+    elif {"x", "y", "width", "height"} <= at.keys():
+        x, y, w, h = (at[key] / 100 for key in ("x", "y", "width", "height"))
+        box = (y * high, x * wide, (y + h) * high, (x + w) * wide)
+        box = rotated(box, at["rotation"], centre=False) if at.get("rotation") else box
+    else:
+        return NO_BOX
+    return box[0] / high, box[1] / wide, box[2] / high, box[3] / wide
+
+
+_WITH_AREA = ("rectangle", "polygon", "circle", "mask")
+
+
+def _is_labelme(folder: DataFolder, file: Path) -> bool:
+    outline = json_outline(folder, file)
+    return not outline.is_list and outline.keys >= {"shapes", "imagePath"}
+
+
+@register(
+    "labelme",
+    "LabelMe JSON",
+    lambda folder: [f for f in folder.with_suffix(".json") if _is_labelme(folder, f)],
+)
+def read_labelme(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+    """Reads JSON files; polygons and circles become the boxes around them."""
+    reading = FolderContents()
+    for file in files:
+        try:
+            content = folder.json(file)
+        except UserError as error:
+            log.bad_record("annotation file is no JSON", folder.relative(file), error.what)
+            continue
+        image = _labelme_image(folder, file, content, log)
+        if image is None:
+            continue
+        path, stored = image
+        where = folder.relative(file)
+        names: list[str] = []
+        boxes: list[Box] = []
+        for place, shape in enumerate(
+            content["shapes"] if isinstance(content["shapes"], list) else []
+        ):
+            box = _labelme_box(shape)
+            if box == NO_BOX:
+                log.bad_box("shape without a box", f"{where}, shape {place}", _labelme_kind(shape))
+                continue
+            names.append(str(shape.get("label", "")).strip())
+            boxes.append(box)
+        size = (parse_int(content.get("imageHeight")), parse_int(content.get("imageWidth")))
+        split = folder_split(file.relative_to(folder.root))
+        reading.images.append(
+            labelled(path, where, names, boxes, size=size, split=split, stored=stored)
+        )
+    return reading
+
+
+def _labelme_image(
+    folder: DataFolder,
+    file: Path,
+    content: dict[str, Any],
+    log: ConversionLog,
+) -> tuple[Path, Callable[[], bytes] | None] | None:
+    """Returns the image file, or what returns the embedded image; None if it is left out."""
+    near = folder.image_of_stem(file.stem, file)
+    if near is not None:
+        return near, None
+    embedded = partial(_embedded, file) if isinstance(content.get("imageData"), str) else None
+    try:
+        path = folder.image(str(content["imagePath"]), file, file.parent, log)
+    except UserError:
+        if embedded is None:
+            raise
+        return file.with_suffix(".img"), embedded  # the name leads elsewhere; nothing is opened
+    # os.path: a name that is too long for a file is no error.
+    there = path is not None and os.path.isfile(path)  # noqa: PTH113
+    return None if path is None else (path, None if there else embedded)
+
+
+def _embedded(file: Path) -> bytes:
+    """Returns the embedded image, which is read when it is wanted: all may exceed the memory."""
+    return base64.b64decode(read_json(file)["imageData"], validate=True)
+
+
+def _labelme_kind(shape: Any) -> str:  # noqa: ANN401
+    return str(shape.get("shape_type", "polygon")) if isinstance(shape, dict) else "no shape"
+
+
+def _labelme_box(shape: Any) -> Box:  # noqa: ANN401
+    """Returns the box of a shape, `NO_BOX` for points and lines."""
+    if not isinstance(shape, dict) or _labelme_kind(shape) not in _WITH_AREA:
+        return NO_BOX
+    points = shape.get("points")
+    if not isinstance(points, list) or not all(isinstance(p, list) and len(p) == 2 for p in points):
+        return NO_BOX
+    pairs = [(number(x), number(y)) for x, y in points]
+    if _labelme_kind(shape) == "circle" and len(pairs) == 2:
+        (x, y), (u, v) = pairs
+        radius = math.hypot(x - u, y - v)
+        pairs = [(x - radius, y - radius), (x + radius, y + radius)]
+    return bounds(pairs)

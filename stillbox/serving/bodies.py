@@ -1,0 +1,175 @@
+"""Bodies of requests and responses: their limits, one file of a form, JSON, errors of one shape.
+
+An error is `{"error": text}`. A form is `multipart/form-data` (RFC 7578).
+"""
+
+import json
+import math
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from python_multipart.multipart import parse_options_header
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stillbox.errors import UserError
+from stillbox.printing import count_text
+
+
+class AsciiJson(Response):
+    """A JSON response in ASCII: text that it repeats may hold surrogates, which UTF-8 cannot."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:  # noqa: ANN401
+        """Returns the bytes of the body."""
+        return json.dumps(content, separators=(",", ":")).encode("ascii")
+
+
+def http_error(status: int, text: str, headers: Mapping[str, str] | None = None) -> HTTPException:
+    """Returns an exception that becomes an error response."""
+    return HTTPException(status, text, dict(headers) if headers else None)
+
+
+def shown(value: Any) -> str:  # noqa: ANN401
+    """Returns a value of a request for a message: a request can have megabytes in one name."""
+    return reprlib.repr(value)
+
+
+def bad_request(text: str) -> HTTPException:
+    """Returns the exception for an invalid request."""
+    return http_error(400, text)
+
+
+def handle_http_error(request: Request, error: Exception) -> Response:
+    """Responds as TensorFlow Serving and the Open Inference Protocol both do."""
+    assert isinstance(error, HTTPException)
+    return AsciiJson({"error": error.detail}, error.status_code, error.headers)
+
+
+def handle_user_error(request: Request, error: Exception) -> Response:
+    """Responds to input that the model does not take."""
+    assert isinstance(error, UserError)
+    return AsciiJson({"error": error.what + (f"; {error.fix}" if error.fix else "")}, 400)
+
+
+def handle_failure(request: Request, error: Exception) -> Response:
+    """Responds to a fault of the server; its details are in the log only."""
+    return AsciiJson({"error": "the server failed"}, 500)
+
+
+class Admission:
+    """Counts the images in flight, from the first byte of a body to its response.
+
+    Args:
+        limit: the most at a time; more than that only if there are no others.
+        seconds_for: estimates the time for a number of images.
+        places: their name in errors.
+    """
+
+    def __init__(
+        self, limit: int, seconds_for: Callable[[int], float], places: str = "places"
+    ) -> None:
+        self._limit, self._seconds_for, self._places = limit, seconds_for, places
+        self.in_flight = 0
+
+    @contextmanager
+    def admit(self, images: int) -> Iterator[None]:
+        """Counts images in, and out at the end.
+
+        Raises:
+            HTTPException: 503 with Retry-After if they would exceed the limit.
+        """
+        if self.in_flight and self.in_flight + images > self._limit:
+            wait = max(math.ceil(self._seconds_for(self.in_flight)), 1)
+            what = f"all {self._limit} {self._places} are taken; try again"
+            raise http_error(503, what, {"Retry-After": str(wait)})
+        self.in_flight += images
+        try:
+            yield
+        finally:
+            self.in_flight -= images
+
+
+class LimitBody:
+    """Middleware that ends a body after `most` bytes, whatever its header says."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app, self._most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forwards a request and counts the bytes of its body."""
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._most:
+                raise too_large(self._most)
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def check_count(images: int, most: int) -> None:
+    """Checks the number of a request's images.
+
+    Raises:
+        HTTPException: 400, there are too many, or none.
+    """
+    if not 0 < images <= most:
+        raise bad_request(f"a request has 1 to {count_text(most, 'image')}; this one has {images}")
+
+
+def too_large(most: int) -> Exception:
+    """Returns the exception for a body beyond the limit."""
+    return http_error(413, f"the body of a request has at most {most} bytes")
+
+
+_MOST_PARTS, _MOST_HEADER = 9, 4096
+_LONGEST_BOUNDARY = 70
+
+
+def read_file(content_type: str, body: bytes) -> tuple[str, bytes]:
+    """Returns name and content of the one file of a form, which may have other fields.
+
+    Args:
+        content_type: the header with the boundary of the parts.
+        body: of the request.
+
+    Raises:
+        HTTPException: 400, the form is invalid, or has no file or several.
+    """
+    boundary = parse_options_header(content_type[:_MOST_HEADER])[1].get(b"boundary", b"")
+    if not 0 < len(boundary) <= _LONGEST_BOUNDARY:
+        raise bad_request("the form has no boundary, or a long one")
+    between = b"\r\n--" + boundary
+    # The first boundary may be at the beginning; what follows the last is no part.
+    parts = (b"\r\n" + body).split(between, _MOST_PARTS + 1)
+    if len(parts) > _MOST_PARTS + 1 or not parts[-1].startswith(b"--"):
+        raise bad_request(f"a form has 1 to {_MOST_PARTS - 1} parts and ends with its boundary")
+    files = [found for part in parts[1:-1] if (found := _read_part(part)) is not None]
+    if len(files) != 1:
+        raise bad_request("a form has one file, as from curl --form image=@FILE")
+    return files[0]
+
+
+def _read_part(part: bytes) -> tuple[str, bytes] | None:
+    """Returns name and content if a part is a file."""
+    header, found, _ = part[:_MOST_HEADER].partition(b"\r\n\r\n")
+    if not found:
+        raise bad_request(f"a part of the form has no header of up to {_MOST_HEADER} bytes")
+    for line in header.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"content-disposition":
+            options = parse_options_header(value.strip())[1]
+            if b"filename" not in options:
+                return None
+            start = len(header) + len(found)
+            return options[b"filename"].decode("utf-8", "replace"), part[start:]
+    return None

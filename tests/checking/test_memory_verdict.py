@@ -1,0 +1,125 @@
+"""What does not fit into memory is known without allocating it, with the field to lower."""
+
+import resource
+
+import pytest
+
+from stillbox.checking.memory_estimate import estimate, sizes_of
+from stillbox.checking.memory_verdict import (
+    LARGEST,
+    Machine,
+    find_shortage,
+    memory_advice,
+    refuse_shortage,
+)
+from stillbox.errors import UserError
+from stillbox.experiment.resolve import read_config
+from stillbox.models.build import build_detector
+from stillbox.models.variables import split_detector
+from tests.small import SMALL
+
+GIB = 2**30
+LAPTOP = Machine("a laptop", "cpu", 8 * GIB, 8 * GIB)
+RECORDS = ("data.train.paths=t.record", "data.evaluation.paths=e.record")
+
+
+def small(*overrides):
+    return read_config("demo_scenes", [*SMALL, *RECORDS, *overrides]).experiment
+
+
+def test_a_small_run_fits():
+    assert find_shortage(small(), LAPTOP) is None
+    assert not list(memory_advice(small()))
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("train.batch_size=1000000000", "train.batch_size"),
+        ("evaluation.batch_size=1000000000", "evaluation.batch_size"),
+        ("data.prefetch=1000000000", "data.prefetch"),
+        ("data.train.max_boxes=1000000000", "data.train.max_boxes"),
+        ("model.num_classes=1000000000", "model.num_classes"),
+        ("model.resizer={kind: fixed_shape, height: 100000, width: 100000}", "model.resizer"),
+    ],
+)
+def test_an_absurd_number_is_refused_with_the_largest_that_fits(override, field):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError) as caught:
+        refuse_shortage(small(override), LAPTOP, {field: f"--set {override}"})
+    assert caught.value.where == f"--set {override}"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # 256 MiB, in KiB
+    # What is recommended does fit, and twice as much is not certain to.
+    fix = caught.value.fix
+    if field == "model.resizer":
+        side = int(fix.removeprefix("an input of ").split()[0])
+        fitting, double = (
+            f"model.resizer={{kind: fixed_shape, height: {n}, width: {n}}}"
+            for n in (side, side * 2)
+        )
+    else:
+        fitting = fix.split("--set ")[1].split(",")[0]
+        double = f"{field}={2 * int(fitting.split('=')[1])}"
+    assert find_shortage(small(fitting), LAPTOP) is None
+    assert find_shortage(small(double), LAPTOP) is not None
+
+
+def test_a_batch_beyond_every_machine_is_an_error_of_the_config():
+    (advice,) = memory_advice(small("train.batch_size=1000000000"))
+    assert (advice.severity, advice.path) == ("error", "train.batch_size")
+    assert find_shortage(small("train.batch_size=1000000000"), LARGEST).certain
+
+
+def test_what_may_not_fit_is_said_and_not_refused():
+    sizes = sizes_of(small().model, small().train)
+    device = estimate(small(), sizes, "cpu")
+    total = device.device + device.host
+    between = (total.low + total.high) / 2
+    shortage = refuse_shortage(small(), Machine("a toy", "cpu", between, between), {})
+    assert not shortage.certain
+    assert "may need up to" in shortage.what
+
+
+def test_bfloat16_saves_activations_on_accelerators_alone():
+    float32, bfloat16 = (
+        {platform: estimate(one, sizes, platform).activations.high for platform in ("cpu", "gpu")}
+        for one in (small("train.precision=float32"), small("train.precision=bfloat16"))
+        for sizes in (sizes_of(one.model, one.train),)
+    )
+    assert bfloat16["gpu"] < float32["gpu"]
+    assert bfloat16["cpu"] >= float32["cpu"]
+
+
+def test_rematerialised_blocks_need_less():
+    plain, blocks = (
+        estimate(one, sizes_of(one.model, one.train), "gpu").activations.high
+        for one in (small(), small("train.rematerialization=blocks"))
+    )
+    assert blocks < 0.8 * plain
+
+
+def test_an_accelerator_and_its_host_are_compared_apart():
+    experiment = small("train.batch_size=4096")
+    device, host = 64 * GIB, 0.1 * GIB
+    assert find_shortage(experiment, Machine("a host", "gpu", device, host)) is not None
+    assert find_shortage(experiment, Machine("a GPU", "gpu", device, device)) is None
+    # More devices share a batch.
+    tight = Machine("a GPU", "gpu", GIB, device)
+    assert find_shortage(experiment, tight) is not None
+    assert find_shortage(experiment, Machine("GPUs", "gpu", GIB, device, devices=64)) is None
+
+
+def test_parameters_are_counted_exactly_without_drawing_them():
+    experiment = small()
+    _, params, stats = split_detector(build_detector(experiment.model))
+    exact = sum(array.nbytes for array in [*params.values(), *stats.values()])
+    sizes = sizes_of(experiment.model, experiment.train)
+    assert sizes.parameters == exact
+    assert sizes.average == sum(array.nbytes for array in params.values())
+
+
+def test_many_classes_are_extrapolated_without_error():
+    model = small("model.num_classes=500").model
+    traced, line = (sizes_of(model, small().train, extrapolate=far) for far in (False, True))
+    assert line.parameters == pytest.approx(traced.parameters)
+    assert line.activations == pytest.approx(traced.activations, rel=1e-3)

@@ -1,0 +1,268 @@
+"""From a folder to an experiment: what is picked, what is said, and what wins."""
+
+import shutil
+
+import cv2
+import numpy as np
+import pytest
+
+from stillbox.checking.memory_verdict import Machine
+from stillbox.checking.planning import (
+    LARGE,
+    PYRAMID,
+    SMALL,
+    choose_batch,
+    choose_epochs,
+    choose_recipe,
+    plan_resumed,
+    plan_run,
+)
+from stillbox.checking.planning_records import (
+    DatasetStats,
+    read_dataset_stats,
+    refuse_other_source,
+    write_source,
+)
+from stillbox.errors import UserError
+from stillbox.experiment import rules
+from stillbox.experiment.resolve import read_config
+from stillbox.experiment.schema import Records
+from stillbox.experiment.yaml_config import to_yaml
+from stillbox.records.label_map import LabelMap
+from stillbox.records.tf_example import serialize_example
+from tests.records.builders import make_example, write_records
+from tests.small import SMALL as SMALL_MODEL
+from tests.small import small_experiment
+
+GIB = 2**30
+CPU = Machine("a CPU", "cpu", 24 * GIB, 24 * GIB)
+GPU = Machine("a GPU", "gpu", 100 * GIB, 100 * GIB)
+
+
+def stats(**changes):
+    usual = {"images": 400, "boxes": 900, "classes": 3, "small_side": 0.1, "median_side": 0.2}
+    return DatasetStats(**(usual | {"max_boxes": 20} | changes))
+
+
+@pytest.fixture
+def plan(scenes, tmp_path):
+    """The function from arguments of `plan_run` to its answer and what was said."""
+
+    def run(config=None, data=scenes, **options):
+        said = []
+        folder = tmp_path / "run"
+        planned = plan_run(config, data, folder, machine=CPU, say=said.append, **options)
+        return planned.experiment, "\n".join(said)
+
+    return run
+
+
+def test_recipes_by_machine_size_of_boxes_and_images():
+    assert choose_recipe(stats(), CPU).value == SMALL
+    assert choose_recipe(stats(small_side=0.02), CPU).value == PYRAMID
+    assert choose_recipe(stats(), GPU).value == PYRAMID
+    assert choose_recipe(stats(images=20_000), GPU).value == LARGE
+
+
+@pytest.mark.parametrize(
+    ("images", "machine", "size", "reason"),
+    [
+        (400, CPU, 16, "no faster on a CPU"),
+        (10, CPU, 8, "batch norm needs"),
+        (400, GPU, 32, "at least 8 steps an epoch"),
+        (9000, GPU, 64, "at least 8 steps an epoch"),
+        (9000, Machine("a small GPU", "gpu", GIB // 8, 8 * GIB), 16, "32 may need more memory"),
+        (9000, Machine("8 GPUs", "gpu", 100 * GIB, 100 * GIB, 8), 64, "at least 8 steps"),
+        (10, Machine("64 GPUs", "gpu", 100 * GIB, 100 * GIB, 64), 64, "batch norm needs"),
+    ],
+)
+def test_batches_suit_the_data_and_the_memory(images, machine, size, reason):
+    small = read_config("demo_scenes", SMALL_MODEL).experiment
+    choice = choose_batch(small, stats(images=images), machine)
+    assert (int(choice.value), reason in choice.reason) == (size, True), choice
+
+
+def test_few_images_have_many_epochs_but_no_run_is_too_short():
+    assert choose_epochs(stats(), 16).value == "80"
+    assert choose_epochs(stats(images=118_000), 64).value == "12"
+    assert choose_epochs(stats(images=10), 8).value == "240"
+
+
+def test_stats_are_those_of_the_records(scenes):
+    records = Records(paths=(f"{scenes}/train.record-*",), label_map=f"{scenes}/label_map.pbtxt")
+    found = read_dataset_stats(records)
+    assert (found.images, found.classes, found.boxes) == (10, 6, 27)
+    assert 0 < found.small_side <= found.median_side < 1
+    assert found.max_boxes >= 20
+
+
+def test_an_experiment_is_picked_for_finished_records(plan, scenes):
+    experiment, said = plan()
+    train = experiment.train
+    assert experiment.data.train.paths == (f"{scenes}/train.record-00000-of-00001",)
+    assert experiment.data.evaluation.paths == (f"{scenes}/val.record-00000-of-00001",)
+    assert (experiment.model.num_classes, train.batch_size) == (6, 8)
+    assert train.optimizer.schedule.total_steps == train.steps == 300
+    assert train.evaluate_every == train.checkpoint_every == 30
+    assert not rules.find_missing(experiment)
+    for part in ("holds records", "10 training images", f"recipe {SMALL}", "batch 8", "epochs: "):
+        assert part in said
+    assert "stillbox weights get" in said
+    # The rate follows the batch: .03 for 16 images.
+    assert train.optimizer.schedule.learning_rate == pytest.approx(0.015)
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "scope"),
+    [
+        ("", "random ones, as given", ""),
+        ("mine.npz", "mine.npz, as given", ""),
+        ("ssd_mobilenet_v1_coco", "ssd_mobilenet_v1_coco, as given", "detection"),
+    ],
+)
+def test_weights_that_are_given_are_those_that_are_said(plan, given, said, scope):
+    experiment, lines = plan(overrides=[f"train.fine_tune.checkpoint={given}"])
+    assert experiment.train.fine_tune.checkpoint == given
+    assert f"weights to start from: {said}" in lines
+    assert "warning: random weights" not in lines
+    assert not scope or experiment.train.fine_tune.scope == scope
+
+
+def test_what_is_said_on_the_command_line_wins(plan):
+    overrides = ["train.batch_size=4", "train.evaluate_every=7"]
+    experiment, said = plan(overrides=overrides, epochs=2)
+    train = experiment.train
+    assert (train.batch_size, train.steps, train.evaluate_every) == (4, 5, 7)
+    assert train.optimizer.schedule.learning_rate == pytest.approx(0.0075)
+    assert "batch 8" not in said
+
+
+def test_the_batch_and_length_of_a_recipe_are_fitted(plan, scenes):
+    experiment, said = plan("demo_scenes")
+    assert (experiment.train.batch_size, experiment.train.steps) == (8, 300)
+    assert experiment.train.optimizer.schedule.total_steps == 300
+    assert experiment.data.train.paths == (f"{scenes}/train.record-00000-of-00001",)
+    assert "recipe " not in said
+    assert "batch 8: " in said
+    assert "epochs: 300 steps" in said
+    experiment, _ = plan("demo_scenes", overrides=["train.batch_size=4"], steps=30)
+    assert (experiment.train.batch_size, experiment.train.steps) == (4, 30)
+
+
+def test_a_config_file_keeps_all_but_its_data(plan, scenes, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(to_yaml(read_config("demo_scenes").experiment))
+    experiment, said = plan(file)
+    assert (experiment.train.batch_size, experiment.train.steps) == (32, 850)
+    assert experiment.data.train.paths == (f"{scenes}/train.record-00000-of-00001",)
+    assert "batch" not in said
+
+
+def test_photographs_are_converted_once(plan, tmp_path):
+    photos = tmp_path / "photos"
+    for part in ("images", "labels"):
+        (photos / part).mkdir(parents=True)
+    for number in range(10):
+        pixels = np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
+        cv2.imwrite(str(photos / f"images/{number}.png"), pixels)
+        (photos / f"labels/{number}.txt").write_text("0 0.5 0.5 0.4 0.4\n")
+    (photos / "data.yaml").write_text("train: images\nnames: [owl]\n")
+    experiment, said = plan(data=photos)
+    assert experiment.model.num_classes == 1
+    assert "photos is" in said
+    assert "converted from" in said
+    assert (tmp_path / "run/data/label_map.pbtxt").is_file()
+    again, said = plan(data=photos / "data.yaml")
+    assert again == experiment
+    assert "used again" in said
+
+
+def test_a_run_that_exists_keeps_its_experiment(plan, scenes, tmp_path):
+    (tmp_path / "run/checkpoints/3").mkdir(parents=True)
+    kept = small_experiment(scenes, "name=kept")
+    (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
+    experiment, said = plan()
+    assert experiment == kept
+    assert f"that of the run in {tmp_path / 'run'}" in said
+    assert plan_resumed(tmp_path / "run").experiment == kept
+
+
+def test_a_run_on_other_data_is_refused(plan, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.jpg").write_bytes(b"123")
+    write_source(data, tmp_path / "run")
+    shutil.copytree(data, tmp_path / "copy")
+    refuse_other_source(tmp_path / "copy", tmp_path / "run")
+    (data / "b.jpg").write_bytes(b"45")
+    with pytest.raises(UserError, match="1 file of 3 bytes -> 2 files of 5 bytes") as caught:
+        refuse_other_source(data, tmp_path / "run")
+    assert "--model-dir" in caught.value.fix
+    (data / "b.jpg").unlink()
+    (data / "a.jpg").rename(data / "c.jpg")
+    with pytest.raises(UserError, match="other names or sizes"):
+        refuse_other_source(data, tmp_path / "run")
+
+
+def test_a_run_of_another_recipe_is_refused(plan, scenes, tmp_path):
+    (tmp_path / "run/checkpoints/3").mkdir(parents=True)
+    kept = read_config("demo_scenes").experiment
+    (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
+    assert plan("demo_scenes")[0].name == "demo_scenes"
+    with pytest.raises(UserError, match=r"name: 'demo_scenes' -> 'retinanet'"):
+        plan("retinanet")
+
+
+def test_a_run_of_somebody_else_sets_nothing_of_the_machine(plan, scenes, tmp_path):
+    (tmp_path / "run/checkpoints/3").mkdir(parents=True)
+    kept = small_experiment(scenes, "train.loggers=[wandb]", "data.workers=1024")
+    (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
+    experiment, _ = plan()
+    assert (experiment.train.loggers, experiment.data.workers) == (("tensorboard",), None)
+    experiment, _ = plan(overrides=["data.workers=3"])
+    assert experiment.data.workers == 3
+
+
+def test_records_of_a_run_are_not_written_through_a_link(plan, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/data").symlink_to(tmp_path / "home")
+    with pytest.raises(UserError, match="nothing is written there"):
+        plan(data=tmp_path / "photos")
+    assert not any((tmp_path / "home").iterdir())
+
+
+def test_records_without_a_label_map_get_one_of_their_texts(plan, scenes, tmp_path):
+    for file in scenes.glob("*.record-*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    experiment, said = plan(data=tmp_path)
+    made = LabelMap.from_file(experiment.data.train.label_map)
+    assert made == LabelMap.from_file(scenes / "label_map.pbtxt")
+    assert "of the records' own texts" in said
+
+
+def test_records_without_texts_say_how_a_label_map_is_written(plan, tmp_path):
+    write_records(tmp_path / "train.record", [serialize_example(make_example())])
+    with pytest.raises(UserError, match=r"no class texts[\s\S]*item \{ id: 1 name: 'dog' \}"):
+        plan(data=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "said"),
+    [
+        ("demo_scene", [], "did you mean 'demo_scenes'"),
+        ("demo_scenes", ["train.batchsize=4"], "did you mean 'batch_size'"),
+        (None, ["train.batchsize=4"], "did you mean 'batch_size'"),
+    ],
+)
+def test_misspelt_words_are_noticed_before_a_folder_is_read(plan, config, overrides, said):
+    with pytest.raises(UserError, match=said):
+        plan(config, data="nowhere", overrides=overrides)
+
+
+def test_records_that_are_not_of_training_are_refused(plan, tmp_path):
+    (tmp_path / "train.record").write_bytes(b"")
+    (tmp_path / "label_map.pbtxt").write_text("item { id: 1 name: 'a' }")
+    (tmp_path / "train.record").rename(tmp_path / "val.record")
+    with pytest.raises(UserError, match="no file of the folder is named as records of training"):
+        plan(data=tmp_path)

@@ -1,0 +1,156 @@
+"""Ground truth from a COCO file, which replaces the records' image by image, and its agreement."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.evaluation.coco_json import truths_to_coco
+from stillbox.evaluation.ground_truth import check_agreement, read_annotations, read_truths
+from stillbox.evaluation.scoring import check_annotations, score_dataset
+from stillbox.inputs.dataset import open_dataset
+from stillbox.records.label_map import ClassSlots
+from tests.evaluation.builders import by_id, truth
+from tests.evaluation.test_scoring import perfect
+
+BOX = [0, 0, 10, 10]
+NAMES = {1: "cat", 3: "dog"}
+
+
+def test_a_matching_set_gives_no_warning():
+    assert check_agreement([truth("a", [BOX, BOX], [1, 3])], NAMES, slots=by_id(3)) == ()
+
+
+def test_everything_that_disagrees_is_listed_at_once():
+    with pytest.raises(UserError) as caught:
+        check_agreement(
+            [truth("a"), truth("b", [BOX, BOX, BOX], [2, 1, 2])],
+            NAMES,
+            slots=by_id(2),
+            other_names={1: "dog", 3: "dog", 9: "horse"},
+        )
+    message = str(caught.value)
+    assert "class id 2 of 2 boxes (first in image 'b')" in message
+    assert "the model has 2 classes and can only find ids 1 to 2" in message
+    assert "also has 3 (dog)" in message
+    assert "class id 1 is 'cat' in the label map and 'dog' elsewhere" in message
+    assert "fix:" in message
+
+
+def test_id_0_is_the_background_and_nothing_else():
+    check_agreement([truth("a", [BOX])], {0: "background", 1: "cat"}, slots=by_id(1))
+    with pytest.raises(UserError, match=r"also has 0 \(dog\)"):
+        check_agreement([truth("a", [BOX])], {0: "dog", 1: "cat"}, slots=by_id(1))
+
+
+def test_long_lists_are_cut():
+    boxes = [BOX] * 8
+    with pytest.raises(UserError, match="and 3 more class ids like these"):
+        check_agreement([truth("a", boxes, list(range(11, 19)))], NAMES, slots=by_id(3))
+
+
+def test_more_classes_and_absent_classes_are_warnings():
+    warnings = check_agreement([truth("a", [BOX], [1])], NAMES, slots=by_id(5))
+    assert len(warnings) == 2
+    assert "ids 4 to 5 is not scored" in warnings[0]
+    assert "no ground truth of dog" in warnings[1]
+
+
+def test_contiguous_slots_are_named_with_their_ids():
+    slots = ClassSlots((1, 3))
+    assert check_agreement([truth("a", [BOX, BOX], [1, 3])], NAMES, slots=slots) == ()
+    # Three classes as well, but the third of them is 4 here and 3 there.
+    with pytest.raises(UserError, match=r"only find ids 1 to 2, 4, but the label map also has 3"):
+        check_agreement((), {1: "cat", 2: "cow", 3: "dog"}, slots=ClassSlots((1, 2, 4)))
+
+
+@pytest.fixture
+def records(experiment):
+    """The evaluation set, and its ground truth as COCO's dictionary."""
+    settings = experiment()
+    dataset = open_dataset(settings.data, settings.data.evaluation, settings.model)
+    truths = read_truths(dataset.source, range(len(dataset))).values()
+    return dataset, truths_to_coco(list(truths), dataset.class_names)
+
+
+@pytest.fixture
+def opened(experiment, records, tmp_path):
+    """The function from a changed dictionary to experiment and evaluation set."""
+
+    def make(content):
+        path = tmp_path / "instances.json"
+        path.write_text(json.dumps(content))
+        settings = experiment(f"data.evaluation.annotations={path}")
+        return settings, open_dataset(settings.data, settings.data.evaluation, settings.model)
+
+    return make
+
+
+def test_boxes_areas_and_crowds_are_those_of_the_file(records, opened):
+    _, content = records
+    first, second, *_ = content["annotations"]
+    first["iscrowd"], second["area"] = 1, 7.0
+    removed = content["annotations"].pop(2)
+    content["images"].append({"id": "another", "width": 5, "height": 5})
+    settings, dataset = opened(content)
+    result = score_dataset(perfect(dataset), settings, dataset)
+    # The records' answers are right but for the box that only they have.
+    assert result.scores.coco.crowds == 1
+    assert result.scores.coco.truths == len(content["annotations"]) - 1
+    assert result.scores.summary["AR100"] == pytest.approx(1)
+    assert result.scores.summary["AP"] < 1
+    assert 7.0 in result.truths[0].area
+    of_image = {t.image_id: t for t in result.truths}[str(removed["image_id"])]
+    same = [a for a in content["annotations"] if a["image_id"] == removed["image_id"]]
+    assert len(of_image.boxes) == len(same)
+    assert len(result.truths) == len(dataset)
+
+
+def test_an_image_that_the_file_lacks_is_refused_before_anything_is_detected(records, opened):
+    _, content = records
+    gone = content["images"].pop(0)["id"]
+    content["annotations"] = [a for a in content["annotations"] if a["image_id"] != gone]
+    settings, dataset = opened(content)
+    with pytest.raises(UserError, match=f"no image with the id {gone}, which the eval") as caught:
+        score_dataset(None, settings, dataset)
+    assert "instances.json" in caught.value.where
+    assert "--set data.evaluation.annotations= to take" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda content: content["images"][0].update(width=9), "so that its boxes do not fit"),
+        (lambda content: content["categories"][0].update(name="dog"), "'dog' elsewhere"),
+        (lambda content: content["annotations"][0].update(category_id=99), "class id 99 of 1 box"),
+        (lambda content: content.pop("images"), "no COCO ground truth"),
+    ],
+)
+def test_a_file_that_does_not_belong_is_refused_before_training(records, opened, spoil, message):
+    dataset, content = records
+    spoil(content)
+    settings, dataset = opened(content)
+    with pytest.raises(UserError, match=message):
+        check_annotations(dataset, dataset.slots)
+    with pytest.raises(UserError, match=message):
+        score_dataset(None, settings, dataset)
+
+
+def test_a_missing_file_is_refused_and_no_file_is_allowed(records):
+    dataset, _ = records
+    check_annotations(dataset, dataset.slots)
+    dataset.annotations = "gone.json"
+    with pytest.raises(UserError, match="No such file"):
+        check_annotations(dataset, dataset.slots)
+
+
+def test_ids_may_be_padded_with_zeros(tmp_path):
+    path = tmp_path / "instances.json"
+    images = [replace(truth("139", [[0, 0, 9, 9]]), width=30, height=20), truth("0")]
+    path.write_text(json.dumps(truths_to_coco(images, {1: "disc"})))
+    annotations = read_annotations(str(path))
+    annotations.refuse_missing(["139", "000000000139", "0"])
+    assert annotations.truth_of("000139", (20, 30)).image_id == "139"
+    with pytest.raises(UserError, match="the id 13, 14, 15 and 1 more, which"):
+        annotations.refuse_missing(["13", "139", "14", "15", "16"])

@@ -1,0 +1,302 @@
+"""SavedModel: every input and both signatures, by TensorFlow's own loader and command line.
+
+Resizing and decoding in TensorFlow equal those of training.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import stillbox
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.exporting.export import export_model
+from stillbox.exporting.saved_model.format import FOLDER, load, model_folder, refuse_known_bad
+from stillbox.exporting.settings import ExportSettings
+from stillbox.inputs import decode
+from stillbox.inputs.resize import resize_image, resized_size
+from stillbox.records.wire import serialize_features
+from tests.small import EVERY_DETECTION
+
+tf = pytest.importorskip("tensorflow")
+
+# One worker imports TensorFlow and makes what these tests share.
+pytestmark = pytest.mark.xdist_group("tensorflow")
+
+TYPES = {
+    "detection_api": {
+        "detection_anchor_indices": tf.float32,
+        "detection_boxes": tf.float32,
+        "detection_classes": tf.float32,
+        "detection_multiclass_scores": tf.float32,
+        "detection_scores": tf.float32,
+        "num_detections": tf.float32,
+        "raw_detection_boxes": tf.float32,
+        "raw_detection_scores": tf.float32,
+    },
+    "tpu": {
+        "num_detections": tf.int32,
+        "detection_boxes": tf.float32,
+        "detection_classes": tf.int32,
+        "detection_scores": tf.float32,
+        "image_info": tf.float32,
+    },
+}
+
+
+def exported(model, images, folder, **settings):
+    settings = ExportSettings(format="saved_model", **settings)
+    return export_model(model, folder, settings, images)
+
+
+@pytest.fixture(scope="module")
+def free(model, images, tmp_path_factory):
+    """Pixels of any size in, with the outputs of the Object Detection API."""
+    return exported(model, images, tmp_path_factory.mktemp("export") / "free")
+
+
+@pytest.fixture(scope="module")
+def encoded(model, images, tmp_path_factory):
+    """Any number of image files in, with the outputs of the TPU page."""
+    folder = tmp_path_factory.mktemp("export") / "encoded"
+    settings = {"input_type": "encoded_image_string_tensor", "batch_size": 0, "signature": "tpu"}
+    return exported(model, images, folder, **settings)
+
+
+def signature(export):
+    folder = model_folder(export.folder, export.manifest.settings)
+    loaded = tf.saved_model.load(str(folder))
+    return loaded, loaded.signatures["serving_default"]
+
+
+def test_the_artefact_equals_its_checkpoint(free, encoded, images):
+    for export in (free, encoded):
+        assert export.verification.images == len(images) + 2
+        assert export.verification.detections > 10
+        assert export.verification.max_box_difference < 1e-3
+        assert export.verification.max_score_difference < 1e-5
+
+
+def test_names_types_and_shapes_of_the_object_detection_api(free):
+    _, serving = signature(free)
+    _, inputs = serving.structured_input_signature
+    assert inputs == {"input_tensor": tf.TensorSpec((1, None, None, 3), tf.uint8, "input_tensor")}
+    outputs = serving.structured_outputs
+    assert {name: spec.dtype for name, spec in outputs.items()} == TYPES["detection_api"]
+    assert outputs["detection_boxes"].shape[2] == 4
+    assert outputs["num_detections"].shape == (1,)
+
+
+def test_names_and_types_of_the_tpu_page(encoded):
+    _, serving = signature(encoded)
+    _, inputs = serving.structured_input_signature
+    assert inputs == {"input": tf.TensorSpec((None,), tf.string, "input")}
+    found = {name: spec.dtype for name, spec in serving.structured_outputs.items()}
+    assert found == TYPES["tpu"]
+
+
+def test_a_frozen_graph_has_the_tensors_of_the_tpu_page(encoded):
+    _, serving = signature(encoded)
+    (call,) = (op for op in serving.graph.get_operations() if op.type == "StatefulPartitionedCall")
+    nodes = serving.graph._get_function(call.get_attr("f").name).graph.as_graph_def().node
+    names = {"NumDetections", "DetectionBoxes", "DetectionClasses", "DetectionScores", "ImageInfo"}
+    assert names <= {node.name for node in nodes}
+
+
+def test_files_of_different_sizes_make_one_batch(encoded, checkpoint, images):
+    _, serving = signature(encoded)
+    files = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in images[:2]]
+    outputs = serving(input=tf.constant(files))
+    assert images[0].shape != images[1].shape
+    for row, image in enumerate(images[:2]):
+        wanted = checkpoint.predict(image, **EVERY_DETECTION)
+        np.testing.assert_allclose(outputs["detection_scores"][row], wanted.scores, atol=1e-5)
+        height, width = image.shape[:2]
+        expected = [[height, width], [64, 64], [64 / height, 64 / width], [0, 0]]
+        np.testing.assert_allclose(outputs["image_info"][row], expected, rtol=1e-6)
+        scale = np.array([height, width, height, width]) / 64
+        np.testing.assert_allclose(outputs["detection_boxes"][row] * scale, wanted.boxes, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"input_type": "tf_example", "batch_size": 2, "max_detections": 7},
+        {"input_type": "float_image_tensor", "image_size": (48, 80), "input_name": "pixels"},
+        {"input_type": "raw_image_tensor", "signature": "tpu", "float_count": True},
+    ],
+)
+def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
+    result = exported(model, images, tmp_path / "out", platforms=("cpu",), **settings)
+    assert result.verification.detections > 10
+    _, serving = signature(result)
+    outputs = serving.structured_outputs
+    if "max_detections" in settings:
+        assert outputs["detection_scores"].shape == (2, 7)
+    if "input_name" in settings:
+        assert serving.structured_input_signature[1]["pixels"].shape == (1, 48, 80, 3)
+    if "float_count" in settings:
+        assert outputs["num_detections"].dtype == tf.float32
+
+
+@pytest.mark.slow
+def test_tensorflows_own_command_runs_it(free, images, tmp_path):
+    np.save(tmp_path / "image.npy", images[0][None])
+    tool = str(Path(sys.executable).with_name("saved_model_cli"))
+    folder = ["--dir", str(free.folder / FOLDER), "--tag_set", "serve"]
+    named = ["--signature_def", "serving_default"]
+    inputs = ["--inputs", f"input_tensor={tmp_path / 'image.npy'}", "--outdir", str(tmp_path)]
+    subprocess.run([tool, "run", *folder, *named, *inputs], check=True, capture_output=True)
+    run = load(free.folder, free.manifest)
+    expected = run(images[0][None])["detection_scores"]
+    np.testing.assert_allclose(np.load(tmp_path / "detection_scores.npy"), expected, atol=1e-6)
+
+
+def test_weights_are_variables_outside_the_graph(free, model):
+    loaded, _ = signature(free)
+    held = sum(int(np.prod(variable.shape)) for variable in loaded.weights["params"].values())
+    assert held == sum(array.size for array in model.params.values())
+    assert (free.folder / FOLDER / "variables/variables.index").is_file()
+
+
+def test_the_manifest_names_the_least_tensorflow(free):
+    assert free.manifest.needs == {"tensorflow": ">=2.20"}
+    assert free.manifest.known_bad == ("tensorflow<2.20",)
+
+
+def test_an_example_without_an_image_is_refused_by_tensorflow(model, images, tmp_path):
+    settings = {"input_type": "tf_example", "platforms": ("cpu",)}
+    result = exported(model, images[:1], tmp_path / "out", **settings)
+    run = load(result.folder, result.manifest)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="image/encoded"):
+        run(np.array([serialize_features({"image/key": [b"a"]})], object))
+
+
+@pytest.mark.parametrize(
+    "jax, tensorflow", [("0.10.1", "2.21.0"), ("0.10.2", "2.20.0"), ("0.12.0.1", "2.21.1")]
+)
+def test_pairs_that_do_not_load_are_refused_before_work_starts(jax, tensorflow):
+    with pytest.raises(UserError, match=f"TensorFlow {tensorflow} cannot read what jax {jax} w"):
+        refuse_known_bad(jax, tensorflow)
+
+
+@pytest.mark.parametrize(
+    "jax, tensorflow", [("0.10.0", "2.21.0"), ("0.10.2", "2.22.0rc0"), ("0.12.0", "3.0.0")]
+)
+def test_pairs_that_load_are_not(jax, tensorflow):
+    refuse_known_bad(jax, tensorflow)
+
+
+def test_an_unknown_platform_is_refused(model, images, tmp_path):
+    with pytest.raises(UserError, match="no platform 'abacus'"):
+        exported(model, images, tmp_path / "out", platforms=("abacus",))
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_runtime_is_refused(free):
+    with pytest.raises(UserError, match="openvino does not run saved_model"):
+        stillbox.load(free.folder, runtime="openvino").predict(np.zeros((8, 8, 3), np.uint8))
+
+
+def test_a_damaged_model_is_named(free, tmp_path):
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "saved_model.pb").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="refuses the model") as caught:
+        load(tmp_path, free.manifest)
+    assert "tensorflow>=2.20" in caught.value.fix
+
+
+pixels = pytest.importorskip("stillbox.exporting.saved_model.pixels")
+decode_image, resize_images = pixels.decode_image, pixels.resize_images
+
+
+METHODS = ("bilinear", "nearest", "bicubic", "area", "bilinear_antialias")
+# Sums of float32 in another order, for the two methods that have sums of many terms.
+TOLERANCE = {"area": 0.01, "bicubic": 1e-3}
+RESIZERS = [
+    *(schema.FixedShapeResizer(height=40, width=50, method=method) for method in METHODS),
+    *(
+        schema.KeepAspectRatioResizer(
+            min_dimension=30, max_dimension=44, method=method, pad_value=(1.0, 2.0, 3.0)
+        )
+        for method in METHODS
+    ),
+    *(
+        schema.ConditionalShapeResizer(
+            condition=condition, threshold=60, method=method, canvas=(190, 190)
+        )
+        for condition in ("greater", "smaller")
+        for method in METHODS[:4]
+    ),
+    schema.ScaleJitterResizer(height=50, width=70, multiple=32, pad_value=(9.0, 8.0, 7.0)),
+    schema.IdentityResizer(canvas=(130, 140), pad_value=(5.0, 5.0, 5.0)),
+    schema.PadToMultipleResizer(multiple=32, canvas=(160, 160)),
+]
+
+
+@pytest.mark.parametrize("size", [(37, 61), (101, 33), (64, 64)])
+@pytest.mark.parametrize("resizer", RESIZERS, ids=lambda r: f"{r.kind}-{getattr(r, 'method', '')}")
+def test_pixels_equal_those_of_training(resizer, size):
+    image = np.random.default_rng(1).integers(0, 256, (*size, 3)).astype(np.uint8)
+    expected, true_size = resize_image(image, resizer)
+    result = resize_images(tf.constant(image[None]), resizer)
+    assert tuple(result.true_sizes.numpy()[0]) == true_size
+    assert tuple(result.original_sizes.numpy()[0]) == size
+    tolerance = TOLERANCE.get(getattr(resizer, "method", ""), 0)
+    np.testing.assert_allclose(result.images.numpy()[0], expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_images_of_a_known_size_need_no_loops(method):
+    size = (37, 61)
+    image = np.random.default_rng(1).integers(0, 256, (1, *size, 3)).astype(np.uint8)
+    resizer = schema.KeepAspectRatioResizer(min_dimension=30, max_dimension=44, method=method)
+    known = tf.function(lambda images: resize_images(images, resizer, resized_size(size, resizer)))
+    function = known.get_concrete_function(tf.TensorSpec(image.shape, tf.uint8))
+    kinds = {operation.type for operation in function.graph.get_operations()}
+    assert not kinds & {"While", "StatelessWhile", "If", "StatelessIf"}
+    expected = resize_images(tf.constant(image), resizer)
+    for one, other in zip(function(tf.constant(image)), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_floats_are_rounded_as_the_files_were():
+    image = np.random.default_rng(1).integers(0, 256, (37, 61, 3)).astype(np.float32)
+    resizer = schema.FixedShapeResizer(height=20, width=30, method="bilinear_antialias")
+    result = resize_images(tf.constant(image[None]), resizer).images.numpy()[0]
+    np.testing.assert_array_equal(result, resize_image(image.astype(np.uint8), resizer)[0])
+
+
+def test_an_image_that_does_not_fit_fails():
+    resizer = schema.IdentityResizer(canvas=(32, 32))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="does not fit the canvas 32x32"):
+        resize_images(tf.zeros((1, 33, 20, 3), tf.uint8), resizer)
+
+
+def test_one_function_serves_every_size():
+    resizer = schema.FixedShapeResizer(height=20, width=30, method="bilinear_antialias")
+    spec = tf.TensorSpec((None, None, None, 3), tf.uint8)
+    function = tf.function(lambda images: resize_images(images, resizer), input_signature=[spec])
+    for size in ((10, 10), (41, 20), (300, 20)):
+        assert function(tf.zeros((2, *size, 3), tf.uint8)).images.shape == (2, 20, 30, 3)
+    assert function.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("kind", [".jpg", ".png"])
+def test_files_decode_to_the_pixels_of_training(images, kind):
+    content = cv2.imencode(kind, images[0][..., ::-1])[1].tobytes()
+    result = decode_image(tf.constant(content)).numpy()
+    np.testing.assert_array_equal(result, decode.decode_image(content))
+
+
+def test_grey_and_transparent_files_have_three_channels(images):
+    grey = cv2.cvtColor(images[0], cv2.COLOR_RGB2GRAY)
+    transparent = np.dstack([images[0][..., ::-1], grey])
+    for picture, kind in ((grey, ".jpg"), (grey, ".png"), (transparent, ".png")):
+        content = cv2.imencode(kind, picture)[1].tobytes()
+        result = decode_image(tf.constant(content)).numpy()
+        np.testing.assert_array_equal(result, decode.decode_image(content))

@@ -1,0 +1,232 @@
+"""TensorFlow Lite: built-in operations, the outputs and metadata that MediaPipe asks for."""
+
+import dataclasses
+import zipfile
+
+import cv2
+import numpy as np
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.exporting.backend import ExportBackend
+from stillbox.exporting.export import export_model
+from stillbox.exporting.settings import ExportSettings
+from stillbox.exporting.tflite.format import FILE, class_labels, load
+from stillbox.exporting.tflite.metadata import LABELS, OUTPUTS, label_ids, operators
+from stillbox.models.build import abstract_detector
+from stillbox.records.label_map import LabelMap
+from tests.small import EVERY_DETECTION
+
+pytest.importorskip("tensorflow")
+interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+
+# One worker imports TensorFlow and makes what these tests share.
+pytestmark = pytest.mark.xdist_group("tensorflow")
+
+MOST = 5
+
+
+def exported(model, images, folder, **settings):
+    settings = ExportSettings(format="tflite", max_detections=MOST, **settings)
+    return export_model(model, folder, settings, images)
+
+
+@pytest.fixture(scope="module")
+def export(model, images, tmp_path_factory):
+    """A model of bytes of the network input's size."""
+    return exported(model, images, tmp_path_factory.mktemp("export") / "tflite")
+
+
+def test_the_artefact_equals_its_checkpoint(export, images):
+    assert export.verification.images == len(images) + 2
+    assert export.verification.detections > 10
+    assert export.verification.max_box_difference < 1e-2
+    assert export.verification.max_score_difference < 1e-5
+
+
+def test_outputs_have_names_order_and_shapes_of_the_postprocessing_operation(export):
+    runtime = interpreter.Interpreter(str(export.folder / FILE))
+    (image,) = runtime.get_input_details()
+    assert (image["name"], image["shape"].tolist()) == ("input_tensor", [1, 64, 64, 3])
+    assert image["dtype"] == np.uint8
+    outputs = runtime.get_output_details()
+    assert tuple(one["name"] for one in outputs) == OUTPUTS
+    shapes = [one["shape"].tolist() for one in outputs]
+    assert shapes == [[1, MOST, 4], [1, MOST], [1, MOST], [1]]
+    assert {one["dtype"] for one in outputs} == {np.float32}
+
+
+def test_all_operations_are_built_in(export):
+    names = operators((export.folder / FILE).read_bytes())
+    assert {"CONV_2D", "DEPTHWISE_CONV_2D", "GATHER_ND"} <= names
+    assert not {name for name in names if name in ("CUSTOM", "WHILE") or "STABLEHLO" in name}
+
+
+def test_weights_are_there_once(export, model):
+    arrays = [*model.params.values(), *model.stats.values()]
+    weights = 4 * sum(array.size for array in arrays)
+    # The graph itself is as large as so small a model.
+    assert (export.folder / FILE).stat().st_size < weights + 300_000
+
+
+def test_labels_follow_class_indices(export, model):
+    names, ids = model.class_names(), model.slots().ids
+    with zipfile.ZipFile(export.folder / FILE) as archive:
+        labels = archive.read(LABELS).decode().splitlines()
+        assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
+    assert labels == [names[one] for one in ids]
+    assert tuple(label_ids((export.folder / FILE).read_bytes())) == ids
+
+
+def test_unused_ids_have_a_line_too(model):
+    items = "".join(f'item {{ id: {one} name: "n{one}" }}' for one in (1, 3))
+    items = items.replace("n3", "n3\\nforged")
+    sparse = dataclasses.replace(model, label_map=LabelMap.from_text(items))
+    unused = ["???"] * (model.experiment.model.num_classes - 3)
+    assert class_labels(sparse) == ["n1", "???", "n3 forged", *unused]
+
+
+def test_classes_of_a_run_are_label_map_ids(export, images):
+    run = load(export.folder, export.manifest)
+    outputs = run(cv2.resize(images[0], (64, 64))[None])
+    assert tuple(outputs) == OUTPUTS
+    count = int(outputs["num_detections"][0])
+    assert count == MOST
+    assert outputs["detection_classes"].min() >= 1
+    assert outputs["detection_boxes"].min() >= 0
+    assert outputs["detection_boxes"].max() <= 1
+
+
+def test_mediapipes_detector_accepts_it(export, checkpoint, images):
+    mediapipe = pytest.importorskip("mediapipe")
+    tasks = mediapipe.tasks
+    options = tasks.vision.ObjectDetectorOptions(
+        tasks.BaseOptions(model_asset_path=str(export.folder / FILE)), max_results=MOST
+    )
+    image = cv2.resize(images[0], (64, 64))
+    with tasks.vision.ObjectDetector.create_from_options(options) as detector:
+        picture = mediapipe.Image(mediapipe.ImageFormat.SRGB, image)
+        found = detector.detect(picture).detections
+    wanted = list(checkpoint.predict(image, **EVERY_DETECTION))[:MOST]
+    assert len(found) == MOST
+    for one, other in zip(found, wanted, strict=True):
+        (category,) = one.categories
+        assert category.category_name == other.name
+        assert category.score == pytest.approx(other.score, abs=1e-5)
+        box = one.bounding_box
+        ymin, xmin, ymax, xmax = other.box
+        # MediaPipe truncates coordinates.
+        got = [box.origin_y, box.origin_x, box.height, box.width]
+        np.testing.assert_allclose(got, [ymin, xmin, ymax - ymin, xmax - xmin], atol=1.01)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"input_type": "float_image_tensor", "input_name": "pixels"},
+        {"input_type": "raw_image_tensor"},
+        {"image_size": (48, 80)},
+        {"input_type": "float_image_tensor", "image_size": (100, 70)},
+    ],
+)
+def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
+    result = exported(model, images, tmp_path / "out", **settings)
+    assert result.verification.detections > 5
+    runtime = interpreter.Interpreter(str(result.folder / FILE))
+    (image,) = runtime.get_input_details()
+    size = settings.get("image_size", (64, 64))
+    assert image["shape"].tolist() == [1, *size, 3]
+    assert image["name"] == settings.get("input_name", "input_tensor")
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"signature": "tpu"}, "the outputs that MediaPipe expects"),
+        ({"batch_size": 4}, "one image at a time"),
+        ({"batch_size": 0}, "one image at a time"),
+    ],
+)
+def test_unsupported_settings_are_refused(model, images, tmp_path, settings, message):
+    with pytest.raises(UserError, match=message):
+        exported(model, images, tmp_path / "out", **settings)
+
+
+def resized_by(model, method):
+    experiment = model.experiment
+    resizer = dataclasses.replace(experiment.model.resizer, method=method)
+    detector = dataclasses.replace(experiment.model, resizer=resizer)
+    return dataclasses.replace(model, experiment=dataclasses.replace(experiment, model=detector))
+
+
+def test_resizing_like_pillow_needs_no_loops_either(model, images, tmp_path):
+    resized = resized_by(model, "bilinear_antialias")
+    result = exported(resized, images, tmp_path / "out", image_size=(150, 100))
+    assert result.verification.max_score_difference < 1e-5
+    names = operators((result.folder / FILE).read_bytes())
+    assert "RIGHT_SHIFT" in names
+    assert "WHILE" not in names
+
+
+def test_a_method_that_tensorflow_lite_does_not_have_is_named(model, images, tmp_path):
+    with pytest.raises(UserError, match="ResizeBicubic") as caught:
+        exported(resized_by(model, "bicubic"), images, tmp_path / "out", image_size=(48, 80))
+    assert "--image-size" in caught.value.fix
+
+
+def test_a_damaged_file_is_named(export, tmp_path):
+    content = (export.folder / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(b"\0" * 100 + content[100:])
+    with pytest.raises(UserError, match="LiteRT refuses the model"):
+        load(tmp_path, export.manifest)
+
+
+def test_another_runtime_is_refused(export):
+    with pytest.raises(UserError, match="openvino does not run tflite"):
+        ExportBackend(export.folder, "openvino")
+
+
+def test_integers_are_close_to_the_checkpoint_and_a_quarter_of_its_size(model, images, tmp_path):
+    pytest.importorskip("ai_edge_quantizer")
+    result = exported(model, images, tmp_path / "out", quantize="int8")
+    runtime = interpreter.Interpreter(str(result.folder / FILE))
+    kinds = [one["dtype"] for one in runtime.get_tensor_details() if len(one["shape"]) == 4]
+    assert kinds.count(np.int8) > 10
+    run = load(result.folder, result.manifest)
+    exact = exported(model, images, tmp_path / "exact")
+    image = cv2.resize(images[0], (64, 64))[None]
+    scores = run(image)["detection_scores"]
+    expected = load(exact.folder, exact.manifest)(image)["detection_scores"]
+    np.testing.assert_allclose(scores, expected, atol=0.1)
+
+
+def test_integers_need_images(model, tmp_path):
+    pytest.importorskip("ai_edge_quantizer")
+    with pytest.raises(UserError, match="int8 needs images"):
+        exported(model, [], tmp_path / "out", quantize="int8")
+
+
+def test_integers_of_training_have_its_ranges_and_need_no_images(model, tmp_path):
+    pytest.importorskip("ai_edge_quantizer")
+    experiment = model.experiment.with_changes({"train.quantization": {"delay": 0}})
+    _, _, stats = abstract_detector(experiment.model, "float32", experiment.train.quantization)
+    ranges = {path: np.float32(path.endswith("max") * 5.1) for path in stats if "quant" in path}
+    trained = dataclasses.replace(model, experiment=experiment, stats={**model.stats, **ranges})
+    result = exported(trained, [], tmp_path / "out", quantize="int8")
+    runtime = interpreter.Interpreter(str(result.folder / FILE))
+    results = [
+        one["quantization"]
+        for one in runtime.get_tensor_details()
+        if one["dtype"] == np.int8 and len(one["shape"]) == 4 and one["quantization"][0]
+    ]
+    # 256 levels from 0 to 5.1, of the results of 5 convolutions and 4 of the heads; and pixels.
+    assert sum(one == (pytest.approx(0.02), -128) for one in results) == 9
+    assert len(results) == 10
+
+
+def test_integers_have_eight_bits(model, tmp_path):
+    bits = {"delay": 0, "activation_bits": 4}
+    experiment = model.experiment.with_changes({"train.quantization": bits})
+    with pytest.raises(UserError, match="training has rounded to 4 bits, and int8 has 8"):
+        trained = dataclasses.replace(model, experiment=experiment)
+        exported(trained, [], tmp_path / "out", quantize="int8")

@@ -1,0 +1,166 @@
+"""Max pooling against XLA's window reduction, forward and backward.
+
+What training leaves out at random .
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stillbox.experiment import schema
+from stillbox.models.layers.lowering import pooling, primitives
+from stillbox.models.layers.lowering.pooling import max_pool, sum_pool
+from stillbox.models.layers.stochastic import drop_block, drop_connect, fold_key
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("sides", [(8, 8), (7, 5), (1, 2)])
+def test_values_and_gradients_are_those_of_a_window_reduction(sides, size, stride):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, *sides, 3)), jnp.float32)
+
+    def plain(x):
+        return window_reduction(x, size, stride)
+
+    def total(function):
+        return lambda x: jnp.sum(jnp.square(function(x)))
+
+    def ours(x):
+        return max_pool(x, size, stride)
+
+    np.testing.assert_array_equal(ours(x), plain(x))
+    np.testing.assert_allclose(jax.grad(total(ours))(x), jax.grad(total(plain))(x), rtol=1e-6)
+
+
+def window_reduction(x, size, stride):
+    window, strides = (1, size, size, 1), (1, stride, stride, 1)
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, "SAME")
+
+
+@pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (5, 2), (5, 4), (3, 1), (2, 3)])
+def test_the_first_of_equal_elements_takes_the_gradient(size, stride):
+    # Few different values, and zeros above all, as behind a ReLU: nearly every window has a tie.
+    random = np.random.default_rng(2)
+    x = jnp.asarray(np.maximum(random.integers(-3, 3, size=(2, 11, 14, 3)), 0), jnp.float32)
+    ours, pull = jax.vjp(lambda x: max_pool(x, size, stride), x)
+    _, expected = jax.vjp(lambda x: window_reduction(x, size, stride), x)
+    gradient = jnp.asarray(random.normal(size=ours.shape), jnp.float32)
+    np.testing.assert_allclose(pull(gradient)[0], expected(gradient)[0], rtol=1e-6, atol=1e-6)
+
+
+def test_bfloat16_stays_and_its_gradients_are_summed_in_float32():
+    random = np.random.default_rng(3)
+    x = jnp.zeros((1, 3, 3, 1), jnp.bfloat16).at[0, 1, 1, 0].set(1.0)
+    y, pull = jax.vjp(lambda x: max_pool(x, 3, 1), x)
+    assert y.dtype == jnp.bfloat16
+    # All nine windows have the middle as their maximum.
+    gradient = jnp.asarray(random.normal(size=y.shape), jnp.bfloat16)
+    (found,) = pull(gradient)
+    assert found.dtype == jnp.bfloat16
+    total = np.sum(np.asarray(gradient, np.float64)).astype(jnp.bfloat16)
+    assert found[0, 1, 1, 0] == total
+    assert np.count_nonzero(np.asarray(found, np.float32)) == 1
+
+
+def test_nan_is_propagated():
+    x = jnp.zeros((1, 4, 4, 1)).at[0, 1, 2, 0].set(jnp.nan)
+    np.testing.assert_array_equal(
+        jnp.isnan(max_pool(x, 2, 2))[0, :, :, 0], [[False, True], [False, False]]
+    )
+
+
+def test_where_images_are_cut_the_windows_are_those_of_xla(monkeypatch):
+    monkeypatch.setattr(primitives, "is_spatially_partitioned", lambda: True)
+    x = jnp.asarray(np.random.default_rng(4).normal(size=(1, 6, 6, 2)), jnp.float32)
+    function = jax.jit(lambda x: jax.vjp(lambda x: max_pool(x, 3, 2), x)[1](jnp.ones((1, 3, 3, 2))))
+    assert "select_and_scatter" in function.lower(x).as_text()
+
+
+@pytest.mark.parametrize("sides", [(8, 8), (7, 5), (150, 3)])
+def test_symmetric_padding_is_that_of_pytorch(sides):
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, *sides, 3)), jnp.float32)
+    # max_pool2d(kernel_size=3, stride=2, padding=1): (side + 2 - 3) // 2 + 1 windows.
+    window, strides, pads = (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0))
+    expected = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, pads)
+    ours = max_pool(x, 3, 2, padding="symmetric")
+    assert ours.shape[1:3] == tuple((side - 1) // 2 + 1 for side in sides)
+    np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize(("sides", "size"), [((8, 7), 3), ((2, 9), 5)])
+def test_sums_and_gradients_are_those_of_a_window_reduction(sides, size, partitioned, monkeypatch):
+    monkeypatch.setattr(pooling, "is_spatially_partitioned", lambda: partitioned)
+    random = np.random.default_rng(5)
+    x, weights = (jnp.asarray(random.normal(size=(2, *sides, 3)), jnp.float32) for _ in range(2))
+
+    def plain(x):
+        window = (1, size, size, 1)
+        return jax.lax.reduce_window(x, 0.0, jax.lax.add, window, (1,) * 4, "SAME")
+
+    for function in (lambda f: f, lambda f: jax.grad(lambda x: jnp.sum(f(x) * weights))):
+        ours, expected = function(lambda x: sum_pool(x, size)), function(plain)
+        np.testing.assert_allclose(ours(x), expected(x), atol=1e-5)
+
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_drop_connect_leaves_out_whole_images_and_keeps_the_mean(dtype):
+    x = jnp.ones((4000, 2, 1, 2), dtype)
+    y = drop_connect(x, 0.2, KEY)
+    assert y.dtype == dtype
+    y = np.asarray(y, np.float32)
+    assert (y == y[:, :1, :, :1]).all()
+    # Those that stay are divided by .8, which bfloat16 knows in eight bits.
+    kept = y[:, 0, 0, 0] > 0
+    np.testing.assert_allclose(y[kept], 1.25, rtol=2**-8)
+    # Four standard deviations of 4000 coins of .8: 4 * sqrt(.16 / 4000) = .025.
+    assert abs(kept.mean() - 0.8) < 0.025
+
+
+def test_drop_block_leaves_out_squares_within_the_map():
+    # Wide and low: where the original tests rows against the width, squares hang over the edge.
+    x = jnp.ones((50, 6, 20, 3))
+    y = np.asarray(drop_block(x, schema.DropBlock(keep_probability=0.9, block_size=3), KEY))
+    dropped = y == 0
+    assert 0.05 < dropped.mean() < 0.15
+    np.testing.assert_allclose(y[~dropped], 1 / (1 - dropped.mean()), rtol=1e-6)
+    # Every value that is left out lies in a square of nothing else.
+    windows = np.lib.stride_tricks.sliding_window_view(dropped, (3, 3), axis=(1, 2))
+    corners = windows.all(axis=(-1, -2))
+    covered = np.zeros_like(dropped)
+    for row in range(3):
+        for column in range(3):
+            covered[:, row : row + 4, column : column + 18] |= corners
+    assert (covered == dropped).all()
+    # Squares reach the last row and column, and channels are drawn one by one.
+    assert dropped[:, -1].any() and dropped[:, :, -1].any()
+    assert (dropped[..., 0] != dropped[..., 1]).any()
+
+
+def test_drop_block_is_as_large_as_a_map_that_is_smaller():
+    config = schema.DropBlock(keep_probability=0.5, block_size=7)
+    y = np.asarray(drop_block(jnp.ones((500, 2, 2, 1)), config, KEY))
+    assert (y == y[:, :1, :1]).all()
+    # Four standard deviations of 500 coins: 4 * sqrt(.25 / 500) = .09.
+    assert abs((y > 0).mean() - 0.5) < 0.09
+
+
+def test_everything_dropped_gives_zeros_and_finite_gradients():
+    config = schema.DropBlock(keep_probability=1e-9, block_size=2)
+    value, gradient = jax.value_and_grad(lambda x: drop_block(x, config, KEY).sum())(
+        jnp.ones((1, 2, 2, 1))
+    )
+    assert value == 0
+    assert (gradient == 0).all()
+
+
+def test_a_missing_key_is_an_error():
+    with pytest.raises(ValueError, match="dropout_key"):
+        drop_connect(jnp.ones((1, 1, 1, 1)), 0.5, None)
+    with pytest.raises(ValueError, match="dropout_key"):
+        drop_block(jnp.ones((1, 1, 1, 1)), schema.DropBlock(), None)
+    assert fold_key(None, 3) is None

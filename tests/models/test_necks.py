@@ -1,0 +1,281 @@
+"""The feature pyramid, with kernels that can be followed by hand.
+
+RetinaNet's pyramid, with kernels that can be followed by hand.
+
+The pooling pyramid: maxima of 2x2 windows.
+
+The neck that does nothing.
+
+SSD's extra layers: widths, names, halved maps.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stillbox.experiment import schema
+from stillbox.models.layers import SeparableConv2d
+from stillbox.models.necks.fpn import FpnNeck, RetinaNetFpnNeck, upsample_to
+from stillbox.models.necks.ssd_layers import IdentityNeck, PpnNeck, SsdLayersNeck
+from stillbox.models.parts import BuildOptions
+
+_CONV = schema.ConvHyperparams(activation="none", batch_norm=None)
+
+
+def _build(inputs, conv=_CONV, **fields):
+    options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
+    return FpnNeck(schema.Fpn(conv=conv, depth=1, min_depth=1, **fields), inputs, options)
+
+
+def _simple(**fields):
+    """Projections that pass on, smoothing that doubles, a coarse layer that takes every second."""
+    neck = _build((1, 1, 1), min_level=3, max_level=6, **fields)
+    for number in (1, 2, 3):
+        getattr(neck, f"projection_{number}").kernel[...] = jnp.ones((1, 1, 1, 1))
+    middle = jnp.zeros((3, 3, 1, 1)).at[1, 1].set(1.0)
+    for number in (1, 2):
+        getattr(neck, f"smoothing_{number}").kernel[...] = 2 * middle
+    neck.coarse_1.kernel[...] = middle
+    return neck
+
+
+# Stride 8, 16 and 32 of an image of 32 pixels: constant maps of 1, 10 and 100.
+_TAPS = tuple(
+    jnp.full((1, side, side, 1), value) for side, value in ((4, 1.0), (2, 10.0), (1, 100.0))
+)
+
+
+@pytest.mark.parametrize(
+    ("top_down", "values"),
+    [
+        # Sums 100, 110, 111; all but the top are doubled; the coarse map takes the top's pixel.
+        ("sum", (222, 220, 100, 100)),
+        # The doubled 220 goes down: 220 + 1, doubled.
+        ("smoothed", (442, 220, 100, 100)),
+    ],
+)
+def test_levels_add_up_from_the_top(top_down, values):
+    maps = _simple(top_down=top_down)(_TAPS, train=True)
+    assert [m.shape[1:3] for m in maps] == [(4, 4), (2, 2), (1, 1), (1, 1)]
+    for feature_map, value in zip(maps, values, strict=True):
+        np.testing.assert_array_equal(feature_map, np.full(feature_map.shape, value, np.float32))
+
+
+def test_upsampling_repeats_and_crops():
+    x = jnp.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1)
+    doubled = upsample_to(x, jnp.zeros((1, 3, 4, 1))).reshape(3, 4)
+    np.testing.assert_array_equal(doubled, [[1, 1, 2, 2], [1, 1, 2, 2], [3, 3, 4, 4]])
+
+
+def test_with_explicit_padding_odd_maps_fit():
+    neck = _build((1, 1), min_level=4, max_level=5, explicit_padding=True)
+    taps = (jnp.zeros((1, 5, 5, 1)), jnp.zeros((1, 3, 3, 1)))
+    maps = jax.eval_shape(lambda *taps: neck(taps, train=True), *taps)
+    assert [m.shape[1:3] for m in maps] == [(5, 5), (3, 3)]
+
+
+def test_projections_have_a_bias_and_smoothing_has_the_norm():
+    conv = schema.ConvHyperparams(activation="relu6", batch_norm=schema.BatchNorm())
+    neck = _build((3, 4), conv, min_level=4, max_level=7)
+    assert hasattr(neck.projection_1, "bias")
+    assert not hasattr(neck.projection_1, "norm")
+    assert neck.projection_2.activation == "none"
+    assert neck.coarse == (1, 2)
+    assert all(hasattr(layer, "norm") for layer in (neck.smoothing_1, neck.coarse_2))
+    assert not hasattr(neck, "smoothing_2")
+
+
+def test_a_depthwise_pyramid_is_separable():
+    neck = _build((3, 4), min_level=4, max_level=6, depthwise=True)
+    assert isinstance(neck.smoothing_1, SeparableConv2d)
+    assert isinstance(neck.coarse_1, SeparableConv2d)
+    assert not isinstance(neck.projection_1, SeparableConv2d)
+
+
+_PLAIN = schema.ConvHyperparams(activation="relu", batch_norm=None)
+
+
+def _build_retinanet_fpn(inputs, conv=_PLAIN, dtype=jnp.float32, **fields):
+    options = BuildOptions(dtype=dtype, freeze_norm=False, rng=np.random.default_rng(0))
+    config = schema.RetinaNetFpn(**{"conv": conv, "depth": 1} | fields)
+    return RetinaNetFpnNeck(config, inputs, options)
+
+
+def _simple_retinanet_fpn(**fields):
+    """Laterals that pass on; outputs that double; coarse layers that change the sign."""
+    neck = _build_retinanet_fpn((1, 1, 1), **fields)
+    middle = jnp.zeros((3, 3, 1, 1)).at[1, 1].set(1.0)
+    for level in (3, 4, 5):
+        getattr(neck, f"lateral_{level}").kernel[...] = jnp.ones((1, 1, 1, 1))
+        getattr(neck, f"output_{level}").kernel[...] = 2 * middle
+    # TensorFlow pads a side of 2 at its end alone: the first pixel stands under the first tap.
+    neck.coarse_6.kernel[...] = -jnp.zeros((3, 3, 1, 1)).at[0, 0].set(1.0)
+    neck.coarse_7.kernel[...] = -middle
+    return neck
+
+
+# Stride 8, 16 and 32 of an image of 64 pixels: constant maps of 1, 10 and 100.
+_TAPS_RETINANET_FPN = tuple(
+    jnp.full((1, side, side, 1), value) for side, value in ((8, 1.0), (4, 10.0), (2, 100.0))
+)
+
+
+def test_levels_add_up_from_the_top_and_coarse_ones_come_from_its_convolution():
+    maps = _simple_retinanet_fpn()(_TAPS_RETINANET_FPN, train=False)
+    assert [m.shape[1:3] for m in maps] == [(8, 8), (4, 4), (2, 2), (1, 1), (1, 1)]
+    # Sums 111, 110, 100, all doubled. Level 6 is minus level 5; ReLU leaves nothing for level 7.
+    for feature_map, value in zip(maps, (222, 220, 200, -200, 0), strict=True):
+        np.testing.assert_array_equal(feature_map, np.full(feature_map.shape, value, np.float32))
+
+
+def test_the_activation_between_the_coarse_levels_is_the_configured_one():
+    conv = schema.ConvHyperparams(activation="none", batch_norm=None)
+    assert (
+        float(_simple_retinanet_fpn(conv=conv)(_TAPS_RETINANET_FPN, train=False)[-1][0, 0, 0, 0])
+        == 200
+    )
+
+
+def test_levels_are_normalised_after_others_were_made_from_them():
+    norm = schema.BatchNorm(epsilon=1e-12, scale=True)
+    conv = schema.ConvHyperparams(activation="relu", batch_norm=norm, force_bias=True)
+    neck = _simple_retinanet_fpn(conv=conv)
+    for level in range(3, 8):
+        getattr(neck, f"norm_{level}").mean[...] = jnp.full(1, 10.0 * level)
+    values = [float(m[0, 0, 0, 0]) for m in neck(_TAPS_RETINANET_FPN, train=False)]
+    # The numbers from above less 30, 40, ... 70.
+    assert values == [222 - 30, 220 - 40, 200 - 50, -200 - 60, 0 - 70]
+
+
+@pytest.mark.parametrize("force_bias", [True, False])
+def test_convolutions_have_biases_unless_the_norm_makes_up_for_them(force_bias):
+    conv = schema.ConvHyperparams(batch_norm=schema.BatchNorm(), force_bias=force_bias)
+    neck = _build_retinanet_fpn((3, 4), conv, min_level=4)
+    layers = ("lateral_4", "lateral_5", "output_4", "output_5", "coarse_6", "coarse_7")
+    assert [hasattr(getattr(neck, name), "bias") for name in layers] == [force_bias] * 6
+    assert not hasattr(neck.coarse_6, "norm")
+    assert hasattr(_build_retinanet_fpn((3, 4), min_level=4).lateral_4, "bias")
+    assert not hasattr(_build_retinanet_fpn((3, 4), min_level=4), "norm_4")
+
+
+def test_a_depthwise_pyramid_is_separable_all_through():
+    neck = _build_retinanet_fpn((3, 4), min_level=4, depth=8, depthwise=True)
+    for name in ("lateral_4", "output_5", "coarse_7"):
+        assert isinstance(getattr(neck, name), SeparableConv2d)
+    assert neck.lateral_4.depthwise_kernel.shape == (1, 1, 3, 1)
+    assert neck.channels == (8,) * 4
+
+
+def test_a_backbone_with_all_levels_needs_no_extra_maps():
+    neck = _build_retinanet_fpn((1, 1, 1), min_level=5)
+    assert not hasattr(neck, "coarse_6")
+    taps = tuple(jnp.ones((1, side, side, 1)) for side in (4, 2, 1))
+    assert len(neck(taps, train=False)) == 3
+
+
+def test_maps_keep_the_type_of_the_activations():
+    neck = _build_retinanet_fpn((1, 1, 1), dtype=jnp.bfloat16)
+    taps = tuple(tap.astype(jnp.bfloat16) for tap in _TAPS_RETINANET_FPN)
+    assert {m.dtype for m in neck(taps, train=False)} == {jnp.dtype("bfloat16")}
+
+
+def _build_ppn(channels, **fields):
+    options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
+    return PpnNeck(schema.Ppn(**fields), (channels,), options)
+
+
+def test_each_map_holds_the_maxima_of_the_one_before():
+    tap = jnp.arange(9.0).reshape(1, 3, 3, 1)
+    maps = _build_ppn(1, num_maps=3)((tap,), train=True)
+    np.testing.assert_array_equal(maps[0], tap)
+    # Windows of 0 1 3 4, 2 5, 6 7 and 8: the last row and column stand alone.
+    np.testing.assert_array_equal(maps[1].reshape(2, 2), [[4, 5], [7, 8]])
+    np.testing.assert_array_equal(maps[2].ravel(), [8])
+
+
+def test_a_depth_asks_for_a_projection_in_front():
+    neck = _build_ppn(3, num_maps=2, depth=5)
+    assert neck.base.kernel.shape == (1, 1, 3, 5)
+    assert neck.channels == (5, 5)
+    assert not hasattr(_build_ppn(3, num_maps=2), "base")
+
+
+def test_levels_pass_as_they_are():
+    options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
+    config = schema.Identity(min_level=4, max_level=5)
+    neck = IdentityNeck(config, (3, 5), options)
+    taps = (jnp.ones((1, 4, 4, 3)), jnp.ones((1, 2, 2, 5)))
+    assert neck(taps, train=True) is taps
+    assert neck.channels == (3, 5)
+    assert config.taps_of(schema.ResNet()) == ("group_3", "group_4")
+
+
+_CONV_SSD_LAYERS = schema.ConvHyperparams(batch_norm=schema.BatchNorm())
+
+
+def _build_ssd_layers(inputs, **fields):
+    options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
+    return SsdLayersNeck(schema.SsdExtraLayers(conv=_CONV_SSD_LAYERS, **fields), inputs, options)
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "channels", "squeezed"),
+    [
+        (1.0, (512, 256, 256, 128), (256, 128, 128, 64)),
+        (0.75, (384, 192, 192, 96), (192, 96, 96, 48)),
+        (0.1, (51, 25, 25, 16), (25, 16, 16, 16)),  # 25.6 -> 25, 12.8 -> floor 16
+    ],
+)
+def test_widths_follow_multiplier_and_floor(multiplier, channels, squeezed):
+    neck = _build_ssd_layers((7, 9), depth_multiplier=multiplier)
+    assert neck.channels == (7, 9, *channels)
+    kernels = [getattr(neck, f"extra_{k}_1x1").kernel.shape for k in range(2, 6)]
+    previous = (9, *channels[:3])
+    assert kernels == [(1, 1, i, o) for i, o in zip(previous, squeezed, strict=True)]
+
+
+def test_each_extra_map_halves_the_one_before_rounding_up():
+    neck = _build_ssd_layers((4, 8), extra_depths=(16, 16, 16))
+    taps = tuple(jax.ShapeDtypeStruct((2, *s), jnp.float32) for s in ((19, 10, 4), (10, 5, 8)))
+    maps = jax.eval_shape(lambda *taps: neck(taps, train=False), *taps)
+    sides = [m.shape[1:3] for m in maps]
+    assert sides == [(19, 10), (10, 5), (5, 3), (3, 2), (2, 1)]
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_kernels_have_the_given_sizes(depthwise):
+    neck = _build_ssd_layers(
+        (4, 8), extra_depths=(16, 16), extra_kernel_sizes=(3, 2), depthwise=depthwise
+    )
+    name = "depthwise" if depthwise else "3x3"
+    sizes = [getattr(neck, f"extra_{k}_{name}").kernel.shape[:2] for k in (2, 3)]
+    assert sizes == [(3, 3), (2, 2)]
+    taps = tuple(jax.ShapeDtypeStruct((2, *s), jnp.float32) for s in ((8, 8, 4), (4, 4, 8)))
+    maps = jax.eval_shape(lambda *taps: neck(taps, train=False), *taps)
+    assert [m.shape[1] for m in maps] == [8, 4, 2, 1]
+
+
+def test_without_extra_depths_the_taps_are_the_maps():
+    neck = _build_ssd_layers((4, 8), extra_depths=())
+    taps = (jnp.zeros((1, 2, 2, 4)), jnp.zeros((1, 1, 1, 8)))
+    assert neck(taps, train=True) == taps
+    assert neck.channels == (4, 8)
+
+
+def test_depthwise_layers_halve_before_they_widen():
+    neck = _build_ssd_layers((4, 8), extra_depths=(16,), depthwise=True)
+    assert neck.extra_2_depthwise.kernel.shape == (3, 3, 16, 1)
+    assert neck.extra_2_3x3.kernel.shape == (1, 1, 16, 16)
+    assert (neck.extra_2_depthwise.stride, neck.extra_2_3x3.stride) == (2, 1)
+    taps = tuple(jax.ShapeDtypeStruct((2, *s), jnp.float32) for s in ((19, 10, 4), (10, 5, 8)))
+    maps = jax.eval_shape(lambda *taps: neck(taps, train=False), *taps)
+    assert maps[-1].shape == (2, 5, 3, 16)
+
+
+def test_a_map_without_stride_loses_its_edges():
+    """SSD300's coarsest maps: 10, 5, 3, 1 ."""
+    neck = _build_ssd_layers((4,), extra_depths=(16, 16, 16, 16), extra_strides=(2, 2, 1, 1))
+    tap = jax.ShapeDtypeStruct((2, 19, 19, 4), jnp.float32)
+    maps = jax.eval_shape(lambda tap: neck((tap,), train=False), tap)
+    assert [m.shape[1] for m in maps] == [19, 10, 5, 3, 1]

@@ -1,0 +1,191 @@
+"""Traces for tests: an `XSpace` of a few events.
+
+Compiled programs for tests, from the text that XLA prints.
+"""
+
+import re
+
+from stillbox.profiling.hlo import Instruction, Program
+
+Field = tuple[int, "int | str | bytes"]
+
+
+def message(*fields: Field) -> bytes:
+    """Returns a protobuf message of these fields: number, then a number, a text or a message."""
+    out = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            out += varint(number << 3) + varint(value)
+        else:
+            content = value.encode() if isinstance(value, str) else value
+            out += varint(number << 3 | 2) + varint(len(content)) + content
+    return out
+
+
+def varint(value: int) -> bytes:
+    digits = []
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def space(planes: dict[str, dict[str, list[tuple]]], modules: dict[str, bytes] | None = None):
+    """Returns a serialised `XSpace`.
+
+    Args:
+        planes: by name, their lines by name, their events: (name, start, end in ns, stats).
+        modules: `HloProto` of each program, by its name in a trace.
+    """
+    content = b"".join(message((1, _plane(name, lines))) for name, lines in planes.items())
+    events = [
+        message((2, name), (5, message((1, 1), (6, proto))))
+        for name, proto in (modules or {}).items()
+    ]
+    entries = [(4, message((1, number), (2, event))) for number, event in enumerate(events)]
+    stats = (5, message((1, 1), (2, message((1, 1), (2, "hlo_proto")))))
+    return content + message((1, message((2, "/host:metadata"), *entries, stats)))
+
+
+def _plane(name: str, lines: dict[str, list[tuple]]) -> bytes:
+    names = list(dict.fromkeys(event[0] for events in lines.values() for event in events))
+    keys = list(
+        dict.fromkeys(key for events in lines.values() for event in events for key in event[3])
+    )
+    parts: list[Field] = [(2, name)]
+    for number, (line, events) in enumerate(lines.items()):
+        made = [
+            (
+                4,
+                message(
+                    (1, names.index(name) + 1),
+                    (2, start * 1000),
+                    (3, (end - start) * 1000),
+                    *((4, _stat(keys.index(key) + 1, value)) for key, value in stats.items()),
+                ),
+            )
+            for name, start, end, stats in events
+        ]
+        parts.append((3, message((1, number + 1), (2, line), *made)))
+    for field, known in ((4, names), (5, keys)):
+        for number, one in enumerate(known, start=1):
+            described = message((1, number), (2, one))
+            parts.append((field, message((1, number), (2, described))))
+    return message(*parts)
+
+
+def _stat(key: int, value: int | str) -> bytes:
+    return message((1, key), (5, value) if isinstance(value, str) else (4, value))
+
+
+def hlo(instructions: list[Instruction], name: str = "main") -> bytes:
+    """Returns an `HloProto` whose one computation has these instructions."""
+    numbers = {one.name: number for number, one in enumerate(instructions, start=1)}
+    made = [
+        (
+            2,
+            message(
+                (1, one.name),
+                (2, one.opcode),
+                (
+                    7,
+                    message(
+                        (2, one.op_name),
+                        (3, one.source.partition(":")[0]),
+                        (4, int(one.source.partition(":")[2] or 0)),
+                    ),
+                ),
+                (28, one.target),
+                (35, numbers[one.name]),
+                *((36, numbers[operand]) for operand in one.operands),
+            ),
+        )
+        for one in instructions
+    ]
+    computation = message((1, name), *made, (5, 99))
+    return message((1, message((1, "jit_step"), (3, computation), (6, 99))))
+
+
+def program(*instructions: Instruction, **bodies: tuple[str, ...]) -> Program:
+    """Returns a program; bodies name the instructions of each computation."""
+    return Program({one.name: one for one in instructions}, bodies)
+
+
+_TYPES = {"pred": 1, "s8": 2, "s32": 4, "u8": 6, "u32": 8, "f32": 11, "bf16": 16}
+_COMPUTATION = re.compile(r"(ENTRY )?%([\w.]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.]+) = (\(.*?\)|\S+) ([\w-]+)\((.*?)\)(?:, (.*))?$")
+_ARRAY = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*):?((?:T[^S}]*)?)(?:S\((\d)\))?\})?")
+_NAME = re.compile(r"%([\w.]+)")
+
+
+def module(text: str) -> bytes:
+    """Returns a serialised `HloModuleProto` with the attributes that `stillbox` reads."""
+    computations: dict[str, list[tuple[str, ...]]] = {}
+    entry = ""
+    for line in text.splitlines():
+        if head := _COMPUTATION.match(line):
+            name = head[2]
+            computations[name] = []
+            entry = name if head[1] else entry
+        elif found := _INSTRUCTION.match(line):
+            computations[name].append(found.groups(""))
+    numbers = {name: 1000 + number for number, name in enumerate(computations)}
+    known = [one[0] for body in computations.values() for one in body]
+    made = [
+        (
+            3,
+            message(
+                (1, name),
+                *((2, _instruction(one, known, numbers)) for one in body),
+                (5, numbers[name]),
+            ),
+        )
+        for name, body in computations.items()
+    ]
+    return message((1, "jit_step"), *made, (6, numbers[entry]))
+
+
+def _instruction(one: tuple[str, ...], known: list[str], numbers: dict[str, int]) -> bytes:
+    name, shape, opcode, inside, attributes = one
+
+    def attribute(pattern: str) -> str:
+        found = re.search(pattern, attributes)
+        return found[1] if found else ""
+
+    bodies = [attribute(rf"{key}=%([\w.]+)") for key in ("body", "condition", "calls", "to_apply")]
+    contracted = attribute(r"lhs_contracting_dims=\{([\d,]*)\}")
+    kernel = attribute(r"dim_labels=\w+_(\w+)->")
+    return message(
+        (1, name),
+        (2, opcode),
+        (3, shape_proto(shape)),
+        (7, message((2, attribute(r'op_name="([^"]*)"')))),
+        (9, int(inside) if opcode == "parameter" else 0),
+        (16, message((4, kernel.index("o") if kernel else 0))),
+        (28, attribute(r'custom_call_target="([^"]*)"')),
+        (30, message(*((1, int(axis)) for axis in contracted.split(",") if axis))),
+        (35, known.index(name)),
+        *((36, known.index(operand)) for operand in _NAME.findall(inside)),
+        *((38, numbers[body]) for body in bodies if body),
+        (43, attribute(r"backend_config=(.*)$")),
+    )
+
+
+def shape_proto(text: str) -> bytes:
+    """Returns the `ShapeProto` of an array or, in brackets, of a tuple of arrays."""
+    arrays = [_array(found) for found in _ARRAY.finditer(text)]
+    return message((2, 13), *((4, array) for array in arrays)) if text[0] == "(" else arrays[0]
+
+
+def _array(found: re.Match[str]) -> bytes:
+    kind, sides, order, tiles, space = found.groups("")
+    layout = message(
+        *((1, int(axis)) for axis in order.split(",") if axis),
+        *(
+            (6, message(*((1, int(n)) for n in tile.split(","))))
+            for tile in re.findall(r"\(([\d,]+)\)", tiles)
+        ),
+        (8, int(space or 0)),
+    )
+    sides = [(3, int(side)) for side in sides.split(",") if side]
+    return message((2, _TYPES[kind]), *sides, (5, layout))
