@@ -2,6 +2,9 @@
 
 import os
 import stat
+import weakref
+import zipfile
+from collections.abc import Collection
 from io import BufferedReader
 from pathlib import Path
 
@@ -19,6 +22,25 @@ _KINDS = {
 _FLAGS = os.O_RDONLY
 for _flag in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
     _FLAGS |= getattr(os, _flag, 0)
+# A member takes about a hundred bytes of an archive's directory.
+_MOST_DIRECTORY_BYTES = 2**22
+
+
+def named_path(path: str | Path) -> Path:
+    """Returns a path that somebody names, with the home folder for `~`; there may be no such file.
+
+    Raises:
+        UserError: no file can have the name, or it cannot be looked for.
+    """
+    # `Path.expanduser` raises at users that there are not.
+    found = Path(os.path.expanduser(path))  # noqa: PTH111
+    try:
+        found.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        raise _unreadable(found, error, str(path), None) from error
+    return found
 
 
 def open_untrusted(
@@ -87,6 +109,47 @@ def read_untrusted(
             return file.read(min(os.fstat(file.fileno()).st_size, most))
         except OSError as error:
             raise _unreadable(path, error, where, fix) from error
+
+
+def open_zip(
+    file: BufferedReader,
+    *,
+    methods: Collection[int] = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED),
+) -> zipfile.ZipFile:
+    """Reads the directory of an archive, and compares the methods by which members are compressed.
+
+    `zipfile` unpacks bz2 and LZMA by the block, whatever is asked for: 50 bytes become a megabyte.
+
+    Args:
+        file: the archive, which this function takes over; it is closed when the result is dropped.
+        methods: those that are allowed, none of which unpacks more than is asked for.
+
+    Raises:
+        ValueError: a member has another method.
+        zipfile.BadZipFile: the file is no archive, or its directory is larger than 4 MiB.
+    """
+    pieces = _Pieces(file.detach())
+    try:
+        archive = zipfile.ZipFile(pieces)
+        for member in archive.infolist():
+            if member.compress_type not in methods:
+                raise ValueError(
+                    f"{member.filename} is compressed by method {member.compress_type}"
+                )
+    except BaseException:
+        pieces.close()
+        raise
+    weakref.finalize(archive, pieces.close)
+    return archive
+
+
+class _Pieces(BufferedReader):
+    """Reads at most 4 MiB at a time: `zipfile` asks for what an archive's directory claims."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Returns the next bytes, which may be fewer than are left."""
+        most = _MOST_DIRECTORY_BYTES
+        return super().read(most if size is None or size < 0 else min(size, most))
 
 
 def _refuse_kind(mode: int, path: str | Path, where: str | None, fix: str | None) -> None:

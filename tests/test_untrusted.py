@@ -38,6 +38,7 @@ from stillbox.records.formats.voc import read_image_set, read_voc
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
 from stillbox.records.record_file import RecordFile
+from stillbox.records.source import expand
 from stillbox.records.tfrecord import sharded_writer
 from stillbox.untrusted import open_untrusted, read_untrusted
 from tests.checkpoints.tf_writer import write_checkpoint as write_tf1
@@ -116,6 +117,15 @@ def test_a_file_that_grows_is_read_as_it_was_opened(tmp_path, monkeypatch):
         patch.setattr(os, "fstat", grow)
         found = read_untrusted(path, most=100)
     assert found in (b"a" * 90, b"a" * 90 + b"b" * 10)
+
+
+@pytest.mark.parametrize("reader", [open_weights, lambda name: expand([name])])
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000, "~nobody-here/x", "loop/x", "a\0b"])
+def test_names_that_no_file_can_have_are_refused(name, reader, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    with pytest.raises(UserError):
+        reader(name)
 
 
 def test_links_may_not_lead_out_of_the_folder(tmp_path):
@@ -310,12 +320,36 @@ def test_no_other_module_opens_files_to_read():
     assert found == set(TRUSTED)
 
 
-def test_label_ids_of_a_tflite_file_are_bounded():
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(LABEL_IDS, b" " * (2**24 + 1))
-    with pytest.raises(UserError, match="unpack to more than 16,777,216 bytes"):
-        label_ids(file.getvalue())
+def tflite(ids, name=LABEL_IDS, method=zipfile.ZIP_STORED):
+    """Returns a model that is no model, and label ids behind it."""
+    file = io.BytesIO(b"model" * 9)
+    with zipfile.ZipFile(file, "a", method) as archive:
+        archive.writestr(name, ids)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (tflite(b" " * (2**21 + 1), method=zipfile.ZIP_DEFLATED), "more than 2,097,152 bytes"),
+        (tflite(b"1\n", method=zipfile.ZIP_LZMA), "is compressed by method 14"),
+        (tflite(b"1\n", name="labels.txt"), "no item named 'label_ids.txt'"),
+        (tflite(b"1\none\n"), "invalid literal .* b'one'"),
+        (tflite(b"1\n-1\n"), "2 numbers, not all from 0 to 2147483647"),
+        (tflite(b"9" * 5000), "Exceeds the limit"),
+        (tflite(b"9" * 400), "1 numbers, not all"),
+        (tflite(b""), "0 numbers"),
+        (tflite(b"1\n2\n")[:-30], "File is not a zip file"),
+        (tflite(b"1\n2\n").replace(b"1\n2\n", b"1\n3\n"), "Bad CRC-32"),
+        (b"model", "File is not a zip file"),
+    ],
+)
+def test_label_ids_of_a_tflite_file_are_read_or_refused(content, said):
+    assert label_ids(tflite(b"1\n90\n0\n"), "m.tflite") == [1, 90, 0]
+    with pytest.raises(UserError, match=said) as caught:
+        label_ids(content, "m.tflite")
+    assert caught.value.where == "m.tflite, label_ids.txt"
+    assert "export the model again" in caught.value.fix
 
 
 ROOT = Path(__file__).resolve().parents[1]

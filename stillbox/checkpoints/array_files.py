@@ -14,6 +14,7 @@ import os
 import zipfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -24,9 +25,11 @@ import numpy as np
 from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES
 from stillbox.errors import UserError
 from stillbox.records.files import create_file
-from stillbox.untrusted import open_untrusted
+from stillbox.untrusted import open_untrusted, open_zip
 
 ArrayEntry = TypeVar("ArrayEntry")
+# Of weights, which hardly shrink; zlib makes 1,000 of zeros.
+_MOST_COMPRESSION = 100
 
 
 class LazyArrays(Mapping[str, np.ndarray], Generic[ArrayEntry]):
@@ -47,6 +50,11 @@ class LazyArrays(Mapping[str, np.ndarray], Generic[ArrayEntry]):
             UserError: its values are missing, damaged, or of a type that is not supported.
         """
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape that an array claims to have; nothing is read."""
+        shape: tuple[int, ...] = getattr(self.entries[name], "shape")  # noqa: B009
+        return shape
+
     def __getitem__(self, name: str) -> np.ndarray:
         return self._read(name, self.entries[name])
 
@@ -60,10 +68,21 @@ class LazyArrays(Mapping[str, np.ndarray], Generic[ArrayEntry]):
         return len(self.entries)
 
 
+def check_unpacked(claimed: int, held: int) -> None:
+    """Compares the bytes of all arrays with those of the file that holds them.
+
+    Raises:
+        ValueError: the arrays are over a hundred times as large.
+    """
+    if claimed > _MOST_COMPRESSION * held:
+        raise ValueError(f"it unpacks to more than {_MOST_COMPRESSION} times of its size")
+
+
 # numpy's format has no bfloat16: its bits are stored as uint16 under a marked name.
 _BFLOAT16 = ":bfloat16"
-# Of an array to the file's size. Weights hardly shrink; 1,000 is what zlib makes of zeros.
-_MOST_COMPRESSION = 100
+_FIX = "copy the file again, or write it with numpy.savez"
+# Of numpy's types, those of numbers that weights can be made of.
+_KINDS = "biuf"
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -80,58 +99,90 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         os.fsync(file.fileno())
 
 
-def read_npz(
-    path: Path,
-    *,
-    inside: Path | None = None,
-    check: Callable[[BufferedReader], None] = lambda file: None,
-) -> dict[str, np.ndarray]:
-    """Reads all arrays of a file and verifies their CRC-32.
+class _Member(NamedTuple):
+    """Place, type and shape of an array."""
+
+    info: zipfile.ZipInfo
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    is_bfloat16: bool
+
+
+class NpzFile(LazyArrays[_Member]):
+    """The arrays of a file by name; their headers are read at once, values and CRC-32 on access.
 
     Args:
         path: the file.
         inside: see `open_untrusted`.
         check: is given the open file first, and leaves it at its beginning.
+        rename: returns the name of an array by that in the file.
 
     Raises:
-        UserError: the file is damaged, or of another format.
+        UserError: the file is damaged, of another format, or claims more than it can hold.
     """
-    fix = "copy the file again, or write it with numpy.savez"
-    with open_untrusted(path, most=MAX_WEIGHTS_BYTES, fix=fix, inside=inside) as file:
-        check(file)
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        inside: Path | None = None,
+        check: Callable[[BufferedReader], None] = lambda file: None,
+        rename: Callable[[str], str] = str,
+    ) -> None:
+        self._path = path
+        file = open_untrusted(path, most=MAX_WEIGHTS_BYTES, fix=_FIX, inside=inside)
         try:
-            return _read_arrays(file)
+            check(file)
+        except BaseException:
+            file.close()
+            raise
+        size = os.fstat(file.fileno()).st_size
+        with self._damaged():
+            self._archive = open_zip(file)
+            claimed = sum(info.file_size for info in self._archive.infolist())
+            check_unpacked(claimed, size)
+            if claimed > MAX_WEIGHTS_BYTES:
+                raise ValueError(f"it unpacks to more than {MAX_WEIGHTS_BYTES:,} bytes")
+            members = [_read_header(self._archive, info) for info in self._archive.infolist()]
+        super().__init__({rename(_name(member.info)): member for member in members})
+
+    def describe(self, name: str) -> str:
+        """Returns type and shape that an array claims to have; nothing is read."""
+        member = self.entries[name]
+        return f"{'bfloat16' if member.is_bfloat16 else member.dtype}{list(member.shape)}"
+
+    def _read(self, name: str, entry: _Member) -> np.ndarray:
+        if entry.dtype.kind not in _KINDS:
+            what = f"{name!r} cannot be read: type {entry.dtype} is not supported"
+            raise UserError(what, where=str(self._path))
+        with self._damaged(), self._archive.open(entry.info) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+        return array.view(jnp.bfloat16) if entry.is_bfloat16 else array
+
+    @contextmanager
+    def _damaged(self) -> Iterator[None]:
+        try:
+            yield
         # zipfile, zlib and numpy can raise anything at broken bytes.
         except Exception as error:
             reason = str(error) or type(error).__name__
-            raise UserError(
-                f"the file is damaged or no .npz of plain arrays: {reason}",
-                where=str(path),
-                fix=fix,
-            ) from error
+            what = f"the file is damaged or no .npz of plain arrays: {reason}"
+            raise UserError(what, where=str(self._path), fix=_FIX) from error
 
 
-def _read_arrays(file: BufferedReader) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = {}
-    with zipfile.ZipFile(file) as archive:
-        members, size = archive.infolist(), os.fstat(file.fileno()).st_size
-        if sum(member.file_size for member in members) > _MOST_COMPRESSION * size:
-            raise ValueError(f"it unpacks to more than {_MOST_COMPRESSION} times of its size")
-        if sum(member.file_size for member in members) > MAX_WEIGHTS_BYTES:
-            raise ValueError(f"it unpacks to more than {MAX_WEIGHTS_BYTES:,} bytes")
-        for member in members:
-            name, array = member.filename.removesuffix(".npy"), _read_array(archive, member)
-            if name.endswith(_BFLOAT16):
-                name, array = name.removesuffix(_BFLOAT16), array.view(jnp.bfloat16)
-            arrays[name] = array
-    return arrays
+def _name(info: zipfile.ZipInfo) -> str:
+    return info.filename.removesuffix(".npy").removesuffix(_BFLOAT16)
 
 
-def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """Reads an array after its header, which numpy allocates memory by, is known to be true."""
-    with archive.open(member) as file:
+def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
+    """Reads the header of an array, by which numpy allocates memory.
+
+    Raises:
+        ValueError: the member is no array, is one of objects, or is not as long as its header says.
+    """
+    with archive.open(info) as file:
         if file.read(6) != b"\x93NUMPY":
-            raise ValueError(f"{member.filename} is no array")
+            raise ValueError(f"{info.filename} is no array")
         version = tuple(file.read(2))
         header = (
             np.lib.format.read_array_header_1_0
@@ -139,23 +190,23 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray
             else (np.lib.format.read_array_header_2_0)
         )
         shape, _, dtype = header(file)
-        if dtype.hasobject or math.prod(shape) * dtype.itemsize > member.file_size:
-            raise ValueError(f"{member.filename} claims to hold {dtype} of shape {list(shape)}")
-    with archive.open(member) as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+        held = info.file_size - file.tell()
+    marked = info.filename.removesuffix(".npy").endswith(_BFLOAT16)
+    true = math.prod(shape) * dtype.itemsize == held and all(axis >= 0 for axis in shape)
+    if dtype.hasobject or not true or (marked and dtype != np.uint16):
+        raise ValueError(f"{info.filename} claims to hold {dtype} of shape {list(shape)}")
+    return _Member(info, dtype, shape, marked)
 
 
-def read_npz_weights(path: Path) -> dict[str, np.ndarray]:
-    """Reads exported weights by their names in TensorFlow.
+def read_npz_weights(path: Path) -> NpzFile:
+    """Opens exported weights by their names in TensorFlow.
 
     `|` in a name stands for a slash, which file systems do not allow; a tensor's `:0` is dropped.
 
     Raises:
-        UserError: as `read_npz`.
+        UserError: as `NpzFile`.
     """
-    return {
-        name.replace("|", "/").removesuffix(":0"): array for name, array in read_npz(path).items()
-    }
+    return NpzFile(path, rename=lambda name: name.replace("|", "/").removesuffix(":0"))
 
 
 _DTYPES = {

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stillbox.checkpoints.array_files import read_npz, write_npz
+from stillbox.checkpoints.array_files import NpzFile, write_npz
 from stillbox.checkpoints.files import (
     Checksums,
     read_manifest,
@@ -146,13 +146,17 @@ class Checkpoint:
         Raises:
             UserError: there is no such section, or its file is missing or damaged.
         """
+        return dict(self._open(section))
+
+    def _open(self, section: str) -> NpzFile:
+        """Returns the arrays of one section by name, which are read on access; else as `read`."""
         if section not in self.sections:
             what = f"the checkpoint has no section {section!r}"
             fix = nearest(section, self.sections)
             raise UserError(what, where=str(self.folder), fix=fix)
         path = self.folder / f"{section}.npz"
         compare = partial(self.checksums.compare, path.name)
-        arrays = read_npz(path, inside=self.folder, check=compare)
+        arrays = NpzFile(path, inside=self.folder, check=compare)
         expected = self._sections[section]
         # Of older checkpoints only the arrays have checksums, not the list of them.
         if len(arrays) != expected:
@@ -172,13 +176,17 @@ class Checkpoint:
         return {section: self._restore(section, tree) for section, tree in like.items()}
 
     def _restore(self, section: str, tree: Any) -> Any:  # noqa: ANN401
-        stored = self.read(section)
+        stored = self._open(section)
         leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
         wanted = {_leaf_name(path): leaf for path, leaf in leaves}
+        expected = {
+            name: f"{np.dtype(leaf.dtype)}{list(leaf.shape)}" for name, leaf in wanted.items()
+        }
+        held = {name: stored.describe(name) for name in stored}
         differences = [
-            f"{name}: {_describe(wanted.get(name))} wanted, {_describe(stored.get(name))} stored"
-            for name in sorted(wanted.keys() | stored.keys())
-            if _describe(wanted.get(name)) != _describe(stored.get(name))
+            f"{name}: {expected.get(name, 'nothing')} wanted, {held.get(name, 'nothing')} stored"
+            for name in sorted(expected.keys() | held.keys())
+            if expected.get(name) != held.get(name)
         ]
         if differences:
             raise UserError(
@@ -199,10 +207,6 @@ class Checkpoint:
         sections = ["params", "stats"] + ["ema"] * prefer_ema
         found = [self.read(name) for name in sections if name in self.sections]
         return {path: array for arrays in found for path, array in arrays.items()}
-
-
-def _describe(leaf: Any) -> str:  # noqa: ANN401
-    return "nothing" if leaf is None else f"{np.dtype(leaf.dtype)}{list(leaf.shape)}"
 
 
 def _place(array: np.ndarray, leaf: Any) -> Any:  # noqa: ANN401

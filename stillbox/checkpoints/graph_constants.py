@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stillbox.checkpoints.array_files import LazyArrays
+from stillbox.checkpoints.array_files import LazyArrays, check_unpacked
 from stillbox.checkpoints.tf1 import DTYPES
 from stillbox.errors import UserError
 from stillbox.records.wire import LENGTH, VARINT, fields, integer_of, read_varint, values
@@ -23,8 +23,6 @@ from stillbox.untrusted import read_untrusted
 _MOST_BYTES = 2**31
 # Nodes of a graph; real ones have up to some ten thousand.
 _MOST_NODES = 1_000_000
-# Of all constants to the file: one whose values are equal holds them once.
-_MOST_COMPRESSION = 100
 _MOST_AXES = 8
 _CONTENT, _HALVES = 4, 13
 # Where a tensor holds values of its type, unless their bytes are in one piece.
@@ -62,8 +60,8 @@ class GraphConstants(LazyArrays[Constant]):
         self._data = read_untrusted(path, most=_MOST_BYTES)
         try:
             constants = dict(_constants(self._data))
-            if sum(own.size for own in constants.values()) > _MOST_COMPRESSION * len(self._data):
-                raise ValueError(f"it unpacks to more than {_MOST_COMPRESSION} times of its size")
+            # A constant whose values are equal holds them once.
+            check_unpacked(sum(own.size for own in constants.values()), len(self._data))
         except (IndexError, ValueError) as error:
             raise UserError(
                 f"the file is damaged or no graph of TensorFlow: {error}",

@@ -140,13 +140,15 @@ def read_weights(
     unnamed = parts_without_names(model, missing, {} if strange else name_map.names)
     if unnamed and weights.library in _KINDS:
         _refuse_parts(unnamed, weights)
-    arrays = {name: name_map.read(name, at, weights.arrays) for name, at in sources.items()}
+    # An array of another shape may have any size: it is not read.
+    held = {name: name_map.shape(name, at, weights.arrays) for name, at in sources.items()}
     mismatched = tuple(
-        Mismatch(name, sources[name], shapes[name], array.shape)
-        for name, array in arrays.items()
-        if array.shape != shapes[name]
+        Mismatch(name, sources[name], shapes[name], shape)
+        for name, shape in held.items()
+        if shape != shapes[name]
     )
-    loaded = {name: sources[name] for name in arrays if arrays[name].shape == shapes[name]}
+    loaded = {name: at for name, at in sources.items() if held[name] == shapes[name]}
+    arrays = {name: name_map.read(name, at, weights.arrays) for name, at in loaded.items()}
     used = set(sources.values())
     report = ImportReport(
         path=weights.path,
@@ -166,8 +168,8 @@ def read_weights(
             where=weights.path,
             fix=explain_failure(report, weights.arrays, by_scope, unnamed, model.head_parts),
         )
-    check_finite({sources[name]: arrays[name] for name in loaded}, weights.path)
-    return report, {name: arrays[name] for name in loaded}
+    check_finite({sources[name]: array for name, array in arrays.items()}, weights.path)
+    return report, arrays
 
 
 def _is_wanted(path: str, model: schema.Model, scope: Scope, load_heads: bool) -> bool:

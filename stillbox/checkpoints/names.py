@@ -6,13 +6,14 @@
 import importlib
 import pkgutil
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stillbox.checkpoints import name_tables
+from stillbox.checkpoints.array_files import LazyArrays
 from stillbox.checkpoints.name_tables import rules
 from stillbox.checkpoints.weights_file import Weights
 from stillbox.errors import UserError
@@ -226,13 +227,22 @@ class NameMap:
         """Counts the paths that are found among the names `held` in a file."""
         return sum(self.find(path, held) is not None for path in paths)
 
+    def shape(self, path: str, source: str, arrays: Mapping[str, np.ndarray]) -> tuple[int, ...]:
+        """Returns the shape of what `read` returns, without reading it if the file tells."""
+        shape = arrays.shape(source) if isinstance(arrays, LazyArrays) else np.shape(arrays[source])
+        return tuple(shape[axis] for axis in self._axes(path, source, len(shape)))
+
     def read(self, path: str, source: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Reads a path under the name `source`; kernels become `[k, k, in, out]`."""
         array = np.asarray(arrays[source])
+        return array.transpose(self._axes(path, source, array.ndim))
+
+    def _axes(self, path: str, source: str, count: int) -> Sequence[int]:
+        """Returns the order in which an array of the file has the axes of ours."""
         # Arrays under our own paths have our layout.
-        if source == path or not path.endswith("kernel") or array.ndim != 4:
-            return array
-        return array.transpose(self.table.convention.kernel_axes)
+        if source == path or not path.endswith("kernel") or count != 4:
+            return range(count)
+        return self.table.convention.kernel_axes
 
 
 def choose_name_map(

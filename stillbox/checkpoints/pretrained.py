@@ -30,7 +30,7 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownFile, KnownWeights, known_weights
 from stillbox.records.files import append_file, create_file, remove_tree
 from stillbox.records.record_file import cache_folder
-from stillbox.untrusted import open_untrusted, read_untrusted
+from stillbox.untrusted import named_path, open_untrusted, read_untrusted
 
 DownloadProgress = Callable[[int, int], None]
 """Called with the numbers of bytes done and in all; 0: unknown."""
@@ -207,9 +207,9 @@ def resolve_weights(path: str | Path) -> Path:
     """Returns the path of weights that are named by a path, or by the name of known weights.
 
     Raises:
-        UserError: it is the name of weights that are not downloaded.
+        UserError: it is the name of weights that are not downloaded, or one that no file can have.
     """
-    path = Path(path).expanduser()
+    path = named_path(path)
     row = known_weights().get(str(path))
     if row is None or path.exists():
         return path

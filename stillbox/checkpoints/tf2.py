@@ -137,6 +137,10 @@ class Tf2Checkpoint(LazyArrays[str]):
         key = self._graph.key(path)
         return path if key is None else key.removesuffix(VARIABLE)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """As that of any `LazyArrays`."""
+        return self._bundle.shape(self.entries[name])
+
     def _read(self, name: str, entry: str) -> np.ndarray:
         return self._bundle[entry]
 

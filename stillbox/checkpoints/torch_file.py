@@ -9,10 +9,9 @@ import io
 import os
 import struct
 import tarfile
-import weakref
 import zipfile
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -32,13 +31,14 @@ from stillbox.checkpoints.torch_pickle import (
     resolve_storage,
 )
 from stillbox.errors import UserError
-from stillbox.untrusted import open_untrusted
+from stillbox.untrusted import open_untrusted, open_zip
 
 _ZIP_START = b"PK\x03\x04"
 _TAR_MARK, _TAR_MARK_AT = b"ustar", 257
 # The first two pickles of a sequence.
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _MOST_AXES = 32
+_PIECE_BYTES = 2**22
 _BIG_ENDIAN = "its numbers are big-endian, which is not supported"
 
 
@@ -77,17 +77,13 @@ def _open(path: Path) -> BufferedReader:
 
 def _open_zip(path: Path) -> Archive:
     file = _open(path)
-    try:
-        archive, most = zipfile.ZipFile(file), os.fstat(file.fileno()).st_size
-    except BaseException:
-        file.close()
-        raise
-    weakref.finalize(archive, file.close)
+    most = os.fstat(file.fileno()).st_size
+    # torch does not compress members, so that none is larger than the file.
+    archive = open_zip(file, methods=(zipfile.ZIP_STORED,))
     names = archive.namelist()
     root = next((name.removesuffix("data.pkl") for name in names if name.endswith("/data.pkl")), "")
     if not root:
         raise DamagedFileError("the archive has no data.pkl")
-    # torch does not compress members, so that none is larger than the file.
     if any(member.file_size > most for member in archive.infolist()):
         raise DamagedFileError("a member is larger than the archive")
     if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
@@ -95,9 +91,12 @@ def _open_zip(path: Path) -> Archive:
 
     def read(storage: Storage) -> bytes:
         try:
-            return archive.read(f"{root}data/{storage.key}")
+            info = archive.getinfo(f"{root}data/{storage.key}")
         except KeyError as error:
             raise DamagedFileError(f"storage {storage.key} is missing") from error
+        with archive.open(info) as member:
+            # Without a size, it puts pieces together in quadratic time.
+            return b"".join(iter(partial(member.read, _PIECE_BYTES), b""))
 
     pickled = archive.read(f"{root}data.pkl")
     return Archive(load_pickle(io.BytesIO(pickled), resolve_storage), read)

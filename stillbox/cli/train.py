@@ -18,6 +18,7 @@ from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import Resolved, read_config
 from stillbox.experiment.rules.warnings import CHECKPOINT
+from stillbox.untrusted import named_path
 
 # YOLO's description of a data set, in its folder.
 _DATA_FILES = ("data.yaml", "data.yml")
@@ -131,7 +132,7 @@ def _weights(text: str) -> list[str]:
     row = known_weights().get(text)
     if row is not None:
         return list(row.overrides())
-    path = Path(text).expanduser()
+    path = named_path(text)
     if text != "none" and not (path.exists() or Path(f"{path}.index").exists()):
         raise UserError(
             f"there are no weights {text!r}",

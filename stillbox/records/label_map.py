@@ -4,7 +4,9 @@ Records, annotations, tables and predictions use the ids of a label map, arrays 
 start at 1 and may have gaps; indices start at 0 and have none.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
@@ -38,6 +40,10 @@ message StringIntLabelMapItem
 
 enum LVISFrequency: UNSPECIFIED=0 FREQUENT=1 COMMON=2 RARE=3
 """)
+
+
+# Digits may follow the NUL.
+_ESCAPES = str.maketrans({"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\0": "\\000"})
 
 
 @dataclass(frozen=True)
@@ -77,9 +83,7 @@ def _item(message: Message) -> LabelMapItem:
 
 def quoted(text: str) -> str:
     """Returns a string literal that reads back as `text`."""
-    for plain, escaped in (("\\", "\\\\"), ("'", "\\'"), ("\n", "\\n"), ("\r", "\\r")):
-        text = text.replace(plain, escaped)
-    return f"'{text}'"
+    return f"'{text.translate(_ESCAPES)}'"
 
 
 _FOLDER = Path(__file__).parent / "label_maps"
@@ -172,9 +176,9 @@ class LabelMap:
         """
         path = Path(path)
         file, where = path, str(path)
-        if not path.is_file() and where in _built_in():
+        if where in _built_in() and not path.is_file():
             file, where = _built_in()[where], f"built-in label map {where}"
-        elif not path.exists():
+        elif not is_label_map(path):
             raise missing_label_map(path)
         return cls.from_text(read_text_file(file, fix=SHAPE, most=MAX_LABEL_MAP_BYTES), where)
 
@@ -206,14 +210,16 @@ class LabelMap:
 
 
 def is_label_map(path: str | Path) -> bool:
-    """Tells whether `LabelMap.from_file` finds a file or a built-in label map."""
-    return Path(path).is_file() or str(path) in _built_in()
+    """Tells whether there is anything that `LabelMap.from_file` reads or refuses to read."""
+    # Path raises at names that are too long.
+    return os.path.exists(path) or str(path) in _built_in()  # noqa: PTH110
 
 
 def missing_label_map(path: str | Path) -> UserError:
     """Returns the error for a label map that is neither a file nor built in."""
-    path = Path(path)
-    names = {entry.name for entry in path.parent.glob("*.pbtxt")}
+    path, names = Path(path), set[str]()
+    with suppress(OSError):
+        names |= {entry.name for entry in path.parent.glob("*.pbtxt")}
     if path.parent == Path():
         names |= _built_in().keys()
     fix = f"give the path of a .pbtxt file, or a built-in one: {', '.join(sorted(_built_in()))}"

@@ -27,6 +27,7 @@ from stillbox.records.problems import (
 from stillbox.records.record_file import RecordFile
 from stillbox.records.tf_example import ParsedExample, parse_example
 from stillbox.records.tfrecord import RecordError
+from stillbox.untrusted import named_path
 
 _SHARDS = re.compile(r"(?P<stem>.+)@(?P<count>\d+)(?P<ending>\.\w+)?$")
 _OF = re.compile(r"(?P<stem>.+)-(?P<shard>\d{5})-of-(?P<count>\d{5})(?P<ending>\.\w+)?$")
@@ -90,7 +91,7 @@ def _expand_one(pattern: str) -> list[Path]:
             where=pattern,
             fix="copy the files here or mount the bucket, and give that path",
         )
-    path = Path(pattern).expanduser()
+    path = named_path(pattern)
     if path.is_file():
         return [path]
     if path.is_dir():

@@ -3,6 +3,7 @@
 An error is `{"error": text}`. A form is `multipart/form-data` (RFC 7578).
 """
 
+import asyncio
 import json
 import math
 import reprlib
@@ -12,7 +13,7 @@ from typing import Any
 
 from python_multipart.multipart import parse_options_header
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -63,7 +64,7 @@ def handle_failure(request: Request, error: Exception) -> Response:
 
 
 class Admission:
-    """Counts the images in flight, from the first byte of a body to its response.
+    """Counts the images in flight, from the last byte of a body to its response.
 
     Args:
         limit: the most at a time; more than that only if there are no others.
@@ -77,22 +78,84 @@ class Admission:
         self._limit, self._seconds_for, self._places = limit, seconds_for, places
         self.in_flight = 0
 
-    @contextmanager
-    def admit(self, images: int) -> Iterator[None]:
-        """Counts images in, and out at the end.
+    def check(self, images: int) -> None:
+        """Refuses images that would exceed the limit.
 
         Raises:
-            HTTPException: 503 with Retry-After if they would exceed the limit.
+            HTTPException: 503 with Retry-After.
         """
         if self.in_flight and self.in_flight + images > self._limit:
             wait = max(math.ceil(self._seconds_for(self.in_flight)), 1)
             what = f"all {self._limit} {self._places} are taken; try again"
             raise http_error(503, what, {"Retry-After": str(wait)})
+
+    @contextmanager
+    def admit(self, images: int) -> Iterator[None]:
+        """Counts images in, and out at the end; else as `check`."""
+        self.check(images)
         self.in_flight += images
         try:
             yield
         finally:
             self.in_flight -= images
+
+
+class Arrivals:
+    """Receives bodies, which share a budget of memory while they arrive.
+
+    A client that sends slowly keeps nobody out: beyond the budget, the body that began first is
+    given up.
+
+    Args:
+        most: bytes of all bodies that are arriving; no body is larger.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.held = 0
+        """Bytes of all bodies that are arriving."""
+        # In the order of their beginning, each with its bytes so far.
+        self._sizes: dict[asyncio.Timeout, int] = {}
+
+    async def read(self, request: Request, seconds: float) -> bytes:
+        """Returns the body of a request.
+
+        Raises:
+            HTTPException: 408 if they take longer than `seconds`, 503 with Retry-After if the body
+                was given up, 400 if the client has gone.
+        """
+        body = bytearray()  # many small parts would take much more memory
+        deadline = asyncio.timeout(seconds)
+        self._sizes[deadline] = 0
+        try:
+            async with deadline:
+                async for part in request.stream():
+                    body += part
+                    self._count(deadline, len(part))
+        except TimeoutError:
+            if deadline in self._sizes:
+                raise http_error(408, f"the body did not arrive in {seconds:g} s") from None
+            what = "later bodies needed the memory of this one; try again, and send it faster"
+            raise http_error(503, what, {"Retry-After": "1"}) from None
+        except ClientDisconnect:
+            raise bad_request("the body did not arrive") from None
+        finally:
+            self._drop(deadline)
+        return bytes(body)
+
+    def _count(self, deadline: asyncio.Timeout, size: int) -> None:
+        if deadline not in self._sizes:
+            return
+        self._sizes[deadline] += size
+        self.held += size
+        while self.held > self._most:
+            first = next(iter(self._sizes))
+            self._drop(first)
+            if not first.expired():
+                first.reschedule(asyncio.get_running_loop().time())
+
+    def _drop(self, deadline: asyncio.Timeout) -> None:
+        self.held -= self._sizes.pop(deadline, 0)
 
 
 class LimitBody:

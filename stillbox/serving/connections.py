@@ -23,7 +23,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from stillbox.serving.bodies import AsciiJson
+from stillbox.serving.bodies import AsciiJson, http_error
 from stillbox.serving.security import HEALTH_PATHS
 
 # Connections that the socket keeps until they are accepted, and those accepted at a time.
@@ -183,7 +183,8 @@ class Connection(H11Protocol):
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of this connection: the server's, whose response has a deadline."""
-        self.working = True
+        # A connection whose body is arriving waits for its client, and can be cut for another one.
+        self.working = not self.cycle.more_body
         # The application has its own deadlines for the body and for the answer.
         self._cut_in(3 * self._limits.seconds)
 
@@ -196,17 +197,29 @@ class Connection(H11Protocol):
             else:
                 await self._deliver_body(message, send)
 
+        async def work_at_end() -> Message:
+            message = await receive()
+            whole = message["type"] == "http.request" and not message.get("more_body")
+            if whole and not self.working:
+                if full := self._full(scope):
+                    raise http_error(503, full, _LATER)
+                self.working = True
+            return message
+
         try:
-            await self._choose_app(scope)(scope, receive, deliver)
+            full = self._full(scope)
+            refusal = AsciiJson({"error": full}, 503, _LATER) if full else None
+            app = refusal or cast(ASGIApp, self.config.loaded_app)
+            await app(scope, work_at_end, deliver)
         finally:
             self.working, self.unread = False, 0
 
-    def _choose_app(self, scope: Scope) -> ASGIApp:
+    def _full(self, scope: Scope) -> str:
+        """Returns why a request is refused for others that the server works on, or nothing."""
         most = max(self._limits.most - _SPARE_CONNECTIONS, 1)
-        if scope["path"] in HEALTH_PATHS or sum(one.working for one in self._all()) <= most:
-            return cast(ASGIApp, self.config.loaded_app)
-        text = f"all {most} connections are taken; try again"
-        return AsciiJson({"error": text}, 503, {"Retry-After": "1"})
+        others = sum(one.working for one in self._all() if one is not self)
+        spared = scope["path"] in HEALTH_PATHS or others < most
+        return "" if spared else f"all {most} connections are taken; try again"
 
     async def _deliver_body(self, message: Message, send: Send) -> None:
         """Sends a body in pieces: each waits until the client has read most of those before."""
@@ -219,6 +232,7 @@ class Connection(H11Protocol):
             await send({**message, "body": body[start:end], "more_body": not last})
 
 
+_LATER = {"Retry-After": "1"}
 _CLOSE = (b"connection", b"close")
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from stillbox.devices.process import own_processors
 from stillbox.evaluation.pictures import LEAST_SIDE
@@ -26,8 +26,8 @@ from stillbox.predicting.predictor import Predictor
 from stillbox.serving.batching import Batcher, ClosedError
 from stillbox.serving.bodies import (
     Admission,
+    Arrivals,
     AsciiJson,
-    bad_request,
     check_count,
     http_error,
     too_large,
@@ -168,6 +168,7 @@ class Engine:
         # The other half of the places is for small images alone.
         half, places = max(settings.queue // 2, 1), "places for large images"
         self.large_admission = Admission(half, self.batcher.seconds_for, places)
+        self.arrivals = Arrivals(max(settings.max_memory // 4, settings.max_body))
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         self.metrics.in_flight.set_function(lambda: self.admission.in_flight)
         threads, part = own_processors(), settings.max_memory // 4
@@ -196,29 +197,25 @@ class Engine:
     async def respond(self, request: Request, work: Callable[[bytes], Coroutine[Any, Any, T]]) -> T:
         """Returns what `work` makes of the body of a request, which counts as in flight meanwhile.
 
-        If the client has gone or the time is over, `work` is cancelled.
+        A body that arrives takes no place of those in flight. If the client has gone or the time is
+        over, `work` is cancelled.
 
         Raises:
             HTTPException: 503 if too many images are in flight, 413 and 408 if the body is too
-                large or too slow, 504 if the response is too slow.
+                large or too slow, 503 if later ones need its memory, 504 if the response is too
+                slow.
         """
         seconds = self.settings.timeout
         if _content_length(request) > self.settings.max_body:
             raise too_large(self.settings.max_body)
+        # A body that is sure to be refused need not arrive.
+        self.admission.check(1)
+        received = [await self.arrivals.read(request, seconds)]
         with self.admission.admit(1):
-            parts: list[bytes] = []
-            try:
-                async with asyncio.timeout(seconds):
-                    async for part in request.stream():
-                        parts.append(part)
-            except TimeoutError:
-                raise http_error(408, f"the body did not arrive in {seconds:g} s") from None
-            except ClientDisconnect:
-                raise bad_request("the body did not arrive") from None
             try:
                 async with _while_connected(request), asyncio.timeout(seconds):
                     # Nothing else refers to the body: `work` can drop it.
-                    return await work(_join(parts))
+                    return await work(received.pop())
             except TimeoutError:
                 raise http_error(504, f"there was no answer in {seconds:g} s") from None
 
@@ -304,12 +301,6 @@ class Engine:
         if not found.finite:
             raise http_error(500, "the model's predictions for the image are not finite")
         return found
-
-
-def _join(parts: list[bytes]) -> bytes:
-    body = b"".join(parts)
-    parts.clear()
-    return body
 
 
 def _memory(image: ImageInput, pixels: int, each: int) -> int:

@@ -200,7 +200,7 @@ def _post(summary: str, wanted: Schema, found: Schema) -> Schema:
             "400": _error("The request is invalid, or holds no image."),
             "408": _error("The body did not arrive in time."),
             "413": _error("The body or an image is too large."),
-            "503": _error("All places are taken, or the server is stopping.") | {"headers": wait},
+            "503": _error("All places are taken, or a slow body gave way.") | {"headers": wait},
             "504": _error("There was no response in time."),
         },
     }

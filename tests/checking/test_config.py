@@ -1,6 +1,7 @@
 """All findings about a config are reported in one run."""
 
 import io
+import os
 import re
 import sys
 
@@ -70,6 +71,17 @@ def test_all_broken_rules_are_reported_with_their_lines(config):
         "5:43", "12:40", "22:9", "32:9", "64:9", "72:3", "88:7",
     )}  # fmt: skip
     assert all(finding.fix for finding in check.findings if finding.severity == "error")
+
+
+def test_a_label_map_that_is_no_file_is_an_error(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "nul").write_bytes(b"item { id: 1 name: 'a\0' }")
+    for name, what in (("", "is a folder"), ("pipe", "is a pipe"), ("nul", "has a NUL byte")):
+        settings = [f"data.train.label_map={tmp_path / name}"]
+        check = check_config("demo_scenes", settings, records="none")
+        (finding,) = (one for one in check.findings if one.severity == "error")
+        assert what in finding.what
+        assert "label_map" in finding.where
 
 
 def test_a_config_that_cannot_be_read_is_one_error(config):

@@ -1,6 +1,8 @@
 """Arrays in `.npz` and `.safetensors` files."""
 
+import io
 import random
+import tracemalloc
 import zipfile
 
 import jax.numpy as jnp
@@ -8,7 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from stillbox.checkpoints.array_files import SafetensorsFile, read_npz, read_npz_weights, write_npz
+from stillbox.checkpoints.array_files import NpzFile, SafetensorsFile, read_npz_weights, write_npz
+from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
 
 
@@ -28,7 +31,7 @@ def test_every_type_comes_back_bit_for_bit(tmp_path):
         "file": np.ones(1, np.float32),
     }
     write_npz(path, arrays)
-    restored = read_npz(path)
+    restored = dict(NpzFile(path))
     assert list(restored) == list(arrays)
     for name, array in arrays.items():
         assert restored[name].dtype == array.dtype, name
@@ -71,7 +74,7 @@ def test_no_flipped_bit_changes_a_value_unnoticed(tmp_path):
         damaged[position] ^= 1 << generator.randrange(8)
         path.write_bytes(damaged)
         try:
-            restored = read_npz(path)
+            restored = dict(NpzFile(path))
         except UserError:
             refused += 1
             continue
@@ -86,19 +89,19 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path):
     write_npz(path, {"w": np.ones(100)})
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(UserError, match=r"arrays\.npz: the file is damaged"):
-        read_npz(path)
+        NpzFile(path)
 
 
 def test_pickled_objects_are_refused_unopened(tmp_path):
     np.savez(tmp_path / "w.npz", w=np.array([{"a": 1}], object))
     with pytest.raises(UserError, match=r"no \.npz of plain arrays"):
-        read_npz(tmp_path / "w.npz")
+        NpzFile(tmp_path / "w.npz")
 
 
 def test_a_file_that_unpacks_to_a_hundred_times_of_its_size_is_refused(tmp_path):
     np.savez_compressed(tmp_path / "w.npz", w=np.zeros(100_000))
     with pytest.raises(UserError, match="unpacks to more than 100 times"):
-        read_npz(tmp_path / "w.npz")
+        NpzFile(tmp_path / "w.npz")
 
 
 def test_a_header_that_claims_more_than_the_file_holds_is_refused(tmp_path):
@@ -107,7 +110,66 @@ def test_a_header_that_claims_more_than_the_file_holds_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "w.npz", "w") as archive:
         archive.writestr("w.npy", array)
     with pytest.raises(UserError, match=r"w\.npy claims to hold float64 of shape \[9, 9\]"):
-        read_npz(tmp_path / "w.npz")
+        NpzFile(tmp_path / "w.npz")
+
+
+def test_a_type_that_weights_do_not_have_is_refused_when_it_is_read(tmp_path):
+    np.savez(tmp_path / "w.npz", note=np.array("x"), spectrum=np.ones(1, complex), w=np.ones(2))
+    found = NpzFile(tmp_path / "w.npz")
+    assert found.shape("w") == (2,) and np.array_equal(found["w"], np.ones(2))
+    for name, kind in (("note", "<U1"), ("spectrum", "complex128")):
+        with pytest.raises(UserError, match=f"'{name}' cannot be read: type {kind} is not"):
+            found[name]
+
+
+def bomb(method):
+    """Returns an archive of kilobytes whose member unpacks to 30 MB, and which says 200 bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        with archive.open("w.npy", "w") as member:
+            for _ in range(30):
+                member.write(bytes(10**6))
+        archive.getinfo("w.npy").file_size = 200
+    return buffer.getvalue()
+
+
+def oversized_directory():
+    """Returns an archive whose end says that its directory has half a gigabyte of the file."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("w.npy", "x")
+    end = buffer.getvalue()[-22:]
+    return end[:12] + (2**29).to_bytes(4, "little") + bytes(4) + end[20:]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("name", ["w.npz", "w.pth"])
+def test_a_bomb_takes_no_memory(tmp_path, name, method):
+    path = tmp_path / name
+    path.write_bytes(bomb(method))
+    assert refused_at_a_peak_of(path) < 2**23
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w.pth"])
+def test_a_directory_of_gigabytes_takes_no_memory(tmp_path, name):
+    path = tmp_path / name
+    with path.open("wb") as file:
+        file.write(b"PK\3\4")
+        file.truncate(2**29)
+        file.seek(2**29)
+        file.write(oversized_directory())
+    assert refused_at_a_peak_of(path) < 2**25
+
+
+def refused_at_a_peak_of(path):
+    """Returns the most bytes that Python had while the file was refused."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match="damaged"):
+            dict(open_weights(path).arrays)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from stillbox.checkpoints import checkpoint as checkpoint_format
-from stillbox.checkpoints.array_files import write_npz
+from stillbox.checkpoints.array_files import NpzFile, write_npz
 from stillbox.checkpoints.import_report import ImportReport, Mismatch
 from stillbox.checkpoints.importer import import_weights
 from stillbox.checkpoints.names import reference_names
@@ -115,6 +115,16 @@ def test_moving_averages_are_taken_when_they_are_preferred(tmp_path, detector):
     assert report.loaded[KERNEL] == average
     assert report.skipped[NAME] == "its moving average was taken"
     assert np.array_equal(read(detector, KERNEL), arrays[NAME] + 1)
+
+
+def test_an_array_of_another_shape_is_not_read(tmp_path, detector, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(NpzFile, "_read", lambda self, name, entry: sizes.append(entry.shape))
+    kernel = np.zeros((3, 3, 3, 20_000), np.uint8)
+    write_npz(tmp_path / "w.npz", {NAME.replace("/", "|"): kernel, "b/unasked": np.ones(9)})
+    with pytest.raises(UserError, match=r"shapes differ .*\[3, 3, 3, 20000\] in the file"):
+        _import(detector, tmp_path / "w.npz")
+    assert not sizes
 
 
 def test_heads_for_other_classes_stay_fresh_and_the_report_says_so(tmp_path, detector):

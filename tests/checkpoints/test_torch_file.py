@@ -246,7 +246,7 @@ def test_big_endian_files_are_refused(path):
 def test_an_archive_that_unpacks_to_more_than_itself_is_refused(path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("weights/data.pkl", b"0" * 100_000)
-    with pytest.raises(UserError, match="larger than the archive"):
+    with pytest.raises(UserError, match="is compressed"):
         TorchFile(path)
 
 
@@ -270,12 +270,13 @@ def test_unresolved_references_are_refused(path):
 
 def test_opening_reads_no_values(path, monkeypatch):
     write_zip(path, {"w": WEIGHT, "v": np.zeros(3, jnp.bfloat16)})
-    read = []
-    monkeypatch.setattr(
-        zipfile.ZipFile,
-        "read",
-        lambda self, name: read.append(name) or self.open(name).read(),
-    )
+    read, open_member = [], zipfile.ZipFile.open
+
+    def opened(self, member, *options):
+        read.append(getattr(member, "filename", member))
+        return open_member(self, member, *options)
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", opened)
     file = TorchFile(path)
     assert read == ["weights/byteorder", "weights/data.pkl"]
     assert file["v"].dtype == jnp.bfloat16

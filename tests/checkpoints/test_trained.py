@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from stillbox.checkpoints.array_files import read_npz, write_npz
+from stillbox.checkpoints.array_files import NpzFile, write_npz
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.tf1 import write_tf1_checkpoint
 from stillbox.checkpoints.trained import load_trained, load_weights, save_weights
@@ -153,7 +153,7 @@ def test_the_average_of_a_model_directory_is_taken_where_it_is_wanted(
 
 def test_weights_that_are_not_finite_are_refused_by_name(directory):
     path = directory / "checkpoints" / "2" / "ema.npz"
-    arrays = read_npz(path)
+    arrays = dict(NpzFile(path))
     name = min(arrays)
     arrays[name].flat[0] = np.nan
     write_npz(path, arrays)

@@ -75,7 +75,7 @@ def test_labels_follow_class_indices(export, model):
         labels = archive.read(LABELS).decode().splitlines()
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
     assert labels == [names[one] for one in ids]
-    assert tuple(label_ids((export.folder / FILE).read_bytes())) == ids
+    assert tuple(label_ids((export.folder / FILE).read_bytes(), FILE)) == ids
 
 
 def test_unused_ids_have_a_line_too(model):

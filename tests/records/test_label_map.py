@@ -136,6 +136,42 @@ def test_a_file_is_named_in_the_message(tmp_path):
         LabelMap.from_file(tmp_path / "nowhere" / "map.pbtxt")
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "the label map has no item"),
+        (b"item { id: 1 name: 'do", r":1:20: the string that starts here has no end"),
+        (bytes(range(256)), ":2:118: byte 0x80 is not UTF-8"),
+        (bytes(100), ":1:1: unexpected character"),
+        (b"item { id: 1 name: 'd\0g' }", ":1:20: the string has a NUL byte"),
+        ("item { id: 1 name: 'a' }".encode("utf-16"), ":1:1: the file is UTF-16"),
+        (None, "has 1,073,741,824 bytes; such a file has 4,194,304 at most"),
+    ],
+)
+def test_damaged_files_are_refused(content, said, tmp_path):
+    path = tmp_path / "map.pbtxt"
+    with path.open("wb") as file:
+        if content is None:
+            file.truncate(2**30)
+        else:
+            file.write(content)
+    with pytest.raises(UserError, match=said):
+        LabelMap.from_file(path)
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "a/" * 3000, "a\0b", "a\0/b", "\udc80", "", "/", "~"])
+def test_what_can_be_no_file_is_refused(path):
+    with pytest.raises(UserError):
+        LabelMap.from_file(path)
+
+
+def test_a_nul_byte_of_a_name_is_an_escape():
+    # protobuf.dev, Text Format Language Specification, String Literals: an octal escape.
+    read = LabelMap.from_text(r"item { id: 1 name: 'd\0g' display_name: 'x\0001' }")
+    assert read.id_of("d\0g") == 1 and read.name_of(1) == "x\0" + "1"
+    assert LabelMap.from_text(read.to_text()) == read
+
+
 def test_a_byte_order_mark_is_ignored(tmp_path):
     path = tmp_path / "map.pbtxt"
     path.write_bytes(b"\xef\xbb\xbfitem { id: 1 name: 'a' }")

@@ -230,17 +230,35 @@ def test_silent_connections_leave_room(serve, backend):
 
 
 def test_health_checks_are_answered_when_all_connections_have_requests(serve, backend):
-    _, url = serve(most=6)
-    body = POST + b"Content-Length: 1000\r\n\r\nabc"
+    server, url = serve(most=6)
+    backend.open.clear()
+    body = POST + b"Content-Length: %d\r\n\r\n" % len(RED)
     with contextlib.ExitStack() as stack:
+        slow = stack.enter_context(connected(url, body + RED[:-1]))
         for _ in range(2):
-            stack.enter_context(connected(url, body))
+            stack.enter_context(connected(url, body + RED))
+        until(lambda: sum(one.working for one in server.server_state.connections) == 2)
         refused = stack.enter_context(connected(url, POST + b"Content-Length: 0\r\n\r\n"))
-        got = refused.recv(2**16)
-        assert b" 503 " in got
-        assert b"retry-after: 1" in got
+        slow.sendall(RED[-1:])
+        for one in (refused, slow):
+            got = one.recv(2**16)
+            assert b" 503 " in got
+            assert b"retry-after: 1" in got
         for path in ("/healthz", "/readyz", "/v2/health/ready"):
             assert httpx.get(url.join(path)).status_code == 200
+        backend.open.set()
+
+
+def test_slow_bodies_leave_room(serve):
+    """A connection whose body is arriving gives way to later ones."""
+    server, url = serve(most=6)
+    with contextlib.ExitStack() as stack:
+        for _ in range(30):
+            stack.enter_context(connected(url, POST + b"Content-Length: 1000\r\n\r\nabc"))
+        until(lambda: len(server.server_state.connections) == 6)
+        for path in ("/healthz", "/large"):
+            assert httpx.get(url.join(path)).status_code == 200
+        assert httpx.post(url.join("/detect"), content=RED).status_code == 200
 
 
 def test_connections_leave_descriptors_for_files(monkeypatch):

@@ -1,12 +1,13 @@
 """Limits of requests and decoding, and what refused requests release."""
 
 import io
+import socket
 import struct
 import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
@@ -159,6 +160,43 @@ def test_a_slow_body_is_refused(server):
     answer = client.post("/detect", content=slow())
     assert answer.status_code == 408
     assert engine.admission.in_flight == 0
+
+
+@contextmanager
+def trickling(address, count, sent=1, body=1000):
+    """Yields connections whose requests have all of their bodies but the end."""
+    head = f"POST /detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: {body}\r\n\r\n"
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(socket.create_connection((address.host, address.port), 10))
+            for _ in range(count)
+        ]
+        for one in opened:
+            one.sendall(head.encode() + bytes(sent))
+        yield opened
+
+
+def test_requests_are_answered_while_others_send_slowly(server):
+    engine, client = server(queue=2, timeout=1)
+    with trickling(client.base_url, 20) as slow:
+        for _ in range(3):
+            for one in slow:
+                one.sendall(b"x")
+            assert client.post("/detect", content=RED).status_code == 200
+            assert engine.admission.in_flight == 0
+        assert all(b" 408 " in one.recv(2**16) for one in slow)
+
+
+def test_bodies_that_arrive_share_a_budget_and_the_first_is_given_up(server):
+    engine, client = server(max_memory=2**20, max_body=2**17, timeout=20)
+    with trickling(client.base_url, 2, sent=2**17 - 1, body=2**17) as (first, second):
+        wait_until(lambda: engine.arrivals.held == 2**18 - 2)
+        assert client.post("/detect", content=RED).status_code == 200
+        got = first.recv(2**16)
+        assert b" 503 " in got and b"retry-after: 1" in got and b"later bodies" in got
+        second.sendall(b"x")
+        assert b" 400 " in second.recv(2**16)  # zeros are no image
+    wait_until(lambda: engine.arrivals.held == 0)
 
 
 def test_a_disconnected_client_is_no_longer_in_flight(server, backend):

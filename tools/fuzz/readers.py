@@ -35,6 +35,7 @@ from stillbox.experiment.recipes import recipe_path
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import ExportSettings
+from stillbox.exporting.tflite.metadata import LABEL_IDS, label_ids
 from stillbox.inputs.decode import ImageError
 from stillbox.inputs.sample import StoredImage
 from stillbox.predicting.images import read_image
@@ -499,6 +500,23 @@ def _export_seeds(folder: Path) -> Sequence[bytes]:
     return [json.dumps(one).encode() for one in (new, old)]
 
 
+def _label_ids(data: bytes, folder: Path) -> None:
+    with _right_checksums():
+        label_ids(data, "m.tflite")
+
+
+def _tflite(folder: Path) -> Sequence[bytes]:
+    """What is no model, with the archive behind it."""
+    seeds = []
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        buffer = io.BytesIO(b"model")
+        with zipfile.ZipFile(buffer, "a", method) as archive:
+            archive.writestr("labels.txt", b"dog\n???\ncat\n")
+            archive.writestr(LABEL_IDS, b"1\n0\n90\n")
+        seeds.append(buffer.getvalue())
+    return seeds
+
+
 def _history(data: bytes, folder: Path) -> None:
     history = read_history(_put(folder, "metrics.jsonl", data), lambda line: None)
     for name in ("loss", "AP"):
@@ -614,6 +632,7 @@ READERS: Mapping[str, Reader] = {
     "graph": Reader(_weights("w.pb"), _graphs),
     "checkpoint": Reader(_checkpoint, _checkpoint_seeds),
     "export": Reader(_export, _export_seeds),
+    "label_ids": Reader(_label_ids, _tflite),
     "history": Reader(_history, _plain(_HISTORY)),
     "npz": Reader(_weights("w.npz"), _npz),
     "npy": Reader(_member("w.npz", "a.npy"), _npy),

@@ -24,6 +24,7 @@ from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.program import ExportProgram, Weights
 from stillbox.exporting.saved_model.format import refuse_known_bad
 from stillbox.exporting.tflite.metadata import (
+    LABEL_IDS,
     OUTPUTS,
     Description,
     describe,
@@ -116,11 +117,14 @@ def load(folder: Path, manifest: Manifest) -> Run:
     with refusal("LiteRT", folder / FILE, fix, ValueError, RuntimeError):
         interpreter = Interpreter(model_content=content, num_threads=own_processors())
         runner = interpreter.get_signature_runner()
-    ids = np.array(label_ids(content), np.float32)
+    ids = np.array(label_ids(content, str(folder / FILE)), np.float32)
 
     def run(images: Any) -> dict[str, np.ndarray]:  # noqa: ANN401
         outputs = runner(**{manifest.settings.input: np.asarray(images)})
         indices = np.rint(outputs["detection_classes"]).astype(int)
+        if not 0 <= indices.min() <= indices.max() < len(ids):
+            what = f"the model found a class that is none of the {len(ids)} of its {LABEL_IDS}"
+            raise UserError(what, where=str(folder / FILE), fix="export the model again")
         return {name: outputs[name] for name in OUTPUTS} | {"detection_classes": ids[indices]}
 
     return run

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from stillbox.errors import UserError
+from stillbox.untrusted import open_zip
 
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
 """In the order of `TFLite_Detection_PostProcess`: `[1, K, 4]`, `[1, K]`, `[1, K]`, `[1]`."""
 LABELS, LABEL_IDS = "labels.txt", "label_ids.txt"
-_MOST_LABEL_BYTES = 2**24
+# Ids of a hundred thousand classes take half of it.
+_MOST_LABEL_BYTES, _GREATEST_ID = 2**21, 2**31 - 1
 
 # MediaPipe identifies the outputs by these names.
 _NAMES = ("location", "category", "score", "number of detections")
@@ -93,19 +95,35 @@ def least_runtime(content: bytes) -> str:
     return str(model.Buffers(note.Buffer()).DataAsNumpy().tobytes().rstrip(b"\0").decode())
 
 
-def label_ids(content: bytes) -> list[int]:
+def label_ids(content: bytes, where: str) -> list[int]:
     """Returns the label map id of every class index, as written by `describe`.
 
+    Args:
+        content: a TFLite file.
+        where: its name, for messages.
+
     Raises:
-        UserError: the ids unpack to more than 16 MiB.
+        UserError: the archive behind the model is damaged or has no ids, these unpack to more than
+            2 MiB, or one is no id.
     """
-    with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(LABEL_IDS) as file:
-        # The size in the archive's directory may be false.
-        lines = file.read(_MOST_LABEL_BYTES + 1)
-    if len(lines) > _MOST_LABEL_BYTES:
-        what = f"the label ids unpack to more than {_MOST_LABEL_BYTES:,} bytes"
-        raise UserError(what, where=LABEL_IDS, fix="export the model again")
-    return [int(line) for line in lines.split()]
+    try:
+        archive = open_zip(io.BufferedReader(io.BytesIO(content)))
+        with archive, archive.open(LABEL_IDS) as file:
+            # The size in the archive's directory may be false.
+            lines = file.read(_MOST_LABEL_BYTES + 1)
+        if len(lines) > _MOST_LABEL_BYTES:
+            raise ValueError(f"they unpack to more than {_MOST_LABEL_BYTES:,} bytes")
+        ids = [int(line) for line in lines.split()]
+        if not ids or not 0 <= min(ids) <= max(ids) <= _GREATEST_ID:
+            raise ValueError(f"they are {len(ids)} numbers, not all from 0 to {_GREATEST_ID}")
+        return ids
+    # zipfile and zlib can raise anything at broken bytes.
+    except Exception as error:
+        raise UserError(
+            f"the label ids behind the model cannot be read: {error or type(error).__name__}",
+            where=f"{where}, {LABEL_IDS}",
+            fix="copy the file again, or export the model again with --format tflite",
+        ) from error
 
 
 def _name_tensors(model: Any, input_name: str) -> None:  # noqa: ANN401
