@@ -1,4 +1,7 @@
-"""Scores a backend, such as an exported artefact, like a checkpoint."""
+"""Scores a backend, such as an exported artefact, like a checkpoint.
+
+Alone in its module: prediction needs neither the evaluator nor an evaluation set.
+"""
 
 from collections.abc import Iterator
 
