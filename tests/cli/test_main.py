@@ -160,16 +160,16 @@ def test_an_interrupt_during_the_restart_waits_for_its_end():
     """With the handler that raises an exception, and an interpreter that cannot handle it yet."""
     code = """
 import os, signal, sys
-from stillbox.devices import allocator
+from stillbox.devices import process
 signal.signal(signal.SIGINT, signal.default_int_handler)
-allocator._on_demand, allocator._tuned = lambda: True, lambda: False
+process._on_demand, process._tuned = lambda: True, lambda: False
 os.environ.pop("GLIBC_TUNABLES", None)
 def restart(path, words):
     os.kill(os.getpid(), signal.SIGINT)
     sys.argv[0] = "stillbox"
     import stillbox.cli
-allocator.os.execv = restart
-allocator.restart_with_large_pages()
+process.os.execv = restart
+process.restart_with_large_pages()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (130, "stillbox: stopped by SIGINT\n")

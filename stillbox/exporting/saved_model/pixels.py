@@ -1,7 +1,7 @@
 """From the input of a SavedModel to the network input, in operations of TensorFlow.
 
 These operations take images of any size; a new size compiles nothing. The program behind them has
-one shape. Pillow's triangle filter is that of `inputs.antialias`.
+one shape. Pillow's triangle filter is that of `inputs.interpolation`.
 """
 
 from collections.abc import Callable
