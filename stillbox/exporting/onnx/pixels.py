@@ -4,8 +4,9 @@ The operators give TensorFlow 1's pixels (`stillbox.inputs.interpolation`). The 
 divides by the scale where TensorFlow multiplies by its inverse, rounds uint8 images and has no
 area mode; its antialias filter differs between runtimes.
 
-Pillow's triangle filter (`stillbox.inputs.interpolation`) is the product of images and a band matrix.
-It is computed in blocks of consecutive results, each with the few source pixels in its band.
+Pillow's triangle filter (`stillbox.inputs.interpolation`) is the product of images and a band
+matrix. It is computed in blocks of consecutive results, each with the few source pixels in its
+band.
 """
 
 from collections.abc import Callable
