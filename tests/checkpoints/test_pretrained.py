@@ -22,6 +22,7 @@ from stillbox.checkpoints.pretrained import (
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
 from stillbox.experiment.known_weights import KnownFile, KnownWeights
+from stillbox.printing import size_text
 from tests.checkpoints.tf_writer import write_checkpoint
 from tests.checkpoints.torch_writer import state_dict, write_zip
 
@@ -213,7 +214,7 @@ def test_without_a_network_it_says_what_to_fetch_and_takes_it(server, known, tmp
     with pytest.raises(UserError, match="cannot be reached") as caught:
         get_weights("ours", progress=quiet)
     folder = weights_folder("ours")
-    for words in (file.address, f"{file.bytes:,} bytes", file.sha256, str(folder)):
+    for words in (file.address, size_text(file.bytes), file.sha256, str(folder)):
         assert words in caught.value.fix
     (folder / "zoo.tar.gz").write_bytes(server.files["/zoo.tar.gz"])
     assert get_weights("ours", progress=quiet) == folder / "zoo/model.ckpt"

@@ -206,7 +206,7 @@ def test_a_backbone_of_another_architecture_is_reported(tmp_path):
     model = with_backbone(pool_padding="symmetric")
     _, report = take(tmp_path / "t.pth", model=model, least=0.5)
     # 13 convolutions of group 3, with batch norm.
-    note = "65 arrays of the backbone have another shape: is it the same architecture?"
+    note = "65 arrays of the backbone of another shape: is it the same architecture?"
     assert report.notes == (note,)
     with pytest.raises(UserError, match="with the same depth"):
         take(tmp_path / "t.pth", model=model)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from stillbox.devices import announcing as waiting
 from stillbox.devices.announcing import announcing, announcing_alone
 from stillbox.devices.compiling import Compilation, compilation_left_behind
 from stillbox.devices.job import StallReporter, waiting_for
@@ -44,16 +45,20 @@ def test_short_work_is_not_reported(capsys):
 
 
 def test_what_converters_print_is_kept_back_and_the_work_reported(capfd, monkeypatch):
-    monkeypatch.setattr("stillbox.devices.announcing._PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(waiting, "_PATIENCE_SECONDS", 0.01)
+    said, printer = threading.Event(), waiting._printer
+
+    def print_and_tell(own):
+        return lambda line: (printer(own)(line), said.set())
+
+    monkeypatch.setattr(waiting, "_printer", print_and_tell)
     streams = sys.stdout, sys.stderr
     with announcing_alone("writing tflite"):
         log_and_bar()
-        seen = ""
-        while "writing tflite: 0 s" not in seen:
-            out, err = capfd.readouterr()
-            seen += err
-            assert out == ""
-    assert {line.rpartition(":")[0] for line in seen.splitlines()} == {"writing tflite"}
+        assert said.wait(300)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert {line.rpartition(":")[0] for line in err.splitlines()} == {"writing tflite"}
     assert (sys.stdout, sys.stderr) == streams
     log_and_bar()
     out, err = capfd.readouterr()

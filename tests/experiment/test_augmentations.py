@@ -233,12 +233,12 @@ def broken(*augmentations, **fields):
         ),
         (schema.SsdRandomCropPad(operations=()), "ssd_random_crop_pad has no operations"),
         (schema.SsdRandomCropFixedAspectRatio(operations=()), "has no operations"),
-        (schema.RandomPadImage(pad_color=(1.0,)), "pad_color has 1 numbers"),
+        (schema.RandomPadImage(pad_color=(1.0,)), "pad_color has 1 number"),
         (schema.RandomPadImage(pad_color=(1.0, 2.0, 256.0)), "pad_color is 256.0"),
         (schema.RandomPadImage(max_height=0, max_width=5), "0.max_height is 0"),
         (schema.RandomPadImage(min_height=5), "min_height without min_width"),
         (schema.SubtractChannelMean(means=()), "means has 0 numbers"),
-        (schema.RandomCropPadImage(max_padded_size_ratio=(2.0,)), "ratio has 1 numbers"),
+        (schema.RandomCropPadImage(max_padded_size_ratio=(2.0,)), "ratio has 1 number"),
         (schema.ResizeImage(height=0), "0.height is 0"),
         (schema.RandomResizeMethod(width=-1), "0.width is -1"),
         (schema.RandomScaleCropAndPadToSquare(output_size=0), "output_size is 0"),
@@ -268,7 +268,7 @@ def broken(*augmentations, **fields):
         (schema.SsdIouCrop(candidates=0), "candidates is 0"),
         (schema.SsdIouCrop(max_draws=0), "max_draws is 0"),
         (schema.SsdIouCrop(whole_image_probability=1.5), "whole_image_probability is 1.5"),
-        (schema.SsdIouCrop(resize_to=(300,)), "resize_to has 1 numbers"),
+        (schema.SsdIouCrop(resize_to=(300,)), "resize_to has 1 number"),
         (schema.SsdIouCrop(resize_to=(0, 300)), "resize_to is 0"),
     ],
     ids=lambda case: str(case)[:60],
@@ -363,7 +363,7 @@ def test_a_condition_that_is_none_is_refused():
 @pytest.mark.parametrize(
     ("resizer", "message", "fix"),
     [
-        (schema.IdentityResizer(canvas=(300,)), "canvas has 1 numbers", "height and width"),
+        (schema.IdentityResizer(canvas=(300,)), "canvas has 1 number", "height and width"),
         (schema.IdentityResizer(canvas=(0, 300)), "model.resizer.canvas is 0", "at least 1"),
         (
             schema.PadToMultipleResizer(multiple=32, canvas=(320, 330)),
@@ -374,7 +374,7 @@ def test_a_condition_that_is_none_is_refused():
         (schema.ConditionalShapeResizer(threshold=0, canvas=(64, 64)), "threshold is 0", "least 1"),
         (
             schema.IdentityResizer(canvas=(64, 64), pad_value=(1.0,)),
-            "pad_value has 1 numbers",
+            "pad_value has 1 number",
             "R, G, B",
         ),
         (schema.IdentityResizer(canvas=(300, 20)), "image side of 20 pixels is too small", "33"),

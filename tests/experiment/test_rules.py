@@ -51,7 +51,7 @@ COSINE = (
         ([JITTER % "min_scale: 0"], "model.resizer.min_scale is 0"),
         ([JITTER % "min_scale: 2"], "min_scale 2.0 is above max_scale 1.0"),
         ([JITTER % "width: 20, multiple: 16"], "image side of 32 pixels is too small"),
-        ([JITTER % "pad_value: [1]"], "model.resizer.pad_value has 1 numbers"),
+        ([JITTER % "pad_value: [1]"], "model.resizer.pad_value has 1 number"),
         (["model.pixels.mean=[1, 2]"], "model.pixels.mean has 2 numbers"),
         (["model.pixels.std=[1, 0, 1]"], "model.pixels.std is 0.0"),
         (["model.neck.taps=[conv_11_pointwise, conv_14_pointwise]"], "no layer 'conv_14_pointwi"),

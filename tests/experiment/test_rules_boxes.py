@@ -44,7 +44,7 @@ def test_six_levels_suit_the_six_maps_of_the_default():
         (["model.anchors={kind: grid, base_width: 0}"], "model.anchors.base_width is 0"),
         (["model.anchors={kind: grid, width_stride: 0}"], "model.anchors.width_stride is 0"),
         ([FLEXIBLE % "sizes: [], aspect_ratios: []"], "no sizes"),
-        ([FLEXIBLE % "sizes: [8, 9]"], "2 sizes and 1 aspect ratios"),
+        ([FLEXIBLE % "sizes: [8, 9]"], "2 sizes and 1 aspect ratio"),
         ([FLEXIBLE % "height_stride: 0"], "model.anchors.grids.0.height_stride is 0"),
         ([FLEXIBLE % "sizes: [0]"], "model.anchors.grids.0.sizes is 0"),
         (["model.anchors={kind: flexible_grid, grids: []}"], "anchors for 0 feature maps"),

@@ -108,7 +108,7 @@ def accepted(*overrides):
         (
             ["model.backbone.last_depths=[512]"],
             "model.backbone.last_depths",
-            "last_depths has 1 numbers",
+            "last_depths has 1 number",
             "give two",
         ),
         (
