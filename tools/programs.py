@@ -5,12 +5,14 @@
     diff before after
 
 Each line has the SHA-256 of one text: of the experiment as `stillbox config` prints it, and, with
-`--lower`, of the training and of the prediction step as StableHLO for one CPU. `--output FOLDER`
-keeps the texts. Without a name it takes every recipe.
+`--lower`, of the training and of the prediction step as StableHLO for one CPU, in which functions
+have numbers in place of names. `--output FOLDER` keeps the texts. Without a name it takes every
+recipe.
 """
 
 import argparse
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,10 +43,16 @@ def texts(name: str, *, lower: bool) -> Iterator[tuple[str, str]]:
 
 def _programs(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
     mesh = build_mesh(1, schema.Devices(), jax.devices("cpu")[:1])
-    yield "train", train_program(experiment, mesh).lower().as_text()
+    yield "train", _numbered(train_program(experiment, mesh).lower().as_text())
     jax.clear_caches()
-    yield "predict", predict_program(experiment, mesh).lower().as_text()
+    yield "predict", _numbered(predict_program(experiment, mesh).lower().as_text())
     jax.clear_caches()
+
+
+def _numbered(program: str) -> str:
+    """Returns a program whose functions are numbered as they appear: names compute nothing."""
+    numbers: dict[str, int] = {}
+    return re.sub(r"@\w+", lambda found: f"@{numbers.setdefault(found[0], len(numbers))}", program)
 
 
 def main() -> None:
