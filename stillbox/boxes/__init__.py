@@ -1,1 +1,1 @@
-"""Pure functions on arrays for anchor-based detection; imports no other part of this package."""
+"""Pure functions on arrays for anchor-based detection; they import `jax_internals` and no more."""

@@ -8,14 +8,13 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, export, lax
-from jax.core import ShapedArray
-from jax.extend.core import Primitive
 from jax.typing import ArrayLike
 
 from stillbox.boxes.geometry import area, change_frame, clip_to_window, iou
 from stillbox.boxes.nms_prefix import NmsResult, SearchLimits, search_prefix
 from stillbox.boxes.sampling import top_k_mask
 from stillbox.boxes.structures import Detections
+from stillbox.jax_internals import Primitive, ShapedArray
 
 Suppress = Callable[[Array, Array], Array]
 

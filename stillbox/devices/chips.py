@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.experimental import topologies
 
 from stillbox.errors import UserError
 from stillbox.extras import install_command
+from stillbox.jax_internals import topologies
 
 _GIB = 2**30
 

@@ -19,11 +19,11 @@ from typing import Any, Self, TypeVar
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.errors import UserError
+from stillbox.jax_internals import multihost_utils
 from stillbox.printing import printable
 
 Tree = TypeVar("Tree")

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.experimental import topologies
 
 from stillbox.devices.chips import CHIPS, GPUS, Chip, Figures, describe_gpus, parse_gpus
 from stillbox.devices.process import silence_libtpu
 from stillbox.errors import UserError, nearest
 from stillbox.extras import install_command
+from stillbox.jax_internals import topologies
 from stillbox.printing import count_text
 
 _TPU = re.compile(r"(?:tpu[ _-]?)?(?P<kind>[a-z0-9]+?(?:-lite)?)(?:[:=-](?P<size>[\dx]+))?$")

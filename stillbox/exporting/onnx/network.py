@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 
 from stillbox.boxes.nms import SEARCH, opaque_nms
 from stillbox.errors import UserError
@@ -31,6 +30,7 @@ from stillbox.exporting.onnx.graph import (
     identity,
 )
 from stillbox.exporting.onnx.nms import search
+from stillbox.jax_internals import Literal
 from stillbox.models.layers.lowering.primitives import portable_ops
 
 _NCHW = (0, 3, 1, 2)
@@ -332,7 +332,7 @@ def _write(writer: NetworkWriter, jaxpr: Any, inputs: list[Value]) -> list[Value
     values: dict[Any, Value] = dict(zip(names, inputs, strict=True))
 
     def read(variable: Any) -> Value:  # noqa: ANN401
-        if isinstance(variable, core.Literal):
+        if isinstance(variable, Literal):
             dtype = variable.aval.dtype  # type: ignore[attr-defined]
             return Known(np.asarray(variable.val, dtype))
         return values[variable]
@@ -345,11 +345,11 @@ def _write(writer: NetworkWriter, jaxpr: Any, inputs: list[Value]) -> list[Value
 
 def _used(jaxpr: Any, results: Sequence[Any]) -> list[Any]:  # noqa: ANN401
     """Returns the equations that results depend on, in order."""
-    wanted, used = {one for one in results if not isinstance(one, core.Literal)}, []
+    wanted, used = {one for one in results if not isinstance(one, Literal)}, []
     for equation in reversed(jaxpr.eqns):
         if not wanted.isdisjoint(equation.outvars):
             used.append(equation)
-            wanted |= {one for one in equation.invars if not isinstance(one, core.Literal)}
+            wanted |= {one for one in equation.invars if not isinstance(one, Literal)}
     return used[::-1]
 
 

@@ -18,6 +18,7 @@ from stillbox.exporting.manifest import Manifest, Written
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ENCODED, ExportSettings
 from stillbox.extras import import_extra, install_command
+from stillbox.jax_internals import import_jax2tf
 
 FOLDER = "saved_model"
 SIGNATURE = "serving_default"
@@ -142,12 +143,10 @@ def _module(program: ExportProgram) -> Any:  # noqa: ANN401
 
 def _converted(program: ExportProgram) -> Callable[..., dict[str, Any]]:
     """Returns `ExportProgram.outputs` as a function of tensors."""
-    from jax.experimental import jax2tf
-
     batch = str(program.settings.batch_size or "b")
     height, width = program.input_size
     shapes = [None, f"({batch}, {height}, {width}, 3)", f"({batch}, 2)", f"({batch}, 2)"]
-    return jax2tf.convert(
+    return import_jax2tf().convert(
         program.outputs,
         polymorphic_shapes=shapes,
         polymorphic_constraints=() if program.settings.batch_size else ("b >= 1",),

@@ -35,6 +35,7 @@ from stillbox.exporting.tflite.metadata import (
 from stillbox.exporting.tflite.quantization import BITS, float_program, quantize, tensor_ranges
 from stillbox.extras import import_extra
 from stillbox.inputs.resize import misfit, resize_image, resized_size
+from stillbox.jax_internals import import_jax2tf
 from stillbox.models.layers.lowering.primitives import portable_ops
 from stillbox.untrusted import read_untrusted
 
@@ -156,11 +157,10 @@ def _first_line(error: Exception) -> str:
 def _function(program: ExportProgram) -> Any:  # noqa: ANN401
     """Returns the concrete function of TensorFlow for the converter."""
     import tensorflow as tf
-    from jax.experimental import jax2tf
 
     from stillbox.exporting.saved_model.pixels import resize_images
 
-    detect = jax2tf.convert(
+    detect = import_jax2tf().convert(
         _detect(program), native_serialization_platforms=("cpu",), with_gradient=False
     )
     resizer, size = program.description.resizer, program.settings.image_size

@@ -16,8 +16,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.xla_metadata import set_xla_metadata
 
+from stillbox.jax_internals import set_xla_metadata
 from stillbox.models.parallel import is_spatially_partitioned
 
 

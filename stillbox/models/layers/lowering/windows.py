@@ -18,8 +18,8 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.layout import Layout, with_layout_constraint
 
+from stillbox.jax_internals import Layout, with_layout_constraint
 from stillbox.models.layers.lowering.primitives import fold_rows, from_bits, sum_by_product, to_bits
 
 Padding = Literal["same", "symmetric", "valid"]
