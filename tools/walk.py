@@ -131,6 +131,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="a new folder for all of it")
     folder: Path = parser.parse_args().folder
+    if folder.exists():
+        parser.error(f"{folder} exists: name a new folder")
     folder.mkdir(parents=True)
     draw_cards(folder / "cards", 24, 8, ("ace", "king", "queen"), seed=0)
     draw_cards(folder / "cows", 10, 4, ("cow",), seed=1)

@@ -29,7 +29,7 @@ _REFUSED = {
     "tpu_name": _ONE_MACHINE,
     "tpu_zone": _ONE_MACHINE,
     "gcp_project": _ONE_MACHINE,
-    "num_workers": "several machines are not supported; leave it out",
+    "num_workers": "--coordinator and --processes join several machines; leave it out",
     "num_shards": _ONE_MACHINE,
     "iterations_per_loop": "the metrics of every step are recorded; leave it out",
     "mode": "leave it out to train, give --checkpoint_dir to evaluate",

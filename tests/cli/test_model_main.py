@@ -166,7 +166,7 @@ def test_training_records_can_be_evaluated(stillbox, config, scenes, watched_wit
         (["--use_tpu=true"], "--use_tpu is not supported"),
         (["--tpu_name=grpc://me"], "--tpu_name is not supported"),
         (["--gcp_project=p"], "--gcp_project is not supported"),
-        (["--num_workers", "4"], "--num_workers is not supported\n  fix: several machines"),
+        (["--num_workers", "4"], "--num_workers is not supported\n  fix: --coordinator"),
         (["--mode=eval"], "--mode is not supported\n  fix: leave it out to train, give --check"),
         (["--hparams_overrides=a=1"], "write --set FIELD=VALUE"),
     ],
