@@ -32,7 +32,7 @@ from stillbox.records.files import (
 from stillbox.records.scenes import write_scenes
 from stillbox.records.tfrecord import sharded_writer, tfrecord_writer
 from stillbox.training.summaries import Summaries
-from stillbox.training.watching import CheckpointWatcher, Patience
+from stillbox.training.watching import CheckpointWatcher, WatchPolicy
 
 PRECIOUS = b"what must not be lost"
 LINKS = ("symbolic", "hard", "dangling")
@@ -276,7 +276,7 @@ def test_scores_of_each_checkpoint_are_not_written_through_a_link(
         experiment("model.postprocessing.nms.score_threshold=0.001"),
         trained_once,
         tmp_path / "out",
-        Patience(existing=True),
+        WatchPolicy(existing=True),
         say=lambda line: None,
     )
     with pytest.raises(UserError, match="nothing is written there") as caught:
@@ -291,7 +291,7 @@ def test_scores_beside_the_checkpoints_are_not_written_through_a_link(
     shutil.rmtree(model / "evaluation", ignore_errors=True)
     outside.link(model / "evaluation", "folder")
     settings = experiment("model.postprocessing.nms.score_threshold=0.001")
-    watcher = CheckpointWatcher(settings, model, model / "evaluation", Patience(existing=True))
+    watcher = CheckpointWatcher(settings, model, model / "evaluation", WatchPolicy(existing=True))
     with pytest.raises(UserError, match="nothing is written there"):
         watcher.run()
 

@@ -77,7 +77,7 @@ def _run_all(arguments: argparse.Namespace) -> int:
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.evaluation.scores import steps_table
     from stillbox.experiment.resolve import with_overrides
-    from stillbox.training.watching import Patience
+    from stillbox.training.watching import WatchPolicy
 
     if arguments.overwrite:
         raise UserError(
@@ -87,7 +87,7 @@ def _run_all(arguments: argparse.Namespace) -> int:
     stored = ModelDirectory.open(directory).read_experiment(say_aside)
     experiment = with_overrides(stored, arguments.overrides)
     output = arguments.output or directory / "evaluation"
-    patience = Patience(existing=True)
+    patience = WatchPolicy(existing=True)
     score_checkpoints(experiment, directory, output, patience, arguments.profile, say=say_aside)
     evaluations = read_history(output / HISTORY).evaluations
     print(steps_table(evaluations, experiment.evaluation.best_metric))

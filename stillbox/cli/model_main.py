@@ -130,9 +130,9 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         ]
         experiment = resolve(arguments.config, arguments.overrides).experiment
 
-    from stillbox.training.watching import Patience
+    from stillbox.training.watching import WatchPolicy
 
-    patience = Patience(
+    patience = WatchPolicy(
         once=arguments.run_once,
         last_step=experiment.train.steps,
         timeout=arguments.eval_timeout,

@@ -149,10 +149,10 @@ def _evaluate(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     """Scores new checkpoints until that of the last step."""
     experiment = _resolve_and_warn(arguments, reading).experiment
 
-    from stillbox.training.watching import Patience
+    from stillbox.training.watching import WatchPolicy
 
     value = reading.params.value
-    patience = Patience(
+    patience = WatchPolicy(
         last_step=experiment.train.steps,
         timeout=value("eval.eval_timeout"),
         interval=value("eval.min_eval_interval"),

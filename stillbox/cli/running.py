@@ -176,7 +176,7 @@ def say_next_with_model(arguments: argparse.Namespace, verb: str, *words: str) -
 if TYPE_CHECKING:
     from stillbox.evaluation.scores import Scores
     from stillbox.profiling.profiler import StepProfiler
-    from stillbox.training.watching import Patience
+    from stillbox.training.watching import WatchPolicy
 
 
 def say(line: str) -> None:
@@ -268,7 +268,7 @@ def score_checkpoints(
     experiment: Experiment,
     checkpoints: Path,
     output: Path,
-    patience: "Patience",
+    patience: "WatchPolicy",
     profile: str,
     *,
     say: Callable[[str], None] = say,

@@ -200,7 +200,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from stillbox.checkpoints.model_directory import ModelDirectory
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.experiment.resolve import with_overrides
-    from stillbox.training.watching import Patience
+    from stillbox.training.watching import WatchPolicy
 
     directory = ModelDirectory.open(arguments.model_dir)
     overrides = [*evaluation_overrides(arguments), *arguments.overrides]
@@ -211,7 +211,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
             say(f"  {name:6s} {_number(value)}")
         say(f"Current AP: {_number(scores.summary['AP'])}")
 
-    results, patience = arguments.model_dir / _RESULTS, Patience(existing=True)
+    results, patience = arguments.model_dir / _RESULTS, WatchPolicy(existing=True)
     profile = arguments.profile
     score_checkpoints(experiment, arguments.model_dir, results, patience, profile, on_scores=report)
     # Scores of earlier calls too.

@@ -16,7 +16,7 @@ from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, Written
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ENCODED, Format
 from stillbox.inputs.resize import resize_image, resized_size
-from stillbox.predicting.backend import Found, Pixels, Prepared
+from stillbox.predicting.backend import Pixels, Prepared, RawDetections
 from stillbox.records.label_map import LabelMap
 from stillbox.records.wire import serialize_features
 from stillbox.textformat.yaml_tree import read_text_file
@@ -160,7 +160,7 @@ class ExportBackend:
         pixels, true_size = resize_image(image, self._model.resizer, where=where)
         return Prepared(pixels, true_size, size)
 
-    def run(self, images: Sequence[Prepared]) -> list[Found]:
+    def run(self, images: Sequence[Prepared]) -> list[RawDetections]:
         """Detects in a batch."""
         rows = self.manifest.settings.batch_size
         filled = [*images, *[images[-1]] * (rows - len(images))]
@@ -210,14 +210,14 @@ class ExportBackend:
             raise ValueError("its experiment has no normalization")
         return (stacked - np.array(normal.mean, np.float32)) / np.array(normal.std, np.float32)
 
-    def _row(self, outputs: Mapping[str, np.ndarray], row: int, image: Prepared) -> Found:
+    def _row(self, outputs: Mapping[str, np.ndarray], row: int, image: Prepared) -> RawDetections:
         """Returns one image's detections in pixels of the given image."""
         count = int(outputs["num_detections"][row])
         boxes = np.asarray(outputs["detection_boxes"][row, :count], np.float64)
         size = (image.pixels.shape[0], image.pixels.shape[1])
         boxes = boxes / np.tile(self._frame(size), 2) * np.tile(np.array(size, np.float64), 2)
         boxes *= np.tile(np.array(image.size) / np.array(image.true_size), 2)
-        found = Found(
+        found = RawDetections(
             boxes=boxes,
             scores=np.asarray(outputs["detection_scores"][row, :count], np.float64),
             class_ids=np.rint(outputs["detection_classes"][row, :count]).astype(np.int64),
@@ -242,8 +242,8 @@ class ExportBackend:
         self.__init__(**state)  # type: ignore[misc]
 
 
-def _clipped(found: Found, size: tuple[int, int]) -> Found:
+def _clipped(found: RawDetections, size: tuple[int, int]) -> RawDetections:
     """Clips detections to an image without its padding; drops those without area."""
     boxes = np.clip(found.boxes, 0, np.tile(size, 2))
     seen = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
-    return Found(boxes[seen], found.scores[seen], found.class_ids[seen], found.finite)
+    return RawDetections(boxes[seen], found.scores[seen], found.class_ids[seen], found.finite)

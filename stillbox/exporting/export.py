@@ -22,7 +22,7 @@ from stillbox.exporting.backend import ExportBackend, find_writer
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, Written, is_export
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
-from stillbox.predicting.backend import Backend, Found, Pixels
+from stillbox.predicting.backend import Backend, Pixels, RawDetections
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.predictor import Predictor
 from stillbox.printing import count_text
@@ -173,7 +173,7 @@ def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> A
     return found
 
 
-def _score_difference(mine: Found, theirs: Found, score_threshold: float) -> float:
+def _score_difference(mine: RawDetections, theirs: RawDetections, score_threshold: float) -> float:
     """Returns the greatest difference of sorted scores; the shorter list ends at the threshold."""
     most = max(len(mine.scores), len(theirs.scores), 1)
     rows = np.full((2, most), score_threshold)
@@ -182,24 +182,24 @@ def _score_difference(mine: Found, theirs: Found, score_threshold: float) -> flo
     return float(np.abs(rows[0] - rows[1]).max())
 
 
-def _detect(backend: Backend, images: Sequence[Pixels]) -> list[Found]:
+def _detect(backend: Backend, images: Sequence[Pixels]) -> list[RawDetections]:
     predictor = Predictor(backend)
     return [predictor.run([backend.prepare(image)])[0] for image in images]
 
 
-def _differences(mine: Found, theirs: Found) -> tuple[np.ndarray, np.ndarray]:
+def _differences(mine: RawDetections, theirs: RawDetections) -> tuple[np.ndarray, np.ndarray]:
     """Returns greatest differences of a side, and those of scores, `[theirs, mine]` each."""
     boxes = np.abs(theirs.boxes[:, None] - mine.boxes).max(axis=2, initial=0.0)
     return boxes, np.abs(theirs.scores[:, None] - mine.scores)
 
 
-def _end(found: Found, most: int, score_threshold: float) -> float:
+def _end(found: RawDetections, most: int, score_threshold: float) -> float:
     """Returns the score below which a detection may be missing from the list."""
     return float(found.scores.min()) if len(found.scores) == most else score_threshold
 
 
 def _difference(
-    name: str, found: Found, row: int, index: int, image: Pixels, mine: Found
+    name: str, found: RawDetections, row: int, index: int, image: Pixels, mine: RawDetections
 ) -> UserError:
     box = ", ".join(f"{at:.1f}" for at in found.boxes[row])
     return UserError(
@@ -211,7 +211,7 @@ def _difference(
     )
 
 
-def _objects(found: Found) -> str:
+def _objects(found: RawDetections) -> str:
     return count_text(len(found.scores), "object")
 
 

@@ -21,7 +21,7 @@ class Prepared(NamedTuple):
     """Height and width of the given image, in pixels."""
 
 
-class Found(NamedTuple):
+class RawDetections(NamedTuple):
     """N detections in one image, best first."""
 
     boxes: NDArray[np.float64]
@@ -65,6 +65,6 @@ class Backend(Protocol):
         """
         ...
 
-    def run(self, images: Sequence[Prepared]) -> list[Found]:
+    def run(self, images: Sequence[Prepared]) -> list[RawDetections]:
         """Detects in a batch of images."""
         ...

@@ -11,7 +11,7 @@ from stillbox.boxes.structures import Detections
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.evaluation.program import BoundDetect, PreparedWeights, predict_program
 from stillbox.inputs.resize import resize_image
-from stillbox.predicting.backend import Found, Pixels, Prepared
+from stillbox.predicting.backend import Pixels, Prepared, RawDetections
 from stillbox.records.label_map import ClassSlots
 
 
@@ -58,7 +58,7 @@ class CheckpointBackend:
         pixels, true_size = resize_image(image, self._model.experiment.model.resizer, where=where)
         return Prepared(pixels, true_size, (image.shape[0], image.shape[1]))
 
-    def run(self, images: Sequence[Prepared]) -> list[Found]:
+    def run(self, images: Sequence[Prepared]) -> list[RawDetections]:
         """Detects in a batch; a new size is compiled first."""
         detections = self._program(len(images))(
             np.stack([image.pixels for image in images]).astype(np.float32, copy=False),
@@ -83,11 +83,11 @@ class CheckpointBackend:
         self.__init__(state["model"])  # type: ignore[misc]
 
 
-def _row(found: Detections, row: int, slots: ClassSlots, image: Prepared) -> Found:
+def _row(found: Detections, row: int, slots: ClassSlots, image: Prepared) -> RawDetections:
     """Returns one image's detections in pixels of the given image."""
     count = int(found.count[row])
     scale = np.tile(np.array(image.size, np.float64), 2)
-    return Found(
+    return RawDetections(
         boxes=np.asarray(found.boxes[row, :count], np.float64) * scale,
         scores=np.asarray(found.scores[row, :count], np.float64),
         class_ids=slots.id_of(np.asarray(found.classes[row, :count])),

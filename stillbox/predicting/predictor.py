@@ -11,7 +11,7 @@ from PIL import Image
 from stillbox.errors import UserError
 from stillbox.evaluation.results import not_finite
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
-from stillbox.predicting.backend import Backend, Found, Pixels, Prepared
+from stillbox.predicting.backend import Backend, Pixels, Prepared, RawDetections
 from stillbox.predicting.detections import Detections
 from stillbox.predicting.images import ImageLike, each_image, is_one_image, names_many, read_image
 from stillbox.predicting.selection import IOU, MIN_SCORE, USUAL, ClassesPerObject, Selection
@@ -243,7 +243,7 @@ class Predictor:
             found = self.tiling.merged(candidates, image.windows)
         return selection.of(self.detections(image.pixels, found, image.source))
 
-    def run(self, prepared: Sequence[Prepared]) -> list[Found]:
+    def run(self, prepared: Sequence[Prepared]) -> list[RawDetections]:
         """Detects in at most `batch_size` prepared images, padded to `batch_size`."""
         filled = [*prepared, *[prepared[-1]] * (self.batch_size - len(prepared))]
         return self.backend.run(filled)[: len(prepared)]
@@ -252,7 +252,7 @@ class Predictor:
         """Compiles the program by running it once on a blank image."""
         self.run([self.backend.prepare(np.zeros((64, 64, 3), np.uint8))])
 
-    def detections(self, image: Pixels, found: Found, source: str = "") -> Detections:
+    def detections(self, image: Pixels, found: RawDetections, source: str = "") -> Detections:
         """Returns a backend's result with class names, image and file, clipped to the image.
 
         Raises:
@@ -279,12 +279,12 @@ class _Opened(NamedTuple):
     source: str
     windows: list[TileWindow]
     prepared: Iterable[Prepared]
-    found: list[Found]
+    found: list[RawDetections]
 
 
-def _at_least(found: Found, min_score: float) -> Found:
+def _at_least(found: RawDetections, min_score: float) -> RawDetections:
     keep = found.scores >= min_score
-    return Found(found.boxes[keep], found.scores[keep], found.class_ids[keep], found.finite)
+    return RawDetections(found.boxes[keep], found.scores[keep], found.class_ids[keep], found.finite)
 
 
 def _nearest_size(wanted: int, sizes: Sequence[int] | None) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError, nearest
-from stillbox.predicting.backend import Found
+from stillbox.predicting.backend import RawDetections
 from stillbox.predicting.tiling import Boxes, box_iou
 
 if TYPE_CHECKING:
@@ -78,12 +78,14 @@ class Selection:
             found = found.pick(np.isin(np.array(found.names, object), self.classes))
         return found
 
-    def one_class(self, found: Found) -> Found:
+    def one_class(self, found: RawDetections) -> RawDetections:
         """Returns the detections with `classes_per_object` alone applied."""
         if self.classes_per_object == "all":
             return found
         keep = without_overlaps(found.boxes, self.iou)
-        return Found(found.boxes[keep], found.scores[keep], found.class_ids[keep], found.finite)
+        return RawDetections(
+            found.boxes[keep], found.scores[keep], found.class_ids[keep], found.finite
+        )
 
 
 USUAL = Selection()

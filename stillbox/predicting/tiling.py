@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError, nearest
-from stillbox.predicting.backend import Found
+from stillbox.predicting.backend import RawDetections
 from stillbox.records.tile_grid import TileWindow, check_grid, tile_windows
 
 # Boxes that end this share of their window's side before its border count as cut.
@@ -41,7 +41,7 @@ class Pieces:
     """`[2]`, height and width of the image."""
 
     @staticmethod
-    def of(found: Sequence[Found], windows: Sequence[TileWindow]) -> "Pieces":
+    def of(found: Sequence[RawDetections], windows: Sequence[TileWindow]) -> "Pieces":
         """Returns the detections of each window, given in pixels of the window."""
         views = np.repeat(np.arange(len(found)), [len(one.scores) for one in found])
         frames = np.array(windows, np.float64)[views]
@@ -236,7 +236,9 @@ class Tiling:
         whole = (0, 0, height, width)
         return [*tiles, whole] if self.full_image and tiles != [whole] else tiles
 
-    def merged(self, found: Sequence[Found], windows: Sequence[TileWindow]) -> Found:
+    def merged(
+        self, found: Sequence[RawDetections], windows: Sequence[TileWindow]
+    ) -> RawDetections:
         """Returns the detections of the image.
 
         Args:
@@ -249,4 +251,6 @@ class Tiling:
         pieces = unite_cut(Pieces.of(found, windows), self.iou_threshold)
         merged = fuse_clusters(pieces, self.iou_threshold, average=self.merge == "wbf")
         order = np.argsort(-merged.scores, kind="stable")
-        return Found(merged.boxes[order], merged.scores[order], merged.class_ids[order], finite)
+        return RawDetections(
+            merged.boxes[order], merged.scores[order], merged.class_ids[order], finite
+        )

@@ -9,7 +9,7 @@ from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
 from stillbox.evaluation.results import NotFiniteError
 from stillbox.extras import import_extra
-from stillbox.predicting.backend import Found, Pixels, Prepared
+from stillbox.predicting.backend import Pixels, Prepared, RawDetections
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import USUAL, Selection
@@ -59,7 +59,7 @@ def deployment(
                 one.warm_up()
 
         @serve.batch(max_batch_size=sized[-1].batch_size, batch_wait_timeout_s=wait)
-        async def _run(self, prepared: list[Prepared]) -> list[Found]:
+        async def _run(self, prepared: list[Prepared]) -> list[RawDetections]:
             fitting = next(one for one in self._sized if one.batch_size >= len(prepared))
             return await asyncio.to_thread(fitting.run, prepared)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stillbox.evaluation.results import not_finite
-from stillbox.predicting.backend import Backend, Found, Prepared
+from stillbox.predicting.backend import Backend, Prepared, RawDetections
 
 # At the start each size is measured by this many runs, or by those that begin in these seconds.
 _RUNS, _MEASURING_SECONDS = 5, 1.0
@@ -35,7 +35,7 @@ class BatchRun(NamedTuple):
 
 class _Job(NamedTuple):
     prepared: Prepared
-    found: "Future[Found]"
+    found: "Future[RawDetections]"
     since: float
 
 
@@ -110,7 +110,7 @@ class Batcher:
         """Estimates the time for a number of images, by the runs at the start."""
         return images * min(self.seconds[size] / size for size in self.sizes)
 
-    def submit(self, prepared: Prepared) -> "Future[Found]":
+    def submit(self, prepared: Prepared) -> "Future[RawDetections]":
         """Adds an image. If its future is cancelled before its batch begins, it does not run.
 
         Raises:
@@ -125,7 +125,7 @@ class Batcher:
         job.found.add_done_callback(self._forget)
         return job.found
 
-    def _forget(self, found: "Future[Found]") -> None:
+    def _forget(self, found: "Future[RawDetections]") -> None:
         """Drops a cancelled image at once: a long run would let many gather."""
         if found.cancelled():
             with self._changed:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from stillbox.errors import nearest
 from stillbox.evaluation.pictures import picture_bytes
-from stillbox.predicting.backend import Found, Pixels
+from stillbox.predicting.backend import Pixels, RawDetections
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject, Selection
 from stillbox.serving.bodies import AsciiJson, bad_request, read_file
@@ -49,7 +49,7 @@ ROUTE = Route("/detect", _detect, methods=["POST"])
 
 
 def _draw(
-    predictor: Predictor, selection: Selection, kind: str, pixels: Pixels, found: Found
+    predictor: Predictor, selection: Selection, kind: str, pixels: Pixels, found: RawDetections
 ) -> Response:
     shown = selection.of(predictor.detections(pixels, found))
     picture = np.asarray(shown.draw(selection.min_score))

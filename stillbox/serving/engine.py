@@ -21,7 +21,7 @@ from starlette.requests import Request
 
 from stillbox.devices.process import own_processors
 from stillbox.evaluation.pictures import LEAST_SIDE
-from stillbox.predicting.backend import Found, Pixels, Prepared
+from stillbox.predicting.backend import Pixels, Prepared, RawDetections
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving.batching import Batcher, ClosedError
 from stillbox.serving.bodies import (
@@ -137,7 +137,7 @@ _READ, _OPENED, _DECODED, _DRAWN = 16, 8, 12, 16
 class ImageResult(NamedTuple):
     """The detections of one image."""
 
-    found: Found
+    found: RawDetections
     """Boxes in pixels of the image."""
     size: tuple[int, int]
     """Height and width of the image, in pixels."""
@@ -247,7 +247,7 @@ class Engine:
         with self._admit_large([_memory(file, count, _DECODED)]):
             return await self._detect_one(file, count, upright=True)
 
-    async def draw(self, file: bytes, draw: Callable[[Pixels, Found], T]) -> T:
+    async def draw(self, file: bytes, draw: Callable[[Pixels, RawDetections], T]) -> T:
         """As `detect_upright`, but returns what `draw` makes of the image, in a thread."""
         count = await self._count_pixels(file)
         memory = _memory(file, max(count, LEAST_SIDE**2), _DRAWN)
@@ -293,7 +293,7 @@ class Engine:
     def _prepare(self, image: ImageInput, upright: bool) -> Prepared:
         return self.predictor.backend.prepare(decode_input(image, upright=upright))
 
-    async def _run(self, prepared: Prepared) -> Found:
+    async def _run(self, prepared: Prepared) -> RawDetections:
         try:
             found = await asyncio.wrap_future(self.batcher.submit(prepared))
         except ClosedError:

@@ -79,7 +79,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Previous:
+class ResumePoint:
     """A run that can be resumed."""
 
     directory: ModelDirectory
@@ -89,7 +89,7 @@ class Previous:
 
 def find_previous(
     experiment: schema.Experiment, directory: Path, dataset: Dataset
-) -> Previous | None:
+) -> ResumePoint | None:
     """Returns the run to resume, or None if the model directory holds no checkpoint.
 
     Args:
@@ -109,10 +109,12 @@ def find_previous(
         checkpoint = found.checkpoint(latest)
     _refuse_other_experiment(experiment, checkpoint, directory)
     _refuse_other_data(dataset, checkpoint, directory)
-    return Previous(found, latest)
+    return ResumePoint(found, latest)
 
 
-def start_run(experiment: schema.Experiment, directory: Path, previous: Previous | None) -> Start:
+def start_run(
+    experiment: schema.Experiment, directory: Path, previous: ResumePoint | None
+) -> Start:
     """Decides where the first weights come from, in one of three cases, in this order.
 
     Nothing is written.
@@ -180,7 +182,7 @@ def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -
     return replicas
 
 
-def _restore(previous: Previous, state: TrainState) -> dict[str, Any]:
+def _restore(previous: ResumePoint, state: TrainState) -> dict[str, Any]:
     # Older checkpoints lack sections that were added later; without arrays these have no effect.
     sections = {name: tree for name, tree in state._asdict().items() if jax.tree.leaves(tree)}
     with _way_out(previous.directory, previous.step):

@@ -77,7 +77,7 @@ def _open_tracker(name: str, directory: Path, experiment: schema.Experiment) -> 
         ) from error
     if runs.get(name) != run:
         replace_durably(directory / _RUNS, json.dumps(runs | {name: run}))
-    return Forgiving(tracker, name)
+    return FaultTolerantLogger(tracker, name)
 
 
 def _read_runs(directory: Path) -> dict[str, str]:
@@ -97,7 +97,7 @@ def _read_runs(directory: Path) -> dict[str, str]:
         ) from error
 
 
-class Forgiving:
+class FaultTolerantLogger:
     """A tracker whose failure ends nothing: it is reported once, and no more is sent.
 
     Args:

@@ -182,7 +182,7 @@ BESIDE = ("eval", "params.yaml")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class WatchPolicy:
     """Which checkpoints to score, and when to stop waiting for more."""
 
     once: bool = False
@@ -227,7 +227,7 @@ class CheckpointWatcher:
         experiment: schema.Experiment,
         checkpoints: Path,
         output: Path,
-        patience: Patience,
+        patience: WatchPolicy,
         say: Say = print,
         on_scores: OnScores = lambda step, scores: None,
         progress: ImageProgress | None = None,

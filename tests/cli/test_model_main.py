@@ -142,7 +142,7 @@ def test_flags_say_how_long_it_waits(stillbox, config, watched_with, flags, pati
     assert stillbox(*words, *flags).code == 0
     ((_, checkpoints, output, seen, *_),) = watched_with
     assert (str(checkpoints), str(output)) == ("run", "run/eval_validation_data")
-    assert seen == watching.Patience(**{"last_step": 4, **patience})
+    assert seen == watching.WatchPolicy(**{"last_step": 4, **patience})
 
 
 @pytest.mark.parametrize("flag", ["--eval_training_data", "--eval_on_train_data"])

@@ -10,7 +10,7 @@ from stillbox.exporting import export as exporting
 from stillbox.exporting.export import agree, export_model, verify
 from stillbox.exporting.manifest import MANIFEST, Manifest, Written
 from stillbox.exporting.settings import ExportSettings
-from stillbox.predicting.backend import Found, Prepared
+from stillbox.predicting.backend import Prepared, RawDetections
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)
 
@@ -29,7 +29,7 @@ class Fixed:
     def run(self, images):
         boxes = np.array([row[:4] for row in self.rows], np.float64).reshape(-1, 4)
         scores = np.array([row[4] for row in self.rows])
-        found = Found(boxes, scores, np.array([row[5] for row in self.rows], np.int64))
+        found = RawDetections(boxes, scores, np.array([row[5] for row in self.rows], np.int64))
         return [found for _ in images]
 
 

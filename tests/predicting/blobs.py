@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stillbox.predicting.backend import Found, Prepared
+from stillbox.predicting.backend import Prepared, RawDetections
 
 
 class Blobs:
@@ -37,7 +37,7 @@ class Blobs:
         count = len(boxes)
         # The better, the larger: parts are worse than the whole.
         scores = [0.5 + 0.4 * (b[2] - b[0]) * (b[3] - b[1]) / pixels.size for b in boxes]
-        return Found(
+        return RawDetections(
             np.array(boxes, float).reshape(-1, 4), np.array(scores), np.ones(count, np.int64)
         )
 

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from stillbox.errors import UserError
-from stillbox.predicting.backend import Found, Prepared
+from stillbox.predicting.backend import Prepared, RawDetections
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.scoring import _detect
 from stillbox.predicting.selection import Selection
@@ -29,7 +29,7 @@ class Cards:
         return Prepared(image, image.shape[:2], image.shape[:2])
 
     def run(self, images):
-        return [Found(self.boxes, self.scores, self.class_ids)] * len(images)
+        return [RawDetections(self.boxes, self.scores, self.class_ids)] * len(images)
 
 
 def names(image=BLANK, **choice):

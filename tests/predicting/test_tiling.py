@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.predicting.backend import Found
+from stillbox.predicting.backend import RawDetections
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.tiling import Tiling
 from stillbox.records.tile_grid import tile_windows
@@ -61,7 +61,7 @@ def test_an_object_that_the_whole_image_shows_too_small_is_found_in_a_tile():
         def _found(self, pixels):
             one = super()._found(pixels)
             seen = (one.boxes[:, 2:] - one.boxes[:, :2]).min(axis=1, initial=99) * 8 > len(pixels)
-            return Found(one.boxes[seen], one.scores[seen], one.class_ids[seen])
+            return RawDetections(one.boxes[seen], one.scores[seen], one.class_ids[seen])
 
     image = scene((100, 100, 120, 120))
     whole = Predictor(Coarse()).predict(image)
@@ -71,9 +71,9 @@ def test_an_object_that_the_whole_image_shows_too_small_is_found_in_a_tile():
 def test_boxes_of_one_object_in_two_tiles_are_averaged_by_their_scores():
     tiling = Tiling(tile=100, merge="wbf", full_image=False)
     windows = [(0, 0, 100, 100), (0, 50, 100, 150)]
-    one = Found(np.array([[10.0, 60, 30, 80]]), np.array([0.6]), np.array([1]))
+    one = RawDetections(np.array([[10.0, 60, 30, 80]]), np.array([0.6]), np.array([1]))
     # 10 .. 34 and 58 .. 80 in pixels of the image.
-    other = Found(np.array([[10.0, 8, 34, 30]]), np.array([0.3]), np.array([1]))
+    other = RawDetections(np.array([[10.0, 8, 34, 30]]), np.array([0.3]), np.array([1]))
     merged = tiling.merged([one, other], windows)
     np.testing.assert_allclose(merged.boxes, [[10, (2 * 60 + 58) / 3, (2 * 30 + 34) / 3, 80]])
     assert merged.scores.tolist() == [0.6]
@@ -84,10 +84,10 @@ def test_boxes_of_one_object_in_two_tiles_are_averaged_by_their_scores():
 def test_classes_and_objects_of_one_window_are_not_merged():
     windows = [(0, 0, 100, 100), (0, 50, 100, 150)]
     # Two that overlap much in one window are two: its model has told them apart.
-    twins = Found(
+    twins = RawDetections(
         np.array([[10.0, 60, 30, 80], [10, 62, 30, 82]]), np.array([0.6, 0.5]), np.array([1, 1])
     )
-    other = Found(np.array([[10.0, 10, 30, 30]]), np.array([0.3]), np.array([2]))
+    other = RawDetections(np.array([[10.0, 10, 30, 30]]), np.array([0.3]), np.array([2]))
     merged = Tiling(tile=100).merged([twins, other], windows)
     assert merged.class_ids.tolist() == [1, 1, 2]
 

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
-from stillbox.predicting.backend import Found, Prepared
+from stillbox.predicting.backend import Prepared, RawDetections
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.predictor import Predictor
 from stillbox.records.label_map import LabelMap
@@ -64,11 +64,11 @@ class FakeBackend:
         height, width = one.size
         boxes = np.array([[0, 0, height / 2, width / 2], [0, 0, height, width]], np.float64)
         scores = np.array([one.pixels[0, 0, 0] / 255, 0.1])
-        found = Found(boxes, scores, np.array([1, 3]))
+        found = RawDetections(boxes, scores, np.array([1, 3]))
         if not self.doubts:
             return found
         rows, scores = [0, 0, 1], np.array([scores[0], scores[0] / 2, scores[1]])
-        return Found(boxes[rows], scores, np.array([1, 3, 3]))
+        return RawDetections(boxes[rows], scores, np.array([1, 3, 3]))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.program import DetectProgram
 from stillbox.training import watching
 from stillbox.training.loop import train
-from stillbox.training.watching import CheckpointWatcher, Patience
+from stillbox.training.watching import CheckpointWatcher, WatchPolicy
 from tests.small import small_experiment
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
@@ -65,7 +65,7 @@ def watch(experiment, trained):
         settings = experiment(*FIELDS, *overrides)
         output = trained.parent / "out"
         watcher = CheckpointWatcher(
-            settings, checkpoints, output, Patience(**patience), said.append, on_scores
+            settings, checkpoints, output, WatchPolicy(**patience), said.append, on_scores
         )
         return watcher.run(), said
 
@@ -304,7 +304,7 @@ def test_without_records_there_is_nothing_to_watch_for(watch):
 def test_training_in_the_same_folder_is_not_disturbed(experiment, trained):
     settings = experiment(*FIELDS)
     output = trained / "eval_validation_data"
-    CheckpointWatcher(settings, trained, output, Patience(once=True), lambda line: None).run()
+    CheckpointWatcher(settings, trained, output, WatchPolicy(once=True), lambda line: None).run()
     longer = experiment(*FIELDS, "train.steps=4", evaluated=False)
     assert train(longer, trained).step == 4
     assert ModelDirectory.open(trained).latest_step() == 4

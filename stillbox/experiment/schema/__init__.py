@@ -1,7 +1,8 @@
 """The schema of an experiment: frozen dataclasses with a docstring under each field.
 
 Every dialect (pipeline.config, YAML, command line) is a reader into these values, and every later
-command reads them from the model directory. A class with a `kind` is one member of a choice.
+command reads them from the model directory. A class with a `kind` is one member of a choice. This
+module exports every name of its modules: others write `schema.X`, and no name is listed twice.
 """
 
 import json

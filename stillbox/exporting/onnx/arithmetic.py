@@ -13,8 +13,8 @@ from stillbox.exporting.onnx.graph import (
     INT32,
     UINT8,
     Clipped,
+    Constant,
     Convolved,
-    Known,
     NetworkWriter,
     Order,
     Repeated,
@@ -32,7 +32,7 @@ TYPES = {"float32": FLOAT, "int32": INT32, "bool": BOOL, "uint8": UINT8}
 """ONNX's types by NumPy's names."""
 
 
-def fold(equation: Any, inputs: list[Known]) -> Known:  # noqa: ANN401
+def fold(equation: Any, inputs: list[Constant]) -> Constant:  # noqa: ANN401
     """Computes an equation of a jaxpr whose inputs are constants."""
     kind, parameters = equation.primitive.name, equation.params
     arrays = [one.array for one in inputs]
@@ -44,18 +44,18 @@ def fold(equation: Any, inputs: list[Known]) -> Known:  # noqa: ANN401
         axes = parameters["broadcast_dimensions"]
         for axis, length in zip(axes, arrays[0].shape, strict=True):
             shape[axis] = length
-        return Known(arrays[0].reshape(shape))
+        return Constant(arrays[0].reshape(shape))
     if kind == "reshape":
         shape = [length if isinstance(length, int) else -1 for length in parameters["new_sizes"]]
         shapes = [fixed(variable.aval.shape) for variable in equation.invars]
-        return Known(np.broadcast_to(arrays[0], shapes[0]).reshape(shape))
+        return Constant(np.broadcast_to(arrays[0], shapes[0]).reshape(shape))
     if kind in ARITHMETIC:
         arrays = list(np.broadcast_arrays(*arrays))
     else:
         shapes = [fixed(variable.aval.shape) for variable in equation.invars]
         arrays = [np.broadcast_to(one, shape) for one, shape in zip(arrays, shapes, strict=True)]
     parameters = {name: fixed(value) for name, value in parameters.items()}
-    return Known(np.asarray(equation.primitive.bind(*arrays, **parameters)))
+    return Constant(np.asarray(equation.primitive.bind(*arrays, **parameters)))
 
 
 def _binary(kind: str) -> Operation:
@@ -63,9 +63,9 @@ def _binary(kind: str) -> Operation:
         left, right = inputs
         if equation.outvars[0].aval.dtype != np.float32:
             return node(writer, kind, inputs)
-        if isinstance(left, Known) and kind in ("Add", "Mul", "Max", "Min"):
+        if isinstance(left, Constant) and kind in ("Add", "Mul", "Max", "Min"):
             left, right = right, left
-        if isinstance(right, Known):
+        if isinstance(right, Constant):
             if isinstance(left, Convolved) and (scaled := _scaled(left, kind, right)):
                 return scaled
             if kind in ("Max", "Min") and right.array.size == 1:
@@ -78,7 +78,7 @@ def _binary(kind: str) -> Operation:
 def node(writer: NetworkWriter, kind: str, operands: list[Value], **attributes: Any) -> Tensor:  # noqa: ANN401
     """Writes an elementwise node in the order of the first tensor among its operands."""
     # Repeated operands stay thin if another operand has the whole shape.
-    computed = [one for one in operands if not isinstance(one, Known)]
+    computed = [one for one in operands if not isinstance(one, Constant)]
     whole = any(not isinstance(one, Repeated) for one in computed)
     tensors: dict[int, Tensor] = {
         id(one): writer.thin(one) if whole and isinstance(one, Repeated) else writer.tensor(one)
@@ -87,21 +87,21 @@ def node(writer: NetworkWriter, kind: str, operands: list[Value], **attributes: 
     order = tensors[id(computed[0])].order
     names = [
         _constant(writer, one, order)
-        if isinstance(one, Known)
+        if isinstance(one, Constant)
         else writer.name(tensors[id(one)], order)
         for one in operands
     ]
     return Tensor(writer.graph.op(kind, *names, **attributes), order)
 
 
-def _constant(writer: NetworkWriter, value: Known, order: Order) -> str:
+def _constant(writer: NetworkWriter, value: Constant, order: Order) -> str:
     array = value.array.transpose(order) if value.array.ndim else value.array
     while array.ndim and array.shape[0] == 1:
         array = array[0]
     return writer.graph.constant(array)
 
 
-def _scaled(left: Convolved, kind: str, right: Known) -> Convolved | None:
+def _scaled(left: Convolved, kind: str, right: Constant) -> Convolved | None:
     """Returns a convolution with the operation in its factor and offset; None if impossible."""
     numbers = by_channel(right, len(left.factor), left.order[1])
     if numbers is None or kind not in ("Add", "Sub", "Mul", "Div"):

@@ -28,9 +28,9 @@ from stillbox.exporting.onnx.graph import (
     IR_VERSION,
     OPSET,
     UINT8,
+    Constant,
     Graph,
     Info,
-    Known,
     Operand,
     Tensor,
     Value,
@@ -119,7 +119,7 @@ def raw_model(program: ExportProgram) -> Any:  # noqa: ANN401
     if not traced.out_avals or SEARCH.name in operations(traced.jaxpr):
         return None
     graph = Graph()
-    size = Known(np.array([program.input_size], np.int32))
+    size = Constant(np.array([program.input_size], np.int32))
     inputs = [*_weights(program), _tensor(_PIXELS), size]
     outputs = _add_outputs(graph, program, traced, inputs, (_RAW_BOXES, _RAW_SCORES))
     shape = _batch(program), *program.input_size, 3
@@ -147,7 +147,7 @@ def _pixels(program: ExportProgram) -> jax.ShapeDtypeStruct:
 
 
 def _weights(program: ExportProgram) -> list[Value]:
-    return [Known(np.asarray(array)) for array in jax.tree.leaves(program.weights)]
+    return [Constant(np.asarray(array)) for array in jax.tree.leaves(program.weights)]
 
 
 def _tensor(pixels: str) -> Value:
@@ -157,7 +157,7 @@ def _tensor(pixels: str) -> Value:
 def _repeated(graph: Graph, size: Operand, pixels: str) -> Value:
     """Returns height and width `[2]` float32 as `[B, 2]` int32."""
     if not isinstance(size, str):
-        return Known(np.asarray(size, np.int32)[None])
+        return Constant(np.asarray(size, np.int32)[None])
     shape = graph.op("Concat", graph.op("Shape", pixels, end=1), np.array([2]), axis=0)
     whole = graph.op("Cast", size, to=INT32)
     return Tensor(graph.op("Expand", whole, shape), identity(2))

@@ -162,7 +162,7 @@ Order = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class Constant:
     """A constant. An axis of length 1 may represent a longer one with equal values."""
 
     array: NDArray[Any]
@@ -214,7 +214,7 @@ class Convolved:
 
     source: Tensor
     """The input, in the order N, C, H, W."""
-    kernel: Known
+    kernel: Constant
     """In the program's order."""
     kernel_order: Order
     """The axes O, I, H, W of the kernel."""
@@ -227,7 +227,7 @@ class Convolved:
     """`[O]`."""
 
 
-Value = Known | Tensor | Padded | Clipped | Repeated | Convolved
+Value = Constant | Tensor | Padded | Clipped | Repeated | Convolved
 
 
 def identity(rank: int) -> Order:
@@ -242,7 +242,7 @@ def fixed(shape: Any) -> Any:  # noqa: ANN401
     return 1 if isinstance(shape, type(BATCH)) else shape
 
 
-def by_channel(value: Known, channels: int, axis: int) -> NDArray[np.float64] | None:
+def by_channel(value: Constant, channels: int, axis: int) -> NDArray[np.float64] | None:
     """Returns a constant as `[channels]`; None if it varies along other axes than `axis`."""
     array = value.array
     if array.size == 1:
@@ -291,11 +291,11 @@ class NetworkWriter:
             order: of the axes; None: the program's.
         """
         order = identity(len(shape)) if order is None else order
-        if not isinstance(value, Known) or value.array.shape == shape:
+        if not isinstance(value, Constant) or value.array.shape == shape:
             return self.name(value, order)
         array = np.broadcast_to(value.array, fixed(shape))
         if isinstance(shape[0], int):
-            return self.name(Known(array), order)
+            return self.name(Constant(array), order)
         batch = self.name(like, identity(len(self.tensor(like).order)))
         rest = np.array(shape[1:], np.int64)
         lengths = self.graph.op("Concat", self.graph.op("Shape", batch, end=1), rest, axis=0)
@@ -326,7 +326,7 @@ class NetworkWriter:
                 return thin
             name = self.graph.op("Expand", thin.name, np.array(fixed(value.shape)))
             return Tensor(name, thin.order)
-        assert isinstance(value, Known)
+        assert isinstance(value, Constant)
         return Tensor(self.graph.constant(value.array), identity(value.array.ndim))
 
     def _pad(self, value: Padded) -> Tensor:

@@ -18,9 +18,9 @@ from stillbox.exporting.onnx.graph import (
     BOOL,
     INT32,
     INT64,
+    Constant,
     Convolved,
     Graph,
-    Known,
     NetworkWriter,
     Order,
     Padded,
@@ -47,7 +47,7 @@ def _convolution(writer: NetworkWriter, inputs: list[Value], equation: Any) -> V
             pair[0] += image.pads[axis][0]
             pair[1] += image.pads[axis][1]
         image = image.source
-    if not isinstance(kernel, Known) or set(parameters["lhs_dilation"]) != {1}:
+    if not isinstance(kernel, Constant) or set(parameters["lhs_dilation"]) != {1}:
         raise UserError("a convolution with a computed kernel cannot be written as ONNX")
     channels = kernel.array.shape[layout.rhs_spec[0]]
     return Convolved(
@@ -73,7 +73,7 @@ def _is_spatial(value: Padded, layout: Order) -> bool:
 def _pad(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
     image, value = inputs
     config = equation.params["padding_config"]
-    if not isinstance(value, Known) or any(inner for _, _, inner in config):
+    if not isinstance(value, Constant) or any(inner for _, _, inner in config):
         raise UserError("a padding between elements cannot be written as ONNX")
     pads = tuple((before, after) for before, after, _ in config)
     return Padded(image, pads, float(value.array.reshape(())))
@@ -155,8 +155,8 @@ def _slice(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value: 
 
 
 def _concatenate(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
-    order = next(writer.tensor(one) for one in inputs if not isinstance(one, Known)).order
-    like = next(one for one in inputs if not isinstance(one, Known))
+    order = next(writer.tensor(one) for one in inputs if not isinstance(one, Constant)).order
+    like = next(one for one in inputs if not isinstance(one, Constant))
     names = [
         writer.full(one, variable.aval.shape, like, order)
         for one, variable in zip(inputs, equation.invars, strict=True)
@@ -216,7 +216,7 @@ def _gather(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:
 
     No index of a detector is outside, so that the modes of JAX are the same.
     """
-    if isinstance(inputs[1], Known) and inputs[1].array.ndim == 1:
+    if isinstance(inputs[1], Constant) and inputs[1].array.ndim == 1:
         return _window(writer, inputs[0], inputs[1].array, equation)
     shapes = [variable.aval.shape for variable in equation.invars]
     numbers, rank = equation.params["dimension_numbers"], len(equation.outvars[0].aval.shape)
@@ -226,7 +226,7 @@ def _gather(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:
         equation.params["slice_sizes"][axis] != shapes[0][axis] for axis in rest
     ):
         raise UserError("a gather of parts of rows cannot be written as ONNX")
-    like = next(one for one in inputs if not isinstance(one, Known))
+    like = next(one for one in inputs if not isinstance(one, Constant))
     source, places = (
         writer.full(one, shape, like) for one, shape in zip(inputs, shapes, strict=True)
     )
@@ -306,9 +306,9 @@ def add_program(graph: Graph, traced: Any, inputs: Sequence[Value]) -> list[str]
         UserError: an operation of the program cannot be written as ONNX.
     """
     writer = NetworkWriter(graph)
-    consts = [Known(np.asarray(array)) for array in traced.consts]
+    consts = [Constant(np.asarray(array)) for array in traced.consts]
     results = _write(writer, traced.jaxpr, [*consts, *inputs])
-    like = next(one for one in inputs if not isinstance(one, Known))
+    like = next(one for one in inputs if not isinstance(one, Constant))
     names = [
         writer.full(one, aval.shape, like)
         for one, aval in zip(results, traced.out_avals, strict=True)
@@ -334,7 +334,7 @@ def _write(writer: NetworkWriter, jaxpr: Any, inputs: list[Value]) -> list[Value
     def read(variable: Any) -> Value:  # noqa: ANN401
         if isinstance(variable, Literal):
             dtype = variable.aval.dtype  # type: ignore[attr-defined]
-            return Known(np.asarray(variable.val, dtype))
+            return Constant(np.asarray(variable.val, dtype))
         return values[variable]
 
     for equation in _used(jaxpr, jaxpr.outvars):
@@ -362,10 +362,10 @@ def _inner(equation: Any) -> Any:  # noqa: ANN401
 
 def _results(writer: NetworkWriter, equation: Any, inputs: list[Value]) -> list[Value]:  # noqa: ANN401
     if (inner := _inner(equation)) is not None:
-        consts: list[Value] = [Known(np.asarray(one)) for one in inner.consts]
+        consts: list[Value] = [Constant(np.asarray(one)) for one in inner.consts]
         return _write(writer, inner.jaxpr, consts + inputs)
     kind = equation.primitive.name
-    known = [one for one in inputs if isinstance(one, Known)]
+    known = [one for one in inputs if isinstance(one, Constant)]
     if len(known) == len(inputs):
         return [fold(equation, known)]
     if kind not in OPERATIONS:

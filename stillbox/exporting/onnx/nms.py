@@ -10,8 +10,8 @@ from stillbox.exporting.onnx.graph import (
     FLOAT,
     INT32,
     INT64,
+    Constant,
     Graph,
-    Known,
     NetworkWriter,
     Operand,
     Tensor,
@@ -40,7 +40,7 @@ def search(writer: NetworkWriter, inputs: list[Value], equation: Any) -> list[Va
         )
     boxes, visible, scores = (
         None
-        if isinstance(one, Known) and one.array.dtype == bool and one.array.all()
+        if isinstance(one, Constant) and one.array.dtype == bool and one.array.all()
         else writer.name(one, identity(variable.aval.ndim))
         for one, variable in zip(inputs, equation.invars, strict=True)
     )
