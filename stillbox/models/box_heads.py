@@ -38,8 +38,8 @@ class FullyConnectedBoxHead(Part):
             setattr(self, f"dense_{number}", layer)
             if norm is not None and number < last:
                 frozen = options.freeze_norm
-                layer = NormLayer(width, norm, frozen=frozen, regularizer=penalty)
-                setattr(self, f"norm_{number}", layer)
+                norm_layer = NormLayer(width, norm, frozen=frozen, regularizer=penalty)
+                setattr(self, f"norm_{number}", norm_layer)
             inputs = width
         self.layers, self.channels = last, inputs
 

@@ -17,8 +17,9 @@ def split_detector(detector: nnx.Module) -> tuple[Any, Arrays, Arrays]:
 
     The latter two are keyed like `backbone.conv_0.kernel`.
     """
-    graph, params, stats = nnx.split(detector, nnx.Param, nnx.BatchStat)
-    return graph, _flatten(params), _flatten(stats)
+    graph, *states = nnx.split(detector, nnx.Param, nnx.BatchStat)
+    params, stats = map(_flatten, states)
+    return graph, params, stats
 
 
 def bind_detector(graph: Any, params: Arrays, stats: Arrays) -> Any:  # noqa: ANN401

@@ -72,11 +72,13 @@ def _add_layers(
         return int(depth * config.inner_multiplier)
 
     channels = width(inner(_ROOT_CHANNELS))
-    part.conv_0 = Conv2d(3, channels, 3, 2, config.conv, **layers)
-    widths = {"conv_0": channels}
+    root = "conv_0"
+    setattr(part, root, Conv2d(3, channels, 3, 2, config.conv, **layers))
+    widths = {root: channels}
     for name in names[1:]:
         pair = int(name.split("_")[1]) - 1
         stride, depth = _PAIRS[pair]
+        layer: Conv2d | DepthwiseConv2d
         if name.endswith("depthwise"):
             layer = DepthwiseConv2d(channels, 3, stride, config.conv, **layers)
         else:
@@ -148,8 +150,9 @@ def _add_v2_layers(
     if config.depthwise_initializer is not None:
         filtered = replace(filtered, initializer=config.depthwise_initializer)
     channels = _width(_ROOT_CHANNELS * config.depth_multiplier, config)
-    part.conv_0 = Conv2d(3, channels, 3, 2, config.conv, **layers)
-    widths = {"conv_0": channels}
+    root = "conv_0"
+    setattr(part, root, Conv2d(3, channels, 3, 2, config.conv, **layers))
+    widths = {root: channels}
     for name in names[1:]:
         index, _, layer = name.removeprefix("block_").partition("_")
         expansion, stride, depth = _BLOCKS[int(index)] if name.startswith("block_") else (1, 1, 0)
@@ -159,7 +162,7 @@ def _add_v2_layers(
             factor = config.depth_multiplier
             factor = min(factor, 1.0) if config.channels == "keras" else factor
             channels = _width(config.last_depth * factor, config)
-            part.conv_1 = Conv2d(before, channels, 1, 1, config.conv, **layers)
+            setattr(part, name, Conv2d(before, channels, 1, 1, config.conv, **layers))
         elif layer == "expand":
             channels = before * expansion
             if config.channels == "slim":

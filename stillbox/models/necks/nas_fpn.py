@@ -203,7 +203,9 @@ def _combine(first: jax.Array, second: jax.Array, gate: int | None) -> jax.Array
     return gating + gated * jax.nn.sigmoid(jnp.max(gating, axis=(1, 2), keepdims=True))
 
 
-def _block(config: schema.NasFpn, options: BuildOptions) -> tuple[Part | Conv2d, int]:
+def _block(
+    config: schema.NasFpn, options: BuildOptions
+) -> tuple[Part | SeparableConv2d | Conv2d, int]:
     """Returns a node's block and its channels."""
     depth = config.depth
     if config.block == "bottleneck":
