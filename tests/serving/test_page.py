@@ -164,8 +164,9 @@ def test_every_control_is_reachable_by_tab_and_shows_its_focus(page, folder):
             const name = e.id || e.dataset.choose || e.type || e.tagName;
             return [name, style.outlineStyle + style.outlineWidth];"""
         )
+        # Where Tab begins after a file is chosen differs between versions: it wraps around once.
         if name == "BODY":
-            break
+            continue
         reached.append(name)
         assert outline == "solid3px", name
     expected = {
