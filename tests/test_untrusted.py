@@ -337,12 +337,14 @@ def tflite(ids, name=LABEL_IDS, method=zipfile.ZIP_STORED):
         (tflite(b"1\none\n"), "invalid literal .* b'one'"),
         (tflite(b"1\n-1\n"), "2 numbers, not all from 0 to 2147483647"),
         (tflite(b"9" * 5000), "Exceeds the limit"),
-        (tflite(b"9" * 400), "1 numbers, not all"),
+        (tflite(b"9" * 400), "1 number, not all"),
         (tflite(b""), "0 numbers"),
         (tflite(b"1\n2\n")[:-30], "File is not a zip file"),
         (tflite(b"1\n2\n").replace(b"1\n2\n", b"1\n3\n"), "Bad CRC-32"),
         (b"model", "File is not a zip file"),
     ],
+    # Archives hold the time: their bytes differ between the processes that collect the tests.
+    ids=lambda value: value if isinstance(value, str) else "file",
 )
 def test_label_ids_of_a_tflite_file_are_read_or_refused(content, said):
     assert label_ids(tflite(b"1\n90\n0\n"), "m.tflite") == [1, 90, 0]

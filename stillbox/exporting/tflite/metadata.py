@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from stillbox.errors import UserError
+from stillbox.printing import count_text
 from stillbox.untrusted import open_zip
 
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
@@ -115,7 +116,8 @@ def label_ids(content: bytes, where: str) -> list[int]:
             raise ValueError(f"they unpack to more than {_MOST_LABEL_BYTES:,} bytes")
         ids = [int(line) for line in lines.split()]
         if not ids or not 0 <= min(ids) <= max(ids) <= _GREATEST_ID:
-            raise ValueError(f"they are {len(ids)} numbers, not all from 0 to {_GREATEST_ID}")
+            found = count_text(len(ids), "number")
+            raise ValueError(f"they are {found}, not all from 0 to {_GREATEST_ID}")
         return ids
     # zipfile and zlib can raise anything at broken bytes.
     except Exception as error:
