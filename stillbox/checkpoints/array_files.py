@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +27,16 @@ from stillbox.errors import UserError
 from stillbox.records.files import create_file
 from stillbox.untrusted import open_untrusted, open_zip
 
-ArrayEntry = TypeVar("ArrayEntry")
+
+class Shaped(Protocol):
+    """What an array is read by: its place in a file, and its shape."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that the array claims to have."""
+
+
+ArrayEntry = TypeVar("ArrayEntry", bound=Shaped)
 # Of weights, which hardly shrink; zlib makes 1,000 of zeros.
 _MOST_COMPRESSION = 100
 
@@ -52,8 +61,7 @@ class LazyArrays(Mapping[str, np.ndarray], Generic[ArrayEntry]):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape that an array claims to have; nothing is read."""
-        shape: tuple[int, ...] = getattr(self.entries[name], "shape")  # noqa: B009
-        return shape
+        return self.entries[name].shape
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._read(name, self.entries[name])

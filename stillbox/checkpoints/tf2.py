@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stillbox.checkpoints.array_files import LazyArrays
-from stillbox.checkpoints.tf1 import Tf1Checkpoint, write_tf1_checkpoint
+from stillbox.checkpoints.tf1 import BundleEntry, Tf1Checkpoint, write_tf1_checkpoint
 from stillbox.errors import UserError
 from stillbox.records.wire import bytes_field, bytes_of, integer_of, values, varint_field
 
@@ -108,7 +108,7 @@ VARIABLE = "/.ATTRIBUTES/VARIABLE_VALUE"
 """Follows the path of a variable in its key."""
 
 
-class Tf2Checkpoint(LazyArrays[str]):
+class Tf2Checkpoint(LazyArrays[BundleEntry]):
     """The variables of a checkpoint by the path that is their key in it.
 
     Args:
@@ -126,8 +126,12 @@ class Tf2Checkpoint(LazyArrays[str]):
         except ValueError as error:
             what = f"the checkpoint cannot be read: {error}"
             raise UserError(what, where=bundle.prefix, fix="copy the files again") from error
-        keys = (key for key in bundle if key.endswith(VARIABLE))
-        super().__init__({key.removesuffix(VARIABLE): key for key in keys})
+        variables = {
+            key.removesuffix(VARIABLE): entry
+            for key, entry in bundle.entries.items()
+            if key.endswith(VARIABLE)
+        }
+        super().__init__(variables)
 
     def find(self, path: str) -> str:
         """Returns the name in this mapping of the variable that a path of objects leads to.
@@ -137,12 +141,8 @@ class Tf2Checkpoint(LazyArrays[str]):
         key = self._graph.key(path)
         return path if key is None else key.removesuffix(VARIABLE)
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """As that of any `LazyArrays`."""
-        return self._bundle.shape(self.entries[name])
-
-    def _read(self, name: str, entry: str) -> np.ndarray:
-        return self._bundle[entry]
+    def _read(self, name: str, entry: BundleEntry) -> np.ndarray:
+        return self._bundle[name + VARIABLE]
 
 
 def write_tf2_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
