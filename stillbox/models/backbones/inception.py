@@ -5,7 +5,7 @@ The originals are `slim/nets/inception_v2.py` and `slim/nets/inception_v3.py`.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, SeparableConv2d
+from stillbox.models.layers.lowering.windows import Padding
 from stillbox.models.layers.resampling import average_pool, max_pool
 from stillbox.models.parts import BuildOptions, Part, layers_in_use, widened
 from stillbox.models.rematerialization import rematerialized
@@ -52,8 +53,35 @@ _BLOCKS = {
 }
 
 
+class _InceptionBackbone(Part):
+    """Layers one after the other, some of which are poolings; subclasses build them.
+
+    `padding` is that of the poolings.
+    """
+
+    padding: ClassVar[Padding] = "same"
+    names: tuple[str, ...]
+    taps: tuple[str, ...]
+
+    def __call__(
+        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
+        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        outputs = {}
+        for name in self.names:
+            x = outputs[name] = self._layer(x, name, train=train)
+        return tuple(outputs[tap] for tap in self.taps)
+
+    @rematerialized
+    def _layer(self, x: jax.Array, name: str, *, train: bool) -> jax.Array:
+        if name.startswith("pool"):
+            return max_pool(x, 3, 2, padding=self.padding)
+        layer: Part = getattr(self, name)
+        return layer(x, train=train)
+
+
 @implements(schema.InceptionV2)
-class InceptionV2Backbone(Part):
+class InceptionV2Backbone(_InceptionBackbone):
     """Convolutions `conv_1a`, `conv_2b`, `conv_2c` and blocks `mixed_3b` to `mixed_5c`."""
 
     def __init__(
@@ -73,21 +101,14 @@ class InceptionV2Backbone(Part):
             widths[name] = channels
         self.channels = tuple(widths[tap] for tap in taps)
 
-    def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
-        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
-        outputs = {}
-        for name in self.names:
-            x = outputs[name] = self._layer(x, name, train=train)
-        return tuple(outputs[tap] for tap in self.taps)
 
-    @rematerialized
-    def _layer(self, x: jax.Array, name: str, *, train: bool) -> jax.Array:
-        if name.startswith("pool"):
-            return max_pool(x, 3, 2)
-        layer: Part = getattr(self, name)
-        return layer(x, train=train)
+def _run_branches(block: Part, inputs: Sequence[jax.Array], *, train: bool) -> jax.Array:
+    """Returns the outputs of `branch_0`, `branch_1`, ... of a block, one input each, together."""
+    outputs = [
+        getattr(block, f"branch_{index}")(source, train=train)
+        for index, source in enumerate(inputs)
+    ]
+    return jnp.concatenate(outputs, axis=-1)
 
 
 class InceptionBlock(Part):
@@ -113,12 +134,7 @@ class InceptionBlock(Part):
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
         pooled = average_pool(x, 3) if self.average else max_pool(x, 3, self.stride)
-        inputs = [x] * (self.branches - 1) + [pooled]
-        outputs = [
-            getattr(self, f"branch_{index}")(source, train=train)
-            for index, source in enumerate(inputs)
-        ]
-        return jnp.concatenate(outputs, axis=-1)
+        return _run_branches(self, [x] * (self.branches - 1) + [pooled], train=train)
 
 
 class _Branch(Part):
@@ -256,8 +272,10 @@ _V3_BLOCKS = {
 
 
 @implements(schema.InceptionV3)
-class InceptionV3Backbone(Part):
+class InceptionV3Backbone(_InceptionBackbone):
     """Convolutions `conv_1a` to `conv_4a` and blocks `mixed_5b` to `mixed_7c`."""
+
+    padding = "valid"
 
     def __init__(
         self, config: schema.InceptionV3, taps: tuple[str, ...], options: BuildOptions
@@ -278,22 +296,6 @@ class InceptionV3Backbone(Part):
                 channels = width
             widths[name] = channels
         self.channels = tuple(widths[tap] for tap in taps)
-
-    def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
-        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
-        outputs = {}
-        for name in self.names:
-            x = outputs[name] = self._layer(x, name, train=train)
-        return tuple(outputs[tap] for tap in self.taps)
-
-    @rematerialized
-    def _layer(self, x: jax.Array, name: str, *, train: bool) -> jax.Array:
-        if name.startswith("pool"):
-            return max_pool(x, 3, 2, padding="valid")
-        layer: Part = getattr(self, name)
-        return layer(x, train=train)
 
 
 class InceptionV3Block(Part):
@@ -318,12 +320,7 @@ class InceptionV3Block(Part):
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Maps `[B, H, W, C]` to the same size, or to the size of a 3x3 maximum of stride 2."""
         pooled = max_pool(x, 3, 2, padding="valid") if self.strided else average_pool(x, 3)
-        inputs = [x] * (self.branches - 1) + [pooled]
-        outputs = [
-            getattr(self, f"branch_{index}")(source, train=train)
-            for index, source in enumerate(inputs)
-        ]
-        return jnp.concatenate(outputs, axis=-1)
+        return _run_branches(self, [x] * (self.branches - 1) + [pooled], train=train)
 
 
 class InceptionV3Branch(Part):
