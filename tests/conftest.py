@@ -45,6 +45,7 @@ def pytest_configure(config):
     """
     if "not slow" in config.option.markexpr:
         os.environ.setdefault("XLA_FLAGS", QUICK_COMPILER)
+    gc.disable()  # until `pytest_collection_finish`: nothing that is imported is garbage
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -60,6 +61,7 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
