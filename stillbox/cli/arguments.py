@@ -3,7 +3,7 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -40,11 +40,12 @@ def add_option(
     parser.add_argument(*names, type=type(default), default=default, help=about, metavar=metavar)
 
 
-def add_switch(parser: Parser, name: str, about: str) -> None:
+def add_switch(
+    parser: Parser, name: str, about: str, *, default: bool = False, short: str | None = None
+) -> None:
     """Adds a flag in all forms that absl accepts: --x, --x=true, --nox."""
-    parser.add_argument(
-        f"--{name}", nargs="?", const=True, default=False, type=_boolean, help=about
-    )
+    names = (short, f"--{name}") if short else (f"--{name}",)
+    parser.add_argument(*names, nargs="?", const=True, default=default, type=_boolean, help=about)
     parser.add_argument(f"--no{name}", dest=name, action="store_false", help=argparse.SUPPRESS)
 
 
@@ -53,33 +54,6 @@ def _boolean(text: str) -> bool:
     if text.lower() not in words:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return words[text.lower()]
-
-
-def add_hidden(parser: Parser, names: Iterable[str]) -> None:
-    """Adds flags of an original that the help does not list."""
-    for name in names:
-        parser.add_argument(f"--{name}", nargs="?", const="true", help=argparse.SUPPRESS)
-
-
-def refuse_flags(
-    arguments: argparse.Namespace,
-    fixes: Mapping[str, str],
-    unset: tuple[str, ...] = ("false", "f", "0"),
-) -> None:
-    """Refuses flags of an original that are not supported.
-
-    Args:
-        arguments: of the command line.
-        fixes: remedy by flag.
-        unset: values that request nothing.
-
-    Raises:
-        UserError: a flag has another value.
-    """
-    for name, fix in fixes.items():
-        value = getattr(arguments, name)
-        if value is not None and value.lower() not in unset:
-            raise UserError(f"--{name} is not supported", fix=fix)
 
 
 def add_config(parser: Parser) -> None:

@@ -9,86 +9,77 @@ import argparse
 import json
 from pathlib import Path
 
-from stillbox.cli.arguments import (
-    add_hidden,
-    add_option,
-    add_overrides,
-    add_processes,
-    add_profile,
-    add_switch,
-    note,
-    refuse_flags,
-    resolve_config,
+from stillbox.cli.arguments import add_overrides, add_processes, add_profile, note, show_remarks
+from stillbox.cli.original_flags import (
+    CONFIG_OVERRIDE,
+    Flag,
+    add_flags,
+    explain_flags,
+    flag_overrides,
+    resolve_merged,
 )
 from stillbox.cli.running import run_training, score_checkpoints
-from stillbox.experiment.resolve import Resolved, resolve
+from stillbox.experiment.resolve import Resolved
 
 _ONE_MACHINE = "all devices of this machine are used, of any kind; leave it out"
-_REFUSED = {
-    "use_tpu": _ONE_MACHINE,
-    "tpu_name": _ONE_MACHINE,
-    "tpu_zone": _ONE_MACHINE,
-    "gcp_project": _ONE_MACHINE,
-    "num_workers": "--coordinator and --processes join several machines; leave it out",
-    "num_shards": _ONE_MACHINE,
-    "iterations_per_loop": "the metrics of every step are recorded; leave it out",
-    "mode": "leave it out to train, give --checkpoint_dir to evaluate",
-    "hparams_overrides": "write --set FIELD=VALUE, see `stillbox config`",
-    "config_override": "write --set FIELD=VALUE, see `stillbox config`",
-}
-# Flags of absl, and summaries, which are always written.
-_NO_EFFECT = ("alsologtostderr", "logtostderr", "record_summaries", "stderrthreshold", "verbosity")
-_TRAINING = {
-    "num_train_steps": "train.steps",
-    "train_batch_size": "train.batch_size",
-    "checkpoint_every_n": "train.checkpoint_every",
-}
-_EVALUATION = {"sample_1_of_n_eval_examples": "data.evaluation.sample_1_of_n"}
+_SET = "write --set FIELD=VALUE, see `stillbox config`"
+_FLAGS = (
+    Flag("pipeline_config_path", "any CONFIG", required=True, dest="config", metavar="CONFIG"),
+    Flag("model_dir", "folder of all results", Path, required=True, metavar="DIR"),
+    Flag("num_train_steps", kind=int, field="train.steps"),
+    Flag("train_batch_size", kind=int, field="train.batch_size"),
+    Flag("checkpoint_every_n", kind=int, field="train.checkpoint_every"),
+    Flag("sample_1_of_n_eval_examples", kind=int, field="data.evaluation.sample_1_of_n"),
+    Flag(
+        "checkpoint_dir",
+        "only evaluate: a model directory, or the checkpoints folder in it",
+        Path,
+        metavar="DIR",
+    ),
+    Flag("run_once", "evaluate the newest checkpoint and end", bool),
+    Flag(
+        "max_eval_retries",
+        "checkpoints that training may remove while they are read; below 0: any",
+        default=-1,
+    ),
+    Flag(
+        "eval_timeout",
+        "end after so long without a new checkpoint (default: wait)",
+        float,
+        metavar="SECONDS",
+    ),
+    Flag("eval_training_data", "with --checkpoint_dir: evaluate on the training records", bool),
+    Flag("eval_on_train_data", "the same", bool),
+    Flag("sample_1_of_n_eval_on_train_examples", "use every n-th of them", default=5),
+    CONFIG_OVERRIDE,
+    Flag("use_tpu", refusal=_ONE_MACHINE),
+    Flag("tpu_name", refusal=_ONE_MACHINE),
+    Flag("tpu_zone", refusal=_ONE_MACHINE),
+    Flag("gcp_project", refusal=_ONE_MACHINE),
+    Flag(
+        "num_workers", refusal="--coordinator and --processes join several machines; leave it out"
+    ),
+    Flag("num_shards", refusal=_ONE_MACHINE),
+    Flag("iterations_per_loop", refusal="the metrics of every step are recorded; leave it out"),
+    Flag("mode", refusal="leave it out to train, give --checkpoint_dir to evaluate"),
+    Flag("hparams_overrides", refusal=_SET),
+    # Flags of absl, and summaries, which are always written.
+    *map(Flag, ("alsologtostderr", "logtostderr", "record_summaries", "stderrthreshold")),
+    Flag("verbosity"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument(
-        "--pipeline_config_path", dest="config", required=True, metavar="CONFIG", help="any CONFIG"
-    )
-    parser.add_argument(
-        "--model_dir", type=Path, required=True, metavar="DIR", help="folder of all results"
-    )
-    for name, field in (_TRAINING | _EVALUATION).items():
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=field)
-    _add_evaluation(parser)
-    add_hidden(parser, (*_REFUSED, *_NO_EFFECT))
+    add_flags(parser, _FLAGS)
     add_profile(parser, "steps, or batches of the evaluation,", "the model directory")
     add_overrides(parser)
     add_processes(parser)
 
 
-def _add_evaluation(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoint_dir",
-        type=Path,
-        metavar="DIR",
-        help="only evaluate: a model directory, or the checkpoints folder in it",
-    )
-    add_switch(parser, "run_once", "evaluate the newest checkpoint and end")
-    about = "checkpoints that training may remove while they are read; below 0: any"
-    add_option(parser, "--max_eval_retries", -1, about)
-    parser.add_argument(
-        "--eval_timeout",
-        type=float,
-        metavar="SECONDS",
-        help="end after so long without a new checkpoint (default: wait)",
-    )
-    about = "with --checkpoint_dir: evaluate on the training records"
-    add_switch(parser, "eval_training_data", about)
-    add_switch(parser, "eval_on_train_data", "the same")
-    about = "use every n-th of them"
-    add_option(parser, "--sample_1_of_n_eval_on_train_examples", 5, about)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Trains and evaluates, or evaluates the checkpoints of another run."""
-    refuse_flags(arguments, _REFUSED)
+    explain_flags(arguments, _FLAGS)
     return _train(arguments) if arguments.checkpoint_dir is None else _evaluate(arguments)
 
 
@@ -101,8 +92,8 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _resolve_for_training(arguments: argparse.Namespace) -> Resolved:
     """Resolves the config; by default every checkpoint is evaluated, as in the original."""
-    arguments.overrides = _overrides(arguments, _TRAINING | _EVALUATION)
-    resolved = resolve(arguments.config, arguments.overrides)
+    arguments.overrides = [*flag_overrides(arguments, _FLAGS), *arguments.overrides]
+    resolved = _resolve(arguments)
     every = resolved.experiment.train.checkpoint_every
     if not resolved.experiment.data.evaluation.paths or "train.evaluate_every" in resolved.origins:
         return resolved
@@ -111,13 +102,18 @@ def _resolve_for_training(arguments: argparse.Namespace) -> Resolved:
         "--set train.evaluate_every=N changes that"
     )
     arguments.overrides.append(f"train.evaluate_every={every}")
-    return resolve(arguments.config, arguments.overrides)
+    return _resolve(arguments)
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    fields = {"num_train_steps": _TRAINING["num_train_steps"], **_EVALUATION}
-    arguments.overrides = _overrides(arguments, fields)
-    experiment = resolve_config(arguments).experiment
+    chosen = ("num_train_steps", "sample_1_of_n_eval_examples")
+    arguments.overrides = [
+        *flag_overrides(arguments, _FLAGS, only=chosen),
+        *arguments.overrides,
+    ]
+    resolved = _resolve(arguments)
+    show_remarks(resolved, resolved.warnings)
+    experiment = resolved.experiment
     name = "eval_validation_data"
     if arguments.eval_training_data or arguments.eval_on_train_data:
         name = "eval_training_data"
@@ -128,7 +124,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
             f"data.evaluation.use_display_name={json.dumps(records.use_display_name)}",
             f"data.evaluation.sample_1_of_n={nth}",
         ]
-        experiment = resolve(arguments.config, arguments.overrides).experiment
+        experiment = _resolve(arguments).experiment
 
     from stillbox.training.watching import WatchPolicy
 
@@ -143,8 +139,5 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _overrides(arguments: argparse.Namespace, fields: dict[str, str]) -> list[str]:
-    """Returns an override for each given flag, and those of --set."""
-    given = {field: getattr(arguments, flag) for flag, field in fields.items()}
-    changes = [f"{field}={value}" for field, value in given.items() if value is not None]
-    return [*changes, *arguments.overrides]
+def _resolve(arguments: argparse.Namespace) -> Resolved:
+    return resolve_merged(arguments.config, arguments.config_override, arguments.overrides)

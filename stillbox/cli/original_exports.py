@@ -9,21 +9,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from stillbox.cli.arguments import (
-    add_hidden,
-    add_option,
-    add_overrides,
-    add_switch,
-    note,
-    refuse_flags,
-    show_remarks,
-)
+from stillbox.cli.arguments import add_overrides, note, show_remarks
 from stillbox.cli.export import image_size, show_export
+from stillbox.cli.original_flags import (
+    CONFIG_OVERRIDE,
+    Flag,
+    add_flags,
+    explain_flags,
+    resolve_merged,
+)
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.params_dict import read_params
-from stillbox.experiment.resolve import Resolved, resolve, resolve_reading
-from stillbox.textformat.yaml_tree import read_text_file
+from stillbox.experiment.resolve import resolve_reading
 
 _API_INPUT_TYPES = (
     "image_tensor",
@@ -33,14 +31,29 @@ _API_INPUT_TYPES = (
 )
 _CENTERNET = "CenterNet has no anchors, and stillbox no keypoints; leave it out"
 _SIDE_INPUTS = "side inputs belong to context models, which stillbox does not have; leave it out"
-_REFUSED = {
-    "use_side_inputs": _SIDE_INPUTS,
-    "side_input_shapes": _SIDE_INPUTS,
-    "side_input_types": _SIDE_INPUTS,
-    "side_input_names": _SIDE_INPUTS,
-    "centernet_include_keypoints": _CENTERNET,
-    "keypoint_label_map_path": _CENTERNET,
-}
+_MODEL_FLAGS = (
+    Flag(
+        "pipeline_config_path",
+        "any CONFIG; left out for a model directory, which has its own",
+        metavar="CONFIG",
+    ),
+    Flag(
+        "trained_checkpoint_dir",
+        "a model directory, the checkpoints folder in it, or a folder with TF1 checkpoints",
+        Path,
+        required=True,
+        metavar="DIR",
+    ),
+    Flag("output_directory", "folder of the export", Path, required=True, metavar="DIR"),
+    Flag("overwrite", "replace an existing export", bool),
+    CONFIG_OVERRIDE,
+    Flag("use_side_inputs", refusal=_SIDE_INPUTS),
+    Flag("side_input_shapes", refusal=_SIDE_INPUTS),
+    Flag("side_input_types", refusal=_SIDE_INPUTS),
+    Flag("side_input_names", refusal=_SIDE_INPUTS),
+    Flag("centernet_include_keypoints", refusal=_CENTERNET),
+    Flag("keypoint_label_map_path", refusal=_CENTERNET),
+)
 
 
 def add_exporter_main_v2(parser: argparse.ArgumentParser) -> None:
@@ -48,31 +61,10 @@ def add_exporter_main_v2(parser: argparse.ArgumentParser) -> None:
 
     `stillbox export` does the same with stillbox's own options.
     """
-    about = ", ".join(_API_INPUT_TYPES)
-    add_option(parser, "--input_type", "image_tensor", about, "TYPE")
-    add_model_flags(parser)
-
-
-def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that select a model and the output folder."""
-    parser.add_argument(
-        "--pipeline_config_path",
-        metavar="CONFIG",
-        help="any CONFIG; left out for a model directory, which has its own",
+    input_type = Flag(
+        "input_type", ", ".join(_API_INPUT_TYPES), default="image_tensor", metavar="TYPE"
     )
-    parser.add_argument(
-        "--trained_checkpoint_dir",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="a model directory, the checkpoints folder in it, or a folder with TF1 checkpoints",
-    )
-    parser.add_argument("--output_directory", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing export")
-    parser.add_argument(
-        "--config_override", default="", metavar="TEXT", help="text that is merged into CONFIG"
-    )
-    add_hidden(parser, _REFUSED)
+    add_flags(parser, (input_type, *_MODEL_FLAGS))
     add_overrides(parser)
 
 
@@ -112,7 +104,7 @@ def model_flags(arguments: argparse.Namespace, changes: list[str] | None = None)
     Raises:
         UserError: a flag is not supported, or the model is not given.
     """
-    refuse_flags(arguments, _REFUSED, unset=("false", "f", "0", ""))
+    explain_flags(arguments, _MODEL_FLAGS)
     overrides = [*(changes or ()), *arguments.overrides]
     directory = _own_directory(arguments.trained_checkpoint_dir)
     if arguments.pipeline_config_path is None:
@@ -129,7 +121,7 @@ def model_flags(arguments: argparse.Namespace, changes: list[str] | None = None)
                 fix="write --set FIELD=VALUE",
             )
         return {"source": directory, "overrides": overrides}
-    resolved = _resolve(arguments, overrides)
+    resolved = resolve_merged(arguments.pipeline_config_path, arguments.config_override, overrides)
     show_remarks(resolved, resolved.warnings)
     return {"source": resolved.experiment, "weights": directory}
 
@@ -141,30 +133,24 @@ def _own_directory(path: Path) -> Path:
     return path.parent if path.name == CHECKPOINTS and is_model_directory(path.parent) else path
 
 
-def _resolve(arguments: argparse.Namespace, overrides: list[str]) -> Resolved:
-    config = arguments.pipeline_config_path
-    if not arguments.config_override:
-        return resolve(config, overrides)
-    from stillbox.experiment.pipeline_config import read_pipeline_config
-
-    path = Path(config)
-    text = read_text_file(path, where="--pipeline_config_path", fix="give a pipeline.config")
-    reading = read_pipeline_config(
-        text, str(path), name=path.stem, override=arguments.config_override
-    )
-    return resolve_reading(reading, overrides, str(path))
-
-
 def add_export_tflite_graph_tf2(parser: argparse.ArgumentParser) -> None:
     """`stillbox export_tflite_graph_tf2`: the TFLite export of the Detection API with its flags.
 
     `stillbox export --format tflite` does the same with stillbox's own options.
     """
-    add_model_flags(parser)
-    about = "most detections in an image"
-    add_option(parser, "--max_detections", 10, about, "K")
-    about = "suppress in each class; otherwise each box has its best class only"
-    add_switch(parser, "ssd_use_regular_nms", about)
+    add_flags(
+        parser,
+        (
+            *_MODEL_FLAGS,
+            Flag("max_detections", "most detections in an image", default=10, metavar="K"),
+            Flag(
+                "ssd_use_regular_nms",
+                "suppress in each class; otherwise each box has its best class only",
+                bool,
+            ),
+        ),
+    )
+    add_overrides(parser)
 
 
 def run_export_tflite_graph_tf2(arguments: argparse.Namespace) -> int:
@@ -196,6 +182,31 @@ _TPU_INPUT_TYPES = {
     "tf_example": "tf_example",
 }
 _PARAMS = "params.yaml"
+_ANY_DEVICE = "the artefact runs on CPU, GPU and TPU in any case"
+_TPU_FLAGS = (
+    Flag("model", "model whose defaults the parameters have", default="retinanet", metavar="NAME"),
+    Flag("export_dir", "folder of the SavedModel", Path, required=True, metavar="DIR"),
+    Flag(
+        "checkpoint_path", "a model directory, or a TF1 checkpoint", required=True, metavar="PATH"
+    ),
+    Flag("config_file", "parameters", default="", metavar="YAML"),
+    Flag("params_override", "parameters that differ from those", default="", metavar="TEXT"),
+    Flag("use_tpu", kind=bool, note=_ANY_DEVICE),
+    Flag("override_export_dir", "replace an existing export", bool),
+    Flag("batch_size", "images at a time; -1: any", default=1),
+    Flag("input_type", "kind of input", default="image_bytes", choices=tuple(_TPU_INPUT_TYPES)),
+    Flag("input_name", "name of the input", default="input", metavar="NAME"),
+    Flag(
+        "input_image_size",
+        "size of the network input",
+        default="640,640",
+        metavar="HEIGHT,WIDTH",
+    ),
+    Flag("output_image_info", "the output image_info (default: true)", bool, default=True),
+    Flag("output_normalized_coordinates", "boxes in 0..1 of the original image", bool),
+    Flag("cast_num_detections_to_float", "num_detections as float32", bool),
+    Flag("cast_detection_classes_to_float", "detection_classes as float32", bool),
+)
 
 
 def add_export_saved_model(parser: argparse.ArgumentParser) -> None:
@@ -203,51 +214,15 @@ def add_export_saved_model(parser: argparse.ArgumentParser) -> None:
 
     `stillbox export DIR --signature tpu` does the same with stillbox's own options.
     """
-    _add_tpu_model(parser)
-    _add_tpu_input(parser)
-    add_switch(parser, "output_image_info", "the output image_info (default: true)")
-    add_switch(parser, "output_normalized_coordinates", "boxes in 0..1 of the original image")
-    add_switch(parser, "cast_num_detections_to_float", "num_detections as float32")
-    add_switch(parser, "cast_detection_classes_to_float", "detection_classes as float32")
-    parser.set_defaults(output_image_info=True)
-
-
-def _add_tpu_model(parser: argparse.ArgumentParser) -> None:
-    about = "model whose defaults the parameters have"
-    add_option(parser, "--model", "retinanet", about, "NAME")
-    parser.add_argument(
-        "--export_dir", type=Path, required=True, metavar="DIR", help="folder of the SavedModel"
-    )
-    parser.add_argument(
-        "--checkpoint_path",
-        required=True,
-        metavar="PATH",
-        help="a model directory, or a TF1 checkpoint",
-    )
-    parser.add_argument("--config_file", default="", metavar="YAML", help="parameters")
-    parser.add_argument(
-        "--params_override", default="", metavar="TEXT", help="parameters that differ from those"
-    )
-    add_switch(parser, "use_tpu", "accepted: the artefact runs on CPU, GPU and TPU in any case")
-    add_switch(parser, "override_export_dir", "replace an existing export")
+    add_flags(parser, _TPU_FLAGS)
     add_overrides(parser)
-
-
-def _add_tpu_input(parser: argparse.ArgumentParser) -> None:
-    add_option(parser, "--batch_size", 1, "images at a time; -1: any")
-    parser.add_argument("--input_type", choices=tuple(_TPU_INPUT_TYPES), default="image_bytes")
-    about = "name of the input"
-    add_option(parser, "--input_name", "input", about, "NAME")
-    about = "size of the network input"
-    add_option(parser, "--input_image_size", "640,640", about, "HEIGHT,WIDTH")
 
 
 def run_export_saved_model(arguments: argparse.Namespace) -> int:
     """Exports a SavedModel into exactly --export_dir."""
     from stillbox.api import export
 
-    if arguments.use_tpu:
-        note("--use_tpu: the artefact runs on CPU, GPU and TPU in any case")
+    explain_flags(arguments, _TPU_FLAGS)
     size = image_size(arguments.input_image_size, "--input_image_size")
     assert size is not None  # it has a default
     show_export(

@@ -11,41 +11,46 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from stillbox.cli.arguments import (
-    add_option,
-    add_overrides,
-    add_processes,
-    add_profile,
-    add_switch,
-    note,
-    show_remarks,
-    warn,
-)
+from stillbox.cli.arguments import add_overrides, add_processes, add_profile, show_remarks
+from stillbox.cli.original_flags import Flag, add_flags, explain_flags
 from stillbox.cli.running import batch_profiler, progress_bar, run_training, score_checkpoints
 from stillbox.experiment.params_dict import ParamsReading, read_params, resolved_text
 from stillbox.experiment.resolve import Resolved, resolve_reading
 from stillbox.printing import count_text
 
 _DEVICES = "all devices that JAX finds are used, and a batch is split over them"
-# Flags that request what is always done, or what does not apply here.
-_MACHINES = {
-    "tpu": _DEVICES,
-    "num_cores": _DEVICES,
-    "gcp_project": _DEVICES,
-    "tpu_zone": _DEVICES,
-    "tpu_job_name": _DEVICES,
-    "eval_master": "training and evaluation run in this process",
-}
-# Flags that the original never reads, and the parameter that it reads in their place.
-_UNREAD = {
-    "data_dir": "train.train_file_pattern and eval.eval_file_pattern",
-    "train_batch_size": "train.train_batch_size",
-    "train_steps": "train.total_steps",
-    "eval_batch_size": "eval.eval_batch_size",
-    "skip_host_call": "enable_summary",
-    "iterations_per_loop": "train.iterations_per_loop",
-    "precision": "architecture.use_bfloat16",
-}
+_FLAGS = (
+    Flag(
+        "mode",
+        "eval scores new checkpoints of --model_dir; predict writes detections (default: train)",
+        default="train",
+        choices=("train", "eval", "train_and_eval", "predict"),
+    ),
+    Flag("model_dir", "folder of all results", Path, required=True, metavar="DIR"),
+    Flag("model", "model whose defaults the parameters have", default="retinanet", metavar="NAME"),
+    Flag("config_file", "parameters that differ from the defaults", metavar="YAML"),
+    Flag(
+        "params_override",
+        "parameters that differ from those: YAML, JSON, `a.b=1,c.d=2`, or a file of them",
+        default="",
+        metavar="TEXT",
+    ),
+    Flag("eval_after_training", "score the last checkpoint of --mode train", bool),
+    Flag("use_tpu", f"accepted: {_DEVICES}", bool),
+    Flag("tpu", note=_DEVICES),
+    Flag("num_cores", note=_DEVICES),
+    Flag("gcp_project", note=_DEVICES),
+    Flag("tpu_zone", note=_DEVICES),
+    Flag("tpu_job_name", note=_DEVICES),
+    Flag("eval_master", note="training and evaluation run in this process"),
+    Flag("data_dir", parameter="train.train_file_pattern and eval.eval_file_pattern"),
+    Flag("train_batch_size", parameter="train.train_batch_size"),
+    Flag("train_steps", parameter="train.total_steps"),
+    Flag("eval_batch_size", parameter="eval.eval_batch_size"),
+    Flag("skip_host_call", parameter="enable_summary"),
+    Flag("iterations_per_loop", parameter="train.iterations_per_loop"),
+    Flag("precision", parameter="architecture.use_bfloat16"),
+)
 _USED = ("model_dir", "eval.eval_timeout", "eval.min_eval_interval", "eval.suffix")
 _PARAMS = "params.yaml"
 _RESULTS = "eval"
@@ -54,34 +59,7 @@ _PREDICTIONS = "predictions.json"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument(
-        "--mode",
-        choices=("train", "eval", "train_and_eval", "predict"),
-        default="train",
-        help="eval scores new checkpoints of --model_dir; predict writes detections "
-        "(default: train)",
-    )
-    parser.add_argument(
-        "--model_dir", type=Path, required=True, metavar="DIR", help="folder of all results"
-    )
-    about = "model whose defaults the parameters have"
-    add_option(parser, "--model", "retinanet", about, "NAME")
-    parser.add_argument(
-        "--config_file", metavar="YAML", help="parameters that differ from the defaults"
-    )
-    parser.add_argument(
-        "--params_override",
-        default="",
-        metavar="TEXT",
-        help="parameters that differ from those: YAML, JSON, `a.b=1,c.d=2`, or a file of them",
-    )
-    add_switch(parser, "eval_after_training", "score the last checkpoint of --mode train")
-    add_switch(parser, "use_tpu", f"accepted: {_DEVICES}")
-    for name, sentence in _MACHINES.items():
-        parser.add_argument(f"--{name}", metavar="X", help=f"accepted: {sentence}")
-    for name, key in _UNREAD.items():
-        about = f"accepted: without effect, as in the original, which reads {key}"
-        parser.add_argument(f"--{name}", metavar="X", nargs="?", const="true", help=about)
+    add_flags(parser, _FLAGS)
     add_profile(parser, "steps, or batches of the evaluation,", "the model directory")
     add_overrides(parser)
     add_processes(parser)
@@ -89,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains, evaluates or predicts."""
-    _explain_flags(arguments)
+    explain_flags(arguments, _FLAGS)
     reading = read_params(
         config_file=arguments.config_file or "",
         params_override=arguments.params_override,
@@ -101,19 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.mode == "predict":
         return _predict(arguments, reading)
     return _train(arguments, reading)
-
-
-def _explain_flags(arguments: argparse.Namespace) -> None:
-    """Prints which of the given flags have another effect here, or none."""
-    sentences: dict[str, list[str]] = {}
-    for name, sentence in _MACHINES.items():
-        if getattr(arguments, name) is not None:
-            sentences.setdefault(sentence, []).append(f"--{name}")
-    for sentence, names in sentences.items():
-        note(f"{', '.join(names)}: {sentence}")
-    for name, key in _UNREAD.items():
-        if getattr(arguments, name) is not None:
-            warn(f"--{name} has no effect, as in the original; give it in --params_override: {key}")
 
 
 def _train(arguments: argparse.Namespace, reading: ParamsReading) -> int:

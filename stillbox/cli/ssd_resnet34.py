@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_overrides, add_processes, note
+from stillbox.cli.original_flags import add_flags, flag_overrides
 from stillbox.cli.running import batch_profiler, run_training, say, score_checkpoints
-from stillbox.cli.ssd_resnet34_flags import add_flags, check_flags, last_epoch_of_full_rate, stretch
+from stillbox.cli.ssd_resnet34_flags import FLAGS, check_flags, last_epoch_of_full_rate, stretch
 from stillbox.devices.announcing import say_aside
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
@@ -30,6 +31,7 @@ _IMAGES_OF_BASE_RATE = 32
 _PEAK, _FLOOR = 1.01, 0.01
 _TORCH_SUFFIXES = (".pth", ".pt", ".safetensors")
 _PARTS = ("backbone", "neck", "head")
+_TRAINING = ("batch_size", "log_step_count_steps", "save_summary_steps", "keep_ckpt_max")
 
 
 def steps_per_epoch(arguments: argparse.Namespace) -> int:
@@ -45,13 +47,9 @@ def training_overrides(arguments: argparse.Namespace) -> list[str]:
     """
     epoch = steps_per_epoch(arguments)
     changes = {
-        "train.batch_size": arguments.batch_size,
         "train.steps": arguments.steps or int(arguments.epochs) * epoch,
         "train.precision": {"bf16": "bfloat16", "fp32": "float32"}[arguments.dtype],
-        "train.log_every": arguments.log_step_count_steps,
-        "train.summary_every": arguments.save_summary_steps,
         "train.checkpoint_every": max(round(arguments.save_checkpoints_epochs * epoch), 1),
-        "train.keep_checkpoints": arguments.keep_ckpt_max,
         "data.repeat_first_batch": str(arguments.use_fake_data).lower(),
         "data.workers": _workers(arguments),
         **{f"model.{part}.conv.regularizer.weight": arguments.weight_decay for part in _PARTS},
@@ -59,7 +57,8 @@ def training_overrides(arguments: argparse.Namespace) -> list[str]:
     schedule = [
         f"train.optimizer.schedule.{name}={value}" for name, value in _schedule(arguments, epoch)
     ]
-    texts = [f"{path}={value}" for path, value in changes.items()]
+    texts = flag_overrides(arguments, FLAGS, only=_TRAINING)
+    texts += [f"{path}={value}" for path, value in changes.items()]
     if arguments.distributed_bn:
         texts.append("model.backbone.conv.batch_norm.statistics=global")
     weights = list(_weights(arguments.resnet_checkpoint, arguments.model_dir))
@@ -74,7 +73,7 @@ def evaluation_overrides(arguments: argparse.Namespace) -> list[str]:
     """
     return [
         f"evaluation.batch_size={arguments.batch_size}",
-        f"evaluation.max_examples={arguments.eval_samples}",
+        *flag_overrides(arguments, FLAGS, only=("eval_samples",)),
         f"data.workers={_workers(arguments)}",
         *_records(arguments.data_dir, "evaluation"),
     ]
@@ -165,7 +164,7 @@ _PICTURE = Path("out.png")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    add_flags(parser)
+    add_flags(parser, FLAGS)
     add_overrides(parser)
     add_processes(parser)
 

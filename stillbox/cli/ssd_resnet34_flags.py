@@ -3,98 +3,121 @@
 import argparse
 from pathlib import Path
 
-from stillbox.cli.arguments import add_option, find_process_info, note
+from stillbox.cli.arguments import find_process_info, note
+from stillbox.cli.original_flags import Flag, explain_flags
 from stillbox.errors import UserError
 
-# Flags that request what is always done, or what does not apply here.
-_SWITCHES = {
-    "no_hpu": "all devices that JAX finds are used",
-    "vis_dataloader": "TensorBoard always shows the first batch",
-    "use_cocoeval_cc": "COCO's metrics are always computed by a compiled library",
-}
-_VALUES = {
-    "recipe_cache": "compiled programs are in stillbox's own cache, see `stillbox doctor`",
-    "hvd_workers": "it was for a launcher of the original's",
-    "num_workers_per_hls": "it was for a launcher of the original's",
-    "kubernetes_run": "it was for a launcher of the original's",
-}
-_HIDDEN = ("hvd_workers", "num_workers_per_hls", "kubernetes_run")
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds all flags to the parser."""
-    _add_run(parser)
-    _add_recipe(parser)
-    _add_data(parser)
-    for name, sentence in _SWITCHES.items():
-        parser.add_argument(f"--{name}", action="store_true", help=f"accepted: {sentence}")
-    for name, sentence in _VALUES.items():
-        about = argparse.SUPPRESS if name in _HIDDEN else f"accepted: {sentence}"
-        parser.add_argument(f"--{name}", help=about, metavar="X")
-    parser.add_argument("--static", action="store_true", help=argparse.SUPPRESS)
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--mode",
-        choices=("train", "eval", "train_and_eval"),
-        default="train",
-        help="eval scores all checkpoints of --model_dir; train_and_eval each as it is written "
+_LAUNCHER = "it was for a launcher of the original's"
+_RUN = (
+    Flag(
+        "mode",
+        "eval scores all checkpoints of --model_dir; train_and_eval each as it is written "
         "(default: train)",
-    )
-    parser.add_argument("--inference", type=Path, metavar="IMAGE", help="detect in one image")
-    add_option(parser, "--model_dir", Path("/tmp/ssd"), "folder of all results", "DIR")
-    parser.add_argument(
-        "--use_horovod", action="store_true", help="--batch_size is that of each process"
-    )
-    add_option(
-        parser, "--profile", "0,0", "trace steps A to B of this run, or batches; 0,0: none", "A,B"
-    )
-    add_option(parser, "--log_step_count_steps", 1, "steps between two lines", short="-v")
-    add_option(parser, "--save_summary_steps", 1, "steps between two entries for TensorBoard")
-    about = "epochs between two checkpoints"
-    add_option(parser, "--save_checkpoints_epochs", 5.0, about, "EPOCHS", short="-c")
-    add_option(parser, "--keep_ckpt_max", 20, "newest checkpoints that are kept")
-
-
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-d",
-        "--dtype",
-        choices=("bf16", "fp32"),
+        default="train",
+        choices=("train", "eval", "train_and_eval"),
+    ),
+    Flag("inference", "detect in one image", Path, metavar="IMAGE"),
+    Flag("model_dir", "folder of all results", default=Path("/tmp/ssd"), metavar="DIR"),
+    Flag("use_horovod", "--batch_size is that of each process", bool),
+    Flag(
+        "profile",
+        "trace steps A to B of this run, or batches; 0,0: none",
+        default="0,0",
+        metavar="A,B",
+    ),
+    Flag(
+        "log_step_count_steps",
+        "steps between two lines",
+        default=1,
+        short="-v",
+        field="train.log_every",
+    ),
+    Flag(
+        "save_summary_steps",
+        "steps between two entries for TensorBoard",
+        default=1,
+        field="train.summary_every",
+    ),
+    Flag(
+        "save_checkpoints_epochs",
+        "epochs between two checkpoints",
+        default=5.0,
+        metavar="EPOCHS",
+        short="-c",
+    ),
+    Flag(
+        "keep_ckpt_max",
+        "newest checkpoints that are kept",
+        default=20,
+        field="train.keep_checkpoints",
+    ),
+)
+_RECIPE = (
+    Flag(
+        "dtype",
+        "of activations in training (default: bf16)",
         default="bf16",
-        help="of activations in training (default: bf16)",
-    )
-    add_option(parser, "--batch_size", 128, "images of a step", short="-b")
-    add_option(
-        parser, "--epochs", 50.0, "epochs in total, also of a resumed run", "EPOCHS", short="-e"
-    )
-    add_option(parser, "--steps", 0, "train so many steps instead of --epochs", short="-s")
-    parser.add_argument(
-        "--distributed_bn",
-        action="store_true",
-        help="batch norm statistics over all devices instead of each device",
-    )
-    add_option(parser, "--base_lr", 3e-3, "learning rate for 32 images", "RATE")
-    add_option(parser, "--lr_warmup_epoch", 7.0, "length of the warm-up", "EPOCHS")
-    add_option(parser, "--k", 0, "the cosine goes from epoch 15 to 55, times 1 + k / 10")
-    add_option(parser, "--weight_decay", 5e-4, "of kernels and biases", "X")
-    about = (
+        short="-d",
+        choices=("bf16", "fp32"),
+    ),
+    Flag("batch_size", "images of a step", default=128, short="-b", field="train.batch_size"),
+    Flag(
+        "epochs",
+        "epochs in total, also of a resumed run",
+        default=50.0,
+        metavar="EPOCHS",
+        short="-e",
+    ),
+    Flag("steps", "train so many steps instead of --epochs", default=0, short="-s"),
+    Flag("distributed_bn", "batch norm statistics over all devices instead of each device", bool),
+    Flag("base_lr", "learning rate for 32 images", default=3e-3, metavar="RATE"),
+    Flag("lr_warmup_epoch", "length of the warm-up", default=7.0, metavar="EPOCHS"),
+    Flag("k", "the cosine goes from epoch 15 to 55, times 1 + k / 10", default=0),
+    Flag("weight_decay", "of kernels and biases", default=5e-4, metavar="X"),
+    Flag(
+        "resnet_checkpoint",
         "weights of the backbone: a TF1 checkpoint or torchvision's .pth or .safetensors; '' for "
-        "random ones"
-    )
-    add_option(parser, "--resnet_checkpoint", "/data/ssd_r34-mlperf", about, "PATH")
-
-
-def _add_data(parser: argparse.ArgumentParser) -> None:
-    about = "records train* and val*, and label_map.pbtxt unless the classes are COCO's"
-    add_option(parser, "--data_dir", Path("/data/coco2017/ssd_tf_records"), about, "DIR")
-    parser.add_argument("-f", "--use_fake_data", action="store_true", help="repeat one batch")
-    add_option(parser, "--eval_samples", 5000, "most images to score")
-    add_option(parser, "--num_examples_per_epoch", 117266, "images of an epoch")
-    add_option(parser, "--max_cpus", 16, "most threads that decode and augment")
-    add_option(parser, "--num_parallel_calls", 64, "another limit of them")
-    add_option(parser, "--threadpool_size", 0, "a third limit; 0: none")
+        "random ones",
+        default="/data/ssd_r34-mlperf",
+        metavar="PATH",
+    ),
+)
+_DATA = (
+    Flag(
+        "data_dir",
+        "records train* and val*, and label_map.pbtxt unless the classes are COCO's",
+        default=Path("/data/coco2017/ssd_tf_records"),
+        metavar="DIR",
+    ),
+    Flag("use_fake_data", "repeat one batch", bool, short="-f"),
+    Flag("eval_samples", "most images to score", default=5000, field="evaluation.max_examples"),
+    Flag("num_examples_per_epoch", "images of an epoch", default=117266),
+    Flag("max_cpus", "most threads that decode and augment", default=16),
+    Flag("num_parallel_calls", "another limit of them", default=64),
+    Flag("threadpool_size", "a third limit; 0: none", default=0),
+)
+FLAGS = (
+    *(*_RUN, *_RECIPE, *_DATA),
+    Flag("no_hpu", kind=bool, note="all devices that JAX finds are used"),
+    Flag("vis_dataloader", kind=bool, note="TensorBoard always shows the first batch"),
+    Flag(
+        "use_cocoeval_cc",
+        kind=bool,
+        note="COCO's metrics are always computed by a compiled library",
+    ),
+    Flag(
+        "recipe_cache",
+        note="compiled programs are in stillbox's own cache, see `stillbox doctor`",
+    ),
+    Flag("hvd_workers", note=_LAUNCHER, hidden=True),
+    Flag("num_workers_per_hls", note=_LAUNCHER, hidden=True),
+    Flag("kubernetes_run", note=_LAUNCHER, hidden=True),
+    Flag(
+        "static",
+        refusal="--use_fake_data measures a step without the input pipeline; decoded images are "
+        "kept in memory in any case. The files of --static hold targets for one size of batch",
+    ),
+)
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
@@ -103,12 +126,6 @@ def check_flags(arguments: argparse.Namespace) -> None:
     Raises:
         UserError: a flag is not supported, or has no valid value.
     """
-    if arguments.static:
-        raise UserError(
-            "--static is not supported: its files hold targets for one size of batch",
-            fix="--use_fake_data measures a step without the input pipeline; decoded images are "
-            "kept in memory in any case",
-        )
     for name in ("batch_size", "num_examples_per_epoch", "save_checkpoints_epochs", "max_cpus"):
         if getattr(arguments, name) <= 0:
             raise UserError(f"--{name} is {getattr(arguments, name)}", fix="give one above 0")
@@ -122,9 +139,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
         )
     if arguments.use_horovod:
         _count_processes(arguments)
-    for name, sentence in (_SWITCHES | _VALUES).items():
-        if getattr(arguments, name) not in (None, False):
-            note(f"--{name}: {sentence}")
+    explain_flags(arguments, FLAGS)
 
 
 def _count_processes(arguments: argparse.Namespace) -> None:

@@ -5,18 +5,19 @@ The update rules are optax transformations with the arithmetic of TF1's `tf.trai
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models.variables import Arrays
 
-ScheduleFunction = Callable[[jax.Array | int], jax.Array]
+ScheduleFunction = Callable[[ArrayLike], jax.Array]
 
 
 def build_schedule(schedule: schema.Schedule) -> ScheduleFunction:
@@ -43,7 +44,7 @@ def _cosine(schedule: schema.CosineSchedule) -> ScheduleFunction:
     start = warmup + schedule.hold_steps
     length = max(total - start, 1)
 
-    def rate(step: jax.Array | int) -> jax.Array:
+    def rate(step: ArrayLike) -> jax.Array:
         now = jnp.asarray(step, jnp.float32)
         slope = (schedule.learning_rate - schedule.warmup_learning_rate) / max(warmup, 1)
         warm = schedule.warmup_learning_rate + slope * now
@@ -64,7 +65,7 @@ def _cosine(schedule: schema.CosineSchedule) -> ScheduleFunction:
 def _exponential(schedule: schema.ExponentialSchedule) -> ScheduleFunction:
     burnin_rate = schedule.burnin_learning_rate or schedule.learning_rate
 
-    def rate(step: jax.Array | int) -> jax.Array:
+    def rate(step: ArrayLike) -> jax.Array:
         now = jnp.asarray(step, jnp.float32)
         power = (now - schedule.burnin_steps) / schedule.decay_steps
         power = jnp.floor(power) if schedule.staircase else power
@@ -82,7 +83,7 @@ def _manual_step(schedule: schema.ManualStepSchedule) -> ScheduleFunction:
         [schedule.learning_rate, *(step.learning_rate for step in schedule.schedule)], jnp.float32
     )
 
-    def rate(step: jax.Array | int) -> jax.Array:
+    def rate(step: ArrayLike) -> jax.Array:
         now = jnp.asarray(step, jnp.int32)
         flat = rates[jnp.sum(now >= boundaries)]
         if not (schedule.warmup and schedule.schedule):
@@ -101,7 +102,7 @@ Rule: TypeAlias = optax.GradientTransformation
 _BETA1, _BETA2 = 0.9, 0.999
 
 
-def build_optimizer(train: schema.Training) -> optax.GradientTransformation:
+def build_optimizer(train: schema.Training) -> Rule:
     """Returns clipping, update rule and learning rate as one transformation.
 
     The learning rate is read at the step count before the update, so that the first update uses
@@ -115,13 +116,12 @@ def build_optimizer(train: schema.Training) -> optax.GradientTransformation:
     return optax.chain(*before, _rule(train.optimizer))
 
 
-def _scale_biases(factor: float) -> optax.GradientTransformation:
+def _scale_biases(factor: float) -> Rule:
     """Multiplies what TF1 calls `biases`; the shift of a batch norm is its `beta`, and no bias."""
 
-    def scale(gradient: Arrays, params: Arrays | None) -> Arrays:
-        return {
-            path: factor * array if _is_bias(path) else array for path, array in gradient.items()
-        }
+    def scale(gradient: optax.Updates, params: optax.Params | None) -> optax.Updates:
+        arrays = cast(Arrays, gradient)
+        return {path: factor * arrays[path] if _is_bias(path) else arrays[path] for path in arrays}
 
     return optax.stateless(scale)
 
@@ -131,25 +131,21 @@ def _is_bias(path: str) -> bool:
     return variable == "bias" and not layer.rpartition(".")[2].startswith("norm")
 
 
-def _rule(optimizer: schema.Optimizer) -> optax.GradientTransformation:
+def _rule(optimizer: schema.Optimizer) -> Rule:
     rate = optax.scale_by_learning_rate(build_schedule(optimizer.schedule))
     rule: Rule = implementation_of(optimizer)(optimizer, rate)
     return rule
 
 
 @implements(schema.Momentum)
-def _momentum(
-    config: schema.Momentum, rate: optax.GradientTransformation
-) -> optax.GradientTransformation:
+def _momentum(config: schema.Momentum, rate: Rule) -> Rule:
     accumulate = optax.trace(config.momentum)
     inside = config.rate_in_accumulator
     return optax.chain(rate, accumulate) if inside else optax.chain(accumulate, rate)
 
 
 @implements(schema.RmsProp)
-def _rms_prop(
-    config: schema.RmsProp, rate: optax.GradientTransformation
-) -> optax.GradientTransformation:
+def _rms_prop(config: schema.RmsProp, rate: Rule) -> Rule:
     mean_square = optax.scale_by_rms(
         decay=config.decay, eps=config.epsilon, initial_scale=1.0, eps_in_sqrt=True
     )
@@ -158,17 +154,13 @@ def _rms_prop(
 
 
 @implements(schema.Adagrad)
-def _adagrad(
-    config: schema.Adagrad, rate: optax.GradientTransformation
-) -> optax.GradientTransformation:
+def _adagrad(config: schema.Adagrad, rate: Rule) -> Rule:
     # optax adds an epsilon, TF1 does not: its accumulator starts above 0.
     return optax.chain(optax.scale_by_rss(config.initial_accumulator, eps=0.0), rate)
 
 
 @implements(schema.Adadelta)
-def _adadelta(
-    config: schema.Adadelta, rate: optax.GradientTransformation
-) -> optax.GradientTransformation:
+def _adadelta(config: schema.Adadelta, rate: Rule) -> Rule:
     return optax.chain(optax.scale_by_adadelta(config.rho, config.epsilon), rate)
 
 
@@ -177,7 +169,7 @@ def _adam(config: schema.Adam, rate: Rule) -> Rule:
     return optax.chain(_scale_by_adam(config.epsilon), rate)
 
 
-def _scale_by_adam(epsilon: float) -> optax.GradientTransformation:
+def _scale_by_adam(epsilon: float) -> Rule:
     """TF1's Adam: `m * sqrt(1 - b2^t) / (1 - b1^t) / (sqrt(v) + epsilon)`.
 
     optax adds epsilon to the root of the unbiased second moment instead, which makes it larger by
@@ -186,15 +178,16 @@ def _scale_by_adam(epsilon: float) -> optax.GradientTransformation:
     accumulate = optax.scale_by_adam(_BETA1, _BETA2)
 
     def update(
-        gradient: Arrays, state: optax.ScaleByAdamState, params: Arrays | None = None
-    ) -> tuple[Arrays, optax.ScaleByAdamState]:
-        _, state = accumulate.update(gradient, state, params)
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        _, state = accumulate.update(updates, state, params)
+        moments = cast(optax.ScaleByAdamState, state)
         # `1 - b^t` loses four digits to rounding at the first steps; this does not.
-        left1, left2 = (-jnp.expm1(state.count * math.log(beta)) for beta in (_BETA1, _BETA2))
+        left1, left2 = (-jnp.expm1(moments.count * math.log(beta)) for beta in (_BETA1, _BETA2))
         updates = jax.tree.map(
             lambda m, v: jnp.sqrt(left2) / left1 * m / (jnp.sqrt(v) + epsilon),
-            state.mu,
-            state.nu,
+            moments.mu,
+            moments.nu,
         )
         return updates, state
 

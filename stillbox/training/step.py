@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -191,7 +191,7 @@ def make_train_step(
         with jax.named_scope("update"):
             norm = norm_of(jax.tree.leaves(gradient))
             updates, accumulators = optimizer.update(gradient, state.optimizer, params)
-            updated = {**frozen, **optax.apply_updates(params, updates)}
+            updated = {**frozen, **cast(Arrays, optax.apply_updates(params, updates))}
             ema = average_parameters(state.ema, updated, state.step, train)
             after = TrainState(state.step + 1, updated, stats, accumulators, ema, loss_state)
             # A huge rate makes infinite parameters of a finite gradient, huge activations an

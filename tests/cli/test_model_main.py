@@ -8,6 +8,7 @@ from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.training import loop, watching
 from stillbox.training.loop import Outcome
+from tests.experiment.sample import SAMPLE
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
 
@@ -86,6 +87,21 @@ def test_flags_become_overrides(stillbox, config, trained_with):
     assert experiment.train.batch_size == 4
     assert experiment.train.checkpoint_every == 7
     assert experiment.data.evaluation.sample_1_of_n == 5
+
+
+def test_config_override_is_merged_into_a_pipeline_config(
+    stillbox, refused, config, here, trained_with
+):
+    (here / "p.config").write_text(SAMPLE)
+    text = ("--config_override", "train_config { batch_size: 3 } model { ssd { num_classes: 5 } }")
+    flags = ["--pipeline_config_path=p.config", "--model_dir=run", *text]
+    code, _, err = stillbox("model_main", *flags, "--set", "train.steps=2")
+    assert code == 0, err
+    ((experiment, _),) = trained_with
+    assert (experiment.train.batch_size, experiment.model.num_classes) == (3, 5)
+    message = refused("model_main", *config, *text)
+    assert "--config_override: p.yaml is no pipeline.config" in message
+    assert "fix: write --set FIELD=VALUE" in message
 
 
 def test_every_checkpoint_is_evaluated_unless_the_config_says_otherwise(
