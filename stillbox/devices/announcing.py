@@ -1,4 +1,8 @@
-"""Reports of work that takes long, without a terminal too: silence would look like a hang."""
+"""Reports of work and waits that take long, without a terminal too.
+
+Silence would look like a hang: of a compilation, of a disk that does not answer, or of one slow
+process of many.
+"""
 
 import faulthandler
 import os
@@ -6,50 +10,32 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from typing import TextIO
+from typing import Self, TextIO, TypeVar
 
 from stillbox.errors import UserError
+from stillbox.printing import printable
 
-_PATIENCE_SECONDS = 10.0
-# Reports become rarer, but never more so.
-_RAREST_SECONDS = 60.0
+# Of work and waits that happen once, while nothing else is printed; and of those in a loop.
+_ONCE_SECONDS, _REPEATED_SECONDS = 10.0, 30.0
+_MOST_SECONDS = 60.0
 _LINES_KEPT = 20
 
+Item = TypeVar("Item")
 
-@contextmanager
-def announcing(
-    what: Callable[[], str],
-    patience: float | None = None,
-    say: Callable[[str], None] | None = None,
-) -> Iterator[None]:
-    """Reports work with its seconds while it is entered: `compiling the train step: 40 s`.
 
-    Args:
-        what: called for each report; describes the work, with its progress. Nothing is said if
-            that is empty.
-        patience: seconds until the first report; None: 10. The next ones come when that has
-            doubled, and at least every minute.
-        say: prints a report, by default to standard error; called from a thread of its own.
-    """
-    began, ended = time.monotonic(), threading.Event()
-    first = _PATIENCE_SECONDS if patience is None else patience
+def report_moments(first: float) -> Iterator[float]:
+    """Yields the seconds at which a wait is reported: `first`, each doubling, every minute."""
+    moment = first
+    while True:
+        yield moment
+        moment += min(moment, _MOST_SECONDS)
 
-    def report() -> None:
-        after = first
-        while not ended.wait(after - (time.monotonic() - began)):
-            if work := what():
-                (say or say_aside)(f"{work}: {time.monotonic() - began:.0f} s")
-            after += min(after, _RAREST_SECONDS)
 
-    thread = threading.Thread(target=report, name="stillbox-announcing", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+def still_waiting(seconds: float, what: str) -> str:
+    """Returns the report of a wait."""
+    return f"still waiting after {seconds:.0f} s: {what}"
 
 
 def say_aside(line: str) -> None:
@@ -57,6 +43,119 @@ def say_aside(line: str) -> None:
     # Looked up at each call, since a progress bar replaces the stream. That of all processes but
     # the first is silenced.
     print(line, file=sys.stderr, flush=True)
+
+
+def print_as_process(text: str) -> None:
+    """Prints a line to standard error with the index of this process, even where it is silenced."""
+    import jax
+
+    index, count = jax.process_index(), jax.process_count()
+    if count > 1:
+        text = f"process {index} of {count}: {text}"
+    print(printable(text), file=sys.__stderr__ if index else sys.stderr, flush=True)
+
+
+class StallReporter:
+    """Reports what a thread waits for while that takes long, at `report_moments`.
+
+    Args:
+        first: seconds until the first report.
+        say: prints a report; called from a thread of its own.
+    """
+
+    def __init__(
+        self,
+        first: float = _REPEATED_SECONDS,
+        say: Callable[[str], None] = print_as_process,
+    ) -> None:
+        self._say, self._first = say, first
+        self._current: tuple[Callable[[float], str], float] | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stillbox-stalls", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    @contextmanager
+    def reporting(self, describe: Callable[[float], str]) -> Iterator[None]:
+        """Reports what `describe` returns for the seconds so far, if anything, while entered."""
+        self._current = (describe, time.monotonic())
+        try:
+            yield
+        finally:
+            self._current = None
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Reports the time in which it is entered as a wait for `what`, and its end."""
+        began = time.monotonic()
+        with self.reporting(lambda seconds: still_waiting(seconds, what)):
+            yield
+        seconds = time.monotonic() - began
+        if seconds > self._first:
+            self._say(f"{what}: there after {seconds:.0f} s")
+
+    def over(self, items: Iterable[Item], what: str) -> Iterator[Item]:
+        """Yields the items; the time until each of them is a wait for `what`."""
+        ahead = iter(items)
+        while True:
+            with self.waiting(what):
+                try:
+                    item = next(ahead)
+                except StopIteration:
+                    return
+            yield item
+
+    def _run(self) -> None:
+        reported, moments, moment = None, report_moments(self._first), 0.0
+        while not self._closing.wait(min(self._first / 10, 0.5)):
+            if (current := self._current) is None:
+                continue
+            if current is not reported:
+                reported, moments = current, report_moments(self._first)
+                moment = next(moments)
+            describe, began = current
+            seconds = time.monotonic() - began
+            if seconds >= moment:
+                if text := describe(seconds):
+                    self._say(text)
+                moment = next(moments)
+
+
+@contextmanager
+def waiting_for(what: str, first: float = _ONCE_SECONDS) -> Iterator[None]:
+    """Reports a single wait for `what`."""
+    with StallReporter(first) as stalls, stalls.waiting(what):
+        yield
+
+
+@contextmanager
+def announcing(
+    what: Callable[[], str],
+    first: float | None = None,
+    say: Callable[[str], None] = say_aside,
+) -> Iterator[None]:
+    """Reports work with its seconds while it is entered: `compiling the train step: 40 s`.
+
+    Args:
+        what: called for each report; describes the work, with its progress. Nothing is printed if
+            that is empty.
+        first: seconds until the first report; None: 10.
+        say: prints a report; called from a thread of its own.
+    """
+
+    def describe(seconds: float) -> str:
+        work = what()
+        return f"{work}: {seconds:.0f} s" if work else ""
+
+    stalls = StallReporter(_ONCE_SECONDS if first is None else first, say)
+    with stalls, stalls.reporting(describe):
+        yield
 
 
 @contextmanager

@@ -1,21 +1,14 @@
-"""The processes of a job: joining it, collectives between the hosts, and reports of long waits.
+"""The processes of a job: joining it, and collectives between the hosts.
 
 A single process is a job too: every function works without the others then, and callers need not
 distinguish the two.
-
-Waits that take long are reported while they last. Without that a disk that does not answer, or
-one slow process of many, would look like a run that hangs.
 """
 
-import contextlib
 import json
 import os
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -24,7 +17,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.errors import UserError
 from stillbox.jax_internals import multihost_utils
-from stillbox.printing import printable
 
 Tree = TypeVar("Tree")
 
@@ -87,14 +79,6 @@ def _own_devices(info: ProcessInfo) -> list[int] | None:
 def is_main_process() -> bool:
     """Whether this is process 0, which writes what is written once."""
     return jax.process_index() == 0
-
-
-def print_as_process(text: str) -> None:
-    """Prints a line to standard error with the index of this process, even where it is silenced."""
-    if jax.process_count() > 1:
-        text = f"process {jax.process_index()} of {jax.process_count()}: {text}"
-    stream = sys.stderr if is_main_process() else sys.__stderr__
-    print(printable(text), file=stream, flush=True)
 
 
 def replicated_tree(tree: Tree) -> Tree:
@@ -230,80 +214,3 @@ class AsyncAllGather:
         ready, self._started = self._started[:count], self._started[count:]
         shape = (count, jax.process_count(), self._width)
         return np.asarray(jax.device_get(ready), np.float32).reshape(shape)
-
-
-Item = TypeVar("Item")
-
-_PATIENCE_SECONDS = 30.0
-# Of things that are done once, and of which nothing else is seen meanwhile.
-_ONCE_SECONDS = 10.0
-
-
-class StallReporter:
-    """Reports a wait of one thread after a while, and again each time that has doubled.
-
-    Args:
-        patience: seconds until the first report.
-        say: prints a report; called from a thread of its own.
-    """
-
-    def __init__(
-        self, patience: float = _PATIENCE_SECONDS, say: Callable[[str], None] = print_as_process
-    ) -> None:
-        self._say, self._patience = say, patience
-        self._waiting: tuple[str, float] | None = None
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stillbox-stalls", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closing.set()
-        self._thread.join()
-
-    @contextlib.contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
-        """Marks the time in which it is entered as a wait for `what`."""
-        began = time.monotonic()
-        self._waiting = (what, began)
-        try:
-            yield
-        finally:
-            self._waiting = None
-        seconds = time.monotonic() - began
-        if seconds > self._patience:
-            self._say(f"{what}: there after {seconds:.0f} s")
-
-    def over(self, items: Iterable[Item], what: str) -> Iterator[Item]:
-        """Yields the items; the time until each of them is a wait for `what`."""
-        ahead = iter(items)
-        while True:
-            with self.waiting(what):
-                try:
-                    item = next(ahead)
-                except StopIteration:
-                    return
-            yield item
-
-    def _run(self) -> None:
-        reported: tuple[str, float] | None = None
-        after = self._patience
-        while not self._closing.wait(self._patience / 10):
-            if (waiting := self._waiting) is None:
-                continue
-            if waiting != reported:
-                reported, after = waiting, self._patience
-            what, began = waiting
-            seconds = time.monotonic() - began
-            if seconds >= after:
-                self._say(f"still waiting after {seconds:.0f} s: {what}")
-                after *= 2
-
-
-@contextlib.contextmanager
-def waiting_for(what: str, patience: float = _ONCE_SECONDS) -> Iterator[None]:
-    """Reports a single wait; see `StallReporter`."""
-    with StallReporter(patience) as stalls, stalls.waiting(what):
-        yield

@@ -22,11 +22,12 @@ import socket
 import sys
 import time
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Self
 
+from stillbox.devices.announcing import report_moments, say_aside, still_waiting
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.errors import UserError
 
@@ -155,8 +156,8 @@ class Child:
             self.process.send_signal(number)
 
 
-# Seconds after which a process that waits for another to start says so; the last: it gives up.
-_JOIN_SECONDS = (30.0, 60.0, 120.0, 240.0, 300.0)
+# Seconds after which a process reports that it waits for another to start, and gives up.
+_FIRST_REPORT_SECONDS, _JOIN_SECONDS = 30.0, 300.0
 _CONNECT_SECONDS = 10.0
 _HEARTBEAT_SECONDS = 5.0
 _SILENCE_SECONDS = 30.0
@@ -242,7 +243,7 @@ class _Supervisor:
 
     def _print_waiting(self, seconds: float, why: str) -> None:
         who = f"process {self.info.index} of {self.info.count}"
-        print(f"{who}: still waiting after {seconds:.0f} s: {why}", file=sys.stderr, flush=True)
+        say_aside(f"{who}: {still_waiting(seconds, why)}")
 
     # ---- process 0 ------------------------------------------------------------------------------
 
@@ -268,14 +269,14 @@ class _Supervisor:
             writer.close()
 
     async def _wait_for_all(self) -> None:
-        for before, moment in pairwise((0.0, *_JOIN_SECONDS)):
+        for before, moment in pairwise(_join_moments()):
             await asyncio.sleep(moment - before)
             missing = sorted(set(range(1, self.info.count)) - set(self.connections))
             if not missing:
                 return
             which = ", ".join(map(str, missing))
             sentence = f"of {self.info.count} processes these were not started: {which}"
-            if moment < _JOIN_SECONDS[-1]:
+            if moment < _JOIN_SECONDS:
                 self._print_waiting(moment, sentence)
         await self._record(ProcessExit(missing[0], -signal.SIGKILL, sentence))
 
@@ -304,11 +305,11 @@ class _Supervisor:
     async def _connect(self, host: str, port: int) -> tuple[StreamReader, StreamWriter]:
         silence = f"process 0 does not answer at {host}:{port}"
         attempt = asyncio.create_task(_connect_when_there(host, port))
-        for before, moment in pairwise((0.0, *_JOIN_SECONDS)):
+        for before, moment in pairwise(_join_moments()):
             await asyncio.wait((attempt,), timeout=moment - before)
             if attempt.done():
                 return attempt.result()
-            if moment < _JOIN_SECONDS[-1]:
+            if moment < _JOIN_SECONDS:
                 self._print_waiting(moment, silence)
         attempt.cancel()
         raise UserError(
@@ -330,6 +331,13 @@ class _Supervisor:
     def _fail(self, failure: Message) -> None:
         self.failure = self.failure or failure
         self.failed.set()
+
+
+def _join_moments() -> Iterator[float]:
+    """Yields 0, the seconds at which a wait for the others is reported, and those of its end."""
+    yield 0.0
+    yield from takewhile(lambda one: one < _JOIN_SECONDS, report_moments(_FIRST_REPORT_SECONDS))
+    yield _JOIN_SECONDS
 
 
 async def _connect_when_there(host: str, port: int) -> tuple[StreamReader, StreamWriter]:

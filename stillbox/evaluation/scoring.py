@@ -7,7 +7,8 @@ from pathlib import Path
 import jax
 
 from stillbox.boxes.structures import Batch, Detections
-from stillbox.devices.job import StallReporter, is_main_process, waiting_for
+from stillbox.devices.announcing import StallReporter, waiting_for
+from stillbox.devices.job import is_main_process
 from stillbox.devices.process import input_threads
 from stillbox.errors import UserError
 from stillbox.evaluation.coco_json import results_to_coco

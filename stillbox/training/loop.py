@@ -15,16 +15,14 @@ import numpy as np
 
 from stillbox.checkpoints.files import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory, locked_directory
-from stillbox.devices.announcing import announcing
+from stillbox.devices.announcing import StallReporter, announcing, waiting_for
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.job import (
     AsyncAllGather,
-    StallReporter,
     is_main_process,
     main_process_first,
     replicated_tree,
     require_same,
-    waiting_for,
 )
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.process import input_threads, release_freed_memory

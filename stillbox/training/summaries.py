@@ -10,7 +10,8 @@ from typing import Any, Self
 import numpy as np
 
 from stillbox.checkpoints.files import blamed, replace_durably
-from stillbox.devices.job import StallReporter, broadcast, is_main_process, waiting_for
+from stillbox.devices.announcing import StallReporter, waiting_for
+from stillbox.devices.job import broadcast, is_main_process
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment import schema
 from stillbox.records.files import append_file

@@ -295,7 +295,7 @@ def test_a_directory_whose_disk_does_not_answer_is_named_while_it_is_waited_for(
         assert told.wait(30)
         return answer(*arguments)
 
-    reported = partial(announcing, patience=0.01, say=say)
+    reported = partial(announcing, first=0.01, say=say)
     monkeypatch.setattr("stillbox.checkpoints.model_directory.announcing", reported)
     monkeypatch.setattr(os, call, answer_late)
     _create(tmp_path / "run").close()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
 
 
 def test_without_a_terminal_lines_say_how_far_long_work_is(capsys, monkeypatch):
-    monkeypatch.setattr(running, "announcing", partial(running.announcing, patience=0.01))
+    monkeypatch.setattr(running, "announcing", partial(running.announcing, first=0.01))
     pause = threading.Event()
     with running.progress_bar("images") as progress:
         err = ""

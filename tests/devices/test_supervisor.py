@@ -24,7 +24,7 @@ sys.exit(supervise(ProcessInfo(index, count, f"127.0.0.1:{port}"), command, os.e
 """
 IMPATIENT = """
 from stillbox.devices import supervisor
-supervisor._JOIN_SECONDS = (0.3, 0.6)
+supervisor._FIRST_REPORT_SECONDS, supervisor._JOIN_SECONDS = 0.3, 0.6
 """
 HEAD = """
 import os, signal, sys, time

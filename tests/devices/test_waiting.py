@@ -10,9 +10,8 @@ import time
 import pytest
 
 from stillbox.devices import announcing as waiting
-from stillbox.devices.announcing import announcing, announcing_alone
+from stillbox.devices.announcing import StallReporter, announcing, announcing_alone, waiting_for
 from stillbox.devices.compiling import Compilation, compilation_left_behind
-from stillbox.devices.job import StallReporter, waiting_for
 from stillbox.errors import UserError
 
 
@@ -39,13 +38,13 @@ def test_long_work_is_reported_with_its_progress_and_seconds():
 
 
 def test_short_work_is_not_reported(capsys):
-    with announcing(lambda: "scoring", patience=300):
+    with announcing(lambda: "scoring", first=300):
         pass
     assert capsys.readouterr().err == ""
 
 
 def test_what_converters_print_is_kept_back_and_the_work_reported(capfd, monkeypatch):
-    monkeypatch.setattr(waiting, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(waiting, "_ONCE_SECONDS", 0.01)
     said, printer = threading.Event(), waiting._printer
 
     def print_and_tell(own):
@@ -126,7 +125,7 @@ def test_an_error_passes_through_without_a_report():
 
 
 def test_a_single_wait_is_reported(capsys):
-    with waiting_for("the index", patience=0.05):
+    with waiting_for("the index", first=0.05):
         time.sleep(0.2)
     assert "still waiting after 0 s: the index" in capsys.readouterr().err
 

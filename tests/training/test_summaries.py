@@ -14,7 +14,7 @@ from PIL import Image
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
 
-from stillbox.devices.job import StallReporter
+from stillbox.devices.announcing import StallReporter
 from stillbox.evaluation.history import HISTORY
 from stillbox.training.loggers import EventFile
 from stillbox.training.summaries import Summaries
