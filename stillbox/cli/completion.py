@@ -30,7 +30,7 @@ _WORDS: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("weights get", "name"): known_weights,
     ("weights list", "family"): weight_families,
 }
-"""Words of an argument without choices of its own, whose errors name what is near."""
+"""Words of an argument that declares no choices; its errors name the nearest one."""
 
 
 @dataclass

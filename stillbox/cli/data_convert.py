@@ -185,7 +185,7 @@ def _add_coco(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", required=True, help="folder of the images")
     parser.add_argument("--annotations", required=True, help="instances_*.json")
     parser.add_argument(
-        "--renumber", action="store_true", help="ids 1, 2, ... in place of the category ids"
+        "--renumber", action="store_true", help="ids 1, 2, ... instead of the category ids"
     )
     _add_output(parser)
     parser.set_defaults(run=run_coco)

@@ -172,7 +172,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 
 def verb_options(verb: str) -> set[str]:
-    """Returns the options of a verb that has no verbs of its own."""
+    """Returns the options of a verb without subverbs."""
     verbs = build_parser(verb)._actions[-1]
     assert isinstance(verbs, argparse._SubParsersAction)
     return {word for action in verbs.choices[verb]._actions for word in action.option_strings}

@@ -283,7 +283,7 @@ def _run_here(
 
 
 def _say_next(arguments: argparse.Namespace) -> None:
-    """Says what follows a look at the detections: a model is exported, and an export is served."""
+    """Prints the usual next command: a model is exported, and an export is served."""
     from stillbox.exporting.manifest import is_export
 
     exported = not arguments.weights and is_export(Path(arguments.config))

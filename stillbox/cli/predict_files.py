@@ -243,7 +243,7 @@ def describe_objects(names: Iterable[str]) -> str:
 def _label_folder(
     predictor: Predictor, selection: Selection, arguments: argparse.Namespace, folder: Path
 ) -> LabelFolder | None:
-    """Returns what writes the labels of --labels; says which thresholds they have."""
+    """Returns the writer of --labels; prints the thresholds of its classes."""
     if arguments.labels is None:
         return None
     names = predictor.class_names

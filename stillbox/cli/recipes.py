@@ -14,7 +14,7 @@ _LINE = "{:{width}}  {:>9}  {:>10}  {:>9}  {:>5}  {}"
 _NOTE = (
     "AP in percent, as published or measured; APs on different data do not compare; memory is an "
     "estimate for the recipe's batch over all devices, a smaller train.batch_size needs less. The "
-    "head of each recipe's file says how: --json has it all. stillbox config NAME prints a recipe."
+    "header of each recipe's file says how; --json prints it. stillbox config NAME prints a recipe."
 )
 
 

@@ -31,7 +31,7 @@ from stillbox.training.progress import PrintableConsole, StatusLine, duration_te
 def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
     """Yields a callback of (done, total) that updates a bar on standard error.
 
-    Without a terminal a line now and then says how far it is; short work prints none.
+    Without a terminal, long work prints a line with its progress from time to time.
     """
     if not PrintableConsole(stderr=True).is_terminal:
         with _progress_lines(name) as report:
@@ -163,7 +163,7 @@ def model_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def say_next_with_model(arguments: argparse.Namespace, verb: str, *words: str) -> None:
-    """Says what can follow with the same model, with the options that select it."""
+    """Prints what can follow with the same model, with the options that select it."""
     selected = [arguments.config]
     for name in ("weights", "step", "runtime"):
         value = getattr(arguments, name, None)

@@ -143,7 +143,7 @@ def _weights(text: str) -> list[str]:
 
 
 def _refuse_data(config: str) -> None:
-    """Refuses a data set in place of a config.
+    """Refuses a data set that is given as a config.
 
     Raises:
         UserError: it is a folder that holds no experiment, or the data.yaml of YOLO.

@@ -1,15 +1,15 @@
 """Supervises the processes of a job: when one ends, all end, with a message that names it.
 
 A process that is killed leaves the others in the middle of a collective, where they wait for
-minutes and then end with a library's stack trace. So every process of a job runs as the child of
-a small one that does not start JAX: it sees the end of its child at once and reports it over a
-connection of its own. The supervisor of process 0 listens, on the port after the job's.
+minutes and then end with a library's stack trace. Every process of a job therefore runs as the
+child of a small one that does not start JAX: it notices the end of its child at once and reports it
+over a separate connection. The supervisor of process 0 listens on the port after the job's.
 
 A process that fails reports it and then waits to be killed: while its connections are open the
 other processes notice nothing and print no errors of their own.
 
-A job succeeds when all its processes do. Otherwise all are stopped. Nothing is lost by that:
-checkpoints are complete or absent.
+A job succeeds when all its processes do. Otherwise all are stopped. No data are lost: checkpoints
+are complete or absent.
 """
 
 import asyncio
@@ -343,7 +343,7 @@ def _join_moments() -> Iterator[float]:
 async def _connect_when_there(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
     while True:
         try:
-            # A machine that drops packets would otherwise be waited for for minutes.
+            # Otherwise a machine that drops packets would cause a wait of minutes.
             return await asyncio.wait_for(asyncio.open_connection(host, port), _CONNECT_SECONDS)
         except OSError:  # which a timeout is, too
             await asyncio.sleep(0.2)

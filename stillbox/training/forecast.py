@@ -1,4 +1,4 @@
-"""How long the steps of a run take, before one is measured: by the model of `stillbox check`."""
+"""Forecasts the time of a run's steps before one is measured, by the model of `stillbox check`."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from stillbox.profiling.costs import estimate
 
 # A core in docs/performance.md: the products of RetinaNet, the traffic of SSD MobileNet v1.
 _CORE_FLOPS, _CORE_BANDWIDTH = 225e9, 12.5e9
-# How much longer steps take: on slower cores, or on some that other programs use too.
+# Factors for slower cores, and for cores that other programs use too.
 _ON_PROCESSORS = 1.0, 5.0
 # No program reaches an accelerator's published peaks.
 _ON_ACCELERATORS = 1.5, 6.0

@@ -25,12 +25,13 @@ def set_length(
 
     Args:
         read: the experiment with its overrides, not yet checked against the rules.
-        overrides: what `read` was changed by; what they say of the schedule is not stretched.
-        steps: of the run; None: as `read` says.
+        overrides: those that `read` has; schedule fields that they set are not stretched.
+        steps: number of steps of the run; None: that of `read`.
         epochs: passes over the training records, in place of `steps`.
 
     Raises:
-        UserError: the length is given twice or is none, or the experiment contradicts itself.
+        UserError: the length is given twice or is not positive, or the experiment contradicts
+            itself.
     """
     if steps is None and epochs is None:
         return resolve_reading(read, (), read.source)

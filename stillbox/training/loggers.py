@@ -1,7 +1,7 @@
-"""What receives the metrics of a run: TensorBoard's event files, and the trackers of `tracking`.
+"""Receivers of a run's metrics: TensorBoard's event files, and the protocol of all loggers.
 
-An event file is a TFRecord file of `Event` messages. This module writes it, and not the writer
-thread of a library: a full disk would end the thread and not the run. Source:
+An event file is a TFRecord file of `Event` messages. It is written without a library, whose writer
+thread would end on a full disk without ending the run. Source:
 tensorflow/core/util/event.proto, tensorflow/core/framework/summary.proto.
 """
 
@@ -32,7 +32,7 @@ class EventFile:
 
     Args:
         folder: made if absent.
-        purge_step: TensorBoard hides what older files hold of this step and of later ones.
+        purge_step: TensorBoard hides entries of older files from this step on.
 
     Raises:
         OSError: the disk is full; every method raises it, with the file's name.
@@ -114,17 +114,17 @@ class Logger(Protocol):
         """Records a picture, `[H, W, 3]` uint8."""
 
     def close(self, *, failed: bool) -> None:
-        """Writes what is left."""
+        """Writes buffered entries."""
 
 
 class TensorBoard:
     """TensorBoard's event files, in `tensorboard` of a model directory.
 
-    What the Object Detection API logs too has its names, for runs side by side.
+    Values that the Object Detection API logs too have its names, so that runs can be compared.
 
     Args:
         directory: the model directory.
-        from_step: events of later steps are hidden; they are of a run that was aborted.
+        from_step: events of later steps, which an aborted run wrote, are hidden.
     """
 
     def __init__(self, directory: Path, from_step: int) -> None:
@@ -163,5 +163,5 @@ _EVENT_NAMES = {
 
 
 def as_evaluation(scores: Mapping[str, float]) -> dict[str, float]:
-    """Returns scores under names that tell them from metrics of training: `evaluation/AP`."""
+    """Returns scores under names that differ from those of training: `evaluation/AP`."""
     return {f"evaluation/{name}": value for name, value in scores.items()}

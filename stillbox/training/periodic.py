@@ -227,7 +227,7 @@ def draw_inputs(batch: Batch, dataset: Dataset, *, limit: int = 8) -> np.ndarray
 
 
 class _SoFar:
-    """What an evaluation does at the moment, for reports."""
+    """The progress of an evaluation, for reports."""
 
     def __init__(self) -> None:
         self._images = ""

@@ -1,8 +1,8 @@
 """The program that trains: one step of an experiment, spread over a mesh.
 
-Everything is said in shapes and shardings; neither arrays nor devices are touched. So the loop, a
-benchmark and a compilation for devices that are not there all lower the same program. The programs
-that score and predict are in `evaluation/program.py`.
+Everything is expressed as shapes and shardings; neither arrays nor devices are used. The loop, a
+benchmark and a compilation for absent devices therefore lower the same program. The programs that
+score and predict are in `evaluation/program.py`.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class TrainProgram:
     """Algorithms of convolutions on CPUs, and where compiled programs are kept."""
 
     def lower(self) -> jax.stages.Lowered:
-        """Returns the traced program, ready to be compiled. It gives its state's buffers away."""
+        """Returns the traced program, ready to be compiled. It donates the buffers of its state."""
         state, batch = _shardings(self.state), _shardings(self.batch)
         # The next step expects the state with the same sharding.
         jitted = jax.jit(
@@ -77,7 +77,7 @@ class TrainProgram:
             return jitted.lower(self.state, self.batch)
 
     def put_state(self, state: TrainState) -> TrainState:
-        """Moves a state to where the step wants it."""
+        """Places a state on the devices as the step expects it."""
         return put_tree(state, _shardings(self.state))
 
     def put_batch(self, batch: Batch) -> Batch:

@@ -149,7 +149,7 @@ class RunProgress:
 
         Args:
             step: done.
-            seconds_left: until the end of the run; None if it is unknown or there is none.
+            seconds_left: until the end of the run; None if it is unknown or the run has no end.
         """
         if self._line:
             self._line.doing, self._line.done = _TRAINING, step

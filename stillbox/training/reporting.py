@@ -92,9 +92,9 @@ class Speedometer:
     """Measures the steps between two calls of `look`.
 
     Args:
-        stopwatch: what time it is.
+        stopwatch: measures the time.
         batch_size: images of a step.
-        waited: seconds so far in which a step stood still for the batch of each process.
+        waited: returns the seconds so far in which steps waited for the batch of each process.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Epochs:
         batch_size: images of a step.
         first: steps done before this run.
         apart: least number of steps between two sentences.
-        speedometer: looked at for nothing but epochs.
+        speedometer: of this object alone.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Epochs:
         """Returns a sentence if an epoch ends with this step and a sentence is due.
 
         Args:
-            step: every step is asked about, in order.
+            step: every step has to be passed, in order.
             done: steps of this run that are done by now.
         """
         now = self._ended_by(step)
@@ -168,7 +168,7 @@ class Epochs:
         return step * self._batch_size // self._records
 
 
-# Steps after the first until the time of the run is said.
+# Steps after the first until the measured time of the run is reported.
 _STEADY_STEPS = 5
 
 
@@ -227,7 +227,7 @@ class StepReport:
         self._length_said = stop_at is None
 
     def begin(self, forecast: Forecast | None) -> None:
-        """Says how many steps there are, how long they take, and when that is measured."""
+        """Reports the number of steps, a forecast of their time, and when it is measured."""
         steps = (self._stop_at or self._first) - self._first
         if steps > _STEADY_STEPS + 1:
             guess = f": {forecast.describe(steps)}" if forecast else ""
@@ -290,7 +290,7 @@ class StepReport:
         return (seconds - self._first_step_seconds) / (done - 1) * (self._stop_at - step)
 
     def _say_length(self, step: int, done: int, seconds_left: float | None) -> None:
-        """Says once how long the run will take, as soon as some steps are measured."""
+        """Reports once how long the run will take, as soon as some steps are measured."""
         if self._length_said or seconds_left is None or done <= _STEADY_STEPS:
             return
         self._length_said = True

@@ -69,7 +69,7 @@ class StopRequest:
             self._wakeup = -1
 
     def _watch(self, grace: float) -> None:
-        """Starts a thread that is told of signals by the system, whatever the main thread does."""
+        """Starts a thread that the system notifies of signals, whatever the main thread does."""
         numbers, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wakeup)
@@ -120,7 +120,7 @@ def _end_after(numbers: int, grace: float) -> None:
 
 
 def _next_signal(pipe: FileIO, seconds: float = math.inf) -> int | None:
-    """Returns the number of the next signal to stop; 0: the pipe is closed; None: there is none."""
+    """Returns the number of the next stop signal; 0: the pipe is closed; None: none came."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         if select.select([pipe], [], [], None if left == math.inf else left)[0]:

@@ -48,12 +48,12 @@ _FREE_TO_CHANGE = (
     "evaluation",
     "devices.spatial_partitions",
     "devices.shard",
-    # The run warns of another number than before.
+    # The run warns if the number differs.
     "devices.replicas",
 )
 
-# Fields that change although nobody changes them, and what they belong to: a schedule follows the
-# steps, and the reader of `pipeline.config` sets more than it did.
+# Fields that can change without an edit, and what they belong to: a schedule follows the steps,
+# and newer readers of `pipeline.config` set more fields.
 _FOLLOWING = {
     "train.optimizer.schedule.": "schedule",
     "train.optimizer.rate_in_accumulator": "update rule",
@@ -104,7 +104,7 @@ def find_previous(
     latest = found.latest_step() if found else None
     if found is None or latest is None:
         return None
-    # The copies beside the checkpoints are for people, who may have edited them.
+    # Users may edit the copies beside the checkpoints; they are not compared.
     with _way_out(found, latest):
         checkpoint = found.checkpoint(latest)
     _refuse_other_experiment(experiment, checkpoint, directory)
@@ -115,9 +115,7 @@ def find_previous(
 def start_run(
     experiment: schema.Experiment, directory: Path, previous: ResumePoint | None
 ) -> Start:
-    """Decides where the first weights come from, in one of three cases, in this order.
-
-    Nothing is written.
+    """Chooses the initial weights by the first of three cases that applies. Nothing is written.
 
     1. The model directory holds a checkpoint: resume from the newest; `fine_tune` has no effect.
     2. `train.fine_tune.checkpoint` is given: fresh weights, then those of the checkpoint.
@@ -191,7 +189,7 @@ def _restore(previous: ResumePoint, state: TrainState) -> dict[str, Any]:
 
 @contextmanager
 def _way_out(directory: ModelDirectory, step: int) -> Iterator[None]:
-    """Says of a checkpoint that cannot be read how to go on without it."""
+    """Adds the way to continue to the error about a checkpoint that cannot be read."""
     try:
         yield
     except UserError as error:
@@ -207,7 +205,7 @@ def _way_out(directory: ModelDirectory, step: int) -> Iterator[None]:
 
 
 def _refuse_other_data(dataset: Dataset, previous: Checkpoint, directory: Path) -> None:
-    """Refuses other records, for which the position in the data has no meaning."""
+    """Refuses other records: the position in the data would be meaningless."""
     loader, now = previous.metadata.get("loader"), len(dataset)
     stored = loader if isinstance(loader, dict) else {}
     before, files = stored.get("records"), dataset.source.fingerprint()

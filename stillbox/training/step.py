@@ -28,7 +28,7 @@ from stillbox.training.optimizer import build_optimizer, build_schedule
 
 
 class TrainState(NamedTuple):
-    """The value that goes into a step and comes out of it, and that a checkpoint holds."""
+    """The input and output of a step, stored in checkpoints."""
 
     step: jax.Array
     """int32 scalar, updates done so far; the position in the data follows from it."""
@@ -39,9 +39,9 @@ class TrainState(NamedTuple):
     optimizer: optax.OptState
     """Accumulators of the trainable parameters."""
     ema: Arrays
-    """Moving average of the parameters by path; empty where none is kept."""
+    """Moving average of the parameters by path; empty without one."""
     loss: Arrays
-    """Moving average of the matches that the loss is divided by; empty where none is kept."""
+    """Moving average of the matches that the loss is divided by; empty without one."""
 
 
 def create_state(
@@ -66,8 +66,8 @@ def create_state(
 
 
 def _first_average(params: Arrays, train: schema.Training, trainable: frozenset[str]) -> Arrays:
-    # The original averages what it trains alone; a frozen parameter is its own average. Others are
-    # copied, because the step gives its input buffers away and may not give one away twice.
+    # The original averages trainable parameters only; a frozen parameter is its own average. Others
+    # are copied, because the step donates its input buffers and may donate each of them once.
     zeroed = trainable if train.ema_from_zero else frozenset()
     return {
         path: jnp.zeros_like(array) if path in zeroed else jnp.copy(array)
@@ -78,7 +78,7 @@ def _first_average(params: Arrays, train: schema.Training, trainable: frozenset[
 def average_parameters(
     ema: Arrays, params: Arrays, step: jax.Array, train: schema.Training
 ) -> Arrays:
-    """Returns the moving average after a step; empty where none is kept.
+    """Returns the moving average after a step; empty without one.
 
     Args:
         ema: the average before, by path.
@@ -102,7 +102,7 @@ def select_trainable(
     """Returns the paths of the parameters that training may change.
 
     A pattern is searched for in our path and in the name that the parameter has in the original's
-    checkpoints, because `freeze_variables` in a `pipeline.config` speaks of the latter.
+    checkpoints, because `freeze_variables` in a `pipeline.config` refers to the latter.
 
     Raises:
         UserError: a pattern matches nothing, or nothing is left to train.
@@ -151,8 +151,8 @@ def make_train_step(
 ) -> StepFunction:
     """Returns the function `(state, batch) -> (state, metrics)`, not yet compiled.
 
-    If the loss, the gradient or the result is not finite, the state stays as it was and
-    `metrics["finite"]` is false: the caller stops without a spoilt state.
+    If the loss, the gradient or the result is not finite, the state is unchanged and
+    `metrics["finite"]` is false. The caller stops with the last valid state.
 
     Args:
         graph: static part of the detector, from `split_detector`.
@@ -216,11 +216,11 @@ class NonFiniteLossError(FloatingPointError):
 class MetricsGuard:
     """Fetches metrics one step late and stops on the first that is not finite.
 
-    Waiting for the newest step would leave the device idle while the host prepares the next one;
-    one step later its metrics have long been there.
+    Waiting for the newest step would leave the device idle while the host prepares the next one.
+    One step later its metrics are available without a wait.
 
     Args:
-        name_records: from record indices to what a person can find them by.
+        name_records: returns descriptions of records by their indices.
     """
 
     def __init__(self, name_records: Callable[[np.ndarray], list[str]]) -> None:

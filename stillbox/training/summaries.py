@@ -72,7 +72,7 @@ class Summaries:
         self._evaluations[step] = dict(summary)
         if not self._writes:
             return
-        # What has no value leaves no point.
+        # Scores without a value are left out of the charts.
         scores, original = (
             {name: value for name, value in values.items() if value is not None}
             for values in (summary, named)

@@ -44,7 +44,7 @@ def require_loggers(train: schema.Training) -> None:
 def open_loggers(
     directory: Path, experiment: schema.Experiment | None, from_step: int
 ) -> tuple[Logger, ...]:
-    """Opens the loggers of `train.loggers`; those of a run that is resumed go on.
+    """Opens the loggers of `train.loggers`; a resumed run continues with its own.
 
     Args:
         directory: the model directory.

@@ -203,7 +203,7 @@ class WatchPolicy:
 
 
 class CheckpointWatcher:
-    """Scores checkpoints of a model directory, each into a folder of its own.
+    """Scores checkpoints of a model directory, each into its own folder.
 
     The report of a step is in `output/STEP`; `output` also has a history and TensorBoard events.
     Steps of that history are not scored again.
