@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -89,7 +89,7 @@ def replicated_tree(tree: Tree) -> Tree:
     if jax.process_count() == 1:
         return tree
 
-    def gather(array: Any) -> Any:  # noqa: ANN401
+    def gather(array: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
         if isinstance(array, jax.Array) and not array.is_fully_replicated:
             return multihost_utils.process_allgather(array, tiled=True)
         return array

@@ -1,7 +1,7 @@
 """The device mesh: batches are split over its data axis, images over its space axis."""
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ from stillbox.experiment import schema
 from stillbox.printing import count_text
 
 Tree = TypeVar("Tree")
+ArrayOrShape = np.ndarray | jax.Array | jax.ShapeDtypeStruct
 
 DATA_AXIS = "data"
 SPACE_AXIS = "space"
@@ -86,7 +87,7 @@ def batch_shardings(batch: Tree, mesh: Mesh) -> Tree:
         mesh: of `build_mesh`.
     """
 
-    def sharding(array: Any) -> NamedSharding:  # noqa: ANN401
+    def sharding(array: ArrayOrShape) -> NamedSharding:
         axes = (DATA_AXIS, SPACE_AXIS) if len(array.shape) == 4 else (DATA_AXIS,)
         return NamedSharding(mesh, PartitionSpec(*axes))
 
@@ -104,7 +105,7 @@ def spread_shardings(tree: Tree, mesh: Mesh) -> Tree:
     """
     parts = mesh.shape[DATA_AXIS]
 
-    def sharding(array: Any) -> NamedSharding:  # noqa: ANN401
+    def sharding(array: ArrayOrShape) -> NamedSharding:
         for axis, length in enumerate(array.shape):
             if length and length % parts == 0:
                 return NamedSharding(mesh, PartitionSpec(*[None] * axis, DATA_AXIS))
@@ -124,7 +125,7 @@ def put_batch(batch: Tree, mesh: Mesh) -> Tree:
     if jax.process_count() == 1:
         return jax.device_put(batch, shardings)
 
-    def put(array: Any, sharding: NamedSharding) -> jax.Array:  # noqa: ANN401
+    def put(array: np.ndarray | jax.Array, sharding: NamedSharding) -> jax.Array:
         rows = len(array) * jax.process_count()
         shape = (rows, *array.shape[1:])
         return jax.make_array_from_process_local_data(sharding, np.asarray(array), shape)
@@ -138,7 +139,7 @@ def put_tree(tree: Tree, shardings: Tree) -> Tree:
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings)
 
-    def put(array: Any, sharding: NamedSharding) -> jax.Array:  # noqa: ANN401
+    def put(array: np.ndarray | jax.Array, sharding: NamedSharding) -> jax.Array:
         if isinstance(array, jax.Array) and not array.is_fully_addressable:
             return jax.jit(lambda whole: whole, out_shardings=sharding)(array)
         host = np.asarray(array)

@@ -161,7 +161,7 @@ def _train(
         with stop.ends("compiling the train step"):
             compiled = compilation.result()
         memory = compiled.memory_analysis()
-        progress.say(_describe_memory(memory))
+        progress.say(_describe_memory(compiled))
         if memory is not None:
             refuse_what_exceeds_memory(memory.temp_size_in_bytes)
         del start  # the first step donates its buffers
@@ -372,7 +372,8 @@ def _metadata(
     }
 
 
-def _describe_memory(memory: Any) -> str:  # noqa: ANN401
+def _describe_memory(compiled: jax.stages.Compiled) -> str:
+    memory = compiled.memory_analysis()
     if memory is None:
         return "compiled"
     peak = memory.temp_size_in_bytes + memory.argument_size_in_bytes

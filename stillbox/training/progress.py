@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
@@ -30,12 +29,29 @@ class PrintableConsole(Console):
 
     Args:
         stderr: prints to standard error.
-        options: those of rich.
+        highlight: colours numbers and names.
+        soft_wrap: leaves the wrapping of long lines to the terminal.
+        width: columns; None: those of the terminal.
+        quiet: prints nothing.
     """
 
-    def __init__(self, *, stderr: bool = False, **options: Any) -> None:  # noqa: ANN401
-        file = own_stream(sys.stderr if stderr else sys.stdout)
-        super().__init__(file=file, stderr=stderr, **options)
+    def __init__(
+        self,
+        *,
+        stderr: bool = False,
+        highlight: bool = True,
+        soft_wrap: bool = False,
+        width: int | None = None,
+        quiet: bool = False,
+    ) -> None:
+        super().__init__(
+            file=own_stream(sys.stderr if stderr else sys.stdout),
+            stderr=stderr,
+            highlight=highlight,
+            soft_wrap=soft_wrap,
+            width=width,
+            quiet=quiet,
+        )
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from operator import add
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 
 from stillbox.boxes.structures import Batch, Ints
 from stillbox.devices.job import local_rows
@@ -143,7 +144,7 @@ StepFunction = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 def make_train_step(
-    graph: Any,  # noqa: ANN401
+    graph: nnx.GraphDef[Detector],
     train: schema.Training,
     trainable: frozenset[str],
     *,
