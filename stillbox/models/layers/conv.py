@@ -27,6 +27,7 @@ from stillbox.models.layers.hyperparams import (
 )
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
 from stillbox.models.layers.lowering.windows import Padding
+from stillbox.models.layers.lowering.winograd import LayerKernels, PreparedKernels
 from stillbox.models.layers.masking import without_padding, zero_padding
 from stillbox.models.layers.norm import NormLayer
 from stillbox.models.layers.quantization import FakeQuant, fold_norm
@@ -54,6 +55,8 @@ class ConvLayer(nnx.Module):
 
     is_depthwise = False
     """Whether the kernel's channels are its last axis but one, as those of depthwise ones."""
+    prepared: LayerKernels | None = None
+    """Transformed kernels of a model whose weights do not change; see `share_prepared_kernels`."""
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class ConvLayer(nnx.Module):
         """Convolves, normalises by `norm` folded into the kernel, activates and rounds."""
         x = self._rounded_input(x, train=train, use=use)
         bias = self.bias[...] if hasattr(self, "bias") else 0.0
-        product = partial(self._product, x)
+        product = partial(self._product, x, use=use)
         round_kernel = partial(getattr(self, self._rounding("weights_quant", use)), train=train)
         if norm is None:
             y = product(round_kernel(self.kernel[...])).astype(jnp.float32) + bias
@@ -151,9 +154,9 @@ class ConvLayer(nnx.Module):
     def _rounded_input(self, x: jax.Array, *, train: bool, use: int) -> jax.Array:
         return x
 
-    def _product(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        """Convolves with the kernel, or another of its shape."""
-        return self._convolve(x, kernel, depthwise=self.is_depthwise)
+    def _product(self, x: jax.Array, kernel: jax.Array, *, use: int = 0) -> jax.Array:
+        """Convolves with the kernel, or the rounded one of a map."""
+        return self._convolve(x, kernel, depthwise=self.is_depthwise, use=use)
 
     def penalty(self) -> jax.Array:
         """The layer's regularisation loss without its norm's, a float32 scalar."""
@@ -165,15 +168,22 @@ class ConvLayer(nnx.Module):
     def _penalized_bias(self) -> tuple[jax.Array, ...]:
         return (self.bias[...],) if self.regularize_bias and hasattr(self, "bias") else ()
 
-    def _convolve(self, x: jax.Array, kernel: jax.Array, *, depthwise: bool) -> jax.Array:
-        dilated = {} if depthwise else {"dilation": self.dilation}
-        convolution = depthwise_conv2d if depthwise else conv2d
+    def _convolve(
+        self, x: jax.Array, kernel: jax.Array, *, depthwise: bool, use: int = 0
+    ) -> jax.Array:
         with jax.named_scope(self.scope):
             x, padding = without_padding(
                 x.astype(self.dtype), max(kernel.shape[:2]), self.stride, self.padding
             )
-            return convolution(
-                x, kernel.astype(self.dtype), self.stride, padding=padding, **dilated
+            kernel = kernel.astype(self.dtype)
+            if depthwise:
+                return depthwise_conv2d(x, kernel, self.stride, padding=padding)
+            prepared = None
+            if self.prepared is not None:
+                prepared = partial(self.prepared.transformed, kernel, use=use)
+            dilation = self.dilation
+            return conv2d(
+                x, kernel, self.stride, padding=padding, dilation=dilation, prepared=prepared
             )
 
     def _finish(self, product: jax.Array, *, train: bool) -> jax.Array:
@@ -185,6 +195,13 @@ class ConvLayer(nnx.Module):
             if hasattr(self, "norm"):
                 return self.norm(product.astype(self.dtype), self.activation, train=train)
             return ACTIVATIONS[self.activation](product)
+
+
+def share_prepared_kernels(module: nnx.Module, kernels: PreparedKernels) -> None:
+    """Lets all convolutions of a module take prepared kernels, and add those that are missing."""
+    for path, layer in nnx.iter_modules(module):
+        if isinstance(layer, ConvLayer):
+            layer.prepared = LayerKernels(".".join(map(str, path)), kernels)
 
 
 class Conv2d(ConvLayer):
@@ -297,7 +314,7 @@ class SeparableConv2d(ConvLayer):
         # above all its gradient: on a CPU nine times for the first layer of Inception v2.
         return self._convolve(x, _dense(kernel), depthwise=False)
 
-    def _product(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    def _product(self, x: jax.Array, kernel: jax.Array, *, use: int = 0) -> jax.Array:
         return conv2d(x, kernel.astype(self.dtype), 1)
 
 

@@ -14,7 +14,11 @@ from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.models.layers.hyperparams import ACTIVATIONS, penalty_of
-from stillbox.models.layers.lowering.primitives import channel_sum, channel_sums
+from stillbox.models.layers.lowering.primitives import (
+    channel_sum,
+    channel_sums,
+    jit_per_lowering,
+)
 
 Saved = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
@@ -64,8 +68,8 @@ def normalize_batch(
     return _forward(x, scale, bias, near, epsilon, activation)[0]
 
 
-# Traced once for all layers of a shape: a CPU's form has a hundred equations.
-@partial(jax.jit, static_argnums=(4, 5))
+# A CPU's form has a hundred equations.
+@partial(jit_per_lowering, static_argnums=(4, 5))
 def _forward(
     x: jax.Array,
     scale: jax.Array,
@@ -80,7 +84,7 @@ def _forward(
     return (y, mean, var), (x, scale, bias, mean, inverse)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jit_per_lowering, static_argnums=(0, 1))
 def _backward(
     epsilon: float,
     activation: str,

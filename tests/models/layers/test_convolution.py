@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.lowering import lowering
 from stillbox.models.layers.lowering.convolution import conv2d, conv_unstrided, depthwise_conv2d
 from stillbox.models.layers.lowering.windows import (
     added_up,
@@ -20,7 +21,7 @@ from stillbox.models.layers.lowering.windows import (
     transposed,
     windows_of,
 )
-from stillbox.models.layers.lowering.winograd import Tiles, choose_tiles, cpu_convolutions
+from stillbox.models.layers.lowering.winograd import Tiles, choose_tiles
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 # Height, width, stride: even and odd sides, a map smaller than the kernel.
@@ -253,10 +254,10 @@ def test_tiles_of_two_lose_as_much_as_bfloat16_does():
     ],
 )
 def test_the_shape_chooses_the_tiles(shape, side, dtype, expected):
-    with cpu_convolutions("fast"):
+    with lowering(cpu_convolutions="fast"):
         assert choose_tiles(shape, (side, side), dtype) == expected
     assert choose_tiles(shape, (side, side), dtype) == Tiles()
-    with cpu_convolutions("exact"):
+    with lowering(cpu_convolutions="exact"):
         assert choose_tiles(shape, (side, side), dtype) == Tiles()
 
 
@@ -266,7 +267,7 @@ def test_other_platforms_have_convolutions(platform, convolutions):
         return jnp.sum(jnp.square(conv2d(x, kernel, 1)))
 
     x, kernel = _random(1, 20, 20, 64), _random(3, 3, 64, 64)
-    with cpu_convolutions("fast"):
+    with lowering(cpu_convolutions="fast"):
         traced = jax.jit(jax.grad(loss, argnums=(0, 1))).trace(x, kernel)
     text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert text.count("stablehlo.convolution") == convolutions

@@ -40,7 +40,14 @@ from stillbox.models.layers.lowering.windows import (
     unpad,
     windows_of,
 )
-from stillbox.models.layers.lowering.winograd import Tiles, choose_tiles, convolve_prepared
+from stillbox.models.layers.lowering.winograd import (
+    Tile,
+    Tiles,
+    Transformed,
+    choose_tiles,
+    convolve_transformed,
+    inference_tile,
+)
 from stillbox.models.parallel import batch_shard_map, without_uneven_shards
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
@@ -225,10 +232,12 @@ def conv2d(
     *,
     padding: Padding = "same",
     dilation: int = 1,
+    prepared: Callable[[Tile], Transformed] | None = None,
 ) -> jax.Array:
     """Convolves all channels of `[B, H, W, C]` with a kernel `[kh, kw, C, D]` of the same type.
 
     `dilation` is the distance of the kernel's taps in pixels; above 1, the stride has to be 1.
+    `prepared` returns the kernel transformed for a tile, if it does not change from call to call.
 
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), D]` of the same type; smaller without padding.
@@ -238,10 +247,10 @@ def conv2d(
     if stride == 1 and kernel.shape[:2] != (1, 1):
         tiles = Tiles()
         if dilation == 1:
-            # Outside of `conv_unstrided`: its custom derivative is traced with arrays of its own.
-            if (y := convolve_prepared(x, kernel, pads)) is not None:
-                return y
             size = output_size(x.shape, kernel.shape, pads)
+            # Outside of `conv_unstrided`: its custom derivative is traced with arrays of its own.
+            if prepared is not None and (tile := inference_tile(kernel.shape, size, x.dtype)):
+                return convolve_transformed(x, prepared(tile), pads=pads, tile=tile)
             tiles = choose_tiles(kernel.shape, size, x.dtype)
         # Not inside a call, where XLA's CPU backend compiles convolutions to a scalar loop, a
         # hundred times slower.

@@ -9,15 +9,15 @@ depthwise convolution of 16 x 75 x 75 x 128 take two CPUs 12 ms instead of 23.
 Sums are over batch and space, channel by channel, or of squares.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
 from stillbox.jax_internals import set_xla_metadata
+from stillbox.lowering import Lowering, current_lowering
 from stillbox.models.parallel import is_spatially_partitioned
 
 
@@ -31,26 +31,6 @@ def from_bits(bits: jax.Array, dtype: jnp.dtype) -> jax.Array:
     return jax.lax.bitcast_convert_type(bits, dtype) if dtype == jnp.bfloat16 else bits
 
 
-_PLAIN = ContextVar("portable_ops", default=False)
-
-
-@contextmanager
-def portable_ops() -> Iterator[None]:
-    """Traces programs inside it with the default form of every operation.
-
-    Converters to other runtimes match whole convolutions and poolings, which the forms for XLA's
-    CPU backend hide. JAX's caches of traces do not depend on this choice, so they are cleared on
-    entry and exit.
-    """
-    token = _PLAIN.set(True)
-    jax.clear_caches()
-    try:
-        yield
-    finally:
-        _PLAIN.reset(token)
-        jax.clear_caches()
-
-
 def per_platform(
     *arrays: Any,  # noqa: ANN401
     cpu: Callable[..., Any],
@@ -60,18 +40,41 @@ def per_platform(
 ) -> Any:  # noqa: ANN401
     """Calls `cpu` if the program is lowered for a CPU, `gpu` (if any) for a GPU, else `default`.
 
-    All are called with the given arrays, or pytrees of them. Inside `portable_ops` it is `plain`,
-    if any, else `default`.
+    All are called with the given arrays, or pytrees of them. If the lowering is portable it is
+    `plain`, if any, else `default`.
 
     If devices share images, `default` is used everywhere: XLA can divide an operation of its own
     along the height, but turns shifted views into right, slow code.
     """
-    if _PLAIN.get():
+    if current_lowering().portable:
         return (plain or default)(*arrays)
     if is_spatially_partitioned():
         return default(*arrays)
     own = {} if gpu is None else {"cuda": gpu, "rocm": gpu}
     return jax.lax.platform_dependent(*arrays, cpu=cpu, default=default, **own)
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def jit_per_lowering(function: Function, *, static_argnums: tuple[int, ...]) -> Function:
+    """Returns `jax.jit` of a function, traced once for all layers of a shape and each lowering.
+
+    JAX's cache of traces does not know the lowering, so it is an argument.
+    """
+
+    def traced(lowering: Lowering, *arguments: object) -> object:
+        del lowering
+        return function(*arguments)
+
+    traced.__name__ = function.__name__
+    compiled = jax.jit(traced, static_argnums=(0, *(number + 1 for number in static_argnums)))
+
+    @wraps(function)
+    def call(*arguments: object) -> object:
+        return compiled(current_lowering(), *arguments)
+
+    return cast(Function, call)
 
 
 def no_inline(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:  # noqa: ANN401

@@ -18,14 +18,11 @@ algorithms; the limits are those at which Winograd's began to be faster than XLA
 two CPUs with AVX-512, with and without AMX.
 
 Training changes its kernels in each step and transforms them in each step. The weights of
-inference do not change: `collected_kernels` traces a program that transforms all kernels once,
-and `given_kernels` the program that takes the results as arguments. Both trace the same
-convolutions in the same order.
+inference do not change: one program transforms all kernels once, and another one takes the
+results, `PreparedKernels`, as an argument.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -33,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stillbox.lowering import current_lowering
 from stillbox.models.layers.lowering.windows import Pads, output_size, pad
 
 Tile = Literal[2, 4]
@@ -244,10 +242,6 @@ def _outer_product(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.matmul(flat[0].swapaxes(1, 2), flat[1])
 
 
-CpuConvolutions = Literal["exact", "fast"]
-
-_ALLOWED: ContextVar[CpuConvolutions] = ContextVar("cpu_convolutions", default="exact")
-
 # Fewer channels make the products too narrow for what the transforms cost.
 _LEAST_CHANNELS = 64
 # Rows and columns of an output, below which too much of the tiles is padding.
@@ -260,19 +254,6 @@ class Tiles(NamedTuple):
     forward: Tile | None = None
     input_gradient: Tile | None = None
     kernel_gradient: Tile | None = None
-
-
-@contextmanager
-def cpu_convolutions(allowed: CpuConvolutions) -> Iterator[None]:
-    """Traces programs inside it with the algorithms of `devices.cpu_convolutions`.
-
-    Outside of it they are `exact`.
-    """
-    token = _ALLOWED.set(allowed)
-    try:
-        yield
-    finally:
-        _ALLOWED.reset(token)
 
 
 def choose_tiles(
@@ -314,7 +295,7 @@ def _fitting_tiles(
 ) -> tuple[Tile | None, Tile | None]:
     """Returns tiles of 4 and of 2; None for those that are not allowed or do not pay."""
     fits = kernel_shape[:2] == (3, 3) and min(kernel_shape[2:]) >= _LEAST_CHANNELS
-    if _ALLOWED.get() == "exact" or not fits:
+    if current_lowering().cpu_convolutions == "exact" or not fits:
         return None, None
     least = min(size)
     return 4 if least >= _LEAST_SIZE[4] else None, 2 if least >= _LEAST_SIZE[2] else None
@@ -324,65 +305,22 @@ Transformed = list[jax.Array]
 """See `winograd.transform_kernel`."""
 
 
-class _Kernels:
-    """Transformed kernels in the order in which convolutions first need them.
-
-    Args:
-        given: all of them; None: they are computed.
-    """
-
-    def __init__(self, given: Sequence[Transformed] | None = None) -> None:
-        self._given = given
-        # Kernels are kept, so that no other has the same identity.
-        self._numbers: dict[tuple[int, Tile], tuple[int, jax.Array]] = {}
-        self.collected: list[Transformed] = []
-
-    def transformed(self, kernel: jax.Array, tile: Tile) -> Transformed:
-        """Returns a transformed kernel, the same one for each use of a shared kernel."""
-        number, _ = self._numbers.setdefault((id(kernel), tile), (len(self._numbers), kernel))
-        if self._given is not None:
-            return self._given[number]
-        if number == len(self.collected):
-            self.collected.append(transform_kernel(kernel, tile))
-        return self.collected[number]
+PreparedKernels = dict[tuple[str, int, Tile], Transformed]
+"""By the path of the layer, the number of the map that a rounded kernel is for, and the tile."""
 
 
-_KERNELS: ContextVar[_Kernels | None] = ContextVar("prepared_kernels", default=None)
+@dataclass(frozen=True, eq=False)
+class LayerKernels:
+    """The prepared kernels of one layer."""
 
+    path: str
+    """Of the layer."""
+    prepared: PreparedKernels
+    """Those of all layers."""
 
-@contextmanager
-def collected_kernels() -> Iterator[list[Transformed]]:
-    """Traces convolutions inside it and fills the list with the kernels that they need."""
-    with _source(_Kernels()) as kernels:
-        yield kernels.collected
-
-
-@contextmanager
-def given_kernels(kernels: Sequence[Transformed]) -> Iterator[None]:
-    """Traces convolutions inside it with the kernels of `collected_kernels`."""
-    with _source(_Kernels(kernels)):
-        yield
-
-
-@contextmanager
-def _source(kernels: _Kernels) -> Iterator[_Kernels]:
-    token = _KERNELS.set(kernels)
-    try:
-        yield kernels
-    finally:
-        _KERNELS.reset(token)
-
-
-def convolve_prepared(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array | None:
-    """Convolves `[B, H, W, C]` without stride by a kernel that is prepared.
-
-    Returns:
-        `[B, H', W', D]` of x's type; None: no kernels are prepared, or another algorithm is faster.
-    """
-    kernels = _KERNELS.get()
-    if kernels is None:
-        return None
-    tile = inference_tile(kernel.shape, output_size(x.shape, kernel.shape, pads), x.dtype)
-    if tile is None:
-        return None
-    return convolve_transformed(x, kernels.transformed(kernel, tile), pads=pads, tile=tile)
+    def transformed(self, kernel: jax.Array, tile: Tile, *, use: int) -> Transformed:
+        """Returns a prepared kernel, which is added if it is missing."""
+        key = self.path, use, tile
+        if key not in self.prepared:
+            self.prepared[key] = transform_kernel(kernel, tile)
+        return self.prepared[key]
