@@ -1,12 +1,11 @@
 """Rematerialisation: blocks whose activations the backward pass computes again (arXiv:1604.06174).
 
-Of a block the gradient keeps the inputs alone. Results are the same numbers; moving statistics are
-updated once.
+The gradient keeps nothing of a block but its inputs. Results are the same numbers, and moving
+statistics are updated once.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from collections.abc import Callable
+from contextvars import copy_context
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -16,6 +15,7 @@ from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.models.layers.lowering.primitives import per_platform
+from stillbox.models.parts import Part
 from stillbox.models.variables import (
     Arrays,
     bind_detector,
@@ -24,51 +24,45 @@ from stillbox.models.variables import (
     write_statistics,
 )
 
-_Module = TypeVar("_Module", bound=nnx.Module)
+_Part = TypeVar("_Part", bound=Part)
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 Activations = dict[int, jax.Array]
 
-_ACTIVE: ContextVar[bool] = ContextVar("rematerialization", default=False)
 
-
-@contextmanager
-def rematerialization(kind: schema.Rematerialization) -> Iterator[None]:
-    """Traces blocks inside it as `train.rematerialization` says."""
-    token = _ACTIVE.set(kind == "blocks")
-    try:
-        yield
-    finally:
-        _ACTIVE.reset(token)
+def set_rematerialization(module: nnx.Module, kind: schema.Rematerialization) -> None:
+    """Sets whether the blocks of a module are rematerialised: `train.rematerialization`."""
+    rematerialize = kind == "blocks"
+    module.set_attributes(Part, rematerialize=rematerialize, raise_if_not_found=False)
 
 
 def rematerialized(
-    method: Callable[Concatenate[_Module, _Given], _Result],
-) -> Callable[Concatenate[_Module, _Given], _Result]:
-    """Makes a method of a part a block for `rematerialization`.
+    method: Callable[Concatenate[_Part, _Given], _Result],
+) -> Callable[Concatenate[_Part, _Given], _Result]:
+    """Makes a method of a part a block for `set_rematerialization`.
 
     The method takes and returns trees of float arrays `[B, ...]`, and changes no variables but the
     statistics of its part. A block inside another one is a part of it.
     """
 
     @wraps(method)
-    def call(self: _Module, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
-        if not _ACTIVE.get():
+    def call(self: _Part, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+        if not self.rematerialize:
             return method(self, *args, **kwargs)
         # The backward pass is traced later, after what surrounds the forward pass has ended.
         context = copy_context()
-        context.run(_ACTIVE.set, False)
         graph, params, stats = split_detector(self)
         leaves, tree = jax.tree.flatten((args, kwargs))
         arrays = {number: leaf for number, leaf in enumerate(leaves) if _is_activation(leaf)}
 
         def compute(params: Arrays, stats: Arrays, arrays: Activations) -> tuple[_Result, Arrays]:
-            module = bind_detector(graph, params, stats)
+            part: _Part = bind_detector(graph, params, stats)
+            set_rematerialization(part, "none")
             merged = [arrays.get(number, leaf) for number, leaf in enumerate(leaves)]
             given, named = jax.tree.unflatten(tree, merged)
-            result = context.copy().run(method, module, *given, **named)
-            return result, read_statistics(module)
+            result = context.copy().run(method, part, *given, **named)
+            return result, read_statistics(part)
 
         result, updated = _computed_again(compute)(params, stats, arrays)
         write_statistics(self, updated)

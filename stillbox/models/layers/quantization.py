@@ -6,9 +6,8 @@ is a moving average over the steps.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -26,21 +25,12 @@ _UNKNOWN = 6.0
 RANGE_ENDS = (".min", ".max")
 """Ends of the paths of ranges, which no other variable has."""
 
-_STEP: ContextVar[jax.Array | None] = ContextVar("training_step", default=None)
 
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """The number of a step, which is traced and still a static attribute of modules."""
 
-@contextmanager
-def training_step(step: jax.Array) -> Iterator[None]:
-    """Traces layers inside it as those of a training step.
-
-    Args:
-        step: int32 scalar, steps before this one. The delay of quantisation is compared with it.
-    """
-    token = _STEP.set(step)
-    try:
-        yield
-    finally:
-        _STEP.reset(token)
+    count: jax.Array
 
 
 class FakeQuant(nnx.Module):
@@ -53,6 +43,9 @@ class FakeQuant(nnx.Module):
             calls it; it begins as 0..6, which is not averaged in.
     """
 
+    step: _Step | None = None
+    """See `set_training_step`."""
+
     def __init__(self, config: schema.Quantization, *, weights: bool = False) -> None:
         self.min = nnx.BatchStat(jnp.full((), -_UNKNOWN if weights else 0.0, jnp.float32))
         self.max = nnx.BatchStat(jnp.full((), _UNKNOWN, jnp.float32))
@@ -62,11 +55,11 @@ class FakeQuant(nnx.Module):
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Rounds an array of any shape and float type; in training, measures its range first.
 
-        Outside of `training_step` the delay is over.
+        Without `set_training_step` the delay is over.
         """
         if not train:
             return self._round(x)
-        step = _STEP.get()
+        step = None if self.step is None else self.step.count
         self._measure(x, step)
         if step is None or not self.config.delay:
             return self._round(x)
@@ -87,6 +80,16 @@ class FakeQuant(nnx.Module):
         for variable, value in ((self.min, low), (self.max, high)):
             old = variable[...]
             variable.set_value(value if self.weights else old + _rate(step) * (value - old))
+
+
+def set_training_step(module: nnx.Module, step: jax.Array) -> None:
+    """Sets the training step that the roundings of a module are traced in.
+
+    Args:
+        module: that has the roundings.
+        step: int32 scalar, steps before this one. The delay of quantisation is compared with it.
+    """
+    module.set_attributes(FakeQuant, step=_Step(step), raise_if_not_found=False)
 
 
 def _rate(step: jax.Array | None) -> jax.Array | float:
