@@ -7,7 +7,7 @@ statistics are updated once.
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,10 @@ _Part = TypeVar("_Part", bound=Part)
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
+_Output = TypeVar("_Output", bound=tuple[object, Arrays])
+
 Activations = dict[int, jax.Array]
+_Inputs = tuple[Arrays, Arrays, Activations]
 
 
 def set_rematerialization(module: nnx.Module, kind: schema.Rematerialization) -> None:
@@ -71,11 +74,13 @@ def rematerialized(
     return call
 
 
-def _is_activation(leaf: Any) -> bool:  # noqa: ANN401
+def _is_activation(leaf: object) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
-def _computed_again(function: Callable[..., Any]) -> Callable[..., Any]:
+def _computed_again(
+    function: Callable[[Arrays, Arrays, Activations], _Output],
+) -> Callable[[Arrays, Arrays, Activations], _Output]:
     """Returns a function whose gradient keeps its arguments alone.
 
     These are parameters, statistics and activations; the result is a pair, of activations first.
@@ -83,24 +88,26 @@ def _computed_again(function: Callable[..., Any]) -> Callable[..., Any]:
     two computations apart, before it merges what is computed twice.
     """
 
-    def forward(*inputs: Any) -> tuple[Any, Any]:  # noqa: ANN401
-        return function(*inputs), inputs
+    def forward(params: Arrays, stats: Arrays, arrays: Activations) -> tuple[_Output, _Inputs]:
+        return function(params, stats, arrays), (params, stats, arrays)
 
-    def backward(inputs: Any, gradient: Any) -> Any:  # noqa: ANN401
-        *variables, arrays = inputs
+    def backward(inputs: _Inputs, gradient: _Output) -> _Inputs:
+        params, stats, arrays = inputs
         arrays, gradient = per_platform(arrays, gradient, cpu=_after, default=_barrier)
-        return jax.vjp(function, *variables, arrays)[1](gradient)
+        gradients: _Inputs = jax.vjp(function, params, stats, arrays)[1](gradient)
+        return gradients
 
     computed = jax.custom_vjp(function)
     computed.defvjp(forward, backward)
     return computed
 
 
-def _barrier(arrays: Any, gradient: Any) -> Any:  # noqa: ANN401
-    return jax.lax.optimization_barrier((arrays, gradient))
+def _barrier(arrays: Activations, gradient: _Output) -> tuple[Activations, _Output]:
+    kept: tuple[Activations, _Output] = jax.lax.optimization_barrier((arrays, gradient))
+    return kept
 
 
-def _after(arrays: Activations, gradient: Any) -> Any:  # noqa: ANN401
+def _after(arrays: Activations, gradient: _Output) -> tuple[Activations, _Output]:
     """Adds to the arrays nothing that the compiler could know before it knows the gradient."""
     # A value of each image: devices have images of their own.
     first = [leaf.reshape(leaf.shape[0], -1)[:, 0] for leaf in jax.tree.leaves(gradient[0])]

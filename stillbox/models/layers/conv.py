@@ -9,12 +9,13 @@ have twelve.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Required, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
 
 from stillbox.experiment import schema
 from stillbox.models.layers.hyperparams import (
@@ -30,9 +31,21 @@ from stillbox.models.layers.lowering.windows import Padding
 from stillbox.models.layers.lowering.winograd import LayerKernels, PreparedKernels
 from stillbox.models.layers.masking import without_padding, zero_padding
 from stillbox.models.layers.norm import NormLayer
-from stillbox.models.layers.quantization import FakeQuant, fold_norm
+from stillbox.models.layers.quantization import Roundings, fold_norm
 
 KernelShape = tuple[int, ...]
+
+
+class LayerOptions(TypedDict, total=False):
+    """Keyword arguments that all layers share; see `ConvLayer`."""
+
+    freeze_norm: Required[bool]
+    dtype: Required[DTypeLike]
+    rng: Required[np.random.Generator]
+    padding: Padding
+    bias: bool
+    quantization: schema.Quantization | None
+    num_uses: int
 
 
 class ConvLayer(nnx.Module):
@@ -66,7 +79,7 @@ class ConvLayer(nnx.Module):
         hyperparams: schema.ConvHyperparams,
         *,
         freeze_norm: bool,
-        dtype: Any,  # noqa: ANN401
+        dtype: DTypeLike,
         rng: np.random.Generator,
         padding: Padding = "same",
         bias: bool = True,
@@ -93,16 +106,17 @@ class ConvLayer(nnx.Module):
         self.dtype = jnp.dtype(dtype)
         # Name of its operations in profiles; the detector sets it to the layer's path.
         self.scope = type(self).__name__
-        self.num_uses = num_uses
+        self.roundings: Roundings | None = None
         if quantization is not None:
-            self._add_roundings("", quantization)
+            self.roundings = Roundings.of_maps(num_uses)
+            self.roundings.add_to(self, quantization)
 
     def __call__(self, x: jax.Array, *, train: bool, use: int = 0) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`.
 
         `use` is the number of the map, below `num_uses`.
         """
-        if self.is_quantized:
+        if self.roundings is not None:
             norm: NormLayer | None = getattr(self, "norm", None)
             return self.apply_rounded(x, norm, self.activation, train=train, use=use)
         return self._finish(self._product(self._input(x), self.kernel[...]), train=train)
@@ -110,16 +124,17 @@ class ConvLayer(nnx.Module):
     @property
     def is_quantized(self) -> bool:
         """Whether kernel and result are rounded."""
-        return hasattr(self, self._rounding("weights_quant", 0))
+        return self.roundings is not None
 
     def apply_rounded(
         self, x: jax.Array, norm: NormLayer | None, activation: str, *, train: bool, use: int = 0
     ) -> jax.Array:
         """Convolves, normalises by `norm` folded into the kernel, activates and rounds."""
+        assert self.roundings is not None
         x = self._rounded_input(x, train=train, use=use)
         bias = self.bias[...] if hasattr(self, "bias") else 0.0
         product = partial(self._product, x, use=use)
-        round_kernel = partial(getattr(self, self._rounding("weights_quant", use)), train=train)
+        round_kernel = partial(self.roundings.of_kernel(self, use), train=train)
         if norm is None:
             y = product(round_kernel(self.kernel[...])).astype(jnp.float32) + bias
         else:
@@ -133,19 +148,10 @@ class ConvLayer(nnx.Module):
                 train=train,
             )
         with jax.named_scope(self.scope):
-            rounded = getattr(self, self._rounding("act_quant", use))
-            y = rounded(ACTIVATIONS[activation](y), train=train)
+            round_result = self.roundings.of_result(self, use)
+            y = round_result(ACTIVATIONS[activation](y), train=train)
         # Predictions stay float32, as without rounding.
         return y.astype(self.dtype) if norm is not None or not hasattr(self, "bias") else y
-
-    def _add_roundings(self, prefix: str, quantization: schema.Quantization) -> None:
-        for use in range(self.num_uses):
-            name = self._rounding(f"{prefix}weights_quant", use)
-            setattr(self, name, FakeQuant(quantization, weights=True))
-            setattr(self, self._rounding(f"{prefix}act_quant", use), FakeQuant(quantization))
-
-    def _rounding(self, name: str, use: int) -> str:
-        return f"{name}_{use}" if self.num_uses > 1 else name
 
     def _input(self, x: jax.Array) -> jax.Array:
         """Returns what the kernel is applied to."""
@@ -226,7 +232,7 @@ class Conv2d(ConvLayer):
         hyperparams: schema.ConvHyperparams,
         *,
         dilation: int = 1,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[LayerOptions],
     ) -> None:
         rows, columns = (size, size) if isinstance(size, int) else size
         super().__init__(
@@ -246,7 +252,7 @@ class DepthwiseConv2d(ConvLayer):
         size: int,
         stride: int,
         hyperparams: schema.ConvHyperparams,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__((size, size, channels, 1), channels, stride, hyperparams, **options)
         if not hyperparams.regularize_depthwise:
@@ -279,7 +285,7 @@ class SeparableConv2d(ConvLayer):
         *,
         multiplier: int = 1,
         pointwise_defaults: bool = False,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[LayerOptions],
     ) -> None:
         shape = (1, 1, inputs * multiplier, channels)
         pointwise = hyperparams
@@ -290,8 +296,9 @@ class SeparableConv2d(ConvLayer):
         self.depthwise_kernel = kernel_parameter(hyperparams, shape, options["rng"])
         self.regularize_depthwise = hyperparams.regularize_depthwise
         self.regularize_pointwise = not pointwise_defaults
+        self.depthwise_roundings = Roundings.of_maps(options.get("num_uses", 1), "depthwise_")
         if (quantization := options.get("quantization")) is not None:
-            self._add_roundings("depthwise_", quantization)
+            self.depthwise_roundings.add_to(self, quantization)
 
     def _penalized(self) -> tuple[jax.Array, ...]:
         kernels = super()._penalized() if self.regularize_pointwise else self._penalized_bias()
@@ -301,11 +308,10 @@ class SeparableConv2d(ConvLayer):
         return self._filter(x, self.depthwise_kernel[...])
 
     def _rounded_input(self, x: jax.Array, *, train: bool, use: int) -> jax.Array:
-        round_kernel, rounded = (
-            partial(getattr(self, self._rounding(f"depthwise_{name}", use)), train=train)
-            for name in ("weights_quant", "act_quant")
-        )
-        return rounded(self._filter(x, round_kernel(self.depthwise_kernel[...])))
+        round_kernel = self.depthwise_roundings.of_kernel(self, use)
+        kernel = round_kernel(self.depthwise_kernel[...], train=train)
+        round_result = self.depthwise_roundings.of_result(self, use)
+        return round_result(self._filter(x, kernel), train=train)
 
     def _filter(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
         if kernel.shape[3] == 1:
@@ -340,7 +346,7 @@ class Dense(ConvLayer):
         inputs: int,
         channels: int,
         hyperparams: schema.ConvHyperparams,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__((inputs, channels), channels, 1, hyperparams, **options)
 

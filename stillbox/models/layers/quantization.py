@@ -82,6 +82,45 @@ class FakeQuant(nnx.Module):
             variable.set_value(value if self.weights else old + _rate(step) * (value - old))
 
 
+@dataclass(frozen=True)
+class Roundings:
+    """The roundings of one kernel of a layer and of its results, a pair for each map.
+
+    They are attributes of the layer, since their names are parts of the paths in checkpoints.
+    """
+
+    kernels: tuple[str, ...]
+    """Names of the roundings of the kernel."""
+    results: tuple[str, ...]
+    """Names of the roundings of the results."""
+
+    @classmethod
+    def of_maps(cls, maps: int, prefix: str = "") -> "Roundings":
+        """Returns the roundings of a kernel that is applied to so many maps."""
+        numbers = [f"_{number}" for number in range(maps)] if maps > 1 else [""]
+        return cls(
+            tuple(f"{prefix}weights_quant{number}" for number in numbers),
+            tuple(f"{prefix}act_quant{number}" for number in numbers),
+        )
+
+    def add_to(self, layer: nnx.Module, config: schema.Quantization) -> None:
+        """Adds the variables of the roundings to a layer."""
+        for name in self.kernels:
+            setattr(layer, name, FakeQuant(config, weights=True))
+        for name in self.results:
+            setattr(layer, name, FakeQuant(config))
+
+    def of_kernel(self, layer: nnx.Module, use: int) -> FakeQuant:
+        """Returns the rounding of the kernel for a map."""
+        rounding: FakeQuant = getattr(layer, self.kernels[use])
+        return rounding
+
+    def of_result(self, layer: nnx.Module, use: int) -> FakeQuant:
+        """Returns the rounding of the result for a map."""
+        rounding: FakeQuant = getattr(layer, self.results[use])
+        return rounding
+
+
 def set_training_step(module: nnx.Module, step: jax.Array) -> None:
     """Sets the training step that the roundings of a module are traced in.
 

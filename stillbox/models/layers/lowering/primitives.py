@@ -9,9 +9,9 @@ depthwise convolution of 16 x 75 x 75 x 128 take two CPUs 12 ms instead of 23.
 Sums are over batch and space, channel by channel, or of squares.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ import jax.numpy as jnp
 from stillbox.jax_internals import set_xla_metadata
 from stillbox.lowering import Lowering, current_lowering
 from stillbox.models.parallel import is_spatially_partitioned
+
+Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def to_bits(x: jax.Array) -> jax.Array:
@@ -32,12 +35,12 @@ def from_bits(bits: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 
 def per_platform(
-    *arrays: Any,  # noqa: ANN401
-    cpu: Callable[..., Any],
-    gpu: Callable[..., Any] | None = None,
-    default: Callable[..., Any],
-    plain: Callable[..., Any] | None = None,
-) -> Any:  # noqa: ANN401
+    *arrays: object,
+    cpu: Callable[..., Result],
+    gpu: Callable[..., Result] | None = None,
+    default: Callable[..., Result],
+    plain: Callable[..., Result] | None = None,
+) -> Result:
     """Calls `cpu` if the program is lowered for a CPU, `gpu` (if any) for a GPU, else `default`.
 
     All are called with the given arrays, or pytrees of them. If the lowering is portable it is
@@ -51,10 +54,8 @@ def per_platform(
     if is_spatially_partitioned():
         return default(*arrays)
     own = {} if gpu is None else {"cuda": gpu, "rocm": gpu}
-    return jax.lax.platform_dependent(*arrays, cpu=cpu, default=default, **own)
-
-
-Function = TypeVar("Function", bound=Callable[..., object])
+    result: Result = jax.lax.platform_dependent(*arrays, cpu=cpu, default=default, **own)
+    return result
 
 
 def jit_per_lowering(function: Function, *, static_argnums: tuple[int, ...]) -> Function:
@@ -77,7 +78,7 @@ def jit_per_lowering(function: Function, *, static_argnums: tuple[int, ...]) -> 
     return cast(Function, call)
 
 
-def no_inline(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:  # noqa: ANN401
+def no_inline(function: Callable[..., Result], **static: Hashable) -> Callable[..., Result]:
     """Keeps `function` a call in the compiled program.
 
     XLA's CPU backend fuses a cheap operation into each of its consumers and computes it again
@@ -90,9 +91,10 @@ def no_inline(function: Callable[..., Any], **static: Any) -> Callable[..., Any]
     """
     compiled = jax.jit(function, static_argnames=tuple(static))
 
-    def call(*arrays: jax.Array) -> Any:  # noqa: ANN401
+    def call(*arrays: jax.Array) -> Result:
         # As a context manager the attribute would also mark the calls inside.
-        return set_xla_metadata(compiled(*arrays, **static), inlineable="false")
+        result: Result = set_xla_metadata(compiled(*arrays, **static), inlineable="false")
+        return result
 
     return call
 

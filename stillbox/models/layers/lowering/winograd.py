@@ -24,11 +24,12 @@ results, `PreparedKernels`, as an argument.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from stillbox.lowering import current_lowering
 from stillbox.models.layers.lowering.windows import Pads, output_size, pad
@@ -259,7 +260,7 @@ class Tiles(NamedTuple):
 def choose_tiles(
     kernel_shape: tuple[int, ...],
     size: tuple[int, int],
-    dtype: Any,  # noqa: ANN401
+    dtype: DTypeLike,
 ) -> Tiles:
     """Returns the tiles of a convolution without stride and dilation.
 
@@ -279,7 +280,7 @@ def choose_tiles(
 def inference_tile(
     kernel_shape: tuple[int, ...],
     size: tuple[int, int],
-    dtype: Any,  # noqa: ANN401
+    dtype: DTypeLike,
 ) -> Tile | None:
     """Returns the tile of a convolution by a kernel that is transformed beforehand.
 
