@@ -60,12 +60,6 @@ class _Search(NamedTuple):
 def search(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) -> NmsResult:
     """Picks the best boxes of each image until it has all of its detections.
 
-    Args:
-        boxes: `[B, A, 4]` or `[B, C, A, 4]`.
-        visible: `[B, A]` or `[B, C, A]` bool, which boxes can be a detection.
-        scores: `[B, A, C]`.
-        limits: of the search.
-
     The suppression of the current `Lowering` chooses its form:
 
     - `loop` ends with the last detection of every image.
@@ -74,6 +68,12 @@ def search(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) ->
       detections are the same but for one case: boxes of which clipping leaves nothing are left out
       before and not during the search, so they suppress nothing and do not count in their class.
     - `operation` is `SEARCH`.
+
+    Args:
+        boxes: `[B, A, 4]` or `[B, C, A, 4]`.
+        visible: `[B, A]` or `[B, C, A]` bool, which boxes can be a detection.
+        scores: `[B, A, C]`.
+        limits: of the search.
     """
     form = current_lowering().suppression
     if form == "operation":

@@ -46,7 +46,7 @@ def rematerialized(
     """Makes a method of a part a block for `set_rematerialization`.
 
     The method takes and returns trees of float arrays `[B, ...]`, and changes no variables but the
-    statistics of its part. A block inside another one is a part of it.
+    statistics of its part. A block inside another one is not rematerialised separately.
     """
 
     @wraps(method)
@@ -81,11 +81,11 @@ def _is_activation(leaf: object) -> bool:
 def _computed_again(
     function: Callable[[Arrays, Arrays, Activations], _Output],
 ) -> Callable[[Arrays, Arrays, Activations], _Output]:
-    """Returns a function whose gradient keeps its arguments alone.
+    """Returns a function whose gradient keeps nothing but its arguments.
 
-    These are parameters, statistics and activations; the result is a pair, of activations first.
-    `jax.checkpoint` would do if XLA's compiler for CPUs did not remove the barrier that keeps the
-    two computations apart, before it merges what is computed twice.
+    These are parameters, statistics and activations; the result is a pair of activations and
+    statistics. `jax.checkpoint` does not suffice: XLA's compiler for CPUs removes the barrier that
+    separates the two computations, and then merges them.
     """
 
     def forward(params: Arrays, stats: Arrays, arrays: Activations) -> tuple[_Output, _Inputs]:
@@ -108,8 +108,8 @@ def _barrier(arrays: Activations, gradient: _Output) -> tuple[Activations, _Outp
 
 
 def _after(arrays: Activations, gradient: _Output) -> tuple[Activations, _Output]:
-    """Adds to the arrays nothing that the compiler could know before it knows the gradient."""
-    # A value of each image: devices have images of their own.
+    """Adds a zero to the arrays that the compiler cannot compute before the gradient."""
+    # One value of each image: devices have different images.
     first = [leaf.reshape(leaf.shape[0], -1)[:, 0] for leaf in jax.tree.leaves(gradient[0])]
     nothing = 0 * sum(leaf.astype(jnp.float32) for leaf in first)
 

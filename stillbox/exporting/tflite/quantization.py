@@ -134,9 +134,10 @@ def _round_kernels(
     """Replaces the kernels of a layer by rounded ones, and its norm by an offset."""
     if isinstance(layer, SeparableConv2d):
         depthwise = jnp.asarray(layer.depthwise_kernel[...])
+        assert layer.depthwise_roundings is not None
         # All maps have one kernel and so one range.
-        round_kernel = layer.depthwise_roundings.of_kernel(layer, use=0)
-        rounded = round_kernel(depthwise, train=False)
+        round_depthwise, _ = layer.depthwise_roundings.of_map(layer, 0)
+        rounded = round_depthwise(depthwise, train=False)
         layer.depthwise_kernel.set_value(_without_empty_channels(rounded, is_depthwise=True))
     norm: NormLayer | None = getattr(layer, "norm", None)
     kernel = jnp.asarray(layer.kernel[...])
@@ -149,7 +150,8 @@ def _round_kernels(
             layer.bias.set_value(layer.bias[...] * factor)
     elif path.removesuffix(".conv") + ".norm_0.mean" in stats:
         return
-    rounded = roundings.of_kernel(layer, use=0)(kernel, train=False)
+    round_kernel, _ = roundings.of_map(layer, 0)
+    rounded = round_kernel(kernel, train=False)
     layer.kernel.set_value(_without_empty_channels(rounded, is_depthwise=layer.is_depthwise))
 
 

@@ -1,11 +1,4 @@
-"""Convolution and fully connected layers with bias or normalisation, activation and penalty.
-
-A separable layer is a depthwise convolution and a 1x1.
-
-For accelerators that prefer many channels a strided convolution runs over blocks of pixels: a
-matrix unit multiplies columns of channels, and an image has three. Blocks of two by two pixels
-have twelve.
-"""
+"""Convolution and fully connected layers with bias or normalisation, activation and penalty."""
 
 from dataclasses import replace
 from functools import partial
@@ -33,8 +26,6 @@ from stillbox.models.layers.masking import without_padding, zero_padding
 from stillbox.models.layers.norm import NormLayer
 from stillbox.models.layers.quantization import Roundings, fold_norm
 
-KernelShape = tuple[int, ...]
-
 
 class LayerOptions(TypedDict, total=False):
     """Keyword arguments that all layers share; see `ConvLayer`."""
@@ -59,21 +50,21 @@ class ConvLayer(nnx.Module):
         freeze_norm: normalise with the moving statistics in training too.
         dtype: of the product; parameters, normalisation and outputs with a bias are float32.
         rng: draws the kernel.
-        padding: see `lowering.padding.Padding`.
+        padding: see `lowering.windows.Padding`.
         bias: add a bias if there is no normalisation.
         quantization: round kernel and result; None: do not.
-        num_uses: number of maps that the kernel is applied to in a step. The roundings of each map
-            have ranges of their own.
+        num_uses: number of maps that the kernel is applied to in a step. Each has separate ranges
+            of rounding.
     """
 
     is_depthwise = False
-    """Whether the kernel's channels are its last axis but one, as those of depthwise ones."""
+    """Whether the kernel's channels are its last axis but one."""
     prepared: LayerKernels | None = None
     """Transformed kernels of a model whose weights do not change; see `share_prepared_kernels`."""
 
     def __init__(
         self,
-        kernel_shape: KernelShape,
+        kernel_shape: tuple[int, ...],
         channels: int,
         stride: int,
         hyperparams: schema.ConvHyperparams,
@@ -108,8 +99,7 @@ class ConvLayer(nnx.Module):
         self.scope = type(self).__name__
         self.roundings: Roundings | None = None
         if quantization is not None:
-            self.roundings = Roundings.of_maps(num_uses)
-            self.roundings.add_to(self, quantization)
+            self.roundings = Roundings.added(self, quantization, num_uses)
 
     def __call__(self, x: jax.Array, *, train: bool, use: int = 0) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`.
@@ -134,7 +124,8 @@ class ConvLayer(nnx.Module):
         x = self._rounded_input(x, train=train, use=use)
         bias = self.bias[...] if hasattr(self, "bias") else 0.0
         product = partial(self._product, x, use=use)
-        round_kernel = partial(self.roundings.of_kernel(self, use), train=train)
+        kernel_rounding, round_result = self.roundings.of_map(self, use)
+        round_kernel = partial(kernel_rounding, train=train)
         if norm is None:
             y = product(round_kernel(self.kernel[...])).astype(jnp.float32) + bias
         else:
@@ -148,9 +139,8 @@ class ConvLayer(nnx.Module):
                 train=train,
             )
         with jax.named_scope(self.scope):
-            round_result = self.roundings.of_result(self, use)
             y = round_result(ACTIVATIONS[activation](y), train=train)
-        # Predictions stay float32, as without rounding.
+        # Predictions stay float32, as in `_finish`.
         return y.astype(self.dtype) if norm is not None or not hasattr(self, "bias") else y
 
     def _input(self, x: jax.Array) -> jax.Array:
@@ -211,13 +201,13 @@ def share_prepared_kernels(module: nnx.Module, kernels: PreparedKernels) -> None
 
 
 class Conv2d(ConvLayer):
-    """Convolution of all channels, bias or normalisation, activation.
+    """Convolution of all channels, bias or normalisation, activation; arguments as `ConvLayer`.
 
     Args:
         inputs: channels of the input.
         channels: channels of the output.
         size: side of the square kernel, or rows and columns.
-        stride: as for `ConvLayer`.
+        stride: of rows and columns.
         hyperparams: as for `ConvLayer`.
         dilation: distance of the kernel's taps in pixels; above 1, the stride has to be 1.
         options: as for `ConvLayer`.
@@ -242,7 +232,7 @@ class Conv2d(ConvLayer):
 
 
 class DepthwiseConv2d(ConvLayer):
-    """Convolution of every channel by itself, normalisation, activation; arguments as `Conv2d`."""
+    """Convolution of each channel separately, normalisation, activation; arguments as `Conv2d`."""
 
     is_depthwise = True
 
@@ -260,7 +250,7 @@ class DepthwiseConv2d(ConvLayer):
 
 
 def kernel_parameter(
-    hyperparams: schema.ConvHyperparams, shape: KernelShape, rng: np.random.Generator
+    hyperparams: schema.ConvHyperparams, shape: tuple[int, ...], rng: np.random.Generator
 ) -> nnx.Param:
     """Returns a fresh kernel, float32."""
     if isinstance(rng, ShapesOnly):
@@ -296,9 +286,10 @@ class SeparableConv2d(ConvLayer):
         self.depthwise_kernel = kernel_parameter(hyperparams, shape, options["rng"])
         self.regularize_depthwise = hyperparams.regularize_depthwise
         self.regularize_pointwise = not pointwise_defaults
-        self.depthwise_roundings = Roundings.of_maps(options.get("num_uses", 1), "depthwise_")
+        self.depthwise_roundings: Roundings | None = None
         if (quantization := options.get("quantization")) is not None:
-            self.depthwise_roundings.add_to(self, quantization)
+            maps = options.get("num_uses", 1)
+            self.depthwise_roundings = Roundings.added(self, quantization, maps, "depthwise_")
 
     def _penalized(self) -> tuple[jax.Array, ...]:
         kernels = super()._penalized() if self.regularize_pointwise else self._penalized_bias()
@@ -308,9 +299,9 @@ class SeparableConv2d(ConvLayer):
         return self._filter(x, self.depthwise_kernel[...])
 
     def _rounded_input(self, x: jax.Array, *, train: bool, use: int) -> jax.Array:
-        round_kernel = self.depthwise_roundings.of_kernel(self, use)
+        assert self.depthwise_roundings is not None
+        round_kernel, round_result = self.depthwise_roundings.of_map(self, use)
         kernel = round_kernel(self.depthwise_kernel[...], train=train)
-        round_result = self.depthwise_roundings.of_result(self, use)
         return round_result(self._filter(x, kernel), train=train)
 
     def _filter(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -334,11 +325,7 @@ def _dense(kernel: jax.Array) -> jax.Array:
 class Dense(ConvLayer):
     """Fully connected layer with bias or normalisation, activation and penalty.
 
-    Args:
-        inputs: numbers of a row of the input.
-        channels: numbers of a row of the output.
-        hyperparams: as for `ConvLayer`.
-        options: as for `ConvLayer`.
+    It maps rows of `inputs` numbers to rows of `channels`; other arguments as `ConvLayer`.
     """
 
     def __init__(
@@ -366,10 +353,11 @@ _BLOCK = 2
 
 
 class SpaceToDepthConv2d(Conv2d):
-    """A convolution of odd size, stride 2 and symmetric padding, with the kernel of `Conv2d`.
+    """A convolution of odd size, stride 2 and symmetric padding over blocks of two by two pixels.
 
-    Same arguments and numbers as `Conv2d`. The kernel is padded by a row and a column of zeros, so
-    that it begins at a block, and kernel and image are folded.
+    Arguments, kernel and results are those of `Conv2d`. Matrix units of accelerators multiply
+    columns of channels, and an image has three while its blocks have twelve. The kernel is padded
+    by a row and a column of zeros to begin at a block.
     """
 
     def __call__(self, x: jax.Array, *, train: bool, use: int = 0) -> jax.Array:
@@ -392,7 +380,7 @@ def space_to_depth(x: jax.Array) -> jax.Array:
 
 def _fold_kernel(kernel: jax.Array) -> jax.Array:
     """Maps `[k, k, C, D]` of odd k to `[(k + 1) / 2, (k + 1) / 2, 4 C, D]`."""
-    # The first tap is half a kernel before the centre, the first pixel of a block.
+    # The first tap is half a kernel before the centre, which is the first pixel of a block.
     first = (kernel.shape[0] // 2) % _BLOCK
     grow = (first, 1 - first)
     padded = jnp.pad(kernel, (grow, grow, (0, 0), (0, 0)))

@@ -1,8 +1,8 @@
 """Simulated quantisation (arXiv:1712.05877, section 3; `tf.contrib.quantize` of TF 1.x).
 
-Kernels, with batch norm folded in, and results of layers are rounded to the levels that integers
-of a few bits have in a range. The range of a kernel is that of its values; the range of a result
-is a moving average over the steps.
+Kernels, with batch norm folded in, and results of layers are rounded to the levels of integers of a
+few bits in a range. The range of a kernel is that of its values; the range of a result is a moving
+average over the steps.
 """
 
 import math
@@ -19,11 +19,11 @@ from stillbox.models.layers.norm import NormLayer
 
 # `ema_decay` of contrib.quantize, which no configuration changes.
 _DECAY = 0.999
-# Ends of a range that nothing has been measured for.
+# Ends of a range that has not been measured.
 _UNKNOWN = 6.0
 
 RANGE_ENDS = (".min", ".max")
-"""Ends of the paths of ranges, which no other variable has."""
+"""Suffixes of the paths of ranges, which no other variable has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,9 @@ class FakeQuant(nnx.Module):
 
     Args:
         config: bits, symmetry, delay.
-        weights: the array is a kernel: the range is that of its values, and the levels are one less
-            and so may be symmetric. Otherwise the range is a moving average, as of the step that
-            calls it; it begins as 0..6, which is not averaged in.
+        weights: the array is a kernel. Its range is that of its values, and it has one level less,
+            which permits symmetry. Otherwise the range is a moving average over the steps; it
+            begins as 0..6, which does not enter the average.
     """
 
     step: _Step | None = None
@@ -55,7 +55,7 @@ class FakeQuant(nnx.Module):
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Rounds an array of any shape and float type; in training, measures its range first.
 
-        Without `set_training_step` the delay is over.
+        Rounding is not delayed without `set_training_step`.
         """
         if not train:
             return self._round(x)
@@ -89,36 +89,25 @@ class Roundings:
     They are attributes of the layer, since their names are parts of the paths in checkpoints.
     """
 
-    kernels: tuple[str, ...]
-    """Names of the roundings of the kernel."""
-    results: tuple[str, ...]
-    """Names of the roundings of the results."""
+    names: tuple[tuple[str, str], ...]
+    """Names of each pair."""
 
     @classmethod
-    def of_maps(cls, maps: int, prefix: str = "") -> "Roundings":
-        """Returns the roundings of a kernel that is applied to so many maps."""
+    def added(
+        cls, layer: nnx.Module, config: schema.Quantization, maps: int, prefix: str = ""
+    ) -> "Roundings":
+        """Adds the roundings of a kernel that is applied to so many maps to a layer."""
         numbers = [f"_{number}" for number in range(maps)] if maps > 1 else [""]
-        return cls(
-            tuple(f"{prefix}weights_quant{number}" for number in numbers),
-            tuple(f"{prefix}act_quant{number}" for number in numbers),
-        )
+        names = tuple((f"{prefix}weights_quant{n}", f"{prefix}act_quant{n}") for n in numbers)
+        for kernel, result in names:
+            setattr(layer, kernel, FakeQuant(config, weights=True))
+            setattr(layer, result, FakeQuant(config))
+        return cls(names)
 
-    def add_to(self, layer: nnx.Module, config: schema.Quantization) -> None:
-        """Adds the variables of the roundings to a layer."""
-        for name in self.kernels:
-            setattr(layer, name, FakeQuant(config, weights=True))
-        for name in self.results:
-            setattr(layer, name, FakeQuant(config))
-
-    def of_kernel(self, layer: nnx.Module, use: int) -> FakeQuant:
-        """Returns the rounding of the kernel for a map."""
-        rounding: FakeQuant = getattr(layer, self.kernels[use])
-        return rounding
-
-    def of_result(self, layer: nnx.Module, use: int) -> FakeQuant:
-        """Returns the rounding of the result for a map."""
-        rounding: FakeQuant = getattr(layer, self.results[use])
-        return rounding
+    def of_map(self, layer: nnx.Module, use: int) -> tuple[FakeQuant, FakeQuant]:
+        """Returns the rounding of the kernel and that of the result."""
+        kernel, result = (getattr(layer, name) for name in self.names[use])
+        return kernel, result
 
 
 def set_training_step(module: nnx.Module, step: jax.Array) -> None:
@@ -142,7 +131,7 @@ def _rate(step: jax.Array | None) -> jax.Array | float:
 def _symmetric(
     low: jax.Array, high: jax.Array, bits: int, *, narrow: bool
 ) -> tuple[jax.Array, jax.Array]:
-    # In two's complement there is one negative number more than positive ones.
+    # Two's complement has one more negative number than positive ones.
     ratio = 1.0 if narrow else ((1 << bits) - 2) / (1 << bits)
     return jnp.minimum(low, -high / ratio), jnp.maximum(high, -low * ratio)
 
@@ -152,15 +141,15 @@ def fake_quant(
 ) -> jax.Array:
     """Rounds to the levels of a range, as `tf.quantization.fake_quant_with_min_max_vars`.
 
-    The range is moved so that 0 is a level, and values beyond it become its ends. The gradient is
-    that of the input inside the moved range and 0 outside; the ends of the range have none.
+    The range is shifted to make 0 a level, and values beyond it become its ends. The gradient is
+    that of the input inside the shifted range and 0 outside; the ends of the range have none.
 
     Args:
         x: float32, any shape.
         low: float32 scalar, at most 0.
         high: float32 scalar, at least 0.
         bits: there are `2 ** bits` levels.
-        narrow: leave the lowest level out.
+        narrow: omit the lowest level.
     """
     levels = (1 << bits) - 1 - narrow
     scale = (high - low) / levels
@@ -178,7 +167,7 @@ def _round(
     x: jax.Array, scale: jax.Array, inverse: jax.Array, zero: jax.Array, levels: int
 ) -> jax.Array:
     low, high = -zero * scale, (levels - zero) * scale
-    # From the lower end, in TensorFlow's order, which decides between two levels at equal distance.
+    # In TensorFlow's order, which decides between two levels at equal distance.
     above = (jnp.minimum(jnp.maximum(x, low), high) - low) * inverse
     return jnp.floor(above - zero + 0.5) * scale
 
@@ -211,17 +200,17 @@ def fold_norm(
 ) -> jax.Array:
     """Convolves and normalises with the norm's factor in the rounded kernel, float32.
 
-    In training the kernel has the factor of the moving variance, which changes slowly, and the
-    result is corrected to that of the batch's variance, which takes a second convolution
-    (`fold_batch_norms.py`). Moving statistics are updated.
+    In training the kernel has the factor of the moving variance, which changes slowly. The result
+    is corrected to the batch's variance, which takes a second convolution (`fold_batch_norms.py`).
+    Moving statistics are updated.
 
     Args:
         product: convolves with a kernel.
         kernel: before it is scaled.
         norm: its statistics, factor and offset.
         round_kernel: applied to the scaled kernel.
-        bias: added in front of the norm.
-        is_depthwise: channels are the last axis but one of the kernel, as of depthwise ones.
+        bias: added before the norm.
+        is_depthwise: the kernel's channels are its last axis but one.
         train: normalise by the batch, unless the norm is frozen.
     """
     scale, offset = norm.affine(kernel.shape[-2 if is_depthwise else -1])

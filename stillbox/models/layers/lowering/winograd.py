@@ -17,9 +17,8 @@ The shape of a convolution decides its algorithm. `benchmarks/convolutions.py` m
 algorithms; the limits are those at which Winograd's began to be faster than XLA's convolution on
 two CPUs with AVX-512, with and without AMX.
 
-Training changes its kernels in each step and transforms them in each step. The weights of
-inference do not change: one program transforms all kernels once, and another one takes the
-results, `PreparedKernels`, as an argument.
+Training transforms its kernels in each step. In inference they do not change: one program
+transforms all kernels once, and another one takes the results, `PreparedKernels`, as an argument.
 """
 
 from dataclasses import dataclass
@@ -121,11 +120,7 @@ def rotated(kernel: jax.Array) -> jax.Array:
 def kernel_gradient(x: jax.Array, gradient: jax.Array, *, pads: Pads, tile: Tile) -> jax.Array:
     """Returns the gradient `[3, 3, C, D]` of the kernel, of x's type, computed in float32.
 
-    Args:
-        x: the input, `[B, H, W, C]`.
-        gradient: of the output, `[B, H', W', D]`.
-        pads: of the convolution.
-        tile: rows and columns of a tile of the output.
+    `x` is the input `[B, H, W, C]`, `gradient` that of the output, `[B, H', W', D]`.
     """
     batch, *size, depth = gradient.shape
     back = _transposed(_KERNEL[tile])
@@ -149,11 +144,7 @@ def kernel_gradient(x: jax.Array, gradient: jax.Array, *, pads: Pads, tile: Tile
 def _images_at_a_time(batch: int, size: tuple[int, int], channels: int, tile: int) -> int:
     """Returns a divisor of the batch: images whose transforms the cache holds, at least one.
 
-    Args:
-        batch: number of images.
-        size: rows and columns of the output.
-        channels: of input and output together.
-        tile: rows and columns of a tile.
+    `size` are rows and columns of the output, `channels` those of input and output together.
     """
     tiles = -(-size[0] // tile) * -(-size[1] // tile)
     most = _CACHE_BYTES // (tiles * (tile + 2) ** 2 * channels * 4)
@@ -203,7 +194,7 @@ def _image(products: list[jax.Array], tile: int) -> jax.Array:
 
 
 def _combined(matrix: Matrix, arrays: list[jax.Array]) -> list[jax.Array]:
-    """Returns for each row of a matrix the sum of the arrays, multiplied by its factors."""
+    """Returns the sum of the arrays, multiplied by the factors of a row, for each row."""
     return [_sum_of_multiples(row, arrays) for row in matrix]
 
 
@@ -221,7 +212,7 @@ def _stacked(arrays: list[jax.Array]) -> jax.Array:
 
 
 def _kept(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Keeps XLA from computing arrays again in each of their consumers."""
+    """Prevents XLA from computing arrays again in each of their consumers."""
     kept: list[jax.Array] = jax.lax.optimization_barrier(arrays)
     return kept
 
@@ -245,7 +236,7 @@ def _outer_product(a: jax.Array, b: jax.Array) -> jax.Array:
 
 # Fewer channels make the products too narrow for what the transforms cost.
 _LEAST_CHANNELS = 64
-# Rows and columns of an output, below which too much of the tiles is padding.
+# Rows and columns of an output below which too much of the tiles is padding.
 _LEAST_SIZE = {2: 8, 4: 16}
 
 
@@ -264,16 +255,14 @@ def choose_tiles(
 ) -> Tiles:
     """Returns the tiles of a convolution without stride and dilation.
 
-    Args:
-        kernel_shape: `(kh, kw, C, D)`.
-        size: rows and columns of the output.
-        dtype: of input and kernel.
+    `kernel_shape` is `(kh, kw, C, D)`, `size` are rows and columns of the output, and `dtype` is
+    that of input and kernel.
     """
     wide, narrow = _fitting_tiles(kernel_shape, size)
     if jnp.dtype(dtype) == jnp.float32:
         return Tiles(wide, wide, wide or narrow)
-    # Products of tiles of 4 lose two decimal digits more than bfloat16 has to lose. Those of the
-    # kernel gradient are of float32.
+    # Products of tiles of 4 lose two more decimal digits than bfloat16 can spare. The kernel
+    # gradient multiplies in float32.
     return Tiles(narrow, narrow if wide else None, wide or narrow)
 
 
@@ -282,10 +271,10 @@ def inference_tile(
     size: tuple[int, int],
     dtype: DTypeLike,
 ) -> Tile | None:
-    """Returns the tile of a convolution by a kernel that is transformed beforehand.
+    """Returns the tile of a convolution by a prepared kernel; arguments as `choose_tiles`.
 
-    Smaller maps than in training are worth tiles, since the transform of the kernel costs nothing:
-    10 x 10 x 512 takes 2.6 ms in place of 4.5. The arguments are those of `choose_tiles`.
+    Tiles pay on smaller maps than in training, since the transform of the kernel costs nothing:
+    10 x 10 x 512 takes 2.6 ms in place of 4.5.
     """
     wide, narrow = _fitting_tiles(kernel_shape, size)
     return wide or narrow if jnp.dtype(dtype) == jnp.float32 else narrow
@@ -315,9 +304,9 @@ class LayerKernels:
     """The prepared kernels of one layer."""
 
     path: str
-    """Of the layer."""
+    """Path of the layer."""
     prepared: PreparedKernels
-    """Those of all layers."""
+    """Kernels of all layers."""
 
     def transformed(self, kernel: jax.Array, tile: Tile, *, use: int) -> Transformed:
         """Returns a prepared kernel, which is added if it is missing."""
