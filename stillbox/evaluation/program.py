@@ -88,7 +88,7 @@ class DetectProgram:
         """The program that prepares the kernels of a single CPU; there are none elsewhere."""
 
         def kernels(params: Arrays, stats: Arrays) -> PreparedKernels:
-            found: PreparedKernels = {}
+            found = PreparedKernels()
             if self._has_one_cpu:
                 image, true_size = (
                     jnp.zeros((1, *array.shape[1:]), array.dtype)
@@ -132,10 +132,10 @@ class DetectProgram:
             stats: moving statistics by path.
         """
         params, stats = replicate((params, stats), self.mesh)
-        prepared = self._preparation.out_info
-        return PreparedWeights(
-            params, stats, self._compiled_preparation(params, stats) if prepared else {}
-        )
+        kernels = self._preparation.out_info
+        if kernels:
+            kernels = self._compiled_preparation(params, stats)
+        return PreparedWeights(params, stats, kernels)
 
     def bind_weights(self, weights: PreparedWeights) -> BoundDetect:
         """Returns `bind` of the result of `prepare`, which may be for batches of another size."""

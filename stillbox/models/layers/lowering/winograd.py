@@ -21,6 +21,7 @@ Training transforms its kernels in each step. In inference they do not change: o
 transforms all kernels once, and another one takes the results, `PreparedKernels`, as an argument.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -295,8 +296,12 @@ Transformed = list[jax.Array]
 """See `winograd.transform_kernel`."""
 
 
-PreparedKernels = dict[tuple[str, int, Tile], Transformed]
-"""By the path of the layer, the number of the map that a rounded kernel is for, and the tile."""
+PreparedKernels = OrderedDict[tuple[str, int, Tile], Transformed]
+"""By the path of the layer, the number of the map that a rounded kernel is for, and the tile.
+
+JAX would sort the keys of a plain dictionary. In the order of the layers the arguments of programs
+stay the same, and so do compiled programs that are kept.
+"""
 
 
 @dataclass(frozen=True, eq=False)
