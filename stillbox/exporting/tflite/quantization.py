@@ -136,8 +136,8 @@ def _round_kernels(
         depthwise = jnp.asarray(layer.depthwise_kernel[...])
         assert layer.depthwise_roundings is not None
         # All maps have one kernel and so one range.
-        round_depthwise, _ = layer.depthwise_roundings.of_map(layer, 0)
-        rounded = round_depthwise(depthwise, train=False)
+        round_depthwise, _ = layer.depthwise_roundings.of_map(layer, 0, train=False)
+        rounded = round_depthwise(depthwise)
         layer.depthwise_kernel.set_value(_without_empty_channels(rounded, is_depthwise=True))
     norm: NormLayer | None = getattr(layer, "norm", None)
     kernel = jnp.asarray(layer.kernel[...])
@@ -150,8 +150,8 @@ def _round_kernels(
             layer.bias.set_value(layer.bias[...] * factor)
     elif path.removesuffix(".conv") + ".norm_0.mean" in stats:
         return
-    round_kernel, _ = roundings.of_map(layer, 0)
-    rounded = round_kernel(kernel, train=False)
+    round_kernel, _ = roundings.of_map(layer, 0, train=False)
+    rounded = round_kernel(kernel)
     layer.kernel.set_value(_without_empty_channels(rounded, is_depthwise=layer.is_depthwise))
 
 

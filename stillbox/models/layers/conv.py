@@ -111,11 +111,6 @@ class ConvLayer(nnx.Module):
             return self.apply_rounded(x, norm, self.activation, train=train, use=use)
         return self._finish(self._product(self._input(x), self.kernel[...]), train=train)
 
-    @property
-    def is_quantized(self) -> bool:
-        """Whether kernel and result are rounded."""
-        return self.roundings is not None
-
     def apply_rounded(
         self, x: jax.Array, norm: NormLayer | None, activation: str, *, train: bool, use: int = 0
     ) -> jax.Array:
@@ -124,8 +119,7 @@ class ConvLayer(nnx.Module):
         x = self._rounded_input(x, train=train, use=use)
         bias = self.bias[...] if hasattr(self, "bias") else 0.0
         product = partial(self._product, x, use=use)
-        kernel_rounding, round_result = self.roundings.of_map(self, use)
-        round_kernel = partial(kernel_rounding, train=train)
+        round_kernel, round_result = self.roundings.of_map(self, use, train=train)
         if norm is None:
             y = product(round_kernel(self.kernel[...])).astype(jnp.float32) + bias
         else:
@@ -139,7 +133,7 @@ class ConvLayer(nnx.Module):
                 train=train,
             )
         with jax.named_scope(self.scope):
-            y = round_result(ACTIVATIONS[activation](y), train=train)
+            y = round_result(ACTIVATIONS[activation](y))
         # Predictions stay float32, as in `_finish`.
         return y.astype(self.dtype) if norm is not None or not hasattr(self, "bias") else y
 
@@ -201,7 +195,7 @@ def share_prepared_kernels(module: nnx.Module, kernels: PreparedKernels) -> None
 
 
 class Conv2d(ConvLayer):
-    """Convolution of all channels, bias or normalisation, activation; arguments as `ConvLayer`.
+    """Convolution of all channels, bias or normalisation, activation.
 
     Args:
         inputs: channels of the input.
@@ -300,9 +294,8 @@ class SeparableConv2d(ConvLayer):
 
     def _rounded_input(self, x: jax.Array, *, train: bool, use: int) -> jax.Array:
         assert self.depthwise_roundings is not None
-        round_kernel, round_result = self.depthwise_roundings.of_map(self, use)
-        kernel = round_kernel(self.depthwise_kernel[...], train=train)
-        return round_result(self._filter(x, kernel), train=train)
+        round_kernel, round_result = self.depthwise_roundings.of_map(self, use, train=train)
+        return round_result(self._filter(x, round_kernel(self.depthwise_kernel[...])))
 
     def _filter(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
         if kernel.shape[3] == 1:

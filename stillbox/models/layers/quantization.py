@@ -82,6 +82,9 @@ class FakeQuant(nnx.Module):
             variable.set_value(value if self.weights else old + _rate(step) * (value - old))
 
 
+Rounding = Callable[[jax.Array], jax.Array]
+
+
 @dataclass(frozen=True)
 class Roundings:
     """The roundings of one kernel of a layer and of its results, a pair for each map.
@@ -104,9 +107,9 @@ class Roundings:
             setattr(layer, result, FakeQuant(config))
         return cls(names)
 
-    def of_map(self, layer: nnx.Module, use: int) -> tuple[FakeQuant, FakeQuant]:
+    def of_map(self, layer: nnx.Module, use: int, *, train: bool) -> tuple[Rounding, Rounding]:
         """Returns the rounding of the kernel and that of the result."""
-        kernel, result = (getattr(layer, name) for name in self.names[use])
+        kernel, result = (partial(getattr(layer, name), train=train) for name in self.names[use])
         return kernel, result
 
 
@@ -192,7 +195,7 @@ def fold_norm(
     product: Callable[[jax.Array], jax.Array],
     kernel: jax.Array,
     norm: NormLayer,
-    round_kernel: Callable[[jax.Array], jax.Array],
+    round_kernel: Rounding,
     *,
     bias: jax.Array | float,
     is_depthwise: bool,
