@@ -22,8 +22,9 @@ from measuring import machine, show
 from rich.table import Table
 
 from stillbox.devices.process import keep_freed_memory, restart_with_large_pages
+from stillbox.lowering import lowering
 from stillbox.models.layers.lowering.convolution import conv_unstrided
-from stillbox.models.layers.lowering.winograd import Tiles, choose_tiles, cpu_convolutions
+from stillbox.models.layers.lowering.winograd import Tiles, choose_tiles
 
 # The 3x3 convolutions of RetinaNet at 320 px, batch 4, and of SSD ResNet-34, batch 8.
 SHAPES = ("4x80x64", "4x40x128", "4x40x256", "4x20x256", "4x10x512", "8x75x64", "8x38x128")
@@ -72,7 +73,7 @@ def _own_cells(shape: tuple[int, ...], precision: str, row: int) -> list[str]:
         f"{flops / _best_seconds(_passes(shape, precision, tiles)[row]) / 1e9:.0f}"
         for tiles in ALGORITHMS.values()
     ]
-    with cpu_convolutions("fast"):
+    with lowering(cpu_convolutions="fast"):
         chosen = choose_tiles((3, 3, channels, channels), (side, side), precision)[row]
     return [*cells, f"tiles {chosen}" if chosen else "direct"]
 

@@ -5,16 +5,13 @@ programs have the default form of every operation, a third of the size of the fo
 of the programs themselves do without the fixture `shared_programs`.
 """
 
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, cached_property
-
-import jax
 
 from stillbox.evaluation import program as detecting
 from stillbox.evaluation.program import DetectProgram
 from stillbox.experiment import schema
-from stillbox.models.layers.lowering import primitives
+from stillbox.lowering import lowering
 from stillbox.training import loop
 from stillbox.training import program as training
 from stillbox.training.program import TrainProgram
@@ -40,18 +37,6 @@ def forget():
     _shared_detector.cache_clear()
 
 
-@contextmanager
-def _default_forms():
-    # The precision means nothing on a CPU. JAX's caches of traces depend on it, so the tests of
-    # other files do not get these forms.
-    token = primitives._PLAIN.set(True)
-    try:
-        with jax.default_matmul_precision("highest"):
-            yield
-    finally:
-        primitives._PLAIN.reset(token)
-
-
 class _Compiled:
     """Stands for a traced program; it is compiled when it is first asked to be."""
 
@@ -64,7 +49,7 @@ class _SharedStep(TrainProgram):
 
     @cached_property
     def _lowered(self):
-        with _default_forms():
+        with lowering(portable=True):
             return _Compiled(super().lower())
 
     def lower(self):
@@ -75,7 +60,7 @@ class _SharedDetector(DetectProgram):
     """A detector in the default forms; its base class compiles it once."""
 
     def lower(self):
-        with _default_forms():
+        with lowering(portable=True):
             return super().lower()
 
 

@@ -1,10 +1,8 @@
 """Non-maximum suppression in arrays of fixed size: the search for boxes, and what it returns."""
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, export, lax
@@ -15,10 +13,9 @@ from stillbox.boxes.nms_prefix import NmsResult, SearchLimits, search_prefix
 from stillbox.boxes.sampling import top_k_mask
 from stillbox.boxes.structures import Detections
 from stillbox.jax_internals import Primitive, ShapedArray
+from stillbox.lowering import current_lowering
 
 Suppress = Callable[[Array, Array], Array]
-
-_FORM: ContextVar[Literal["loop", "plain", "opaque"]] = ContextVar("nms_form", default="loop")
 
 _FEW = 512
 """Anchors that are searched at once, without looking at the best candidates first."""
@@ -28,7 +25,10 @@ _DEPTHS = (6, 20)
 SSD without a threshold needs at most 4.6 on each of fifty photographs of COCO."""
 
 SEARCH = Primitive("nms_search")
-"""`search` as one operation, see `opaque_nms`; it returns the fields of `NmsResult`."""
+"""`search` as one operation, which returns the fields of `NmsResult`.
+
+It has no implementation: a converter writes the suppression of its runtime instead.
+"""
 SEARCH.multiple_results = True
 
 
@@ -40,35 +40,6 @@ def _search_shapes(
     rows = (batch, most)
     types = (rows, jnp.int32), (rows, jnp.float32), ((batch,), jnp.int32)
     return [ShapedArray(shape, jnp.dtype(dtype)) for shape, dtype in types]
-
-
-@contextmanager
-def opaque_nms() -> Iterator[None]:
-    """Traces the search of NMS inside it as the operation `SEARCH`.
-
-    It has no implementation: a converter writes the suppression of its runtime instead.
-    """
-    token = _FORM.set("opaque")
-    try:
-        yield
-    finally:
-        _FORM.reset(token)
-
-
-@contextmanager
-def plain_nms() -> Iterator[None]:
-    """Traces NMS inside it with the operations of TensorFlow Lite alone.
-
-    MediaPipe rejects models with loops, so the search has one step for every detection; a step for
-    a finished image changes nothing. The detections are the same but for one case: boxes of which
-    clipping leaves nothing are left out before and not during the search, so that they suppress
-    nothing and do not count in their class.
-    """
-    token = _FORM.set("plain")
-    try:
-        yield
-    finally:
-        _FORM.reset(token)
 
 
 class _Search(NamedTuple):
@@ -89,15 +60,25 @@ class _Search(NamedTuple):
 def search(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) -> NmsResult:
     """Picks the best boxes of each image until it has all of its detections.
 
+    The suppression of the current `Lowering` chooses its form:
+
+    - `loop` ends with the last detection of every image.
+    - `unrolled` has the operations of TensorFlow Lite alone, since MediaPipe rejects models with
+      loops: one step for every detection, and a step for a finished image changes nothing. The
+      detections are the same but for one case: boxes of which clipping leaves nothing are left out
+      before and not during the search, so they suppress nothing and do not count in their class.
+    - `operation` is `SEARCH`.
+
     Args:
         boxes: `[B, A, 4]` or `[B, C, A, 4]`.
         visible: `[B, A]` or `[B, C, A]` bool, which boxes can be a detection.
         scores: `[B, A, C]`.
         limits: of the search.
     """
-    if _FORM.get() == "opaque":
+    form = current_lowering().suppression
+    if form == "operation":
         return NmsResult(*SEARCH.bind(boxes, visible, scores, limits=limits))
-    if scores.shape[1] <= _FEW or _FORM.get() == "plain" or limits.soft_sigma > 0.0:
+    if scores.shape[1] <= _FEW or form == "unrolled" or limits.soft_sigma > 0.0:
         return _search_all(boxes, visible, scores, limits)
     if export.is_symbolic_dim(scores.shape[0]):
         # TensorFlow does not run `top_k` in an array of any size.
@@ -141,7 +122,7 @@ def _start_search(scores: Array, visible: Array, limits: SearchLimits) -> _Searc
     if 0 < limits.max_candidates_per_class < anchors:
         candidates = _best_candidates(candidates, limits.max_candidates_per_class)
     visible = visible if visible.ndim == 3 else visible[:, None]
-    if _FORM.get() == "plain":
+    if current_lowering().suppression == "unrolled":
         candidates = jnp.where(visible, candidates, -jnp.inf)
     return _Search(
         scores=candidates,
@@ -155,7 +136,7 @@ def _start_search(scores: Array, visible: Array, limits: SearchLimits) -> _Searc
 
 def _best_candidates(candidates: Array, most: int) -> Array:
     """Returns the candidates `[B, C, A]` with all but the best of each class at minus infinity."""
-    if _FORM.get() == "plain":
+    if current_lowering().suppression == "unrolled":
         return _sorted_candidates(candidates, most)
 
     def limit(scores: Array) -> Array:
@@ -186,7 +167,7 @@ def _best_left(scores: Array, visible: Array) -> Array:
 
 def _run_search(start: _Search, pick: Callable[[_Search], _Search], max_total: int) -> _Search:
     """Picks until every image has `max_total` detections or no candidate left."""
-    if _FORM.get() == "plain":
+    if current_lowering().suppression == "unrolled":
         return functools.reduce(lambda search, _: pick(search), range(max_total), start)
     return lax.while_loop(
         lambda search: jnp.any(

@@ -23,7 +23,7 @@ from stillbox.experiment.run_length import batch_norms
 from stillbox.experiment.schema import Experiment
 from stillbox.models.anchors import anchors_per_location
 from stillbox.models.build import AbstractDetector, abstract_detector
-from stillbox.models.rematerialization import rematerialization
+from stillbox.models.rematerialization import set_rematerialization
 from stillbox.models.variables import Arrays, bind_detector
 from stillbox.training.program import abstract_batch
 from stillbox.training.step import create_state, select_trainable
@@ -148,6 +148,7 @@ def _activations(
 
         def loss(trained: Arrays) -> jax.Array:
             module = bind_detector(detector.graph, frozen | trained, stats)
+            set_rematerialization(module, kind)
             output = module.loss(
                 batch,
                 module.initial_loss_state(),
@@ -157,8 +158,7 @@ def _activations(
             return sum(output.terms.values(), jnp.zeros(()))
 
         # The leaves of this function are the arrays that it keeps.
-        with rematerialization(kind):
-            return jax.vjp(loss, {path: params[path] for path in sorted(trainable)})[1]
+        return jax.vjp(loss, {path: params[path] for path in sorted(trainable)})[1]
 
     batch = abstract_batch(images, model, _BOXES)
     arrays = jax.tree.leaves(jax.eval_shape(kept, detector.params, detector.stats, batch))

@@ -19,14 +19,10 @@ from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import batch_shardings, build_mesh, put_batch, replicate, replicated
 from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
+from stillbox.lowering import lowering
 from stillbox.models.build import abstract_detector
 from stillbox.models.detector import DetectFunction, detect_function
-from stillbox.models.layers.lowering.winograd import (
-    Transformed,
-    collected_kernels,
-    cpu_convolutions,
-    given_kernels,
-)
+from stillbox.models.layers.lowering.winograd import PreparedKernels
 from stillbox.models.variables import Arrays
 
 BoundDetect = Callable[[Pixels, Ints], Detections]
@@ -42,8 +38,8 @@ class PreparedWeights(NamedTuple):
     """Parameters by path."""
     stats: Arrays
     """Moving statistics by path."""
-    kernels: list[Transformed]
-    """Those of `lowering.prepared`, in the order of their convolutions."""
+    kernels: PreparedKernels
+    """Transformed kernels of convolutions."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ class DetectProgram:
     mesh: Mesh
     """The devices that it runs on."""
     function: DetectFunction
-    """`(params, stats, images, true_sizes) -> Detections`, not yet compiled."""
+    """Not yet compiled."""
     params: AbstractArrays
     """Parameters by path, whole on every device."""
     stats: AbstractArrays
@@ -73,7 +69,7 @@ class DetectProgram:
         def detect(
             params: Arrays,
             stats: Arrays,
-            kernels: list[Transformed],
+            kernels: PreparedKernels,
             images: jax.Array,
             true_sizes: jax.Array,
         ) -> Detections:
@@ -91,16 +87,15 @@ class DetectProgram:
     def _preparation(self) -> jax.stages.Traced:
         """The program that prepares the kernels of a single CPU; there are none elsewhere."""
 
-        def kernels(params: Arrays, stats: Arrays) -> list[Transformed]:
-            if not self._has_one_cpu:
-                return []
-            with collected_kernels() as collected:
+        def kernels(params: Arrays, stats: Arrays) -> PreparedKernels:
+            found = PreparedKernels()
+            if self._has_one_cpu:
                 image, true_size = (
                     jnp.zeros((1, *array.shape[1:]), array.dtype)
                     for array in (self.images, self.true_sizes)
                 )
-                self.function(params, stats, image, true_size)
-            return collected
+                self.function(params, stats, image, true_size, found)
+            return found
 
         whole = replicated(self.mesh)
         with self._tracing():
@@ -116,7 +111,7 @@ class DetectProgram:
         with (
             collection_paused(),
             use_abstract_mesh(self.mesh.abstract_mesh),
-            cpu_convolutions(self.devices.cpu_convolutions),
+            lowering(cpu_convolutions=self.devices.cpu_convolutions),
         ):
             yield
 
@@ -137,10 +132,10 @@ class DetectProgram:
             stats: moving statistics by path.
         """
         params, stats = replicate((params, stats), self.mesh)
-        prepared = self._preparation.out_info
-        return PreparedWeights(
-            params, stats, self._compiled_preparation(params, stats) if prepared else []
-        )
+        kernels = self._preparation.out_info
+        if kernels:
+            kernels = self._compiled_preparation(params, stats)
+        return PreparedWeights(params, stats, kernels)
 
     def bind_weights(self, weights: PreparedWeights) -> BoundDetect:
         """Returns `bind` of the result of `prepare`, which may be for batches of another size."""
@@ -168,8 +163,8 @@ def takes_images_one_by_one(devices: Sequence[jax.Device]) -> bool:
 
 
 def _one_by_one(
-    function: Callable[[jax.Array, jax.Array], Detections],
-    kernels: list[Transformed],
+    function: Callable[[jax.Array, jax.Array, PreparedKernels], Detections],
+    kernels: PreparedKernels,
     images: jax.Array,
     true_sizes: jax.Array,
 ) -> Detections:
@@ -180,8 +175,8 @@ def _one_by_one(
     """
 
     def detect(batch: tuple[jax.Array, jax.Array]) -> Detections:
-        with given_kernels(kernels):
-            return function(*(array[None] for array in batch))
+        image, true_size = (array[None] for array in batch)
+        return function(image, true_size, kernels)
 
     found = jax.lax.map(detect, (images, true_sizes))
     return jax.tree.map(lambda array: array[:, 0], found)

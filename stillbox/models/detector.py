@@ -10,8 +10,7 @@ it:
 called with `(config, options)`.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,8 @@ from flax import nnx
 from jax import Array
 
 from stillbox.boxes.structures import Batch, Detections
+from stillbox.models.layers.conv import share_prepared_kernels
+from stillbox.models.layers.lowering.winograd import PreparedKernels
 from stillbox.models.variables import Arrays, bind_detector
 
 
@@ -113,12 +114,30 @@ class Detector(nnx.Module):
         return jnp.sum(jnp.stack(penalties)) if penalties else jnp.zeros(())
 
 
-DetectFunction = Callable[[Arrays, Arrays, jax.Array, jax.Array], Detections]
-"""`(params, stats, images, true_sizes) -> Detections`."""
+class DetectFunction(Protocol):
+    """`Detector.detect` as a function of a detector's arrays."""
+
+    def __call__(
+        self,
+        params: Arrays,
+        stats: Arrays,
+        images: jax.Array,
+        true_sizes: jax.Array,
+        kernels: PreparedKernels | None = None,
+    ) -> Detections:
+        """Returns the objects in images.
+
+        Args:
+            params: parameters by path.
+            stats: moving statistics by path.
+            images: as for `Detector.detect`.
+            true_sizes: as for `Detector.detect`.
+            kernels: prepared kernels of convolutions, to which those that are missing are added.
+        """
 
 
 def detect_function(graph: Any) -> DetectFunction:  # noqa: ANN401
-    """Returns `Detector.detect` as a function of a detector's arrays, not yet compiled.
+    """Returns the `DetectFunction` of a detector, not yet compiled.
 
     The arrays are arguments and not constants: evaluation during training compiles once.
 
@@ -127,9 +146,15 @@ def detect_function(graph: Any) -> DetectFunction:  # noqa: ANN401
     """
 
     def detect(
-        params: Arrays, stats: Arrays, images: jax.Array, true_sizes: jax.Array
+        params: Arrays,
+        stats: Arrays,
+        images: jax.Array,
+        true_sizes: jax.Array,
+        kernels: PreparedKernels | None = None,
     ) -> Detections:
         detector: Detector = bind_detector(graph, params, stats)
+        if kernels is not None:
+            share_prepared_kernels(detector, kernels)
         found = detector.detect(images, true_sizes)
         if found.finite is not None:
             return found

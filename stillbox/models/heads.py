@@ -262,7 +262,7 @@ class SharedLayer(Part):
     def __call__(self, x: jax.Array, index: int, *, train: bool) -> jax.Array:
         """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, D]`."""
         norm: NormLayer | None = getattr(self, f"norm_{index}", None)
-        if self.conv.is_quantized:
+        if self.conv.roundings is not None:
             y = self.conv.apply_rounded(x, norm, self.activation, train=train, use=index)
             return y.astype(self.dtype)
         y = self.conv(x, train=train).astype(self.dtype)

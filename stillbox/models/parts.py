@@ -27,6 +27,9 @@ class Part(nnx.Module):
     dropout only.
     """
 
+    rematerialize = False
+    """Whether its blocks are computed again in the backward pass."""
+
 
 @dataclass(frozen=True)
 class BuildOptions:

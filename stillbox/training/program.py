@@ -26,8 +26,8 @@ from stillbox.devices.mesh import (
 from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import replicas_as_groups
+from stillbox.lowering import lowering
 from stillbox.models.build import AbstractDetector, abstract_detector
-from stillbox.models.layers.lowering.winograd import cpu_convolutions
 from stillbox.models.variables import Arrays
 from stillbox.training.step import (
     StepFunction,
@@ -72,7 +72,7 @@ class TrainProgram:
         with (
             collection_paused(),
             use_abstract_mesh(self.mesh.abstract_mesh),
-            cpu_convolutions(self.devices.cpu_convolutions),
+            lowering(cpu_convolutions=self.devices.cpu_convolutions),
         ):
             return jitted.lower(self.state, self.batch)
 

@@ -22,7 +22,7 @@ from stillbox.experiment import schema
 from stillbox.models.detector import Detector
 from stillbox.models.layers.lowering.primitives import norm_of
 from stillbox.models.parallel import replicated
-from stillbox.models.rematerialization import rematerialization
+from stillbox.models.rematerialization import set_rematerialization
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.textformat.name_patterns import found_in
 from stillbox.training.optimizer import build_optimizer, build_schedule
@@ -168,8 +168,8 @@ def make_train_step(
         params: Arrays, frozen: Arrays, state: TrainState, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, tuple[Metrics, Arrays, Arrays]]:
         detector: Detector = bind_detector(graph, {**params, **frozen}, state.stats)
-        with rematerialization(train.rematerialization):
-            loss = detector.loss(batch, state.loss, step=state.step, key=key, replicas=replicas)
+        set_rematerialization(detector, train.rematerialization)
+        loss = detector.loss(batch, state.loss, step=state.step, key=key, replicas=replicas)
         penalty = detector.regularization() if train.regularization else jnp.zeros(())
         total = reduce(add, loss.terms.values()) + penalty
         metrics = {"loss": total, **loss.terms, "regularization_loss": penalty, **loss.metrics}

@@ -2,7 +2,8 @@ import jax
 import numpy as np
 import pytest
 
-from stillbox.boxes.nms import batched_nms, plain_nms
+from stillbox.boxes.nms import batched_nms
+from stillbox.lowering import lowering
 from tests.boxes import golden
 
 # From the original's unit tests: eight boxes, scores of two classes.
@@ -442,7 +443,7 @@ def test_the_search_without_loops_finds_the_same(most, window):
         "clip_first": True,  # what lies outside the window suppresses nothing in either search
     }
     expected = jitted_nms(boxes, scores, **options)
-    with plain_nms():
+    with lowering(suppression="unrolled"):
         program = jax.make_jaxpr(lambda b, s: batched_nms(b, s, **options))(boxes, scores)
         detections = jax.jit(lambda b, s: batched_nms(b, s, **options))(boxes, scores)
     for one, other in zip(detections, expected, strict=True):

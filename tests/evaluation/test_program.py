@@ -75,13 +75,19 @@ def test_kernels_are_prepared_for_a_single_cpu(resnet):
 
     def kernels(*overrides):
         changed = apply_overrides(experiment, overrides, {})
-        return [[a.shape for a in one] for one in predict_program(changed)._preparation.out_info]
+        prepared = predict_program(changed)._preparation.out_info
+        return {key: [array.shape for array in one] for key, one in prepared.items()}
 
-    assert kernels() == [[(6, 64, 64)] * 6] * 2 + [[(4, 128, 128)] * 4]
-    assert kernels("devices.cpu_convolutions=exact") == []
+    # By the layer, the number of its map, and the tile.
+    assert kernels() == {
+        ("backbone.group_1.block_1.conv_1", 0, 4): [(6, 64, 64)] * 6,
+        ("backbone.group_1.block_1.conv_2", 0, 4): [(6, 64, 64)] * 6,
+        ("backbone.group_2.block_1.conv_2", 0, 2): [(4, 128, 128)] * 4,
+    }
+    assert kernels("devices.cpu_convolutions=exact") == {}
 
 
 def test_a_kernel_of_several_maps_is_prepared_once():
     # Two of the backbone, one for each of two maps of the pyramid, one for each of two towers.
     kernels = predict_program(_experiment(*_TOWERS))._preparation.out_info
-    assert [one[0].shape for one in kernels].count((6, 64, 64)) == 6
+    assert [one[0].shape for one in kernels.values()].count((6, 64, 64)) == 6

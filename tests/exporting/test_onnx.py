@@ -25,8 +25,8 @@ from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.extras import install_command
 from stillbox.inputs.resize import resize_image
+from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
-from stillbox.models.layers.lowering.primitives import portable_ops
 from stillbox.models.variables import split_detector
 from tests.exporting.onnx_runtimes import RUNTIMES, loaded
 from tests.exporting.test_stablehlo import OUTPUTS
@@ -86,7 +86,7 @@ def wanted(program, images):
 
     # Half of the time goes into XLA's optimisations, which a few images do not pay back.
     options = {"xla_backend_optimization_level": 0}
-    with portable_ops():
+    with lowering(portable=True):
         return jax.jit(function, compiler_options=options)(program.weights, images)
 
 

@@ -17,7 +17,7 @@ from stillbox.exporting.backend import ExportBackend
 from stillbox.exporting.export import export_model, verify
 from stillbox.exporting.settings import ExportSettings
 from stillbox.models.build import build_detector
-from stillbox.models.layers.quantization import training_step
+from stillbox.models.layers.quantization import set_training_step
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.images import read_image
@@ -152,8 +152,8 @@ def measured(model, files):
     @jax.jit
     def measure(params, stats, images, step):
         detector = bind_detector(graph, params, stats)
-        with training_step(step):
-            detector(images, train=True)
+        set_training_step(detector, step)
+        detector(images, train=True)
         return read_statistics(detector)
 
     backend, stats = CheckpointBackend(model), fresh | model.stats

@@ -9,7 +9,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models import one_stage  # noqa: F401 - registers the parts
 from stillbox.models.build import build_detector  # noqa: F401 - registers the parts
-from stillbox.models.layers.quantization import RANGE_ENDS, training_step
+from stillbox.models.layers.quantization import RANGE_ENDS, set_training_step
 from stillbox.models.parts import BuildOptions, Outputs
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 
@@ -62,9 +62,8 @@ def applied(make, quantization, *, train):
     @jax.jit
     def run(params, stats, inputs):
         part = bind_detector(graph, params, stats)
-        with training_step(jnp.int32(0)):
-            result = part(inputs, train=train, dropout_key=None)
-        return result, read_statistics(part)
+        set_training_step(part, jnp.int32(0))
+        return part(inputs, train=train, dropout_key=None), read_statistics(part)
 
     return run(params, stats, inputs)
 

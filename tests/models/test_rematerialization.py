@@ -11,9 +11,9 @@ from stillbox.models import one_stage  # noqa: F401 - registers the parts
 from stillbox.models.backbones.resnet import BlockOptions, residual_group
 from stillbox.models.build import build_detector  # noqa: F401 - registers the parts
 from stillbox.models.layers.hyperparams import ShapesOnly
-from stillbox.models.layers.quantization import training_step
+from stillbox.models.layers.quantization import set_training_step
 from stillbox.models.parts import BuildOptions, Outputs
-from stillbox.models.rematerialization import rematerialization
+from stillbox.models.rematerialization import set_rematerialization
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 
 CONV = schema.ConvHyperparams(activation="relu6", batch_norm=schema.BatchNorm())
@@ -35,8 +35,9 @@ def differentiated(part, kind):
 
     def loss(params, inputs, stats):
         part = bind_detector(graph, params, stats)
-        with rematerialization(kind), training_step(jnp.int32(3)):
-            result = part(inputs, train=True, dropout_key=KEY)
+        set_rematerialization(part, kind)
+        set_training_step(part, jnp.int32(3))
+        result = part(inputs, train=True, dropout_key=KEY)
         total = sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(result))
         return total, read_statistics(part)
 
@@ -85,8 +86,9 @@ def kept_bytes(part, inputs, kind):
 
     def kept(params, stats, inputs):
         def run(params, inputs):
-            with rematerialization(kind):
-                return bind_detector(graph, params, stats)(inputs, train=True, dropout_key=KEY)
+            part = bind_detector(graph, params, stats)
+            set_rematerialization(part, kind)
+            return part(inputs, train=True, dropout_key=KEY)
 
         return jax.vjp(run, params, inputs)[1]
 

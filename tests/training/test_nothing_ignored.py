@@ -27,9 +27,9 @@ from stillbox.experiment.updating import apply_overrides
 from stillbox.experiment.values import choices, field_types
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
+from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Predictions, detect_function
-from stillbox.models.layers.lowering.primitives import portable_ops
 from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.records.label_map import LabelMap
@@ -337,7 +337,7 @@ def test_entries_and_lines_have_counters_of_their_own(experiment, tmp_path, capf
 @pytest.fixture(scope="module")
 def plain_programs():
     """One form of every operation: whether a field shows does not depend on the platform."""
-    with portable_ops():
+    with lowering(portable=True):
         yield
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stillbox.boxes.nms import SEARCH, opaque_nms
+from stillbox.boxes.nms import SEARCH
 from stillbox.errors import UserError
 from stillbox.exporting.onnx.arithmetic import ARITHMETIC, Operation, fold, reduction
 from stillbox.exporting.onnx.graph import (
@@ -31,7 +31,7 @@ from stillbox.exporting.onnx.graph import (
 )
 from stillbox.exporting.onnx.nms import search
 from stillbox.jax_internals import Literal
-from stillbox.models.layers.lowering.primitives import portable_ops
+from stillbox.lowering import lowering
 
 _NCHW = (0, 3, 1, 2)
 """The order of ONNX's images, as axes of `[B, H, W, C]`."""
@@ -295,7 +295,7 @@ def trace(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
         function: of arrays, or pytrees of them.
         arguments: arrays or shapes; `BATCH` is a free length of the first axis.
     """
-    with portable_ops(), opaque_nms():
+    with lowering(portable=True, suppression="operation"):
         return jax.make_jaxpr(function)(*arguments)
 
 

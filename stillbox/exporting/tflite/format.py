@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.boxes.nms import plain_nms
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
@@ -36,7 +35,7 @@ from stillbox.exporting.tflite.quantization import BITS, float_program, quantize
 from stillbox.extras import import_extra
 from stillbox.inputs.resize import misfit, resize_image, resized_size
 from stillbox.jax_internals import import_jax2tf
-from stillbox.models.layers.lowering.primitives import portable_ops
+from stillbox.lowering import lowering
 from stillbox.untrusted import read_untrusted
 
 FILE = "model.tflite"
@@ -173,7 +172,7 @@ def _function(program: ExportProgram) -> Any:  # noqa: ANN401
 
     shape = 1, *(size or program.input_size), 3
     spec = tf.TensorSpec(shape, program.settings.input_dtype, "images")
-    with portable_ops(), plain_nms():
+    with lowering(portable=True, suppression="unrolled"):
         return tf.function(serve, autograph=False).get_concrete_function(spec)
 
 

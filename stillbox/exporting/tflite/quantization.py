@@ -19,7 +19,7 @@ from stillbox.errors import UserError
 from stillbox.exporting.program import ExportProgram
 from stillbox.extras import import_extra
 from stillbox.models.layers import ConvLayer, NormLayer, SeparableConv2d
-from stillbox.models.layers.quantization import RANGE_ENDS, FakeQuant
+from stillbox.models.layers.quantization import RANGE_ENDS, Roundings
 from stillbox.models.variables import bind_detector, split_detector
 
 _TRUNK, _HEAD = ".*/(backbone|neck)/.*", ".*/head/.*"
@@ -105,8 +105,9 @@ def float_program(program: ExportProgram) -> tuple[ExportProgram, Ranges]:
     weights = jax.tree.map(jnp.asarray, program.weights)
     detector = bind_detector(program.detector.graph, weights["params"], weights["stats"])
     for path, module in nnx.iter_modules(detector):
-        if isinstance(module, ConvLayer) and module.is_quantized:
-            _round_kernels(module, ".".join(map(str, path)), weights["stats"])
+        if isinstance(module, ConvLayer) and module.roundings is not None:
+            path_of_layer = ".".join(map(str, path))
+            _round_kernels(module, module.roundings, path_of_layer, weights["stats"])
     _, params, stats = split_detector(detector)
     ranges = {
         path.removesuffix(".min"): (float(low), float(stats[path.removesuffix("min") + "max"]))
@@ -127,11 +128,16 @@ def _without_rounding(
     return dataclasses.replace(model, experiment=experiment, params=dict(params), stats=dict(stats))
 
 
-def _round_kernels(layer: ConvLayer, path: str, stats: Mapping[str, jax.Array]) -> None:
+def _round_kernels(
+    layer: ConvLayer, roundings: Roundings, path: str, stats: Mapping[str, jax.Array]
+) -> None:
     """Replaces the kernels of a layer by rounded ones, and its norm by an offset."""
     if isinstance(layer, SeparableConv2d):
         depthwise = jnp.asarray(layer.depthwise_kernel[...])
-        rounded = _rounding(layer, "depthwise_weights_quant")(depthwise, train=False)
+        assert layer.depthwise_roundings is not None
+        # All maps have one kernel and so one range.
+        round_depthwise, _ = layer.depthwise_roundings.of_map(layer, 0, train=False)
+        rounded = round_depthwise(depthwise)
         layer.depthwise_kernel.set_value(_without_empty_channels(rounded, is_depthwise=True))
     norm: NormLayer | None = getattr(layer, "norm", None)
     kernel = jnp.asarray(layer.kernel[...])
@@ -144,7 +150,8 @@ def _round_kernels(layer: ConvLayer, path: str, stats: Mapping[str, jax.Array]) 
             layer.bias.set_value(layer.bias[...] * factor)
     elif path.removesuffix(".conv") + ".norm_0.mean" in stats:
         return
-    rounded = _rounding(layer, "weights_quant")(kernel, train=False)
+    round_kernel, _ = roundings.of_map(layer, 0, train=False)
+    rounded = round_kernel(kernel)
     layer.kernel.set_value(_without_empty_channels(rounded, is_depthwise=layer.is_depthwise))
 
 
@@ -164,12 +171,6 @@ def _make_offset(norm: NormLayer, factor: jax.Array) -> None:
     norm.var.set_value(jnp.full_like(norm.var[...], 1 - norm.config.epsilon))
     if norm.config.scale:
         norm.scale.set_value(jnp.ones_like(factor))
-
-
-def _rounding(layer: ConvLayer, name: str) -> FakeQuant:
-    # All maps have one kernel and so one range.
-    rounding: FakeQuant = getattr(layer, f"{name}_0" if layer.num_uses > 1 else name)
-    return rounding
 
 
 def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dict[str, Range]:

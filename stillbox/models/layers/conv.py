@@ -1,20 +1,14 @@
-"""Convolution and fully connected layers with bias or normalisation, activation and penalty.
-
-A separable layer is a depthwise convolution and a 1x1.
-
-For accelerators that prefer many channels a strided convolution runs over blocks of pixels: a
-matrix unit multiplies columns of channels, and an image has three. Blocks of two by two pixels
-have twelve.
-"""
+"""Convolution and fully connected layers with bias or normalisation, activation and penalty."""
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Required, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
 
 from stillbox.experiment import schema
 from stillbox.models.layers.hyperparams import (
@@ -27,11 +21,22 @@ from stillbox.models.layers.hyperparams import (
 )
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
 from stillbox.models.layers.lowering.windows import Padding
+from stillbox.models.layers.lowering.winograd import LayerKernels, PreparedKernels
 from stillbox.models.layers.masking import without_padding, zero_padding
 from stillbox.models.layers.norm import NormLayer
-from stillbox.models.layers.quantization import FakeQuant, fold_norm
+from stillbox.models.layers.quantization import Roundings, fold_norm
 
-KernelShape = tuple[int, ...]
+
+class LayerOptions(TypedDict, total=False):
+    """Keyword arguments that all layers share; see `ConvLayer`."""
+
+    freeze_norm: Required[bool]
+    dtype: Required[DTypeLike]
+    rng: Required[np.random.Generator]
+    padding: Padding
+    bias: bool
+    quantization: schema.Quantization | None
+    num_uses: int
 
 
 class ConvLayer(nnx.Module):
@@ -45,25 +50,27 @@ class ConvLayer(nnx.Module):
         freeze_norm: normalise with the moving statistics in training too.
         dtype: of the product; parameters, normalisation and outputs with a bias are float32.
         rng: draws the kernel.
-        padding: see `lowering.padding.Padding`.
+        padding: see `lowering.windows.Padding`.
         bias: add a bias if there is no normalisation.
         quantization: round kernel and result; None: do not.
-        num_uses: number of maps that the kernel is applied to in a step. The roundings of each map
-            have ranges of their own.
+        num_uses: number of maps that the kernel is applied to in a step. Each has separate ranges
+            of rounding.
     """
 
     is_depthwise = False
-    """Whether the kernel's channels are its last axis but one, as those of depthwise ones."""
+    """Whether the kernel's channels are its last axis but one."""
+    prepared: LayerKernels | None = None
+    """Transformed kernels of a model whose weights do not change; see `share_prepared_kernels`."""
 
     def __init__(
         self,
-        kernel_shape: KernelShape,
+        kernel_shape: tuple[int, ...],
         channels: int,
         stride: int,
         hyperparams: schema.ConvHyperparams,
         *,
         freeze_norm: bool,
-        dtype: Any,  # noqa: ANN401
+        dtype: DTypeLike,
         rng: np.random.Generator,
         padding: Padding = "same",
         bias: bool = True,
@@ -90,33 +97,29 @@ class ConvLayer(nnx.Module):
         self.dtype = jnp.dtype(dtype)
         # Name of its operations in profiles; the detector sets it to the layer's path.
         self.scope = type(self).__name__
-        self.num_uses = num_uses
+        self.roundings: Roundings | None = None
         if quantization is not None:
-            self._add_roundings("", quantization)
+            self.roundings = Roundings.added(self, quantization, num_uses)
 
     def __call__(self, x: jax.Array, *, train: bool, use: int = 0) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`.
 
         `use` is the number of the map, below `num_uses`.
         """
-        if self.is_quantized:
+        if self.roundings is not None:
             norm: NormLayer | None = getattr(self, "norm", None)
             return self.apply_rounded(x, norm, self.activation, train=train, use=use)
         return self._finish(self._product(self._input(x), self.kernel[...]), train=train)
-
-    @property
-    def is_quantized(self) -> bool:
-        """Whether kernel and result are rounded."""
-        return hasattr(self, self._rounding("weights_quant", 0))
 
     def apply_rounded(
         self, x: jax.Array, norm: NormLayer | None, activation: str, *, train: bool, use: int = 0
     ) -> jax.Array:
         """Convolves, normalises by `norm` folded into the kernel, activates and rounds."""
+        assert self.roundings is not None
         x = self._rounded_input(x, train=train, use=use)
         bias = self.bias[...] if hasattr(self, "bias") else 0.0
-        product = partial(self._product, x)
-        round_kernel = partial(getattr(self, self._rounding("weights_quant", use)), train=train)
+        product = partial(self._product, x, use=use)
+        round_kernel, round_result = self.roundings.of_map(self, use, train=train)
         if norm is None:
             y = product(round_kernel(self.kernel[...])).astype(jnp.float32) + bias
         else:
@@ -130,19 +133,9 @@ class ConvLayer(nnx.Module):
                 train=train,
             )
         with jax.named_scope(self.scope):
-            rounded = getattr(self, self._rounding("act_quant", use))
-            y = rounded(ACTIVATIONS[activation](y), train=train)
-        # Predictions stay float32, as without rounding.
+            y = round_result(ACTIVATIONS[activation](y))
+        # Predictions stay float32, as in `_finish`.
         return y.astype(self.dtype) if norm is not None or not hasattr(self, "bias") else y
-
-    def _add_roundings(self, prefix: str, quantization: schema.Quantization) -> None:
-        for use in range(self.num_uses):
-            name = self._rounding(f"{prefix}weights_quant", use)
-            setattr(self, name, FakeQuant(quantization, weights=True))
-            setattr(self, self._rounding(f"{prefix}act_quant", use), FakeQuant(quantization))
-
-    def _rounding(self, name: str, use: int) -> str:
-        return f"{name}_{use}" if self.num_uses > 1 else name
 
     def _input(self, x: jax.Array) -> jax.Array:
         """Returns what the kernel is applied to."""
@@ -151,9 +144,9 @@ class ConvLayer(nnx.Module):
     def _rounded_input(self, x: jax.Array, *, train: bool, use: int) -> jax.Array:
         return x
 
-    def _product(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        """Convolves with the kernel, or another of its shape."""
-        return self._convolve(x, kernel, depthwise=self.is_depthwise)
+    def _product(self, x: jax.Array, kernel: jax.Array, *, use: int = 0) -> jax.Array:
+        """Convolves with the kernel, or the rounded one of a map."""
+        return self._convolve(x, kernel, depthwise=self.is_depthwise, use=use)
 
     def penalty(self) -> jax.Array:
         """The layer's regularisation loss without its norm's, a float32 scalar."""
@@ -165,15 +158,22 @@ class ConvLayer(nnx.Module):
     def _penalized_bias(self) -> tuple[jax.Array, ...]:
         return (self.bias[...],) if self.regularize_bias and hasattr(self, "bias") else ()
 
-    def _convolve(self, x: jax.Array, kernel: jax.Array, *, depthwise: bool) -> jax.Array:
-        dilated = {} if depthwise else {"dilation": self.dilation}
-        convolution = depthwise_conv2d if depthwise else conv2d
+    def _convolve(
+        self, x: jax.Array, kernel: jax.Array, *, depthwise: bool, use: int = 0
+    ) -> jax.Array:
         with jax.named_scope(self.scope):
             x, padding = without_padding(
                 x.astype(self.dtype), max(kernel.shape[:2]), self.stride, self.padding
             )
-            return convolution(
-                x, kernel.astype(self.dtype), self.stride, padding=padding, **dilated
+            kernel = kernel.astype(self.dtype)
+            if depthwise:
+                return depthwise_conv2d(x, kernel, self.stride, padding=padding)
+            prepared = None
+            if self.prepared is not None:
+                prepared = partial(self.prepared.transformed, kernel, use=use)
+            dilation = self.dilation
+            return conv2d(
+                x, kernel, self.stride, padding=padding, dilation=dilation, prepared=prepared
             )
 
     def _finish(self, product: jax.Array, *, train: bool) -> jax.Array:
@@ -187,6 +187,13 @@ class ConvLayer(nnx.Module):
             return ACTIVATIONS[self.activation](product)
 
 
+def share_prepared_kernels(module: nnx.Module, kernels: PreparedKernels) -> None:
+    """Lets all convolutions of a module take prepared kernels, and add those that are missing."""
+    for path, layer in nnx.iter_modules(module):
+        if isinstance(layer, ConvLayer):
+            layer.prepared = LayerKernels(".".join(map(str, path)), kernels)
+
+
 class Conv2d(ConvLayer):
     """Convolution of all channels, bias or normalisation, activation.
 
@@ -194,7 +201,7 @@ class Conv2d(ConvLayer):
         inputs: channels of the input.
         channels: channels of the output.
         size: side of the square kernel, or rows and columns.
-        stride: as for `ConvLayer`.
+        stride: of rows and columns.
         hyperparams: as for `ConvLayer`.
         dilation: distance of the kernel's taps in pixels; above 1, the stride has to be 1.
         options: as for `ConvLayer`.
@@ -209,7 +216,7 @@ class Conv2d(ConvLayer):
         hyperparams: schema.ConvHyperparams,
         *,
         dilation: int = 1,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[LayerOptions],
     ) -> None:
         rows, columns = (size, size) if isinstance(size, int) else size
         super().__init__(
@@ -219,7 +226,7 @@ class Conv2d(ConvLayer):
 
 
 class DepthwiseConv2d(ConvLayer):
-    """Convolution of every channel by itself, normalisation, activation; arguments as `Conv2d`."""
+    """Convolution of each channel separately, normalisation, activation; arguments as `Conv2d`."""
 
     is_depthwise = True
 
@@ -229,7 +236,7 @@ class DepthwiseConv2d(ConvLayer):
         size: int,
         stride: int,
         hyperparams: schema.ConvHyperparams,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__((size, size, channels, 1), channels, stride, hyperparams, **options)
         if not hyperparams.regularize_depthwise:
@@ -237,7 +244,7 @@ class DepthwiseConv2d(ConvLayer):
 
 
 def kernel_parameter(
-    hyperparams: schema.ConvHyperparams, shape: KernelShape, rng: np.random.Generator
+    hyperparams: schema.ConvHyperparams, shape: tuple[int, ...], rng: np.random.Generator
 ) -> nnx.Param:
     """Returns a fresh kernel, float32."""
     if isinstance(rng, ShapesOnly):
@@ -262,7 +269,7 @@ class SeparableConv2d(ConvLayer):
         *,
         multiplier: int = 1,
         pointwise_defaults: bool = False,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[LayerOptions],
     ) -> None:
         shape = (1, 1, inputs * multiplier, channels)
         pointwise = hyperparams
@@ -273,8 +280,10 @@ class SeparableConv2d(ConvLayer):
         self.depthwise_kernel = kernel_parameter(hyperparams, shape, options["rng"])
         self.regularize_depthwise = hyperparams.regularize_depthwise
         self.regularize_pointwise = not pointwise_defaults
+        self.depthwise_roundings: Roundings | None = None
         if (quantization := options.get("quantization")) is not None:
-            self._add_roundings("depthwise_", quantization)
+            maps = options.get("num_uses", 1)
+            self.depthwise_roundings = Roundings.added(self, quantization, maps, "depthwise_")
 
     def _penalized(self) -> tuple[jax.Array, ...]:
         kernels = super()._penalized() if self.regularize_pointwise else self._penalized_bias()
@@ -284,11 +293,9 @@ class SeparableConv2d(ConvLayer):
         return self._filter(x, self.depthwise_kernel[...])
 
     def _rounded_input(self, x: jax.Array, *, train: bool, use: int) -> jax.Array:
-        round_kernel, rounded = (
-            partial(getattr(self, self._rounding(f"depthwise_{name}", use)), train=train)
-            for name in ("weights_quant", "act_quant")
-        )
-        return rounded(self._filter(x, round_kernel(self.depthwise_kernel[...])))
+        assert self.depthwise_roundings is not None
+        round_kernel, round_result = self.depthwise_roundings.of_map(self, use, train=train)
+        return round_result(self._filter(x, round_kernel(self.depthwise_kernel[...])))
 
     def _filter(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
         if kernel.shape[3] == 1:
@@ -297,7 +304,7 @@ class SeparableConv2d(ConvLayer):
         # above all its gradient: on a CPU nine times for the first layer of Inception v2.
         return self._convolve(x, _dense(kernel), depthwise=False)
 
-    def _product(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    def _product(self, x: jax.Array, kernel: jax.Array, *, use: int = 0) -> jax.Array:
         return conv2d(x, kernel.astype(self.dtype), 1)
 
 
@@ -311,11 +318,7 @@ def _dense(kernel: jax.Array) -> jax.Array:
 class Dense(ConvLayer):
     """Fully connected layer with bias or normalisation, activation and penalty.
 
-    Args:
-        inputs: numbers of a row of the input.
-        channels: numbers of a row of the output.
-        hyperparams: as for `ConvLayer`.
-        options: as for `ConvLayer`.
+    It maps rows of `inputs` numbers to rows of `channels`; other arguments as `ConvLayer`.
     """
 
     def __init__(
@@ -323,7 +326,7 @@ class Dense(ConvLayer):
         inputs: int,
         channels: int,
         hyperparams: schema.ConvHyperparams,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__((inputs, channels), channels, 1, hyperparams, **options)
 
@@ -343,10 +346,11 @@ _BLOCK = 2
 
 
 class SpaceToDepthConv2d(Conv2d):
-    """A convolution of odd size, stride 2 and symmetric padding, with the kernel of `Conv2d`.
+    """A convolution of odd size, stride 2 and symmetric padding over blocks of two by two pixels.
 
-    Same arguments and numbers as `Conv2d`. The kernel is padded by a row and a column of zeros, so
-    that it begins at a block, and kernel and image are folded.
+    Arguments, kernel and results are those of `Conv2d`. Matrix units of accelerators multiply
+    columns of channels, and an image has three while its blocks have twelve. The kernel is padded
+    by a row and a column of zeros to begin at a block.
     """
 
     def __call__(self, x: jax.Array, *, train: bool, use: int = 0) -> jax.Array:
@@ -369,7 +373,7 @@ def space_to_depth(x: jax.Array) -> jax.Array:
 
 def _fold_kernel(kernel: jax.Array) -> jax.Array:
     """Maps `[k, k, C, D]` of odd k to `[(k + 1) / 2, (k + 1) / 2, 4 C, D]`."""
-    # The first tap is half a kernel before the centre, the first pixel of a block.
+    # The first tap is half a kernel before the centre, which is the first pixel of a block.
     first = (kernel.shape[0] // 2) % _BLOCK
     grow = (first, 1 - first)
     padded = jnp.pad(kernel, (grow, grow, (0, 0), (0, 0)))

@@ -1,8 +1,8 @@
 """Initialisers, penalties and activation functions of layers, by the schema's names.
 
-NumPy draws the kernels of a detector quickly and alike on every platform; JAX would compile a
-program for each of their shapes first. An initialiser is called with `(config, shape, rng)` and
-returns float64 values. The family of penalties in `schema` says how they are called.
+NumPy draws the kernels of a detector fast and equally on every platform; JAX would first compile a
+program for each shape. An initialiser is called with `(config, shape, rng)` and returns float64
+values; `schema.Regularizer` documents how penalties are called.
 """
 
 import math
@@ -19,14 +19,14 @@ from stillbox.models.layers.lowering.primitives import square_sum
 
 Kernel = NDArray[np.float32]
 
-# Truncation at two deviations reduces the variance of a normal distribution to this share. slim's
-# variance scaling compensates with a rounded factor, the plain truncated normal does not.
+# Truncation at two deviations reduces the variance of a normal distribution to this share. The
+# variance scaling of slim compensates with a rounded factor, the plain truncated normal does not.
 _CUT_VARIANCE = 0.87962566103423978**2
 _SLIM_CUT_CORRECTION = 1.3
 
 
 class ShapesOnly(np.random.Generator):
-    """Stands for a generator where only shapes count: layers then draw no kernels.
+    """A generator for which layers draw no kernels, since only their shapes are used.
 
     A kernel of a million classes would take gigabytes.
     """
@@ -48,7 +48,7 @@ def draw_kernel(
 
 
 def _truncated(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Standard normal, redrawn where it falls beyond two deviations."""
+    """Draws a standard normal, and again what is beyond two deviations."""
     values = rng.standard_normal(shape)
     outside = np.abs(values) > 2
     while outside.any():
@@ -75,7 +75,7 @@ def _random_normal(
 def _variance_scaling(
     initializer: schema.VarianceScaling, shape: tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """slim's rule: fans count from the last two axes, for depthwise kernels too."""
+    """Takes the fans from the last two axes, as slim, for depthwise kernels too."""
     area = math.prod(shape[:-2])
     fan_in, fan_out = area * shape[-2], area * shape[-1]
     fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}

@@ -1,10 +1,9 @@
-"""Layers that ignore the padding of a batch, chosen while a program is traced.
+"""Layers that ignore the padding of a batch.
 
-Images of several sizes lie in the upper left corners of inputs of one size. Inside
-`masked_padding`, layers whose windows reach beyond an image see there what they see beyond an
-input: zeros, or nothing in a maximum or a mean. TensorFlow's SAME padding of a strided layer
-depends on the length of its input, so the windows of each image are moved to where they are without
-its padding.
+Images of several sizes are in the upper left corners of inputs of one size. Inside
+`masked_padding`, layers treat what is beyond an image like what is beyond an input: it is zero, or
+does not count in a maximum or a mean. TensorFlow's SAME padding of a strided layer depends on the
+length of its input, so the windows of each image are moved to their places without padding.
 """
 
 from collections.abc import Iterator
@@ -30,11 +29,11 @@ _FRAME: ContextVar[_Frame | None] = ContextVar("masked_padding", default=None)
 
 @contextmanager
 def masked_padding(sizes: jax.Array, input_shape: tuple[int, int]) -> Iterator[None]:
-    """Traces layers inside it so that they compute for each image what they do without padding.
+    """Traces layers inside it to compute for each image what they compute without padding.
 
-    Maps have to be of the same B images, with a power of two as their stride: crops are for outside
-    of it. The results beyond an image are arbitrary. Batch norm that is not frozen counts padding
-    in its statistics.
+    Maps have to be of the same B images, with a power of two as their stride; crops are traced
+    outside of it. The results beyond an image are arbitrary. Batch norm that is not frozen counts
+    padding in its statistics.
 
     Args:
         sizes: `[B, 2]`, heights and widths of the images, in pixels of the network input.
@@ -51,7 +50,7 @@ def masked_padding(sizes: jax.Array, input_shape: tuple[int, int]) -> Iterator[N
 
 
 def inside(x: jax.Array) -> jax.Array | None:
-    """Returns where maps `[B, H, W, C]` belong to images, `[B, H, W, 1]` bool; None: everywhere."""
+    """Returns which pixels of maps `[B, H, W, C]` belong to images, `[B, H, W, 1]`; None: all."""
     extents = _extents(x)
     if extents is None:
         return None
@@ -62,7 +61,7 @@ def inside(x: jax.Array) -> jax.Array | None:
 
 
 def zero_padding(x: jax.Array) -> jax.Array:
-    """Sets what lies beyond the images in maps `[B, H, W, C]` to 0."""
+    """Sets the pixels beyond the images in maps `[B, H, W, C]` to 0."""
     mask = inside(x)
     return x if mask is None else jnp.where(mask, x, jnp.zeros((), x.dtype))
 
@@ -80,14 +79,14 @@ def mean_of_map(x: jax.Array) -> jax.Array:
 def without_padding(
     x: jax.Array, size: int, stride: int, padding: Padding, fill: float = 0.0
 ) -> tuple[jax.Array, Padding]:
-    """Returns the input and the padding of windows that see no padding of the batch.
+    """Returns input and padding of a layer with the padding of the batch replaced by `fill`.
 
     Args:
         x: `[B, H, W, C]`.
         size: side of a window.
         stride: distance of the windows.
         padding: of the layer.
-        fill: seen beyond the images.
+        fill: value beyond the images.
     """
     extents, mask = _extents(x), inside(x)
     if extents is None or mask is None or size == 1:
@@ -118,7 +117,7 @@ def _extents(x: jax.Array) -> jax.Array | None:
 def _align(
     x: jax.Array, axis: int, lengths: jax.Array, size: int, stride: int, fill: float
 ) -> jax.Array:
-    """Pads an axis so that windows without further padding are those of each image by itself."""
+    """Pads an axis to make windows without further padding those of each image separately."""
     side = x.shape[axis]
     span = (-(-side // stride) - 1) * stride + size
     # Pixels before the first one, by the length of an image.

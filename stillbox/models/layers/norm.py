@@ -1,8 +1,8 @@
 """Batch normalisation as in TF1's fused kernel (`tf.nn.fused_batch_norm`).
 
-Normalisation and activation are one operation with a derivative of its own. Autodiff would save
-every intermediate array and reduce over them one after the other. Here only the input is kept.
-The backward pass reads it and the gradient three times, or twice in float32 on a CPU.
+Normalisation and activation are one operation with a custom derivative. Autodiff would save every
+intermediate array and reduce over them one after the other. Here only the input is kept. The
+backward pass reads it and the gradient three times, or twice in float32 on a CPU.
 """
 
 import math
@@ -14,21 +14,23 @@ from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.models.layers.hyperparams import ACTIVATIONS, penalty_of
-from stillbox.models.layers.lowering.primitives import channel_sum, channel_sums
+from stillbox.models.layers.lowering.primitives import (
+    channel_sum,
+    channel_sums,
+    jit_per_lowering,
+)
 
 Saved = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
 
 def batch_statistics(x: jax.Array, near: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns mean and biased variance of each channel, float32, `[C]`.
+    """Returns mean and biased variance of each channel of `[B, H, W, C]`, float32, `[C]`.
 
     float32 takes two passes. Shorter types take one, over the differences from `near` and their
     squares: with a mean r deviations away from `near` the variance loses about r^2 / 2^24, while
     bfloat16 has already rounded each value by r / 2^9 of a deviation.
 
-    Args:
-        x: `[B, H, W, C]`.
-        near: `[C]`, float32, an estimate of the mean. Only lost digits depend on it.
+    `near` is an estimate of the mean, `[C]` float32. Only the rounding error depends on it.
     """
     count = float(x.size // x.shape[-1])  # a batch may have more values than an int32
     if x.dtype == jnp.float32:
@@ -64,8 +66,8 @@ def normalize_batch(
     return _forward(x, scale, bias, near, epsilon, activation)[0]
 
 
-# Traced once for all layers of a shape: a CPU's form has a hundred equations.
-@partial(jax.jit, static_argnums=(4, 5))
+# A CPU's form has a hundred equations.
+@partial(jit_per_lowering, static_argnums=(4, 5))
 def _forward(
     x: jax.Array,
     scale: jax.Array,
@@ -80,7 +82,7 @@ def _forward(
     return (y, mean, var), (x, scale, bias, mean, inverse)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jit_per_lowering, static_argnums=(0, 1))
 def _backward(
     epsilon: float,
     activation: str,
@@ -102,8 +104,8 @@ def _backward(
     terms = through_activation, moment
     bias_gradient, moment_sum = channel_sums(terms, x, gradients[0])
     scale_gradient = moment_sum * inverse
-    # Factors of channels are combined first, so that the large arrays are read for two products
-    # and two sums only.
+    # Factors of channels are combined first: the large arrays are read for two products and two
+    # sums only.
     slope = -factor * inverse * scale_gradient / count
     offset = -factor * bias_gradient / count - slope * mean
     through = through_activation(x, gradients[0]) * factor
@@ -125,13 +127,9 @@ def normalize_groups(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Normalises each group of `images` consecutive images by its own statistics.
 
-    If devices share a batch and each group lies on one of them, the statistics need no
-    communication: the axis of the groups is divided as the batch was. The arguments are those of
-    `normalize_batch`; `images` divides B.
-
-    Returns:
-        The result in x's type, and mean and biased variance of the G groups `[G, C]`, through
-        which no gradient flows.
+    If devices share a batch and each group is on one of them, the statistics need no communication:
+    the axis of the groups is divided as the batch was. `images` divides B; other arguments and
+    results are those of `normalize_batch`, with statistics of G groups, `[G, C]`.
     """
     groups = x.reshape(-1, images, *x.shape[1:])
 
@@ -162,15 +160,15 @@ class NormLayer(nnx.Module):
     """Normalises every channel over batch and space, in float32 for any input type, and activates.
 
     In training the biased variance of the batch normalises, and the unbiased one updates the moving
-    statistics, as in TF1's fused kernel. If groups of images are normalised separately, the moving
-    statistics follow the mean over the groups.
+    statistics, as in TF1's fused kernel. With separate groups of images, the mean over the groups
+    updates the moving statistics.
 
     Args:
         channels: C.
-        config: decay, epsilon, which of scale and offset exist, whose statistics. `per_replica` is
-            treated as `global`: `experiment/replicas.py` replaces it by `groups` if a batch has
-            several replicas.
-        frozen: use the moving statistics in training too, without updating them.
+        config: decay, epsilon, which of scale and offset exist, images that share statistics.
+            `per_replica` is treated as `global`: `experiment/run_length.py` replaces it by `groups`
+            if a batch has several replicas.
+        frozen: use the moving statistics in training too, without updates.
         regularizer: penalty on scale and offset.
     """
 
@@ -222,11 +220,11 @@ class NormLayer(nnx.Module):
         return scale, bias
 
     def observe(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Updates the moving statistics by those of a batch `[B, H, W, C]`, and returns the latter.
+        """Updates the moving statistics by those of a batch `[B, H, W, C]`.
 
         Returns:
-            Mean and biased variance, float32, `[1, 1, 1, C]`; `[B, 1, 1, C]` if groups of images
-            are normalised separately. Gradients flow through both.
+            Mean and biased variance of the batch, float32, `[1, 1, 1, C]`; `[B, 1, 1, C]` with
+            separate groups of images. Gradients flow through both.
         """
         batch, *size, channels = x.shape
         images = self.config.group_size if self.config.statistics == "groups" else batch

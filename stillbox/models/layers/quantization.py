@@ -1,14 +1,13 @@
 """Simulated quantisation (arXiv:1712.05877, section 3; `tf.contrib.quantize` of TF 1.x).
 
-Kernels, with batch norm folded in, and results of layers are rounded to the levels that integers
-of a few bits have in a range. The range of a kernel is that of its values; the range of a result
-is a moving average over the steps.
+Kernels, with batch norm folded in, and results of layers are rounded to the levels of integers of a
+few bits in a range. The range of a kernel is that of its values; the range of a result is a moving
+average over the steps.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -20,27 +19,18 @@ from stillbox.models.layers.norm import NormLayer
 
 # `ema_decay` of contrib.quantize, which no configuration changes.
 _DECAY = 0.999
-# Ends of a range that nothing has been measured for.
+# Ends of a range that has not been measured.
 _UNKNOWN = 6.0
 
 RANGE_ENDS = (".min", ".max")
-"""Ends of the paths of ranges, which no other variable has."""
-
-_STEP: ContextVar[jax.Array | None] = ContextVar("training_step", default=None)
+"""Suffixes of the paths of ranges, which no other variable has."""
 
 
-@contextmanager
-def training_step(step: jax.Array) -> Iterator[None]:
-    """Traces layers inside it as those of a training step.
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """The number of a step, which is traced and still a static attribute of modules."""
 
-    Args:
-        step: int32 scalar, steps before this one. The delay of quantisation is compared with it.
-    """
-    token = _STEP.set(step)
-    try:
-        yield
-    finally:
-        _STEP.reset(token)
+    count: jax.Array
 
 
 class FakeQuant(nnx.Module):
@@ -48,10 +38,13 @@ class FakeQuant(nnx.Module):
 
     Args:
         config: bits, symmetry, delay.
-        weights: the array is a kernel: the range is that of its values, and the levels are one less
-            and so may be symmetric. Otherwise the range is a moving average, as of the step that
-            calls it; it begins as 0..6, which is not averaged in.
+        weights: the array is a kernel. Its range is that of its values, and it has one level less,
+            which permits symmetry. Otherwise the range is a moving average over the steps; it
+            begins as 0..6, which does not enter the average.
     """
+
+    step: _Step | None = None
+    """See `set_training_step`."""
 
     def __init__(self, config: schema.Quantization, *, weights: bool = False) -> None:
         self.min = nnx.BatchStat(jnp.full((), -_UNKNOWN if weights else 0.0, jnp.float32))
@@ -62,11 +55,11 @@ class FakeQuant(nnx.Module):
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Rounds an array of any shape and float type; in training, measures its range first.
 
-        Outside of `training_step` the delay is over.
+        Rounding is not delayed without `set_training_step`.
         """
         if not train:
             return self._round(x)
-        step = _STEP.get()
+        step = None if self.step is None else self.step.count
         self._measure(x, step)
         if step is None or not self.config.delay:
             return self._round(x)
@@ -89,6 +82,47 @@ class FakeQuant(nnx.Module):
             variable.set_value(value if self.weights else old + _rate(step) * (value - old))
 
 
+Rounding = Callable[[jax.Array], jax.Array]
+
+
+@dataclass(frozen=True)
+class Roundings:
+    """The roundings of one kernel of a layer and of its results, a pair for each map.
+
+    They are attributes of the layer, since their names are parts of the paths in checkpoints.
+    """
+
+    names: tuple[tuple[str, str], ...]
+    """Names of each pair."""
+
+    @classmethod
+    def added(
+        cls, layer: nnx.Module, config: schema.Quantization, maps: int, prefix: str = ""
+    ) -> "Roundings":
+        """Adds the roundings of a kernel that is applied to so many maps to a layer."""
+        numbers = [f"_{number}" for number in range(maps)] if maps > 1 else [""]
+        names = tuple((f"{prefix}weights_quant{n}", f"{prefix}act_quant{n}") for n in numbers)
+        for kernel, result in names:
+            setattr(layer, kernel, FakeQuant(config, weights=True))
+            setattr(layer, result, FakeQuant(config))
+        return cls(names)
+
+    def of_map(self, layer: nnx.Module, use: int, *, train: bool) -> tuple[Rounding, Rounding]:
+        """Returns the rounding of the kernel and that of the result."""
+        kernel, result = (partial(getattr(layer, name), train=train) for name in self.names[use])
+        return kernel, result
+
+
+def set_training_step(module: nnx.Module, step: jax.Array) -> None:
+    """Sets the training step that the roundings of a module are traced in.
+
+    Args:
+        module: that has the roundings.
+        step: int32 scalar, steps before this one. The delay of quantisation is compared with it.
+    """
+    module.set_attributes(FakeQuant, step=_Step(step), raise_if_not_found=False)
+
+
 def _rate(step: jax.Array | None) -> jax.Array | float:
     """Returns the weight of a step's range in an average without bias towards its first value."""
     if step is None:
@@ -100,7 +134,7 @@ def _rate(step: jax.Array | None) -> jax.Array | float:
 def _symmetric(
     low: jax.Array, high: jax.Array, bits: int, *, narrow: bool
 ) -> tuple[jax.Array, jax.Array]:
-    # In two's complement there is one negative number more than positive ones.
+    # Two's complement has one more negative number than positive ones.
     ratio = 1.0 if narrow else ((1 << bits) - 2) / (1 << bits)
     return jnp.minimum(low, -high / ratio), jnp.maximum(high, -low * ratio)
 
@@ -110,15 +144,15 @@ def fake_quant(
 ) -> jax.Array:
     """Rounds to the levels of a range, as `tf.quantization.fake_quant_with_min_max_vars`.
 
-    The range is moved so that 0 is a level, and values beyond it become its ends. The gradient is
-    that of the input inside the moved range and 0 outside; the ends of the range have none.
+    The range is shifted to make 0 a level, and values beyond it become its ends. The gradient is
+    that of the input inside the shifted range and 0 outside; the ends of the range have none.
 
     Args:
         x: float32, any shape.
         low: float32 scalar, at most 0.
         high: float32 scalar, at least 0.
         bits: there are `2 ** bits` levels.
-        narrow: leave the lowest level out.
+        narrow: omit the lowest level.
     """
     levels = (1 << bits) - 1 - narrow
     scale = (high - low) / levels
@@ -136,7 +170,7 @@ def _round(
     x: jax.Array, scale: jax.Array, inverse: jax.Array, zero: jax.Array, levels: int
 ) -> jax.Array:
     low, high = -zero * scale, (levels - zero) * scale
-    # From the lower end, in TensorFlow's order, which decides between two levels at equal distance.
+    # In TensorFlow's order, which decides between two levels at equal distance.
     above = (jnp.minimum(jnp.maximum(x, low), high) - low) * inverse
     return jnp.floor(above - zero + 0.5) * scale
 
@@ -161,7 +195,7 @@ def fold_norm(
     product: Callable[[jax.Array], jax.Array],
     kernel: jax.Array,
     norm: NormLayer,
-    round_kernel: Callable[[jax.Array], jax.Array],
+    round_kernel: Rounding,
     *,
     bias: jax.Array | float,
     is_depthwise: bool,
@@ -169,17 +203,17 @@ def fold_norm(
 ) -> jax.Array:
     """Convolves and normalises with the norm's factor in the rounded kernel, float32.
 
-    In training the kernel has the factor of the moving variance, which changes slowly, and the
-    result is corrected to that of the batch's variance, which takes a second convolution
-    (`fold_batch_norms.py`). Moving statistics are updated.
+    In training the kernel has the factor of the moving variance, which changes slowly. The result
+    is corrected to the batch's variance, which takes a second convolution (`fold_batch_norms.py`).
+    Moving statistics are updated.
 
     Args:
         product: convolves with a kernel.
         kernel: before it is scaled.
         norm: its statistics, factor and offset.
         round_kernel: applied to the scaled kernel.
-        bias: added in front of the norm.
-        is_depthwise: channels are the last axis but one of the kernel, as of depthwise ones.
+        bias: added before the norm.
+        is_depthwise: the kernel's channels are its last axis but one.
         train: normalise by the batch, unless the norm is frozen.
     """
     scale, offset = norm.affine(kernel.shape[-2 if is_depthwise else -1])

@@ -1,4 +1,4 @@
-"""Pooling and upsampling of feature maps, in which no padding takes part."""
+"""Pooling and upsampling of feature maps that ignore padding, see `masking`."""
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,14 @@ from stillbox.models.layers.masking import inside, without_padding, zero_padding
 def max_pool(x: jax.Array, size: int, stride: int, *, padding: Padding = "same") -> jax.Array:
     """Returns the maximum of each window of `[B, H, W, C]`; see `lowering.pooling.max_pool`."""
     windows, padding = without_padding(x, size, stride, padding, -jnp.inf)
-    # Beyond the images there is now infinity, which must not meet a gradient of 0.
+    # Beyond the images there is infinity, which times a gradient of 0 would be NaN.
     return zero_padding(pooling.max_pool(windows, size, stride, padding=padding))
 
 
 def max_pool_with_zeros(x: jax.Array, size: int, stride: int) -> jax.Array:
-    """Returns the maximum of each window of `[B, H, W, C]` between zeros, which count too.
+    """Returns the maximum of each window of `[B, H, W, C]` padded by zeros, which count too.
 
-    Equally many zeros are on all sides, independent of the stride.
+    The padding is symmetric, independent of the stride.
     """
     before, after = (size - 1) // 2, size // 2
     padded = jnp.pad(zero_padding(x), ((0, 0), (before, after), (before, after), (0, 0)))
@@ -26,14 +26,9 @@ def max_pool_with_zeros(x: jax.Array, size: int, stride: int) -> jax.Array:
 
 
 def average_pool(x: jax.Array, size: int) -> jax.Array:
-    """Returns the mean around each pixel of `[B, H, W, C]`, over the part of the window inside.
+    """Returns the mean of the pixels of `[B, H, W, C]` in a window around each, of x's type.
 
-    Args:
-        x: of any float type.
-        size: side of the window, odd.
-
-    Returns:
-        The same shape and type; sums are float32.
+    `size` is the side of the window, odd; sums are float32.
     """
     mask = inside(x)
     counted = jnp.ones((1, *x.shape[1:3], 1), bool) if mask is None else mask

@@ -1,6 +1,6 @@
 """Dropout, stochastic depth (arXiv:1603.09382) and DropBlock (arXiv:1810.12890).
 
-All draw from an explicit key and raise ValueError if it is None.
+All take a key and raise ValueError if it is None.
 """
 
 import jax
@@ -31,8 +31,8 @@ def drop_connect(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 def drop_block(x: jax.Array, config: schema.DropBlock, key: jax.Array | None) -> jax.Array:
     """Sets squares of each channel of `[B, H, W, C]` to zero; divides the rest by the share left.
 
-    Blocks lie within the map. The original tests their rows against its width, so that on wide maps
-    they may cross the bottom edge and on high ones never reach it; here rows are tested against the
+    Blocks are within the map. The original compares their rows with its width: on wide maps they
+    may cross the bottom edge and on high ones they never reach it. Here rows are compared with the
     height. On maps smaller than a block, where the original's rate is negative or infinite, the
     block shrinks to the shorter side.
     """
@@ -42,7 +42,8 @@ def drop_block(x: jax.Array, config: schema.DropBlock, key: jax.Array | None) ->
     # Each corner drops side^2 values, and corners are drawn at these positions only.
     rate = (1 - config.keep_probability) * height * width / side**2 / (places[0] * places[1])
     corners = jax.random.bernoulli(_required(key), rate, (x.shape[0], *places, x.shape[3]))
-    # Padded by a block less one, the window of a pixel holds all corners whose block covers it.
+    # After padding by the block's side less one, the window of a pixel has all corners of blocks
+    # that cover it.
     pad = (side - 1, side - 1)
     padded = jnp.pad(corners.astype(jnp.float32), ((0, 0), pad, pad, (0, 0)))
     dropped = max_pool(padded, side, 1, padding="valid") > 0

@@ -24,7 +24,7 @@ from stillbox.models.anchors import (
 )
 from stillbox.models.detector import Candidates, Detector, LossOutput, Predictions, finite_images
 from stillbox.models.layers import ConvLayer
-from stillbox.models.layers.quantization import training_step
+from stillbox.models.layers.quantization import set_training_step
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.one_stage.loss import MatchAverage, detection_loss
 from stillbox.models.parallel import batch_shard_map, batch_sharded
@@ -133,8 +133,8 @@ class OneStageDetector(Detector):
         replicas: int = 1,
     ) -> LossOutput:
         """Returns the classification and the localisation loss of a batch; see `Detector.loss`."""
-        with training_step(step):
-            predictions = self(jnp.asarray(batch.images), train=True, dropout_key=key)
+        set_training_step(self, step)
+        predictions = self(jnp.asarray(batch.images), train=True, dropout_key=key)
         average = MatchAverage(loss_state.get(_MATCHES, 0.0), step)
         parts = detection_loss(
             predictions, batch, self.anchors, self.model, average, replicas=replicas

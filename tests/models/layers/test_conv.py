@@ -1,11 +1,4 @@
-"""Layers: kernel, bias or norm, activation, penalty.
-
-Moments of fresh kernels.
-
-Activations by name.
-
-Sums of squares in blocks.
-"""
+"""Layers and what they are made of: fresh kernels, penalties, activations, sums of squares."""
 
 import math
 
@@ -62,15 +55,14 @@ def test_penalty_of_a_kernel(regularizer, expected):
     np.testing.assert_allclose(layer.penalty(), expected, rtol=1e-6)
 
 
-def test_depthwise_kernels_are_penalized_on_demand():
-    for wanted in (True, False):
-        hyperparams = schema.ConvHyperparams(
-            regularizer=schema.L2(weight=2.0), regularize_depthwise=wanted
-        )
-        layer = DepthwiseConv2d(2, 3, 1, hyperparams, **_options())
-        layer.kernel[...] = jnp.ones((3, 3, 2, 1))
-        # Half of eighteen ones, times 2.
-        assert float(layer.penalty()) == (18.0 if wanted else 0.0)
+# Half of eighteen ones, times 2.
+@pytest.mark.parametrize(("wanted", "expected"), [(True, 18.0), (False, 0.0)])
+def test_depthwise_kernels_are_penalized_on_demand(wanted, expected):
+    regularizer = schema.L2(weight=2.0)
+    hyperparams = schema.ConvHyperparams(regularizer=regularizer, regularize_depthwise=wanted)
+    layer = DepthwiseConv2d(2, 3, 1, hyperparams, **_options())
+    layer.kernel[...] = jnp.ones((3, 3, 2, 1))
+    assert float(layer.penalty()) == expected
 
 
 def test_a_bias_beside_the_norm_only_on_demand():

@@ -1,9 +1,4 @@
-"""The lowerings of the CPU against XLA's plain convolution, forward and backward.
-
-Winograd's convolutions against XLA's plain one, forward and backward.
-
-Products of matrices in the layouts that a CPU needs, and windows of images.
-"""
+"""The convolutions of a CPU against XLA's plain one, forward and backward."""
 
 from functools import partial
 
@@ -12,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.lowering import lowering
 from stillbox.models.layers.lowering.convolution import conv2d, conv_unstrided, depthwise_conv2d
 from stillbox.models.layers.lowering.windows import (
     added_up,
@@ -20,28 +16,24 @@ from stillbox.models.layers.lowering.windows import (
     transposed,
     windows_of,
 )
-from stillbox.models.layers.lowering.winograd import Tiles, choose_tiles, cpu_convolutions
+from stillbox.models.layers.lowering.winograd import Tiles, choose_tiles
 
-_DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 # Height, width, stride: even and odd sides, a map smaller than the kernel.
 _SIZES = [(8, 7, 1), (8, 7, 2), (7, 8, 2), (1, 2, 2)]
 _CASES = [(*size, jnp.float32) for size in _SIZES] + [(8, 7, 2, jnp.bfloat16)]
 
 
-def _plain(x, kernel, stride):
-    return jax.lax.conv_general_dilated(
-        x, kernel, (stride, stride), "SAME", dimension_numbers=_DIMENSIONS
-    )
-
-
-def _plain_depthwise(x, kernel, stride):
+def _plain(x, kernel, stride, padding="SAME", dilation=1):
+    """XLA's convolution; a kernel with one output is depthwise."""
+    depthwise = kernel.shape[3] == 1
     return jax.lax.conv_general_dilated(
         x,
-        kernel.swapaxes(2, 3),
+        kernel.swapaxes(2, 3) if depthwise else kernel,
         (stride, stride),
-        "SAME",
-        dimension_numbers=_DIMENSIONS,
-        feature_group_count=x.shape[-1],
+        padding,
+        rhs_dilation=(dilation, dilation),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=x.shape[-1] if depthwise else 1,
     )
 
 
@@ -49,23 +41,23 @@ def _random(*shape, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-def _result_and_gradients(function, x, kernel, stride, dtype):
+def _result_and_gradients(function, x, kernel):
+    @jax.jit
     def run(x, kernel):
-        y, pull_back = jax.vjp(partial(function, stride=stride), x, kernel)
+        y, pull_back = jax.vjp(function, x, kernel)
         weights = jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape)
         return y, *pull_back(weights.astype(y.dtype))
 
-    arrays = jax.jit(run)(x.astype(dtype), kernel.astype(dtype))
-    return [np.asarray(array, np.float32) for array in arrays]
+    return [np.asarray(array, np.float32) for array in run(x, kernel)]
 
 
-def _check(function, plain, x, kernel, stride, dtype):
-    ours = _result_and_gradients(
-        lambda x, kernel, stride: function(x, kernel, stride), x, kernel, stride, dtype
-    )
-    # bfloat16 is held to the float32 result: its products may be summed in either type.
-    rounded = [a.astype(dtype).astype(jnp.float32) for a in (x, kernel)]
-    expected = _result_and_gradients(plain, *rounded, stride, jnp.float32)
+def _check(function, x, kernel, stride, dtype, padding="SAME"):
+    arrays = [array.astype(dtype) for array in (x, kernel)]
+    ours = _result_and_gradients(partial(function, stride=stride), *arrays)
+    # bfloat16 is compared with the float32 result: its products may be summed in either type.
+    rounded = [array.astype(jnp.float32) for array in arrays]
+    plain = partial(_plain, stride=stride, padding=padding)
+    expected = _result_and_gradients(plain, *rounded)
     tolerance = 1e-5 if dtype == jnp.float32 else 1e-2
     for mine, theirs in zip(ours, expected, strict=True):
         assert mine.shape == theirs.shape
@@ -76,7 +68,7 @@ def _check(function, plain, x, kernel, stride, dtype):
 @pytest.mark.parametrize(("size", "inputs"), [(1, 6), (3, 6), (3, 3), (7, 3)])
 def test_convolution_and_gradients_equal_the_plain_ones(size, inputs, height, width, stride, dtype):
     x, kernel = _random(2, height, width, inputs), _random(size, size, inputs, 5, seed=1)
-    _check(conv2d, _plain, x, kernel, stride, dtype)
+    _check(conv2d, x, kernel, stride, dtype)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +77,7 @@ def test_convolution_and_gradients_equal_the_plain_ones(size, inputs, height, wi
 )
 def test_depthwise_convolution_and_gradients_equal_the_plain_ones(height, width, stride, dtype):
     x, kernel = _random(2, height, width, 6), _random(3, 3, 6, 1, seed=1)
-    _check(depthwise_conv2d, _plain_depthwise, x, kernel, stride, dtype)
+    _check(depthwise_conv2d, x, kernel, stride, dtype)
 
 
 @pytest.mark.parametrize("function", [conv2d, depthwise_conv2d])
@@ -94,8 +86,7 @@ def test_other_platforms_get_the_plain_convolution(function, stride, monkeypatch
     outputs = 5 if function is conv2d else 1
     x, kernel = _random(2, 7, 8, 6), _random(3, 3, 6, outputs, seed=1)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, cpu, default: default(*args))
-    plain = _plain if function is conv2d else _plain_depthwise
-    _check(function, plain, x, kernel, stride, jnp.float32)
+    _check(function, x, kernel, stride, jnp.float32)
 
 
 @pytest.mark.parametrize(("platform", "calls"), [("cpu", True), ("tpu", False), ("cuda", False)])
@@ -115,16 +106,7 @@ def test_explicit_padding_is_the_same_on_all_sides(convolve, depth, height, widt
     x, kernel = _random(2, height, width, 3), _random(3, 3, 3, depth, seed=1)
     padded = convolve(x, kernel, 2, padding="symmetric")
     around = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    groups = 1 if depth > 1 else 3
-    expected = jax.lax.conv_general_dilated(
-        around,
-        kernel if depth > 1 else kernel.swapaxes(2, 3),
-        (2, 2),
-        "VALID",
-        dimension_numbers=_DIMENSIONS,
-        feature_group_count=groups,
-    )
-    np.testing.assert_allclose(padded, expected, atol=1e-5)
+    np.testing.assert_allclose(padded, _plain(around, kernel, 2, "VALID"), atol=1e-5)
 
 
 @pytest.mark.parametrize("padding", ["symmetric", "valid"])
@@ -134,30 +116,17 @@ def test_explicit_padding_is_the_same_on_all_sides(convolve, depth, height, widt
 def test_gradients_with_either_padding_equal_the_plain_ones(
     function, depth, dtype, stride, padding
 ):
-    border = 2 if padding == "symmetric" else 0
-
-    def plain(x, kernel, stride):
-        return jax.lax.conv_general_dilated(
-            x,
-            kernel if depth > 1 else kernel.swapaxes(2, 3),
-            (stride, stride),
-            ((border, border), (border, border)),
-            dimension_numbers=_DIMENSIONS,
-            feature_group_count=1 if depth > 1 else x.shape[-1],
-        )
-
     x, kernel = _random(2, 13, 9, 6), _random(5, 5, 6, depth, seed=1)
-    _check(partial(function, padding=padding), plain, x, kernel, stride, dtype)
+    border = 2 if padding == "symmetric" else 0
+    around = ((border, border), (border, border))
+    _check(partial(function, padding=padding), x, kernel, stride, dtype, around)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_without_padding_the_edges_are_lost(stride):
     x, kernel = _random(2, 8, 7, 3), _random(3, 3, 3, 4, seed=1)
-    expected = jax.lax.conv_general_dilated(
-        x, kernel, (stride, stride), "VALID", dimension_numbers=_DIMENSIONS
-    )
     convolved = conv2d(x, kernel, stride, padding="valid")
-    np.testing.assert_allclose(convolved, expected, atol=1e-5)
+    np.testing.assert_allclose(convolved, _plain(x, kernel, stride, "VALID"), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -184,20 +153,8 @@ def test_the_taps_of_a_dilated_kernel_are_apart(shape, dilation):
 
 def _check_unstrided(shape, kernel_shape, padding, dilation):
     x, kernel = _random(*shape), _random(*kernel_shape, seed=1)
-
-    def plain(x, kernel):
-        return jax.lax.conv_general_dilated(
-            x,
-            kernel,
-            (1, 1),
-            padding.upper(),
-            rhs_dilation=(dilation, dilation),
-            dimension_numbers=_DIMENSIONS,
-        )
-
-    def ours(x, kernel):
-        return conv2d(x, kernel, 1, padding=padding, dilation=dilation)
-
+    plain = partial(_plain, stride=1, padding=padding.upper(), dilation=dilation)
+    ours = partial(conv2d, stride=1, padding=padding, dilation=dilation)
     np.testing.assert_allclose(ours(x, kernel), plain(x, kernel), rtol=1e-5, atol=1e-4)
     weights = _random(*jax.eval_shape(plain, x, kernel).shape, seed=2)
     for argument in (0, 1):
@@ -211,19 +168,14 @@ def _check_unstrided(shape, kernel_shape, padding, dilation):
 _PADS = [((1, 1), (1, 1)), ((0, 0), (0, 0)), ((0, 1), (1, 0))]
 
 
-def _result_and_gradients_winograd(x, kernel, pads, tiles):
-    y, pull_back = jax.vjp(lambda x, k: conv_unstrided(x, k, pads, 1, tiles), x, kernel)
-    weights = jnp.cos(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape)
-    return [np.asarray(a, np.float32) for a in (y, *pull_back(weights.astype(y.dtype)))]
-
-
 def _check_winograd(x, kernel, pads, tile, tolerance):
-    tiled = _result_and_gradients_winograd(x, kernel, pads, Tiles(tile, tile, tile))
-    whole = [a.astype(jnp.float32) for a in (x, kernel)]
-    for ours, plain in zip(
-        tiled, _result_and_gradients_winograd(*whole, pads, Tiles()), strict=True
-    ):
-        np.testing.assert_allclose(ours, plain, rtol=0, atol=tolerance * np.abs(plain).max())
+    def run(tiles, *arrays):
+        return _result_and_gradients(lambda x, k: conv_unstrided(x, k, pads, 1, tiles), *arrays)
+
+    tiled = run(Tiles(tile, tile, tile), x, kernel)
+    plain = run(Tiles(), x.astype(jnp.float32), kernel.astype(jnp.float32))
+    for ours, theirs in zip(tiled, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
 
 
 # Sides that tiles divide and that they do not, maps smaller than a tile.
@@ -253,10 +205,10 @@ def test_tiles_of_two_lose_as_much_as_bfloat16_does():
     ],
 )
 def test_the_shape_chooses_the_tiles(shape, side, dtype, expected):
-    with cpu_convolutions("fast"):
+    with lowering(cpu_convolutions="fast"):
         assert choose_tiles(shape, (side, side), dtype) == expected
     assert choose_tiles(shape, (side, side), dtype) == Tiles()
-    with cpu_convolutions("exact"):
+    with lowering(cpu_convolutions="exact"):
         assert choose_tiles(shape, (side, side), dtype) == Tiles()
 
 
@@ -266,7 +218,7 @@ def test_other_platforms_have_convolutions(platform, convolutions):
         return jnp.sum(jnp.square(conv2d(x, kernel, 1)))
 
     x, kernel = _random(1, 20, 20, 64), _random(3, 3, 64, 64)
-    with cpu_convolutions("fast"):
+    with lowering(cpu_convolutions="fast"):
         traced = jax.jit(jax.grad(loss, argnums=(0, 1))).trace(x, kernel)
     text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert text.count("stablehlo.convolution") == convolutions
@@ -304,11 +256,8 @@ def test_the_sum_of_a_product_is_float32(dtype):
 @pytest.mark.parametrize("taps", [(3, 3), (1, 1), (2, 4)])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_windows_are_added_up_where_they_come_from(size, taps, stride):
-    def cut(image):
-        return windows_of(image, taps, stride)
-
     image = _random_products(2, *size, 3)
-    windows, put_back = jax.vjp(cut, image)
+    windows, put_back = jax.vjp(lambda image: windows_of(image, taps, stride), image)
     stacked = jnp.stack(windows, axis=3)
     patches = stacked.reshape(*stacked.shape[:3], *taps, -1)
     np.testing.assert_array_equal(added_up(patches, size, stride), put_back(windows)[0])

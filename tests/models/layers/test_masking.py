@@ -9,10 +9,10 @@ from flax import nnx
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
+from stillbox.lowering import lowering
 from stillbox.models import backbones, necks  # noqa: F401 - registers them
 from stillbox.models.backbones import resnet_v1
 from stillbox.models.layers import Conv2d
-from stillbox.models.layers.lowering.primitives import portable_ops
 from stillbox.models.layers.masking import masked_padding, mean_of_map
 from stillbox.models.layers.resampling import average_pool, max_pool, max_pool_with_zeros
 from stillbox.models.parts import BuildOptions
@@ -63,7 +63,7 @@ def test_features_are_those_of_each_image_alone(name, monkeypatch):
     backbone = implementation_of(config)(config, tuple(taps), options)
     canvas, images = _canvas()
     run = nnx.jit(lambda backbone, x: backbone(x, train=False))
-    with portable_ops():
+    with lowering(portable=True):
         with masked_padding(jnp.asarray(SIZES), CANVAS):
             maps = run(backbone, canvas)
         for row, image in enumerate(images):
@@ -94,7 +94,7 @@ def test_gradients_are_those_of_each_image_alone():
     def alone(state, images):
         return sum(jnp.sum(features(state, image) ** 2) for image in images)
 
-    with portable_ops():
+    with lowering(portable=True):
         value, (kernels, pixels) = jax.jit(jax.value_and_grad(together, (0, 1)))(state, canvas)
         expected, (others, own) = jax.jit(jax.value_and_grad(alone, (0, 1)))(state, images)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
@@ -110,7 +110,7 @@ def test_gradients_are_those_of_each_image_alone():
 @pytest.mark.parametrize(("size", "stride"), [(3, 1), (2, 2), (5, 4)])
 def test_every_window_sees_the_image_alone(size, stride, padding):
     canvas, images = _canvas(channels=1)
-    with portable_ops():
+    with lowering(portable=True):
         with masked_padding(jnp.asarray(SIZES), CANVAS):
             together = max_pool(canvas, size, stride, padding=padding)
         for row, image in enumerate(images):

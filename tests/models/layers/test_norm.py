@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 
 from stillbox.experiment import schema
+from stillbox.lowering import lowering
 from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.lowering.primitives import channel_sum, channel_sums, sum_of_rows
 from stillbox.models.layers.norm import (
@@ -94,10 +95,10 @@ def test_groups_are_normalized_separately_and_share_parameters():
         return jnp.sum(y * above), (mean, var)
 
     both = [
-        jax.value_and_grad(function, argnums=(0, 1, 2), has_aux=True)(x, scale, bias)
+        jax.tree.leaves(jax.value_and_grad(function, (0, 1, 2), has_aux=True)(x, scale, bias))
         for function in (one_by_one, together)
     ]
-    for theirs, mine in zip(*map(jax.tree.leaves, both), strict=True):
+    for theirs, mine in zip(*both, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
@@ -182,3 +183,18 @@ def test_other_platforms_sum_plainly(monkeypatch):
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, cpu, default: default(*args))
     x = _random(2, 5, 6, 3)
     np.testing.assert_allclose(channel_sum(jnp.square, x), (x**2).sum((0, 1, 2)), rtol=1e-6)
+
+
+def test_another_lowering_is_traced_again():
+    x, ones, zeros = _random(1, 4, 4, 2), jnp.ones(2), jnp.zeros(2)
+
+    def loss(x):
+        return jnp.sum(normalize_batch(x, ones, zeros, zeros, 1e-3, "relu")[0] ** 2)
+
+    def is_portable():
+        return "platform_index" not in str(jax.make_jaxpr(lambda x: jax.grad(loss)(x))(x))
+
+    assert not is_portable()
+    with lowering(portable=True):
+        assert is_portable()
+    assert not is_portable()

@@ -11,7 +11,7 @@ from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.models.layers import Conv2d, DepthwiseConv2d, SeparableConv2d
-from stillbox.models.layers.quantization import FakeQuant, fake_quant, training_step
+from stillbox.models.layers.quantization import FakeQuant, fake_quant, set_training_step
 
 GOLDEN = Path(__file__).parents[2] / "goldens" / "models_fake_quant.json"
 CASES = json.loads(GOLDEN.read_text())["cases"]
@@ -39,8 +39,8 @@ def test_values_and_gradients_are_those_of_tensorflow(case):
 
 
 def measured(rounding, x, step):
-    with training_step(jnp.int32(step)):
-        y = rounding(jnp.asarray(x, jnp.float32), train=True)
+    set_training_step(rounding, jnp.int32(step))
+    y = rounding(jnp.asarray(x, jnp.float32), train=True)
     return y, float(rounding.min[...]), float(rounding.max[...])
 
 
@@ -108,9 +108,9 @@ def layer(kind, quantization, statistics="global"):
 
 def gradient(made, x):
     def loss(made, x):
-        with training_step(jnp.int32(3)):
-            return jnp.sum(jnp.sin(made(x, train=True)))
+        return jnp.sum(jnp.sin(made(x, train=True)))
 
+    set_training_step(made, jnp.int32(3))
     differentiate = nnx.jit(nnx.value_and_grad(loss, argnums=(0, 1)))
     value, (of_layer, of_input) = differentiate(made, x)
     return value, nnx.to_pure_dict(of_layer), of_input
@@ -158,8 +158,8 @@ def test_a_kernel_of_several_maps_has_ranges_for_each():
     made = Conv2d(
         2, 3, 1, 1, conv, **options, num_uses=2, quantization=schema.Quantization(delay=0)
     )
+    set_training_step(made, jnp.int32(0))
     for use, size in enumerate((1.0, 10.0)):
-        with training_step(jnp.int32(0)):
-            made(jnp.full((1, 2, 2, 2), size), train=True, use=use)
+        made(jnp.full((1, 2, 2, 2), size), train=True, use=use)
     ends = [np.abs([r.min[...], r.max[...]]).max() for r in (made.act_quant_0, made.act_quant_1)]
     assert ends[1] == pytest.approx(10 * ends[0], rel=0.02)

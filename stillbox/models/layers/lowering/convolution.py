@@ -3,14 +3,13 @@
 Measured on two CPUs: XLA's convolution is good at large kernels. A 1x1 is faster as a matrix
 product, a depthwise one as shifted multiply-adds, a strided one of bfloat16 as a product of
 patches, and a 3x3 of the first layer, with three channels, as scaled sums. XLA's gradients of
-strided ones are slow.
+strided convolutions are slow.
 
-Without stride XLA's CPU backend has a fast convolution and gradient of the input; Winograd's
+Without stride XLA's CPU backend has a fast convolution and gradient of the input. Winograd's
 algorithm is faster still for 3x3 kernels, and in bfloat16. XLA's gradient of the kernel, which
 slides one image over another, is two to four times slower. As a product of patches it is fast
-while the patches fit in the cache. Measured on two cores for 8 images of 38 x 38 x 256 to 256
-channels: 57 GFLOP/s as a convolution, 154 with the patches of the whole batch, 220 image by
-image.
+while the patches fit in the cache. For 8 images of 38 x 38 x 256 to 256 channels two cores reach
+57 GFLOP/s with a convolution, 154 with the patches of the whole batch, 220 image by image.
 """
 
 import functools
@@ -18,7 +17,7 @@ import math
 import operator
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +39,14 @@ from stillbox.models.layers.lowering.windows import (
     unpad,
     windows_of,
 )
-from stillbox.models.layers.lowering.winograd import Tiles, choose_tiles, convolve_prepared
+from stillbox.models.layers.lowering.winograd import (
+    Tile,
+    Tiles,
+    Transformed,
+    choose_tiles,
+    convolve_transformed,
+    inference_tile,
+)
 from stillbox.models.parallel import batch_shard_map, without_uneven_shards
 
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
@@ -58,11 +64,11 @@ def conv_unstrided(
 ) -> jax.Array:
     """Convolves `[B, H, W, C]` with `[kh, kw, C, D]` of the same type to `[B, H', W', D]`.
 
-    `dilation` is the distance of the kernel's taps in pixels. The convolutions of block 4 of a
-    ResNet at stride 16 take a CPU as long with a distance of 2 as with 1 (`[1, 38, 50, 512]`).
-    `tiles` are those of each pass on a CPU; none with a dilation.
+    `dilation` is the distance of the kernel's taps in pixels. `[1, 38, 50, 512]`, in block 4 of a
+    ResNet at stride 16, takes a CPU as long with a distance of 2 as with 1. `tiles` are those of
+    each pass on a CPU; none with a dilation.
     """
-    plain = partial(_plain, pads=pads, dilation=dilation)
+    plain = partial(_convolved, pads=pads, dilation=dilation)
     if tiles.forward is None:
         return plain(x, kernel)
     tiled = partial(winograd.convolve, pads=pads, tile=tiles.forward)
@@ -84,10 +90,9 @@ def _backward(
     gradient: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
-    form: dict[str, Any] = {"pads": pads, "dilation": dilation}
     return (
-        _input_gradient(x, kernel, gradient, tile=tiles.input_gradient, **form),
-        _kernel_gradient(x, kernel, gradient, tile=tiles.kernel_gradient, **form),
+        _input_gradient(x, kernel, gradient, pads, dilation, tiles.input_gradient),
+        _kernel_gradient(x, kernel, gradient, pads, dilation, tiles.kernel_gradient),
     )
 
 
@@ -98,14 +103,13 @@ def _input_gradient(
     x: jax.Array,
     kernel: jax.Array,
     gradient: jax.Array,
-    *,
     pads: Pads,
     dilation: int,
-    tile: winograd.Tile | None,
+    tile: Tile | None,
 ) -> jax.Array:
     def plain(kernel: jax.Array, gradient: jax.Array) -> jax.Array:
         zeros = jnp.zeros(x.shape, x.dtype)
-        _, pull = jax.vjp(lambda x: _plain(x, kernel, pads=pads, dilation=dilation), zeros)
+        _, pull = jax.vjp(lambda x: _convolved(x, kernel, pads=pads, dilation=dilation), zeros)
         return pull(gradient)[0]
 
     def tiled(kernel: jax.Array, gradient: jax.Array) -> jax.Array:
@@ -131,47 +135,51 @@ def _kernel_gradient(
     x: jax.Array,
     kernel: jax.Array,
     gradient: jax.Array,
-    *,
     pads: Pads,
     dilation: int,
-    tile: winograd.Tile | None,
+    tile: Tile | None,
 ) -> jax.Array:
     shape = kernel.shape
-    plain = partial(_plain_kernel_gradient, kernel_shape=shape, pads=pads, dilation=dilation)
+
+    def plain(x: jax.Array, gradient: jax.Array) -> jax.Array:
+        zeros = jnp.zeros(shape, x.dtype)
+        _, pull = jax.vjp(lambda kernel: _convolved(x, kernel, pads=pads, dilation=dilation), zeros)
+        return pull(gradient)[0]
+
     if shape[3] < _FEW_OUTPUT_CHANNELS:
         return plain(x, gradient)
 
     def on_cpu(x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
         if tile is not None:
             return (winograd.kernel_gradient(x, gradient, pads=pads, tile=tile),)
-        blocks = _kernel_gradient_by_patches
-        return (blocks(x, gradient, kernel_shape=shape, pads=pads, dilation=dilation),)
+        return (_kernel_gradient_by_patches(x, gradient, shape, pads, dilation),)
 
     sharded = batch_shard_map(on_cpu, ("batch", "batch"), ("replicated",))
     return per_platform(x, gradient, cpu=lambda *a: sharded(*a)[0], default=plain)
 
 
-def _plain(x: jax.Array, kernel: jax.Array, *, pads: Pads, dilation: int) -> jax.Array:
+def _convolved(
+    x: jax.Array,
+    kernel: jax.Array,
+    *,
+    stride: int = 1,
+    pads: Pads | Literal["VALID"] = "VALID",
+    dilation: int = 1,
+    groups: int = 1,
+) -> jax.Array:
     return jax.lax.conv_general_dilated(
         x,
         kernel,
-        (1, 1),
+        (stride, stride),
         pads,
         rhs_dilation=(dilation, dilation),
         dimension_numbers=_DIMENSIONS,
+        feature_group_count=groups,
     )
 
 
-def _plain_kernel_gradient(
-    x: jax.Array, gradient: jax.Array, *, kernel_shape: tuple[int, ...], pads: Pads, dilation: int
-) -> jax.Array:
-    zeros = jnp.zeros(kernel_shape, x.dtype)
-    _, pull = jax.vjp(lambda kernel: _plain(x, kernel, pads=pads, dilation=dilation), zeros)
-    return pull(gradient)[0]
-
-
 def _kernel_gradient_by_patches(
-    x: jax.Array, gradient: jax.Array, *, kernel_shape: tuple[int, ...], pads: Pads, dilation: int
+    x: jax.Array, gradient: jax.Array, kernel_shape: tuple[int, ...], pads: Pads, dilation: int
 ) -> jax.Array:
     """Sums products of gradients and patches over blocks of images, or of rows of one image."""
     kh, kw, channels, depth = kernel_shape
@@ -200,7 +208,7 @@ def _kernel_gradient_by_patches(
 
 
 def _block(batch: int, height: int, width: int, bytes_of_patch: int) -> tuple[int, int]:
-    """Returns images per block of patches and rows per block; one image if it exceeds the limit."""
+    """Returns images and rows of a block of patches; rows of one image if it exceeds the limit."""
     of_image = height * width * bytes_of_patch
     if of_image > _PATCH_BYTES:
         blocks = -(-of_image // _PATCH_BYTES)
@@ -209,7 +217,7 @@ def _block(batch: int, height: int, width: int, bytes_of_patch: int) -> tuple[in
     return next(fitting, 1), height
 
 
-# Inputs of at most so many channels are convolved by scalars: a matrix product needs longer rows.
+# Inputs of at most so many channels are scaled and summed: a matrix product needs longer rows.
 _FEW_INPUT_CHANNELS = 4
 # More taps of few channels are left to XLA: 4 ms in place of 36 for the 7x7 stem of a ResNet.
 _FEW_TAPS = 9
@@ -225,10 +233,12 @@ def conv2d(
     *,
     padding: Padding = "same",
     dilation: int = 1,
+    prepared: Callable[[Tile], Transformed] | None = None,
 ) -> jax.Array:
     """Convolves all channels of `[B, H, W, C]` with a kernel `[kh, kw, C, D]` of the same type.
 
     `dilation` is the distance of the kernel's taps in pixels; above 1, the stride has to be 1.
+    `prepared` returns the kernel transformed for a tile, if it does not change from call to call.
 
     Returns:
         `[B, ceil(H / stride), ceil(W / stride), D]` of the same type; smaller without padding.
@@ -238,13 +248,13 @@ def conv2d(
     if stride == 1 and kernel.shape[:2] != (1, 1):
         tiles = Tiles()
         if dilation == 1:
-            # Outside of `conv_unstrided`: its custom derivative is traced with arrays of its own.
-            if (y := convolve_prepared(x, kernel, pads)) is not None:
-                return y
             size = output_size(x.shape, kernel.shape, pads)
+            # Outside of `conv_unstrided`: its custom derivative is traced with arrays of its own.
+            if prepared is not None and (tile := inference_tile(kernel.shape, size, x.dtype)):
+                return convolve_transformed(x, prepared(tile), pads=pads, tile=tile)
             tiles = choose_tiles(kernel.shape, size, x.dtype)
-        # Not inside a call, where XLA's CPU backend compiles convolutions to a scalar loop, a
-        # hundred times slower.
+        # Not in a call: there XLA's CPU backend compiles convolutions to a scalar loop, a hundred
+        # times slower.
         return without_uneven_shards(conv_unstrided(x, kernel, pads, dilation, tiles))
     convolve = _conv_by_products if _suits_products(kernel) else _conv_by_xla
     return without_uneven_shards(convolve(x, kernel, stride, pads))
@@ -272,21 +282,8 @@ def _suits_products(kernel: jax.Array) -> bool:
     return taps == 1 or kernel.dtype != jnp.float32
 
 
-def _conv(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
-    return jax.lax.conv_general_dilated(
-        padded, kernel, (stride, stride), "VALID", dimension_numbers=_DIMENSIONS
-    )
-
-
 def _depthwise(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
-    return jax.lax.conv_general_dilated(
-        padded,
-        kernel.swapaxes(2, 3),
-        (stride, stride),
-        "VALID",
-        dimension_numbers=_DIMENSIONS,
-        feature_group_count=padded.shape[-1],
-    )
+    return _convolved(padded, kernel.swapaxes(2, 3), stride=stride, groups=padded.shape[-1])
 
 
 def _conv_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Array:
@@ -294,7 +291,7 @@ def _conv_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Ar
     if kernel.shape[2] <= _FEW_INPUT_CHANNELS:
         return _sum_of_scaled(windows, kernel)
     patches = jnp.concatenate(windows, axis=-1)
-    # Not `product`: consumers are fused with a result whose layout is not fixed.
+    # Not `product`: XLA fuses consumers only with a result whose layout is not fixed.
     flat_result = jnp.matmul(flat(patches), flat(kernel), preferred_element_type=jnp.float32)
     return flat_result.reshape(*patches.shape[:3], -1).astype(padded.dtype)
 
@@ -306,7 +303,7 @@ def _conv_gradients_on_cpu(
         taps = _kernel_gradient_by_image(padded, gradient, kernel.shape, stride)
     else:
         windows = windows_of(padded, kernel.shape, stride)
-        # One product for each tap avoids copying the patches together again.
+        # One product for each tap avoids a copy of the patches.
         taps = jnp.stack([product(transposed(flat(window)), flat(gradient)) for window in windows])
     of_padded = input_gradient(gradient, kernel, padded.shape[1:3], stride)
     return unpad(of_padded, pads), taps.reshape(kernel.shape).astype(kernel.dtype)
@@ -349,9 +346,9 @@ def _per_platform(
 
     Args:
         plain: of a padded input, for all other platforms, differentiated automatically.
-        on_cpu: the CPU form of it; None: the plain one, outside of any call.
-        gradients_on_cpu: from padded input, kernel and gradient to those of the input without its
-            padding and of the kernel.
+        on_cpu: its CPU form; None: the plain one, outside of any call.
+        gradients_on_cpu: maps padded input, kernel and gradient to the gradients of the input
+            without padding and of the kernel.
     """
 
     @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -361,7 +358,7 @@ def _per_platform(
     def forward(
         x: jax.Array, kernel: jax.Array, stride: int, pads: Pads
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        # Padding outside the call is fused with the operation that computes x.
+        # Outside of the call the padding is fused with the operation that computes x.
         padded = pad(x, pads)
         default = partial(plain, stride=stride)
         if on_cpu is None:
@@ -390,6 +387,6 @@ def _per_platform(
     return convolve
 
 
-_conv_by_products = _per_platform(_conv, _conv_on_cpu, _conv_gradients_on_cpu)
-_conv_by_xla = _per_platform(_conv, None, _conv_gradients_on_cpu)
+_conv_by_products = _per_platform(_convolved, _conv_on_cpu, _conv_gradients_on_cpu)
+_conv_by_xla = _per_platform(_convolved, None, _conv_gradients_on_cpu)
 _depthwise_conv = _per_platform(_depthwise, windows.convolve_depthwise, windows.depthwise_gradients)

@@ -1,10 +1,10 @@
 """Pooling of windows.
 
-XLA compiles the gradient of a window maximum to a loop over windows on CPUs, six times slower
-than the form below (`[4, 160, 160, 64]`, 3x3 windows, stride 2), and on GPUs to a scatter with an
-atomic sum for every window after four arrays of indices. Both are avoided by keeping the index of
-the maximum within its window: the gradient is then a sum of shifted, dilated views. TPUs have
-hardware for windows.
+XLA compiles the gradient of a window maximum to a loop over windows on CPUs, six times slower than
+the form below (`[4, 160, 160, 64]`, 3x3 windows, stride 2), and on GPUs to a scatter with an atomic
+sum for every window and four arrays of indices. Here the forward pass keeps the index of the
+maximum within its window, and the gradient is a sum of shifted, dilated views. TPUs have hardware
+for windows.
 """
 
 from functools import partial, reduce
@@ -60,9 +60,9 @@ def _backward(
 ) -> tuple[jax.Array]:
     views = partial(_gradient_of_views, windows=windows)
     default = partial(_gradient_of_windows, windows=windows)
-    # A call of its own: otherwise XLA computes what leads to the gradient once for every view.
+    # As a call: otherwise XLA computes the incoming gradient again for every view.
     on_cpu = no_inline(_gradient_of_views, windows=windows)
-    # Each form needs one of the two kept arrays; the compiler drops the other.
+    # Each form needs one of the two kept arrays; the compiler removes the other.
     return (per_platform(*kept, gradient, cpu=on_cpu, gpu=views, default=default),)
 
 
@@ -110,7 +110,7 @@ def _gradient_of_views(
     total = jnp.zeros(x.shape, jnp.float32)
     for number in range(windows.size**2):
         share = jnp.where(index == number, gradient, 0).astype(jnp.float32)
-        # The element's place in the input, `stride` apart from window to window.
+        # Places in the input are `stride` apart from window to window.
         places = zip(divmod(number, windows.size), gradient.shape[1:3], strict=True)
         spread = [
             _spread(place, count, windows, axis) for axis, (place, count) in enumerate(places)
@@ -137,7 +137,7 @@ def _forward_sum(x: jax.Array, size: int) -> tuple[jax.Array, None]:
 
 
 def _backward_sum(size: int, kept: None, gradient: jax.Array) -> tuple[jax.Array]:
-    # A pixel is in the windows of the same pixels that are in its own.
+    # The window is symmetric: pixel a is in the window of b if b is in that of a.
     return (sum_pool(gradient, size),)
 
 

@@ -1,28 +1,27 @@
-"""What lowerings are made of: a form for each platform, bits of bfloat16, and sums.
-
-XLA fuses a cheap operation into each consumer; `no_inline` keeps a function a call.
+"""Forms for each platform, calls that are not inlined, bits of bfloat16, and sums.
 
 XLA's CPU backend converts a whole bfloat16 array to float32, in memory, before a loop or several
 operations that read parts of it. As 16-bit integers it is not converted: the gradients of a
 depthwise convolution of 16 x 75 x 75 x 128 take two CPUs 12 ms instead of 23.
-
-Sums are over batch and space, channel by channel, or of squares.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import wraps
+from typing import TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
 from stillbox.jax_internals import set_xla_metadata
+from stillbox.lowering import Lowering, current_lowering
 from stillbox.models.parallel import is_spatially_partitioned
+
+Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def to_bits(x: jax.Array) -> jax.Array:
-    """Returns bfloat16 as integers of the same shape, and any other type as it is."""
+    """Returns bfloat16 as integers of the same shape, and any other type unchanged."""
     return jax.lax.bitcast_convert_type(x, jnp.uint16) if x.dtype == jnp.bfloat16 else x
 
 
@@ -31,65 +30,61 @@ def from_bits(bits: jax.Array, dtype: jnp.dtype) -> jax.Array:
     return jax.lax.bitcast_convert_type(bits, dtype) if dtype == jnp.bfloat16 else bits
 
 
-_PLAIN = ContextVar("portable_ops", default=False)
-
-
-@contextmanager
-def portable_ops() -> Iterator[None]:
-    """Traces programs inside it with the default form of every operation.
-
-    Converters to other runtimes match whole convolutions and poolings, which the forms for XLA's
-    CPU backend hide. JAX's caches of traces do not depend on this choice, so they are cleared on
-    entry and exit.
-    """
-    token = _PLAIN.set(True)
-    jax.clear_caches()
-    try:
-        yield
-    finally:
-        _PLAIN.reset(token)
-        jax.clear_caches()
-
-
 def per_platform(
-    *arrays: Any,  # noqa: ANN401
-    cpu: Callable[..., Any],
-    gpu: Callable[..., Any] | None = None,
-    default: Callable[..., Any],
-    plain: Callable[..., Any] | None = None,
-) -> Any:  # noqa: ANN401
+    *arrays: object,
+    cpu: Callable[..., Result],
+    gpu: Callable[..., Result] | None = None,
+    default: Callable[..., Result],
+    plain: Callable[..., Result] | None = None,
+) -> Result:
     """Calls `cpu` if the program is lowered for a CPU, `gpu` (if any) for a GPU, else `default`.
 
-    All are called with the given arrays, or pytrees of them. Inside `portable_ops` it is `plain`,
-    if any, else `default`.
-
-    If devices share images, `default` is used everywhere: XLA can divide an operation of its own
-    along the height, but turns shifted views into right, slow code.
+    All take the given arrays, or pytrees of them. A portable lowering calls `plain`, if any, else
+    `default`. If devices share images, `default` is used everywhere: XLA can divide its own
+    operations along the height, but turns shifted views into correct, slow code.
     """
-    if _PLAIN.get():
+    if current_lowering().portable:
         return (plain or default)(*arrays)
     if is_spatially_partitioned():
         return default(*arrays)
     own = {} if gpu is None else {"cuda": gpu, "rocm": gpu}
-    return jax.lax.platform_dependent(*arrays, cpu=cpu, default=default, **own)
+    result: Result = jax.lax.platform_dependent(*arrays, cpu=cpu, default=default, **own)
+    return result
 
 
-def no_inline(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:  # noqa: ANN401
-    """Keeps `function` a call in the compiled program.
+def jit_per_lowering(function: Function, *, static_argnums: tuple[int, ...]) -> Function:
+    """Returns `jax.jit` of a function, with one trace for all layers of a shape and a lowering.
+
+    JAX's cache of traces does not know the lowering, so it is passed as an argument.
+    """
+
+    def traced(lowering: Lowering, *arguments: object) -> object:
+        del lowering
+        return function(*arguments)
+
+    traced.__name__ = function.__name__
+    compiled = jax.jit(traced, static_argnums=(0, *(number + 1 for number in static_argnums)))
+
+    @wraps(function)
+    def call(*arguments: object) -> object:
+        return compiled(current_lowering(), *arguments)
+
+    return cast(Function, call)
+
+
+def no_inline(function: Callable[..., Result], **static: Hashable) -> Callable[..., Result]:
+    """Returns a function of arrays, defined at module level, that stays a call when compiled.
 
     XLA's CPU backend fuses a cheap operation into each of its consumers and computes it again
-    there: nine shifted products once for either sum of a batch norm and once more for its result.
-    Fusion does not cross a call.
-
-    Args:
-        function: of arrays, defined at module level.
-        static: fixed keyword arguments.
+    there: nine shifted products once for each sum of a batch norm and once more for its result.
+    Fusion does not cross a call. `static` are fixed keyword arguments.
     """
     compiled = jax.jit(function, static_argnames=tuple(static))
 
-    def call(*arrays: jax.Array) -> Any:  # noqa: ANN401
+    def call(*arrays: jax.Array) -> Result:
         # As a context manager the attribute would also mark the calls inside.
-        return set_xla_metadata(compiled(*arrays, **static), inlineable="false")
+        result: Result = set_xla_metadata(compiled(*arrays, **static), inlineable="false")
+        return result
 
     return call
 
@@ -109,16 +104,12 @@ _FEW_SQUARES, _BLOCKS_OF_SQUARES = 2**16, 16
 
 @jax.named_scope("channel_sum")
 def channel_sum(term: Term, *arrays: jax.Array) -> jax.Array:
-    """Sums `term(*arrays)` over all axes but the last.
+    """Sums `term(*arrays)` over batch and space, `[C]` float32.
 
     Args:
         term: elementwise, with a float32 result of the arrays' shape.
         arrays: `[B, H, W, C]` each.
-
-    Returns:
-        `[C]`, float32.
     """
-
     traced = jax.jit(term, inline=True)  # once, not for every block
 
     def on_cpu(*values: jax.Array) -> jax.Array:
@@ -135,18 +126,10 @@ def channel_sum(term: Term, *arrays: jax.Array) -> jax.Array:
 
 @jax.named_scope("channel_sum")
 def channel_sums(terms: Sequence[Term], *arrays: jax.Array) -> list[jax.Array]:
-    """Sums each of several terms of the same arrays as `channel_sum` does.
+    """Returns `channel_sum` of each of several terms of the same arrays.
 
-    In float32 a CPU's memory is the limit, so that the arrays are read once for all of the terms: a
-    quarter less time for the two sums of a batch norm's gradient. Shorter types are slower that way
-    and are summed term by term.
-
-    Args:
-        terms: elementwise, each with a float32 result of the arrays' shape.
-        arrays: `[B, H, W, C]` each.
-
-    Returns:
-        `[C]` for each term, float32.
+    Memory limits a CPU in float32, so the arrays are read once for all terms: a quarter less time
+    for the two sums of a batch norm's gradient. Shorter types are faster term by term.
     """
 
     def on_cpu(*values: jax.Array) -> list[jax.Array]:
@@ -172,14 +155,10 @@ def fold_rows(
     totals: list[jax.Array],
     height: int,
 ) -> list[jax.Array]:
-    """Adds rows 0 to `height` to totals one after the other, several in each step of a loop.
+    """Adds rows 0 to `height` to totals of any shape, several rows in each step of a loop.
 
-    The rows of a batch stay in the cache for all totals.
-
-    Args:
-        add: from totals and the index of a row to the totals with that row.
-        totals: of any shape.
-        height: number of rows.
+    `add` maps totals and the index of a row to the totals with that row. The row stays in the cache
+    for all totals.
     """
 
     def add_rows(totals: list[jax.Array], start: jax.Array, rows: int) -> list[jax.Array]:
@@ -195,17 +174,14 @@ def fold_rows(
 
 
 def sum_of_rows(block: RowBlock, height: int) -> jax.Array:
-    """Sums an elementwise expression of `height` rows in a form that is fast on XLA's CPU backend.
+    """Sums an elementwise expression of `height` rows in a form that is fast on CPUs, `[C]`.
 
-    Its own reduction is a scalar loop. Adding blocks of rows is elementwise and so vectorised, and
-    a product with a vector of ones reduces the small remainder.
+    The reduction of XLA's CPU backend is a scalar loop. Adding blocks of rows is elementwise and so
+    vectorised, and a product with ones reduces the small remainder.
 
     Args:
         block: returns rows `[B, start:stop, W, C]` of the expression, float32.
         height: number of rows.
-
-    Returns:
-        `[C]`, float32.
     """
     terms = min(range(1, min(_MOST_TERMS, height) + 1), key=lambda n: height // n + height % n)
     rows = height // terms

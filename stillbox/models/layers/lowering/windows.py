@@ -1,14 +1,9 @@
 """Padding in pixels, windows of an image, products of matrices, and depthwise convolutions.
 
-Windows are views of an image, one for each tap of a kernel. Views can be added up at the places
-that they come from.
-
-Products of matrices have float32 sums, in the layouts in which XLA's CPU backend is fast. XLA
-folds a transposition into a product where it can. A CPU's bfloat16 instructions need rows that
-lie in memory one after the other, so a folded transposition costs them: the kernel gradient of a
-1x1 convolution takes two to four times as long. Float32 is as fast either way.
-
-Depthwise convolutions of a padded input are elementwise sums for that backend.
+Products of matrices have float32 sums, in the layouts in which XLA's CPU backend is fast. XLA folds
+a transposition into a product where it can. A CPU's bfloat16 instructions need contiguous rows, and
+are slow after a folded transposition: the kernel gradient of a 1x1 convolution takes two to four
+times as long. Float32 is equally fast either way.
 """
 
 import functools
@@ -43,7 +38,7 @@ def padding_pairs(
     padding: Padding,
     dilation: int = 1,
 ) -> Pads:
-    """Returns the pixels that a convolution or pooling needs on each side.
+    """Returns the pixels that a convolution or pooling adds on each side.
 
     `image_shape` is `[B, H, W, C]`; `kernel_shape` begins with height and width; `dilation` is the
     distance of the kernel's taps.
@@ -58,10 +53,9 @@ def padding_pairs(
 def output_size(
     image_shape: tuple[int, ...], kernel_shape: tuple[int, ...], pads: Pads
 ) -> tuple[int, int]:
-    """Returns rows and columns of the convolution of padded images without stride and dilation.
+    """Returns rows and columns of a convolution without stride and dilation.
 
-    `image_shape` is `[B, H, W, C]`, without the padding; `kernel_shape` begins with height and
-    width.
+    `image_shape` is `[B, H, W, C]` without padding; `kernel_shape` begins with height and width.
     """
     rows, columns = (
         side + sum(pair) - taps + 1
@@ -82,9 +76,9 @@ def unpad(x: jax.Array, pads: Pads) -> jax.Array:
 
 
 def rotated_pads(kernel_shape: tuple[int, ...], pads: Pads) -> Pads:
-    """Returns the pixels around the gradient of a convolution without stride.
+    """Returns the padding with which the rotated kernel convolves an output's gradient.
 
-    With them the rotated kernel convolves the gradient of the output to that of the input.
+    The result is the gradient of the input, if the stride is 1.
     """
     rows, columns = (
         (taps - 1 - before, taps - 1 - after)
@@ -105,10 +99,7 @@ def _pair(side: int, taps: int, stride: int, padding: Padding) -> Pair:
 def windows_of(padded: jax.Array, kernel_shape: Sequence[int], stride: int) -> list[jax.Array]:
     """Returns for each tap the values of `[B, H, W, C]` that it multiplies, `[B, h, w, C]`.
 
-    Args:
-        padded: the input.
-        kernel_shape: `(kh, kw, ...)`; taps are in the order of rows.
-        stride: of the kernel.
+    `kernel_shape` is `(kh, kw, ...)`; taps are in the order of rows.
     """
     spans = [
         [slice(tap, padded.shape[axis + 1] - taps + tap + 1, stride) for tap in range(taps)]
@@ -120,12 +111,12 @@ def windows_of(padded: jax.Array, kernel_shape: Sequence[int], stride: int) -> l
 def patch_rows(padded: jax.Array, kernel_shape: Sequence[int], stride: int) -> jax.Array:
     """Returns what each tap multiplies in each channel of an image, `[kh * kw * C, h * w]`.
 
-    Pixels with the same remainders of row and column by the stride are gathered first, so that the
-    windows are runs of memory.
+    Pixels with the same remainders of row and column by the stride are gathered first, which makes
+    the windows contiguous.
 
     Args:
         padded: an image of few channels, `[H, W, C]`.
-        kernel_shape: `(kh, kw, ...)`; rows are in the order of the kernel's axes.
+        kernel_shape: `(kh, kw, ...)`; rows of the result are in the order of these axes.
         stride: of the kernel.
     """
     kh, kw = kernel_shape[:2]
@@ -149,26 +140,20 @@ def patch_rows(padded: jax.Array, kernel_shape: Sequence[int], stride: int) -> j
 
 
 def added_up(patches: jax.Array, size: tuple[int, ...], stride: int) -> jax.Array:
-    """Adds patches at the places that `windows_of` takes them from.
+    """Adds patches `[B, h, w, kh, kw, C]` at the places that `windows_of` takes them from.
 
-    Pixels with the same remainders of row and column by the stride belong to the same taps, so that
-    the sum is elementwise over `[B, H / stride, stride, W / stride, stride, C]`. XLA fuses it with
-    what computes the patches. The gradient that JAX derives writes every window into an image of
-    its own.
-
-    Args:
-        patches: the values of each window, `[B, h, w, kh, kw, C]`.
-        size: rows and columns of the result.
-        stride: of the windows.
+    Pixels with the same remainders of row and column by the stride belong to the same taps, so the
+    sum is elementwise over `[B, H / stride, stride, W / stride, stride, C]`, and XLA fuses it with
+    the computation of the patches. JAX's gradient writes every window into a separate image.
 
     Returns:
-        `[B, H, W, C]` of the patches' type.
+        `[B, H, W, C]` of the patches' type, H and W being `size`.
     """
     batch, height, width, *taps, channels = patches.shape
     rows, columns = (-(-side // stride) for side in size)
 
     def shifted(down: int, right: int) -> jax.Array:
-        """Returns the taps that many strides below and right of a window's first one."""
+        """Returns the taps that are so many strides below and right of the first one."""
         first, second = (slice(n * stride, (n + 1) * stride) for n in (down, right))
         part = patches[:, :, :, first, second]
         moved = (down, rows - down - height), (right, columns - right - width)
@@ -190,10 +175,10 @@ def flat(x: jax.Array) -> jax.Array:
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Multiplies `[M, K]` by `[K, N]` of the same type to `[M, N]`, float32.
+    """Multiplies `[M, K]` by `[K, N]` of the same type to `[M, N]`, float32, stored by rows.
 
-    The result lies in memory row by row. XLA would lay it out by its consumers, and has no product
-    of bfloat16 with float32 sums whose result lies by columns.
+    XLA would choose the layout by the consumers, and has no product of bfloat16 with float32 sums
+    whose result is stored by columns.
     """
     return _by_rows(jnp.matmul(a, b, preferred_element_type=jnp.float32))
 
@@ -206,12 +191,12 @@ def transposed(a: jax.Array) -> jax.Array:
 def input_gradient(
     gradient: jax.Array, kernel: jax.Array, size: tuple[int, ...], stride: int
 ) -> jax.Array:
-    """Returns the gradient of a convolution's padded input as a product whose rows are added up.
+    """Returns the gradient of a convolution's padded input, as a product whose rows are added up.
 
     Args:
         gradient: of the output, `[B, h, w, D]`.
         kernel: `[kh, kw, C, D]`.
-        size: rows and columns of the padded input.
+        size: rows and columns H, W of the padded input.
         stride: of the kernel.
 
     Returns:
@@ -236,7 +221,7 @@ def convolve_depthwise(padded: jax.Array, kernel: jax.Array, *, stride: int) -> 
 def depthwise_gradients(
     padded: jax.Array, kernel: jax.Array, gradient: jax.Array, *, stride: int, pads: Pads
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the gradients of the input, unpadded, and the kernel of `convolve_depthwise`."""
+    """Returns the gradients of `convolve_depthwise`: of the unpadded input and of the kernel."""
     if stride == 1:
         of_input = _unstrided_input_gradient(kernel, gradient, pads)
     else:
@@ -261,7 +246,7 @@ def _strided_input_gradient(
 def _kernel_gradient(
     padded: jax.Array, gradient: jax.Array, kernel_shape: Sequence[int], stride: int
 ) -> jax.Array:
-    """Sums products of gradients and what each tap sees, row by row.
+    """Sums products of gradients and the values that each tap multiplies, row by row.
 
     One tap after the other over the whole arrays takes up to three times as long.
     """

@@ -17,22 +17,21 @@ The shape of a convolution decides its algorithm. `benchmarks/convolutions.py` m
 algorithms; the limits are those at which Winograd's began to be faster than XLA's convolution on
 two CPUs with AVX-512, with and without AMX.
 
-Training changes its kernels in each step and transforms them in each step. The weights of
-inference do not change: `collected_kernels` traces a program that transforms all kernels once,
-and `given_kernels` the program that takes the results as arguments. Both trace the same
-convolutions in the same order.
+Training transforms its kernels in each step. In inference they do not change: one program
+transforms all kernels once, and another one takes the results, `PreparedKernels`, as an argument.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections import OrderedDict
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
+from stillbox.lowering import current_lowering
 from stillbox.models.layers.lowering.windows import Pads, output_size, pad
 
 Tile = Literal[2, 4]
@@ -122,11 +121,7 @@ def rotated(kernel: jax.Array) -> jax.Array:
 def kernel_gradient(x: jax.Array, gradient: jax.Array, *, pads: Pads, tile: Tile) -> jax.Array:
     """Returns the gradient `[3, 3, C, D]` of the kernel, of x's type, computed in float32.
 
-    Args:
-        x: the input, `[B, H, W, C]`.
-        gradient: of the output, `[B, H', W', D]`.
-        pads: of the convolution.
-        tile: rows and columns of a tile of the output.
+    `x` is the input `[B, H, W, C]`, `gradient` that of the output, `[B, H', W', D]`.
     """
     batch, *size, depth = gradient.shape
     back = _transposed(_KERNEL[tile])
@@ -150,11 +145,7 @@ def kernel_gradient(x: jax.Array, gradient: jax.Array, *, pads: Pads, tile: Tile
 def _images_at_a_time(batch: int, size: tuple[int, int], channels: int, tile: int) -> int:
     """Returns a divisor of the batch: images whose transforms the cache holds, at least one.
 
-    Args:
-        batch: number of images.
-        size: rows and columns of the output.
-        channels: of input and output together.
-        tile: rows and columns of a tile.
+    `size` are rows and columns of the output, `channels` those of input and output together.
     """
     tiles = -(-size[0] // tile) * -(-size[1] // tile)
     most = _CACHE_BYTES // (tiles * (tile + 2) ** 2 * channels * 4)
@@ -204,7 +195,7 @@ def _image(products: list[jax.Array], tile: int) -> jax.Array:
 
 
 def _combined(matrix: Matrix, arrays: list[jax.Array]) -> list[jax.Array]:
-    """Returns for each row of a matrix the sum of the arrays, multiplied by its factors."""
+    """Returns the sum of the arrays, multiplied by the factors of a row, for each row."""
     return [_sum_of_multiples(row, arrays) for row in matrix]
 
 
@@ -222,7 +213,7 @@ def _stacked(arrays: list[jax.Array]) -> jax.Array:
 
 
 def _kept(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Keeps XLA from computing arrays again in each of their consumers."""
+    """Prevents XLA from computing arrays again in each of their consumers."""
     kept: list[jax.Array] = jax.lax.optimization_barrier(arrays)
     return kept
 
@@ -244,13 +235,9 @@ def _outer_product(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.matmul(flat[0].swapaxes(1, 2), flat[1])
 
 
-CpuConvolutions = Literal["exact", "fast"]
-
-_ALLOWED: ContextVar[CpuConvolutions] = ContextVar("cpu_convolutions", default="exact")
-
 # Fewer channels make the products too narrow for what the transforms cost.
 _LEAST_CHANNELS = 64
-# Rows and columns of an output, below which too much of the tiles is padding.
+# Rows and columns of an output below which too much of the tiles is padding.
 _LEAST_SIZE = {2: 8, 4: 16}
 
 
@@ -262,48 +249,33 @@ class Tiles(NamedTuple):
     kernel_gradient: Tile | None = None
 
 
-@contextmanager
-def cpu_convolutions(allowed: CpuConvolutions) -> Iterator[None]:
-    """Traces programs inside it with the algorithms of `devices.cpu_convolutions`.
-
-    Outside of it they are `exact`.
-    """
-    token = _ALLOWED.set(allowed)
-    try:
-        yield
-    finally:
-        _ALLOWED.reset(token)
-
-
 def choose_tiles(
     kernel_shape: tuple[int, ...],
     size: tuple[int, int],
-    dtype: Any,  # noqa: ANN401
+    dtype: DTypeLike,
 ) -> Tiles:
     """Returns the tiles of a convolution without stride and dilation.
 
-    Args:
-        kernel_shape: `(kh, kw, C, D)`.
-        size: rows and columns of the output.
-        dtype: of input and kernel.
+    `kernel_shape` is `(kh, kw, C, D)`, `size` are rows and columns of the output, and `dtype` is
+    that of input and kernel.
     """
     wide, narrow = _fitting_tiles(kernel_shape, size)
     if jnp.dtype(dtype) == jnp.float32:
         return Tiles(wide, wide, wide or narrow)
-    # Products of tiles of 4 lose two decimal digits more than bfloat16 has to lose. Those of the
-    # kernel gradient are of float32.
+    # Products of tiles of 4 lose two more decimal digits than bfloat16 can spare. The kernel
+    # gradient multiplies in float32.
     return Tiles(narrow, narrow if wide else None, wide or narrow)
 
 
 def inference_tile(
     kernel_shape: tuple[int, ...],
     size: tuple[int, int],
-    dtype: Any,  # noqa: ANN401
+    dtype: DTypeLike,
 ) -> Tile | None:
-    """Returns the tile of a convolution by a kernel that is transformed beforehand.
+    """Returns the tile of a convolution by a prepared kernel; arguments as `choose_tiles`.
 
-    Smaller maps than in training are worth tiles, since the transform of the kernel costs nothing:
-    10 x 10 x 512 takes 2.6 ms in place of 4.5. The arguments are those of `choose_tiles`.
+    Tiles pay on smaller maps than in training, since the transform of the kernel costs nothing:
+    10 x 10 x 512 takes 2.6 ms in place of 4.5.
     """
     wide, narrow = _fitting_tiles(kernel_shape, size)
     return wide or narrow if jnp.dtype(dtype) == jnp.float32 else narrow
@@ -314,7 +286,7 @@ def _fitting_tiles(
 ) -> tuple[Tile | None, Tile | None]:
     """Returns tiles of 4 and of 2; None for those that are not allowed or do not pay."""
     fits = kernel_shape[:2] == (3, 3) and min(kernel_shape[2:]) >= _LEAST_CHANNELS
-    if _ALLOWED.get() == "exact" or not fits:
+    if current_lowering().cpu_convolutions == "exact" or not fits:
         return None, None
     least = min(size)
     return 4 if least >= _LEAST_SIZE[4] else None, 2 if least >= _LEAST_SIZE[2] else None
@@ -324,65 +296,26 @@ Transformed = list[jax.Array]
 """See `winograd.transform_kernel`."""
 
 
-class _Kernels:
-    """Transformed kernels in the order in which convolutions first need them.
+PreparedKernels = OrderedDict[tuple[str, int, Tile], Transformed]
+"""By the path of the layer, the number of the map that a rounded kernel is for, and the tile.
 
-    Args:
-        given: all of them; None: they are computed.
-    """
-
-    def __init__(self, given: Sequence[Transformed] | None = None) -> None:
-        self._given = given
-        # Kernels are kept, so that no other has the same identity.
-        self._numbers: dict[tuple[int, Tile], tuple[int, jax.Array]] = {}
-        self.collected: list[Transformed] = []
-
-    def transformed(self, kernel: jax.Array, tile: Tile) -> Transformed:
-        """Returns a transformed kernel, the same one for each use of a shared kernel."""
-        number, _ = self._numbers.setdefault((id(kernel), tile), (len(self._numbers), kernel))
-        if self._given is not None:
-            return self._given[number]
-        if number == len(self.collected):
-            self.collected.append(transform_kernel(kernel, tile))
-        return self.collected[number]
+JAX would sort the keys of a plain dictionary. In the order of the layers the arguments of programs
+stay the same, and so do compiled programs that are kept.
+"""
 
 
-_KERNELS: ContextVar[_Kernels | None] = ContextVar("prepared_kernels", default=None)
+@dataclass(frozen=True, eq=False)
+class LayerKernels:
+    """The prepared kernels of one layer."""
 
+    path: str
+    """Path of the layer."""
+    prepared: PreparedKernels
+    """Kernels of all layers."""
 
-@contextmanager
-def collected_kernels() -> Iterator[list[Transformed]]:
-    """Traces convolutions inside it and fills the list with the kernels that they need."""
-    with _source(_Kernels()) as kernels:
-        yield kernels.collected
-
-
-@contextmanager
-def given_kernels(kernels: Sequence[Transformed]) -> Iterator[None]:
-    """Traces convolutions inside it with the kernels of `collected_kernels`."""
-    with _source(_Kernels(kernels)):
-        yield
-
-
-@contextmanager
-def _source(kernels: _Kernels) -> Iterator[_Kernels]:
-    token = _KERNELS.set(kernels)
-    try:
-        yield kernels
-    finally:
-        _KERNELS.reset(token)
-
-
-def convolve_prepared(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array | None:
-    """Convolves `[B, H, W, C]` without stride by a kernel that is prepared.
-
-    Returns:
-        `[B, H', W', D]` of x's type; None: no kernels are prepared, or another algorithm is faster.
-    """
-    kernels = _KERNELS.get()
-    if kernels is None:
-        return None
-    tile = inference_tile(kernel.shape, output_size(x.shape, kernel.shape, pads), x.dtype)
-    if tile is None:
-        return None
-    return convolve_transformed(x, kernels.transformed(kernel, tile), pads=pads, tile=tile)
+    def transformed(self, kernel: jax.Array, tile: Tile, *, use: int) -> Transformed:
+        """Returns a prepared kernel, which is added if it is missing."""
+        key = self.path, use, tile
+        if key not in self.prepared:
+            self.prepared[key] = transform_kernel(kernel, tile)
+        return self.prepared[key]

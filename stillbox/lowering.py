@@ -1,0 +1,56 @@
+"""Choices between forms of the same computation, fixed while a program is traced.
+
+A model does not know for which program it is traced: training and prediction take the fastest form
+of each operation, and converters to other runtimes need plain ones. Both trace the same layers.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Literal, TypedDict, Unpack
+
+CpuConvolutions = Literal["exact", "fast"]
+
+Suppression = Literal["loop", "unrolled", "operation"]
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """The form of each operation that has several."""
+
+    cpu_convolutions: CpuConvolutions = "exact"
+    """Algorithms of convolutions on CPUs: `devices.cpu_convolutions`."""
+    portable: bool = False
+    """Use the default form of every operation on every platform.
+
+    Converters to other runtimes match whole convolutions and poolings, which the forms for XLA's
+    CPU backend hide.
+    """
+    suppression: Suppression = "loop"
+    """The search of NMS: a loop, the operations of each of its steps, or one operation."""
+
+
+class _Changes(TypedDict, total=False):
+    cpu_convolutions: CpuConvolutions
+    portable: bool
+    suppression: Suppression
+
+
+_DEFAULT = Lowering()
+_LOWERING = ContextVar("lowering", default=_DEFAULT)
+
+
+def current_lowering() -> Lowering:
+    """Returns the choices of the program that is being traced."""
+    return _LOWERING.get()
+
+
+@contextmanager
+def lowering(**changes: Unpack[_Changes]) -> Iterator[None]:
+    """Traces programs inside it with some fields of the current `Lowering` changed."""
+    token = _LOWERING.set(replace(_LOWERING.get(), **changes))
+    try:
+        yield
+    finally:
+        _LOWERING.reset(token)
