@@ -3,8 +3,8 @@
 Rules of experiments, `stillbox check`, the memory forecast and compilation all return findings.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 Severity = Literal["error", "warning", "note"]
@@ -25,11 +25,25 @@ class Finding:
     """One sentence with the values."""
     fix: str = ""
     """The remedy; a note needs none."""
+    origin: str = ""
+    """file:line:column or option that sets the field; empty until it is looked up."""
+
+    def __str__(self) -> str:
+        """Returns place, problem and remedy, as a `UserError` gives them."""
+        place = self.origin or self.path
+        remedy = f"\n  fix: {self.fix}" if self.fix else ""
+        return f"{place}: {self.what}{remedy}" if place else self.what + remedy
 
 
+Findings = Iterator[Finding]
 AnyFinding = TypeVar("AnyFinding", bound=Finding)
 
 
 def by_severity(findings: Iterable[AnyFinding]) -> list[AnyFinding]:
     """Returns findings with errors first and notes last, otherwise in their order."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def with_origin(finding: AnyFinding, origins: Origins) -> AnyFinding:
+    """Returns a finding with the place that sets its field; a field that is not set is its own."""
+    return replace(finding, origin=origins.get(finding.path, finding.path))

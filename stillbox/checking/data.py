@@ -6,16 +6,15 @@ without records, and unusable boxes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
-from stillbox.checking.findings import SEVERITIES, TOO_MANY_BOXES, Finding, finding_of
+from stillbox.checking.findings import TOO_MANY_BOXES, RecordFinding, finding_of, render_findings
 from stillbox.experiment.schema import FixedShapeResizer, Resizer
+from stillbox.findings import by_severity
 from stillbox.inputs.resize import misfit, resized_size
 from stillbox.printing import count_text
 from stillbox.records.example import Example
@@ -42,7 +41,7 @@ class DataCheck:
     """Most boxes in one image."""
     truncated_boxes: int
     """Boxes beyond `max_boxes` of their image."""
-    findings: tuple[Finding, ...]
+    findings: tuple[RecordFinding, ...]
     """Errors first."""
 
     @property
@@ -64,27 +63,24 @@ class DataCheck:
             else f"The data is not sound: {count_text(errors, 'error')}.",
         ]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
-        return {"sound": self.sound, **asdict(self)}
+        findings = [
+            {
+                "severity": finding.severity,
+                "reason": finding.what,
+                "outcome": finding.outcome,
+                "count": finding.count,
+                "examples": finding.examples,
+                "fix": finding.fix,
+            }
+            for finding in self.findings
+        ]
+        return {"sound": self.sound, **vars(self), "findings": findings}
 
-    def table(self) -> Table:
-        """Returns the findings as a table."""
-        table = Table(title="Findings", title_justify="left", show_lines=True)
-        table.add_column("")
-        table.add_column("count", justify="right")
-        table.add_column("what")
-        table.add_column("first cases", overflow="fold")
-        colours = {"error": "bold red", "warning": "yellow", "note": "cyan"}
-        for finding in self.findings:
-            words = [finding.reason, finding.outcome, finding.fix and f"fix: {finding.fix}"]
-            table.add_row(
-                Text(finding.severity, colours[finding.severity]),
-                f"{finding.count:,}",
-                Text("\n".join(filter(None, words))),
-                Text("\n".join(finding.examples)),
-            )
-        return table
+    def render(self) -> RenderableType:
+        """Returns the findings as a terminal shows them."""
+        return render_findings(self.findings)
 
 
 def check_records(
@@ -127,7 +123,7 @@ def check_records(
         on_record(done, len(indices))
     tally.finish()
     findings = [finding_of(problem) for log in (source.problems, tally.log) for problem in log]
-    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -finding.count))
+    findings = by_severity(sorted(findings, key=lambda finding: -finding.count))
     return DataCheck(
         len(source),
         len(indices),

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 
-from stillbox.checking.findings import Advice
 from stillbox.checking.memory_estimate import (
     MemoryEstimate,
     Platform,
@@ -21,6 +20,7 @@ from stillbox.checking.memory_estimate import (
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
+from stillbox.findings import Finding, Findings, Severity
 from stillbox.inputs.memory import total_memory
 from stillbox.printing import size_text
 
@@ -70,22 +70,10 @@ def _cpu(host: float) -> Machine:
     return Machine("this machine", "cpu", host, host)
 
 
-@dataclass(frozen=True)
-class Shortage:
-    """A run that needs more memory than there is."""
-
-    field: str
-    """Dotted path of the field to lower."""
-    what: str
-    fix: str
-    certain: bool
-    """No compilation of the program would fit; otherwise it may not."""
-
-
 def refuse_shortage(
     experiment: Experiment, machine: Machine, origins: Mapping[str, str]
-) -> Shortage | None:
-    """Refuses a run that cannot fit; returns one that may not.
+) -> Finding | None:
+    """Refuses a run that cannot fit; returns a warning about one that may not.
 
     Args:
         experiment: of the run.
@@ -96,8 +84,8 @@ def refuse_shortage(
         UserError: no compilation of the program would fit.
     """
     shortage = _shortage_if_known(experiment, machine)
-    if shortage is not None and shortage.certain:
-        place = origins.get(shortage.field, shortage.field)
+    if shortage is not None and shortage.severity == "error":
+        place = origins.get(shortage.path, shortage.path)
         raise UserError(shortage.what, where=place, fix=shortage.fix)
     return shortage
 
@@ -111,7 +99,7 @@ def fits_for_certain(experiment: Experiment, machine: Machine) -> bool:
     return _fits(_needs(experiment, sizes_of(experiment.model, experiment.train), machine), machine)
 
 
-def _shortage_if_known(experiment: Experiment, machine: Machine) -> Shortage | None:
+def _shortage_if_known(experiment: Experiment, machine: Machine) -> Finding | None:
     try:
         return find_shortage(experiment, machine)
     except (UserError, TypeError, ValueError):
@@ -130,8 +118,10 @@ class _Tunable(NamedTuple):
     change: Callable[[Experiment, int], Experiment]
 
 
-def find_shortage(experiment: Experiment, machine: Machine) -> Shortage | None:
-    """Returns what does not fit, if anything does not; nothing is allocated or compiled.
+def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
+    """Returns the field to lower if a run does not fit, without allocating or compiling anything.
+
+    It is an error if no compilation of the program would fit, a warning if some may not.
 
     Raises:
         UserError: the model cannot be built.
@@ -152,11 +142,12 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Shortage | None:
         for tunable in _tunables(experiment)
         if (best := _largest(experiment, tunable, machine, sizes)) is not None
     ]
+    severity: Severity = "error" if certain else "warning"
     if not found:
-        return Shortage("model", text, "take a smaller model: stillbox recipes lists them", certain)
+        return Finding(severity, "model", text, "take a smaller model: stillbox recipes lists them")
     # The number that is furthest from the usual one is at fault.
     _, tunable, best = max(found, key=lambda item: item[0])
-    return Shortage(tunable.path, text, _fix(tunable, best), certain)
+    return Finding(severity, tunable.path, text, _fix(tunable, best))
 
 
 def _fix(tunable: _Tunable, best: int) -> str:
@@ -244,7 +235,7 @@ def _needs(experiment: Experiment, sizes: Sizes, machine: Machine) -> MemoryEsti
     )
 
 
-def memory_advice(experiment: Experiment) -> Iterator[Advice]:
+def memory_advice(experiment: Experiment) -> Findings:
     """Yields an error for what fits nowhere, a warning for what does not fit on this machine's CPU.
 
     Nothing is started: accelerators are left to the run itself.
@@ -252,7 +243,7 @@ def memory_advice(experiment: Experiment) -> Iterator[Advice]:
     try:
         sizes_of(experiment.model, experiment.train)
     except UserError as error:
-        yield Advice("error", error.where or "model", error.what, error.fix or "")
+        yield Finding("error", error.where or "model", error.what, error.fix or "")
         return
     except (TypeError, ValueError):
         # As for `_shortage_if_known`.
@@ -260,12 +251,11 @@ def memory_advice(experiment: Experiment) -> Iterator[Advice]:
     machine = processor()
     here = _shortage_if_known(experiment, machine) if machine else None
     anywhere = _shortage_if_known(experiment, LARGEST)
-    if anywhere is not None and anywhere.certain:
-        shortage = here or anywhere
-        yield Advice("error", shortage.field, shortage.what, shortage.fix)
+    if anywhere is not None and anywhere.severity == "error":
+        yield replace(here or anywhere, severity="error")
     elif here is not None:
-        refused = ": training refuses it here" if here.certain else ""
-        yield Advice("warning", here.field, here.what + refused, here.fix)
+        refused = ": training refuses it here" if here.severity == "error" else ""
+        yield replace(here, severity="warning", what=here.what + refused)
 
 
 def _fits(needs: MemoryEstimate, machine: Machine, *, lower: bool = False) -> bool:

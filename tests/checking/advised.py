@@ -1,6 +1,5 @@
 """A sound experiment, and the advice on it when it changes."""
 
-from stillbox.checking.advice import PART_CHECKS
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Model
 from stillbox.experiment.updating import apply_overrides
@@ -24,8 +23,4 @@ def advice_of(check, overrides):
     resolved = resolve("ssd_mobilenet_v1_300x300" if small else RECIPE)
     origins = {path: where for path, where in resolved.origins.items() if "fine_tune" not in path}
     experiment = apply_overrides(resolved.experiment, overrides, origins)
-    for find, checks in PART_CHECKS:
-        if check in checks:
-            part = find(experiment)
-            return [] if part is None else list(check(experiment, part, origins))
     return list(check(experiment, origins))

@@ -6,14 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stillbox.checking.advice import (
-    CHECKS,
-    PART_CHECKS,
-    advise,
-    files,
-    models,
-    training,
-)
+from stillbox.checking.advice import advise, files, models, training
+from stillbox.checking.advice.registry import CHECKS
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
 from stillbox.records.label_map import LabelMap, LabelMapItem
@@ -576,10 +570,7 @@ def test_a_check_gives_advice(check, overrides, severity, field, message, fix):
     assert fix in advice.fix
 
 
-EVERY = (*CHECKS, *(check for _, checks in PART_CHECKS for check in checks))
-
-
-@pytest.mark.parametrize("check", EVERY, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("overrides", [(), TWO_STAGES], ids=["one_stage", "two_stage"])
 def test_a_sound_experiment_gets_no_advice(check, overrides):
     # Its batch norm is frozen, which is sound with weights alone.

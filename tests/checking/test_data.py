@@ -32,7 +32,7 @@ def check(tmp_path):
 
 def found(result, severity=None):
     wanted = [f for f in result.findings if severity in (None, f.severity)]
-    return {finding.reason: finding.count for finding in wanted}
+    return {finding.what: finding.count for finding in wanted}
 
 
 def with_classes(*texts):
@@ -61,7 +61,7 @@ def test_a_class_outside_the_label_map_is_an_error(check, tmp_path):
     result = check(with_classes("cow", "cat"), sound(1))
     assert not result.sound
     (error,) = (f for f in result.findings if f.severity == "error")
-    assert (error.reason, error.count) == ("unknown class", 1)
+    assert (error.what, error.count) == ("unknown class", 1)
     assert error.examples == (f"{tmp_path}/a.record: record 0 (byte 0), box 0: 'cow'",)
     assert "label map" in error.fix
     assert result.summary()[-1] == "The data is not sound: 1 error."
@@ -183,13 +183,16 @@ def test_errors_come_first_and_the_order_does_not_depend_on_threads(check):
     assert "record 0" in results[0].findings[0].examples[0]
 
 
-def test_table_and_json(check):
+def test_text_and_json(check):
     result = check(with_classes("cow"), sound(1))
     console = Console(width=120)
     with console.capture() as shown:
-        console.print(result.table())
-    for words in ("error", "unknown class", "fix: give the label map"):
-        assert words in shown.get()
+        console.print(result.render())
+    lines = shown.get().splitlines()
+    assert lines[0] == "  error 1 x unknown class (box dropped)"
+    assert lines[1].strip().endswith("a.record: record 0 (byte 0), box 0: 'cow'")
+    assert lines[2].startswith("    fix: give the label map")
+    assert lines[-1] == "1 error, 0 warnings, 1 note"
     stored = json.loads(json.dumps(result.to_dict()))
     assert stored["sound"] is False
     assert stored["findings"][0]["reason"] == "unknown class"

@@ -7,9 +7,10 @@ and crops.
 
 from typing import Protocol
 
-from stillbox.checking.findings import Advice, Findings, Origins, Scoring
+from stillbox.checking.advice.registry import Scoring, check, one_stage, scoring, two_stage
 from stillbox.experiment import schema
 from stillbox.experiment.schema.necks import Pyramid
+from stillbox.findings import Finding, Findings, Origins
 from stillbox.printing import count_text
 
 SOFTMAX = (schema.SoftmaxLoss, schema.SoftmaxAgainstLogitsLoss)
@@ -32,13 +33,12 @@ class Dropout(Protocol):
         """Share of the features that it keeps."""
 
 
-def focal_loss_has_alpha(
-    experiment: schema.Experiment, scoring: Scoring, origins: Origins
-) -> Findings:
+@check(scoring)
+def focal_loss_has_alpha(scoring: Scoring, origins: Origins) -> Findings:
     """Without alpha the loss has no class weights (`object_detection/core/losses.py`)."""
     classification, path = scoring.loss.classification, f"{scoring.loss_path}.classification"
     if isinstance(classification, schema.SigmoidFocalLoss) and classification.alpha is None:
-        yield Advice(
+        yield Finding(
             "note",
             path,
             "without alpha the focal loss weighs objects and background alike; published configs "
@@ -47,15 +47,14 @@ def focal_loss_has_alpha(
         )
 
 
-def scores_fit_the_loss(
-    experiment: schema.Experiment, scoring: Scoring, origins: Origins
-) -> Findings:
+@check(scoring)
+def scores_fit_the_loss(scoring: Scoring, origins: Origins) -> Findings:
     """Scores are computed from logits by the function that the loss assumes."""
     path = f"{scoring.path}.postprocessing.score_converter"
     converter, loss = scoring.postprocessing.score_converter, scoring.loss.classification
     fitting = "softmax" if isinstance(loss, SOFTMAX) else "sigmoid"
     if converter != fitting:
-        yield Advice(
+        yield Finding(
             "warning",
             path,
             f"score_converter {converter} after a {loss.kind} loss: scores are no probabilities",
@@ -63,21 +62,23 @@ def scores_fit_the_loss(
         )
 
 
-def losses_count(experiment: schema.Experiment, scoring: Scoring, origins: Origins) -> Findings:
+@check(scoring)
+def losses_count(scoring: Scoring, origins: Origins) -> Findings:
     """Classification and localization are trained."""
     for name in ("classification_weight", "localization_weight"):
         if getattr(scoring.loss, name) == 0.0:
             path = f"{scoring.loss_path}.{name}"
             what = f"{name} 0: this half of the detector is never trained"
-            yield Advice("warning", path, what, f"--set {path}=1")
+            yield Finding("warning", path, what, f"--set {path}=1")
 
 
-def curves_are_whole(experiment: schema.Experiment, scoring: Scoring, origins: Origins) -> Findings:
+@check(scoring)
+def curves_are_whole(scoring: Scoring, origins: Origins) -> Findings:
     """AP needs detections of all scores; `evaluation.min_score` limits pictures."""
     path = f"{scoring.path}.postprocessing.nms.score_threshold"
     threshold = scoring.postprocessing.nms.score_threshold
     if threshold > _HIGH_THRESHOLD:
-        yield Advice(
+        yield Finding(
             "note",
             path,
             f"detections up to a score of {threshold:g} are thrown away before they are scored, "
@@ -86,13 +87,14 @@ def curves_are_whole(experiment: schema.Experiment, scoring: Scoring, origins: O
         )
 
 
-def mining_is_static(experiment: schema.Experiment, scoring: Scoring, origins: Origins) -> Findings:
+@check(scoring)
+def mining_is_static(scoring: Scoring, origins: Origins) -> Findings:
     """The originals could not mine on a TPU, so that configs may omit it."""
     miner = scoring.loss.hard_example_miner
     # Without comparing boxes it is SSD's own mining, which the originals run on a TPU.
     if miner is not None and miner.iou_threshold < 1.0:
         path = f"{scoring.loss_path}.hard_example_miner"
-        yield Advice("note", path, f"hard_example_miner: {STATIC_FORM}")
+        yield Finding("note", path, f"hard_example_miner: {STATIC_FORM}")
 
 
 def dropout_of(path: str, section: Dropout, origins: Origins) -> Findings:
@@ -100,9 +102,9 @@ def dropout_of(path: str, section: Dropout, origins: Origins) -> Findings:
     keep, field = section.dropout_keep_probability, f"{path}.dropout_keep_probability"
     if section.dropout and keep == 1.0:
         fix = f"--set {path}.dropout=false"
-        yield Advice("note", field, "dropout that keeps everything drops nothing", fix)
+        yield Finding("note", field, "dropout that keeps everything drops nothing", fix)
     if not section.dropout and field in origins and keep < 1.0:
-        yield Advice(
+        yield Finding(
             "note",
             field,
             f"dropout_keep_probability {keep:g} has no effect while dropout is false",
@@ -110,15 +112,14 @@ def dropout_of(path: str, section: Dropout, origins: Origins) -> Findings:
         )
 
 
-def background_is_balanced(
-    experiment: schema.Experiment, model: schema.OneStage, origins: Origins
-) -> Findings:
+@check(one_stage)
+def background_is_balanced(model: schema.OneStage, origins: Origins) -> Findings:
     """Thousands of background anchors for each object must not dominate the loss."""
     loss = model.loss
     if loss.hard_example_miner is None and not isinstance(
         loss.classification, schema.SigmoidFocalLoss
     ):
-        yield Advice(
+        yield Finding(
             "warning",
             "model.loss.classification",
             f"the {loss.classification.kind} loss counts every background anchor alike: neither a "
@@ -127,13 +128,12 @@ def background_is_balanced(
         )
 
 
-def bias_reaches_the_loss(
-    experiment: schema.Experiment, model: schema.OneStage, origins: Origins
-) -> Findings:
+@check(one_stage)
+def bias_reaches_the_loss(model: schema.OneStage, origins: Origins) -> Findings:
     """A softmax does not change when the same number is added to all logits."""
     bias, loss = getattr(model.head, "class_bias_init", 0.0), model.loss.classification
     if bias and isinstance(loss, SOFTMAX):
-        yield Advice(
+        yield Finding(
             "warning",
             "model.head.class_bias_init",
             f"class_bias_init {bias:g} has no effect with a {loss.kind} loss: it moves the logits "
@@ -142,9 +142,8 @@ def bias_reaches_the_loss(
         )
 
 
-def every_box_has_an_anchor(
-    experiment: schema.Experiment, model: schema.OneStage, origins: Origins
-) -> Findings:
+@check(one_stage)
+def every_box_has_an_anchor(model: schema.OneStage, origins: Origins) -> Findings:
     """Boxes without a matching anchor are background, unless a match is forced."""
     matcher = model.matcher
     if (
@@ -152,7 +151,7 @@ def every_box_has_an_anchor(
         and not matcher.force_match_for_each_row
         and not matcher.ignore_thresholds
     ):
-        yield Advice(
+        yield Finding(
             "note",
             "model.matcher.force_match_for_each_row",
             f"a box that no anchor overlaps by {matcher.matched_threshold:g} is trained as "
@@ -161,30 +160,27 @@ def every_box_has_an_anchor(
         )
 
 
-def static_forms_exist(
-    experiment: schema.Experiment, model: schema.OneStage, origins: Origins
-) -> Findings:
+@check(one_stage)
+def static_forms_exist(model: schema.OneStage, origins: Origins) -> Findings:
     """A part that the originals could not run on a TPU, so that configs may omit it."""
     if isinstance(model.matcher, schema.BipartiteMatcher):
-        yield Advice("note", "model.matcher", f"bipartite_matcher: {STATIC_FORM}")
+        yield Finding("note", "model.matcher", f"bipartite_matcher: {STATIC_FORM}")
 
 
-def one_stage_dropout_drops(
-    experiment: schema.Experiment, model: schema.OneStage, origins: Origins
-) -> Findings:
+@check(one_stage)
+def one_stage_dropout_drops(model: schema.OneStage, origins: Origins) -> Findings:
     """Dropout is on and drops something, or it is off."""
     if isinstance(model.head, schema.ConvolutionalHead | schema.WeightSharedHead):
         yield from dropout_of("model.head", model.head, origins)
 
 
-def scales_are_used(
-    experiment: schema.Experiment, model: schema.OneStage, origins: Origins
-) -> Findings:
+@check(one_stage)
+def scales_are_used(model: schema.OneStage, origins: Origins) -> Findings:
     """Explicit scales replace the range of scales."""
     anchors = model.anchors
     given = [name for name in ("min_scale", "max_scale") if f"model.anchors.{name}" in origins]
     if isinstance(anchors, schema.SsdAnchors) and anchors.scales and given:
-        yield Advice(
+        yield Finding(
             "note",
             f"model.anchors.{given[0]}",
             f"{' and '.join(given)} have no effect beside scales",
@@ -195,14 +191,13 @@ def scales_are_used(
 _PROPOSALS, _BOXES = "model.proposals", "model.boxes"
 
 
-def proposals_have_anchors(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def proposals_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """An anchor becomes one proposal at most."""
     anchors, proposals = _count_anchors(model), model.proposals.max_proposals
     if anchors and proposals > anchors:
         path = f"{_PROPOSALS}.max_proposals"
-        yield Advice(
+        yield Finding(
             "warning",
             path,
             f"max_proposals {proposals} is more than the {anchors} anchors of an image: the rest "
@@ -211,14 +206,13 @@ def proposals_have_anchors(
         )
 
 
-def samples_have_anchors(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def samples_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """A sample of the anchors is a part of them."""
     anchors, sample = _count_anchors(model), model.proposals.sample_size
     if anchors and sample > anchors:
         path = f"{_PROPOSALS}.sample_size"
-        yield Advice(
+        yield Finding(
             "warning",
             path,
             f"no image can fill a sample_size of {sample}: it has {count_text(anchors, 'anchor')}",
@@ -226,16 +220,15 @@ def samples_have_anchors(
         )
 
 
-def samples_have_positives(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def samples_have_positives(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """The number of matched boxes in a sample is rounded down, to none perhaps."""
     mined = model.boxes is not None and model.boxes.hard_example_miner is not None
     stages = {_PROPOSALS: model.proposals, _BOXES: None if mined else model.boxes}
     for path, stage in stages.items():
         if stage is not None and int(stage.sample_size * stage.positive_fraction) < 1:
             share = f"{stage.positive_fraction:g} of a sample_size of {stage.sample_size}"
-            yield Advice(
+            yield Finding(
                 "warning",
                 f"{path}.positive_fraction",
                 f"positive_fraction {share} is less than one box: this stage is trained with "
@@ -244,15 +237,14 @@ def samples_have_positives(
             )
 
 
-def anchors_fit_into_images(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def anchors_fit_into_images(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """Unless they are clipped, training leaves out anchors that leave the image."""
     shapes = [shape for shapes in _shapes(model.proposals.anchors) for shape in shapes]
     large = [shape for shape in shapes if not _fits(*shape, model)]
     if large and not model.proposals.clip_anchors:
         height, width = large[-1]
-        yield Advice(
+        yield Finding(
             "warning" if len(large) == len(shapes) else "note",
             f"{_PROPOSALS}.clip_anchors",
             f"{len(large)} of {len(shapes)} shapes of anchors fit into no image, such as "
@@ -261,9 +253,8 @@ def anchors_fit_into_images(
         )
 
 
-def anchors_stand_on_the_map(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def anchors_stand_on_the_map(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """A grid of anchors has the stride of its map."""
     anchors, neck = model.proposals.anchors, model.neck
     if not isinstance(anchors, schema.GridAnchors) or not isinstance(neck, Pyramid):
@@ -272,7 +263,7 @@ def anchors_stand_on_the_map(
     for name in ("height_stride", "width_stride"):
         given, path = getattr(anchors, name), f"{_PROPOSALS}.anchors.{name}"
         if given != stride:
-            yield Advice(
+            yield Finding(
                 "warning",
                 path,
                 f"anchors stand every {given} pixels, but those of the map every {stride}",
@@ -280,16 +271,15 @@ def anchors_stand_on_the_map(
             )
 
 
-def crops_have_pixels(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def crops_have_pixels(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """A crop is taken from a map that is larger than itself."""
     sides = _map_sides(model)
     crop = model.boxes.crop if model.boxes is not None else None
     if isinstance(crop, schema.CropAndResize) and len(sides) == 1 and crop.size > min(sides[0]):
         rows, columns = sides[0]
         path = f"{_BOXES}.crop.size"
-        yield Advice(
+        yield Finding(
             "warning",
             path,
             f"crops of {crop.size} x {crop.size} points from a map of {rows} x {columns}: even the "
@@ -298,12 +288,11 @@ def crops_have_pixels(
         )
 
 
-def classes_are_told_apart(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def classes_are_told_apart(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """Without a second stage all detections are of the first class."""
     if model.boxes is None and model.num_classes > 1:
-        yield Advice(
+        yield Finding(
             "warning",
             "model.num_classes",
             f"{model.num_classes} classes without a second stage: all detections are of the first",
@@ -311,29 +300,26 @@ def classes_are_told_apart(
         )
 
 
-def proposals_are_trained(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def proposals_are_trained(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """Objectness and boxes of the first stage are trained."""
     for name in ("objectness_weight", "localization_weight"):
         if getattr(model.proposals, name) == 0.0:
             path = f"{_PROPOSALS}.{name}"
             what = f"{name} 0: this half of the first stage is never trained"
-            yield Advice("warning", path, what, f"--set {path}=1")
+            yield Finding("warning", path, what, f"--set {path}=1")
 
 
-def padding_is_there(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def padding_is_there(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """Padding is masked where there is any."""
     if model.mask_padding and isinstance(model.resizer, schema.FixedShapeResizer):
         what = "mask_padding has no effect: a fixed_shape resizer pads no image"
-        yield Advice("note", "model.mask_padding", what, "--set model.mask_padding=false")
+        yield Finding("note", "model.mask_padding", what, "--set model.mask_padding=false")
 
 
-def two_stage_dropout_drops(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def two_stage_dropout_drops(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """Dropout of the second stage is on and drops something, or it is off."""
     if model.boxes is not None:
         yield from dropout_of(_BOXES, model.boxes, origins)

@@ -9,10 +9,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
-from stillbox.checking.findings import Advice, Findings, Origins
+from stillbox.checking.advice.registry import check, whole
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.rules import frozen_fresh_statistics
+from stillbox.findings import Finding, Findings, Origins
 from stillbox.printing import count_text
 
 _PATH = "train.optimizer.schedule"
@@ -25,6 +26,7 @@ _TOO_HIGH, _TOO_LOW = 3.0, 10.0
 _NEARLY_DONE = 0.9
 
 
+@check(whole)
 def rate_fits_the_batch(experiment: schema.Experiment, origins: Origins) -> Findings:
     """The linear scaling rule (arXiv:1706.02677): half the batch needs half the rate."""
     train = experiment.train
@@ -41,7 +43,7 @@ def rate_fits_the_batch(experiment: schema.Experiment, origins: Origins) -> Find
     closest = min(_PUBLISHED, key=lambda batch: abs(math.log(batch / train.batch_size)))
     scaled = fitting[closest]
     effect = "such runs end in NaN" if peak > high else "such runs hardly learn"
-    yield Advice(
+    yield Finding(
         # A rate that is too low costs time; it can be meant, where good weights are only adjusted.
         "warning" if peak > high else "note",
         f"{_PATH}.learning_rate",
@@ -73,6 +75,7 @@ def _scaling(schedule: schema.Schedule, factor: float) -> str:
     return " ".join(f"--set {_PATH}.{name}={rate * factor:.2g}" for name, rate in rates.items())
 
 
+@check(whole)
 def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) -> Findings:
     """A large rate is reached gradually."""
     optimizer = experiment.train.optimizer
@@ -85,7 +88,7 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) ->
     )
     if isinstance(optimizer, schema.Momentum) and not warmed and peak >= min(_PUBLISHED.values()):
         kind = "cosine" if isinstance(schedule, schema.ConstantSchedule) else schedule.kind
-        yield Advice(
+        yield Finding(
             "warning",
             f"{_PATH}.learning_rate",
             f"a learning rate of {peak:g} from the first step on, without a warm-up",
@@ -97,6 +100,7 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) ->
         )
 
 
+@check(whole)
 def warm_up_ends(experiment: schema.Experiment, origins: Origins) -> Findings:
     """The warm-up is shorter than training."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
@@ -108,7 +112,7 @@ def warm_up_ends(experiment: schema.Experiment, origins: Origins) -> Findings:
     elif isinstance(schedule, schema.ExponentialSchedule):
         name, length = "burnin_steps", schedule.burnin_steps
     if 0 < steps <= length:
-        yield Advice(
+        yield Finding(
             "warning",
             f"{_PATH}.{name}",
             f"the warm-up takes {count_text(length, 'step')} and training {steps:,}: the rate "
@@ -117,6 +121,7 @@ def warm_up_ends(experiment: schema.Experiment, origins: Origins) -> Findings:
         )
 
 
+@check(whole)
 def cosine_ends_with_training(experiment: schema.Experiment, origins: Origins) -> Findings:
     """A cosine ends with training: its last steps with a small rate improve the model most."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
@@ -125,7 +130,7 @@ def cosine_ends_with_training(experiment: schema.Experiment, origins: Origins) -
     total, path = schedule.total_steps, f"{_PATH}.total_steps"
     start = (schedule.warmup_steps or 0) + schedule.hold_steps
     if not steps:
-        yield Advice(
+        yield Finding(
             "warning",
             "train.steps",
             f"training has no end, and the learning rate is 0 from step {total} on",
@@ -133,7 +138,7 @@ def cosine_ends_with_training(experiment: schema.Experiment, origins: Origins) -
         )
     elif start < steps < start + _NEARLY_DONE * (total - start):
         rate = 0.5 * (1 + math.cos(math.pi * (steps - start) / (total - start)))
-        yield Advice(
+        yield Finding(
             "warning",
             path,
             f"training ends at step {steps} of a schedule of {total}: the learning rate is still "
@@ -142,13 +147,14 @@ def cosine_ends_with_training(experiment: schema.Experiment, origins: Origins) -
         )
 
 
+@check(whole)
 def rates_are_reached(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Boundaries of a schedule after the end of training have no effect."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
     if isinstance(schedule, schema.ManualStepSchedule) and steps:
         late = [boundary.step for boundary in schedule.schedule if boundary.step >= steps]
         if late:
-            yield Advice(
+            yield Finding(
                 "warning",
                 f"{_PATH}.schedule.{len(schedule.schedule) - len(late)}.step",
                 f"the rate of step {late[0]} is never used: training ends at step {steps}",
@@ -156,7 +162,7 @@ def rates_are_reached(experiment: schema.Experiment, origins: Origins) -> Findin
             )
     if isinstance(schedule, schema.ExponentialSchedule) and 0 < steps <= schedule.decay_steps:
         falls = "falls" if schedule.staircase else "has fallen by one factor"
-        yield Advice(
+        yield Finding(
             "note",
             f"{_PATH}.decay_steps",
             f"the rate {falls} only after {count_text(schedule.decay_steps, 'step')}, and training "
@@ -165,11 +171,12 @@ def rates_are_reached(experiment: schema.Experiment, origins: Origins) -> Findin
         )
 
 
+@check(whole)
 def epochs_last(experiment: schema.Experiment, origins: Origins) -> Findings:
     """A number of epochs may end training before its steps."""
     epochs = experiment.data.train.num_epochs
     if epochs and experiment.train.steps:
-        yield Advice(
+        yield Finding(
             "note",
             "data.train.num_epochs",
             f"training ends after {epochs} passes over the records, or after "
@@ -186,6 +193,7 @@ _LEAST_DECAY = 0.5
 _SMALL_BATCH = 8
 
 
+@check(whole)
 def statistics_arrive(experiment: schema.Experiment, origins: Origins) -> Findings:
     """The moving statistics of batch norm, used in evaluation, must forget their start."""
     steps = experiment.train.steps
@@ -200,7 +208,7 @@ def statistics_arrive(experiment: schema.Experiment, origins: Origins) -> Findin
         # A trial of a few steps has no decay that is low enough.
         if decay <= fitting:
             continue
-        yield Advice(
+        yield Finding(
             "warning",
             f"{paths[0]}.decay",
             f"batch norm with a decay of {decay:g} over {count_text(steps, 'step')}: "
@@ -210,11 +218,12 @@ def statistics_arrive(experiment: schema.Experiment, origins: Origins) -> Findin
         )
 
 
+@check(whole)
 def statistics_have_a_batch(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Statistics of few images are noise; they are those of the global batch."""
     batch = experiment.train.batch_size
     if batch < _SMALL_BATCH and any(_trained_norms(experiment.model)):
-        yield Advice(
+        yield Finding(
             "warning",
             "train.batch_size",
             f"batch norm takes its statistics from {count_text(batch, 'image')}",
@@ -223,20 +232,22 @@ def statistics_have_a_batch(experiment: schema.Experiment, origins: Origins) -> 
         )
 
 
+@check(whole)
 def statistics_have_weights(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Moving statistics belong to the weights that they were measured with."""
     found = frozen_fresh_statistics(experiment)
     if found is not None:
         path, sentence = found
-        yield Advice("warning", path, sentence, "--set train.fine_tune.checkpoint=PATH")
+        yield Finding("warning", path, sentence, "--set train.fine_tune.checkpoint=PATH")
 
 
+@check(whole)
 def averages_arrive(experiment: schema.Experiment, origins: Origins) -> Findings:
     """The moving average of the parameters must forget the initial ones."""
     train, decay = experiment.train, experiment.train.ema_decay
     if decay is None or train.ema_warmup or not train.steps or decay**train.steps <= _LEFT:
         return
-    yield Advice(
+    yield Finding(
         "warning" if experiment.evaluation.use_ema else "note",
         "train.ema_decay",
         f"the moving average of the parameters keeps {100 * decay**train.steps:.0f} % of the "
@@ -245,11 +256,12 @@ def averages_arrive(experiment: schema.Experiment, origins: Origins) -> Findings
     )
 
 
+@check(whole)
 def averages_exist(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Evaluation cannot use an average that training does not compute."""
     asked = "evaluation.use_ema" in origins and experiment.evaluation.use_ema
     if asked and experiment.train.ema_decay is None:
-        yield Advice(
+        yield Finding(
             "warning",
             "evaluation.use_ema",
             "use_ema (use_moving_averages) has no effect: training keeps no moving average",
@@ -285,6 +297,7 @@ def _has_layers(head: object) -> bool:
 _LARGE_PENALTY = 0.01
 
 
+@check(whole)
 def penalties_are_small(experiment: schema.Experiment, origins: Origins) -> Findings:
     """A regularizer without a weight has the format's default, 1.0."""
     for place, conv in experiment.model.convolutions().items():
@@ -292,7 +305,7 @@ def penalties_are_small(experiment: schema.Experiment, origins: Origins) -> Find
         if isinstance(penalty, schema.L1 | schema.L2) and penalty.weight > _LARGE_PENALTY:
             path = f"model.{place}.regularizer.weight"
             default = "" if path in origins else ", the format's default,"
-            yield Advice(
+            yield Finding(
                 "warning",
                 path,
                 f"a weight of {penalty.weight:g}{default} presses all kernels to zero",
@@ -300,13 +313,14 @@ def penalties_are_small(experiment: schema.Experiment, origins: Origins) -> Find
             )
 
 
+@check(whole)
 def penalties_are_added(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Regularizers have an effect only if the loss includes them."""
     penalties = [conv.regularizer for conv in experiment.model.convolutions().values()]
     # A penalty of weight 0 is none.
     counted = any(getattr(penalty, "weight", penalty) for penalty in penalties)
     if not experiment.train.regularization and counted:
-        yield Advice(
+        yield Finding(
             "warning",
             "train.regularization",
             "regularization (add_regularization_loss) is false, so that no regularizer counts",
@@ -314,12 +328,13 @@ def penalties_are_added(experiment: schema.Experiment, origins: Origins) -> Find
         )
 
 
+@check(whole)
 def rounding_is_trained(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Weights adapt to rounding in the steps after the delay."""
     train = experiment.train
     if train.quantization is None or not 0 < train.steps <= train.quantization.delay:
         return
-    yield Advice(
+    yield Finding(
         "warning",
         "train.quantization.delay",
         f"rounding begins after {count_text(train.quantization.delay, 'step')}, but there are "
@@ -329,10 +344,11 @@ def rounding_is_trained(experiment: schema.Experiment, origins: Origins) -> Find
     )
 
 
+@check(whole)
 def levels_are_exact(experiment: schema.Experiment, origins: Origins) -> Findings:
     """bfloat16 has as many significant bits as a range has by default."""
     if experiment.train.quantization is not None and experiment.train.precision == "bfloat16":
-        yield Advice(
+        yield Finding(
             "note",
             "train.precision",
             "bfloat16 rounds once more what quantisation has rounded, off the levels of its range",
@@ -340,16 +356,18 @@ def levels_are_exact(experiment: schema.Experiment, origins: Origins) -> Finding
         )
 
 
+@check(whole)
 def clipping_clips(experiment: schema.Experiment, origins: Origins) -> Findings:
     """A limit of 0 disables clipping."""
     if "train.gradient_clip_norm" in origins and not experiment.train.gradient_clip_norm:
-        yield Advice(
+        yield Finding(
             "note",
             "train.gradient_clip_norm",
             "0 leaves gradients as they are: it does not clip them to 0",
         )
 
 
+@check(whole)
 def first_weights_are_named(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Options of reading a checkpoint have no effect without one."""
     if experiment.train.fine_tune.checkpoint:
@@ -357,7 +375,7 @@ def first_weights_are_named(experiment: schema.Experiment, origins: Origins) -> 
     for name in ("scope", "min_loaded", "skip"):
         path = f"train.fine_tune.{name}"
         if path in origins:
-            yield Advice(
+            yield Finding(
                 "note",
                 path,
                 f"{name} has no effect: no checkpoint is named, training starts from random "
@@ -367,11 +385,12 @@ def first_weights_are_named(experiment: schema.Experiment, origins: Origins) -> 
             return
 
 
+@check(whole)
 def evaluations_happen(experiment: schema.Experiment, origins: Origins) -> Findings:
     """An interval longer than training has no effect."""
     every, steps = experiment.train.evaluate_every, experiment.train.steps
     if every > steps > 0:
-        yield Advice(
+        yield Finding(
             "note",
             "train.evaluate_every",
             f"evaluate_every {every:,} is more than the {count_text(steps, 'step')}: the only "
@@ -379,6 +398,7 @@ def evaluations_happen(experiment: schema.Experiment, origins: Origins) -> Findi
         )
 
 
+@check(whole)
 def patterns_match(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Patterns of frozen parameters match some of them, but not all."""
     train = experiment.train
@@ -396,11 +416,11 @@ def patterns_match(experiment: schema.Experiment, origins: Origins) -> Findings:
     except UserError as error:
         # That one is about both.
         named = path if error.where in (None, "train.freeze, train.trainable") else error.where
-        yield Advice("error", named or path, error.what, error.fix or "")
+        yield Finding("error", named or path, error.what, error.fix or "")
         return
     sizes = {name: int(params[name].size) for name in params}
     share = sum(sizes[name] for name in trained) / sum(sizes.values())
-    yield Advice(
+    yield Finding(
         "note",
         path,
         f"{len(trained)} of {len(params)} parameters are trained, {100 * share:.0f} % of all "

@@ -26,6 +26,7 @@ from stillbox.evaluation.program import (
 )
 from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
+from stillbox.findings import Finding
 from stillbox.printing import count_text, size_text
 from stillbox.profiling.costs import (
     Roofline,
@@ -115,10 +116,8 @@ class StepCheck:
     images: int
     """Images of a step, over all devices."""
     devices: int
-    refused: str = ""
-    """Why it is not compiled or does not fit; empty if it fits."""
-    fix: str = ""
-    """The fields that mend it."""
+    failure: Finding | None = None
+    """Why it is not compiled or does not fit, with the fields that mend it."""
     needed: int = 0
     """Bytes that a device would need, if that is the reason and known."""
     seconds: float = 0.0
@@ -136,7 +135,7 @@ class StepCheck:
     @property
     def fits(self) -> bool:
         """Whether it is compiled and fits."""
-        return not self.refused
+        return self.failure is None
 
     @property
     def flops_per_image(self) -> float:
@@ -153,8 +152,8 @@ class StepCheck:
         return {
             "step": self.step,
             "fits": self.fits,
-            "refused": self.refused,
-            "fix": self.fix,
+            "refused": self.failure.what if self.failure else "",
+            "fix": self.failure.fix if self.failure else "",
             "images": self.images,
             "devices": self.devices,
             "compile_seconds": round(self.seconds, 1),
@@ -186,66 +185,61 @@ _LARGE_IMAGE = 512 * 512
 _HEAVY = 0.05
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A program that was not compiled."""
-
-    what: str
-    fix: str
-    needed: int = 0
-    """Bytes that a device would need, if that is the reason and known."""
+# The field that grows with the images of a step.
+_PATHS: dict[StepName, str] = {
+    "train": "train.batch_size",
+    "evaluate": "evaluation.batch_size",
+    "predict": "model.resizer",
+}
 
 
 def explain_failure(
     message: str, step: StepName, experiment: Experiment, *, state_bytes: int, usable: float
-) -> Failure:
-    """Returns the reason of a compiler's error message, with the fields to change.
+) -> tuple[Finding, int]:
+    """Returns what a compiler's error message means, and the bytes that a device would need.
+
+    The bytes are 0 if they are not the reason or not known.
 
     Args:
         state_bytes: bytes of optimizer and moving average on a device.
         usable: bytes that a program may take on a device.
     """
     first, *_ = message.splitlines() or [""]
-    if "RESOURCE_EXHAUSTED" not in message and "Ran out of memory" not in message:
-        return Failure(
-            f"the compiler refuses it: {first}", "report it with this command: the fault is ours"
-        )
     space = re.search(r"memory space (\w+)", message)
-    if space and space[1] != "hbm":
-        return Failure(
-            f"the compiler finds no room in {space[1]}, the memory on the chip: {first}",
-            "report it with this command: the fault is ours",
-        )
-    return out_of_memory(
-        _bytes_used(message),
-        step,
-        experiment,
-        state_bytes=state_bytes,
-        usable=usable,
-        largest=_largest_array(message),
-    )
+    what = ""
+    if "RESOURCE_EXHAUSTED" not in message and "Ran out of memory" not in message:
+        what = f"the compiler refuses it: {first}"
+    elif space and space[1] != "hbm":
+        what = f"the compiler finds no room in {space[1]}, the memory on the chip: {first}"
+    if what:
+        fix = "report it with this command: this is a bug in stillbox"
+        return Finding("error", "", what, fix), 0
+    needed, largest = _bytes_used(message), _largest_array(message)
+    heavy_state = state_bytes > _HEAVY * usable
+    return _out_of_memory(needed, step, experiment, usable, heavy_state, largest), needed
 
 
-def out_of_memory(
+def _out_of_memory(
     needed: int,
     step: StepName,
     experiment: Experiment,
-    *,
-    state_bytes: int,
     usable: float,
+    heavy_state: bool,
     largest: str = "",
-) -> Failure:
-    """Returns the failure of a program that needs more memory than there is; see `explain_failure`.
+) -> Finding:
+    """Returns the finding of a program that needs more memory than there is.
 
     Args:
         needed: bytes on a device; 0: not known.
+        heavy_state: optimizer and moving average take a large part of the memory.
         largest: a phrase about the largest array.
     """
     size = size_text(needed) if needed else "more memory than there is"
-    return Failure(
+    return Finding(
+        "error",
+        _PATHS[step],
         f"it needs {size} on each device, which has {size_text(usable)} for a program{largest}",
-        "; or ".join(_remedies(step, experiment, heavy_state=state_bytes > _HEAVY * usable)),
-        needed,
+        "; or ".join(_remedies(step, experiment, heavy_state=heavy_state)),
     )
 
 
@@ -309,27 +303,26 @@ def check_step(
     try:
         lowered, state_bytes = _lower(experiment, target, check)
     except UserError as error:
-        place = f"{error.where}: " if error.where else ""
-        return replace(check, refused=f"{place}{error.what}", fix=error.fix or "")
+        failure = Finding("error", error.where or "", error.what, error.fix or "")
+        return replace(check, failure=failure)
     say(
         f"{step}: compiling {count_text(images, 'image')} a step for "
         f"{count_text(check.devices, target.slot)} of {target.name} ..."
     )
-    failure = None
+    usable = target.usable_bytes
     try:
         compiled = Compilation(lowered, step).result()
     except jax.errors.JaxRuntimeError as error:
-        failure = explain_failure(
-            str(error), step, experiment, state_bytes=state_bytes, usable=target.usable_bytes
+        failure, needed = explain_failure(
+            str(error), step, experiment, state_bytes=state_bytes, usable=usable
         )
+        check = replace(check, failure=failure, needed=needed)
     else:
         check, memory = _measure(compiled, check, target)
         if memory.left < 0:
-            failure = out_of_memory(
-                memory.total, step, experiment, state_bytes=state_bytes, usable=memory.usable
-            )
-    if failure is not None:
-        check = replace(check, refused=failure.what, fix=failure.fix, needed=failure.needed)
+            heavy_state = state_bytes > _HEAVY * memory.usable
+            failure = _out_of_memory(memory.total, step, experiment, memory.usable, heavy_state)
+            check = replace(check, failure=failure, needed=memory.total)
     check = replace(check, seconds=time.monotonic() - began)
     say(f"{step}: {'compiled' if check.fits else 'refused'} after {check.seconds:.0f} s")
     return check

@@ -16,6 +16,7 @@ from stillbox.checking.ahead_of_time.compiling import STEPS, Memory, Say, StepCh
 from stillbox.checking.ahead_of_time.targets import Target
 from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
+from stillbox.findings import Finding
 from stillbox.printing import count_text, size_text
 
 # A compilation takes minutes: the result is at most a sixteenth below the largest batch.
@@ -142,6 +143,15 @@ class TargetCheck:
         found = self.search is None or self.search.best is not None
         return found and all(step.fits for step in self.steps)
 
+    @property
+    def findings(self) -> list[Finding]:
+        """Why steps do not run on the target, an error for each of them."""
+        return [
+            replace(check.failure, what=f"{_name(check, self.target)}: {check.failure.what}")
+            for check in self.steps
+            if check.failure is not None
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values, for JSON."""
         chip = self.target.chip
@@ -187,14 +197,15 @@ def check_target(
     return TargetCheck(target, steps, found)
 
 
-def _step(check: StepCheck, target: Target) -> RenderableType:
+def _name(check: StepCheck, target: Target) -> str:
     size = f"{count_text(check.images, 'image')} on {count_text(check.devices, target.slot)}"
-    head = f" {_NAMES[check.step]}, {size}"
-    if check.fits:
-        rows = [Text.assemble(("compiled", "bold green"), f"{head} ({check.seconds:.0f} s)")]
-    else:
-        rows = [Text.assemble(("refused", "bold red"), f"{head}: {check.refused}")]
-        rows += [Text(f"fix: {check.fix}", "green")] if check.fix else []
+    return f"{_NAMES[check.step]}, {size}"
+
+
+def _step(check: StepCheck, target: Target) -> RenderableType:
+    word = ("compiled", "bold green") if check.fits else ("refused", "bold red")
+    duration = f" ({check.seconds:.0f} s)" if check.fits else ""
+    rows = [Text.assemble(word, f" {_name(check, target)}{duration}")]
     if check.memory is not None:
         rows += [Text(line) for line in _measures(check, check.memory, target)]
     return Group(*(Padding(row, (0, 0, 0, 2 + 2 * (place > 0))) for place, row in enumerate(rows)))
