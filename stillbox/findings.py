@@ -28,11 +28,14 @@ class Finding:
     origin: str = ""
     """file:line:column or option that sets the field; empty until it is looked up."""
 
-    def __str__(self) -> str:
-        """Returns place, problem and remedy, as a `UserError` gives them."""
-        place = self.origin or self.path
-        remedy = f"\n  fix: {self.fix}" if self.fix else ""
-        return f"{place}: {self.what}{remedy}" if place else self.what + remedy
+    def where(self, origins: Origins) -> str:
+        """Returns where the field is set, or else its path."""
+        return self.origin or origins.get(self.path, self.path)
+
+    def describe(self, origins: Origins) -> str:
+        """Returns `where: what`, and the remedy in a line below it."""
+        fix = f"\n  fix: {self.fix}" if self.fix else ""
+        return f"{self.where(origins)}: {self.what}{fix}"
 
 
 Findings = Iterator[Finding]
@@ -45,5 +48,5 @@ def by_severity(findings: Iterable[AnyFinding]) -> list[AnyFinding]:
 
 
 def with_origin(finding: AnyFinding, origins: Origins) -> AnyFinding:
-    """Returns a finding with the place that sets its field; a field that is not set is its own."""
-    return replace(finding, origin=origins.get(finding.path, finding.path))
+    """Returns a finding whose origin is looked up."""
+    return replace(finding, origin=finding.where(origins))

@@ -21,7 +21,7 @@ from stillbox.checking.memory_verdict import memory_advice
 from stillbox.errors import UserError
 from stillbox.experiment.refusals import ConfigErrors, find_refusals
 from stillbox.experiment.resolve import Resolved
-from stillbox.experiment.rules import Violation, find_broken, find_missing, suspicious_settings
+from stillbox.experiment.rules import find, find_errors, find_missing
 from stillbox.experiment.rules.warnings import CHECKPOINT, paths_are_real
 from stillbox.experiment.schema import Experiment, Records
 from stillbox.findings import (
@@ -197,14 +197,14 @@ def check_experiment(
     With `memory`, the findings include what does not fit into the memory of this or any machine.
     """
     experiment = read.experiment
-    broken = find_broken(experiment)
+    broken = find(experiment)
+    # Advice and the estimate assume an experiment without contradictions.
+    sound = not count_severity(broken, "error")
     found = [
-        *(memory_advice(experiment) if memory and not broken else ()),
-        *(_with_severity("error", one) for one in broken),
+        *(memory_advice(experiment) if memory and sound else ()),
         *_missing(read),
-        *(Finding("warning", path, what) for path, what in suspicious_settings(experiment)),
-        # Advice assumes an experiment without contradictions.
-        *(advise(experiment, read.origins) if not broken else ()),
+        *broken,
+        *(advise(experiment, read.origins) if sound else ()),
         *records_findings(experiment, records, on_record),
     ]
     findings = [
@@ -224,9 +224,9 @@ def _refusals(refusals: ConfigErrors, config: str | Path) -> Findings:
     sections = {field.name for field in fields(Experiment)}
     if refusals.read is None or not refusals.touched <= sections:
         return
-    for broken in find_broken(refusals.read.experiment):
+    for broken in find_errors(refusals.read.experiment):
         if broken.path.partition(".")[0] not in refusals.touched:
-            yield with_origin(_with_severity("error", broken), refusals.read.origins)
+            yield with_origin(broken, refusals.read.origins)
 
 
 def _missing(read: Resolved) -> Findings:
@@ -235,24 +235,19 @@ def _missing(read: Resolved) -> Findings:
     for broken in find_missing(read.experiment):
         # A config is often checked before its data is in place.
         if broken not in unreal:
-            yield _with_severity("warning", broken)
+            yield replace(broken, severity="warning")
     # The checkpoint's remedy names weights that can be had.
-    yield from (_with_severity("warning", one) for one in unreal if one.path == CHECKPOINT)
+    yield from (replace(one, severity="warning") for one in unreal if one.path == CHECKPOINT)
     unreal = [broken for broken in unreal if broken.path != CHECKPOINT]
     if unreal:
         first, *rest = unreal
-        origins = (read.origins.get(one.path, one.path) for one in rest)
         places = ", ".join(
-            f"{origin.removeprefix(f'{read.source}:')} ({one.path})"
-            for origin, one in zip(origins, rest, strict=True)
+            f"{one.where(read.origins).removeprefix(f'{read.source}:')} ({one.path})"
+            for one in rest
         )
         also = f"; the same holds for {places}" if rest else ""
         fix = " ".join(f"--set {path}=PATH" for path in dict.fromkeys(one.path for one in unreal))
-        yield Finding("warning", first.path, first.what + also, fix)
-
-
-def _with_severity(severity: Severity, broken: Violation) -> Finding:
-    return Finding(severity, broken.path, broken.what, broken.fix)
+        yield replace(first, severity="warning", what=first.what + also, fix=fix)
 
 
 def _of_reader(text: str, severity: Severity, source: str) -> Finding:

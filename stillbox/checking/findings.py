@@ -103,7 +103,7 @@ def render_findings(
 
 
 def _lines(finding: Finding, source: str, mark: str) -> Iterator[Text]:
-    place = (finding.origin or finding.path).removeprefix(f"{source}:")
+    place = finding.where({}).removeprefix(f"{source}:")
     what = f"{place}: {finding.what}" if place else finding.what
     examples: tuple[str, ...] = ()
     if isinstance(finding, RecordFinding):

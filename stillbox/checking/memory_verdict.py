@@ -85,8 +85,7 @@ def refuse_shortage(
     """
     shortage = _shortage_if_known(experiment, machine)
     if shortage is not None and shortage.severity == "error":
-        place = origins.get(shortage.path, shortage.path)
-        raise UserError(shortage.what, where=place, fix=shortage.fix)
+        raise UserError(shortage.what, where=shortage.where(origins), fix=shortage.fix)
     return shortage
 
 

@@ -255,7 +255,7 @@ def show_findings(resolved: Resolved, model_directory: Path) -> None:
         known = {text, text.removeprefix(f"{resolved.source}: ")} & {*resolved.warnings}
         if one.severity != "note" and not known:
             place = worst if one.severity == "error" else others
-            place.append(str(one))
+            place.append(one.describe({}))
     show_remarks(
         resolved,
         [*worst, *others],

@@ -8,6 +8,7 @@ quantisation-aware training takes steps with rounding.
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from stillbox.checking.advice.registry import check, whole
 from stillbox.errors import UserError
@@ -237,8 +238,7 @@ def statistics_have_weights(experiment: schema.Experiment, origins: Origins) -> 
     """Moving statistics belong to the weights that they were measured with."""
     found = frozen_fresh_statistics(experiment)
     if found is not None:
-        path, sentence = found
-        yield Finding("warning", path, sentence, "--set train.fine_tune.checkpoint=PATH")
+        yield replace(found, fix="--set train.fine_tune.checkpoint=PATH")
 
 
 @check(whole)
