@@ -97,13 +97,12 @@ def _check(
         what = f"there is no label map {records.label_map}"
         yield Finding("warning", f"data.{name}.label_map", what, missing.fix or "")
     yield from _boxes_lost(check, f"data.{name}.max_boxes")
-    yield Finding(
-        "note",
-        path,
+    what = (
         f"{check.records:,} of {count_text(check.total, 'record')} checked: "
-        f"{count_text(check.boxes, 'box')}, at most {check.most_boxes} in an image",
-        "" if check.records == check.total else "--records checks all of them",
+        f"{count_text(check.boxes, 'box')}, at most {check.most_boxes} in an image"
     )
+    fix = "" if check.records == check.total else "--records checks all of them"
+    yield Finding("note", path, what, fix)
 
 
 def _problems(check: DataCheck, path: str) -> Findings:
@@ -120,14 +119,12 @@ def _boxes_lost(check: DataCheck, path: str) -> Findings:
     if not check.truncated_boxes:
         return
     share = 100 * check.truncated_boxes / check.boxes
-    yield Finding(
-        "warning",
-        path,
+    what = (
         f"max_boxes (max_number_of_boxes) {check.max_boxes} is less than the {check.most_boxes} "
         f"boxes of one image: {check.truncated_boxes:,} of {check.boxes:,} boxes ({share:.2g} %) "
-        "are lost",
-        f"--set {path}={check.most_boxes}",
+        "are lost"
     )
+    yield Finding("warning", path, what, f"--set {path}={check.most_boxes}")
 
 
 _NOTES_SHOWN = 4

@@ -97,13 +97,12 @@ def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
             for field, what in labels_without_slots(experiment.train.augmentations, slots):
                 yield Finding("error", field, what, f"give ids of {records.label_map}")
         if label_map.max_id < max(slots.ids):
-            yield Finding(
-                "warning",
-                "model.num_classes",
+            what = (
                 f"{count_text(classes, 'class')}, but the label map {records.label_map} ends at id "
-                f"{label_map.max_id}: the other {classes - label_map.max_id} are never trained",
-                f"--set model.num_classes={label_map.max_id}",
+                f"{label_map.max_id}: the other {classes - label_map.max_id} are never trained"
             )
+            fix = f"--set model.num_classes={label_map.max_id}"
+            yield Finding("warning", "model.num_classes", what, fix)
 
 
 @check(whole)
@@ -119,12 +118,9 @@ def label_maps_agree(experiment: Experiment, origins: Origins) -> Findings:
     for item in second:
         if item.id not in first or first.text_of(item.id) != item.name:
             other = first.text_of(item.id) if item.id in first else "nothing"
-            yield Finding(
-                "warning",
-                "data.evaluation.label_map",
-                f"id {item.id} is {item.name!r} here and {other!r} in the label map of training",
-                "give both sets the label map that training used",
-            )
+            what = f"id {item.id} is {item.name!r} here and {other!r} in the label map of training"
+            fix = "give both sets the label map that training used"
+            yield Finding("warning", "data.evaluation.label_map", what, fix)
             return
 
 
@@ -133,12 +129,9 @@ def sets_differ(experiment: Experiment, origins: Origins) -> Findings:
     """Scores on training data are not meaningful."""
     common = set(experiment.data.train.paths) & set(experiment.data.evaluation.paths)
     if common:
-        yield Finding(
-            "warning",
-            "data.evaluation.paths",
-            f"{printable_line(min(common))} is trained on and scored on",
-            "score on records that training does not see",
-        )
+        what = f"{printable_line(min(common))} is trained on and scored on"
+        fix = "score on records that training does not see"
+        yield Finding("warning", "data.evaluation.paths", what, fix)
 
 
 @check(whole)
@@ -146,13 +139,12 @@ def box_limit_is_chosen(experiment: Experiment, origins: Origins) -> Findings:
     """`max_boxes`, the static shape of the ground truth, is set."""
     records, path = experiment.data.train, "data.train.max_boxes"
     if records.paths and path not in origins:
-        yield Finding(
-            "note",
-            path,
+        what = (
             f"max_boxes (max_number_of_boxes) is not set: {records.max_boxes} boxes of an image "
-            "are kept",
-            f"`stillbox data stats` says how many there are; --set {path}=N",
+            "are kept"
         )
+        fix = f"`stillbox data stats` says how many there are; --set {path}=N"
+        yield Finding("note", path, what, fix)
 
 
 def read_label_map(records: Records) -> LabelMap | None:

@@ -38,13 +38,11 @@ def focal_loss_has_alpha(scoring: Scoring, origins: Origins) -> Findings:
     """Without alpha the loss has no class weights (`object_detection/core/losses.py`)."""
     classification, path = scoring.loss.classification, f"{scoring.loss_path}.classification"
     if isinstance(classification, schema.SigmoidFocalLoss) and classification.alpha is None:
-        yield Finding(
-            "note",
-            path,
+        what = (
             "without alpha the focal loss weighs objects and background alike; published configs "
-            "have .25",
-            f"--set {path}.alpha=0.25",
+            "have .25"
         )
+        yield Finding("note", path, what, f"--set {path}.alpha=0.25")
 
 
 @check(scoring)
@@ -54,12 +52,8 @@ def scores_fit_the_loss(scoring: Scoring, origins: Origins) -> Findings:
     converter, loss = scoring.postprocessing.score_converter, scoring.loss.classification
     fitting = "softmax" if isinstance(loss, SOFTMAX) else "sigmoid"
     if converter != fitting:
-        yield Finding(
-            "warning",
-            path,
-            f"score_converter {converter} after a {loss.kind} loss: scores are no probabilities",
-            f"--set {path}={fitting}",
-        )
+        what = f"score_converter {converter} after a {loss.kind} loss: scores are no probabilities"
+        yield Finding("warning", path, what, f"--set {path}={fitting}")
 
 
 @check(scoring)
@@ -78,13 +72,11 @@ def curves_are_whole(scoring: Scoring, origins: Origins) -> Findings:
     path = f"{scoring.path}.postprocessing.nms.score_threshold"
     threshold = scoring.postprocessing.nms.score_threshold
     if threshold > _HIGH_THRESHOLD:
-        yield Finding(
-            "note",
-            path,
+        what = (
             f"detections up to a score of {threshold:g} are thrown away before they are scored, "
-            "which lowers AP",
-            f"--set {path}=1e-8",
+            "which lowers AP"
         )
+        yield Finding("note", path, what, f"--set {path}=1e-8")
 
 
 @check(scoring)
@@ -104,12 +96,8 @@ def dropout_of(path: str, section: Dropout, origins: Origins) -> Findings:
         fix = f"--set {path}.dropout=false"
         yield Finding("note", field, "dropout that keeps everything drops nothing", fix)
     if not section.dropout and field in origins and keep < 1.0:
-        yield Finding(
-            "note",
-            field,
-            f"dropout_keep_probability {keep:g} has no effect while dropout is false",
-            f"take it out, or --set {path}.dropout=true",
-        )
+        what = f"dropout_keep_probability {keep:g} has no effect while dropout is false"
+        yield Finding("note", field, what, f"take it out, or --set {path}.dropout=true")
 
 
 @check(one_stage)
@@ -119,13 +107,12 @@ def background_is_balanced(model: schema.OneStage, origins: Origins) -> Findings
     if loss.hard_example_miner is None and not isinstance(
         loss.classification, schema.SigmoidFocalLoss
     ):
-        yield Finding(
-            "warning",
-            "model.loss.classification",
+        what = (
             f"the {loss.classification.kind} loss counts every background anchor alike: neither a "
-            "focal loss nor hard_example_miner reduces their weight",
-            "--set 'model.loss.classification={kind: sigmoid_focal, alpha: 0.25, gamma: 2.0}'",
+            "focal loss nor hard_example_miner reduces their weight"
         )
+        fix = "--set 'model.loss.classification={kind: sigmoid_focal, alpha: 0.25, gamma: 2.0}'"
+        yield Finding("warning", "model.loss.classification", what, fix)
 
 
 @check(one_stage)
@@ -133,13 +120,12 @@ def bias_reaches_the_loss(model: schema.OneStage, origins: Origins) -> Findings:
     """A softmax does not change when the same number is added to all logits."""
     bias, loss = getattr(model.head, "class_bias_init", 0.0), model.loss.classification
     if bias and isinstance(loss, SOFTMAX):
-        yield Finding(
-            "warning",
-            "model.head.class_bias_init",
+        what = (
             f"class_bias_init {bias:g} has no effect with a {loss.kind} loss: it moves the logits "
-            "of all classes alike",
-            "--set model.head.class_bias_init=0",
+            "of all classes alike"
         )
+        fix = "--set model.head.class_bias_init=0"
+        yield Finding("warning", "model.head.class_bias_init", what, fix)
 
 
 @check(one_stage)
@@ -151,13 +137,12 @@ def every_box_has_an_anchor(model: schema.OneStage, origins: Origins) -> Finding
         and not matcher.force_match_for_each_row
         and not matcher.ignore_thresholds
     ):
-        yield Finding(
-            "note",
-            "model.matcher.force_match_for_each_row",
+        what = (
             f"a box that no anchor overlaps by {matcher.matched_threshold:g} is trained as "
-            "background; `stillbox anchors` counts them",
-            "--set model.matcher.force_match_for_each_row=true",
+            "background; `stillbox anchors` counts them"
         )
+        fix = "--set model.matcher.force_match_for_each_row=true"
+        yield Finding("note", "model.matcher.force_match_for_each_row", what, fix)
 
 
 @check(one_stage)
@@ -180,12 +165,8 @@ def scales_are_used(model: schema.OneStage, origins: Origins) -> Findings:
     anchors = model.anchors
     given = [name for name in ("min_scale", "max_scale") if f"model.anchors.{name}" in origins]
     if isinstance(anchors, schema.SsdAnchors) and anchors.scales and given:
-        yield Finding(
-            "note",
-            f"model.anchors.{given[0]}",
-            f"{' and '.join(given)} have no effect beside scales",
-            "take one or the other out",
-        )
+        what = f"{' and '.join(given)} have no effect beside scales"
+        yield Finding("note", f"model.anchors.{given[0]}", what, "take one or the other out")
 
 
 _PROPOSALS, _BOXES = "model.proposals", "model.boxes"
@@ -197,13 +178,11 @@ def proposals_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findin
     anchors, proposals = _count_anchors(model), model.proposals.max_proposals
     if anchors and proposals > anchors:
         path = f"{_PROPOSALS}.max_proposals"
-        yield Finding(
-            "warning",
-            path,
+        what = (
             f"max_proposals {proposals} is more than the {anchors} anchors of an image: the rest "
-            "is padding, which the second stage computes all the same",
-            f"--set {path}={anchors}",
+            "is padding, which the second stage computes all the same"
         )
+        yield Finding("warning", path, what, f"--set {path}={anchors}")
 
 
 @check(two_stage)
@@ -212,12 +191,10 @@ def samples_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findings
     anchors, sample = _count_anchors(model), model.proposals.sample_size
     if anchors and sample > anchors:
         path = f"{_PROPOSALS}.sample_size"
-        yield Finding(
-            "warning",
-            path,
-            f"no image can fill a sample_size of {sample}: it has {count_text(anchors, 'anchor')}",
-            f"--set {path}={anchors}",
+        what = (
+            f"no image can fill a sample_size of {sample}: it has {count_text(anchors, 'anchor')}"
         )
+        yield Finding("warning", path, what, f"--set {path}={anchors}")
 
 
 @check(two_stage)
@@ -228,13 +205,12 @@ def samples_have_positives(model: schema.FasterRcnn, origins: Origins) -> Findin
     for path, stage in stages.items():
         if stage is not None and int(stage.sample_size * stage.positive_fraction) < 1:
             share = f"{stage.positive_fraction:g} of a sample_size of {stage.sample_size}"
-            yield Finding(
-                "warning",
-                f"{path}.positive_fraction",
+            what = (
                 f"positive_fraction {share} is less than one box: this stage is trained with "
-                "background alone",
-                f"raise {path}.sample_size or {path}.positive_fraction",
+                "background alone"
             )
+            fix = f"raise {path}.sample_size or {path}.positive_fraction"
+            yield Finding("warning", f"{path}.positive_fraction", what, fix)
 
 
 @check(two_stage)
@@ -263,12 +239,8 @@ def anchors_stand_on_the_map(model: schema.FasterRcnn, origins: Origins) -> Find
     for name in ("height_stride", "width_stride"):
         given, path = getattr(anchors, name), f"{_PROPOSALS}.anchors.{name}"
         if given != stride:
-            yield Finding(
-                "warning",
-                path,
-                f"anchors stand every {given} pixels, but those of the map every {stride}",
-                f"--set {path}={stride}",
-            )
+            what = f"anchors stand every {given} pixels, but those of the map every {stride}"
+            yield Finding("warning", path, what, f"--set {path}={stride}")
 
 
 @check(two_stage)
@@ -279,25 +251,23 @@ def crops_have_pixels(model: schema.FasterRcnn, origins: Origins) -> Findings:
     if isinstance(crop, schema.CropAndResize) and len(sides) == 1 and crop.size > min(sides[0]):
         rows, columns = sides[0]
         path = f"{_BOXES}.crop.size"
-        yield Finding(
-            "warning",
-            path,
+        what = (
             f"crops of {crop.size} x {crop.size} points from a map of {rows} x {columns}: even the "
-            "whole image has fewer pixels than its crop",
-            f"a larger network input, or --set {path}={min(sides[0])}",
+            "whole image has fewer pixels than its crop"
         )
+        fix = f"a larger network input, or --set {path}={min(sides[0])}"
+        yield Finding("warning", path, what, fix)
 
 
 @check(two_stage)
 def classes_are_told_apart(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """Without a second stage all detections are of the first class."""
     if model.boxes is None and model.num_classes > 1:
-        yield Finding(
-            "warning",
-            "model.num_classes",
-            f"{model.num_classes} classes without a second stage: all detections are of the first",
-            "give model.boxes (number_of_stages 2), or --set model.num_classes=1",
+        what = (
+            f"{model.num_classes} classes without a second stage: all detections are of the first"
         )
+        fix = "give model.boxes (number_of_stages 2), or --set model.num_classes=1"
+        yield Finding("warning", "model.num_classes", what, fix)
 
 
 @check(two_stage)

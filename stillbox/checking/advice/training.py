@@ -113,13 +113,12 @@ def warm_up_ends(experiment: schema.Experiment, origins: Origins) -> Findings:
     elif isinstance(schedule, schema.ExponentialSchedule):
         name, length = "burnin_steps", schedule.burnin_steps
     if 0 < steps <= length:
-        yield Finding(
-            "warning",
-            f"{_PATH}.{name}",
+        what = (
             f"the warm-up takes {count_text(length, 'step')} and training {steps:,}: the rate "
-            "never gets to fall",
-            f"shorten it to some {count_text(max(1, steps // 20), 'step')}, or raise train.steps",
+            "never gets to fall"
         )
+        fix = f"shorten it to some {count_text(max(1, steps // 20), 'step')}, or raise train.steps"
+        yield Finding("warning", f"{_PATH}.{name}", what, fix)
 
 
 @check(whole)
@@ -131,21 +130,15 @@ def cosine_ends_with_training(experiment: schema.Experiment, origins: Origins) -
     total, path = schedule.total_steps, f"{_PATH}.total_steps"
     start = (schedule.warmup_steps or 0) + schedule.hold_steps
     if not steps:
-        yield Finding(
-            "warning",
-            "train.steps",
-            f"training has no end, and the learning rate is 0 from step {total} on",
-            f"--set train.steps={total}",
-        )
+        what = f"training has no end, and the learning rate is 0 from step {total} on"
+        yield Finding("warning", "train.steps", what, f"--set train.steps={total}")
     elif start < steps < start + _NEARLY_DONE * (total - start):
         rate = 0.5 * (1 + math.cos(math.pi * (steps - start) / (total - start)))
-        yield Finding(
-            "warning",
-            path,
+        what = (
             f"training ends at step {steps} of a schedule of {total}: the learning rate is still "
-            f"at {100 * rate:.0f} % of its height",
-            f"--set {path}={steps}",
+            f"at {100 * rate:.0f} % of its height"
         )
+        yield Finding("warning", path, what, f"--set {path}={steps}")
 
 
 @check(whole)
@@ -163,13 +156,12 @@ def rates_are_reached(experiment: schema.Experiment, origins: Origins) -> Findin
             )
     if isinstance(schedule, schema.ExponentialSchedule) and 0 < steps <= schedule.decay_steps:
         falls = "falls" if schedule.staircase else "has fallen by one factor"
-        yield Finding(
-            "note",
-            f"{_PATH}.decay_steps",
+        what = (
             f"the rate {falls} only after {count_text(schedule.decay_steps, 'step')}, and training "
-            f"has {steps:,}",
-            f"for ten steps down: --set {_PATH}.decay_steps={max(1, steps // 10)}",
+            f"has {steps:,}"
         )
+        fix = f"for ten steps down: --set {_PATH}.decay_steps={max(1, steps // 10)}"
+        yield Finding("note", f"{_PATH}.decay_steps", what, fix)
 
 
 @check(whole)
@@ -177,12 +169,11 @@ def epochs_last(experiment: schema.Experiment, origins: Origins) -> Findings:
     """A number of epochs may end training before its steps."""
     epochs = experiment.data.train.num_epochs
     if epochs and experiment.train.steps:
-        yield Finding(
-            "note",
-            "data.train.num_epochs",
+        what = (
             f"training ends after {epochs} passes over the records, or after "
-            f"{count_text(experiment.train.steps, 'step')}, whichever comes first",
+            f"{count_text(experiment.train.steps, 'step')}, whichever comes first"
         )
+        yield Finding("note", "data.train.num_epochs", what)
 
 
 # The part of the initial values that may be left: one in a hundred.
@@ -209,14 +200,13 @@ def statistics_arrive(experiment: schema.Experiment, origins: Origins) -> Findin
         # A trial of a few steps has no decay that is low enough.
         if decay <= fitting:
             continue
-        yield Finding(
-            "warning",
-            f"{paths[0]}.decay",
+        what = (
             f"batch norm with a decay of {decay:g} over {count_text(steps, 'step')}: "
             f"{100 * decay**steps:.0f} % of the moving statistics is still what training began "
-            f"with, and evaluation normalises with them",
-            " ".join(f"--set {path}.decay={fitting:g}" for path in paths),
+            f"with, and evaluation normalises with them"
         )
+        fix = " ".join(f"--set {path}.decay={fitting:g}" for path in paths)
+        yield Finding("warning", f"{paths[0]}.decay", what, fix)
 
 
 @check(whole)
@@ -224,13 +214,12 @@ def statistics_have_a_batch(experiment: schema.Experiment, origins: Origins) -> 
     """Statistics of few images are noise; they are those of the global batch."""
     batch = experiment.train.batch_size
     if batch < _SMALL_BATCH and any(_trained_norms(experiment.model)):
-        yield Finding(
-            "warning",
-            "train.batch_size",
-            f"batch norm takes its statistics from {count_text(batch, 'image')}",
+        what = f"batch norm takes its statistics from {count_text(batch, 'image')}"
+        fix = (
             f"a batch of at least {_SMALL_BATCH}, or, with a checkpoint to start from, "
-            "--set model.freeze_batch_norm=true",
+            "--set model.freeze_batch_norm=true"
         )
+        yield Finding("warning", "train.batch_size", what, fix)
 
 
 @check(whole)
@@ -261,12 +250,9 @@ def averages_exist(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Evaluation cannot use an average that training does not compute."""
     asked = "evaluation.use_ema" in origins and experiment.evaluation.use_ema
     if asked and experiment.train.ema_decay is None:
-        yield Finding(
-            "warning",
-            "evaluation.use_ema",
-            "use_ema (use_moving_averages) has no effect: training keeps no moving average",
-            "--set train.ema_decay=0.9999, or take it out",
-        )
+        what = "use_ema (use_moving_averages) has no effect: training keeps no moving average"
+        fix = "--set train.ema_decay=0.9999, or take it out"
+        yield Finding("warning", "evaluation.use_ema", what, fix)
 
 
 def _trained_norms(model: schema.Model) -> Iterator[tuple[str, schema.BatchNorm]]:
@@ -305,12 +291,8 @@ def penalties_are_small(experiment: schema.Experiment, origins: Origins) -> Find
         if isinstance(penalty, schema.L1 | schema.L2) and penalty.weight > _LARGE_PENALTY:
             path = f"model.{place}.regularizer.weight"
             default = "" if path in origins else ", the format's default,"
-            yield Finding(
-                "warning",
-                path,
-                f"a weight of {penalty.weight:g}{default} presses all kernels to zero",
-                f"--set {path}=4e-5",
-            )
+            what = f"a weight of {penalty.weight:g}{default} presses all kernels to zero"
+            yield Finding("warning", path, what, f"--set {path}=4e-5")
 
 
 @check(whole)
@@ -320,12 +302,9 @@ def penalties_are_added(experiment: schema.Experiment, origins: Origins) -> Find
     # A penalty of weight 0 is none.
     counted = any(getattr(penalty, "weight", penalty) for penalty in penalties)
     if not experiment.train.regularization and counted:
-        yield Finding(
-            "warning",
-            "train.regularization",
-            "regularization (add_regularization_loss) is false, so that no regularizer counts",
-            "--set train.regularization=true, or take the regularizers out",
-        )
+        what = "regularization (add_regularization_loss) is false, so that no regularizer counts"
+        fix = "--set train.regularization=true, or take the regularizers out"
+        yield Finding("warning", "train.regularization", what, fix)
 
 
 @check(whole)
@@ -334,37 +313,31 @@ def rounding_is_trained(experiment: schema.Experiment, origins: Origins) -> Find
     train = experiment.train
     if train.quantization is None or not 0 < train.steps <= train.quantization.delay:
         return
-    yield Finding(
-        "warning",
-        "train.quantization.delay",
+    what = (
         f"rounding begins after {count_text(train.quantization.delay, 'step')}, but there are "
         f"{train.steps}: evaluation and export round all the same, and the weights never adapt to "
-        "it",
-        f"--set train.quantization.delay={train.steps * 9 // 10}",
+        "it"
     )
+    fix = f"--set train.quantization.delay={train.steps * 9 // 10}"
+    yield Finding("warning", "train.quantization.delay", what, fix)
 
 
 @check(whole)
 def levels_are_exact(experiment: schema.Experiment, origins: Origins) -> Findings:
     """bfloat16 has as many significant bits as a range has by default."""
     if experiment.train.quantization is not None and experiment.train.precision == "bfloat16":
-        yield Finding(
-            "note",
-            "train.precision",
-            "bfloat16 rounds once more what quantisation has rounded, off the levels of its range",
-            "--set train.precision=float32",
+        what = (
+            "bfloat16 rounds once more what quantisation has rounded, off the levels of its range"
         )
+        yield Finding("note", "train.precision", what, "--set train.precision=float32")
 
 
 @check(whole)
 def clipping_clips(experiment: schema.Experiment, origins: Origins) -> Findings:
     """A limit of 0 disables clipping."""
     if "train.gradient_clip_norm" in origins and not experiment.train.gradient_clip_norm:
-        yield Finding(
-            "note",
-            "train.gradient_clip_norm",
-            "0 leaves gradients as they are: it does not clip them to 0",
-        )
+        what = "0 leaves gradients as they are: it does not clip them to 0"
+        yield Finding("note", "train.gradient_clip_norm", what)
 
 
 @check(whole)
@@ -375,13 +348,10 @@ def first_weights_are_named(experiment: schema.Experiment, origins: Origins) -> 
     for name in ("scope", "min_loaded", "skip"):
         path = f"train.fine_tune.{name}"
         if path in origins:
-            yield Finding(
-                "note",
-                path,
-                f"{name} has no effect: no checkpoint is named, training starts from random "
-                "weights",
-                "--set train.fine_tune.checkpoint=PATH",
+            what = (
+                f"{name} has no effect: no checkpoint is named, training starts from random weights"
             )
+            yield Finding("note", path, what, "--set train.fine_tune.checkpoint=PATH")
             return
 
 
@@ -390,12 +360,11 @@ def evaluations_happen(experiment: schema.Experiment, origins: Origins) -> Findi
     """An interval longer than training has no effect."""
     every, steps = experiment.train.evaluate_every, experiment.train.steps
     if every > steps > 0:
-        yield Finding(
-            "note",
-            "train.evaluate_every",
+        what = (
             f"evaluate_every {every:,} is more than the {count_text(steps, 'step')}: the only "
-            "evaluation is the one at the end",
+            "evaluation is the one at the end"
         )
+        yield Finding("note", "train.evaluate_every", what)
 
 
 @check(whole)
@@ -420,9 +389,8 @@ def patterns_match(experiment: schema.Experiment, origins: Origins) -> Findings:
         return
     sizes = {name: int(params[name].size) for name in params}
     share = sum(sizes[name] for name in trained) / sum(sizes.values())
-    yield Finding(
-        "note",
-        path,
+    what = (
         f"{len(trained)} of {len(params)} parameters are trained, {100 * share:.0f} % of all "
-        "their numbers",
+        "their numbers"
     )
+    yield Finding("note", path, what)
