@@ -95,7 +95,7 @@ class AnchorReport:
     suggested_best: NDArray[np.float64] | None = field(repr=False, compare=False)
     """`[N]`, the same with the suggestion."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
         plain = asdict(self)
         del plain["best"], plain["suggested_best"]
@@ -112,7 +112,6 @@ def examine_anchors(
     """Compares the anchors of an experiment with the boxes of its training records.
 
     Args:
-        experiment: model and data.
         limit: most records to read, spread over the set; 0: all.
         on_record: called with the numbers of records done and in all.
 
@@ -167,12 +166,9 @@ def _report(
     detector: Any = build_detector(model)
     shapes, image = detector.feature_shapes, model.resizer.input_size
     matcher, similarity = stage.matcher, stage.similarity
-    plain = isinstance(matcher, schema.ArgmaxMatcher) and isinstance(
-        similarity, schema.IouSimilarity
-    )
-    threshold = (
-        matcher.matched_threshold if isinstance(matcher, schema.ArgmaxMatcher) and plain else None
-    )
+    threshold = None
+    if isinstance(matcher, schema.ArgmaxMatcher) and isinstance(similarity, schema.IouSimilarity):
+        threshold = matcher.matched_threshold
     matched = match_boxes(truth, detector.anchors, 2.0 if threshold is None else threshold)
     sides = (truth.boxes[:, 2:] - truth.boxes[:, :2]).astype(np.float64) * image
     groups = _size_groups(sides)
@@ -215,10 +211,13 @@ def _size_groups(sides: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
 def _cover_classes(
     truth: TruthBoxes, matched: Matched, label_map: LabelMap | None
 ) -> tuple[Coverage, ...]:
-    rows = []
-    for class_id in np.unique(truth.class_ids).tolist():
-        name = label_map.name_of(class_id) if label_map else f"class {class_id}"
-        rows.append(Coverage.of(name, matched.best[truth.class_ids == class_id]))
+    rows = (
+        Coverage.of(
+            label_map.name_of(class_id) if label_map else f"class {class_id}",
+            matched.best[truth.class_ids == class_id],
+        )
+        for class_id in np.unique(truth.class_ids).tolist()
+    )
     return tuple(sorted(rows, key=lambda row: (row.recall_50, row.mean_iou)))
 
 
@@ -235,25 +234,17 @@ def _share_maps(
     claimed = np.bincount(np.searchsorted(ends, matched.anchor, side="right"), minlength=len(ends))
     rows = []
     for number, lattice in enumerate(split_lattices(anchors, shapes, per_location)):
-        size = f"{shapes[number][0]}x{shapes[number][1]}"
-        name = f"map {number + 1}, {size}"
+        name = f"map {number + 1}"
         if isinstance(config, schema.MultiscaleAnchors):
-            name = f"level {config.min_level + number}, {size}"
+            name = f"level {config.min_level + number}"
+        name += f", {shapes[number][0]}x{shapes[number][1]}"
         sides = np.sqrt((lattice.sizes * image).prod(axis=1))
-        rows.append(
-            MapShare(
-                name,
-                counts[number],
-                float(sides.min()),
-                float(sides.max()),
-                int(claimed[number]),
-            )
-        )
+        least, greatest = float(sides.min()), float(sides.max())
+        rows.append(MapShare(name, counts[number], least, greatest, int(claimed[number])))
     return tuple(rows)
 
 
 _CLASSES_SHOWN = 12
-_RECALLS = ("recall .4", "recall .5", "mean IoU")
 
 
 def coverage_tables(report: AnchorReport) -> list[Table]:
@@ -280,15 +271,12 @@ def conclusions(report: AnchorReport) -> list[str]:
     if report.records < report.total:
         lines.append(f"{report.records:,} of {count_text(report.total, 'record')} read.")
     if report.left_out:
-        lines.append(
-            f"{count_text(report.left_out, 'record')} without an image that can be used here."
-        )
+        records = count_text(report.left_out, "record")
+        lines.append(f"{records} without an image that can be used here.")
     if report.unmatched is not None:
-        fate = (
-            "force_match_for_each_row gives them one anchor each"
-            if report.forced
-            else "they are trained as background: see force_match_for_each_row"
-        )
+        fate = "they are trained as background: see force_match_for_each_row"
+        if report.forced:
+            fate = "force_match_for_each_row gives them one anchor each"
         lines.append(
             f"{100 * report.unmatched:.1f} % of the boxes are no anchor's match at an IoU of "
             f"{report.threshold:g}; {fate}."
@@ -317,7 +305,7 @@ def _suggested(report: AnchorReport) -> list[str]:
 def _coverage(title: str, name: str, rows: tuple[Coverage, ...]) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column(name)
-    for column in ("boxes", *_RECALLS):
+    for column in ("boxes", "recall .4", "recall .5", "mean IoU"):
         table.add_column(column, justify="right")
     for row in rows:
         values = (row.recall_40, row.recall_50, row.mean_iou)

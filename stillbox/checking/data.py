@@ -97,7 +97,6 @@ def check_records(
     """Reads every record and decodes every image.
 
     Args:
-        paths: files and patterns.
         use_display_name: match class texts against display names.
         max_boxes: room for boxes in a batch; boxes beyond it are counted.
         num_classes: greatest id that the model has a class for; 0: not known.
@@ -122,16 +121,15 @@ def check_records(
             tally.add(index, *result)
         on_record(done, len(indices))
     tally.finish()
-    findings = [finding_of(problem) for log in (source.problems, tally.log) for problem in log]
-    findings = by_severity(sorted(findings, key=lambda finding: -finding.count))
+    found = [finding_of(problem) for log in (source.problems, tally.log) for problem in log]
     return DataCheck(
-        len(source),
-        len(indices),
-        tally.boxes,
-        max_boxes,
-        tally.most_boxes,
-        tally.truncated,
-        tuple(findings),
+        total=len(source),
+        records=len(indices),
+        boxes=tally.boxes,
+        max_boxes=max_boxes,
+        most_boxes=tally.most_boxes,
+        truncated_boxes=tally.truncated,
+        findings=tuple(by_severity(sorted(found, key=lambda finding: -finding.count))),
     )
 
 

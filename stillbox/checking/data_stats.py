@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -66,7 +65,7 @@ class RecordsStats:
     image_formats: dict[str, int] = field(default_factory=dict)
     """Images by format and mode, as `JPEG RGB`."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
         return asdict(self)
 

@@ -139,10 +139,8 @@ class _Part:
 def examine_folder(folder: Path) -> Examination:
     """Examines a model directory, one checkpoint of it, a packed model, or an export.
 
-    Nothing is changed.
-
     Every file that a manifest covers has a line: it is `ok`, `changed` or `missing`, or `unknown`
-    if nothing says what it was.
+    if there is no checksum of it. Nothing is changed.
 
     Raises:
         UserError: the folder is none of these.
@@ -166,10 +164,8 @@ def examine_folder(folder: Path) -> Examination:
 def _examine_packed(path: Path, found: Examination) -> None:
     try:
         model = PackedModel(path)
-        count = len(model.parameters())
-        found.lines.append(
-            _row("ok", f"{path}: the model of step {model.step}, {count_text(count, 'array')}")
-        )
+        arrays = count_text(len(model.parameters()), "array")
+        found.lines.append(_row("ok", f"{path}: the model of step {model.step}, {arrays}"))
     except UserError as error:
         found.lines.append(_row("changed", str(path)))
         found.problems.append(_sentence(error))
@@ -193,9 +189,8 @@ def _parts(folder: Path) -> Iterator[_Part]:
 def _examine_beside(folder: Path, found: Examination) -> None:
     """Examines what a model directory has beside its checkpoints."""
     directory = ModelDirectory.open(folder)
-    found.lines.append(
-        f"{folder}: a model directory, {count_text(len(directory.steps()), 'checkpoint')}"
-    )
+    checkpoints = count_text(len(directory.steps()), "checkpoint")
+    found.lines.append(f"{folder}: a model directory, {checkpoints}")
     for name in (checkpoint.EXPERIMENT, checkpoint.LABEL_MAP, checkpoint.VERSIONS):
         state = "unknown" if (folder / name).is_file() else "missing"
         found.lines.append(_row(state, f"{name} (a copy for people; checkpoints have their own)"))

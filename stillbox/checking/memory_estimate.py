@@ -11,11 +11,12 @@ Rematerialised blocks keep less; what one block computes again is added: 2.2 to 
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
+from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.names import reference_names
 from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
@@ -26,7 +27,7 @@ from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.rematerialization import rematerialization
 from stillbox.models.variables import Arrays, bind_detector
 from stillbox.training.program import abstract_batch
-from stillbox.training.step import create_state, select_trainable
+from stillbox.training.step import TrainState, create_state, select_trainable
 
 # Larger images and more classes are extrapolated: anchors and their order are computed even where
 # only shapes count.
@@ -38,7 +39,7 @@ _MOST_CLASSES, _TRACED_CLASSES = 2000, (100, 200)
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Bytes and numbers of one model. What belongs to an image grows with its pixels."""
+    """Bytes and numbers of one model; activations and anchors grow with the pixels of an image."""
 
     parameters: float
     """Parameters and moving statistics, bytes."""
@@ -52,7 +53,7 @@ class Sizes:
     """Anchors of one image."""
 
     def with_pixels(self, factor: float) -> "Sizes":
-        """Returns the sizes for images of so many times as many pixels."""
+        """Returns the sizes for images with `factor` times as many pixels."""
         return replace(self, activations=self.activations * factor, anchors=self.anchors * factor)
 
     def mixed(self, other: "Sizes", share: float) -> "Sizes":
@@ -76,9 +77,7 @@ def sizes_of(
     """Returns the sizes of a model of any size within seconds.
 
     Args:
-        model: its configuration.
-        train: optimizer, precision, average, and what is frozen.
-        extrapolate: take the sizes from two models of few classes; None: of `many_classes`.
+        extrapolate: take the sizes from two models of few classes; None: if `many_classes`.
 
     Raises:
         UserError: the model cannot be built.
@@ -116,7 +115,7 @@ def _traced(model: schema.Model, train: schema.Training) -> Sizes:
     detector = abstract_detector(model, train.precision, train.quantization)
     trainable = select_trainable(detector.params, reference_names(model, detector.params), train)
 
-    def create(params: Arrays, stats: Arrays) -> Any:  # noqa: ANN401
+    def create(params: Arrays, stats: Arrays) -> TrainState:
         return create_state(params, stats, train, trainable, {})
 
     state = jax.eval_shape(create, detector.params, detector.stats)
@@ -143,7 +142,7 @@ def _activations(
     )
     images = max(images, 1)
 
-    def kept(params: Arrays, stats: Arrays, batch: Any) -> Any:  # noqa: ANN401
+    def kept(params: Arrays, stats: Arrays, batch: Batch) -> object:
         frozen = {path: array for path, array in params.items() if path not in trainable}
 
         def loss(trained: Arrays) -> jax.Array:
@@ -176,7 +175,7 @@ def _anchors(detector: AbstractDetector, model: schema.Model) -> float:
     return float(sum(rows * columns * count for (rows, columns), count in maps))
 
 
-def _nbytes(tree: Any) -> float:  # noqa: ANN401
+def _nbytes(tree: object) -> float:
     return float(sum(array.size * array.dtype.itemsize for array in jax.tree.leaves(tree)))
 
 
@@ -249,11 +248,8 @@ def estimate(
     """Returns the needs of a run, by arithmetic.
 
     Args:
-        experiment: batch, boxes, images and evaluation.
-        sizes: of its model.
-        platform: of the devices.
-        devices: that share a batch.
-        processes: that share its preparation.
+        devices: devices that share a batch.
+        processes: processes that share its preparation.
     """
     train, data, model = experiment.train, experiment.data, experiment.model
     height, width = model.network_size

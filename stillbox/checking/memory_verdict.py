@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,8 @@ from stillbox.checking.memory_estimate import (
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
-from stillbox.findings import Finding, Findings, Severity
+from stillbox.experiment.updating import apply_overrides
+from stillbox.findings import Finding, Findings, Origins, Severity
 from stillbox.inputs.memory import total_memory
 from stillbox.printing import size_text
 
@@ -34,12 +35,12 @@ class Machine:
     name: str
     platform: Platform
     device_bytes: float
-    """Of each device; on a CPU that of the machine."""
+    """Memory of each device; on a CPU that of the machine."""
     host_bytes: float
     devices: int = 1
-    """That share a batch."""
+    """Devices that share a batch."""
     processes: int = 1
-    """That share the preparation of a batch."""
+    """Processes that share the preparation of a batch."""
 
 
 # Above the largest devices and slices of `ahead_of_time`.
@@ -58,7 +59,7 @@ def this_machine() -> Machine:
 
 
 def processor() -> Machine | None:
-    """Returns this machine if it has a CPU alone, without starting anything; else None."""
+    """Returns this machine if it has no accelerator; starts no device."""
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms != "cpu" and any(Path(file).exists() for file in _FILES):
         return None
@@ -66,19 +67,12 @@ def processor() -> Machine | None:
 
 
 def _cpu(host: float) -> Machine:
-    # Devices of a CPU share its memory, so that their number does not matter.
+    # Devices of a CPU share its memory, so their number does not matter.
     return Machine("this machine", "cpu", host, host)
 
 
-def refuse_shortage(
-    experiment: Experiment, machine: Machine, origins: Mapping[str, str]
-) -> Finding | None:
-    """Refuses a run that cannot fit; returns a warning about one that may not.
-
-    Args:
-        experiment: of the run.
-        machine: that it is for.
-        origins: source position by dotted field, for the message.
+def refuse_shortage(experiment: Experiment, machine: Machine, origins: Origins) -> Finding | None:
+    """Refuses a run that cannot fit on a machine; returns a warning about one that may not.
 
     Raises:
         UserError: no compilation of the program would fit.
@@ -114,7 +108,6 @@ class _Tunable(NamedTuple):
     value: int
     usual: int
     least: int
-    change: Callable[[Experiment, int], Experiment]
 
 
 def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
@@ -150,61 +143,40 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
 
 
 def _fix(tunable: _Tunable, best: int) -> str:
-    side = tunable.path == "model.resizer"
-    value = f"an input of {best} x {best}" if side else f"--set {tunable.path}={best}"
+    is_side = tunable.path == _SIDE
+    value = f"an input of {best} x {best}" if is_side else f"--set {tunable.path}={best}"
     return f"{value}, the largest that is certain to fit"
 
 
+_SIDE = "model.resizer"
+
+
 def _tunables(experiment: Experiment) -> Iterator[_Tunable]:
-    train, data = experiment.train, experiment.data
-    yield _Tunable("train.batch_size", train.batch_size, 32, 1, _set("train.batch_size"))
-    yield _Tunable(
-        "data.train.max_boxes", data.train.max_boxes, 100, 1, _set("data.train.max_boxes")
-    )
-    yield _Tunable("data.prefetch", data.prefetch, 2, 0, _set("data.prefetch"))
-    yield _Tunable(
-        "evaluation.batch_size",
-        experiment.evaluation.batch_size,
-        32,
-        1,
-        _set("evaluation.batch_size"),
-    )
+    train, data, evaluation = experiment.train, experiment.data, experiment.evaluation
+    yield _Tunable("train.batch_size", train.batch_size, 32, 1)
+    yield _Tunable("data.train.max_boxes", data.train.max_boxes, 100, 1)
+    yield _Tunable("data.prefetch", data.prefetch, 2, 0)
+    yield _Tunable("evaluation.batch_size", evaluation.batch_size, 32, 1)
     if many_classes(experiment.model):
-        classes = experiment.model.num_classes
-        yield _Tunable("model.num_classes", classes, 90, 1, _set("model.num_classes"))
-    height, width = experiment.model.network_size
-    side = round(math.sqrt(height * width))
-    yield _Tunable("model.resizer", side, 640, 64, _with_side)
+        yield _Tunable("model.num_classes", experiment.model.num_classes, 90, 1)
+    yield _Tunable(_SIDE, round(math.sqrt(math.prod(experiment.model.network_size))), 640, 64)
 
 
-def _set(path: str) -> Callable[[Experiment, int], Experiment]:
-    *parents, name = path.split(".")
-
-    def change(experiment: Experiment, value: int) -> Experiment:
-        sections = [experiment]
-        for parent in parents:
-            sections.append(getattr(sections[-1], parent))
-        changed = replace(sections[-1], **{name: value})  # type: ignore[arg-type]
-        for section, parent in zip(reversed(sections[:-1]), reversed(parents), strict=True):
-            changed = replace(section, **{parent: changed})  # type: ignore[arg-type]
-        return changed
-
-    return change
-
-
-def _with_side(experiment: Experiment, side: int) -> Experiment:
-    square = schema.FixedShapeResizer(height=side, width=side)
-    return replace(experiment, model=replace(experiment.model, resizer=square))
+def _changed(experiment: Experiment, path: str, value: int) -> Experiment:
+    if path == _SIDE:
+        square = schema.FixedShapeResizer(height=value, width=value)
+        return replace(experiment, model=replace(experiment.model, resizer=square))
+    return apply_overrides(experiment, [f"{path}={value}"], {})
 
 
 def _largest(
     experiment: Experiment, tunable: _Tunable, machine: Machine, sizes: Sizes
 ) -> int | None:
     """Returns the largest value that fits for certain; None: not even the least one does."""
-    steps = 64 if tunable.path == "model.resizer" else 1
+    steps = 64 if tunable.path == _SIDE else 1
 
     def fits(value: int) -> bool:
-        changed = tunable.change(experiment, value)
+        changed = _changed(experiment, tunable.path, value)
         return _fits(_needs(changed, _scaled(sizes, experiment, changed), machine), machine)
 
     low, high = tunable.least // steps, tunable.value // steps
@@ -235,9 +207,9 @@ def _needs(experiment: Experiment, sizes: Sizes, machine: Machine) -> MemoryEsti
 
 
 def memory_advice(experiment: Experiment) -> Findings:
-    """Yields an error for what fits nowhere, a warning for what does not fit on this machine's CPU.
+    """Yields an error for a run that fits nowhere, a warning if it does not fit on this CPU.
 
-    Nothing is started: accelerators are left to the run itself.
+    No device is started; a run on an accelerator is checked when it starts.
     """
     try:
         sizes_of(experiment.model, experiment.train)

@@ -1,12 +1,8 @@
-"""Picks an experiment for a folder of images and reports why: recipe, batch, length.
-
-Every rule of the choice stands at the beginning, with its reason.
-"""
+"""Picks an experiment for a folder of images and reports why: recipe, batch, length."""
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 
 from stillbox.checking.advice.training import statistics_arrive
@@ -90,16 +86,13 @@ def choose_batch(experiment: Experiment, stats: DatasetStats, machine: Machine) 
     if machine.platform == "cpu" and most > _CPU_BATCH:
         most, reason = _CPU_BATCH, "larger ones are no faster on a CPU"
     # Every device gets as many images.
-    sizes = [size * machine.devices for size in _BATCHES if size * machine.devices <= most]
-    sizes = sizes or [machine.devices]
-    refused = list(
-        takewhile(
-            lambda size: not fits_for_certain(with_batch(experiment, size), machine), sizes[:-1]
-        )
-    )
-    if refused:
-        reason = f"{refused[-1]} may need more memory than there is"
-    return Choice(str(sizes[len(refused)]), reason)
+    every = [size * machine.devices for size in _BATCHES]
+    *larger, size = [size for size in every if size <= most] or [machine.devices]
+    for larger_size in larger:
+        if fits_for_certain(with_batch(experiment, larger_size), machine):
+            return Choice(str(larger_size), reason)
+        reason = f"{larger_size} may need more memory than there is"
+    return Choice(str(size), reason)
 
 
 def choose_epochs(stats: DatasetStats, batch_size: int) -> Choice:
@@ -108,17 +101,14 @@ def choose_epochs(stats: DatasetStats, batch_size: int) -> Choice:
     least = -(-_LEAST_STEPS * batch_size // stats.images)
     if least > epochs:
         return Choice(str(least), f"{_LEAST_STEPS} steps, the least that settles batch norm")
-    return Choice(
-        str(epochs), f"usual for {count_text(stats.images, 'image')}; --epochs changes it"
-    )
+    images = count_text(stats.images, "image")
+    return Choice(str(epochs), f"usual for {images}; --epochs changes it")
 
 
 def evaluate_every(steps: int, stats: DatasetStats, batch_size: int) -> int:
     """Returns the steps between two evaluations: at most ten in a run, at least one epoch apart."""
     return max(steps // _EVALUATIONS, -(-stats.images // batch_size))
 
-
-Say = Callable[[str], None]
 
 _RECORDS_FOLDER = "data"
 # Differences of a model that a message names.
@@ -134,20 +124,18 @@ def plan_run(
     overrides: Sequence[str] = (),
     steps: int | None = None,
     epochs: float | None = None,
-    say: Say = lambda line: None,
+    say: Callable[[str], None] = lambda line: None,
     on_image: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Resolved:
     """Returns the experiment that trains on a folder; a run that exists keeps its own.
 
     Records go into the model directory. The batch and length of a recipe are fitted to the data and
-    the machine. Of any other config only its data is replaced: paths, label map, number of classes
+    the machine. In any other config only the data is replaced: paths, label map, number of classes
     and of boxes.
 
     Args:
         config: what to train; None: a recipe for the data and the machine.
         data: a folder of annotated images, or of records with a label map.
-        model_directory: of the run.
-        machine: that it runs on.
         overrides: as for `resolve`; they win.
         steps: see `set_length`; likewise `epochs`.
         say: called with what was picked and why.
@@ -185,8 +173,9 @@ def plan_run(
 
 def has_run(model_directory: Path) -> bool:
     """Whether the model directory has a checkpoint that can be resumed from."""
-    there = is_model_directory(model_directory)
-    return there and bool(ModelDirectory.open(model_directory).steps())
+    return is_model_directory(model_directory) and bool(
+        ModelDirectory.open(model_directory).steps()
+    )
 
 
 def plan_resumed(
@@ -271,7 +260,7 @@ def _choose(
     overrides: Sequence[str],
     steps: int | None,
     epochs: float | None,
-    say: Say,
+    say: Callable[[str], None],
 ) -> Resolved:
     if config is None:
         recipe = choose_recipe(stats, machine)
@@ -301,12 +290,12 @@ def _choose(
         *weights,
         f"train.evaluate_every={every if measured.experiment.data.evaluation.paths else 0}",
         f"train.checkpoint_every={every}",
+        *_settled_norms(measured.experiment, say),
     ]
-    last += _settled_norms(measured.experiment, say)
     return set_length(read_config(measured.experiment, [*last, *overrides]))
 
 
-def _settled_norms(experiment: Experiment, say: Say) -> list[str]:
+def _settled_norms(experiment: Experiment, say: Callable[[str], None]) -> list[str]:
     """Returns the overrides that let the statistics of batch norm settle in a short run."""
     found = statistics_arrive(experiment, {})
     changes = [word for advice in found for word in advice.fix.split() if word != "--set"]
@@ -327,14 +316,14 @@ def _data_overrides(records: FolderRecords, stats: DatasetStats) -> list[str]:
     ]
 
 
-def _given_weights(checkpoint: str, say: Say) -> list[str]:
+def _given_weights(checkpoint: str, say: Callable[[str], None]) -> list[str]:
     """Returns the overrides that go with weights that are asked for, or with none."""
     say(f"weights to start from: {checkpoint or 'random ones'}, as given")
     row = known_weights().get(checkpoint)
     return list(row.overrides()) if row else [f"{CHECKPOINT}={json.dumps(checkpoint)}"]
 
 
-def _first_weights(experiment: Experiment, say: Say) -> list[str]:
+def _first_weights(experiment: Experiment, say: Callable[[str], None]) -> list[str]:
     """Returns the overrides of weights that are on this machine; says what to get if none are."""
     checkpoint = experiment.train.fine_tune.checkpoint
     if checkpoint and Path(checkpoint).exists():

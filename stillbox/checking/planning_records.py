@@ -109,8 +109,8 @@ class _Source:
 
 def write_source(folder: Path, model_directory: Path) -> None:
     """Writes which files a run is trained on into its model directory."""
-    content = write_manifest(asdict(_source(folder, model_directory)))
-    write_whole(model_directory / SOURCE, content)
+    source = asdict(_source(folder, model_directory))
+    write_whole(model_directory / SOURCE, write_manifest(source))
 
 
 def refuse_other_source(folder: Path, model_directory: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -51,7 +50,7 @@ class StepProfiler(StepObserver):
         self._say, self._paused, self._name = say, paused, name
         self._open_since = 0
         self._traced = False
-        self._result: Any = None
+        self._result: object = None
         self._number = 0
 
     def __enter__(self) -> "StepProfiler":
@@ -84,7 +83,7 @@ class StepProfiler(StepObserver):
             if self._steps and self._number == self._steps.last:
                 self._stop()
 
-    def dispatched(self, result: Any) -> None:  # noqa: ANN401
+    def dispatched(self, result: object) -> None:
         """Takes arrays that the step computes: it is done when they are there."""
         self._result = result
 

@@ -108,12 +108,11 @@ def _list_one(pattern: str) -> Listing:
         infos = system.get_file_info(selector)
         below = [info.path[len(path) :].lstrip("/") for info in infos if info.is_file]
     except UnicodeError as error:
-        what, fix = "a file's name is no UTF-8 text, which a table cannot hold", "rename the file"
+        what, fix = "a file name is not UTF-8 text, and a table cannot hold it", "rename the file"
         raise UserError(what, where=pattern, fix=fix) from error
     except FileNotFoundError as error:
-        raise UserError(
-            "there is no such image file or folder", where=pattern, fix="check the spelling"
-        ) from error
+        what = "there is no such image file or folder"
+        raise UserError(what, where=pattern, fix="check the spelling") from error
     except OSError as error:
         fix = "check the permissions"
         raise UserError(f"cannot be listed: {error}", where=pattern, fix=fix) from error

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
@@ -67,7 +67,7 @@ def predict_files(
     selection: Selection = USUAL,
     workers: int = 0,
     on_image: Callable[[int, int], None] = lambda done, total: None,
-    ray_options: Mapping[str, Any] | None = None,
+    ray_options: Mapping[str, object] | None = None,
 ) -> Summary:
     """Detects in image files and writes a `DetectionTable`.
 
@@ -117,12 +117,9 @@ def _connected() -> Iterator[None]:
     Ray's usage statistics are off unless `RAY_USAGE_STATS_ENABLED` turns them on.
     """
     # Ray reads these when it is imported. Its log files keep what is not printed.
-    for name, value in (
-        ("RAY_USAGE_STATS_ENABLED", "0"),
-        ("RAY_BACKEND_LOG_LEVEL", "fatal"),
-        ("RAY_DATA_LOG_LEVEL", "ERROR"),
-    ):
-        os.environ.setdefault(name, value)
+    quiet = {"USAGE_STATS_ENABLED": "0", "BACKEND_LOG_LEVEL": "fatal", "DATA_LOG_LEVEL": "ERROR"}
+    for name, value in quiet.items():
+        os.environ.setdefault(f"RAY_{name}", value)
     import_extra("ray", "ray")
     import ray
 
@@ -145,7 +142,7 @@ def _run(
     table: DetectionTable,
     selection: Selection,
     workers: int,
-    options: dict[str, Any],
+    options: dict[str, object],
 ) -> Iterator[PartCount]:
     """Yields the counts of each part."""
     import ray
@@ -203,7 +200,7 @@ class _Worker:
         predictor.warm_up()
         return predictor
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
+    def __call__(self, batch: dict[str, Sequence[bytes]]) -> dict[str, list[bytes]]:
         images = pickle.loads(batch["images"][0])
         outcome: PartCount | Exception
         try:

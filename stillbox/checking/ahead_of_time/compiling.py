@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import jax
 
@@ -19,11 +19,7 @@ from stillbox.checking.ahead_of_time.targets import Target
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import build_mesh
 from stillbox.errors import UserError
-from stillbox.evaluation.program import (
-    predict_program,
-    score_program,
-    takes_images_one_by_one,
-)
+from stillbox.evaluation.program import predict_program, score_program, takes_images_one_by_one
 from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
 from stillbox.findings import Finding
@@ -84,7 +80,17 @@ class Memory:
         return {**asdict(self), "total": self.total, "left": self.left}
 
 
-def measure_memory(analysis: Any, program: Program, usable: float) -> Memory:  # noqa: ANN401
+class MemoryAnalysis(Protocol):
+    """What `compiled.memory_analysis()` returns, in bytes on each device."""
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
+
+
+def measure_memory(analysis: MemoryAnalysis, program: Program, usable: float) -> Memory:
     """Returns the memory of a program, with its `compiled.memory_analysis()`."""
     arguments: Counter[str] = Counter()
     for one in program.parameters():
@@ -147,7 +153,7 @@ class StepCheck:
         """The most that the published figures allow."""
         return self.images / self.roofline.seconds if self.roofline else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
         return {
             "step": self.step,
@@ -285,7 +291,7 @@ Say = Callable[[str], None]
 
 
 def check_step(
-    experiment: schema.Experiment, target: Target, step: StepName, say: Say = lambda line: None
+    experiment: Experiment, target: Target, step: StepName, say: Say = lambda line: None
 ) -> StepCheck:
     """Compiles one step of an experiment for a target; `say` prints the progress.
 
@@ -329,7 +335,7 @@ def check_step(
 
 
 def _lower(
-    experiment: schema.Experiment, target: Target, check: StepCheck
+    experiment: Experiment, target: Target, check: StepCheck
 ) -> tuple[jax.stages.Lowered, int]:
     """Returns the traced program, and the bytes of optimizer and moving average on a device."""
     if check.step == "predict":
@@ -357,7 +363,9 @@ def _measure(
     executable: Any = compiled.runtime_executable()
     (module,) = executable.hlo_modules()
     program = read_program(Message(module.as_serialized_hlo_module_proto()))
-    memory = measure_memory(compiled.memory_analysis(), program, target.usable_bytes)
+    analysis = compiled.memory_analysis()
+    assert analysis is not None
+    memory = measure_memory(analysis, program, target.usable_bytes)
     flops = float((compiled.cost_analysis() or {}).get("flops", 0.0)) or count_flops(program)
     if check.step == "evaluate" and takes_images_one_by_one(target.devices[: check.devices]):
         flops *= check.images  # XLA counts one round of a loop

@@ -6,7 +6,6 @@ The search for that batch needs few compilations.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -14,7 +13,6 @@ from rich.text import Text
 
 from stillbox.checking.ahead_of_time.compiling import STEPS, Memory, Say, StepCheck, check_step
 from stillbox.checking.ahead_of_time.targets import Target
-from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
 from stillbox.findings import Finding
 from stillbox.printing import count_text, size_text
@@ -46,9 +44,7 @@ class BatchSearch:
         return min(others, key=lambda trial: trial.images, default=None)
 
 
-def find_batch(
-    experiment: schema.Experiment, target: Target, say: Say = lambda line: None
-) -> BatchSearch:
+def find_batch(experiment: Experiment, target: Target, say: Say = lambda line: None) -> BatchSearch:
     """Searches the largest `train.batch_size` that fits on a target; its own is tried first."""
     rows = len(target.devices) // max(experiment.devices.spatial_partitions, 1)
     multiple = math.lcm(rows, max(experiment.devices.replicas, 1))
@@ -72,7 +68,7 @@ def search(
         attempt: compiles the step for a batch size.
         multiple: all batches are multiples of this.
         start: the first batch, rounded to a multiple.
-        usable: bytes of a device.
+        usable: bytes that a program may take on a device.
     """
     found = BatchSearch(multiple)
     size: int | None = max(round(start / multiple), 1) * multiple
@@ -152,10 +148,10 @@ class TargetCheck:
             if check.failure is not None
         ]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
         chip = self.target.chip
-        values: dict[str, Any] = {
+        values: dict[str, object] = {
             "target": self.target.name,
             "devices": len(self.target.devices),
             "device": self.target.slot,
