@@ -27,10 +27,10 @@ _PAIRS = 2**22
 
 @dataclass(frozen=True)
 class Coverage:
-    """How well some boxes are covered by anchors."""
+    """How well anchors cover a group of boxes."""
 
     name: str
-    """Of the group of boxes."""
+    """Name of the group of boxes."""
     boxes: int
     recall_40: float
     """Part of the boxes that some anchor overlaps with an IoU of at least .4."""
@@ -155,11 +155,11 @@ def _nearest(values: Float64Array, places: Float64Array) -> NDArray[np.int64]:
     return right - (values - places[right - 1] <= places[right] - values)
 
 
-# As many boxes decide about a suggestion; its figures are then those of all boxes.
+# At most so many boxes are used to compare suggestions; the best one is measured on all boxes.
 _TRIED_ON = 4000
 _CLUSTERS = 9
 _ROUNDS = 100
-# Quantiles of the boxes' sides that the least and the greatest scale are taken from.
+# Quantiles of the boxes' sides that are tried as the smallest and the largest scale.
 _LOW, _HIGH = (0.01, 0.03, 0.06, 0.1, 0.2, 0.35), (0.8, 0.9, 0.95, 0.98, 1.0)
 
 

@@ -74,14 +74,14 @@ class AnchorReport:
     sizes: tuple[Coverage, ...]
     """All boxes, then COCO's sizes in pixels of the network input."""
     classes: tuple[Coverage, ...]
-    """Class by class, the worst covered first."""
+    """By class, the worst covered first."""
     maps: tuple[MapShare, ...]
     """Feature maps, from fine to coarse."""
     threshold: float | None
     """IoU at which the matcher matches an anchor; None for matchers without a threshold."""
     unmatched: float | None
-    """Part of the boxes that no anchor matches at this threshold, because none overlaps them enough
-    or all that do overlap another box more."""
+    """Part of the boxes without a match at this threshold: no anchor overlaps them enough, or each
+    that does overlaps another box more."""
     forced: bool
     """Those boxes are matched to their best anchor by force; otherwise they are background."""
     shapes: tuple[Shape, ...]
@@ -162,7 +162,7 @@ def _report(
 ) -> AnchorReport:
     stage = model.anchor_stage
     assert stage is not None
-    # The shapes of feature maps are those of a built detector, whose weights are not used.
+    # Only a built detector knows the shapes of its feature maps; its weights are not used.
     detector: Any = build_detector(model)
     shapes, image = detector.feature_shapes, model.resizer.input_size
     matcher, similarity = stage.matcher, stage.similarity

@@ -1,8 +1,8 @@
 """Checks a set of records before training, and reads its boxes as the network input has them.
 
-A check reads all of the set and decodes every image. Among the findings are classes that are not
-in the label map, ids beyond the number of classes, more boxes than a batch has room for, files
-without records, and unusable boxes.
+A check reads the whole set and decodes every image. It finds, for example, classes missing in the
+label map, ids above the number of classes, more boxes than a batch has room for, files without
+records, and unusable boxes.
 """
 
 from collections.abc import Callable, Sequence
@@ -111,7 +111,7 @@ def check_records(
         paths, label_map, use_display_name=use_display_name, bad_records="drop", bad_boxes="fix"
     )
     tally = _Tally(source, label_map, max_boxes, num_classes)
-    # Read in order here and decoded on threads: the first cases shown are the first in the set.
+    # Records are read in order and decoded on threads, so the examples are the first cases.
     indices = spread_indices(len(source), sample)
     examples = ((index, source.example(index)) for index in indices)
     for done, (index, result) in enumerate(ordered_map(_inspect, examples, workers), start=1):
@@ -142,7 +142,7 @@ def spread_indices(count: int, limit: int) -> list[int]:
 def _inspect(
     numbered: tuple[int, Example | None],
 ) -> tuple[int, tuple[Example, ImageInfo] | BadRecordError | None]:
-    """Decodes the image of an example and drops it."""
+    """Decodes the image of an example and returns the example without it."""
     index, example = numbered
     if example is None:
         return index, None
@@ -154,7 +154,7 @@ def _inspect(
 
 
 class _Tally:
-    """Findings over all records."""
+    """Counts and problems of all records."""
 
     def __init__(
         self, source: ExampleSource, label_map: LabelMap | None, max_boxes: int, num_classes: int

@@ -187,7 +187,7 @@ def _parts(folder: Path) -> Iterator[_Part]:
 
 
 def _examine_beside(folder: Path, found: Examination) -> None:
-    """Examines what a model directory has beside its checkpoints."""
+    """Examines the files of a model directory outside its checkpoints."""
     directory = ModelDirectory.open(folder)
     checkpoints = count_text(len(directory.steps()), "checkpoint")
     found.lines.append(f"{folder}: a model directory, {checkpoints}")
@@ -234,7 +234,7 @@ def _examine_part(part: _Part, root: Path, found: Examination) -> None:
 
 
 def _row(state: str, name: str) -> str:
-    # A name can hold what a terminal would act on.
+    # A name can hold control characters of a terminal.
     return f"  {state:8} {''.join(c if c.isprintable() else ascii(c)[1:-1] for c in name)}"
 
 

@@ -112,13 +112,13 @@ def _lines(finding: Finding, source: str, mark: str) -> Iterator[Text]:
     yield Text.assemble(mark, (finding.severity, _COLOURS[finding.severity]), f" {what}")
     for example in examples:
         yield Text(example)
-    # Notes stay short, because nothing must be mended.
+    # The fix of a note is optional, so it is left out.
     if finding.fix and finding.severity != "note":
         yield Text(f"fix: {finding.fix}", "green")
 
 
 class _Unbroken:
-    """An indented text whose words, paths and addresses among them, stay whole on any terminal."""
+    """An indented text that is broken only between words, so paths and addresses stay whole."""
 
     def __init__(self, text: Text, indent: int) -> None:
         self._text, self._indent = text, indent

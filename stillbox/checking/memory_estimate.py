@@ -1,12 +1,12 @@
 """The memory that a run needs on a device and on the host, by use, from shapes alone.
 
 The sizes of a model's arrays come from tracing its training step; nothing is computed. No
-compilation of the program needs less than the lower estimate, which may therefore refuse a run;
-the upper one was enough for all compilations that were measured. The factors are those of
-compiled training steps over what automatic differentiation keeps: .5 to 1.3 for the programs in
-`docs/gpu_verdicts.json` and `docs/tpu_verdicts.json` that were compared, down to .26 where the
-compiler computes twice what does not fit, and 1.0 to 2.4 on a CPU (1.9 in bfloat16).
-Rematerialised blocks keep less; what one block computes again is added: 2.2 to 2.7 on a CPU.
+compilation of the program needs less than the lower estimate, so a run may be refused by it. The
+upper one was enough for all compilations that were measured. The factors are ratios of the memory
+of compiled training steps to what automatic differentiation keeps: .5 to 1.3 for the compared
+programs in `docs/gpu_verdicts.json` and `docs/tpu_verdicts.json`, down to .26 if the compiler
+computes twice what does not fit, and 1.0 to 2.4 on a CPU (1.9 in bfloat16). Rematerialised blocks
+keep less, but what one block computes again is added: 2.2 to 2.7 on a CPU.
 """
 
 from dataclasses import dataclass, replace
@@ -188,8 +188,8 @@ _LOWER = {"cpu": 0.4, "gpu": 0.3, "tpu": 0.15}
 _UPPER = {"cpu": 2.75, "gpu": 1.3, "tpu": 1.6}
 # XLA computes bfloat16 in float32 on a CPU, and keeps results in float32.
 _BFLOAT16_ON_CPU = 2.0
-# Of a process without its arrays: libraries, the compiler and its programs; two recipes took 1.2
-# and 1.5 GiB on a CPU.
+# Memory of a process without its arrays: libraries, the compiler and its programs. Two recipes
+# took 1.2 and 1.5 GiB on a CPU.
 _PROCESS = 2**31
 # Batches on the device ahead of their use.
 _AHEAD = 2
@@ -209,7 +209,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """Memory of a run by use: of one device, but for `host`."""
+    """Memory of a run by use, on one device except for `host`."""
 
     parameters: Bounds
     """Parameters, moving statistics and the gradient."""
@@ -222,13 +222,13 @@ class MemoryEstimate:
     matching: Bounds
     """Overlaps of anchors and boxes."""
     evaluation: Bounds
-    """A batch of evaluation with its predictions; it takes the place of activations."""
+    """A batch of evaluation with its predictions; it replaces the activations."""
     host: Bounds
-    """Batches that are prepared ahead, on the host."""
+    """Batches that are prepared ahead, in the host's memory."""
 
     @property
     def device(self) -> Bounds:
-        """All of it that is on a device at once."""
+        """What is on a device at the same time."""
         state = self.parameters + self.optimizer
         step = self.activations + self.batch + self.matching
         return Bounds(

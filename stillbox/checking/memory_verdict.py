@@ -30,7 +30,7 @@ _FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/vfio/vfio")
 
 @dataclass(frozen=True)
 class Machine:
-    """The memory that a run may take."""
+    """The devices of a run and their memory."""
 
     name: str
     platform: Platform
@@ -96,8 +96,8 @@ def _shortage_if_known(experiment: Experiment, machine: Machine) -> Finding | No
     try:
         return find_shortage(experiment, machine)
     except (UserError, TypeError, ValueError):
-        # A model that cannot be built, or a user's own one that cannot be traced for one image:
-        # the run itself says what is wrong with it.
+        # The model cannot be built, or a user's own model cannot be traced for one image. The run
+        # itself reports that.
         return None
 
 
@@ -137,7 +137,7 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
     severity: Severity = "error" if certain else "warning"
     if not found:
         return Finding(severity, "model", text, "take a smaller model: stillbox recipes lists them")
-    # The number that is furthest from the usual one is at fault.
+    # The number that exceeds its usual value most is probably the mistake.
     _, tunable, best = max(found, key=lambda item: item[0])
     return Finding(severity, tunable.path, text, _fix(tunable, best))
 
@@ -172,7 +172,7 @@ def _changed(experiment: Experiment, path: str, value: int) -> Experiment:
 def _largest(
     experiment: Experiment, tunable: _Tunable, machine: Machine, sizes: Sizes
 ) -> int | None:
-    """Returns the largest value that fits for certain; None: not even the least one does."""
+    """Returns the largest value that is certain to fit; None: even the smallest may not."""
     steps = 64 if tunable.path == _SIDE else 1
 
     def fits(value: int) -> bool:
@@ -189,7 +189,7 @@ def _largest(
 
 
 def _scaled(sizes: Sizes, before: Experiment, after: Experiment) -> Sizes:
-    """Returns the sizes after a change, from traces that are there already."""
+    """Returns the sizes after a change without tracing again."""
     if before.model.num_classes != after.model.num_classes:
         return sizes_of(after.model, after.train, extrapolate=True)
     old, new = (math.prod(one.model.network_size) for one in (before, after))

@@ -216,7 +216,7 @@ def _refuse_other_model(
     overrides: Sequence[str],
     model_directory: Path,
 ) -> None:
-    """Refuses a config whose model is not that of the run, but for what is fitted to the data."""
+    """Refuses a config of another model than the run's, except for what is fitted to the data."""
     classes = f"model.num_classes={stored.model.num_classes}"
     given = read_config(config, [classes, *overrides]).experiment
     changes = [
@@ -236,10 +236,10 @@ def _refuse_other_model(
 
 
 def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence[str]) -> None:
-    """Reads config and overrides before a folder is converted, which may take an hour.
+    """Reads config and overrides before the conversion of a folder, which may take an hour.
 
     Raises:
-        UserError: they cannot be read; without a config, no recipe that may be picked takes them.
+        UserError: they cannot be read; without a config, no recipe accepts the overrides.
     """
     faults = []
     for candidate in (config,) if config is not None else (SMALL, PYRAMID, LARGE):
@@ -317,14 +317,14 @@ def _data_overrides(records: FolderRecords, stats: DatasetStats) -> list[str]:
 
 
 def _given_weights(checkpoint: str, say: Callable[[str], None]) -> list[str]:
-    """Returns the overrides that go with weights that are asked for, or with none."""
+    """Returns the overrides that belong to the weights that were asked for."""
     say(f"weights to start from: {checkpoint or 'random ones'}, as given")
     row = known_weights().get(checkpoint)
     return list(row.overrides()) if row else [f"{CHECKPOINT}={json.dumps(checkpoint)}"]
 
 
 def _first_weights(experiment: Experiment, say: Callable[[str], None]) -> list[str]:
-    """Returns the overrides of weights that are on this machine; says what to get if none are."""
+    """Returns the overrides of weights on this machine; if there are none, says which to get."""
     checkpoint = experiment.train.fine_tune.checkpoint
     if checkpoint and Path(checkpoint).exists():
         say(f"weights to start from: {checkpoint}")

@@ -29,7 +29,7 @@ from stillbox.records.tf_example import class_texts
 from stillbox.records.tfrecord import RecordError
 
 SOURCE = "data_source.json"
-"""Of a model directory: names and sizes of what it is trained on, as a checksum."""
+"""The file of a model directory with a checksum of the names and sizes of its training data."""
 _REMOVE = "remove the file: the data are then not compared"
 _RECORDS = re.compile(r"\.(tf)?records?(-\d+-of-\d+)?$|[.-]tfrecords?-")
 _TRAIN, _VALIDATION = re.compile(r"train", re.I), re.compile(r"val|test|eval|dev", re.I)
@@ -59,8 +59,8 @@ def records_of(
         on_image: progress of the conversion.
 
     Raises:
-        UserError: the folder has no known format, no records of training, or records without a
-            label map and without texts that it could be made of.
+        UserError: the folder has no known format, no training records, or records without a label
+            map and without class texts.
     """
     finished = _finished(folder, output)
     if finished is not None:
@@ -114,7 +114,7 @@ def write_source(folder: Path, model_directory: Path) -> None:
 
 
 def refuse_other_source(folder: Path, model_directory: Path) -> None:
-    """Compares a folder with the one that a run was begun with; older runs do not tell.
+    """Refuses a folder with other files than the run started with, if the run recorded them.
 
     Raises:
         UserError: files were added, removed, renamed or changed in size.
@@ -151,7 +151,7 @@ def _source(folder: Path, model_directory: Path) -> _Source:
 
 
 def _without_flags(error: UserError, folder: Path) -> UserError:
-    """Returns an error of the conversion with a way out that training has."""
+    """Returns an error of the conversion with a remedy that works in training."""
     # The output folder of the conversion lies in the model directory.
     way = re.sub("another --output", "another model directory", error.fix or "")
     if "--" in way:
@@ -161,9 +161,9 @@ def _without_flags(error: UserError, folder: Path) -> UserError:
 
 
 def _finished(folder: Path, output: Path) -> FolderRecords | None:
-    """Returns the records that lie in a folder, None if none do.
+    """Returns the records in a folder; None if there are none.
 
-    A label map that is not there is made of the class texts, and goes into the output folder.
+    A missing label map is made from the class texts and written into the output folder.
     """
     if not folder.is_dir():
         return None
@@ -204,7 +204,7 @@ def _finished(folder: Path, output: Path) -> FolderRecords | None:
 
 
 def _map_of_texts(folder: Path, paths: Sequence[str]) -> LabelMap:
-    """Returns the classes that records name, with the ids of their labels where these are sound."""
+    """Returns the classes that the records name, with their labels as ids if these are valid."""
     source = ExampleSource(paths, bad_records="drop")
     labels: dict[str, set[int]] = {}
     for file in source.files:
@@ -225,7 +225,7 @@ def _map_of_texts(folder: Path, paths: Sequence[str]) -> LabelMap:
     return LabelMap(tuple(LabelMapItem(class_id, text) for text, class_id in ids.items()))
 
 
-# Records that are read; the others are alike.
+# At most so many records are read; the others are assumed to be similar.
 _SAMPLE = 2000
 _LEAST_BOXES = 20
 
@@ -236,7 +236,7 @@ class DatasetStats:
 
     images: int
     boxes: int
-    """Of all images, extrapolated where only some were read."""
+    """Boxes of all images, extrapolated if only some were read."""
     classes: int
     """The highest id of the label map."""
     small_side: float

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, in numbers: how works share it, and when nothing runs."""
+"""Where the time of a step goes: how operations share it, and when nothing runs."""
 
 import statistics
 from bisect import bisect_right
@@ -128,7 +128,7 @@ class OpCost:
     source: str
     """File and line; may be empty."""
     seconds: float
-    """Of a step."""
+    """Seconds of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ class Operation(NamedTuple):
     """A run of an operation on a device, in nanoseconds of the trace."""
 
     name: str
-    """Of its instruction, or of its kernel where that is not known."""
+    """Name of its instruction, or of its kernel if the instruction is not known."""
     start: float
     end: float
     program: str = ""

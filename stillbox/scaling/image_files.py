@@ -135,7 +135,7 @@ def _split(pattern: str) -> tuple[str, str, str]:
         wild = _WILD_IN_ADDRESS.search(pattern)
         options = mark + options
     else:
-        # Folders in front that exist under the very name, as `run[1]`, are no pattern.
+        # An existing folder with exactly this name, such as `run[1]`, is not a pattern.
         there = pattern
         while there and not Path(there).exists():
             there = there.rpartition("/")[0]

@@ -37,7 +37,7 @@ class Summary:
     done_before: int
     """Images that were in the table before."""
     predicted: int = 0
-    """Images whose detections this run has added."""
+    """Images with detections that this run has added."""
     bad: int = 0
     """Images that this run has added with an error."""
     unread: int = 0
@@ -81,7 +81,7 @@ def predict_files(
         workers: processes; 0: one for each GPU of the cluster, or for each machine if there is
             none, since one process uses all processors of a machine.
         on_image: called with the numbers of images that are done and that are to do.
-        ray_options: further arguments of Ray Data's `map_batches`, as `num_cpus` and `resources`.
+        ray_options: further arguments of Ray Data's `map_batches`, such as `num_cpus`.
 
     Raises:
         UserError: an extra is missing, a pattern matches nothing, or the table is of another

@@ -39,7 +39,7 @@ def focal_loss_has_alpha(scoring: Scoring, origins: Origins) -> Findings:
     classification, path = scoring.loss.classification, f"{scoring.loss_path}.classification"
     if isinstance(classification, schema.SigmoidFocalLoss) and classification.alpha is None:
         what = (
-            "without alpha the focal loss weighs objects and background alike; published configs "
+            "without alpha the focal loss weighs objects and background equally; published configs "
             "have .25"
         )
         yield Finding("note", path, what, f"--set {path}.alpha=0.25")
@@ -81,7 +81,7 @@ def curves_are_whole(scoring: Scoring, origins: Origins) -> Findings:
 
 @check(scoring)
 def mining_is_static(scoring: Scoring, origins: Origins) -> Findings:
-    """The originals could not mine on a TPU, so that configs may omit it."""
+    """Configs may omit mining because the originals could not run it on a TPU."""
     miner = scoring.loss.hard_example_miner
     # Without comparing boxes it is SSD's own mining, which the originals run on a TPU.
     if miner is not None and miner.iou_threshold < 1.0:
@@ -108,8 +108,8 @@ def background_is_balanced(model: schema.OneStage, origins: Origins) -> Findings
         loss.classification, schema.SigmoidFocalLoss
     ):
         what = (
-            f"the {loss.classification.kind} loss counts every background anchor alike: neither a "
-            "focal loss nor hard_example_miner reduces their weight"
+            f"the {loss.classification.kind} loss weighs every background anchor equally: neither "
+            "a focal loss nor hard_example_miner reduces their weight"
         )
         fix = "--set 'model.loss.classification={kind: sigmoid_focal, alpha: 0.25, gamma: 2.0}'"
         yield Finding("warning", "model.loss.classification", what, fix)
@@ -122,7 +122,7 @@ def bias_reaches_the_loss(model: schema.OneStage, origins: Origins) -> Findings:
     if bias and isinstance(loss, SOFTMAX):
         what = (
             f"class_bias_init {bias:g} has no effect with a {loss.kind} loss: it moves the logits "
-            "of all classes alike"
+            "of all classes equally"
         )
         fix = "--set model.head.class_bias_init=0"
         yield Finding("warning", "model.head.class_bias_init", what, fix)
@@ -147,7 +147,7 @@ def every_box_has_an_anchor(model: schema.OneStage, origins: Origins) -> Finding
 
 @check(one_stage)
 def static_forms_exist(model: schema.OneStage, origins: Origins) -> Findings:
-    """A part that the originals could not run on a TPU, so that configs may omit it."""
+    """Configs may omit parts that the originals could not run on a TPU."""
     if isinstance(model.matcher, schema.BipartiteMatcher):
         yield Finding("note", "model.matcher", f"bipartite_matcher: {STATIC_FORM}")
 
@@ -180,7 +180,7 @@ def proposals_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findin
         path = f"{_PROPOSALS}.max_proposals"
         what = (
             f"max_proposals {proposals} is more than the {anchors} anchors of an image: the rest "
-            "is padding, which the second stage computes all the same"
+            "is padding, which the second stage still computes"
         )
         yield Finding("warning", path, what, f"--set {path}={anchors}")
 
@@ -282,7 +282,7 @@ def proposals_are_trained(model: schema.FasterRcnn, origins: Origins) -> Finding
 
 @check(two_stage)
 def padding_is_there(model: schema.FasterRcnn, origins: Origins) -> Findings:
-    """Padding is masked where there is any."""
+    """A mask of the padding needs padding."""
     if model.mask_padding and isinstance(model.resizer, schema.FixedShapeResizer):
         what = "mask_padding has no effect: a fixed_shape resizer pads no image"
         yield Finding("note", "model.mask_padding", what, "--set model.mask_padding=false")

@@ -302,7 +302,7 @@ def penalties_are_added(experiment: schema.Experiment, origins: Origins) -> Find
     # A penalty of weight 0 is none.
     counted = any(getattr(penalty, "weight", penalty) for penalty in penalties)
     if not experiment.train.regularization and counted:
-        what = "regularization (add_regularization_loss) is false, so that no regularizer counts"
+        what = "regularization (add_regularization_loss) is false: no regularizer has an effect"
         fix = "--set train.regularization=true, or take the regularizers out"
         yield Finding("warning", "train.regularization", what, fix)
 
@@ -315,7 +315,7 @@ def rounding_is_trained(experiment: schema.Experiment, origins: Origins) -> Find
         return
     what = (
         f"rounding begins after {count_text(train.quantization.delay, 'step')}, but there are "
-        f"{train.steps}: evaluation and export round all the same, and the weights never adapt to "
+        f"{train.steps}: evaluation and export still round, and the weights never adapt to "
         "it"
     )
     fix = f"--set train.quantization.delay={train.steps * 9 // 10}"

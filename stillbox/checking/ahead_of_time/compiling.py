@@ -2,7 +2,7 @@
 
 These are the programs that the commands run (`training/program.py`, `evaluation/program.py`).
 Nothing is computed, so the target need not be present. The verdict on a step has its memory by
-use and its costs, or the reason why it was not compiled, with the fields that mend it.
+use and its costs, or the reason why it was not compiled and the fields to change.
 """
 
 import math
@@ -72,7 +72,7 @@ class Memory:
 
     @property
     def left(self) -> int:
-        """Bytes to spare; negative where it does not fit."""
+        """Bytes left; negative if the program does not fit."""
         return self.usable - self.total
 
     def to_dict(self) -> dict[str, int]:
@@ -123,7 +123,7 @@ class StepCheck:
     """Images of a step, over all devices."""
     devices: int
     failure: Finding | None = None
-    """Why it is not compiled or does not fit, with the fields that mend it."""
+    """Why it is not compiled or does not fit, with the fields to change."""
     needed: int = 0
     """Bytes that a device would need, if that is the reason and known."""
     seconds: float = 0.0
@@ -136,7 +136,7 @@ class StepCheck:
     collectives: dict[str, int] = field(default_factory=dict)
     """Bytes that each kind of collective reads on a device."""
     roofline: Roofline | None = None
-    """Of a training step on a chip with published figures."""
+    """Estimate for a training step on a chip with published figures."""
 
     @property
     def fits(self) -> bool:
@@ -185,9 +185,9 @@ _ONE_ARRAY = re.compile(
     r"Allocation \(size=(?P<size>\d+)\) would exceed memory.*?shape = '(?P<shape>\w+\[[\d,]*\])"
 )
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-# From this size on a device holds few images, and an image may be split.
+# A device holds few images of this size or larger, and an image may be split.
 _LARGE_IMAGE = 512 * 512
-# The part of a device's memory from which on the accumulators are worth sharding.
+# Accumulators that take more than this part of a device's memory are worth sharding.
 _HEAVY = 0.05
 
 
@@ -208,7 +208,7 @@ def explain_failure(
 
     Args:
         state_bytes: bytes of optimizer and moving average on a device.
-        usable: bytes that a program may take on a device.
+        usable: bytes of a device that are available to a program.
     """
     first, *_ = message.splitlines() or [""]
     space = re.search(r"memory space (\w+)", message)

@@ -61,14 +61,14 @@ def search(
 ) -> BatchSearch:
     """Searches the largest batch among the multiples of a number.
 
-    The next batch is extrapolated from the memory of the last one; where that gives nothing new, it
-    is the middle of the remaining range.
+    The next batch is extrapolated from the memory of the last one, or is the middle of the
+    remaining range if the extrapolation is outside it.
 
     Args:
         attempt: compiles the step for a batch size.
         multiple: all batches are multiples of this.
         start: the first batch, rounded to a multiple.
-        usable: bytes that a program may take on a device.
+        usable: bytes of a device that are available to a program.
     """
     found = BatchSearch(multiple)
     size: int | None = max(round(start / multiple), 1) * multiple

@@ -1,6 +1,6 @@
 """The targets that a program can be compiled for, by name: TPU slices, GPUs, local devices.
 
-GPUs are described here, so that programs can be compiled for them where there is none. XLA then
+The description of a GPU is enough to compile programs for it on a machine without one. XLA then
 chooses cuDNN's algorithm for a convolution by rule instead of by trying, and the scratch memory
 of that algorithm is not known.
 """
@@ -35,7 +35,7 @@ class Target:
     devices: tuple[jax.Device, ...]
     """All of them; absent ones are for compiling only."""
     usable_bytes: float
-    """Memory of each device that a program may take."""
+    """Memory of each device that is available to a program."""
     chip: Figures | None = None
     """Published figures; None for devices of this machine."""
 
