@@ -120,17 +120,11 @@ def examine_anchors(
     """
     records, model = experiment.data.train, experiment.model
     if model.anchor_stage is None:
-        raise UserError(
-            f"a model of kind {model.kind} has no anchors",
-            where="model.kind",
-            fix="give the config of a model of kind one_stage or faster_rcnn",
-        )
+        fix = "give the config of a model of kind one_stage or faster_rcnn"
+        raise UserError(f"a model of kind {model.kind} has no anchors", where="model.kind", fix=fix)
     if not records.paths:
-        raise UserError(
-            "there are no records",
-            where="data.train.paths",
-            fix="name them behind CONFIG, or --set data.train.paths='[data/train-*.tfrecord]'",
-        )
+        fix = "name them behind CONFIG, or --set data.train.paths='[data/train-*.tfrecord]'"
+        raise UserError("there are no records", where="data.train.paths", fix=fix)
     label_map = read_label_map(records)
     source = ExampleSource(
         records.paths,

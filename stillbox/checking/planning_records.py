@@ -172,22 +172,18 @@ def _finished(folder: Path, output: Path) -> FolderRecords | None:
         return None
     maps = sorted(folder.glob("*.pbtxt"))
     if len(maps) > 1:
-        raise UserError(
-            f"the folder holds records and {len(maps)} label maps (*.pbtxt)",
-            where=str(folder),
-            fix="leave one in it, or give CONFIG and --set data.train.paths=... instead of --data",
-        )
+        what = f"the folder holds records and {len(maps)} label maps (*.pbtxt)"
+        fix = "leave one in it, or give CONFIG and --set data.train.paths=... instead of --data"
+        raise UserError(what, where=str(folder), fix=fix)
     validation = [name for name in names if _VALIDATION.search(name)]
     train = [name for name in names if _TRAIN.search(name) and name not in validation]
     if not train and len(validation) < len(names):
         train = [name for name in names if name not in validation]
     if not train:
         shown = printable_line(", ".join(names[:3]))
-        raise UserError(
-            f"no file of the folder is named as records of training: {shown}",
-            where=str(folder),
-            fix="rename them, such as train.record and val.record",
-        )
+        what = f"no file of the folder is named as records of training: {shown}"
+        fix = "rename them, such as train.record and val.record"
+        raise UserError(what, where=str(folder), fix=fix)
     said = f"{folder} holds records: {', '.join(train[:2])}{' ...' * (len(train) > 2)} to train on"
     score = f"{', '.join(validation[:2]) or 'nothing'}{' ...' * (len(validation) > 2)} to score on"
     paths = [tuple(str(folder / name) for name in part) for part in (train, validation)]

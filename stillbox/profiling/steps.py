@@ -23,11 +23,9 @@ class ProfileSteps:
 
     def __post_init__(self) -> None:
         if not 1 <= self.first <= self.last:
-            raise UserError(
-                f"there are no steps from {self.first} to {self.last}",
-                where=_WHERE,
-                fix="count from 1 and give the first step first, for example 50,53",
-            )
+            what = f"there are no steps from {self.first} to {self.last}"
+            fix = "count from 1 and give the first step first, for example 50,53"
+            raise UserError(what, where=_WHERE, fix=fix)
 
     @classmethod
     def parse(cls, text: str) -> "ProfileSteps | None":

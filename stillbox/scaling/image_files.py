@@ -84,11 +84,9 @@ def file_system(place: str) -> "tuple[FileSystem, str]":
         try:
             other, path = fsspec.core.url_to_fs(place)
         except (ValueError, ImportError) as error:
-            raise UserError(
-                f"there is no file system for this address: {error}",
-                where=place,
-                fix="give a path, s3://..., gs://..., or install the package of fsspec for it",
-            ) from error
+            what = f"there is no file system for this address: {error}"
+            fix = "give a path, s3://..., gs://..., or install the package of fsspec for it"
+            raise UserError(what, where=place, fix=fix) from error
         system = fs.PyFileSystem(fs.FSSpecHandler(other))
     return system, path
 

@@ -90,11 +90,8 @@ class DetectionTable:
             ) from error
         made_by = (table.schema.metadata or {}).get(b"made_by", b"something else").decode()
         if made_by != self.made_by:
-            raise UserError(
-                f"the table was made by {made_by}, not by {self.made_by}",
-                where=self.place,
-                fix="choose another --output",
-            )
+            what = f"the table was made by {made_by}, not by {self.made_by}"
+            raise UserError(what, where=self.place, fix="choose another --output")
         return table.column("image").to_pylist()
 
 
