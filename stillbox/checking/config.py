@@ -48,10 +48,8 @@ def records_findings(
 ) -> Findings:
     """Yields problems of the records of training and evaluation; arguments: `check_config`."""
     unreal = {broken.path for broken in paths_are_real(experiment)}
-    for name, records in (
-        ("train", experiment.data.train),
-        ("evaluation", experiment.data.evaluation),
-    ):
+    data = experiment.data
+    for name, records in (("train", data.train), ("evaluation", data.evaluation)):
         path = f"data.{name}.paths"
         if which == "none" or not records.paths or path in unreal:
             continue

@@ -107,14 +107,9 @@ class RecordsStats:
         for name in ("id", "class", "boxes", "share", "images"):
             table.add_column(name, justify="left" if name == "class" else "right")
         for row in self.classes:
-            share = f"{100 * row.boxes / max(1, self.boxes):.1f} %"
-            table.add_row(
-                str(row.id),
-                Text(printable_line(row.name)),
-                f"{row.boxes:,}",
-                share,
-                f"{row.images:,}",
-            )
+            share = 100 * row.boxes / max(1, self.boxes)
+            numbers = f"{row.boxes:,}", f"{share:.1f} %", f"{row.images:,}"
+            table.add_row(str(row.id), Text(printable_line(row.name)), *numbers)
         return table
 
 

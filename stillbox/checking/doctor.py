@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
@@ -28,19 +29,8 @@ from stillbox.exporting.saved_model.format import known_bad
 from stillbox.printing import count_text, size_text
 
 _PACKAGES = (
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "numpy",
-    "opencv-python-headless",
-    "hotcoco",
-    "tensorflow",
-    "tensorflow-cpu",
-    "ai-edge-litert",
-    "onnx",
-    "onnxruntime",
-    "openvino",
+    *("jax", "jaxlib", "flax", "optax", "numpy", "opencv-python-headless", "hotcoco"),
+    *("tensorflow", "tensorflow-cpu", "ai-edge-litert", "onnx", "onnxruntime", "openvino"),
     "libtpu",
 )
 
@@ -126,8 +116,7 @@ def _devices() -> tuple[str, list[str]]:
 _AGAIN = "copy it again from its source"
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """A folder with a manifest."""
 
     folder: Path

@@ -58,12 +58,9 @@ class Sizes:
 
     def mixed(self, other: "Sizes", share: float) -> "Sizes":
         """Returns the sizes on the line from these to others; `share` 1 gives the others."""
-        return Sizes(
-            **{
-                name: value + share * (getattr(other, name) - value)
-                for name, value in vars(self).items()
-            }
-        )
+        theirs = vars(other)
+        values = {name: own + share * (theirs[name] - own) for name, own in vars(self).items()}
+        return Sizes(**values)
 
 
 def many_classes(model: schema.Model) -> bool:
@@ -99,10 +96,8 @@ def sizes_of(
         trainable=train.trainable,
     )
     if many_classes(model) if extrapolate is None else extrapolate:
-        few, more = (
-            _traced(replace(model, num_classes=classes), train) for classes in _TRACED_CLASSES
-        )
         first, second = _TRACED_CLASSES
+        few, more = (_traced(replace(model, num_classes=n), train) for n in _TRACED_CLASSES)
         sizes = few.mixed(more, (model.num_classes - first) / (second - first))
     else:
         sizes = _traced(model, train)
@@ -136,11 +131,8 @@ def _activations(
 ) -> float:
     """Returns the bytes that the gradient needs of the forward pass of one image."""
     # Groups of a batch norm are whole.
-    images = max(
-        (norm.group_size for _, norm in batch_norms(model) if norm.statistics == "groups"),
-        default=1,
-    )
-    images = max(images, 1)
+    groups = (norm.group_size for _, norm in batch_norms(model) if norm.statistics == "groups")
+    images = max([1, *groups])
 
     def kept(params: Arrays, stats: Arrays, batch: Batch) -> object:
         frozen = {path: array for path, array in params.items() if path not in trainable}
@@ -270,18 +262,15 @@ def estimate(
     # Without a gradient no more is alive at once than enters the blocks, a quarter of all.
     alive = 0.25 if train.rematerialization == "none" else 1.0
     made = max(train.batch_size / processes, 1) * row
+    low, high = _LOWER[platform], _UPPER[platform]
+    forward = high * scored * sizes.activations * alive
     return MemoryEstimate(
         parameters=Bounds(low=sizes.parameters, high=2 * sizes.parameters),
         optimizer=Bounds(low=accumulators, high=accumulators),
-        activations=Bounds(low=_LOWER[platform] * kept, high=_UPPER[platform] * kept),
+        activations=Bounds(low=low * kept, high=high * kept),
         batch=Bounds(low=images * row, high=(1 + _AHEAD) * images * row),
         matching=Bounds(low=0, high=2 * overlaps),
-        evaluation=Bounds(
-            low=scoring, high=4 * scoring + _UPPER[platform] * scored * sizes.activations * alive
-        ),
-        host=Bounds(
-            # One batch is made while another one is used.
-            low=made * max(1, data.prefetch),
-            high=made * (1 + data.prefetch) + _PROCESS,
-        ),
+        evaluation=Bounds(low=scoring, high=4 * scoring + forward),
+        # One batch is made while another one is used.
+        host=Bounds(low=made * max(1, data.prefetch), high=made * (1 + data.prefetch) + _PROCESS),
     )

@@ -197,13 +197,8 @@ def _scaled(sizes: Sizes, before: Experiment, after: Experiment) -> Sizes:
 
 
 def _needs(experiment: Experiment, sizes: Sizes, machine: Machine) -> MemoryEstimate:
-    return estimate(
-        experiment,
-        sizes,
-        machine.platform,
-        devices=machine.devices,
-        processes=machine.processes,
-    )
+    devices, processes = machine.devices, machine.processes
+    return estimate(experiment, sizes, machine.platform, devices=devices, processes=processes)
 
 
 def memory_advice(experiment: Experiment) -> Findings:

@@ -148,10 +148,9 @@ def plan_run(
     if has_run(model_directory):
         say(f"the experiment is that of the run in {model_directory}")
         refuse_other_source(Path(data), model_directory)
-        stored = _stored(model_directory)
         if config is not None:
-            _refuse_other_model(config, stored.experiment, overrides, model_directory)
-        return _resumed(stored, model_directory, overrides, steps, epochs)
+            _refuse_other_model(config, overrides, model_directory)
+        return plan_resumed(model_directory, overrides=overrides, steps=steps, epochs=epochs)
     _refuse_misspelt(config, overrides)
     converted = model_directory / _RECORDS_FOLDER
     refuse_links(converted, below=model_directory)
@@ -190,17 +189,8 @@ def plan_resumed(
     Raises:
         UserError: it is damaged, or contradicts itself with its overrides.
     """
-    return _resumed(_stored(model_directory), model_directory, overrides, steps, epochs)
-
-
-def _resumed(
-    stored: Reading,
-    model_directory: Path,
-    overrides: Sequence[str],
-    steps: int | None,
-    epochs: float | None,
-) -> Resolved:
-    resumed = overridden(stored, overrides, str(model_directory / EXPERIMENT))
+    own = str(model_directory / EXPERIMENT)
+    resumed = overridden(_stored(model_directory), overrides, own)
     return set_length(resumed, overrides, steps=steps, epochs=epochs)
 
 
@@ -211,12 +201,10 @@ def _stored(model_directory: Path) -> Reading:
 
 
 def _refuse_other_model(
-    config: str | Path | Experiment,
-    stored: Experiment,
-    overrides: Sequence[str],
-    model_directory: Path,
+    config: str | Path | Experiment, overrides: Sequence[str], model_directory: Path
 ) -> None:
     """Refuses a config of another model than the run's, except for what is fitted to the data."""
+    stored = _stored(model_directory).experiment
     classes = f"model.num_classes={stored.model.num_classes}"
     given = read_config(config, [classes, *overrides]).experiment
     changes = [
@@ -225,9 +213,9 @@ def _refuse_other_model(
         if not path.endswith("batch_norm.decay")
     ]
     if changes:
-        named = [f"name: {stored.name!r} -> {given.name!r}"] * (stored.name != given.name)
+        lines = [f"name: {stored.name!r} -> {given.name!r}"] * (stored.name != given.name)
         more = len(changes) - _SHOWN
-        lines = [*named, *changes[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        lines += changes[:_SHOWN] + [f"and {more} more"] * (more > 0)
         raise UserError(
             "the model directory holds a run of another model:\n    " + "\n    ".join(lines),
             where=str(model_directory),

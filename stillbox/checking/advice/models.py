@@ -5,6 +5,7 @@ models look at losses, targets and anchors, those of two-stage models at proposa
 and crops.
 """
 
+import math
 from typing import Protocol
 
 from stillbox.checking.advice.registry import Scoring, check, one_stage, scoring, two_stage
@@ -59,11 +60,15 @@ def scores_fit_the_loss(scoring: Scoring, origins: Origins) -> Findings:
 @check(scoring)
 def losses_count(scoring: Scoring, origins: Origins) -> Findings:
     """Classification and localization are trained."""
-    for name in ("classification_weight", "localization_weight"):
-        if getattr(scoring.loss, name) == 0.0:
-            path = f"{scoring.loss_path}.{name}"
-            what = f"{name} 0: this half of the detector is never trained"
-            yield Finding("warning", path, what, f"--set {path}=1")
+    names = ("classification_weight", "localization_weight")
+    yield from _untrained(scoring.loss, scoring.loss_path, names, "detector")
+
+
+def _untrained(section: object, path: str, names: tuple[str, ...], whole: str) -> Findings:
+    for name in names:
+        if getattr(section, name) == 0.0:
+            what = f"{name} 0: this half of the {whole} is never trained"
+            yield Finding("warning", f"{path}.{name}", what, f"--set {path}.{name}=1")
 
 
 @check(scoring)
@@ -132,11 +137,9 @@ def bias_reaches_the_loss(model: schema.OneStage, origins: Origins) -> Findings:
 def every_box_has_an_anchor(model: schema.OneStage, origins: Origins) -> Findings:
     """Boxes without a matching anchor are background, unless a match is forced."""
     matcher = model.matcher
-    if (
-        isinstance(matcher, schema.ArgmaxMatcher)
-        and not matcher.force_match_for_each_row
-        and not matcher.ignore_thresholds
-    ):
+    if not isinstance(matcher, schema.ArgmaxMatcher):
+        return
+    if not matcher.force_match_for_each_row and not matcher.ignore_thresholds:
         what = (
             f"a box that no anchor overlaps by {matcher.matched_threshold:g} is trained as "
             "background; `stillbox anchors` counts them"
@@ -273,11 +276,8 @@ def classes_are_told_apart(model: schema.FasterRcnn, origins: Origins) -> Findin
 @check(two_stage)
 def proposals_are_trained(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """Objectness and boxes of the first stage are trained."""
-    for name in ("objectness_weight", "localization_weight"):
-        if getattr(model.proposals, name) == 0.0:
-            path = f"{_PROPOSALS}.{name}"
-            what = f"{name} 0: this half of the first stage is never trained"
-            yield Finding("warning", path, what, f"--set {path}=1")
+    names = ("objectness_weight", "localization_weight")
+    yield from _untrained(model.proposals, _PROPOSALS, names, "first stage")
 
 
 @check(two_stage)
@@ -300,9 +300,7 @@ def _count_anchors(model: schema.FasterRcnn) -> int:
     sides, shapes = _map_sides(model), _shapes(model.proposals.anchors)
     if len(sides) != len(shapes):
         return 0
-    return sum(
-        rows * columns * len(own) for (rows, columns), own in zip(sides, shapes, strict=True)
-    )
+    return sum(math.prod(size) * len(own) for size, own in zip(sides, shapes, strict=True))
 
 
 def _map_sides(model: schema.FasterRcnn) -> list[tuple[int, int]]:
@@ -322,25 +320,13 @@ def _shapes(anchors: schema.Anchors) -> list[list[tuple[float, float]]]:
             [_shape(*base, scale, r) for r in anchors.aspect_ratios for scale in anchors.scales]
         ]
     if isinstance(anchors, schema.MultiscaleAnchors):
-        scales = [
-            2 ** (step / anchors.scales_per_octave) for step in range(anchors.scales_per_octave)
-        ]
-        sizes = [
-            anchors.anchor_scale * 2**level
-            for level in range(anchors.min_level, anchors.max_level + 1)
-        ]
-        return [
-            [_shape(size, size, scale, r) for r in anchors.aspect_ratios for scale in scales]
-            for size in sizes
-        ]
+        count, levels = anchors.scales_per_octave, range(anchors.min_level, anchors.max_level + 1)
+        pairs = [(r, 2 ** (step / count)) for r in anchors.aspect_ratios for step in range(count)]
+        sizes = [anchors.anchor_scale * 2**level for level in levels]
+        return [[_shape(size, size, scale, r) for r, scale in pairs] for size in sizes]
     if isinstance(anchors, schema.FlexibleGridAnchors):
-        return [
-            [
-                _shape(size, size, 1.0, r)
-                for size, r in zip(grid.sizes, grid.aspect_ratios, strict=False)
-            ]
-            for grid in anchors.grids
-        ]
+        grids = [zip(grid.sizes, grid.aspect_ratios, strict=False) for grid in anchors.grids]
+        return [[_shape(size, size, 1.0, r) for size, r in grid] for grid in grids]
     return []
 
 

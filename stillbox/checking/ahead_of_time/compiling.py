@@ -298,14 +298,10 @@ def check_step(
     A step that cannot be compiled is a verdict, not an error.
     """
     began = time.monotonic()
-    images = {
-        "train": experiment.train.batch_size,
-        "evaluate": experiment.evaluation.batch_size,
-        "predict": 1,
-    }[step]
-    check = StepCheck(
-        step=step, images=images, devices=1 if step == "predict" else len(target.devices)
-    )
+    train, evaluation = experiment.train.batch_size, experiment.evaluation.batch_size
+    images = {"train": train, "evaluate": evaluation, "predict": 1}[step]
+    devices = 1 if step == "predict" else len(target.devices)
+    check = StepCheck(step=step, images=images, devices=devices)
     try:
         lowered, state_bytes = _lower(experiment, target, check)
     except UserError as error:
@@ -373,12 +369,9 @@ def _measure(
     roofline = None
     # Evaluation is bound by its loops, which a roofline ignores.
     if target.chip is not None and check.step == "train":
+        moved = sum(collectives.values())
         roofline = estimate(
-            target.chip,
-            flops=flops,
-            traffic=traffic,
-            collective=sum(collectives.values()),
-            devices=check.devices,
+            target.chip, flops=flops, traffic=traffic, collective=moved, devices=check.devices
         )
     check = replace(check, memory=memory, flops=flops, traffic=traffic)
     return replace(check, collectives=collectives, roofline=roofline), memory

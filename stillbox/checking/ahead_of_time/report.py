@@ -111,12 +111,8 @@ def _predict(trials: list[StepCheck], usable: float) -> int:
 
 
 _NAMES = {"train": "train step", "evaluate": "evaluation step", "predict": "prediction step"}
-_PARTS = {
-    "parameters": "parameters",
-    "optimizer": "optimizer",
+_PARTS = {part: part for part in ("parameters", "optimizer", "average", "batch", "results")} | {
     "average": "moving average",
-    "batch": "batch",
-    "results": "results",
     "temporaries": "activations and temporaries",
     "code": "program code",
 }
