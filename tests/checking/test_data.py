@@ -159,13 +159,10 @@ def test_unusual_images_are_warnings(check):
     assert result.sound
 
 
-def test_background_images_and_classes_without_boxes_are_notes(check):
+def test_background_images_are_notes_unless_no_image_has_a_box(check):
     result = check(make_example([], [], image_id="b"), sound(1, [1]))
     assert found(result, "note") == {"image without a box": 1, "class without a box": 1}
     assert result.sound
-
-
-def test_no_box_at_all_is_an_error(check):
     assert "no box in any record" in found(check(make_example([], [])), "error")
 
 
@@ -198,9 +195,10 @@ def test_text_and_json(check):
     assert stored["findings"][0]["reason"] == "unknown class"
 
 
-def test_progress_is_reported_for_every_record(check):
-    seen = []
-    check(sound(0), sound(1), on_record=lambda done, total: seen.append((done, total)))
+@pytest.mark.parametrize("run", [check_records, records_stats])
+def test_progress_is_reported_for_every_record(tmp_path, run):
+    path, seen = write_records(tmp_path / "a.record", [sound(0), sound(1)]), []
+    run([str(path)], CAT_DOG, on_record=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]
 
 
@@ -286,12 +284,9 @@ def test_without_a_label_map_classes_go_by_their_ids(tmp_path):
     assert [(c.id, c.name, c.boxes) for c in result.classes] == [(7, "class 7", 1)]
 
 
-def test_records_without_any_box(tmp_path):
+def test_no_box_and_many_boxes(tmp_path):
     result = stats(tmp_path, [make_example([], [])])
     assert (result.boxes, result.most_boxes, result.boxes_per_image) == (0, 0, {"0": 1})
-
-
-def test_many_boxes(tmp_path):
     result = stats(tmp_path, [make_example([[0, 0, 1, 1]] * 250, [1] * 250)])
     assert result.boxes_per_image["200 or more"] == 1
 
@@ -306,10 +301,3 @@ def test_tables_and_json(tmp_path):
     for words in ("records", "cat", "small", "20 x 10", "2 other sizes", "JPEG RGB"):
         assert words in shown.get()
     assert json.loads(json.dumps(result.to_dict()))["boxes"] == 7
-
-
-def test_statistics_report_progress_for_every_record(tmp_path):
-    path = write_records(tmp_path / "a.record", [make_example(), make_example()])
-    seen = []
-    records_stats([str(path)], CAT_DOG, on_record=lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 2), (2, 2)]

@@ -224,15 +224,9 @@ def compiler(fixed, each, *, saved=1.0):
                 step="train", images=size, devices=8, failure=failure, needed=int(needed * saved)
             )
         memory = Memory(
-            parameters=fixed,
-            optimizer=0,
-            average=0,
-            batch=0,
-            results=0,
-            temporaries=needed - fixed,
-            code=0,
-            usable=ROOM,
-        )
+            parameters=fixed, optimizer=0, average=0, batch=0, results=0,
+            temporaries=needed - fixed, code=0, usable=ROOM,
+        )  # fmt: skip
         return StepCheck(step="train", images=size, devices=8, memory=memory)
 
     return attempt
