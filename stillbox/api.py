@@ -196,7 +196,7 @@ def train(
         planned = set_length(read, overrides, steps=steps, epochs=epochs)
     experiment = planned.experiment
     if shortage := refuse_shortage(experiment, machine, origins or planned.origins):
-        on_warning(f"{shortage.field}: {shortage.what}\n  fix: {shortage.fix}")
+        on_warning(shortage.describe({}))
     return run(experiment, Path(model_directory), origins, profile=profile)
 
 

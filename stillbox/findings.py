@@ -3,8 +3,8 @@
 Rules of experiments, `stillbox check`, the memory forecast and compilation all return findings.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 Severity = Literal["error", "warning", "note"]
@@ -25,11 +25,28 @@ class Finding:
     """One sentence with the values."""
     fix: str = ""
     """The remedy; a note needs none."""
+    origin: str = ""
+    """file:line:column or option that sets the field; empty until it is looked up."""
+
+    def where(self, origins: Origins) -> str:
+        """Returns where the field is set, or else its path."""
+        return self.origin or origins.get(self.path, self.path)
+
+    def describe(self, origins: Origins) -> str:
+        """Returns `where: what`, and the remedy in a line below it."""
+        fix = f"\n  fix: {self.fix}" if self.fix else ""
+        return f"{self.where(origins)}: {self.what}{fix}"
 
 
+Findings = Iterator[Finding]
 AnyFinding = TypeVar("AnyFinding", bound=Finding)
 
 
 def by_severity(findings: Iterable[AnyFinding]) -> list[AnyFinding]:
     """Returns findings with errors first and notes last, otherwise in their order."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def with_origin(finding: AnyFinding, origins: Origins) -> AnyFinding:
+    """Returns a finding whose origin is looked up."""
+    return replace(finding, origin=finding.where(origins))

@@ -4,10 +4,11 @@ Overlaps are computed for all pairs, and faster where only the best anchor count
 start from typical shapes of the boxes.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +19,18 @@ from stillbox.experiment.schema import Anchors, MultiscaleAnchors, SsdAnchors
 from stillbox.experiment.values import differences
 from stillbox.models.anchors import anchors_per_location, build_anchors
 
+Float64Array = NDArray[np.float64]
+Scalar = TypeVar("Scalar", bound=np.generic)
 # Pairs in memory at once: a few arrays of 16 MB.
 _PAIRS = 2**22
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How well some boxes are covered by anchors."""
+    """How well anchors cover a group of boxes."""
 
     name: str
-    """Of the group of boxes."""
+    """Name of the group of boxes."""
     boxes: int
     recall_40: float
     """Part of the boxes that some anchor overlaps with an IoU of at least .4."""
@@ -37,7 +40,7 @@ class Coverage:
     """Mean over the boxes of the IoU with their best anchor."""
 
     @classmethod
-    def of(cls, name: str, best: Float32Array | NDArray[np.float64]) -> "Coverage":
+    def of(cls, name: str, best: Float32Array | Float64Array) -> "Coverage":
         """Returns the coverage of N boxes from their best IoUs, `[N]`."""
         if not len(best):
             return cls(name, 0, 0.0, 0.0, 0.0)
@@ -66,7 +69,6 @@ def match_boxes(truth: TruthBoxes, anchors: Float32Array, threshold: float) -> M
     """Compares every box with every anchor, image by image, as the argmax matcher does.
 
     Args:
-        truth: the boxes.
         anchors: `[A, 4]`, normalised to the network input.
         threshold: IoU at which an anchor is matched.
     """
@@ -94,11 +96,11 @@ def match_boxes(truth: TruthBoxes, anchors: Float32Array, threshold: float) -> M
 class Lattice(NamedTuple):
     """The anchors of one feature map: the same sizes at every point of a grid of centres."""
 
-    rows: NDArray[np.float64]
+    rows: Float64Array
     """`[H]`, vertical centres, rising."""
-    columns: NDArray[np.float64]
+    columns: Float64Array
     """`[W]`, horizontal centres, rising."""
-    sizes: NDArray[np.float64]
+    sizes: Float64Array
     """`[S, 2]`, heights and widths."""
 
 
@@ -112,27 +114,23 @@ def split_lattices(
         feature_shapes: height and width of every map.
         per_location: anchors at one location of each map.
     """
-    lattices, start = [], 0
-    for (height, width), sizes in zip(feature_shapes, per_location, strict=True):
-        stop = start + height * width * sizes
-        block = anchors[start:stop].reshape(height, width, sizes, 4).astype(np.float64)
+    lattices = []
+    shapes = [(*shape, count, 4) for shape, count in zip(feature_shapes, per_location, strict=True)]
+    ends = np.cumsum([math.prod(shape) // 4 for shape in shapes])
+    for shape, part in zip(shapes, np.split(anchors, ends[:-1]), strict=True):
+        block = part.reshape(shape).astype(np.float64)
         centers = (block[..., :2] + block[..., 2:]) / 2
         extents = (block[..., 2:] - block[..., :2])[0, 0]
         lattices.append(Lattice(centers[:, 0, 0, 0], centers[0, :, 0, 1], extents))
-        start = stop
     return lattices
 
 
-def best_overlaps(boxes: Float32Array, lattices: Sequence[Lattice]) -> NDArray[np.float64]:
+def best_overlaps(boxes: Float32Array, lattices: Sequence[Lattice]) -> Float64Array:
     """Returns the highest IoU of each box with any anchor, `[N]`.
 
-    Of anchors of one size the one with the nearest centre overlaps most, because the intersection
-    shrinks with the distance along either axis. So a box is compared with one anchor for each size
-    of a map.
-
-    Args:
-        boxes: `[N, 4]`.
-        lattices: of all feature maps.
+    Among anchors of one size the one with the nearest centre overlaps most, because the
+    intersection shrinks with the distance along either axis. A box, a row of `boxes` `[N, 4]`, is
+    therefore compared with one anchor for each size of a map.
     """
     boxes = boxes.astype(np.float64)
     centers, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
@@ -150,25 +148,22 @@ def best_overlaps(boxes: Float32Array, lattices: Sequence[Lattice]) -> NDArray[n
     return best
 
 
-def _nearest(values: NDArray[np.float64], places: NDArray[np.float64]) -> NDArray[np.int64]:
+def _nearest(values: Float64Array, places: Float64Array) -> NDArray[np.int64]:
     if len(places) == 1:
         return np.zeros(len(values), np.int64)
     right = np.searchsorted(places, values).clip(1, len(places) - 1)
     return right - (values - places[right - 1] <= places[right] - values)
 
 
-# As many boxes decide about a suggestion; its figures are then those of all boxes.
+# At most so many boxes are used to compare suggestions; the best one is measured on all boxes.
 _TRIED_ON = 4000
-
-Float64Array = NDArray[np.float64]
-
 _CLUSTERS = 9
 _ROUNDS = 100
-# Quantiles of the boxes' sides that the least and the greatest scale are taken from.
+# Quantiles of the boxes' sides that are tried as the smallest and the largest scale.
 _LOW, _HIGH = (0.01, 0.03, 0.06, 0.1, 0.2, 0.35), (0.8, 0.9, 0.95, 0.98, 1.0)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Suggestion:
     """Other values of the anchors' own kind, and their coverage of the same boxes."""
 
@@ -193,11 +188,11 @@ class Shape(NamedTuple):
 def cluster_shapes(sizes: Float64Array, count: int = _CLUSTERS) -> list[Shape]:
     """Groups boxes by k-means, with 1 - IoU of centred boxes as the distance (arXiv:1612.08242).
 
-    It starts from the boxes at equal distances in the order of their areas, not from random ones.
+    The first centres are boxes at equal distances in the order of their areas, not random ones.
 
     Args:
         sizes: `[N, 2]`, heights and widths in pixels of the network input, N at least 1.
-        count: groups; fewer where there are not as many different shapes.
+        count: groups; fewer if there are fewer different shapes.
 
     Returns:
         From the smallest area to the greatest.
@@ -212,18 +207,12 @@ def cluster_shapes(sizes: Float64Array, count: int = _CLUSTERS) -> list[Shape]:
             break
         # A group without boxes keeps its centre.
         members = [sizes[groups == number] for number in range(len(centers))]
-        centers = np.stack(
-            [
-                np.median(group, axis=0) if len(group) else center
-                for group, center in zip(members, centers, strict=True)
-            ]
-        )
+        pairs = zip(members, centers, strict=True)
+        centers = np.stack([np.median(g, axis=0) if len(g) else center for g, center in pairs])
     shares = np.bincount(groups, minlength=len(centers)) / len(sizes)
-    shapes = [
-        Shape(float(height), float(width), float(share))
-        for (height, width), share in zip(centers, shares, strict=True)
-    ]
-    return sorted((shape for shape in shapes if shape.share), key=lambda s: s.height * s.width)
+    rows = np.column_stack([centers, shares]).tolist()
+    shapes = [Shape(*row) for row in rows if row[2]]
+    return sorted(shapes, key=lambda shape: shape.height * shape.width)
 
 
 def typical_ratios(shapes: Sequence[Shape], count: int) -> list[tuple[float, ...]]:
@@ -250,55 +239,47 @@ def candidates(
 ) -> Iterator[Anchors]:
     """Yields anchors of the same kind that fit the data; none for unknown kinds.
 
-    They have at most as many anchors at a location as before, so that they cost no more.
+    They cost no more: a location has at most as many anchors as before.
 
     Args:
-        anchors: of the experiment.
         sizes: `[N, 2]`, heights and widths of the boxes in pixels of the network input.
-        shapes: `cluster_shapes` of them.
+        shapes: `cluster_shapes` of `sizes`.
         image: height and width of the network input, in pixels.
     """
-    make = _MAKERS.get(type(anchors))
-    if make is None:
-        return
     sides = np.sqrt(sizes.prod(axis=1))
-    for changes in make(anchors, sides, image):
-        described: Any = dataclasses.replace(anchors, **changes)  # type: ignore[type-var]
-        yield described
-        for ratios in typical_ratios(shapes, len(described.aspect_ratios)):
-            yield dataclasses.replace(described, aspect_ratios=ratios)
+    described: Iterable[SsdAnchors | MultiscaleAnchors] = ()
+    if isinstance(anchors, SsdAnchors):
+        described = _ssd_candidates(anchors, sides, image)
+    elif isinstance(anchors, MultiscaleAnchors):
+        described = _multiscale_candidates(anchors, sides)
+    for one in described:
+        yield one
+        for ratios in typical_ratios(shapes, len(one.aspect_ratios)):
+            yield replace(one, aspect_ratios=ratios)
 
 
-def _ssd_changes(
+def _ssd_candidates(
     anchors: SsdAnchors, sides: Float64Array, image: tuple[int, int]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[SsdAnchors]:
     # Scale 1 is the shorter side of the image, times the base anchor.
     base = min(image) * np.sqrt(anchors.base_anchor_height * anchors.base_anchor_width)
-    yield {}
-    for low in np.quantile(sides, _LOW) / base:
-        for high in np.quantile(sides, _HIGH) / base:
-            least, greatest = (max(0.01, round(float(scale), 2)) for scale in (low, high))
-            if least >= greatest:
-                continue
-            if anchors.scales:
-                scales = np.linspace(least, greatest, anchors.num_layers).round(3)
-                yield {"scales": tuple(scales.tolist())}
-            elif anchors.num_layers > 1:
-                yield {"min_scale": least, "max_scale": greatest}
+    yield anchors
+    for low, high in product(np.quantile(sides, _LOW) / base, np.quantile(sides, _HIGH) / base):
+        least, greatest = (max(0.01, round(float(scale), 2)) for scale in (low, high))
+        if least < greatest and anchors.scales:
+            scales = np.linspace(least, greatest, anchors.num_layers).round(3)
+            yield replace(anchors, scales=tuple(scales.tolist()))
+        elif least < greatest and anchors.num_layers > 1:
+            yield replace(anchors, min_scale=least, max_scale=greatest)
 
 
-def _multiscale_changes(
-    anchors: MultiscaleAnchors, sides: Float64Array, image: tuple[int, int]
-) -> Iterator[dict[str, Any]]:
-    yield {}
+def _multiscale_candidates(
+    anchors: MultiscaleAnchors, sides: Float64Array
+) -> Iterator[MultiscaleAnchors]:
+    yield anchors
     for side in np.quantile(sides, _LOW):
-        yield {"anchor_scale": max(0.1, round(float(side) / 2**anchors.min_level, 2))}
-
-
-_MAKERS: dict[type, Callable[..., Iterator[dict[str, Any]]]] = {
-    SsdAnchors: _ssd_changes,
-    MultiscaleAnchors: _multiscale_changes,
-}
+        scale = max(0.1, round(float(side) / 2**anchors.min_level, 2))
+        yield replace(anchors, anchor_scale=scale)
 
 
 def suggest(
@@ -312,10 +293,9 @@ def suggest(
     """Tries candidates on some of the boxes and measures the best of them on all.
 
     Args:
-        anchors: of the experiment.
         boxes: `[N, 4]`, normalised to the network input.
         sides: `[N, 2]`, heights and widths of the boxes in pixels of the network input.
-        shapes: `cluster_shapes` of them.
+        shapes: `cluster_shapes` of `sides`.
         maps: height and width of every feature map.
         image: height and width of the network input, in pixels.
 
@@ -349,7 +329,7 @@ def suggest(
     return Suggestion(changes, anchors_per_location(chosen, len(maps)), coverage), best
 
 
-def spread(rows: Any, count: int) -> Any:  # noqa: ANN401
+def spread(rows: NDArray[Scalar], count: int) -> NDArray[Scalar]:
     """Returns at most `count` rows of an array, evenly spread."""
     return rows[spread_indices(len(rows), count)]
 
@@ -362,5 +342,4 @@ def _overlaps(sizes: Float64Array, centers: Float64Array) -> Float64Array:
     """Returns the IoU of boxes on one centre, `[N, K]`."""
     shared = np.minimum(sizes[:, None], centers[None]).prod(axis=-1)
     union = sizes.prod(axis=1)[:, None] + centers.prod(axis=1)[None] - shared
-    overlaps: Float64Array = shared / union
-    return overlaps
+    return np.asarray(shared / union)

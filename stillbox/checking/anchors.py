@@ -74,14 +74,14 @@ class AnchorReport:
     sizes: tuple[Coverage, ...]
     """All boxes, then COCO's sizes in pixels of the network input."""
     classes: tuple[Coverage, ...]
-    """Class by class, the worst covered first."""
+    """By class, the worst covered first."""
     maps: tuple[MapShare, ...]
     """Feature maps, from fine to coarse."""
     threshold: float | None
     """IoU at which the matcher matches an anchor; None for matchers without a threshold."""
     unmatched: float | None
-    """Part of the boxes that no anchor matches at this threshold, because none overlaps them enough
-    or all that do overlap another box more."""
+    """Part of the boxes without a match at this threshold: no anchor overlaps them enough, or each
+    that does overlaps another box more."""
     forced: bool
     """Those boxes are matched to their best anchor by force; otherwise they are background."""
     shapes: tuple[Shape, ...]
@@ -95,7 +95,7 @@ class AnchorReport:
     suggested_best: NDArray[np.float64] | None = field(repr=False, compare=False)
     """`[N]`, the same with the suggestion."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
         plain = asdict(self)
         del plain["best"], plain["suggested_best"]
@@ -112,7 +112,6 @@ def examine_anchors(
     """Compares the anchors of an experiment with the boxes of its training records.
 
     Args:
-        experiment: model and data.
         limit: most records to read, spread over the set; 0: all.
         on_record: called with the numbers of records done and in all.
 
@@ -121,17 +120,11 @@ def examine_anchors(
     """
     records, model = experiment.data.train, experiment.model
     if model.anchor_stage is None:
-        raise UserError(
-            f"a model of kind {model.kind} has no anchors",
-            where="model.kind",
-            fix="give the config of a model of kind one_stage or faster_rcnn",
-        )
+        fix = "give the config of a model of kind one_stage or faster_rcnn"
+        raise UserError(f"a model of kind {model.kind} has no anchors", where="model.kind", fix=fix)
     if not records.paths:
-        raise UserError(
-            "there are no records",
-            where="data.train.paths",
-            fix="name them behind CONFIG, or --set data.train.paths='[data/train-*.tfrecord]'",
-        )
+        fix = "name them behind CONFIG, or --set data.train.paths='[data/train-*.tfrecord]'"
+        raise UserError("there are no records", where="data.train.paths", fix=fix)
     label_map = read_label_map(records)
     source = ExampleSource(
         records.paths,
@@ -163,16 +156,13 @@ def _report(
 ) -> AnchorReport:
     stage = model.anchor_stage
     assert stage is not None
-    # The shapes of feature maps are those of a built detector, whose weights are not used.
+    # Only a built detector knows the shapes of its feature maps; its weights are not used.
     detector: Any = build_detector(model)
     shapes, image = detector.feature_shapes, model.resizer.input_size
     matcher, similarity = stage.matcher, stage.similarity
-    plain = isinstance(matcher, schema.ArgmaxMatcher) and isinstance(
-        similarity, schema.IouSimilarity
-    )
-    threshold = (
-        matcher.matched_threshold if isinstance(matcher, schema.ArgmaxMatcher) and plain else None
-    )
+    threshold = None
+    if isinstance(matcher, schema.ArgmaxMatcher) and isinstance(similarity, schema.IouSimilarity):
+        threshold = matcher.matched_threshold
     matched = match_boxes(truth, detector.anchors, 2.0 if threshold is None else threshold)
     sides = (truth.boxes[:, 2:] - truth.boxes[:, :2]).astype(np.float64) * image
     groups = _size_groups(sides)
@@ -215,10 +205,13 @@ def _size_groups(sides: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
 def _cover_classes(
     truth: TruthBoxes, matched: Matched, label_map: LabelMap | None
 ) -> tuple[Coverage, ...]:
-    rows = []
-    for class_id in np.unique(truth.class_ids).tolist():
-        name = label_map.name_of(class_id) if label_map else f"class {class_id}"
-        rows.append(Coverage.of(name, matched.best[truth.class_ids == class_id]))
+    rows = (
+        Coverage.of(
+            label_map.name_of(class_id) if label_map else f"class {class_id}",
+            matched.best[truth.class_ids == class_id],
+        )
+        for class_id in np.unique(truth.class_ids).tolist()
+    )
     return tuple(sorted(rows, key=lambda row: (row.recall_50, row.mean_iou)))
 
 
@@ -235,25 +228,17 @@ def _share_maps(
     claimed = np.bincount(np.searchsorted(ends, matched.anchor, side="right"), minlength=len(ends))
     rows = []
     for number, lattice in enumerate(split_lattices(anchors, shapes, per_location)):
-        size = f"{shapes[number][0]}x{shapes[number][1]}"
-        name = f"map {number + 1}, {size}"
+        name = f"map {number + 1}"
         if isinstance(config, schema.MultiscaleAnchors):
-            name = f"level {config.min_level + number}, {size}"
+            name = f"level {config.min_level + number}"
+        name += f", {shapes[number][0]}x{shapes[number][1]}"
         sides = np.sqrt((lattice.sizes * image).prod(axis=1))
-        rows.append(
-            MapShare(
-                name,
-                counts[number],
-                float(sides.min()),
-                float(sides.max()),
-                int(claimed[number]),
-            )
-        )
+        least, greatest = float(sides.min()), float(sides.max())
+        rows.append(MapShare(name, counts[number], least, greatest, int(claimed[number])))
     return tuple(rows)
 
 
 _CLASSES_SHOWN = 12
-_RECALLS = ("recall .4", "recall .5", "mean IoU")
 
 
 def coverage_tables(report: AnchorReport) -> list[Table]:
@@ -280,15 +265,12 @@ def conclusions(report: AnchorReport) -> list[str]:
     if report.records < report.total:
         lines.append(f"{report.records:,} of {count_text(report.total, 'record')} read.")
     if report.left_out:
-        lines.append(
-            f"{count_text(report.left_out, 'record')} without an image that can be used here."
-        )
+        records = count_text(report.left_out, "record")
+        lines.append(f"{records} without an image that can be used here.")
     if report.unmatched is not None:
-        fate = (
-            "force_match_for_each_row gives them one anchor each"
-            if report.forced
-            else "they are trained as background: see force_match_for_each_row"
-        )
+        fate = "they are trained as background: see force_match_for_each_row"
+        if report.forced:
+            fate = "force_match_for_each_row gives them one anchor each"
         lines.append(
             f"{100 * report.unmatched:.1f} % of the boxes are no anchor's match at an IoU of "
             f"{report.threshold:g}; {fate}."
@@ -317,7 +299,7 @@ def _suggested(report: AnchorReport) -> list[str]:
 def _coverage(title: str, name: str, rows: tuple[Coverage, ...]) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column(name)
-    for column in ("boxes", *_RECALLS):
+    for column in ("boxes", "recall .4", "recall .5", "mean IoU"):
         table.add_column(column, justify="right")
     for row in rows:
         values = (row.recall_40, row.recall_50, row.mean_iou)

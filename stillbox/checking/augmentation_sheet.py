@@ -85,11 +85,8 @@ def _samples(dataset: Dataset, images: int) -> Iterator[tuple[int, Sample]]:
     loaded = ((record, dataset.load(record)) for record in indices)
     found = [(record, sample) for record, sample in loaded if sample is not None]
     if not found:
-        raise UserError(
-            "none of the images that were read can be used",
-            where="data.train.paths",
-            fix="`stillbox data check` says why",
-        )
+        what = "none of the images that were read can be used"
+        raise UserError(what, where="data.train.paths", fix="`stillbox data check` says why")
     yield from found
 
 

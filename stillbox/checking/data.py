@@ -1,21 +1,20 @@
 """Checks a set of records before training, and reads its boxes as the network input has them.
 
-A check reads all of the set and decodes every image. Among the findings are classes that are not
-in the label map, ids beyond the number of classes, more boxes than a batch has room for, files
-without records, and unusable boxes.
+A check reads the whole set and decodes every image. It finds, for example, classes missing in the
+label map, ids above the number of classes, more boxes than a batch has room for, files without
+records, and unusable boxes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
-from stillbox.checking.findings import SEVERITIES, TOO_MANY_BOXES, Finding, finding_of
+from stillbox.checking.findings import TOO_MANY_BOXES, RecordFinding, finding_of, render_findings
 from stillbox.experiment.schema import FixedShapeResizer, Resizer
+from stillbox.findings import by_severity
 from stillbox.inputs.resize import misfit, resized_size
 from stillbox.printing import count_text
 from stillbox.records.example import Example
@@ -42,7 +41,7 @@ class DataCheck:
     """Most boxes in one image."""
     truncated_boxes: int
     """Boxes beyond `max_boxes` of their image."""
-    findings: tuple[Finding, ...]
+    findings: tuple[RecordFinding, ...]
     """Errors first."""
 
     @property
@@ -64,27 +63,24 @@ class DataCheck:
             else f"The data is not sound: {count_text(errors, 'error')}.",
         ]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
-        return {"sound": self.sound, **asdict(self)}
+        findings = [
+            {
+                "severity": finding.severity,
+                "reason": finding.what,
+                "outcome": finding.outcome,
+                "count": finding.count,
+                "examples": finding.examples,
+                "fix": finding.fix,
+            }
+            for finding in self.findings
+        ]
+        return {"sound": self.sound, **vars(self), "findings": findings}
 
-    def table(self) -> Table:
-        """Returns the findings as a table."""
-        table = Table(title="Findings", title_justify="left", show_lines=True)
-        table.add_column("")
-        table.add_column("count", justify="right")
-        table.add_column("what")
-        table.add_column("first cases", overflow="fold")
-        colours = {"error": "bold red", "warning": "yellow", "note": "cyan"}
-        for finding in self.findings:
-            words = [finding.reason, finding.outcome, finding.fix and f"fix: {finding.fix}"]
-            table.add_row(
-                Text(finding.severity, colours[finding.severity]),
-                f"{finding.count:,}",
-                Text("\n".join(filter(None, words))),
-                Text("\n".join(finding.examples)),
-            )
-        return table
+    def render(self) -> RenderableType:
+        """Returns the findings as a terminal shows them."""
+        return render_findings(self.findings)
 
 
 def check_records(
@@ -101,7 +97,6 @@ def check_records(
     """Reads every record and decodes every image.
 
     Args:
-        paths: files and patterns.
         use_display_name: match class texts against display names.
         max_boxes: room for boxes in a batch; boxes beyond it are counted.
         num_classes: greatest id that the model has a class for; 0: not known.
@@ -116,7 +111,7 @@ def check_records(
         paths, label_map, use_display_name=use_display_name, bad_records="drop", bad_boxes="fix"
     )
     tally = _Tally(source, label_map, max_boxes, num_classes)
-    # Read in order here and decoded on threads: the first cases shown are the first in the set.
+    # Records are read in order and decoded on threads, so the examples are the first cases.
     indices = spread_indices(len(source), sample)
     examples = ((index, source.example(index)) for index in indices)
     for done, (index, result) in enumerate(ordered_map(_inspect, examples, workers), start=1):
@@ -126,16 +121,15 @@ def check_records(
             tally.add(index, *result)
         on_record(done, len(indices))
     tally.finish()
-    findings = [finding_of(problem) for log in (source.problems, tally.log) for problem in log]
-    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -finding.count))
+    found = [finding_of(problem) for log in (source.problems, tally.log) for problem in log]
     return DataCheck(
-        len(source),
-        len(indices),
-        tally.boxes,
-        max_boxes,
-        tally.most_boxes,
-        tally.truncated,
-        tuple(findings),
+        total=len(source),
+        records=len(indices),
+        boxes=tally.boxes,
+        max_boxes=max_boxes,
+        most_boxes=tally.most_boxes,
+        truncated_boxes=tally.truncated,
+        findings=tuple(by_severity(sorted(found, key=lambda finding: -finding.count))),
     )
 
 
@@ -148,7 +142,7 @@ def spread_indices(count: int, limit: int) -> list[int]:
 def _inspect(
     numbered: tuple[int, Example | None],
 ) -> tuple[int, tuple[Example, ImageInfo] | BadRecordError | None]:
-    """Decodes the image of an example and drops it."""
+    """Decodes the image of an example and returns the example without it."""
     index, example = numbered
     if example is None:
         return index, None
@@ -160,7 +154,7 @@ def _inspect(
 
 
 class _Tally:
-    """Findings over all records."""
+    """Counts and problems of all records."""
 
     def __init__(
         self, source: ExampleSource, label_map: LabelMap | None, max_boxes: int, num_classes: int

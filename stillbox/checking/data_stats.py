@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -58,15 +57,15 @@ class RecordsStats:
     most_boxes: int = 0
     """Most boxes in one image: with `max_boxes` at least this none is lost."""
     boxes_99th_percentile: int = 0
-    """99 of 100 images have at most so many boxes."""
+    """99 of 100 images have at most this many boxes."""
     box_sizes: dict[str, int] = field(default_factory=dict)
     """Boxes by COCO's small, medium, large; by segment area where the records have it."""
     image_sizes: dict[str, int] = field(default_factory=dict)
     """Images by `width x height`, the most frequent first."""
     image_formats: dict[str, int] = field(default_factory=dict)
-    """Images by format and mode, as `JPEG RGB`."""
+    """Images by format and mode, such as `JPEG RGB`."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
         return asdict(self)
 
@@ -108,14 +107,9 @@ class RecordsStats:
         for name in ("id", "class", "boxes", "share", "images"):
             table.add_column(name, justify="left" if name == "class" else "right")
         for row in self.classes:
-            share = f"{100 * row.boxes / max(1, self.boxes):.1f} %"
-            table.add_row(
-                str(row.id),
-                Text(printable_line(row.name)),
-                f"{row.boxes:,}",
-                share,
-                f"{row.images:,}",
-            )
+            share = 100 * row.boxes / max(1, self.boxes)
+            numbers = f"{row.boxes:,}", f"{share:.1f} %", f"{row.images:,}"
+            table.add_row(str(row.id), Text(printable_line(row.name)), *numbers)
         return table
 
 
@@ -200,7 +194,7 @@ def _add_example(stats: RecordsStats, classes: dict[int, ClassCount], example: E
 
 
 def _by_count(per_image: list[int]) -> dict[str, int]:
-    """Returns images by number of boxes, in ranges that widen, up to the last that is not empty."""
+    """Returns images by number of boxes, in widening ranges up to the last that is not empty."""
     ranges = {}
     for low, above in zip(_COUNT_BORDERS, [*_COUNT_BORDERS[1:], 10**9], strict=True):
         name = str(low) if above == low + 1 else f"{low} to {above - 1}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
@@ -28,19 +29,8 @@ from stillbox.exporting.saved_model.format import known_bad
 from stillbox.printing import count_text, size_text
 
 _PACKAGES = (
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "numpy",
-    "opencv-python-headless",
-    "hotcoco",
-    "tensorflow",
-    "tensorflow-cpu",
-    "ai-edge-litert",
-    "onnx",
-    "onnxruntime",
-    "openvino",
+    *("jax", "jaxlib", "flax", "optax", "numpy", "opencv-python-headless", "hotcoco"),
+    *("tensorflow", "tensorflow-cpu", "ai-edge-litert", "onnx", "onnxruntime", "openvino"),
     "libtpu",
 )
 
@@ -126,8 +116,7 @@ def _devices() -> tuple[str, list[str]]:
 _AGAIN = "copy it again from its source"
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """A folder with a manifest."""
 
     folder: Path
@@ -139,10 +128,8 @@ class _Part:
 def examine_folder(folder: Path) -> Examination:
     """Examines a model directory, one checkpoint of it, a packed model, or an export.
 
-    Nothing is changed.
-
     Every file that a manifest covers has a line: it is `ok`, `changed` or `missing`, or `unknown`
-    if nothing says what it was.
+    if there is no checksum of it. Nothing is changed.
 
     Raises:
         UserError: the folder is none of these.
@@ -166,10 +153,8 @@ def examine_folder(folder: Path) -> Examination:
 def _examine_packed(path: Path, found: Examination) -> None:
     try:
         model = PackedModel(path)
-        count = len(model.parameters())
-        found.lines.append(
-            _row("ok", f"{path}: the model of step {model.step}, {count_text(count, 'array')}")
-        )
+        arrays = count_text(len(model.parameters()), "array")
+        found.lines.append(_row("ok", f"{path}: the model of step {model.step}, {arrays}"))
     except UserError as error:
         found.lines.append(_row("changed", str(path)))
         found.problems.append(_sentence(error))
@@ -191,11 +176,10 @@ def _parts(folder: Path) -> Iterator[_Part]:
 
 
 def _examine_beside(folder: Path, found: Examination) -> None:
-    """Examines what a model directory has beside its checkpoints."""
+    """Examines the files of a model directory outside its checkpoints."""
     directory = ModelDirectory.open(folder)
-    found.lines.append(
-        f"{folder}: a model directory, {count_text(len(directory.steps()), 'checkpoint')}"
-    )
+    checkpoints = count_text(len(directory.steps()), "checkpoint")
+    found.lines.append(f"{folder}: a model directory, {checkpoints}")
     for name in (checkpoint.EXPERIMENT, checkpoint.LABEL_MAP, checkpoint.VERSIONS):
         state = "unknown" if (folder / name).is_file() else "missing"
         found.lines.append(_row(state, f"{name} (a copy for people; checkpoints have their own)"))
@@ -239,7 +223,7 @@ def _examine_part(part: _Part, root: Path, found: Examination) -> None:
 
 
 def _row(state: str, name: str) -> str:
-    # A name can hold what a terminal would act on.
+    # A name can hold control characters of a terminal.
     return f"  {state:8} {''.join(c if c.isprintable() else ascii(c)[1:-1] for c in name)}"
 
 

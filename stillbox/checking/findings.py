@@ -1,15 +1,17 @@
-"""Types of what checks find: problems of records with their severity and fix, and advice."""
+"""Problems of records with their severity and remedy, and how findings are printed."""
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
 
-from stillbox.experiment.schema import Experiment, Loss, Postprocessing, RoIHead
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.text import Text
+
+from stillbox.findings import SEVERITIES, Finding, Severity
+from stillbox.printing import count_text
 from stillbox.records import example as rules
 from stillbox.records.problems import Problem
-
-Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 _CONVERT_AGAIN = "convert the data again; data.bad_boxes=fix does the same at every start"
 _OPTIONS = "train with data.bad_records=drop, or write these records again"
@@ -44,57 +46,97 @@ _FIXES = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """All cases of one problem."""
+@dataclass(frozen=True, kw_only=True)
+class RecordFinding(Finding):
+    """All cases of one problem of records."""
 
-    severity: Severity
-    """`error`: training would stop, or train on wrong labels."""
-    reason: str
     outcome: str
     """What reading does about it under the usual policies."""
     count: int
     examples: tuple[str, ...]
     """The first cases: file, record, detail."""
-    fix: str
 
 
-def finding_of(problem: Problem) -> Finding:
+def finding_of(problem: Problem) -> RecordFinding:
     """Returns a problem with its severity and its fix."""
-    reason = problem.reason
-    severity, fix = _MILDER.get(reason, ("error", _FIXES.get(reason, _OPTIONS)))
-    return Finding(severity, reason, problem.action, problem.count, tuple(problem.examples), fix)
+    severity, fix = _MILDER.get(problem.reason, ("error", _FIXES.get(problem.reason, _OPTIONS)))
+    return RecordFinding(
+        severity=severity,
+        path="",
+        what=problem.reason,
+        fix=fix,
+        outcome=problem.action,
+        count=problem.count,
+        examples=tuple(problem.examples),
+    )
 
 
-@dataclass(frozen=True)
-class Advice:
-    """A problem of an experiment, or a fact about it."""
-
-    severity: Severity
-    """`error`: training would refuse to start."""
-    path: str
-    """Dotted path of the field; its origin is printed."""
-    what: str
-    """The problem, with the values."""
-    fix: str = ""
+_COLOURS: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "note": "cyan"}
 
 
-class Scoring(NamedTuple):
-    """What classes are learned by and detections are made by, in a model of either kind."""
-
-    path: str
-    """The section that has `postprocessing`."""
-    postprocessing: Postprocessing
-    loss_path: str
-    loss: Loss | RoIHead
-    """The section that has losses of classes and boxes, their weights and the miner."""
+def count_severity(findings: Sequence[Finding], severity: Severity) -> int:
+    """Returns the number of findings with a severity."""
+    return sum(finding.severity == severity for finding in findings)
 
 
-Origins = Mapping[str, str]
-"""Dotted path of each field that is set -> its place in a file or option."""
-Findings = Iterator[Advice]
-Check = Callable[[Experiment, Origins], Findings]
-PartCheck = Callable[[Experiment, Any, Origins], Findings]
-"""A check of an experiment with a part of its model."""
-PartOf = Callable[[Experiment], Any]
-"""From an experiment to the part that checks look at; None: it has no such part."""
+def render_findings(
+    findings: Sequence[Finding], *, source: str = "", most_notes: int | None = None
+) -> RenderableType:
+    """Returns findings as a terminal shows them: place, problem, remedy; then their numbers.
+
+    Args:
+        findings: errors first, notes last.
+        source: the file that is left out of places, because it is named above.
+        most_notes: notes that are shown; None: all.
+    """
+    errors, _, notes = (count_severity(findings, severity) for severity in SEVERITIES)
+    hidden = 0 if most_notes is None else max(notes - most_notes, 0)
+    parts: list[RenderableType] = []
+    for number, finding in enumerate(findings[: len(findings) - hidden], start=1):
+        mark = f"{number}. " if errors > 1 and finding.severity == "error" else ""
+        lines = _lines(finding, source, mark)
+        parts += [_Unbroken(line, 2 + 2 * (place > 0)) for place, line in enumerate(lines)]
+    if hidden:
+        parts.append(Text(f"... and {count_text(hidden, 'more note')}; --notes shows all", "dim"))
+    totals = (count_text(count_severity(findings, one), one) for one in SEVERITIES)
+    return Group(*parts, Text(", ".join(totals)))
+
+
+def _lines(finding: Finding, source: str, mark: str) -> Iterator[Text]:
+    place = finding.where({}).removeprefix(f"{source}:")
+    what = f"{place}: {finding.what}" if place else finding.what
+    examples: tuple[str, ...] = ()
+    if isinstance(finding, RecordFinding):
+        what = f"{finding.count:,} x {what}" + (f" ({finding.outcome})" if finding.outcome else "")
+        examples = finding.examples
+    yield Text.assemble(mark, (finding.severity, _COLOURS[finding.severity]), f" {what}")
+    for example in examples:
+        yield Text(example)
+    # The fix of a note is optional, so it is left out.
+    if finding.fix and finding.severity != "note":
+        yield Text(f"fix: {finding.fix}", "green")
+
+
+class _Unbroken:
+    """An indented text that is broken only between words, so paths and addresses stay whole."""
+
+    def __init__(self, text: Text, indent: int) -> None:
+        self._text, self._indent = text, indent
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(options.max_width - self._indent, 1)
+        # Rich would cut what is longer than a line.
+        for line in self._text.divide(_breaks(self._text.plain, width)):
+            line.rstrip()
+            yield Segment(" " * self._indent)
+            yield from line.render(console)
+            yield Segment.line()
+
+
+def _breaks(text: str, width: int) -> Iterator[int]:
+    """Yields where each line of whole words begins, except the first."""
+    start = 0
+    for word in re.finditer(r"\S+", text):
+        if word.end() - start > width and word.start() > start:
+            start = word.start()
+            yield start

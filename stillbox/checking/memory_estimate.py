@@ -1,21 +1,22 @@
 """The memory that a run needs on a device and on the host, by use, from shapes alone.
 
 The sizes of a model's arrays come from tracing its training step; nothing is computed. No
-compilation of the program needs less than the lower estimate, which may therefore refuse a run;
-the upper one was enough for all compilations that were measured. The factors are those of
-compiled training steps over what automatic differentiation keeps: .5 to 1.3 for the programs in
-`docs/gpu_verdicts.json` and `docs/tpu_verdicts.json` that were compared, down to .26 where the
-compiler computes twice what does not fit, and 1.0 to 2.4 on a CPU (1.9 in bfloat16).
-Rematerialised blocks keep less; what one block computes again is added: 2.2 to 2.7 on a CPU.
+compilation of the program needs less than the lower estimate, so a run may be refused by it. The
+upper one was enough for all compilations that were measured. The factors are ratios of the memory
+of compiled training steps to what automatic differentiation keeps: .5 to 1.3 for the compared
+programs in `docs/gpu_verdicts.json` and `docs/tpu_verdicts.json`, down to .26 if the compiler
+computes twice what does not fit, and 1.0 to 2.4 on a CPU (1.9 in bfloat16). Rematerialised blocks
+keep less, but what one block computes again is added: 2.2 to 2.7 on a CPU.
 """
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
+from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.names import reference_names
 from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
@@ -26,7 +27,7 @@ from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.rematerialization import set_rematerialization
 from stillbox.models.variables import Arrays, bind_detector
 from stillbox.training.program import abstract_batch
-from stillbox.training.step import create_state, select_trainable
+from stillbox.training.step import TrainState, create_state, select_trainable
 
 # Larger images and more classes are extrapolated: anchors and their order are computed even where
 # only shapes count.
@@ -38,7 +39,7 @@ _MOST_CLASSES, _TRACED_CLASSES = 2000, (100, 200)
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Bytes and numbers of one model. What belongs to an image grows with its pixels."""
+    """Bytes and numbers of one model; activations and anchors grow with the pixels of an image."""
 
     parameters: float
     """Parameters and moving statistics, bytes."""
@@ -52,17 +53,14 @@ class Sizes:
     """Anchors of one image."""
 
     def with_pixels(self, factor: float) -> "Sizes":
-        """Returns the sizes for images of so many times as many pixels."""
+        """Returns the sizes for images with `factor` times as many pixels."""
         return replace(self, activations=self.activations * factor, anchors=self.anchors * factor)
 
     def mixed(self, other: "Sizes", share: float) -> "Sizes":
         """Returns the sizes on the line from these to others; `share` 1 gives the others."""
-        return Sizes(
-            **{
-                name: value + share * (getattr(other, name) - value)
-                for name, value in vars(self).items()
-            }
-        )
+        theirs = vars(other)
+        values = {name: own + share * (theirs[name] - own) for name, own in vars(self).items()}
+        return Sizes(**values)
 
 
 def many_classes(model: schema.Model) -> bool:
@@ -76,9 +74,7 @@ def sizes_of(
     """Returns the sizes of a model of any size within seconds.
 
     Args:
-        model: its configuration.
-        train: optimizer, precision, average, and what is frozen.
-        extrapolate: take the sizes from two models of few classes; None: of `many_classes`.
+        extrapolate: take the sizes from two models of few classes; None: if `many_classes`.
 
     Raises:
         UserError: the model cannot be built.
@@ -100,10 +96,8 @@ def sizes_of(
         trainable=train.trainable,
     )
     if many_classes(model) if extrapolate is None else extrapolate:
-        few, more = (
-            _traced(replace(model, num_classes=classes), train) for classes in _TRACED_CLASSES
-        )
         first, second = _TRACED_CLASSES
+        few, more = (_traced(replace(model, num_classes=n), train) for n in _TRACED_CLASSES)
         sizes = few.mixed(more, (model.num_classes - first) / (second - first))
     else:
         sizes = _traced(model, train)
@@ -116,7 +110,7 @@ def _traced(model: schema.Model, train: schema.Training) -> Sizes:
     detector = abstract_detector(model, train.precision, train.quantization)
     trainable = select_trainable(detector.params, reference_names(model, detector.params), train)
 
-    def create(params: Arrays, stats: Arrays) -> Any:  # noqa: ANN401
+    def create(params: Arrays, stats: Arrays) -> TrainState:
         return create_state(params, stats, train, trainable, {})
 
     state = jax.eval_shape(create, detector.params, detector.stats)
@@ -137,13 +131,10 @@ def _activations(
 ) -> float:
     """Returns the bytes that the gradient needs of the forward pass of one image."""
     # Groups of a batch norm are whole.
-    images = max(
-        (norm.group_size for _, norm in batch_norms(model) if norm.statistics == "groups"),
-        default=1,
-    )
-    images = max(images, 1)
+    groups = (norm.group_size for _, norm in batch_norms(model) if norm.statistics == "groups")
+    images = max([1, *groups])
 
-    def kept(params: Arrays, stats: Arrays, batch: Any) -> Any:  # noqa: ANN401
+    def kept(params: Arrays, stats: Arrays, batch: Batch) -> object:
         frozen = {path: array for path, array in params.items() if path not in trainable}
 
         def loss(trained: Arrays) -> jax.Array:
@@ -176,7 +167,7 @@ def _anchors(detector: AbstractDetector, model: schema.Model) -> float:
     return float(sum(rows * columns * count for (rows, columns), count in maps))
 
 
-def _nbytes(tree: Any) -> float:  # noqa: ANN401
+def _nbytes(tree: object) -> float:
     return float(sum(array.size * array.dtype.itemsize for array in jax.tree.leaves(tree)))
 
 
@@ -189,8 +180,8 @@ _LOWER = {"cpu": 0.4, "gpu": 0.3, "tpu": 0.15}
 _UPPER = {"cpu": 2.75, "gpu": 1.3, "tpu": 1.6}
 # XLA computes bfloat16 in float32 on a CPU, and keeps results in float32.
 _BFLOAT16_ON_CPU = 2.0
-# Of a process without its arrays: libraries, the compiler and its programs; two recipes took 1.2
-# and 1.5 GiB on a CPU.
+# Memory of a process without its arrays: libraries, the compiler and its programs. Two recipes
+# took 1.2 and 1.5 GiB on a CPU.
 _PROCESS = 2**31
 # Batches on the device ahead of their use.
 _AHEAD = 2
@@ -210,7 +201,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """Memory of a run by use: of one device, but for `host`."""
+    """Memory of a run by use, on one device except for `host`."""
 
     parameters: Bounds
     """Parameters, moving statistics and the gradient."""
@@ -223,13 +214,13 @@ class MemoryEstimate:
     matching: Bounds
     """Overlaps of anchors and boxes."""
     evaluation: Bounds
-    """A batch of evaluation with its predictions; it takes the place of activations."""
+    """A batch of evaluation with its predictions; it replaces the activations."""
     host: Bounds
-    """Batches that are prepared ahead, on the host."""
+    """Batches that are prepared ahead, in the host's memory."""
 
     @property
     def device(self) -> Bounds:
-        """All of it that is on a device at once."""
+        """What is on a device at the same time."""
         state = self.parameters + self.optimizer
         step = self.activations + self.batch + self.matching
         return Bounds(
@@ -249,11 +240,8 @@ def estimate(
     """Returns the needs of a run, by arithmetic.
 
     Args:
-        experiment: batch, boxes, images and evaluation.
-        sizes: of its model.
-        platform: of the devices.
-        devices: that share a batch.
-        processes: that share its preparation.
+        devices: devices that share a batch.
+        processes: processes that share its preparation.
     """
     train, data, model = experiment.train, experiment.data, experiment.model
     height, width = model.network_size
@@ -274,18 +262,15 @@ def estimate(
     # Without a gradient no more is alive at once than enters the blocks, a quarter of all.
     alive = 0.25 if train.rematerialization == "none" else 1.0
     made = max(train.batch_size / processes, 1) * row
+    low, high = _LOWER[platform], _UPPER[platform]
+    forward = high * scored * sizes.activations * alive
     return MemoryEstimate(
         parameters=Bounds(low=sizes.parameters, high=2 * sizes.parameters),
         optimizer=Bounds(low=accumulators, high=accumulators),
-        activations=Bounds(low=_LOWER[platform] * kept, high=_UPPER[platform] * kept),
+        activations=Bounds(low=low * kept, high=high * kept),
         batch=Bounds(low=images * row, high=(1 + _AHEAD) * images * row),
         matching=Bounds(low=0, high=2 * overlaps),
-        evaluation=Bounds(
-            low=scoring, high=4 * scoring + _UPPER[platform] * scored * sizes.activations * alive
-        ),
-        host=Bounds(
-            # One batch is made while another one is used.
-            low=made * max(1, data.prefetch),
-            high=made * (1 + data.prefetch) + _PROCESS,
-        ),
+        evaluation=Bounds(low=scoring, high=4 * scoring + forward),
+        # One batch is made while another one is used.
+        host=Bounds(low=made * max(1, data.prefetch), high=made * (1 + data.prefetch) + _PROCESS),
     )

@@ -2,14 +2,13 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 
-from stillbox.checking.findings import Advice
 from stillbox.checking.memory_estimate import (
     MemoryEstimate,
     Platform,
@@ -21,6 +20,8 @@ from stillbox.checking.memory_estimate import (
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import apply_overrides
+from stillbox.findings import Finding, Findings, Origins, Severity
 from stillbox.inputs.memory import total_memory
 from stillbox.printing import size_text
 
@@ -29,17 +30,17 @@ _FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/vfio/vfio")
 
 @dataclass(frozen=True)
 class Machine:
-    """The memory that a run may take."""
+    """The devices of a run and their memory."""
 
     name: str
     platform: Platform
     device_bytes: float
-    """Of each device; on a CPU that of the machine."""
+    """Memory of each device; on a CPU that of the machine."""
     host_bytes: float
     devices: int = 1
-    """That share a batch."""
+    """Devices that share a batch."""
     processes: int = 1
-    """That share the preparation of a batch."""
+    """Processes that share the preparation of a batch."""
 
 
 # Above the largest devices and slices of `ahead_of_time`.
@@ -58,7 +59,7 @@ def this_machine() -> Machine:
 
 
 def processor() -> Machine | None:
-    """Returns this machine if it has a CPU alone, without starting anything; else None."""
+    """Returns this machine if it has no accelerator; starts no device."""
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms != "cpu" and any(Path(file).exists() for file in _FILES):
         return None
@@ -66,39 +67,19 @@ def processor() -> Machine | None:
 
 
 def _cpu(host: float) -> Machine:
-    # Devices of a CPU share its memory, so that their number does not matter.
+    # Devices of a CPU share its memory, so their number does not matter.
     return Machine("this machine", "cpu", host, host)
 
 
-@dataclass(frozen=True)
-class Shortage:
-    """A run that needs more memory than there is."""
-
-    field: str
-    """Dotted path of the field to lower."""
-    what: str
-    fix: str
-    certain: bool
-    """No compilation of the program would fit; otherwise it may not."""
-
-
-def refuse_shortage(
-    experiment: Experiment, machine: Machine, origins: Mapping[str, str]
-) -> Shortage | None:
-    """Refuses a run that cannot fit; returns one that may not.
-
-    Args:
-        experiment: of the run.
-        machine: that it is for.
-        origins: source position by dotted field, for the message.
+def refuse_shortage(experiment: Experiment, machine: Machine, origins: Origins) -> Finding | None:
+    """Refuses a run that cannot fit on a machine; returns a warning about one that may not.
 
     Raises:
         UserError: no compilation of the program would fit.
     """
     shortage = _shortage_if_known(experiment, machine)
-    if shortage is not None and shortage.certain:
-        place = origins.get(shortage.field, shortage.field)
-        raise UserError(shortage.what, where=place, fix=shortage.fix)
+    if shortage is not None and shortage.severity == "error":
+        raise UserError(shortage.what, where=shortage.where(origins), fix=shortage.fix)
     return shortage
 
 
@@ -111,12 +92,12 @@ def fits_for_certain(experiment: Experiment, machine: Machine) -> bool:
     return _fits(_needs(experiment, sizes_of(experiment.model, experiment.train), machine), machine)
 
 
-def _shortage_if_known(experiment: Experiment, machine: Machine) -> Shortage | None:
+def _shortage_if_known(experiment: Experiment, machine: Machine) -> Finding | None:
     try:
         return find_shortage(experiment, machine)
     except (UserError, TypeError, ValueError):
-        # A model that cannot be built, or a user's own one that cannot be traced for one image:
-        # the run itself says what is wrong with it.
+        # The model cannot be built, or a user's own model cannot be traced for one image. The run
+        # itself reports that.
         return None
 
 
@@ -127,11 +108,12 @@ class _Tunable(NamedTuple):
     value: int
     usual: int
     least: int
-    change: Callable[[Experiment, int], Experiment]
 
 
-def find_shortage(experiment: Experiment, machine: Machine) -> Shortage | None:
-    """Returns what does not fit, if anything does not; nothing is allocated or compiled.
+def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
+    """Returns the field to lower if a run does not fit, without allocating or compiling anything.
+
+    It is an error if no compilation of the program would fit, a warning if some may not.
 
     Raises:
         UserError: the model cannot be built.
@@ -152,69 +134,49 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Shortage | None:
         for tunable in _tunables(experiment)
         if (best := _largest(experiment, tunable, machine, sizes)) is not None
     ]
+    severity: Severity = "error" if certain else "warning"
     if not found:
-        return Shortage("model", text, "take a smaller model: stillbox recipes lists them", certain)
-    # The number that is furthest from the usual one is at fault.
+        return Finding(severity, "model", text, "take a smaller model: stillbox recipes lists them")
+    # The number that exceeds its usual value most is probably the mistake.
     _, tunable, best = max(found, key=lambda item: item[0])
-    return Shortage(tunable.path, text, _fix(tunable, best), certain)
+    return Finding(severity, tunable.path, text, _fix(tunable, best))
 
 
 def _fix(tunable: _Tunable, best: int) -> str:
-    side = tunable.path == "model.resizer"
-    value = f"an input of {best} x {best}" if side else f"--set {tunable.path}={best}"
+    is_side = tunable.path == _SIDE
+    value = f"an input of {best} x {best}" if is_side else f"--set {tunable.path}={best}"
     return f"{value}, the largest that is certain to fit"
 
 
+_SIDE = "model.resizer"
+
+
 def _tunables(experiment: Experiment) -> Iterator[_Tunable]:
-    train, data = experiment.train, experiment.data
-    yield _Tunable("train.batch_size", train.batch_size, 32, 1, _set("train.batch_size"))
-    yield _Tunable(
-        "data.train.max_boxes", data.train.max_boxes, 100, 1, _set("data.train.max_boxes")
-    )
-    yield _Tunable("data.prefetch", data.prefetch, 2, 0, _set("data.prefetch"))
-    yield _Tunable(
-        "evaluation.batch_size",
-        experiment.evaluation.batch_size,
-        32,
-        1,
-        _set("evaluation.batch_size"),
-    )
+    train, data, evaluation = experiment.train, experiment.data, experiment.evaluation
+    yield _Tunable("train.batch_size", train.batch_size, 32, 1)
+    yield _Tunable("data.train.max_boxes", data.train.max_boxes, 100, 1)
+    yield _Tunable("data.prefetch", data.prefetch, 2, 0)
+    yield _Tunable("evaluation.batch_size", evaluation.batch_size, 32, 1)
     if many_classes(experiment.model):
-        classes = experiment.model.num_classes
-        yield _Tunable("model.num_classes", classes, 90, 1, _set("model.num_classes"))
-    height, width = experiment.model.network_size
-    side = round(math.sqrt(height * width))
-    yield _Tunable("model.resizer", side, 640, 64, _with_side)
+        yield _Tunable("model.num_classes", experiment.model.num_classes, 90, 1)
+    yield _Tunable(_SIDE, round(math.sqrt(math.prod(experiment.model.network_size))), 640, 64)
 
 
-def _set(path: str) -> Callable[[Experiment, int], Experiment]:
-    *parents, name = path.split(".")
-
-    def change(experiment: Experiment, value: int) -> Experiment:
-        sections = [experiment]
-        for parent in parents:
-            sections.append(getattr(sections[-1], parent))
-        changed = replace(sections[-1], **{name: value})  # type: ignore[arg-type]
-        for section, parent in zip(reversed(sections[:-1]), reversed(parents), strict=True):
-            changed = replace(section, **{parent: changed})  # type: ignore[arg-type]
-        return changed
-
-    return change
-
-
-def _with_side(experiment: Experiment, side: int) -> Experiment:
-    square = schema.FixedShapeResizer(height=side, width=side)
-    return replace(experiment, model=replace(experiment.model, resizer=square))
+def _changed(experiment: Experiment, path: str, value: int) -> Experiment:
+    if path == _SIDE:
+        square = schema.FixedShapeResizer(height=value, width=value)
+        return replace(experiment, model=replace(experiment.model, resizer=square))
+    return apply_overrides(experiment, [f"{path}={value}"], {})
 
 
 def _largest(
     experiment: Experiment, tunable: _Tunable, machine: Machine, sizes: Sizes
 ) -> int | None:
-    """Returns the largest value that fits for certain; None: not even the least one does."""
-    steps = 64 if tunable.path == "model.resizer" else 1
+    """Returns the largest value that is certain to fit; None: even the smallest may not."""
+    steps = 64 if tunable.path == _SIDE else 1
 
     def fits(value: int) -> bool:
-        changed = tunable.change(experiment, value)
+        changed = _changed(experiment, tunable.path, value)
         return _fits(_needs(changed, _scaled(sizes, experiment, changed), machine), machine)
 
     low, high = tunable.least // steps, tunable.value // steps
@@ -227,7 +189,7 @@ def _largest(
 
 
 def _scaled(sizes: Sizes, before: Experiment, after: Experiment) -> Sizes:
-    """Returns the sizes after a change, from traces that are there already."""
+    """Returns the sizes after a change without tracing again."""
     if before.model.num_classes != after.model.num_classes:
         return sizes_of(after.model, after.train, extrapolate=True)
     old, new = (math.prod(one.model.network_size) for one in (before, after))
@@ -235,24 +197,19 @@ def _scaled(sizes: Sizes, before: Experiment, after: Experiment) -> Sizes:
 
 
 def _needs(experiment: Experiment, sizes: Sizes, machine: Machine) -> MemoryEstimate:
-    return estimate(
-        experiment,
-        sizes,
-        machine.platform,
-        devices=machine.devices,
-        processes=machine.processes,
-    )
+    devices, processes = machine.devices, machine.processes
+    return estimate(experiment, sizes, machine.platform, devices=devices, processes=processes)
 
 
-def memory_advice(experiment: Experiment) -> Iterator[Advice]:
-    """Yields an error for what fits nowhere, a warning for what does not fit on this machine's CPU.
+def memory_advice(experiment: Experiment) -> Findings:
+    """Yields an error for a run that fits nowhere, a warning if it does not fit on this CPU.
 
-    Nothing is started: accelerators are left to the run itself.
+    No device is started; a run on an accelerator is checked when it starts.
     """
     try:
         sizes_of(experiment.model, experiment.train)
     except UserError as error:
-        yield Advice("error", error.where or "model", error.what, error.fix or "")
+        yield Finding("error", error.where or "model", error.what, error.fix or "")
         return
     except (TypeError, ValueError):
         # As for `_shortage_if_known`.
@@ -260,12 +217,11 @@ def memory_advice(experiment: Experiment) -> Iterator[Advice]:
     machine = processor()
     here = _shortage_if_known(experiment, machine) if machine else None
     anywhere = _shortage_if_known(experiment, LARGEST)
-    if anywhere is not None and anywhere.certain:
-        shortage = here or anywhere
-        yield Advice("error", shortage.field, shortage.what, shortage.fix)
+    if anywhere is not None and anywhere.severity == "error":
+        yield replace(here or anywhere, severity="error")
     elif here is not None:
-        refused = ": training refuses it here" if here.certain else ""
-        yield Advice("warning", here.field, here.what + refused, here.fix)
+        refused = ": training refuses it here" if here.severity == "error" else ""
+        yield replace(here, severity="warning", what=here.what + refused)
 
 
 def _fits(needs: MemoryEstimate, machine: Machine, *, lower: bool = False) -> bool:

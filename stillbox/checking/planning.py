@@ -1,12 +1,8 @@
-"""Picks an experiment for a folder of images and reports why: recipe, batch, length.
-
-Every rule of the choice stands at the beginning, with its reason.
-"""
+"""Picks an experiment for a folder of images and reports why: recipe, batch, length."""
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 
 from stillbox.checking.advice.training import statistics_arrive
@@ -90,16 +86,13 @@ def choose_batch(experiment: Experiment, stats: DatasetStats, machine: Machine) 
     if machine.platform == "cpu" and most > _CPU_BATCH:
         most, reason = _CPU_BATCH, "larger ones are no faster on a CPU"
     # Every device gets as many images.
-    sizes = [size * machine.devices for size in _BATCHES if size * machine.devices <= most]
-    sizes = sizes or [machine.devices]
-    refused = list(
-        takewhile(
-            lambda size: not fits_for_certain(with_batch(experiment, size), machine), sizes[:-1]
-        )
-    )
-    if refused:
-        reason = f"{refused[-1]} may need more memory than there is"
-    return Choice(str(sizes[len(refused)]), reason)
+    every = [size * machine.devices for size in _BATCHES]
+    *larger, size = [size for size in every if size <= most] or [machine.devices]
+    for larger_size in larger:
+        if fits_for_certain(with_batch(experiment, larger_size), machine):
+            return Choice(str(larger_size), reason)
+        reason = f"{larger_size} may need more memory than there is"
+    return Choice(str(size), reason)
 
 
 def choose_epochs(stats: DatasetStats, batch_size: int) -> Choice:
@@ -108,17 +101,14 @@ def choose_epochs(stats: DatasetStats, batch_size: int) -> Choice:
     least = -(-_LEAST_STEPS * batch_size // stats.images)
     if least > epochs:
         return Choice(str(least), f"{_LEAST_STEPS} steps, the least that settles batch norm")
-    return Choice(
-        str(epochs), f"usual for {count_text(stats.images, 'image')}; --epochs changes it"
-    )
+    images = count_text(stats.images, "image")
+    return Choice(str(epochs), f"usual for {images}; --epochs changes it")
 
 
 def evaluate_every(steps: int, stats: DatasetStats, batch_size: int) -> int:
     """Returns the steps between two evaluations: at most ten in a run, at least one epoch apart."""
     return max(steps // _EVALUATIONS, -(-stats.images // batch_size))
 
-
-Say = Callable[[str], None]
 
 _RECORDS_FOLDER = "data"
 # Differences of a model that a message names.
@@ -134,20 +124,18 @@ def plan_run(
     overrides: Sequence[str] = (),
     steps: int | None = None,
     epochs: float | None = None,
-    say: Say = lambda line: None,
+    say: Callable[[str], None] = lambda line: None,
     on_image: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Resolved:
     """Returns the experiment that trains on a folder; a run that exists keeps its own.
 
     Records go into the model directory. The batch and length of a recipe are fitted to the data and
-    the machine. Of any other config only its data is replaced: paths, label map, number of classes
+    the machine. In any other config only the data is replaced: paths, label map, number of classes
     and of boxes.
 
     Args:
         config: what to train; None: a recipe for the data and the machine.
         data: a folder of annotated images, or of records with a label map.
-        model_directory: of the run.
-        machine: that it runs on.
         overrides: as for `resolve`; they win.
         steps: see `set_length`; likewise `epochs`.
         say: called with what was picked and why.
@@ -160,10 +148,9 @@ def plan_run(
     if has_run(model_directory):
         say(f"the experiment is that of the run in {model_directory}")
         refuse_other_source(Path(data), model_directory)
-        stored = _stored(model_directory)
         if config is not None:
-            _refuse_other_model(config, stored.experiment, overrides, model_directory)
-        return _resumed(stored, model_directory, overrides, steps, epochs)
+            _refuse_other_model(config, overrides, model_directory)
+        return plan_resumed(model_directory, overrides=overrides, steps=steps, epochs=epochs)
     _refuse_misspelt(config, overrides)
     converted = model_directory / _RECORDS_FOLDER
     refuse_links(converted, below=model_directory)
@@ -185,8 +172,9 @@ def plan_run(
 
 def has_run(model_directory: Path) -> bool:
     """Whether the model directory has a checkpoint that can be resumed from."""
-    there = is_model_directory(model_directory)
-    return there and bool(ModelDirectory.open(model_directory).steps())
+    return is_model_directory(model_directory) and bool(
+        ModelDirectory.open(model_directory).steps()
+    )
 
 
 def plan_resumed(
@@ -201,17 +189,8 @@ def plan_resumed(
     Raises:
         UserError: it is damaged, or contradicts itself with its overrides.
     """
-    return _resumed(_stored(model_directory), model_directory, overrides, steps, epochs)
-
-
-def _resumed(
-    stored: Reading,
-    model_directory: Path,
-    overrides: Sequence[str],
-    steps: int | None,
-    epochs: float | None,
-) -> Resolved:
-    resumed = overridden(stored, overrides, str(model_directory / EXPERIMENT))
+    own = str(model_directory / EXPERIMENT)
+    resumed = overridden(_stored(model_directory), overrides, own)
     return set_length(resumed, overrides, steps=steps, epochs=epochs)
 
 
@@ -222,12 +201,10 @@ def _stored(model_directory: Path) -> Reading:
 
 
 def _refuse_other_model(
-    config: str | Path | Experiment,
-    stored: Experiment,
-    overrides: Sequence[str],
-    model_directory: Path,
+    config: str | Path | Experiment, overrides: Sequence[str], model_directory: Path
 ) -> None:
-    """Refuses a config whose model is not that of the run, but for what is fitted to the data."""
+    """Refuses a config of another model than the run's, except for what is fitted to the data."""
+    stored = _stored(model_directory).experiment
     classes = f"model.num_classes={stored.model.num_classes}"
     given = read_config(config, [classes, *overrides]).experiment
     changes = [
@@ -236,9 +213,9 @@ def _refuse_other_model(
         if not path.endswith("batch_norm.decay")
     ]
     if changes:
-        named = [f"name: {stored.name!r} -> {given.name!r}"] * (stored.name != given.name)
+        lines = [f"name: {stored.name!r} -> {given.name!r}"] * (stored.name != given.name)
         more = len(changes) - _SHOWN
-        lines = [*named, *changes[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        lines += changes[:_SHOWN] + [f"and {more} more"] * (more > 0)
         raise UserError(
             "the model directory holds a run of another model:\n    " + "\n    ".join(lines),
             where=str(model_directory),
@@ -247,10 +224,10 @@ def _refuse_other_model(
 
 
 def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence[str]) -> None:
-    """Reads config and overrides before a folder is converted, which may take an hour.
+    """Reads config and overrides before the conversion of a folder, which may take an hour.
 
     Raises:
-        UserError: they cannot be read; without a config, no recipe that may be picked takes them.
+        UserError: they cannot be read; without a config, no recipe accepts the overrides.
     """
     faults = []
     for candidate in (config,) if config is not None else (SMALL, PYRAMID, LARGE):
@@ -271,7 +248,7 @@ def _choose(
     overrides: Sequence[str],
     steps: int | None,
     epochs: float | None,
-    say: Say,
+    say: Callable[[str], None],
 ) -> Resolved:
     if config is None:
         recipe = choose_recipe(stats, machine)
@@ -301,12 +278,12 @@ def _choose(
         *weights,
         f"train.evaluate_every={every if measured.experiment.data.evaluation.paths else 0}",
         f"train.checkpoint_every={every}",
+        *_settled_norms(measured.experiment, say),
     ]
-    last += _settled_norms(measured.experiment, say)
     return set_length(read_config(measured.experiment, [*last, *overrides]))
 
 
-def _settled_norms(experiment: Experiment, say: Say) -> list[str]:
+def _settled_norms(experiment: Experiment, say: Callable[[str], None]) -> list[str]:
     """Returns the overrides that let the statistics of batch norm settle in a short run."""
     found = statistics_arrive(experiment, {})
     changes = [word for advice in found for word in advice.fix.split() if word != "--set"]
@@ -327,15 +304,15 @@ def _data_overrides(records: FolderRecords, stats: DatasetStats) -> list[str]:
     ]
 
 
-def _given_weights(checkpoint: str, say: Say) -> list[str]:
-    """Returns the overrides that go with weights that are asked for, or with none."""
+def _given_weights(checkpoint: str, say: Callable[[str], None]) -> list[str]:
+    """Returns the overrides that belong to the weights that were asked for."""
     say(f"weights to start from: {checkpoint or 'random ones'}, as given")
     row = known_weights().get(checkpoint)
     return list(row.overrides()) if row else [f"{CHECKPOINT}={json.dumps(checkpoint)}"]
 
 
-def _first_weights(experiment: Experiment, say: Say) -> list[str]:
-    """Returns the overrides of weights that are on this machine; says what to get if none are."""
+def _first_weights(experiment: Experiment, say: Callable[[str], None]) -> list[str]:
+    """Returns the overrides of weights on this machine; if there are none, says which to get."""
     checkpoint = experiment.train.fine_tune.checkpoint
     if checkpoint and Path(checkpoint).exists():
         say(f"weights to start from: {checkpoint}")

@@ -29,7 +29,7 @@ from stillbox.records.tf_example import class_texts
 from stillbox.records.tfrecord import RecordError
 
 SOURCE = "data_source.json"
-"""Of a model directory: names and sizes of what it is trained on, as a checksum."""
+"""The file of a model directory with a checksum of the names and sizes of its training data."""
 _REMOVE = "remove the file: the data are then not compared"
 _RECORDS = re.compile(r"\.(tf)?records?(-\d+-of-\d+)?$|[.-]tfrecords?-")
 _TRAIN, _VALIDATION = re.compile(r"train", re.I), re.compile(r"val|test|eval|dev", re.I)
@@ -59,8 +59,8 @@ def records_of(
         on_image: progress of the conversion.
 
     Raises:
-        UserError: the folder has no known format, no records of training, or records without a
-            label map and without texts that it could be made of.
+        UserError: the folder has no known format, no training records, or records without a label
+            map and without class texts.
     """
     finished = _finished(folder, output)
     if finished is not None:
@@ -109,12 +109,12 @@ class _Source:
 
 def write_source(folder: Path, model_directory: Path) -> None:
     """Writes which files a run is trained on into its model directory."""
-    content = write_manifest(asdict(_source(folder, model_directory)))
-    write_whole(model_directory / SOURCE, content)
+    source = asdict(_source(folder, model_directory))
+    write_whole(model_directory / SOURCE, write_manifest(source))
 
 
 def refuse_other_source(folder: Path, model_directory: Path) -> None:
-    """Compares a folder with the one that a run was begun with; older runs do not tell.
+    """Refuses a folder with other files than the run started with, if the run recorded them.
 
     Raises:
         UserError: files were added, removed, renamed or changed in size.
@@ -151,7 +151,7 @@ def _source(folder: Path, model_directory: Path) -> _Source:
 
 
 def _without_flags(error: UserError, folder: Path) -> UserError:
-    """Returns an error of the conversion with a way out that training has."""
+    """Returns an error of the conversion with a remedy that works in training."""
     # The output folder of the conversion lies in the model directory.
     way = re.sub("another --output", "another model directory", error.fix or "")
     if "--" in way:
@@ -161,9 +161,9 @@ def _without_flags(error: UserError, folder: Path) -> UserError:
 
 
 def _finished(folder: Path, output: Path) -> FolderRecords | None:
-    """Returns the records that lie in a folder, None if none do.
+    """Returns the records in a folder; None if there are none.
 
-    A label map that is not there is made of the class texts, and goes into the output folder.
+    A missing label map is made from the class texts and written into the output folder.
     """
     if not folder.is_dir():
         return None
@@ -172,22 +172,18 @@ def _finished(folder: Path, output: Path) -> FolderRecords | None:
         return None
     maps = sorted(folder.glob("*.pbtxt"))
     if len(maps) > 1:
-        raise UserError(
-            f"the folder holds records and {len(maps)} label maps (*.pbtxt)",
-            where=str(folder),
-            fix="leave one in it, or give CONFIG and --set data.train.paths=... instead of --data",
-        )
+        what = f"the folder holds records and {len(maps)} label maps (*.pbtxt)"
+        fix = "leave one in it, or give CONFIG and --set data.train.paths=... instead of --data"
+        raise UserError(what, where=str(folder), fix=fix)
     validation = [name for name in names if _VALIDATION.search(name)]
     train = [name for name in names if _TRAIN.search(name) and name not in validation]
     if not train and len(validation) < len(names):
         train = [name for name in names if name not in validation]
     if not train:
         shown = printable_line(", ".join(names[:3]))
-        raise UserError(
-            f"no file of the folder is named as records of training: {shown}",
-            where=str(folder),
-            fix="rename them, such as train.record and val.record",
-        )
+        what = f"no file of the folder is named as records of training: {shown}"
+        fix = "rename them, such as train.record and val.record"
+        raise UserError(what, where=str(folder), fix=fix)
     said = f"{folder} holds records: {', '.join(train[:2])}{' ...' * (len(train) > 2)} to train on"
     score = f"{', '.join(validation[:2]) or 'nothing'}{' ...' * (len(validation) > 2)} to score on"
     paths = [tuple(str(folder / name) for name in part) for part in (train, validation)]
@@ -204,7 +200,7 @@ def _finished(folder: Path, output: Path) -> FolderRecords | None:
 
 
 def _map_of_texts(folder: Path, paths: Sequence[str]) -> LabelMap:
-    """Returns the classes that records name, with the ids of their labels where these are sound."""
+    """Returns the classes that the records name, with their labels as ids if these are valid."""
     source = ExampleSource(paths, bad_records="drop")
     labels: dict[str, set[int]] = {}
     for file in source.files:
@@ -225,7 +221,7 @@ def _map_of_texts(folder: Path, paths: Sequence[str]) -> LabelMap:
     return LabelMap(tuple(LabelMapItem(class_id, text) for text, class_id in ids.items()))
 
 
-# Records that are read; the others are alike.
+# At most so many records are read; the others are assumed to be similar.
 _SAMPLE = 2000
 _LEAST_BOXES = 20
 
@@ -236,7 +232,7 @@ class DatasetStats:
 
     images: int
     boxes: int
-    """Of all images, extrapolated where only some were read."""
+    """Boxes of all images, extrapolated if only some were read."""
     classes: int
     """The highest id of the label map."""
     small_side: float

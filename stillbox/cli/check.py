@@ -5,7 +5,6 @@ Ends with 2 if something is refused or does not fit on the target, with 1 if the
 """
 
 import argparse
-from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_config, print_json
 from stillbox.cli.running import progress_bar
@@ -13,10 +12,6 @@ from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 from stillbox.training.progress import PrintableConsole
-
-if TYPE_CHECKING:  # jax takes a second to import
-    from stillbox.checking.ahead_of_time.report import TargetCheck
-    from stillbox.checking.ahead_of_time.targets import Target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,8 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
         check = check_config(
             arguments.config, arguments.overrides, records=arguments.records, on_record=progress
         )
-    sound = not check.count("error")
-    compiled = _compile(arguments, target) if target is not None and sound else None
+    compiled = None
+    if target is not None and not check.count("error"):
+        from stillbox.checking.ahead_of_time.report import check_target
+
+        read = resolve(arguments.config, arguments.overrides)
+        compiled = check_target(read.experiment, target, find=arguments.find_batch, say=say_aside)
+        check = check.with_findings(compiled.findings, read.origins)
     if arguments.json:
         content = check.to_dict()
         if compiled is not None:
@@ -85,13 +85,6 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(check.render(all_notes=arguments.notes), crop=False)
         if compiled is not None:
             console.print(compiled.render())
-    if not sound or (compiled is not None and not compiled.fits):
+    if check.count("error") or (compiled is not None and not compiled.fits):
         return 2
     return 1 if arguments.strict and check.count("warning") else 0
-
-
-def _compile(arguments: argparse.Namespace, target: "Target") -> "TargetCheck":
-    from stillbox.checking.ahead_of_time.report import check_target
-
-    experiment = resolve(arguments.config, arguments.overrides).experiment
-    return check_target(experiment, target, find=arguments.find_batch, say=say_aside)

@@ -238,9 +238,10 @@ def run_check(args: argparse.Namespace) -> int:
     if args.json:
         print_json(check.to_dict())
     else:
-        console = PrintableConsole()
+        console = PrintableConsole(highlight=False)
         if check.findings:
-            console.print(check.table())
+            # Words that are longer than a line continue on the next one, and are not cut.
+            console.print(check.render(), crop=False)
         console.print(*check.summary(), sep="\n", markup=False, highlight=False)
     return 0 if check.sound else 1
 

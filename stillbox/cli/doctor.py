@@ -1,5 +1,4 @@
-"""`stillbox doctor`: versions, devices, memory, and pairs of versions known not to work; or whether
-the files of a model directory or an export are as they were written."""
+"""`stillbox doctor`: examines this machine, or the files of a model directory or an export."""
 
 import argparse
 from pathlib import Path

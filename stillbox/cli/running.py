@@ -250,12 +250,12 @@ def show_findings(resolved: Resolved, model_directory: Path) -> None:
         findings = check_experiment(resolved, memory=False).findings
     worst, others = list[str](), list(resolved.warnings)
     for one in findings:
-        text = f"{one.where}: {one.what}"
+        text = f"{one.origin}: {one.what}"
         # What the reader warns of is among the findings too.
         known = {text, text.removeprefix(f"{resolved.source}: ")} & {*resolved.warnings}
         if one.severity != "note" and not known:
             place = worst if one.severity == "error" else others
-            place.append(text + (f"\n  fix: {one.fix}" if one.fix else ""))
+            place.append(one.describe({}))
     show_remarks(
         resolved,
         [*worst, *others],

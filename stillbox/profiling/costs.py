@@ -9,7 +9,6 @@ import math
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from stillbox.devices.chips import Figures
 from stillbox.profiling.hlo import Instruction, Program
@@ -24,29 +23,12 @@ _CUDNN_CONVOLUTIONS = {
 }
 _CUBLAS_PRODUCTS = ("__cublas$gemm", "__cublas$lt$matmul")
 _GEMM_CONTRACTED = re.compile(r'lhs_contracting_dimensions":\[([\d,"]*)\]')
-# An asynchronous one is two instructions, of which the first has the operands.
-_COLLECTIVES = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "ragged-all-to-all",
-)
-# They move nothing: other names for what is there, or bodies that are followed.
-_FREE = {
-    "parameter",
-    "constant",
-    "tuple",
-    "get-tuple-element",
-    "bitcast",
-    "while",
-    "conditional",
-    "call",
-    "after-all",
-    "partition-id",
-    "replica-id",
-}
+# An asynchronous one is two instructions; the first has the operands.
+_COLLECTIVES = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
+_COLLECTIVES |= {"ragged-all-to-all"}
+# They move nothing: they rename what is there, or their bodies are counted instead.
+_FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"}
+_FREE |= {"call", "after-all", "partition-id", "replica-id"}
 _FREE_TARGETS = {"ConcatBitcast", "AllocateBuffer"}
 # They read a part of their operand that is as large as their result.
 _PARTS = {"slice", "dynamic-slice", "gather"}
@@ -89,19 +71,13 @@ def _product_flops(one: Instruction, program: Program, contracted: list[int]) ->
 
 
 def collective_bytes(program: Program) -> dict[str, int]:
-    """Returns the bytes that each kind of collective reads on a device in one run.
-
-    Args:
-        program: the same on all devices.
-    """
+    """Returns the bytes that each kind of collective reads on a device in one run."""
     sums: Counter[str] = Counter()
     for one, times in program.executed():
         kind = _opcode(one, program).removesuffix("-start")
         if kind in _COLLECTIVES:
-            operands = (program.instructions[name] for name in one.operands)
-            sums[kind] += times * sum(
-                array.value_bytes for operand in operands for array in operand.arrays
-            )
+            arrays = (array for name in one.operands for array in program.instructions[name].arrays)
+            sums[kind] += times * sum(array.value_bytes for array in arrays)
     return dict(sums)
 
 
@@ -127,7 +103,7 @@ def _moved(one: Instruction, program: Program) -> int:
         return written
     operands = (program.instructions[name] for name in one.operands)
     read = sum(_device_bytes(operand) for operand in operands if operand.opcode != "constant")
-    # Of the two halves of an asynchronous copy one reads and the other writes.
+    # One half of an asynchronous copy reads, the other writes.
     return read if opcode.endswith("-start") else read + written
 
 
@@ -136,7 +112,7 @@ def _device_bytes(one: Instruction) -> int:
 
 
 def _opcode(one: Instruction, program: Program) -> str:
-    """Returns the opcode; of an operation wrapped as `async-start` its own, as `slice-start`."""
+    """Returns the opcode; `async-start` is replaced by what it wraps, such as `slice-start`."""
     if one.opcode != "async-start":
         return one.opcode
     *_, root = program.inside(one.name)
@@ -165,7 +141,7 @@ class Roofline:
         parts = asdict(self)
         return max(parts, key=parts.__getitem__)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
         return {**asdict(self), "seconds": self.seconds, "bound": self.bound}
 
@@ -176,11 +152,9 @@ def estimate(
     """Returns the roofline of one step.
 
     Args:
-        chip: published figures.
         flops: operations of one device.
         traffic: bytes between one device and its memory.
         collective: bytes of one device that are summed over all devices.
-        devices: number of devices.
     """
     # Each device sends and receives all but its own part twice: to sum, and to spread the sum.
     sent = 2 * collective * (devices - 1) / devices

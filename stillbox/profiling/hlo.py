@@ -278,7 +278,7 @@ def _memory(assignment: Message, program: Program) -> dict[str, int]:
     sizes: dict[str, int] = defaultdict(int)
     for one in assignment.all(3):
         use = "constants" if one.number(12) else "temporary"
-        if one.number(3):  # of a thread, and a few bytes
+        if one.number(3):  # a few bytes of a thread
             continue
         if one.number(5):
             path = parameters[one.number(6)].op_name

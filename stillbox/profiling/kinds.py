@@ -79,7 +79,7 @@ def place_of(op_name: str) -> Place:
     scopes: list[str] = []
     gradient, parts = False, _split(op_name)
     # The last part is the operation itself; a path without its start is cut off from its caller.
-    for part in parts[:-1] if parts[:1] and parts[0].startswith("jit(") else ():
+    for part in parts[:-1] if op_name.startswith("jit(") else ():
         gradient = gradient or part.startswith("transpose(")
         bare = part
         while found := _WRAPPED.match(bare):
@@ -107,9 +107,8 @@ class Classifier:
     """Classifies the operations of a program.
 
     Args:
-        program: the program.
-        lowered: whether all that a convolution is made of counts as convolution. On a CPU stillbox
-            makes it of products and sums; elsewhere a change of layout is shown as such.
+        lowered: whether all parts of a convolution count as convolution. On a CPU stillbox makes it
+            of products and sums; elsewhere a change of layout is shown as such.
     """
 
     def __init__(self, program: Program, *, lowered: bool) -> None:
@@ -165,19 +164,15 @@ class Classifier:
             return NOWHERE
         if (own := place_of(one.op_name)).scopes:
             return own
-        votes = Counter(
-            place
-            for inner in self._program.inside(name)
-            if (place := place_of(inner.op_name)).scopes
-        )
-        if votes:
+        inside = (place_of(inner.op_name) for inner in self._program.inside(name))
+        if votes := Counter(place for place in inside if place.scopes):
             return votes.most_common(1)[0][0]
         if caller := self._program.callers.get(name):
             return self.place(caller)
         # Added by the compiler: part of an instruction that reads it, or of one that it reads.
         near = (*self._program.readers(name), *one.operands)
-        known = (self._program.instructions[other].op_name for other in near if other)
-        return next((place for text in known if (place := place_of(text)).scopes), NOWHERE)
+        places = (place_of(self._program.instructions[other].op_name) for other in near if other)
+        return next((place for place in places if place.scopes), NOWHERE)
 
 
 def kind_of_kernel(name: str) -> Kind:

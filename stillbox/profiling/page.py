@@ -59,13 +59,7 @@ def text_lines(summary: Summary) -> Iterator[str]:
 
 
 def summary_page(summary: Summary, title: str, notes: Sequence[str] = ()) -> str:
-    """Returns the HTML page.
-
-    Args:
-        summary: what it shows.
-        title: its heading.
-        notes: sentences about the trace.
-    """
+    """Returns the HTML page; `notes` are sentences about the trace."""
     cards = [
         (_ms(summary.median), f"a step, median of {len(summary.steps)}"),
         (f"{1 - summary.outside_convolutions:.1%}", "of it in convolutions"),
@@ -111,10 +105,8 @@ def _parts(summary: Summary) -> list[tuple[str, float]]:
 
 
 def _bars(parts: Sequence[tuple[str, float]], summary: Summary) -> str:
-    rows = [
-        _row(name, *_seconds(time, summary), bar_cell(time / summary.step)) for name, time in parts
-    ]
-    return table("", None, rows)
+    cells = ((name, _seconds(time, summary), bar_cell(time / summary.step)) for name, time in parts)
+    return table("", None, [_row(name, *seconds, bar) for name, seconds, bar in cells])
 
 
 def _operations(summary: Summary) -> str:
@@ -123,14 +115,10 @@ def _operations(summary: Summary) -> str:
         '<th scope="col" class="number">share</th><th scope="col">what</th>'
         '<th scope="col">line</th><th scope="col">name</th></tr>'
     )
-    rows = [
-        _row(
-            one.place or "not known",
-            *_seconds(one.seconds, summary),
-            *map(_text, (one.kind, one.source, one.name)),
-        )
-        for one in summary.ops
-    ]
+    rows = []
+    for one in summary.ops:
+        about = map(_text, (one.kind, one.source, one.name))
+        rows.append(_row(one.place or "not known", *_seconds(one.seconds, summary), *about))
     return table("", head, rows)
 
 

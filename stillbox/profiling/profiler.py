@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -25,9 +24,9 @@ _PROGRAM = ".hlo.pb"
 class StepProfiler(StepObserver):
     """Annotates every step for any trace, and traces some of them itself.
 
-    The trace begins when the device has finished the step before, and ends when it has finished
-    the last step, so that it holds the device's work on these steps and on no others. A run that
-    ends earlier closes the trace.
+    The trace begins when the device has finished the step before and ends when it has finished the
+    last step. It therefore holds the device's work on these steps only. A run that ends earlier
+    closes the trace.
 
     Args:
         steps: the steps to trace; None traces nothing.
@@ -51,7 +50,7 @@ class StepProfiler(StepObserver):
         self._say, self._paused, self._name = say, paused, name
         self._open_since = 0
         self._traced = False
-        self._result: Any = None
+        self._result: object = None
         self._number = 0
 
     def __enter__(self) -> "StepProfiler":
@@ -84,7 +83,7 @@ class StepProfiler(StepObserver):
             if self._steps and self._number == self._steps.last:
                 self._stop()
 
-    def dispatched(self, result: Any) -> None:  # noqa: ANN401
+    def dispatched(self, result: object) -> None:
         """Takes arrays that the step computes: it is done when they are there."""
         self._result = result
 
@@ -92,7 +91,7 @@ class StepProfiler(StepObserver):
         jax.block_until_ready(self._result)
         make_folder(self._directory / "plugins" / "profile", below=self._directory)
         options = jax.profiler.ProfileOptions()
-        # Calls of Python functions would bury everything else, and slow down what is measured.
+        # Tracing calls of Python functions would hide everything else and slow down the steps.
         options.python_tracer_level = 0
         jax.profiler.start_trace(
             self._directory, create_perfetto_trace=True, profiler_options=options
@@ -128,7 +127,7 @@ class StepProfiler(StepObserver):
             _keep_programs(folder)
             summary = summarize_folder(folder)
         except Exception as error:
-            # The run must not end for the summary of its trace.
+            # A failing summary must not end the run.
             self._say(f"warning: the trace could not be summed up: {error!r}")
             return
         if summary is None:
@@ -155,7 +154,7 @@ def summarize_folder(folder: Path) -> Summary | None:
 
 
 def _keep_programs(folder: Path) -> None:
-    """Writes the programs that a trace lacks beside it, so that it can be read anywhere."""
+    """Writes the programs that a trace lacks beside it: it can then be read on any machine."""
     (path,) = folder.glob("*.xplane.pb")
     trace = read_trace(path.read_bytes())
     ran = {one.program for one in trace.operations if one.program}

@@ -23,11 +23,9 @@ class ProfileSteps:
 
     def __post_init__(self) -> None:
         if not 1 <= self.first <= self.last:
-            raise UserError(
-                f"there are no steps from {self.first} to {self.last}",
-                where=_WHERE,
-                fix="count from 1 and give the first step first, for example 50,53",
-            )
+            what = f"there are no steps from {self.first} to {self.last}"
+            fix = "count from 1 and give the first step first, for example 50,53"
+            raise UserError(what, where=_WHERE, fix=fix)
 
     @classmethod
     def parse(cls, text: str) -> "ProfileSteps | None":
@@ -50,15 +48,10 @@ class ProfileSteps:
 def refuse_steps_beyond_the_end(
     steps: ProfileSteps | None, model_directory: Path, stop_at: int | None
 ) -> None:
-    """Refuses a trace of steps beyond the end of a run.
-
-    Args:
-        steps: of the trace, if any.
-        model_directory: its last checkpoint is the step that the run resumes from.
-        stop_at: last step of the run; None for a run without end.
+    """Refuses a trace of steps beyond the end of a run, `stop_at`; None: it has no end.
 
     Raises:
-        UserError: the run has fewer steps.
+        UserError: the run, from the last checkpoint of its directory on, has fewer steps.
     """
     if steps is None or stop_at is None:
         return

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, in numbers: how works share it, and when nothing runs."""
+"""Where the time of a step goes: how operations share it, and when nothing runs."""
 
 import statistics
 from bisect import bisect_right
@@ -128,7 +128,7 @@ class OpCost:
     source: str
     """File and line; may be empty."""
     seconds: float
-    """Of a step."""
+    """Seconds of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,13 +186,10 @@ class Summary:
 
 def summarize(trace: Trace) -> Summary | None:
     """Returns the summary of a trace, None where no compiled program ran in it."""
-    busy: Counter[str] = Counter()
-    for one in trace.operations:
-        if one.program:
-            busy[one.program] += round(one.end - one.start)
+    busy = _totals((one.program, one.end - one.start) for one in trace.operations if one.program)
     if not busy:
         return None
-    ((program, _),) = busy.most_common(1)
+    program = max(busy, key=busy.__getitem__)
     compiled = trace.programs.get(program)
     classifier = Classifier(compiled, lowered=trace.platform == "cpu") if compiled else None
     times = {one.name: count for one, count in compiled.executed()} if compiled else {}
@@ -224,10 +221,9 @@ class _DeviceTimes:
     """Times of one device, in nanoseconds of a step; `steps` and `gaps` are those of each step.
 
     Args:
-        operations: of this device.
+        operations: all operations of the device.
         program: name of the program that the steps are runs of.
-        times: executions of its operations in a run, by name; 1 if absent.
-        classifier: of its operations.
+        times: executions of each operation in a run, by name; 1 if absent.
     """
 
     def __init__(
@@ -315,10 +311,14 @@ def _gaps_by_cause(gaps: Sequence[Span], steps: int, host: Sequence[HostEvent]) 
 
 def _mean(dicts: Sequence[Mapping[Key, float]]) -> dict[Key, float]:
     """Returns the mean of nanoseconds by key, in seconds; absent ones are 0."""
+    scale = len(dicts) * 1e9
+    return _totals((key, time / scale) for one in dicts for key, time in one.items())
+
+
+def _totals(times: Iterable[tuple[Key, float]]) -> dict[Key, float]:
     total: dict[Key, float] = defaultdict(float)
-    for one in dicts:
-        for key, time in one.items():
-            total[key] += time / len(dicts) / 1e9
+    for key, time in times:
+        total[key] += time
     return dict(total)
 
 
@@ -327,18 +327,15 @@ def _largest_first(times: Mapping[Name, float]) -> dict[Name, float]:
 
 
 def _by_kind(spent: Spent) -> dict[Kind, float]:
-    kinds: dict[Kind, float] = defaultdict(float)
-    for (kind, _), seconds in spent.items():
-        kinds[kind] += seconds
-    return _largest_first(kinds)
+    return _largest_first(_totals((kind, seconds) for (kind, _), seconds in spent.items()))
 
 
 def _by_place(spent: Spent, classifier: Classifier | None) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
-    for (_, name), seconds in spent.items():
+    def outermost(name: str) -> str:
         place = classifier.place(name) if classifier else NOWHERE
-        found[str(place._replace(scopes=place.scopes[:1])) or "not known"] += seconds
-    return _largest_first(found)
+        return str(place._replace(scopes=place.scopes[:1])) or "not known"
+
+    return _largest_first(_totals((outermost(name), time) for (_, name), time in spent.items()))
 
 
 def _most_expensive(spent: Spent, classifier: Classifier | None) -> tuple[OpCost, ...]:

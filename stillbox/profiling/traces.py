@@ -17,9 +17,9 @@ Source: openxla/xla, xla/backends/profiler/{cpu,gpu} and xla/tsl/profiler/utils/
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from jax.profiler import ProfileData
+from jax.profiler import ProfileData, ProfilePlane
 
 from stillbox.profiling.hlo import Program, choose_programs, read_programs
 
@@ -33,7 +33,7 @@ class Operation(NamedTuple):
     """A run of an operation on a device, in nanoseconds of the trace."""
 
     name: str
-    """Of its instruction, or of its kernel where that is not known."""
+    """Name of its instruction, or of its kernel if the instruction is not known."""
     start: float
     end: float
     program: str = ""
@@ -80,9 +80,8 @@ def read_trace(content: bytes, programs_beside: Sequence[bytes] = ()) -> Trace:
     host = planes.get("/host:CPU")
     raw: list[tuple[Operation, int | None]]
     ends: Ends = {}
-    accelerators = sorted(
-        name for name in planes if name.startswith(("/device:GPU:", "/device:TPU:"))
-    )
+    prefixes = ("/device:GPU:", "/device:TPU:")
+    accelerators = sorted(name for name in planes if name.startswith(prefixes))
     if accelerators:
         platform = accelerators[0].split(":")[1].lower()
         read = {"gpu": _gpu_operations, "tpu": _tpu_operations}[platform]
@@ -109,7 +108,7 @@ def read_trace(content: bytes, programs_beside: Sequence[bytes] = ()) -> Trace:
     )
 
 
-def _host_events(plane: Any) -> list[HostEvent]:  # noqa: ANN401
+def _host_events(plane: ProfilePlane | None) -> list[HostEvent]:
     """Returns the annotations, without the runtime's own records of each of its tasks."""
     found = []
     for line in plane.lines if plane else ():
@@ -123,7 +122,7 @@ def _host_events(plane: Any) -> list[HostEvent]:  # noqa: ANN401
     return found
 
 
-def _gpu_operations(device: str, plane: Any) -> Iterator[Operation]:  # noqa: ANN401
+def _gpu_operations(device: str, plane: ProfilePlane) -> Iterator[Operation]:
     for line in plane.lines:
         if not line.name.startswith("Stream #"):
             continue
@@ -136,7 +135,7 @@ def _gpu_operations(device: str, plane: Any) -> Iterator[Operation]:  # noqa: AN
             yield Operation(name, start, end, _program_of(stats), device)
 
 
-def _tpu_operations(device: str, plane: Any) -> Iterator[Operation]:  # noqa: ANN401
+def _tpu_operations(device: str, plane: ProfilePlane) -> Iterator[Operation]:
     lines = {line.name: list(line.events) for line in plane.lines}
     runs = sorted(lines.get("XLA Modules", ()), key=lambda run: run.start_ns)
     starts = [run.start_ns for run in runs]
@@ -147,7 +146,9 @@ def _tpu_operations(device: str, plane: Any) -> Iterator[Operation]:  # noqa: AN
         yield Operation(name, start, end, runs[run].name if run >= 0 else "", device)
 
 
-def _cpu_operations(plane: Any) -> tuple[list[tuple[Operation, int | None]], Ends]:  # noqa: ANN401
+def _cpu_operations(
+    plane: ProfilePlane | None,
+) -> tuple[list[tuple[Operation, int | None]], Ends]:
     """Returns operations with the number of their end event, if any, and the end events."""
     found = []
     ends: Ends = defaultdict(list)
@@ -164,7 +165,7 @@ def _cpu_operations(plane: Any) -> tuple[list[tuple[Operation, int | None]], End
     return found, {key: sorted(moments) for key, moments in ends.items()}
 
 
-def _program_of(stats: Mapping[str, Any]) -> str:
+def _program_of(stats: Mapping[str, object]) -> str:
     if "hlo_module" not in stats:
         return ""
     return f"{stats['hlo_module']}({stats.get('program_id', '')})"

@@ -30,7 +30,7 @@ _FAILED = -1
 def convert_with_beam(
     job: ConversionJob, items: Sequence[AnnotatedImage], *, options: Sequence[str] = ()
 ) -> Iterator[Iterator[ConvertedImage]]:
-    """The engine that uses a Beam pipeline, whose workers need images and output at the same paths.
+    """The engine that uses a Beam pipeline. Its workers need images and output at the same paths.
 
     Args:
         job: what to write.

@@ -84,11 +84,9 @@ def file_system(place: str) -> "tuple[FileSystem, str]":
         try:
             other, path = fsspec.core.url_to_fs(place)
         except (ValueError, ImportError) as error:
-            raise UserError(
-                f"there is no file system for this address: {error}",
-                where=place,
-                fix="give a path, s3://..., gs://..., or install the package of fsspec for it",
-            ) from error
+            what = f"there is no file system for this address: {error}"
+            fix = "give a path, s3://..., gs://..., or install the package of fsspec for it"
+            raise UserError(what, where=place, fix=fix) from error
         system = fs.PyFileSystem(fs.FSSpecHandler(other))
     return system, path
 
@@ -108,12 +106,11 @@ def _list_one(pattern: str) -> Listing:
         infos = system.get_file_info(selector)
         below = [info.path[len(path) :].lstrip("/") for info in infos if info.is_file]
     except UnicodeError as error:
-        what, fix = "a file's name is no UTF-8 text, which a table cannot hold", "rename the file"
+        what, fix = "a file name is not UTF-8 text, and a table cannot hold it", "rename the file"
         raise UserError(what, where=pattern, fix=fix) from error
     except FileNotFoundError as error:
-        raise UserError(
-            "there is no such image file or folder", where=pattern, fix="check the spelling"
-        ) from error
+        what = "there is no such image file or folder"
+        raise UserError(what, where=pattern, fix="check the spelling") from error
     except OSError as error:
         fix = "check the permissions"
         raise UserError(f"cannot be listed: {error}", where=pattern, fix=fix) from error
@@ -136,7 +133,7 @@ def _split(pattern: str) -> tuple[str, str, str]:
         wild = _WILD_IN_ADDRESS.search(pattern)
         options = mark + options
     else:
-        # Folders in front that exist under the very name, as `run[1]`, are no pattern.
+        # An existing folder with exactly this name, such as `run[1]`, is not a pattern.
         there = pattern
         while there and not Path(there).exists():
             there = there.rpartition("/")[0]

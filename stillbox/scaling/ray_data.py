@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
@@ -37,7 +37,7 @@ class Summary:
     done_before: int
     """Images that were in the table before."""
     predicted: int = 0
-    """Images whose detections this run has added."""
+    """Images with detections that this run has added."""
     bad: int = 0
     """Images that this run has added with an error."""
     unread: int = 0
@@ -67,7 +67,7 @@ def predict_files(
     selection: Selection = USUAL,
     workers: int = 0,
     on_image: Callable[[int, int], None] = lambda done, total: None,
-    ray_options: Mapping[str, Any] | None = None,
+    ray_options: Mapping[str, object] | None = None,
 ) -> Summary:
     """Detects in image files and writes a `DetectionTable`.
 
@@ -81,7 +81,7 @@ def predict_files(
         workers: processes; 0: one for each GPU of the cluster, or for each machine if there is
             none, since one process uses all processors of a machine.
         on_image: called with the numbers of images that are done and that are to do.
-        ray_options: further arguments of Ray Data's `map_batches`, as `num_cpus` and `resources`.
+        ray_options: further arguments of Ray Data's `map_batches`, such as `num_cpus`.
 
     Raises:
         UserError: an extra is missing, a pattern matches nothing, or the table is of another
@@ -117,12 +117,9 @@ def _connected() -> Iterator[None]:
     Ray's usage statistics are off unless `RAY_USAGE_STATS_ENABLED` turns them on.
     """
     # Ray reads these when it is imported. Its log files keep what is not printed.
-    for name, value in (
-        ("RAY_USAGE_STATS_ENABLED", "0"),
-        ("RAY_BACKEND_LOG_LEVEL", "fatal"),
-        ("RAY_DATA_LOG_LEVEL", "ERROR"),
-    ):
-        os.environ.setdefault(name, value)
+    quiet = {"USAGE_STATS_ENABLED": "0", "BACKEND_LOG_LEVEL": "fatal", "DATA_LOG_LEVEL": "ERROR"}
+    for name, value in quiet.items():
+        os.environ.setdefault(f"RAY_{name}", value)
     import_extra("ray", "ray")
     import ray
 
@@ -145,7 +142,7 @@ def _run(
     table: DetectionTable,
     selection: Selection,
     workers: int,
-    options: dict[str, Any],
+    options: dict[str, object],
 ) -> Iterator[PartCount]:
     """Yields the counts of each part."""
     import ray
@@ -203,7 +200,7 @@ class _Worker:
         predictor.warm_up()
         return predictor
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
+    def __call__(self, batch: dict[str, Sequence[bytes]]) -> dict[str, list[bytes]]:
         images = pickle.loads(batch["images"][0])
         outcome: PartCount | Exception
         try:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
@@ -24,7 +24,7 @@ def deployment(
     selection: Selection = USUAL,
     batch_sizes: Sequence[int] = (1, 4),
     wait: float = 0.01,
-    **options: Any,  # noqa: ANN401
+    **options: object,
 ) -> "Application":
     """Returns an application for `ray.serve.run`.
 
@@ -63,7 +63,7 @@ def deployment(
             fitting = next(one for one in self._sized if one.batch_size >= len(prepared))
             return await asyncio.to_thread(fitting.run, prepared)
 
-        async def detect(self, content: bytes) -> dict[str, Any]:
+        async def detect(self, content: bytes) -> dict[str, object]:
             pixels, prepared = await asyncio.to_thread(self._prepare, content)
             found = await self._run(prepared)
             return selection.of(self._sized[0].detections(pixels, found)).to_dict()
@@ -72,7 +72,7 @@ def deployment(
             pixels, _ = read_image(content)
             return pixels, self._sized[0].backend.prepare(pixels)
 
-        async def __call__(self, request: Request | bytes) -> dict[str, Any] | JSONResponse:
+        async def __call__(self, request: Request | bytes) -> dict[str, object] | JSONResponse:
             if isinstance(request, bytes):
                 return await self.detect(request)
             try:

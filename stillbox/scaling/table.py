@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow.fs import FileSystem
 
-Row = dict[str, Any]
+TableRow = dict[str, object]
 """One image: its columns by name."""
 
 
@@ -54,20 +54,19 @@ class DetectionTable:
         """
         from pyarrow import fs
 
-        selector = fs.FileSelector(self.path)
-        parts = [
-            info.path
-            for info in self.filesystem.get_file_info(selector)
+        return {
+            image
+            for info in self.filesystem.get_file_info(fs.FileSelector(self.path))
             if info.base_name.startswith("part-") and info.extension == "parquet"
-        ]
-        return {image for part in parts for image in self._images_of(part)}
+            for image in self._images_of(info.path)
+        }
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[TableRow]) -> None:
         """Adds one file atomically; its name depends on the images only."""
         import pyarrow
         from pyarrow import parquet
 
-        images = "\n".join(row["image"] for row in rows)
+        images = "\n".join(str(row["image"]) for row in rows)
         name = f"part-{hashlib.sha256(images.encode()).hexdigest()[:20]}.parquet"
         partial, final = f"{self.path}/.{name}.partial", f"{self.path}/{name}"
         schema = _schema().with_metadata({"made_by": self.made_by})
@@ -91,21 +90,17 @@ class DetectionTable:
             ) from error
         made_by = (table.schema.metadata or {}).get(b"made_by", b"something else").decode()
         if made_by != self.made_by:
-            raise UserError(
-                f"the table was made by {made_by}, not by {self.made_by}",
-                where=self.place,
-                fix="choose another --output",
-            )
+            what = f"the table was made by {made_by}, not by {self.made_by}"
+            raise UserError(what, where=self.place, fix="choose another --output")
         return table.column("image").to_pylist()
 
 
-def detections_row(found: Detections) -> Row:
+def detections_row(found: Detections) -> TableRow:
     """Returns the row of an image."""
-    height, width = found.image.shape[:2]
     return {
         "image": found.source,
-        "height": height,
-        "width": width,
+        "height": found.image.shape[0],
+        "width": found.image.shape[1],
         "boxes": found.boxes.tolist(),
         "scores": found.scores.tolist(),
         "class_ids": found.class_ids.tolist(),
@@ -159,9 +154,9 @@ def write_part(
 
 def _rows(
     predictor: Predictor, images: Sequence[ImageFile], selection: Selection, unread: list[str]
-) -> Iterator[Row]:
+) -> Iterator[TableRow]:
     """Yields the rows; adds images that cannot be read to `unread`."""
-    bad: list[Row] = []
+    bad: list[TableRow] = []
 
     def on_bad(image: ImageFile, error: UserError | OSError) -> None:
         if isinstance(error, UserError):

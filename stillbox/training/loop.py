@@ -335,7 +335,7 @@ def _describe_run(
     yield start.decision
     weightless = frozen_fresh_statistics(experiment)
     if weightless is not None and not int(start.state.step):
-        yield f"warning: {': '.join(weightless)}"
+        yield f"warning: {weightless.describe({})}"
     mesh, count = program.mesh, jax.process_count()
     parameters = sum(start.state.params[path].size for path in start.trainable)
     yield (

@@ -1,6 +1,7 @@
 """A sound experiment, and the advice on it when it changes."""
 
-from stillbox.checking.advice import PART_CHECKS
+from functools import cache
+
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Model
 from stillbox.experiment.updating import apply_overrides
@@ -9,6 +10,9 @@ from tests.small import SMALL
 RECIPE = "ssd_mobilenet_v1_fpn_640x640"
 SMALL_SOUND = tuple(override for override in SMALL if not override.startswith("train."))
 """Makes the detector of `advice_of` small, for checks that build it."""
+
+
+_resolve = cache(resolve)
 
 
 class OtherModel(Model):
@@ -21,11 +25,7 @@ OtherModel.kind = "other"
 def advice_of(check, overrides):
     """Returns the advice of a check on the recipe with these overrides."""
     small = "model.resizer.height=64" in overrides
-    resolved = resolve("ssd_mobilenet_v1_300x300" if small else RECIPE)
+    resolved = _resolve("ssd_mobilenet_v1_300x300" if small else RECIPE)
     origins = {path: where for path, where in resolved.origins.items() if "fine_tune" not in path}
     experiment = apply_overrides(resolved.experiment, overrides, origins)
-    for find, checks in PART_CHECKS:
-        if check in checks:
-            part = find(experiment)
-            return [] if part is None else list(check(experiment, part, origins))
     return list(check(experiment, origins))

@@ -1,6 +1,7 @@
 """Anchors and boxes: the report on records whose boxes are known, overlaps, suggested shapes."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -41,12 +42,10 @@ def source(scenes):
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def report(scenes):
     """The function from overrides to the report on the small experiment."""
-    return lambda *overrides, **options: examine_anchors(
-        small_experiment(scenes, *overrides), **options
-    )
+    return functools.cache(lambda *overrides: examine_anchors(small_experiment(scenes, *overrides)))
 
 
 def test_a_stretched_image_keeps_its_normalised_boxes(source):

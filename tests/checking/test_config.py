@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from stillbox.checking import memory_estimate
-from stillbox.checking.config import ConfigCheck, ConfigFinding, check_config
+from stillbox.checking.config import ConfigCheck, check_config
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.findings import Finding
 from stillbox.models import anchors, build
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
@@ -36,7 +37,7 @@ def config(tmp_path, monkeypatch):
 
 
 def said(check, severity):
-    return [(f.where, f.what) for f in check.findings if f.severity == severity]
+    return [(f.origin, f.what) for f in check.findings if f.severity == severity]
 
 
 def text_of(check, **options):
@@ -47,7 +48,8 @@ def text_of(check, **options):
 
 def test_addresses_and_paths_stay_whole_on_a_narrow_terminal():
     address = f"https://storage.example.org/{'models/' * 20}weights.tar.gz"
-    finding = ConfigFinding("warning", "p.config:3:1", "there are no weights", f"get {address} and")
+    fix = f"get {address} and"
+    finding = Finding("warning", "", "there are no weights", fix, origin="p.config:3:1")
     console = Console(file=io.StringIO(), width=40)
     console.print(ConfigCheck("p.config", (finding,)).render(), crop=False)
     text = console.file.getvalue()
@@ -81,12 +83,12 @@ def test_a_label_map_that_is_no_file_is_an_error(tmp_path):
         check = check_config("demo_scenes", settings, records="none")
         (finding,) = (one for one in check.findings if one.severity == "error")
         assert what in finding.what
-        assert "label_map" in finding.where
+        assert "label_map" in finding.origin
 
 
 def test_a_config_that_cannot_be_read_is_one_error(config):
     (finding,) = config(("num_classes", "num_clases")).findings
-    assert (finding.severity, finding.where) == ("error", "p.config:4:5")
+    assert (finding.severity, finding.origin) == ("error", "p.config:4:5")
     assert finding.fix == "did you mean 'num_classes'?"
 
 
@@ -94,7 +96,7 @@ def test_warnings_and_notes_of_the_reader_keep_their_places(config):
     resizer = "keep_aspect_ratio_resizer { min_dimension: 160 max_dimension: 192 }"
     check = config(("fixed_shape_resizer { height: 160 width: 192 }", resizer))
     (unpadded,) = (f for f in check.findings if "pad_to_max_dimension" in f.what)
-    assert (unpadded.severity, unpadded.where) == ("warning", "p.config:5:47")
+    assert (unpadded.severity, unpadded.origin) == ("warning", "p.config:5:47")
     assert ("p.config:99:3", "TrainConfig.sync_replicas has no effect here: all devices run one "
             "synchronous program") in said(check, "note")  # fmt: skip
 
@@ -118,10 +120,10 @@ def test_placeholders_are_one_finding_with_all_their_places(config):
     )
     checkpoint, finding = (f for f in check.findings if "--set" in f.fix and "PATH" in f.fix)
     assert finding.severity == "warning"
-    assert finding.where == "p.config:103:28"
+    assert finding.origin == "p.config:103:28"
     assert "119:28 (data.evaluation.paths)" in finding.what
     assert finding.fix == "--set data.train.paths=PATH --set data.evaluation.paths=PATH"
-    assert checkpoint.where == "p.config:94:3"
+    assert checkpoint.origin == "p.config:94:3"
     assert "--set train.fine_tune.checkpoint=PATH" in checkpoint.fix
 
 
@@ -145,7 +147,7 @@ def test_records_that_are_present_are_checked(scenes):
 
 def test_boxes_beyond_the_limit_are_counted(scenes):
     check = check_config("demo_scenes", small_overrides(scenes, "data.train.max_boxes=1"))
-    (finding,) = (f for f in check.findings if f.field == "data.train.max_boxes")
+    (finding,) = (f for f in check.findings if f.path == "data.train.max_boxes")
     assert finding.severity == "warning"
     assert "boxes of one image" in finding.what
     source = ExampleSource(
@@ -203,7 +205,7 @@ def test_json_has_all_findings(config):
     assert plain["source"] == "p.config"
     assert plain["errors"] == 0
     assert plain["notes"] == sum(f["severity"] == "note" for f in plain["findings"])
-    assert plain["findings"][0].keys() == {"severity", "where", "what", "fix", "field"}
+    assert plain["findings"][0].keys() == {"severity", "path", "origin", "what", "fix"}
 
 
 def test_all_refusals_are_numbered_with_broken_rules_of_other_sections(config):
@@ -212,7 +214,7 @@ def test_all_refusals_are_numbered_with_broken_rules_of_other_sections(config):
         ("RELU_6", "RELU6"),
         ("  num_steps: 400", "  num_steps: 400 batch_size: 0"),
     )
-    assert [(f.severity, f.where) for f in check.findings] == [
+    assert [(f.severity, f.origin) for f in check.findings] == [
         ("error", "p.config:4:5"),
         ("error", "p.config:11:21"),
         ("error", "p.config:73:18"),

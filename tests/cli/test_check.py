@@ -9,6 +9,7 @@ import pytest
 from stillbox.checking import doctor
 from stillbox.checking.ahead_of_time import report
 from stillbox.checking.ahead_of_time.compiling import Memory, StepCheck
+from stillbox.findings import Finding
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,13 @@ def test_json_holds_all_findings(stillbox):
     content = json.loads(out)
     assert code == 2
     assert content["errors"] == 1
-    assert content["findings"][0]["field"] == "train.batch_size"
+    assert content["findings"][0] == {
+        "severity": "error",
+        "path": "train.batch_size",
+        "origin": "--set train.batch_size=0",
+        "what": "train.batch_size is 0",
+        "fix": "give a value of at least 1",
+    }
 
 
 def test_all_records_are_read_or_none(stillbox, settings, here):
@@ -77,23 +84,16 @@ def compiler(monkeypatch):
         say(f"{step}: compiling")
         images = {"train": experiment.train.batch_size, "evaluate": 20, "predict": 1}[step]
         asked.append((step, images))
-        usable = 1_000_000
         memory = Memory(
-            parameters=1000,
-            optimizer=1000,
-            average=0,
-            batch=5000 * images,
-            results=0,
-            temporaries=5000 * images,
-            code=0,
-            usable=usable,
-        )
+            parameters=1000, optimizer=1000, average=0, batch=5000 * images, results=0,
+            temporaries=5000 * images, code=0, usable=1_000_000,
+        )  # fmt: skip
         check = StepCheck(step=step, images=images, devices=1, memory=memory, flops=5e9)
         if memory.left < 0:
-            return replace(check, refused="too large", fix="lower it", needed=memory.total)
+            failure = Finding("error", "train.batch_size", "too large", "lower it")
+            return replace(check, failure=failure, needed=memory.total)
         return check
 
-    monkeypatch.setattr(report, "check_step", check_step)
     monkeypatch.setattr(report, "check_step", check_step)
     return asked
 
@@ -111,8 +111,13 @@ def test_a_program_that_does_not_fit_ends_with_2(stillbox, compiler):
     words = ["check", "demo_scenes", "--no-records", "--target", "cpu"]
     code, out, _ = stillbox(*words, "--set", "train.batch_size=128")
     assert code == 2
-    assert "refused train step, 128 images on 1 device: too large" in out
-    assert "fix: lower it" in out
+    what = "train step, 128 images on 1 device: too large"
+    assert f"error --set train.batch_size=128: {what}\n    fix: lower it\n" in out
+    assert "1 error, " in out
+    assert "refused train step, 128 images on 1 device" in out
+    content = json.loads(stillbox(*words, "--set", "train.batch_size=128", "--json").out)
+    assert (content["errors"], content["findings"][0]["what"]) == (1, what)
+    assert content["target"]["steps"][0]["refused"] == "too large"
     # With the largest batch that fits there is nothing to refuse.
     code, out, _ = stillbox(*words, "--set", "train.batch_size=128", "--find-batch", "--json")
     target = json.loads(out)["target"]

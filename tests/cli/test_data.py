@@ -149,7 +149,7 @@ def test_check_without_findings_and_with_a_note(data_verb, tmp_path):
     assert "class without a box" in out
     assert "The data is sound." in out
     code, out = data_verb("check", path)
-    assert (code, "Findings" in out) == (0, False)
+    assert (code, "warning" in out) == (0, False)
 
 
 def test_check_finds_the_wrong_label_map(data_verb, tmp_path):

@@ -53,7 +53,7 @@ ONLY = {
     "records.tile_grid.check_grid": ("predict", "data tile"),
     "checking.planning.choose_epochs": ("train",),
     # `train` reads parts of what `check` prints.
-    "checking.config.ConfigCheck": ("check",),
+    "checking.findings.render_findings": ("check",),
     "checking.config._check": ("check",),
     "checking.findings._FIXES": ("data check",),
     # The commands that it shows are of `train` and of uv.

@@ -10,8 +10,8 @@ from stillbox.experiment import schema
 from stillbox.experiment.rules import (
     check,
     check_trainable,
+    find,
     find_missing,
-    suspicious_settings,
     warnings_about,
 )
 from stillbox.experiment.schema import Experiment, FasterRcnn
@@ -290,12 +290,12 @@ def test_a_sample_is_a_part_of_the_proposals():
 
 def test_statistics_over_padding_are_warned_about():
     masked, trained = "model.mask_padding=true", "model.freeze_batch_norm=false"
-    ((path, sentence),) = suspicious_settings(experiment_of(masked, trained))
-    assert path == "model.freeze_batch_norm"
-    assert "they include the padding" in sentence
+    (warning,) = find(experiment_of(masked, trained))
+    assert (warning.severity, warning.path) == ("warning", "model.freeze_batch_norm")
+    assert "they include the padding" in warning.what
     for overrides in (
         [masked],
         [trained],
         [masked, trained, "model.backbone.conv.batch_norm.train=false"],
     ):
-        assert suspicious_settings(experiment_of(*overrides)) == []
+        assert find(experiment_of(*overrides)) == []

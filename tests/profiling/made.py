@@ -48,24 +48,16 @@ def space(planes: dict[str, dict[str, list[tuple]]], modules: dict[str, bytes] |
 
 
 def _plane(name: str, lines: dict[str, list[tuple]]) -> bytes:
-    names = list(dict.fromkeys(event[0] for events in lines.values() for event in events))
-    keys = list(
-        dict.fromkeys(key for events in lines.values() for event in events for key in event[3])
-    )
+    every = [event for events in lines.values() for event in events]
+    names = list(dict.fromkeys(event[0] for event in every))
+    keys = list(dict.fromkeys(key for event in every for key in event[3]))
     parts: list[Field] = [(2, name)]
     for number, (line, events) in enumerate(lines.items()):
-        made = [
-            (
-                4,
-                message(
-                    (1, names.index(name) + 1),
-                    (2, start * 1000),
-                    (3, (end - start) * 1000),
-                    *((4, _stat(keys.index(key) + 1, value)) for key, value in stats.items()),
-                ),
-            )
-            for name, start, end, stats in events
-        ]
+        made = []
+        for name, start, end, stats in events:
+            times = (1, names.index(name) + 1), (2, start * 1000), (3, (end - start) * 1000)
+            known = ((4, _stat(keys.index(key) + 1, value)) for key, value in stats.items())
+            made.append((4, message(*times, *known)))
         parts.append((3, message((1, number + 1), (2, line), *made)))
     for field, known in ((4, names), (5, keys)):
         for number, one in enumerate(known, start=1):
@@ -81,27 +73,13 @@ def _stat(key: int, value: int | str) -> bytes:
 def hlo(instructions: list[Instruction], name: str = "main") -> bytes:
     """Returns an `HloProto` whose one computation has these instructions."""
     numbers = {one.name: number for number, one in enumerate(instructions, start=1)}
-    made = [
-        (
-            2,
-            message(
-                (1, one.name),
-                (2, one.opcode),
-                (
-                    7,
-                    message(
-                        (2, one.op_name),
-                        (3, one.source.partition(":")[0]),
-                        (4, int(one.source.partition(":")[2] or 0)),
-                    ),
-                ),
-                (28, one.target),
-                (35, numbers[one.name]),
-                *((36, numbers[operand]) for operand in one.operands),
-            ),
-        )
-        for one in instructions
-    ]
+    made = []
+    for one in instructions:
+        file, _, line = one.source.partition(":")
+        metadata = message((2, one.op_name), (3, file), (4, int(line or 0)))
+        content = (1, one.name), (2, one.opcode), (7, metadata), (28, one.target)
+        operands = ((36, numbers[operand]) for operand in one.operands)
+        made.append((2, message(*content, (35, numbers[one.name]), *operands)))
     computation = message((1, name), *made, (5, 99))
     return message((1, message((1, "jit_step"), (3, computation), (6, 99))))
 
@@ -131,17 +109,10 @@ def module(text: str) -> bytes:
             computations[name].append(found.groups(""))
     numbers = {name: 1000 + number for number, name in enumerate(computations)}
     known = [one[0] for body in computations.values() for one in body]
-    made = [
-        (
-            3,
-            message(
-                (1, name),
-                *((2, _instruction(one, known, numbers)) for one in body),
-                (5, numbers[name]),
-            ),
-        )
-        for name, body in computations.items()
-    ]
+    made = []
+    for name, body in computations.items():
+        instructions = ((2, _instruction(one, known, numbers)) for one in body)
+        made.append((3, message((1, name), *instructions, (5, numbers[name]))))
     return message((1, "jit_step"), *made, (6, numbers[entry]))
 
 

@@ -42,16 +42,9 @@ CONV = "jit(step)/jvp(backbone)/conv_0/convolution/"
         (Instruction("a", "custom-call", "__cudnn$convForward"), *[Kind.CONVOLUTIONS] * 2),
         # A product that stands for a 1x1 convolution is one, on all platforms.
         (Instruction("a", "dot", op_name=CONV + "dot"), *[Kind.CONVOLUTIONS] * 2),
-        (
-            Instruction("a", "custom-call", "__cublas$gemm", CONV + "conv"),
-            *[Kind.CONVOLUTIONS] * 2,
-        ),
+        (Instruction("a", "custom-call", "__cublas$gemm", CONV + "conv"), *[Kind.CONVOLUTIONS] * 2),
         # Patches are what a CPU makes convolutions of; a GPU's change of layout is a copy.
-        (
-            Instruction("a", "transpose", op_name=CONV + "conv"),
-            Kind.CONVOLUTIONS,
-            Kind.COPIES,
-        ),
+        (Instruction("a", "transpose", op_name=CONV + "conv"), Kind.CONVOLUTIONS, Kind.COPIES),
         (Instruction("a", "dot", op_name="jit(step)/jvp(head)/dot"), *[Kind.PRODUCTS] * 2),
         (Instruction("a", "dot", op_name="jit(step)/jvp(losses)/dot"), *[Kind.LOSSES] * 2),
         (Instruction("a", "dot", op_name="jit(step)/jvp(losses)/targets/dot"), *[Kind.TARGETS] * 2),
@@ -59,20 +52,16 @@ CONV = "jit(step)/jvp(backbone)/conv_0/convolution/"
         (Instruction("a", "add", op_name="jit(step)/jvp(penalty)/add"), *[Kind.OPTIMIZER] * 2),
         (Instruction("a", "sort", op_name="jit(f)/postprocess/sort"), *[Kind.DETECTIONS] * 2),
         # A CPU's sums of channels are products with ones.
-        (
-            Instruction("a", "dot", op_name="jit(s)/jvp(neck)/l/channel_sum/dot"),
-            *[Kind.REDUCTIONS] * 2,
-        ),
+        (Instruction("a", "dot", op_name="jit(s)/jvp(neck)/l/channel_sum/dot"),
+         *[Kind.REDUCTIONS] * 2),
         (Instruction("a", "reduce", op_name="jit(s)/jvp(neck)/sum"), *[Kind.REDUCTIONS] * 2),
         (Instruction("a", "copy"), *[Kind.COPIES] * 2),
-        (
-            Instruction("a", "all-reduce-start", op_name="jit(s)/update/add"),
-            *[Kind.COLLECTIVES] * 2,
-        ),
+        (Instruction("a", "all-reduce-start", op_name="jit(s)/update/add"),
+         *[Kind.COLLECTIVES] * 2),
         (Instruction("a", "add", op_name="jit(s)/jvp(neck)/add"), *[Kind.ELEMENTWISE] * 2),
         (Instruction("a", "infeed"), *[Kind.INFEED] * 2),
     ],
-)
+)  # fmt: skip
 def test_kinds_of_instructions(instruction, on_cpu, elsewhere):
     one = program(instruction)
     assert Classifier(one, lowered=True).kind("a") is on_cpu

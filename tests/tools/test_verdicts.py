@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from stillbox.checking.ahead_of_time.compiling import Memory, StepCheck
+from stillbox.findings import Finding
 from stillbox.profiling.costs import Roofline
 from tools import verdicts
 
 TPU = verdicts.PAGES["v5e:2x4"]
+TOO_LARGE = Finding("error", "train.batch_size", "too large")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 MEMORY = Memory(
@@ -68,7 +70,7 @@ def test_where_it_does_not_fit_a_smaller_batch_is_tried():
     def check(recipe, words):
         tried.extend(word for word in words if word.startswith("train.batch_size="))
         # Twice the memory that there is, at 32; at 16 it fits.
-        return verdict(refused="too large", needed=2**32) if len(tried) == 1 else verdict(16)
+        return verdict(failure=TOO_LARGE, needed=2**32) if len(tried) == 1 else verdict(16)
 
     row = verdicts.make_row("demo_scenes", TPU, check)
     assert tried == ["train.batch_size=32", "train.batch_size=16"]
@@ -80,9 +82,7 @@ def test_where_it_does_not_fit_a_smaller_batch_is_tried():
 
 
 def test_what_fits_nowhere_is_said():
-    row = verdicts.make_row(
-        "demo_scenes", TPU, lambda *_: verdict(refused="too large", needed=2**32)
-    )
+    row = verdicts.make_row("demo_scenes", TPU, lambda *_: verdict(failure=TOO_LARGE, needed=2**32))
     page = verdicts.write_page({"demo_scenes": row}, TPU)
     assert "| does not fit |" in page
     assert "`demo_scenes`, train: too large." in page

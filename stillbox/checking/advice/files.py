@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from stillbox.checking.findings import Advice, Findings, Origins
+from stillbox.checking.advice.registry import check, whole
 from stillbox.errors import UserError
 from stillbox.experiment.rules.warnings import CHECKPOINT, paths_are_real
 from stillbox.experiment.schema import Experiment, Records
+from stillbox.findings import Finding, Findings, Origins
 from stillbox.inputs.augment.labels import labels_without_slots
 from stillbox.printing import count_text, printable_line
 from stillbox.records.label_map import LabelMap, assign_slots, is_label_map, required_classes
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from stillbox.checkpoints.import_report import ImportReport
 
 
+@check(whole)
 def checkpoint_fits(experiment: Experiment, origins: Origins) -> Findings:
     """The checkpoint of the initial weights exists, and the model takes it."""
     fine_tune = experiment.train.fine_tune
@@ -44,22 +46,22 @@ def checkpoint_fits(experiment: Experiment, origins: Origins) -> Findings:
     except MissingWeightsError as error:
         fix = f"{error.fix}; or --set {CHECKPOINT}= for random weights"
         what = f"{error.where}: {error.what}, on this machine"
-        yield Advice("warning", CHECKPOINT, what, fix)
+        yield Finding("warning", CHECKPOINT, what, fix)
     except UserError as error:
-        yield Advice("error", CHECKPOINT, f"{error.where}: {error.what}", error.fix or "")
+        yield Finding("error", CHECKPOINT, f"{error.where}: {error.what}", error.fix or "")
     else:
         yield from _of_report(report)
 
 
 def _of_report(report: "ImportReport") -> Findings:
-    yield Advice("note", CHECKPOINT, f"opened {report.path}: {report.summary()}")
+    yield Finding("note", CHECKPOINT, f"opened {report.path}: {report.summary()}")
     misfits = {mismatch.path: str(mismatch) for mismatch in report.mismatched}
     for what, found in (("that are not in", report.missing), ("of another shape in", misfits)):
         if not found:
             continue
         names = sorted(found.values())
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        yield Advice(
+        yield Finding(
             # Heads of other classes are always new.
             "note" if all(path.startswith("head.") for path in found) else "warning",
             CHECKPOINT,
@@ -68,9 +70,10 @@ def _of_report(report: "ImportReport") -> Findings:
             "is it the checkpoint of this architecture, with this train.fine_tune.scope?",
         )
     for note in report.notes:
-        yield Advice("warning", CHECKPOINT, note)
+        yield Finding("warning", CHECKPOINT, note)
 
 
+@check(whole)
 def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
     """Every id has a slot, and every slot has an id."""
     model, classes = experiment.model, experiment.model.num_classes
@@ -79,7 +82,7 @@ def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
         try:
             label_map = read_label_map(records)
         except UserError as error:
-            yield Advice("error", path, str(error))
+            yield Finding("error", path, str(error))
             continue
         if label_map is None or not len(label_map):
             continue
@@ -88,21 +91,21 @@ def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
         except UserError as error:
             wanted = required_classes(label_map, model.class_slots)
             fix = f"--set model.num_classes={wanted}"
-            yield Advice("error", "model.num_classes", f"{error.where}: {error.what}", fix)
+            yield Finding("error", "model.num_classes", f"{error.where}: {error.what}", fix)
             continue
         if name == "train":
             for field, what in labels_without_slots(experiment.train.augmentations, slots):
-                yield Advice("error", field, what, f"give ids of {records.label_map}")
+                yield Finding("error", field, what, f"give ids of {records.label_map}")
         if label_map.max_id < max(slots.ids):
-            yield Advice(
-                "warning",
-                "model.num_classes",
+            what = (
                 f"{count_text(classes, 'class')}, but the label map {records.label_map} ends at id "
-                f"{label_map.max_id}: the other {classes - label_map.max_id} are never trained",
-                f"--set model.num_classes={label_map.max_id}",
+                f"{label_map.max_id}: the other {classes - label_map.max_id} are never trained"
             )
+            fix = f"--set model.num_classes={label_map.max_id}"
+            yield Finding("warning", "model.num_classes", what, fix)
 
 
+@check(whole)
 def label_maps_agree(experiment: Experiment, origins: Origins) -> Findings:
     """An id is the same class in training and in evaluation."""
     try:
@@ -115,38 +118,33 @@ def label_maps_agree(experiment: Experiment, origins: Origins) -> Findings:
     for item in second:
         if item.id not in first or first.text_of(item.id) != item.name:
             other = first.text_of(item.id) if item.id in first else "nothing"
-            yield Advice(
-                "warning",
-                "data.evaluation.label_map",
-                f"id {item.id} is {item.name!r} here and {other!r} in the label map of training",
-                "give both sets the label map that training used",
-            )
+            what = f"id {item.id} is {item.name!r} here and {other!r} in the label map of training"
+            fix = "give both sets the label map that training used"
+            yield Finding("warning", "data.evaluation.label_map", what, fix)
             return
 
 
+@check(whole)
 def sets_differ(experiment: Experiment, origins: Origins) -> Findings:
     """Scores on training data are not meaningful."""
     common = set(experiment.data.train.paths) & set(experiment.data.evaluation.paths)
     if common:
-        yield Advice(
-            "warning",
-            "data.evaluation.paths",
-            f"{printable_line(min(common))} is trained on and scored on",
-            "score on records that training does not see",
-        )
+        what = f"{printable_line(min(common))} is trained on and scored on"
+        fix = "score on records that training does not see"
+        yield Finding("warning", "data.evaluation.paths", what, fix)
 
 
+@check(whole)
 def box_limit_is_chosen(experiment: Experiment, origins: Origins) -> Findings:
     """`max_boxes`, the static shape of the ground truth, is set."""
     records, path = experiment.data.train, "data.train.max_boxes"
     if records.paths and path not in origins:
-        yield Advice(
-            "note",
-            path,
+        what = (
             f"max_boxes (max_number_of_boxes) is not set: {records.max_boxes} boxes of an image "
-            "are kept",
-            f"`stillbox data stats` says how many there are; --set {path}=N",
+            "are kept"
         )
+        fix = f"`stillbox data stats` says how many there are; --set {path}=N"
+        yield Finding("note", path, what, fix)
 
 
 def read_label_map(records: Records) -> LabelMap | None:

@@ -5,11 +5,13 @@ models look at losses, targets and anchors, those of two-stage models at proposa
 and crops.
 """
 
+import math
 from typing import Protocol
 
-from stillbox.checking.findings import Advice, Findings, Origins, Scoring
+from stillbox.checking.advice.registry import Scoring, check, one_stage, scoring, two_stage
 from stillbox.experiment import schema
 from stillbox.experiment.schema.necks import Pyramid
+from stillbox.findings import Finding, Findings, Origins
 from stillbox.printing import count_text
 
 SOFTMAX = (schema.SoftmaxLoss, schema.SoftmaxAgainstLogitsLoss)
@@ -32,67 +34,64 @@ class Dropout(Protocol):
         """Share of the features that it keeps."""
 
 
-def focal_loss_has_alpha(
-    experiment: schema.Experiment, scoring: Scoring, origins: Origins
-) -> Findings:
+@check(scoring)
+def focal_loss_has_alpha(scoring: Scoring, origins: Origins) -> Findings:
     """Without alpha the loss has no class weights (`object_detection/core/losses.py`)."""
     classification, path = scoring.loss.classification, f"{scoring.loss_path}.classification"
     if isinstance(classification, schema.SigmoidFocalLoss) and classification.alpha is None:
-        yield Advice(
-            "note",
-            path,
-            "without alpha the focal loss weighs objects and background alike; published configs "
-            "have .25",
-            f"--set {path}.alpha=0.25",
+        what = (
+            "without alpha the focal loss weighs objects and background equally; published configs "
+            "have .25"
         )
+        yield Finding("note", path, what, f"--set {path}.alpha=0.25")
 
 
-def scores_fit_the_loss(
-    experiment: schema.Experiment, scoring: Scoring, origins: Origins
-) -> Findings:
+@check(scoring)
+def scores_fit_the_loss(scoring: Scoring, origins: Origins) -> Findings:
     """Scores are computed from logits by the function that the loss assumes."""
     path = f"{scoring.path}.postprocessing.score_converter"
     converter, loss = scoring.postprocessing.score_converter, scoring.loss.classification
     fitting = "softmax" if isinstance(loss, SOFTMAX) else "sigmoid"
     if converter != fitting:
-        yield Advice(
-            "warning",
-            path,
-            f"score_converter {converter} after a {loss.kind} loss: scores are no probabilities",
-            f"--set {path}={fitting}",
-        )
+        what = f"score_converter {converter} after a {loss.kind} loss: scores are no probabilities"
+        yield Finding("warning", path, what, f"--set {path}={fitting}")
 
 
-def losses_count(experiment: schema.Experiment, scoring: Scoring, origins: Origins) -> Findings:
+@check(scoring)
+def losses_count(scoring: Scoring, origins: Origins) -> Findings:
     """Classification and localization are trained."""
-    for name in ("classification_weight", "localization_weight"):
-        if getattr(scoring.loss, name) == 0.0:
-            path = f"{scoring.loss_path}.{name}"
-            what = f"{name} 0: this half of the detector is never trained"
-            yield Advice("warning", path, what, f"--set {path}=1")
+    names = ("classification_weight", "localization_weight")
+    yield from _untrained(scoring.loss, scoring.loss_path, names, "detector")
 
 
-def curves_are_whole(experiment: schema.Experiment, scoring: Scoring, origins: Origins) -> Findings:
+def _untrained(section: object, path: str, names: tuple[str, ...], whole: str) -> Findings:
+    for name in names:
+        if getattr(section, name) == 0.0:
+            what = f"{name} 0: this half of the {whole} is never trained"
+            yield Finding("warning", f"{path}.{name}", what, f"--set {path}.{name}=1")
+
+
+@check(scoring)
+def curves_are_whole(scoring: Scoring, origins: Origins) -> Findings:
     """AP needs detections of all scores; `evaluation.min_score` limits pictures."""
     path = f"{scoring.path}.postprocessing.nms.score_threshold"
     threshold = scoring.postprocessing.nms.score_threshold
     if threshold > _HIGH_THRESHOLD:
-        yield Advice(
-            "note",
-            path,
+        what = (
             f"detections up to a score of {threshold:g} are thrown away before they are scored, "
-            "which lowers AP",
-            f"--set {path}=1e-8",
+            "which lowers AP"
         )
+        yield Finding("note", path, what, f"--set {path}=1e-8")
 
 
-def mining_is_static(experiment: schema.Experiment, scoring: Scoring, origins: Origins) -> Findings:
-    """The originals could not mine on a TPU, so that configs may omit it."""
+@check(scoring)
+def mining_is_static(scoring: Scoring, origins: Origins) -> Findings:
+    """Configs may omit mining because the originals could not run it on a TPU."""
     miner = scoring.loss.hard_example_miner
     # Without comparing boxes it is SSD's own mining, which the originals run on a TPU.
     if miner is not None and miner.iou_threshold < 1.0:
         path = f"{scoring.loss_path}.hard_example_miner"
-        yield Advice("note", path, f"hard_example_miner: {STATIC_FORM}")
+        yield Finding("note", path, f"hard_example_miner: {STATIC_FORM}")
 
 
 def dropout_of(path: str, section: Dropout, origins: Origins) -> Findings:
@@ -100,159 +99,131 @@ def dropout_of(path: str, section: Dropout, origins: Origins) -> Findings:
     keep, field = section.dropout_keep_probability, f"{path}.dropout_keep_probability"
     if section.dropout and keep == 1.0:
         fix = f"--set {path}.dropout=false"
-        yield Advice("note", field, "dropout that keeps everything drops nothing", fix)
+        yield Finding("note", field, "dropout that keeps everything drops nothing", fix)
     if not section.dropout and field in origins and keep < 1.0:
-        yield Advice(
-            "note",
-            field,
-            f"dropout_keep_probability {keep:g} has no effect while dropout is false",
-            f"take it out, or --set {path}.dropout=true",
-        )
+        what = f"dropout_keep_probability {keep:g} has no effect while dropout is false"
+        yield Finding("note", field, what, f"take it out, or --set {path}.dropout=true")
 
 
-def background_is_balanced(
-    experiment: schema.Experiment, model: schema.OneStage, origins: Origins
-) -> Findings:
+@check(one_stage)
+def background_is_balanced(model: schema.OneStage, origins: Origins) -> Findings:
     """Thousands of background anchors for each object must not dominate the loss."""
     loss = model.loss
     if loss.hard_example_miner is None and not isinstance(
         loss.classification, schema.SigmoidFocalLoss
     ):
-        yield Advice(
-            "warning",
-            "model.loss.classification",
-            f"the {loss.classification.kind} loss counts every background anchor alike: neither a "
-            "focal loss nor hard_example_miner reduces their weight",
-            "--set 'model.loss.classification={kind: sigmoid_focal, alpha: 0.25, gamma: 2.0}'",
+        what = (
+            f"the {loss.classification.kind} loss weighs every background anchor equally: neither "
+            "a focal loss nor hard_example_miner reduces their weight"
         )
+        fix = "--set 'model.loss.classification={kind: sigmoid_focal, alpha: 0.25, gamma: 2.0}'"
+        yield Finding("warning", "model.loss.classification", what, fix)
 
 
-def bias_reaches_the_loss(
-    experiment: schema.Experiment, model: schema.OneStage, origins: Origins
-) -> Findings:
+@check(one_stage)
+def bias_reaches_the_loss(model: schema.OneStage, origins: Origins) -> Findings:
     """A softmax does not change when the same number is added to all logits."""
     bias, loss = getattr(model.head, "class_bias_init", 0.0), model.loss.classification
     if bias and isinstance(loss, SOFTMAX):
-        yield Advice(
-            "warning",
-            "model.head.class_bias_init",
+        what = (
             f"class_bias_init {bias:g} has no effect with a {loss.kind} loss: it moves the logits "
-            "of all classes alike",
-            "--set model.head.class_bias_init=0",
+            "of all classes equally"
         )
+        fix = "--set model.head.class_bias_init=0"
+        yield Finding("warning", "model.head.class_bias_init", what, fix)
 
 
-def every_box_has_an_anchor(
-    experiment: schema.Experiment, model: schema.OneStage, origins: Origins
-) -> Findings:
+@check(one_stage)
+def every_box_has_an_anchor(model: schema.OneStage, origins: Origins) -> Findings:
     """Boxes without a matching anchor are background, unless a match is forced."""
     matcher = model.matcher
-    if (
-        isinstance(matcher, schema.ArgmaxMatcher)
-        and not matcher.force_match_for_each_row
-        and not matcher.ignore_thresholds
-    ):
-        yield Advice(
-            "note",
-            "model.matcher.force_match_for_each_row",
+    if not isinstance(matcher, schema.ArgmaxMatcher):
+        return
+    if not matcher.force_match_for_each_row and not matcher.ignore_thresholds:
+        what = (
             f"a box that no anchor overlaps by {matcher.matched_threshold:g} is trained as "
-            "background; `stillbox anchors` counts them",
-            "--set model.matcher.force_match_for_each_row=true",
+            "background; `stillbox anchors` counts them"
         )
+        fix = "--set model.matcher.force_match_for_each_row=true"
+        yield Finding("note", "model.matcher.force_match_for_each_row", what, fix)
 
 
-def static_forms_exist(
-    experiment: schema.Experiment, model: schema.OneStage, origins: Origins
-) -> Findings:
-    """A part that the originals could not run on a TPU, so that configs may omit it."""
+@check(one_stage)
+def static_forms_exist(model: schema.OneStage, origins: Origins) -> Findings:
+    """Configs may omit parts that the originals could not run on a TPU."""
     if isinstance(model.matcher, schema.BipartiteMatcher):
-        yield Advice("note", "model.matcher", f"bipartite_matcher: {STATIC_FORM}")
+        yield Finding("note", "model.matcher", f"bipartite_matcher: {STATIC_FORM}")
 
 
-def one_stage_dropout_drops(
-    experiment: schema.Experiment, model: schema.OneStage, origins: Origins
-) -> Findings:
+@check(one_stage)
+def one_stage_dropout_drops(model: schema.OneStage, origins: Origins) -> Findings:
     """Dropout is on and drops something, or it is off."""
     if isinstance(model.head, schema.ConvolutionalHead | schema.WeightSharedHead):
         yield from dropout_of("model.head", model.head, origins)
 
 
-def scales_are_used(
-    experiment: schema.Experiment, model: schema.OneStage, origins: Origins
-) -> Findings:
+@check(one_stage)
+def scales_are_used(model: schema.OneStage, origins: Origins) -> Findings:
     """Explicit scales replace the range of scales."""
     anchors = model.anchors
     given = [name for name in ("min_scale", "max_scale") if f"model.anchors.{name}" in origins]
     if isinstance(anchors, schema.SsdAnchors) and anchors.scales and given:
-        yield Advice(
-            "note",
-            f"model.anchors.{given[0]}",
-            f"{' and '.join(given)} have no effect beside scales",
-            "take one or the other out",
-        )
+        what = f"{' and '.join(given)} have no effect beside scales"
+        yield Finding("note", f"model.anchors.{given[0]}", what, "take one or the other out")
 
 
 _PROPOSALS, _BOXES = "model.proposals", "model.boxes"
 
 
-def proposals_have_anchors(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def proposals_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """An anchor becomes one proposal at most."""
     anchors, proposals = _count_anchors(model), model.proposals.max_proposals
     if anchors and proposals > anchors:
         path = f"{_PROPOSALS}.max_proposals"
-        yield Advice(
-            "warning",
-            path,
+        what = (
             f"max_proposals {proposals} is more than the {anchors} anchors of an image: the rest "
-            "is padding, which the second stage computes all the same",
-            f"--set {path}={anchors}",
+            "is padding, which the second stage still computes"
         )
+        yield Finding("warning", path, what, f"--set {path}={anchors}")
 
 
-def samples_have_anchors(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def samples_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """A sample of the anchors is a part of them."""
     anchors, sample = _count_anchors(model), model.proposals.sample_size
     if anchors and sample > anchors:
         path = f"{_PROPOSALS}.sample_size"
-        yield Advice(
-            "warning",
-            path,
-            f"no image can fill a sample_size of {sample}: it has {count_text(anchors, 'anchor')}",
-            f"--set {path}={anchors}",
+        what = (
+            f"no image can fill a sample_size of {sample}: it has {count_text(anchors, 'anchor')}"
         )
+        yield Finding("warning", path, what, f"--set {path}={anchors}")
 
 
-def samples_have_positives(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def samples_have_positives(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """The number of matched boxes in a sample is rounded down, to none perhaps."""
     mined = model.boxes is not None and model.boxes.hard_example_miner is not None
     stages = {_PROPOSALS: model.proposals, _BOXES: None if mined else model.boxes}
     for path, stage in stages.items():
         if stage is not None and int(stage.sample_size * stage.positive_fraction) < 1:
             share = f"{stage.positive_fraction:g} of a sample_size of {stage.sample_size}"
-            yield Advice(
-                "warning",
-                f"{path}.positive_fraction",
+            what = (
                 f"positive_fraction {share} is less than one box: this stage is trained with "
-                "background alone",
-                f"raise {path}.sample_size or {path}.positive_fraction",
+                "background alone"
             )
+            fix = f"raise {path}.sample_size or {path}.positive_fraction"
+            yield Finding("warning", f"{path}.positive_fraction", what, fix)
 
 
-def anchors_fit_into_images(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def anchors_fit_into_images(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """Unless they are clipped, training leaves out anchors that leave the image."""
     shapes = [shape for shapes in _shapes(model.proposals.anchors) for shape in shapes]
     large = [shape for shape in shapes if not _fits(*shape, model)]
     if large and not model.proposals.clip_anchors:
         height, width = large[-1]
-        yield Advice(
+        yield Finding(
             "warning" if len(large) == len(shapes) else "note",
             f"{_PROPOSALS}.clip_anchors",
             f"{len(large)} of {len(shapes)} shapes of anchors fit into no image, such as "
@@ -261,9 +232,8 @@ def anchors_fit_into_images(
         )
 
 
-def anchors_stand_on_the_map(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def anchors_stand_on_the_map(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """A grid of anchors has the stride of its map."""
     anchors, neck = model.proposals.anchors, model.neck
     if not isinstance(anchors, schema.GridAnchors) or not isinstance(neck, Pyramid):
@@ -272,68 +242,54 @@ def anchors_stand_on_the_map(
     for name in ("height_stride", "width_stride"):
         given, path = getattr(anchors, name), f"{_PROPOSALS}.anchors.{name}"
         if given != stride:
-            yield Advice(
-                "warning",
-                path,
-                f"anchors stand every {given} pixels, but those of the map every {stride}",
-                f"--set {path}={stride}",
-            )
+            what = f"anchors stand every {given} pixels, but those of the map every {stride}"
+            yield Finding("warning", path, what, f"--set {path}={stride}")
 
 
-def crops_have_pixels(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def crops_have_pixels(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """A crop is taken from a map that is larger than itself."""
     sides = _map_sides(model)
     crop = model.boxes.crop if model.boxes is not None else None
     if isinstance(crop, schema.CropAndResize) and len(sides) == 1 and crop.size > min(sides[0]):
         rows, columns = sides[0]
         path = f"{_BOXES}.crop.size"
-        yield Advice(
-            "warning",
-            path,
+        what = (
             f"crops of {crop.size} x {crop.size} points from a map of {rows} x {columns}: even the "
-            "whole image has fewer pixels than its crop",
-            f"a larger network input, or --set {path}={min(sides[0])}",
+            "whole image has fewer pixels than its crop"
         )
+        fix = f"a larger network input, or --set {path}={min(sides[0])}"
+        yield Finding("warning", path, what, fix)
 
 
-def classes_are_told_apart(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def classes_are_told_apart(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """Without a second stage all detections are of the first class."""
     if model.boxes is None and model.num_classes > 1:
-        yield Advice(
-            "warning",
-            "model.num_classes",
-            f"{model.num_classes} classes without a second stage: all detections are of the first",
-            "give model.boxes (number_of_stages 2), or --set model.num_classes=1",
+        what = (
+            f"{model.num_classes} classes without a second stage: all detections are of the first"
         )
+        fix = "give model.boxes (number_of_stages 2), or --set model.num_classes=1"
+        yield Finding("warning", "model.num_classes", what, fix)
 
 
-def proposals_are_trained(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def proposals_are_trained(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """Objectness and boxes of the first stage are trained."""
-    for name in ("objectness_weight", "localization_weight"):
-        if getattr(model.proposals, name) == 0.0:
-            path = f"{_PROPOSALS}.{name}"
-            what = f"{name} 0: this half of the first stage is never trained"
-            yield Advice("warning", path, what, f"--set {path}=1")
+    names = ("objectness_weight", "localization_weight")
+    yield from _untrained(model.proposals, _PROPOSALS, names, "first stage")
 
 
-def padding_is_there(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
-    """Padding is masked where there is any."""
+@check(two_stage)
+def padding_is_there(model: schema.FasterRcnn, origins: Origins) -> Findings:
+    """A mask of the padding needs padding."""
     if model.mask_padding and isinstance(model.resizer, schema.FixedShapeResizer):
         what = "mask_padding has no effect: a fixed_shape resizer pads no image"
-        yield Advice("note", "model.mask_padding", what, "--set model.mask_padding=false")
+        yield Finding("note", "model.mask_padding", what, "--set model.mask_padding=false")
 
 
-def two_stage_dropout_drops(
-    experiment: schema.Experiment, model: schema.FasterRcnn, origins: Origins
-) -> Findings:
+@check(two_stage)
+def two_stage_dropout_drops(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """Dropout of the second stage is on and drops something, or it is off."""
     if model.boxes is not None:
         yield from dropout_of(_BOXES, model.boxes, origins)
@@ -344,9 +300,7 @@ def _count_anchors(model: schema.FasterRcnn) -> int:
     sides, shapes = _map_sides(model), _shapes(model.proposals.anchors)
     if len(sides) != len(shapes):
         return 0
-    return sum(
-        rows * columns * len(own) for (rows, columns), own in zip(sides, shapes, strict=True)
-    )
+    return sum(math.prod(size) * len(own) for size, own in zip(sides, shapes, strict=True))
 
 
 def _map_sides(model: schema.FasterRcnn) -> list[tuple[int, int]]:
@@ -366,25 +320,13 @@ def _shapes(anchors: schema.Anchors) -> list[list[tuple[float, float]]]:
             [_shape(*base, scale, r) for r in anchors.aspect_ratios for scale in anchors.scales]
         ]
     if isinstance(anchors, schema.MultiscaleAnchors):
-        scales = [
-            2 ** (step / anchors.scales_per_octave) for step in range(anchors.scales_per_octave)
-        ]
-        sizes = [
-            anchors.anchor_scale * 2**level
-            for level in range(anchors.min_level, anchors.max_level + 1)
-        ]
-        return [
-            [_shape(size, size, scale, r) for r in anchors.aspect_ratios for scale in scales]
-            for size in sizes
-        ]
+        count, levels = anchors.scales_per_octave, range(anchors.min_level, anchors.max_level + 1)
+        pairs = [(r, 2 ** (step / count)) for r in anchors.aspect_ratios for step in range(count)]
+        sizes = [anchors.anchor_scale * 2**level for level in levels]
+        return [[_shape(size, size, scale, r) for r, scale in pairs] for size in sizes]
     if isinstance(anchors, schema.FlexibleGridAnchors):
-        return [
-            [
-                _shape(size, size, 1.0, r)
-                for size, r in zip(grid.sizes, grid.aspect_ratios, strict=False)
-            ]
-            for grid in anchors.grids
-        ]
+        grids = [zip(grid.sizes, grid.aspect_ratios, strict=False) for grid in anchors.grids]
+        return [[_shape(size, size, 1.0, r) for size, r in grid] for grid in grids]
     return []
 
 

@@ -8,11 +8,13 @@ quantisation-aware training takes steps with rounding.
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
-from stillbox.checking.findings import Advice, Findings, Origins
+from stillbox.checking.advice.registry import check, whole
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.rules import frozen_fresh_statistics
+from stillbox.findings import Finding, Findings, Origins
 from stillbox.printing import count_text
 
 _PATH = "train.optimizer.schedule"
@@ -25,6 +27,7 @@ _TOO_HIGH, _TOO_LOW = 3.0, 10.0
 _NEARLY_DONE = 0.9
 
 
+@check(whole)
 def rate_fits_the_batch(experiment: schema.Experiment, origins: Origins) -> Findings:
     """The linear scaling rule (arXiv:1706.02677): half the batch needs half the rate."""
     train = experiment.train
@@ -41,7 +44,7 @@ def rate_fits_the_batch(experiment: schema.Experiment, origins: Origins) -> Find
     closest = min(_PUBLISHED, key=lambda batch: abs(math.log(batch / train.batch_size)))
     scaled = fitting[closest]
     effect = "such runs end in NaN" if peak > high else "such runs hardly learn"
-    yield Advice(
+    yield Finding(
         # A rate that is too low costs time; it can be meant, where good weights are only adjusted.
         "warning" if peak > high else "note",
         f"{_PATH}.learning_rate",
@@ -73,6 +76,7 @@ def _scaling(schedule: schema.Schedule, factor: float) -> str:
     return " ".join(f"--set {_PATH}.{name}={rate * factor:.2g}" for name, rate in rates.items())
 
 
+@check(whole)
 def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) -> Findings:
     """A large rate is reached gradually."""
     optimizer = experiment.train.optimizer
@@ -85,7 +89,7 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) ->
     )
     if isinstance(optimizer, schema.Momentum) and not warmed and peak >= min(_PUBLISHED.values()):
         kind = "cosine" if isinstance(schedule, schema.ConstantSchedule) else schedule.kind
-        yield Advice(
+        yield Finding(
             "warning",
             f"{_PATH}.learning_rate",
             f"a learning rate of {peak:g} from the first step on, without a warm-up",
@@ -97,6 +101,7 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) ->
         )
 
 
+@check(whole)
 def warm_up_ends(experiment: schema.Experiment, origins: Origins) -> Findings:
     """The warm-up is shorter than training."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
@@ -108,15 +113,15 @@ def warm_up_ends(experiment: schema.Experiment, origins: Origins) -> Findings:
     elif isinstance(schedule, schema.ExponentialSchedule):
         name, length = "burnin_steps", schedule.burnin_steps
     if 0 < steps <= length:
-        yield Advice(
-            "warning",
-            f"{_PATH}.{name}",
+        what = (
             f"the warm-up takes {count_text(length, 'step')} and training {steps:,}: the rate "
-            "never gets to fall",
-            f"shorten it to some {count_text(max(1, steps // 20), 'step')}, or raise train.steps",
+            "never gets to fall"
         )
+        fix = f"shorten it to some {count_text(max(1, steps // 20), 'step')}, or raise train.steps"
+        yield Finding("warning", f"{_PATH}.{name}", what, fix)
 
 
+@check(whole)
 def cosine_ends_with_training(experiment: schema.Experiment, origins: Origins) -> Findings:
     """A cosine ends with training: its last steps with a small rate improve the model most."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
@@ -125,30 +130,25 @@ def cosine_ends_with_training(experiment: schema.Experiment, origins: Origins) -
     total, path = schedule.total_steps, f"{_PATH}.total_steps"
     start = (schedule.warmup_steps or 0) + schedule.hold_steps
     if not steps:
-        yield Advice(
-            "warning",
-            "train.steps",
-            f"training has no end, and the learning rate is 0 from step {total} on",
-            f"--set train.steps={total}",
-        )
+        what = f"training has no end, and the learning rate is 0 from step {total} on"
+        yield Finding("warning", "train.steps", what, f"--set train.steps={total}")
     elif start < steps < start + _NEARLY_DONE * (total - start):
         rate = 0.5 * (1 + math.cos(math.pi * (steps - start) / (total - start)))
-        yield Advice(
-            "warning",
-            path,
+        what = (
             f"training ends at step {steps} of a schedule of {total}: the learning rate is still "
-            f"at {100 * rate:.0f} % of its height",
-            f"--set {path}={steps}",
+            f"at {100 * rate:.0f} % of its height"
         )
+        yield Finding("warning", path, what, f"--set {path}={steps}")
 
 
+@check(whole)
 def rates_are_reached(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Boundaries of a schedule after the end of training have no effect."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
     if isinstance(schedule, schema.ManualStepSchedule) and steps:
         late = [boundary.step for boundary in schedule.schedule if boundary.step >= steps]
         if late:
-            yield Advice(
+            yield Finding(
                 "warning",
                 f"{_PATH}.schedule.{len(schedule.schedule) - len(late)}.step",
                 f"the rate of step {late[0]} is never used: training ends at step {steps}",
@@ -156,25 +156,24 @@ def rates_are_reached(experiment: schema.Experiment, origins: Origins) -> Findin
             )
     if isinstance(schedule, schema.ExponentialSchedule) and 0 < steps <= schedule.decay_steps:
         falls = "falls" if schedule.staircase else "has fallen by one factor"
-        yield Advice(
-            "note",
-            f"{_PATH}.decay_steps",
+        what = (
             f"the rate {falls} only after {count_text(schedule.decay_steps, 'step')}, and training "
-            f"has {steps:,}",
-            f"for ten steps down: --set {_PATH}.decay_steps={max(1, steps // 10)}",
+            f"has {steps:,}"
         )
+        fix = f"for ten steps down: --set {_PATH}.decay_steps={max(1, steps // 10)}"
+        yield Finding("note", f"{_PATH}.decay_steps", what, fix)
 
 
+@check(whole)
 def epochs_last(experiment: schema.Experiment, origins: Origins) -> Findings:
     """A number of epochs may end training before its steps."""
     epochs = experiment.data.train.num_epochs
     if epochs and experiment.train.steps:
-        yield Advice(
-            "note",
-            "data.train.num_epochs",
+        what = (
             f"training ends after {epochs} passes over the records, or after "
-            f"{count_text(experiment.train.steps, 'step')}, whichever comes first",
+            f"{count_text(experiment.train.steps, 'step')}, whichever comes first"
         )
+        yield Finding("note", "data.train.num_epochs", what)
 
 
 # The part of the initial values that may be left: one in a hundred.
@@ -186,6 +185,7 @@ _LEAST_DECAY = 0.5
 _SMALL_BATCH = 8
 
 
+@check(whole)
 def statistics_arrive(experiment: schema.Experiment, origins: Origins) -> Findings:
     """The moving statistics of batch norm, used in evaluation, must forget their start."""
     steps = experiment.train.steps
@@ -200,43 +200,43 @@ def statistics_arrive(experiment: schema.Experiment, origins: Origins) -> Findin
         # A trial of a few steps has no decay that is low enough.
         if decay <= fitting:
             continue
-        yield Advice(
-            "warning",
-            f"{paths[0]}.decay",
+        what = (
             f"batch norm with a decay of {decay:g} over {count_text(steps, 'step')}: "
             f"{100 * decay**steps:.0f} % of the moving statistics is still what training began "
-            f"with, and evaluation normalises with them",
-            " ".join(f"--set {path}.decay={fitting:g}" for path in paths),
+            f"with, and evaluation normalises with them"
         )
+        fix = " ".join(f"--set {path}.decay={fitting:g}" for path in paths)
+        yield Finding("warning", f"{paths[0]}.decay", what, fix)
 
 
+@check(whole)
 def statistics_have_a_batch(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Statistics of few images are noise; they are those of the global batch."""
     batch = experiment.train.batch_size
     if batch < _SMALL_BATCH and any(_trained_norms(experiment.model)):
-        yield Advice(
-            "warning",
-            "train.batch_size",
-            f"batch norm takes its statistics from {count_text(batch, 'image')}",
+        what = f"batch norm takes its statistics from {count_text(batch, 'image')}"
+        fix = (
             f"a batch of at least {_SMALL_BATCH}, or, with a checkpoint to start from, "
-            "--set model.freeze_batch_norm=true",
+            "--set model.freeze_batch_norm=true"
         )
+        yield Finding("warning", "train.batch_size", what, fix)
 
 
+@check(whole)
 def statistics_have_weights(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Moving statistics belong to the weights that they were measured with."""
     found = frozen_fresh_statistics(experiment)
     if found is not None:
-        path, sentence = found
-        yield Advice("warning", path, sentence, "--set train.fine_tune.checkpoint=PATH")
+        yield replace(found, fix="--set train.fine_tune.checkpoint=PATH")
 
 
+@check(whole)
 def averages_arrive(experiment: schema.Experiment, origins: Origins) -> Findings:
     """The moving average of the parameters must forget the initial ones."""
     train, decay = experiment.train, experiment.train.ema_decay
     if decay is None or train.ema_warmup or not train.steps or decay**train.steps <= _LEFT:
         return
-    yield Advice(
+    yield Finding(
         "warning" if experiment.evaluation.use_ema else "note",
         "train.ema_decay",
         f"the moving average of the parameters keeps {100 * decay**train.steps:.0f} % of the "
@@ -245,16 +245,14 @@ def averages_arrive(experiment: schema.Experiment, origins: Origins) -> Findings
     )
 
 
+@check(whole)
 def averages_exist(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Evaluation cannot use an average that training does not compute."""
     asked = "evaluation.use_ema" in origins and experiment.evaluation.use_ema
     if asked and experiment.train.ema_decay is None:
-        yield Advice(
-            "warning",
-            "evaluation.use_ema",
-            "use_ema (use_moving_averages) has no effect: training keeps no moving average",
-            "--set train.ema_decay=0.9999, or take it out",
-        )
+        what = "use_ema (use_moving_averages) has no effect: training keeps no moving average"
+        fix = "--set train.ema_decay=0.9999, or take it out"
+        yield Finding("warning", "evaluation.use_ema", what, fix)
 
 
 def _trained_norms(model: schema.Model) -> Iterator[tuple[str, schema.BatchNorm]]:
@@ -285,6 +283,7 @@ def _has_layers(head: object) -> bool:
 _LARGE_PENALTY = 0.01
 
 
+@check(whole)
 def penalties_are_small(experiment: schema.Experiment, origins: Origins) -> Findings:
     """A regularizer without a weight has the format's default, 1.0."""
     for place, conv in experiment.model.convolutions().items():
@@ -292,64 +291,56 @@ def penalties_are_small(experiment: schema.Experiment, origins: Origins) -> Find
         if isinstance(penalty, schema.L1 | schema.L2) and penalty.weight > _LARGE_PENALTY:
             path = f"model.{place}.regularizer.weight"
             default = "" if path in origins else ", the format's default,"
-            yield Advice(
-                "warning",
-                path,
-                f"a weight of {penalty.weight:g}{default} presses all kernels to zero",
-                f"--set {path}=4e-5",
-            )
+            what = f"a weight of {penalty.weight:g}{default} presses all kernels to zero"
+            yield Finding("warning", path, what, f"--set {path}=4e-5")
 
 
+@check(whole)
 def penalties_are_added(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Regularizers have an effect only if the loss includes them."""
     penalties = [conv.regularizer for conv in experiment.model.convolutions().values()]
     # A penalty of weight 0 is none.
     counted = any(getattr(penalty, "weight", penalty) for penalty in penalties)
     if not experiment.train.regularization and counted:
-        yield Advice(
-            "warning",
-            "train.regularization",
-            "regularization (add_regularization_loss) is false, so that no regularizer counts",
-            "--set train.regularization=true, or take the regularizers out",
-        )
+        what = "regularization (add_regularization_loss) is false: no regularizer has an effect"
+        fix = "--set train.regularization=true, or take the regularizers out"
+        yield Finding("warning", "train.regularization", what, fix)
 
 
+@check(whole)
 def rounding_is_trained(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Weights adapt to rounding in the steps after the delay."""
     train = experiment.train
     if train.quantization is None or not 0 < train.steps <= train.quantization.delay:
         return
-    yield Advice(
-        "warning",
-        "train.quantization.delay",
+    what = (
         f"rounding begins after {count_text(train.quantization.delay, 'step')}, but there are "
-        f"{train.steps}: evaluation and export round all the same, and the weights never adapt to "
-        "it",
-        f"--set train.quantization.delay={train.steps * 9 // 10}",
+        f"{train.steps}: evaluation and export still round, and the weights never adapt to "
+        "it"
     )
+    fix = f"--set train.quantization.delay={train.steps * 9 // 10}"
+    yield Finding("warning", "train.quantization.delay", what, fix)
 
 
+@check(whole)
 def levels_are_exact(experiment: schema.Experiment, origins: Origins) -> Findings:
     """bfloat16 has as many significant bits as a range has by default."""
     if experiment.train.quantization is not None and experiment.train.precision == "bfloat16":
-        yield Advice(
-            "note",
-            "train.precision",
-            "bfloat16 rounds once more what quantisation has rounded, off the levels of its range",
-            "--set train.precision=float32",
+        what = (
+            "bfloat16 rounds once more what quantisation has rounded, off the levels of its range"
         )
+        yield Finding("note", "train.precision", what, "--set train.precision=float32")
 
 
+@check(whole)
 def clipping_clips(experiment: schema.Experiment, origins: Origins) -> Findings:
     """A limit of 0 disables clipping."""
     if "train.gradient_clip_norm" in origins and not experiment.train.gradient_clip_norm:
-        yield Advice(
-            "note",
-            "train.gradient_clip_norm",
-            "0 leaves gradients as they are: it does not clip them to 0",
-        )
+        what = "0 leaves gradients as they are: it does not clip them to 0"
+        yield Finding("note", "train.gradient_clip_norm", what)
 
 
+@check(whole)
 def first_weights_are_named(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Options of reading a checkpoint have no effect without one."""
     if experiment.train.fine_tune.checkpoint:
@@ -357,28 +348,26 @@ def first_weights_are_named(experiment: schema.Experiment, origins: Origins) -> 
     for name in ("scope", "min_loaded", "skip"):
         path = f"train.fine_tune.{name}"
         if path in origins:
-            yield Advice(
-                "note",
-                path,
-                f"{name} has no effect: no checkpoint is named, training starts from random "
-                "weights",
-                "--set train.fine_tune.checkpoint=PATH",
+            what = (
+                f"{name} has no effect: no checkpoint is named, training starts from random weights"
             )
+            yield Finding("note", path, what, "--set train.fine_tune.checkpoint=PATH")
             return
 
 
+@check(whole)
 def evaluations_happen(experiment: schema.Experiment, origins: Origins) -> Findings:
     """An interval longer than training has no effect."""
     every, steps = experiment.train.evaluate_every, experiment.train.steps
     if every > steps > 0:
-        yield Advice(
-            "note",
-            "train.evaluate_every",
+        what = (
             f"evaluate_every {every:,} is more than the {count_text(steps, 'step')}: the only "
-            "evaluation is the one at the end",
+            "evaluation is the one at the end"
         )
+        yield Finding("note", "train.evaluate_every", what)
 
 
+@check(whole)
 def patterns_match(experiment: schema.Experiment, origins: Origins) -> Findings:
     """Patterns of frozen parameters match some of them, but not all."""
     train = experiment.train
@@ -396,13 +385,12 @@ def patterns_match(experiment: schema.Experiment, origins: Origins) -> Findings:
     except UserError as error:
         # That one is about both.
         named = path if error.where in (None, "train.freeze, train.trainable") else error.where
-        yield Advice("error", named or path, error.what, error.fix or "")
+        yield Finding("error", named or path, error.what, error.fix or "")
         return
     sizes = {name: int(params[name].size) for name in params}
     share = sum(sizes[name] for name in trained) / sum(sizes.values())
-    yield Advice(
-        "note",
-        path,
+    what = (
         f"{len(trained)} of {len(params)} parameters are trained, {100 * share:.0f} % of all "
-        "their numbers",
+        "their numbers"
     )
+    yield Finding("note", path, what)

@@ -2,7 +2,7 @@
 
 These are the programs that the commands run (`training/program.py`, `evaluation/program.py`).
 Nothing is computed, so the target need not be present. The verdict on a step has its memory by
-use and its costs, or the reason why it was not compiled, with the fields that mend it.
+use and its costs, or the reason why it was not compiled and the fields to change.
 """
 
 import math
@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import jax
 
@@ -19,13 +19,10 @@ from stillbox.checking.ahead_of_time.targets import Target
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import build_mesh
 from stillbox.errors import UserError
-from stillbox.evaluation.program import (
-    predict_program,
-    score_program,
-    takes_images_one_by_one,
-)
+from stillbox.evaluation.program import predict_program, score_program, takes_images_one_by_one
 from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
+from stillbox.findings import Finding
 from stillbox.printing import count_text, size_text
 from stillbox.profiling.costs import (
     Roofline,
@@ -75,7 +72,7 @@ class Memory:
 
     @property
     def left(self) -> int:
-        """Bytes to spare; negative where it does not fit."""
+        """Bytes left; negative if the program does not fit."""
         return self.usable - self.total
 
     def to_dict(self) -> dict[str, int]:
@@ -83,7 +80,17 @@ class Memory:
         return {**asdict(self), "total": self.total, "left": self.left}
 
 
-def measure_memory(analysis: Any, program: Program, usable: float) -> Memory:  # noqa: ANN401
+class MemoryAnalysis(Protocol):
+    """What `compiled.memory_analysis()` returns, in bytes on each device."""
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
+
+
+def measure_memory(analysis: MemoryAnalysis, program: Program, usable: float) -> Memory:
     """Returns the memory of a program, with its `compiled.memory_analysis()`."""
     arguments: Counter[str] = Counter()
     for one in program.parameters():
@@ -115,10 +122,8 @@ class StepCheck:
     images: int
     """Images of a step, over all devices."""
     devices: int
-    refused: str = ""
-    """Why it is not compiled or does not fit; empty if it fits."""
-    fix: str = ""
-    """The fields that mend it."""
+    failure: Finding | None = None
+    """Why it is not compiled or does not fit, with the fields to change."""
     needed: int = 0
     """Bytes that a device would need, if that is the reason and known."""
     seconds: float = 0.0
@@ -131,12 +136,12 @@ class StepCheck:
     collectives: dict[str, int] = field(default_factory=dict)
     """Bytes that each kind of collective reads on a device."""
     roofline: Roofline | None = None
-    """Of a training step on a chip with published figures."""
+    """Estimate for a training step on a chip with published figures."""
 
     @property
     def fits(self) -> bool:
         """Whether it is compiled and fits."""
-        return not self.refused
+        return self.failure is None
 
     @property
     def flops_per_image(self) -> float:
@@ -148,13 +153,13 @@ class StepCheck:
         """The most that the published figures allow."""
         return self.images / self.roofline.seconds if self.roofline else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
         return {
             "step": self.step,
             "fits": self.fits,
-            "refused": self.refused,
-            "fix": self.fix,
+            "refused": self.failure.what if self.failure else "",
+            "fix": self.failure.fix if self.failure else "",
             "images": self.images,
             "devices": self.devices,
             "compile_seconds": round(self.seconds, 1),
@@ -180,72 +185,67 @@ _ONE_ARRAY = re.compile(
     r"Allocation \(size=(?P<size>\d+)\) would exceed memory.*?shape = '(?P<shape>\w+\[[\d,]*\])"
 )
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-# From this size on a device holds few images, and an image may be split.
+# A device holds few images of this size or larger, and an image may be split.
 _LARGE_IMAGE = 512 * 512
-# The part of a device's memory from which on the accumulators are worth sharding.
+# Accumulators that take more than this part of a device's memory are worth sharding.
 _HEAVY = 0.05
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A program that was not compiled."""
-
-    what: str
-    fix: str
-    needed: int = 0
-    """Bytes that a device would need, if that is the reason and known."""
+# The field that grows with the images of a step.
+_PATHS: dict[StepName, str] = {
+    "train": "train.batch_size",
+    "evaluate": "evaluation.batch_size",
+    "predict": "model.resizer",
+}
 
 
 def explain_failure(
     message: str, step: StepName, experiment: Experiment, *, state_bytes: int, usable: float
-) -> Failure:
-    """Returns the reason of a compiler's error message, with the fields to change.
+) -> tuple[Finding, int]:
+    """Returns what a compiler's error message means, and the bytes that a device would need.
+
+    The bytes are 0 if they are not the reason or not known.
 
     Args:
         state_bytes: bytes of optimizer and moving average on a device.
-        usable: bytes that a program may take on a device.
+        usable: bytes of a device that are available to a program.
     """
     first, *_ = message.splitlines() or [""]
-    if "RESOURCE_EXHAUSTED" not in message and "Ran out of memory" not in message:
-        return Failure(
-            f"the compiler refuses it: {first}", "report it with this command: the fault is ours"
-        )
     space = re.search(r"memory space (\w+)", message)
-    if space and space[1] != "hbm":
-        return Failure(
-            f"the compiler finds no room in {space[1]}, the memory on the chip: {first}",
-            "report it with this command: the fault is ours",
-        )
-    return out_of_memory(
-        _bytes_used(message),
-        step,
-        experiment,
-        state_bytes=state_bytes,
-        usable=usable,
-        largest=_largest_array(message),
-    )
+    what = ""
+    if "RESOURCE_EXHAUSTED" not in message and "Ran out of memory" not in message:
+        what = f"the compiler refuses it: {first}"
+    elif space and space[1] != "hbm":
+        what = f"the compiler finds no room in {space[1]}, the memory on the chip: {first}"
+    if what:
+        fix = "report it with this command: this is a bug in stillbox"
+        return Finding("error", "", what, fix), 0
+    needed, largest = _bytes_used(message), _largest_array(message)
+    heavy_state = state_bytes > _HEAVY * usable
+    return _out_of_memory(needed, step, experiment, usable, heavy_state, largest), needed
 
 
-def out_of_memory(
+def _out_of_memory(
     needed: int,
     step: StepName,
     experiment: Experiment,
-    *,
-    state_bytes: int,
     usable: float,
+    heavy_state: bool,
     largest: str = "",
-) -> Failure:
-    """Returns the failure of a program that needs more memory than there is; see `explain_failure`.
+) -> Finding:
+    """Returns the finding of a program that needs more memory than there is.
 
     Args:
         needed: bytes on a device; 0: not known.
+        heavy_state: optimizer and moving average take a large part of the memory.
         largest: a phrase about the largest array.
     """
     size = size_text(needed) if needed else "more memory than there is"
-    return Failure(
+    return Finding(
+        "error",
+        _PATHS[step],
         f"it needs {size} on each device, which has {size_text(usable)} for a program{largest}",
-        "; or ".join(_remedies(step, experiment, heavy_state=state_bytes > _HEAVY * usable)),
-        needed,
+        "; or ".join(_remedies(step, experiment, heavy_state=heavy_state)),
     )
 
 
@@ -291,52 +291,47 @@ Say = Callable[[str], None]
 
 
 def check_step(
-    experiment: schema.Experiment, target: Target, step: StepName, say: Say = lambda line: None
+    experiment: Experiment, target: Target, step: StepName, say: Say = lambda line: None
 ) -> StepCheck:
     """Compiles one step of an experiment for a target; `say` prints the progress.
 
     A step that cannot be compiled is a verdict, not an error.
     """
     began = time.monotonic()
-    images = {
-        "train": experiment.train.batch_size,
-        "evaluate": experiment.evaluation.batch_size,
-        "predict": 1,
-    }[step]
-    check = StepCheck(
-        step=step, images=images, devices=1 if step == "predict" else len(target.devices)
-    )
+    train, evaluation = experiment.train.batch_size, experiment.evaluation.batch_size
+    images = {"train": train, "evaluate": evaluation, "predict": 1}[step]
+    devices = 1 if step == "predict" else len(target.devices)
+    check = StepCheck(step=step, images=images, devices=devices)
     try:
         lowered, state_bytes = _lower(experiment, target, check)
     except UserError as error:
-        place = f"{error.where}: " if error.where else ""
-        return replace(check, refused=f"{place}{error.what}", fix=error.fix or "")
+        failure = Finding("error", error.where or "", error.what, error.fix or "")
+        return replace(check, failure=failure)
     say(
         f"{step}: compiling {count_text(images, 'image')} a step for "
         f"{count_text(check.devices, target.slot)} of {target.name} ..."
     )
-    failure = None
+    usable = target.usable_bytes
     try:
         compiled = Compilation(lowered, step).result()
     except jax.errors.JaxRuntimeError as error:
-        failure = explain_failure(
-            str(error), step, experiment, state_bytes=state_bytes, usable=target.usable_bytes
+        failure, needed = explain_failure(
+            str(error), step, experiment, state_bytes=state_bytes, usable=usable
         )
+        check = replace(check, failure=failure, needed=needed)
     else:
         check, memory = _measure(compiled, check, target)
         if memory.left < 0:
-            failure = out_of_memory(
-                memory.total, step, experiment, state_bytes=state_bytes, usable=memory.usable
-            )
-    if failure is not None:
-        check = replace(check, refused=failure.what, fix=failure.fix, needed=failure.needed)
+            heavy_state = state_bytes > _HEAVY * memory.usable
+            failure = _out_of_memory(memory.total, step, experiment, memory.usable, heavy_state)
+            check = replace(check, failure=failure, needed=memory.total)
     check = replace(check, seconds=time.monotonic() - began)
     say(f"{step}: {'compiled' if check.fits else 'refused'} after {check.seconds:.0f} s")
     return check
 
 
 def _lower(
-    experiment: schema.Experiment, target: Target, check: StepCheck
+    experiment: Experiment, target: Target, check: StepCheck
 ) -> tuple[jax.stages.Lowered, int]:
     """Returns the traced program, and the bytes of optimizer and moving average on a device."""
     if check.step == "predict":
@@ -364,7 +359,9 @@ def _measure(
     executable: Any = compiled.runtime_executable()
     (module,) = executable.hlo_modules()
     program = read_program(Message(module.as_serialized_hlo_module_proto()))
-    memory = measure_memory(compiled.memory_analysis(), program, target.usable_bytes)
+    analysis = compiled.memory_analysis()
+    assert analysis is not None
+    memory = measure_memory(analysis, program, target.usable_bytes)
     flops = float((compiled.cost_analysis() or {}).get("flops", 0.0)) or count_flops(program)
     if check.step == "evaluate" and takes_images_one_by_one(target.devices[: check.devices]):
         flops *= check.images  # XLA counts one round of a loop
@@ -372,12 +369,9 @@ def _measure(
     roofline = None
     # Evaluation is bound by its loops, which a roofline ignores.
     if target.chip is not None and check.step == "train":
+        moved = sum(collectives.values())
         roofline = estimate(
-            target.chip,
-            flops=flops,
-            traffic=traffic,
-            collective=sum(collectives.values()),
-            devices=check.devices,
+            target.chip, flops=flops, traffic=traffic, collective=moved, devices=check.devices
         )
     check = replace(check, memory=memory, flops=flops, traffic=traffic)
     return replace(check, collectives=collectives, roofline=roofline), memory

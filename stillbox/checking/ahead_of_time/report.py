@@ -6,7 +6,6 @@ The search for that batch needs few compilations.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -14,8 +13,8 @@ from rich.text import Text
 
 from stillbox.checking.ahead_of_time.compiling import STEPS, Memory, Say, StepCheck, check_step
 from stillbox.checking.ahead_of_time.targets import Target
-from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
+from stillbox.findings import Finding
 from stillbox.printing import count_text, size_text
 
 # A compilation takes minutes: the result is at most a sixteenth below the largest batch.
@@ -45,9 +44,7 @@ class BatchSearch:
         return min(others, key=lambda trial: trial.images, default=None)
 
 
-def find_batch(
-    experiment: schema.Experiment, target: Target, say: Say = lambda line: None
-) -> BatchSearch:
+def find_batch(experiment: Experiment, target: Target, say: Say = lambda line: None) -> BatchSearch:
     """Searches the largest `train.batch_size` that fits on a target; its own is tried first."""
     rows = len(target.devices) // max(experiment.devices.spatial_partitions, 1)
     multiple = math.lcm(rows, max(experiment.devices.replicas, 1))
@@ -64,14 +61,14 @@ def search(
 ) -> BatchSearch:
     """Searches the largest batch among the multiples of a number.
 
-    The next batch is extrapolated from the memory of the last one; where that gives nothing new, it
-    is the middle of the remaining range.
+    The next batch is extrapolated from the memory of the last one, or is the middle of the
+    remaining range if the extrapolation is outside it.
 
     Args:
         attempt: compiles the step for a batch size.
         multiple: all batches are multiples of this.
         start: the first batch, rounded to a multiple.
-        usable: bytes of a device.
+        usable: bytes of a device that are available to a program.
     """
     found = BatchSearch(multiple)
     size: int | None = max(round(start / multiple), 1) * multiple
@@ -114,12 +111,8 @@ def _predict(trials: list[StepCheck], usable: float) -> int:
 
 
 _NAMES = {"train": "train step", "evaluate": "evaluation step", "predict": "prediction step"}
-_PARTS = {
-    "parameters": "parameters",
-    "optimizer": "optimizer",
+_PARTS = {part: part for part in ("parameters", "optimizer", "average", "batch", "results")} | {
     "average": "moving average",
-    "batch": "batch",
-    "results": "results",
     "temporaries": "activations and temporaries",
     "code": "program code",
 }
@@ -142,10 +135,19 @@ class TargetCheck:
         found = self.search is None or self.search.best is not None
         return found and all(step.fits for step in self.steps)
 
-    def to_dict(self) -> dict[str, Any]:
+    @property
+    def findings(self) -> list[Finding]:
+        """Why steps do not run on the target, an error for each of them."""
+        return [
+            replace(check.failure, what=f"{_name(check, self.target)}: {check.failure.what}")
+            for check in self.steps
+            if check.failure is not None
+        ]
+
+    def to_dict(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
         chip = self.target.chip
-        values: dict[str, Any] = {
+        values: dict[str, object] = {
             "target": self.target.name,
             "devices": len(self.target.devices),
             "device": self.target.slot,
@@ -187,14 +189,15 @@ def check_target(
     return TargetCheck(target, steps, found)
 
 
-def _step(check: StepCheck, target: Target) -> RenderableType:
+def _name(check: StepCheck, target: Target) -> str:
     size = f"{count_text(check.images, 'image')} on {count_text(check.devices, target.slot)}"
-    head = f" {_NAMES[check.step]}, {size}"
-    if check.fits:
-        rows = [Text.assemble(("compiled", "bold green"), f"{head} ({check.seconds:.0f} s)")]
-    else:
-        rows = [Text.assemble(("refused", "bold red"), f"{head}: {check.refused}")]
-        rows += [Text(f"fix: {check.fix}", "green")] if check.fix else []
+    return f"{_NAMES[check.step]}, {size}"
+
+
+def _step(check: StepCheck, target: Target) -> RenderableType:
+    word = ("compiled", "bold green") if check.fits else ("refused", "bold red")
+    duration = f" ({check.seconds:.0f} s)" if check.fits else ""
+    rows = [Text.assemble(word, f" {_name(check, target)}{duration}")]
     if check.memory is not None:
         rows += [Text(line) for line in _measures(check, check.memory, target)]
     return Group(*(Padding(row, (0, 0, 0, 2 + 2 * (place > 0))) for place, row in enumerate(rows)))

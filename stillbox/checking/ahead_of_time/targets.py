@@ -1,6 +1,6 @@
 """The targets that a program can be compiled for, by name: TPU slices, GPUs, local devices.
 
-GPUs are described here, so that programs can be compiled for them where there is none. XLA then
+The description of a GPU is enough to compile programs for it on a machine without one. XLA then
 chooses cuDNN's algorithm for a convolution by rule instead of by trying, and the scratch memory
 of that algorithm is not known.
 """
@@ -35,7 +35,7 @@ class Target:
     devices: tuple[jax.Device, ...]
     """All of them; absent ones are for compiling only."""
     usable_bytes: float
-    """Memory of each device that a program may take."""
+    """Memory of each device that is available to a program."""
     chip: Figures | None = None
     """Published figures; None for devices of this machine."""
 
@@ -86,11 +86,9 @@ def parse_slice(name: str) -> tuple[Chip, str]:
         sizes = {math.prod(map(int, sides.split("x"))) * cores: sides for sides in chip.slices}
         size = sizes.get(int(size), "")
     if size not in chip.slices:
-        raise UserError(
-            f"{name!r} is no usual slice of TPU {chip.generation}",
-            where="--target",
-            fix=f"one of {', '.join(f'{chip.generation}:{sides}' for sides in chip.slices)}",
-        )
+        what = f"{name!r} is no usual slice of TPU {chip.generation}"
+        fix = f"one of {', '.join(f'{chip.generation}:{sides}' for sides in chip.slices)}"
+        raise UserError(what, where="--target", fix=fix)
     return chip, size
 
 
@@ -108,11 +106,8 @@ def _names_near(name: str) -> str:
 
 def _slice_devices(chip: Chip, sides: str) -> tuple[jax.Device, ...]:
     if not importlib.util.find_spec("libtpu") and not os.environ.get("TPU_LIBRARY_PATH"):
-        raise UserError(
-            "the compiler of TPUs, libtpu, is not installed",
-            where="--target",
-            fix=install_command("tpu"),
-        )
+        what = "the compiler of TPUs, libtpu, is not installed"
+        raise UserError(what, where="--target", fix=install_command("tpu"))
     silence_libtpu()
     options: dict[str, Any] = dict(chip.options)
     # Every host has four chips, except for these slices, which are one host each.
@@ -138,12 +133,11 @@ def _local_target(name: str) -> Target:
     platform = _LOCAL[name]
     devices = _devices_here(platform)
     if not devices:
-        raise UserError(
-            f"there is no {name} device in this machine",
-            where="--target",
-            fix=f"{install_command('cuda')} where there is a GPU; stillbox doctor shows what JAX "
-            "finds. A TPU slice needs none of its devices: --target v5e:2x4",
+        fix = (
+            f"{install_command('cuda')} where there is a GPU; stillbox doctor shows what JAX "
+            "finds. A TPU slice needs none of its devices: --target v5e:2x4"
         )
+        raise UserError(f"there is no {name} device in this machine", where="--target", fix=fix)
     limit = (devices[0].memory_stats() or {}).get("bytes_limit")
     if limit is None:
         # Devices without a count of their own share the memory of the machine.

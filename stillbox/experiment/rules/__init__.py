@@ -1,30 +1,27 @@
 """What must hold between the fields of an experiment, and what is allowed but seldom meant.
 
-A rule is a function from a section of an experiment to the rules that it breaks, registered for
-the class of the section. Types and spelling are not rules: `updating.py` checks those.
+A rule is a function from a section of an experiment to findings: errors, for which the experiment
+is refused, and warnings. It is registered for the class of the section. Types and spelling are not
+rules: `updating.py` checks those.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from stillbox.errors import UserError
 from stillbox.experiment.rules import boxes, model, training  # noqa: F401 (modules register their rules)
-from stillbox.experiment.rules.rule import Excess, Violation, check_limits, find
-from stillbox.experiment.rules.warnings import (
-    TRAINABLE_RULES,
-    frozen_fresh_statistics,
-    suspicious_settings,
-    warnings_about,
-)
+from stillbox.experiment.rules.limits import Excess, check_limits
+from stillbox.experiment.rules.rule import apply_rules
+from stillbox.experiment.rules.warnings import frozen_fresh_statistics
 from stillbox.experiment.schema import Experiment
+from stillbox.findings import Finding, Origins
 
 __all__ = [
-    "Violation",
     "check",
     "check_trainable",
-    "find_broken",
+    "find",
+    "find_errors",
     "find_missing",
     "frozen_fresh_statistics",
-    "suspicious_settings",
     "warnings_about",
 ]
 
@@ -32,16 +29,16 @@ __all__ = [
 _OTHERS_SHOWN = 4
 
 
-def check(experiment: Experiment, origins: Mapping[str, str]) -> None:
+def check(experiment: Experiment, origins: Origins) -> None:
     """Refuses an experiment that contradicts itself.
 
     Raises:
         UserError: names every broken rule with the position of the value and the remedy.
     """
-    _raise_all(find_broken(experiment), origins)
+    _raise_all(find_errors(experiment), origins)
 
 
-def check_trainable(experiment: Experiment, origins: Mapping[str, str]) -> None:
+def check_trainable(experiment: Experiment, origins: Origins) -> None:
     """Refuses an experiment that lacks what training needs: records, a label map.
 
     Raises:
@@ -50,30 +47,39 @@ def check_trainable(experiment: Experiment, origins: Mapping[str, str]) -> None:
     _raise_all(find_missing(experiment), origins)
 
 
-def find_broken(experiment: Experiment) -> list[Violation]:
+def warnings_about(experiment: Experiment, origins: Origins) -> tuple[str, ...]:
+    """Returns a sentence for everything that is seldom meant, each with its position."""
+    found = find(experiment)
+    return tuple(each.describe(origins) for each in found if each.severity == "warning")
+
+
+def find(experiment: Experiment) -> list[Finding]:
+    """Returns all contradictions in an experiment, and as warnings what is seldom meant.
+
+    Where a value is too large to count with, only limits of single fields are checked.
+    """
+    limits = list(check_limits(experiment))
+    if any(isinstance(finding, Excess) for finding in limits):
+        return limits
+    return [*limits, *apply_rules(experiment)]
+
+
+def find_errors(experiment: Experiment) -> list[Finding]:
     """Returns every contradiction in an experiment, for which `check` refuses it."""
-    beyond = list(check_limits(experiment))
-    if any(isinstance(broken, Excess) for broken in beyond):
-        return beyond
-    return [*beyond, *find(experiment)]
+    return [finding for finding in find(experiment) if finding.severity == "error"]
 
 
-def find_missing(experiment: Experiment) -> list[Violation]:
+def find_missing(experiment: Experiment) -> list[Finding]:
     """Returns everything that keeps an experiment from being trained (`check_trainable`)."""
-    return [broken for rule in TRAINABLE_RULES for broken in rule(experiment)]
+    return list(apply_rules(experiment, training=True))
 
 
-def _raise_all(found: list[Violation], origins: Mapping[str, str]) -> None:
-    if not found:
+def _raise_all(errors: Sequence[Finding], origins: Origins) -> None:
+    if not errors:
         return
-    first, *rest = found
+    first, *rest = errors
     # The first is the message; showing others saves a run for each of them.
-    others = "".join(
-        f"\nand {origins.get(broken.path, broken.path)}: {broken.what}\n  fix: {broken.fix}"
-        for broken in rest[:_OTHERS_SHOWN]
-    )
+    others = "".join(f"\nand {finding.describe(origins)}" for finding in rest[:_OTHERS_SHOWN])
     if len(rest) > _OTHERS_SHOWN:
         others += f"\nand {len(rest) - _OTHERS_SHOWN} more: `stillbox check` lists them all"
-    raise UserError(
-        first.what, where=origins.get(first.path, first.path), fix=f"{first.fix}{others}"
-    )
+    raise UserError(first.what, where=first.where(origins), fix=f"{first.fix}{others}")

@@ -4,7 +4,8 @@ import itertools
 from collections.abc import Iterator
 
 from stillbox.experiment import schema
-from stillbox.experiment.rules.rule import Violation, rule
+from stillbox.experiment.rules.rule import error, rule
+from stillbox.findings import Finding
 from stillbox.printing import count_text
 
 _ANY_RATIO = "give at least one, such as 1.0"
@@ -23,41 +24,41 @@ def lists_are_not_empty(
     | schema.MultiscaleAnchors
     | schema.GridAnchors
     | schema.DefaultBoxes,
-) -> Iterator[Violation]:
+) -> Iterator[Finding]:
     """Scales and ratios give at least one anchor at each location."""
     if isinstance(anchors, schema.AnchorGrid):
         if not anchors.sizes:
-            yield Violation("sizes", "no sizes", "give at least one")
+            yield error("sizes", "no sizes", "give at least one")
     elif isinstance(anchors, schema.DefaultBoxes):
         if not anchors.maps:
-            yield Violation("maps", "no maps", "give at least one")
+            yield error("maps", "no maps", "give at least one")
     elif not anchors.aspect_ratios:
-        yield Violation("aspect_ratios", "no aspect ratios", _ANY_RATIO)
+        yield error("aspect_ratios", "no aspect ratios", _ANY_RATIO)
     if isinstance(anchors, schema.GridAnchors) and not anchors.scales:
-        yield Violation("scales", "no scales", _ANY_RATIO)
+        yield error("scales", "no scales", _ANY_RATIO)
 
 
 @rule(schema.SsdAnchors)
-def one_map_has_a_scale(anchors: schema.SsdAnchors) -> Iterator[Violation]:
+def one_map_has_a_scale(anchors: schema.SsdAnchors) -> Iterator[Finding]:
     """A single feature map is no range of scales."""
     if anchors.num_layers == 1 and not anchors.scales:
         what = "one feature map has no room between min_scale and max_scale"
-        yield Violation("scales", what, "give scales, one number")
+        yield error("scales", what, "give scales, one number")
 
 
 @rule(schema.SsdAnchors)
-def ssd_lists_have_one_value_a_map(anchors: schema.SsdAnchors) -> Iterator[Violation]:
+def ssd_lists_have_one_value_a_map(anchors: schema.SsdAnchors) -> Iterator[Finding]:
     """A list has a value for each map, or none."""
     for name in ("scales", "height_strides", "width_strides", "height_offsets", "width_offsets"):
         values = getattr(anchors, name)
         if values and len(values) != anchors.num_layers:
             what = f"{name} has {count_text(len(values), 'value')} for "
             what += count_text(anchors.num_layers, "feature map")
-            yield Violation(name, what, "one for each map, or none")
+            yield error(name, what, "one for each map, or none")
 
 
 @rule(schema.SsdAnchors)
-def ssd_strides_come_in_pairs(anchors: schema.SsdAnchors) -> Iterator[Violation]:
+def ssd_strides_come_in_pairs(anchors: schema.SsdAnchors) -> Iterator[Finding]:
     """A grid has a vertical and a horizontal distance, or neither."""
     for name in ("strides", "offsets"):
         vertical = getattr(anchors, f"height_{name}")
@@ -65,14 +66,14 @@ def ssd_strides_come_in_pairs(anchors: schema.SsdAnchors) -> Iterator[Violation]
         if bool(vertical) != bool(horizontal):
             given, missing = ("height", "width") if vertical else ("width", "height")
             what = f"{given}_{name} without {missing}_{name}"
-            yield Violation(f"{given}_{name}", what, "give both or neither")
+            yield error(f"{given}_{name}", what, "give both or neither")
 
 
 @rule(schema.AnchorGrid)
-def grid_sizes_have_ratios(grid: schema.AnchorGrid) -> Iterator[Violation]:
+def grid_sizes_have_ratios(grid: schema.AnchorGrid) -> Iterator[Finding]:
     """Sizes and aspect ratios of a grid are pairs."""
     if len(grid.sizes) != len(grid.aspect_ratios):
-        yield Violation(
+        yield error(
             "aspect_ratios",
             f"{count_text(len(grid.sizes), 'size')} and "
             f"{count_text(len(grid.aspect_ratios), 'aspect ratio')}",
@@ -81,26 +82,26 @@ def grid_sizes_have_ratios(grid: schema.AnchorGrid) -> Iterator[Violation]:
 
 
 @rule(schema.DefaultBoxMap)
-def default_boxes_grow(own: schema.DefaultBoxMap) -> Iterator[Violation]:
+def default_boxes_grow(own: schema.DefaultBoxMap) -> Iterator[Finding]:
     """The large square of a map is larger than its small one."""
     if own.next_size <= own.size:
         what = f"next_size {own.next_size} is not above size {own.size}"
-        yield Violation("next_size", what, "give the size of the next map")
+        yield error("next_size", what, "give the size of the next map")
 
 
 @rule(schema.ArgmaxMatcher)
-def thresholds_are_ordered(matcher: schema.ArgmaxMatcher) -> Iterator[Violation]:
+def thresholds_are_ordered(matcher: schema.ArgmaxMatcher) -> Iterator[Finding]:
     """The matcher's ignored band lies between background and match."""
     matched, unmatched = matcher.matched_threshold, matcher.unmatched_threshold
     if unmatched > matched:
-        yield Violation(
+        yield error(
             "unmatched_threshold",
             f"unmatched_threshold {unmatched} is above matched_threshold {matched}",
             "lower it, or raise matched_threshold",
         )
     # Swapping needs a band between the thresholds to swap with.
     if unmatched == matched and not matcher.negatives_lower_than_unmatched:
-        yield Violation(
+        yield error(
             "negatives_lower_than_unmatched",
             f"negatives_lower_than_unmatched false swaps background and ignored anchors, "
             f"but with both thresholds at {matched} no anchor would be background",
@@ -111,14 +112,14 @@ def thresholds_are_ordered(matcher: schema.ArgmaxMatcher) -> Iterator[Violation]
 @rule(schema.OneStage, schema.RPN, schema.RoIHead)
 def thresholds_can_be_reached(
     stage: schema.OneStage | schema.RPN | schema.RoIHead,
-) -> Iterator[Violation]:
+) -> Iterator[Finding]:
     """Overlaps lie in 0..1, and minus a distance is never above 0."""
     matcher = stage.matcher
     if not isinstance(matcher, schema.ArgmaxMatcher) or matcher.ignore_thresholds:
         return
     if isinstance(stage.similarity, schema.NegSqDistSimilarity):
         if matcher.matched_threshold > 0.0 and not matcher.force_match_for_each_row:
-            yield Violation(
+            yield error(
                 "matcher.matched_threshold",
                 f"neg_sq_dist is never above 0, so that with matched_threshold "
                 f"{matcher.matched_threshold} no anchor would be matched",
@@ -128,7 +129,7 @@ def thresholds_can_be_reached(
     for name in ("matched_threshold", "unmatched_threshold"):
         value = getattr(matcher, name)
         if not 0.0 <= value <= 1.0:
-            yield Violation(
+            yield error(
                 f"matcher.{name}",
                 f"{name} is {value}, but overlaps lie in 0..1",
                 "give a value of at least 0 and at most 1",
@@ -136,12 +137,12 @@ def thresholds_can_be_reached(
 
 
 @rule(schema.Loss, schema.RoIHead)
-def focal_loss_has_no_miner(loss: schema.Loss | schema.RoIHead) -> Iterator[Violation]:
+def focal_loss_has_no_miner(loss: schema.Loss | schema.RoIHead) -> Iterator[Finding]:
     """Both select hard examples, in contradictory ways."""
     if loss.hard_example_miner is not None and isinstance(
         loss.classification, schema.SigmoidFocalLoss
     ):
-        yield Violation(
+        yield error(
             "hard_example_miner",
             "hard_example_miner together with a focal loss: both choose the hard examples",
             "take the miner out, or use the plain sigmoid loss",
@@ -149,20 +150,20 @@ def focal_loss_has_no_miner(loss: schema.Loss | schema.RoIHead) -> Iterator[Viol
 
 
 @rule(schema.OneStage)
-def every_class_has_a_weight(model: schema.OneStage) -> Iterator[Violation]:
+def every_class_has_a_weight(model: schema.OneStage) -> Iterator[Finding]:
     """Weights are given for all classes or for none."""
     weights, count = model.loss.class_weights, model.num_classes
     if weights and len(weights) != count:
         what = f"{len(weights)} class_weights for {count_text(count, 'class')}"
         fix = "give one for each class, in the order of their ids, or none"
-        yield Violation("loss.class_weights", what, fix)
+        yield error("loss.class_weights", what, fix)
 
 
 @rule(schema.Loss)
-def added_matches_are_divided_by(loss: schema.Loss) -> Iterator[Violation]:
+def added_matches_are_divided_by(loss: schema.Loss) -> Iterator[Finding]:
     """A number of matches is needed to add to."""
     if loss.added_matches and not loss.normalize_by_matches:
-        yield Violation(
+        yield error(
             "added_matches",
             f"added_matches {loss.added_matches} while normalize_by_matches is false: nothing is "
             "divided by the number of matches",
@@ -171,7 +172,7 @@ def added_matches_are_divided_by(loss: schema.Loss) -> Iterator[Violation]:
 
 
 @rule(schema.Loss)
-def moving_average_is_of_the_batch(loss: schema.Loss) -> Iterator[Violation]:
+def moving_average_is_of_the_batch(loss: schema.Loss) -> Iterator[Finding]:
     """The moving average of the matches is one number, for all images and all replicas."""
     if not loss.normalizer_momentum:
         return
@@ -183,7 +184,7 @@ def moving_average_is_of_the_batch(loss: schema.Loss) -> Iterator[Violation]:
     for other in (other for other, holds in contradictions.items() if holds):
         name = other.partition(" ")[0]
         change = "--set model.loss.normalizer=global" if name == "normalizer" else f"change {name}"
-        yield Violation(
+        yield error(
             "normalizer_momentum",
             f"normalizer_momentum {loss.normalizer_momentum} while {other}: it averages the "
             "matches of a whole batch",
@@ -192,10 +193,10 @@ def moving_average_is_of_the_batch(loss: schema.Loss) -> Iterator[Violation]:
 
 
 @rule(schema.Loss)
-def skipped_codes_are_compared(loss: schema.Loss) -> Iterator[Violation]:
+def skipped_codes_are_compared(loss: schema.Loss) -> Iterator[Finding]:
     """Losses of overlaps compare boxes, not codes."""
     if loss.skip_zero_codes and isinstance(loss.localization, schema.IouLoss | schema.GiouLoss):
-        yield Violation(
+        yield error(
             "skip_zero_codes",
             f"skip_zero_codes together with {loss.localization.kind}, which compares whole boxes",
             "--set model.loss.skip_zero_codes=false, or take smooth_l1, l1 or l2",
@@ -203,10 +204,10 @@ def skipped_codes_are_compared(loss: schema.Loss) -> Iterator[Violation]:
 
 
 @rule(schema.OneStage)
-def background_has_a_target(model: schema.OneStage) -> Iterator[Violation]:
+def background_has_a_target(model: schema.OneStage) -> Iterator[Finding]:
     """A one-hot target of the background needs a slot."""
     if not model.background_class and not model.loss.encode_background_as_zeros:
-        yield Violation(
+        yield error(
             "background_class",
             "without a background class there is no slot that a background target could fill",
             "set model.loss.encode_background_as_zeros to true",
@@ -214,18 +215,18 @@ def background_has_a_target(model: schema.OneStage) -> Iterator[Violation]:
 
 
 @rule(schema.Nms)
-def nms_limits_are_ordered(nms: schema.Nms) -> Iterator[Violation]:
+def nms_limits_are_ordered(nms: schema.Nms) -> Iterator[Finding]:
     """A class has no more boxes than the image."""
     if nms.max_per_class > nms.max_total:
         what = f"max_per_class {nms.max_per_class} is more than max_total {nms.max_total}"
-        yield Violation("max_per_class", what, "lower it, or raise max_total")
+        yield error("max_per_class", what, "lower it, or raise max_total")
 
 
 @rule(schema.Nms)
-def soft_nms_drops_nothing(nms: schema.Nms) -> Iterator[Violation]:
+def soft_nms_drops_nothing(nms: schema.Nms) -> Iterator[Finding]:
     """Soft NMS lowers scores and has no threshold of overlaps."""
     if nms.soft_sigma > 0.0 and nms.drop_at_threshold:
-        yield Violation(
+        yield error(
             "drop_at_threshold",
             "drop_at_threshold together with soft_sigma: soft NMS drops no box for its overlap",
             "set one of them to its default",
@@ -233,7 +234,7 @@ def soft_nms_drops_nothing(nms: schema.Nms) -> Iterator[Violation]:
 
 
 @rule(schema.Nms)
-def combined_nms_is_plain(nms: schema.Nms) -> Iterator[Violation]:
+def combined_nms_is_plain(nms: schema.Nms) -> Iterator[Finding]:
     """`tf.image.combined_non_max_suppression` has no other variant."""
     if not nms.combined:
         return
@@ -244,13 +245,13 @@ def combined_nms_is_plain(nms: schema.Nms) -> Iterator[Violation]:
     }
     for name in (name for name, given in others.items() if given):
         default = "0" if name == "soft_sigma" else "false"
-        yield Violation(
+        yield error(
             name,
             f"{name} together with combined: combined NMS does not have it",
             f"set {name} to {default}, or combined to false",
         )
     if not nms.clip:
-        yield Violation(
+        yield error(
             "clip",
             "clip false together with combined: combined NMS clips to the network input",
             "set clip to true, or combined to false",
@@ -258,41 +259,41 @@ def combined_nms_is_plain(nms: schema.Nms) -> Iterator[Violation]:
 
 
 @rule(schema.Nms)
-def clipping_has_an_effect(nms: schema.Nms) -> Iterator[Violation]:
+def clipping_has_an_effect(nms: schema.Nms) -> Iterator[Finding]:
     """Details of clipping need clipping."""
     for name, default in {"clip_to": "image", "clip_margin": 0.0, "clip_first": False}.items():
         value = getattr(nms, name)
         if not nms.clip and value != default:
             what = f"{name} {value} while clip is false: nothing is clipped"
-            yield Violation(name, what, "take it out, or set clip to true")
+            yield error(name, what, "take it out, or set clip to true")
 
 
 @rule(schema.BoxEncodingsClip)
-def encodings_are_clipped_to_a_range(clip: schema.BoxEncodingsClip) -> Iterator[Violation]:
+def encodings_are_clipped_to_a_range(clip: schema.BoxEncodingsClip) -> Iterator[Finding]:
     """The range has more than one value."""
     if clip.min >= clip.max:
         what = f"box_encodings_clip from {clip.min} to {clip.max} leaves one value, or none"
-        yield Violation("min", what, "give a min below max")
+        yield error("min", what, "give a min below max")
 
 
 @rule(schema.CurveCalibration, schema.ClassCurve)
 def calibration_curves_rise(
     curve: schema.CurveCalibration | schema.ClassCurve,
-) -> Iterator[Violation]:
+) -> Iterator[Finding]:
     """A curve has points, and one value for each score."""
     if len(curve.scores) != len(curve.calibrated):
         what = (
             f"{count_text(len(curve.scores), 'score')} and {len(curve.calibrated)} calibrated ones"
         )
-        yield Violation("calibrated", what, "give one for each")
+        yield error("calibrated", what, "give one for each")
     if not curve.scores:
-        yield Violation("scores", "a curve without points", "give at least one")
+        yield error("scores", "a curve without points", "give at least one")
     if any(first >= second for first, second in itertools.pairwise(curve.scores)):
-        yield Violation("scores", "the scores of a curve do not rise", "sort the points")
+        yield error("scores", "the scores of a curve do not rise", "sort the points")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def calibrated_slots_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
+def calibrated_slots_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
     """Calibration by class names slots of the head, each once."""
     # The second stage always has a slot of the background.
     boxes = model.boxes if isinstance(model, schema.FasterRcnn) else model
@@ -312,9 +313,9 @@ def calibrated_slots_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterat
     for index, slot in enumerate(slots):
         place = f"{path}.{name}.{index}.slot"
         if not 0 <= slot <= last:
-            yield Violation(place, f"there is no class slot {slot}", f"they are 0 to {last}")
+            yield error(place, f"there is no class slot {slot}", f"they are 0 to {last}")
         if slot in seen:
-            yield Violation(place, f"class slot {slot} is calibrated twice", "take one of them out")
+            yield error(place, f"class slot {slot} is calibrated twice", "take one of them out")
         seen.add(slot)
     if not slots:
-        yield Violation(f"{path}.{name}", f"no {name}", "give one, or calibration: null")
+        yield error(f"{path}.{name}", f"no {name}", "give one, or calibration: null")

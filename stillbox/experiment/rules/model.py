@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from stillbox.errors import nearest
 from stillbox.experiment import schema
 from stillbox.experiment.rules.rule import (
-    Violation,
+    error,
     fit_stride,
     input_sides,
     padding_multiple,
@@ -14,6 +14,7 @@ from stillbox.experiment.rules.rule import (
 )
 from stillbox.experiment.schema.necks import Pyramid
 from stillbox.experiment.schema.searched_backbones import ScalePermuted
+from stillbox.findings import Finding
 from stillbox.printing import count_text
 
 # The original's Faster R-CNN has no coarser map than the proposals', and so a smaller one.
@@ -23,23 +24,21 @@ _RESNET_DEPTHS = (10, 14, 18, 26, 34, 50, 101, 152, 200)
 
 
 @rule(schema.CanvasResizer)
-def canvas_is_given(resizer: schema.CanvasResizer) -> Iterator[Violation]:
+def canvas_is_given(resizer: schema.CanvasResizer) -> Iterator[Finding]:
     """A resizer that leaves sizes as they are needs the one shape of the network input."""
     path = "model.resizer.canvas"
     if not resizer.canvas:
-        yield Violation(
+        yield error(
             "canvas",
             f"the resizer {resizer.kind} gives images of many shapes, and the network has one",
             f"--set {path}=[HEIGHT,WIDTH], pixels that every image fits into; it is padded to that",
         )
     elif len(resizer.canvas) != 2:
-        yield Violation(
-            "canvas", f"canvas has {len(resizer.canvas)} numbers", "give height and width"
-        )
+        yield error("canvas", f"canvas has {len(resizer.canvas)} numbers", "give height and width")
     elif isinstance(resizer, schema.PadToMultipleResizer) and resizer.multiple >= 1:
         legal = [-(-side // resizer.multiple) * resizer.multiple for side in resizer.canvas]
         if legal != list(resizer.canvas):
-            yield Violation(
+            yield error(
                 "canvas",
                 f"canvas {list(resizer.canvas)} is no multiple of {resizer.multiple}",
                 f"--set {path}=[{legal[0]},{legal[1]}]",
@@ -47,7 +46,7 @@ def canvas_is_given(resizer: schema.CanvasResizer) -> Iterator[Violation]:
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def image_is_large_enough(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
+def image_is_large_enough(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
     """A backbone has a least side."""
     backbone, least = model.backbone, model.backbone.min_side
     if isinstance(model, schema.FasterRcnn) and isinstance(backbone, schema.ResNetV1):
@@ -56,11 +55,11 @@ def image_is_large_enough(model: schema.OneStage | schema.FasterRcnn) -> Iterato
         # Sides below 1 are reported as out of range, or as a missing canvas.
         if 1 <= side < least:
             what = f"an image side of {side} pixels is too small for {backbone.kind}"
-            yield Violation(path, what, f"at least {least}")
+            yield error(path, what, f"at least {least}")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def channels_are_three(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
+def channels_are_three(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
     """Images are RGB."""
     lists = {"pixels.mean": model.pixels.mean, "pixels.std": model.pixels.std}
     if not isinstance(model.resizer, schema.FixedShapeResizer):
@@ -68,41 +67,41 @@ def channels_are_three(model: schema.OneStage | schema.FasterRcnn) -> Iterator[V
     for path, values in lists.items():
         if len(values) != 3:
             what = f"model.{path} has {count_text(len(values), 'number')}"
-            yield Violation(path, what, "give one for each of R, G, B")
+            yield error(path, what, "give one for each of R, G, B")
 
 
 @rule(schema.ResNetV1, schema.ResNet)
-def resnet_exists(backbone: schema.ResNetV1 | schema.ResNet) -> Iterator[Violation]:
+def resnet_exists(backbone: schema.ResNetV1 | schema.ResNet) -> Iterator[Finding]:
     """The depth is one of the published ones."""
     depths = _RESNET_DEPTHS if isinstance(backbone, schema.ResNet) else _RESNET_V1_DEPTHS
     if backbone.depth not in depths:
         what = f"there is no {backbone.kind} with {backbone.depth} layers"
-        yield Violation("depth", what, f"one of {', '.join(map(str, depths))}")
+        yield error("depth", what, f"one of {', '.join(map(str, depths))}")
     if isinstance(backbone, schema.ResNet) and len(backbone.group_strides) != 4:
         what = f"group_strides has {len(backbone.group_strides)} numbers"
-        yield Violation("group_strides", what, "give four, such as [1, 2, 2, 2]")
+        yield error("group_strides", what, "give four, such as [1, 2, 2, 2]")
 
 
 @rule(schema.MobileNetV1)
-def mobilenet_ends_with_two_layers(backbone: schema.MobileNetV1) -> Iterator[Violation]:
+def mobilenet_ends_with_two_layers(backbone: schema.MobileNetV1) -> Iterator[Finding]:
     """The last layers have a depth each."""
     if len(backbone.last_depths) != 2:
         what = f"last_depths has {len(backbone.last_depths)} numbers"
-        yield Violation("last_depths", what, "give two, such as [1024, 1024]")
+        yield error("last_depths", what, "give two, such as [1024, 1024]")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def last_layer_exists(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
+def last_layer_exists(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
     """The backbone ends with one of its layers."""
     backbone = model.backbone
     if backbone.last_layer and backbone.last_layer not in backbone.layers:
         what = f"{backbone.kind} has no layer {backbone.last_layer!r}"
         fix = nearest(backbone.last_layer, backbone.layers)
-        yield Violation("backbone.last_layer", what, fix)
+        yield error("backbone.last_layer", what, fix)
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def stem_folds_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
+def stem_folds_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
     """Blocks of two by two pixels cover images of even sides only."""
     if not isinstance(model.backbone, schema.ResNet) or not model.backbone.space_to_depth_stem:
         return
@@ -110,28 +109,28 @@ def stem_folds_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator
     for path, side in input_sides(model):
         if side >= 1 and multiple >= 1 and (side + -side % multiple) % 2:
             what = f"space_to_depth_stem requires an even image side, not {side}"
-            yield Violation(path, what, f"such as {side + 1}, or set space_to_depth_stem to false")
+            yield error(path, what, f"such as {side + 1}, or set space_to_depth_stem to false")
 
 
 @rule(schema.ConvolutionalHead, schema.WeightSharedHead)
 def depthwise_kernels_span_pixels(
     head: schema.ConvolutionalHead | schema.WeightSharedHead,
-) -> Iterator[Violation]:
+) -> Iterator[Finding]:
     """A depthwise kernel of one pixel only scales a channel."""
     if head.depthwise and head.kernel_size == 1:
         what = "a depthwise head with kernel_size 1 reads single pixels of single channels"
-        yield Violation("depthwise", what, "set kernel_size to 3, or depthwise to false")
+        yield error("depthwise", what, "set kernel_size to 3, or depthwise to false")
 
 
 @rule(schema.OneStage)
-def shared_head_has_equal_anchors(model: schema.OneStage) -> Iterator[Violation]:
+def shared_head_has_equal_anchors(model: schema.OneStage) -> Iterator[Finding]:
     """One kernel for all maps predicts equally many anchors on each."""
     if not isinstance(model.head, schema.WeightSharedHead) or not isinstance(
         model.anchors, schema.SsdAnchors
     ):
         return
     if model.anchors.reduce_boxes_in_lowest_layer:
-        yield Violation(
+        yield error(
             "anchors.reduce_boxes_in_lowest_layer",
             "a weight_shared head predicts as many anchors on every map, but the finest has three",
             "set it to false",
@@ -139,7 +138,7 @@ def shared_head_has_equal_anchors(model: schema.OneStage) -> Iterator[Violation]
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def pyramid_fits_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
+def pyramid_fits_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
     """Maps are doubled on the way down, so that sides are multiples of the coarsest stride."""
     neck, top = model.neck, None
     if isinstance(neck, schema.NasFpn | schema.MnasFpn):
@@ -147,51 +146,53 @@ def pyramid_fits_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterat
     elif isinstance(neck, schema.RetinaNetFpn) or (
         isinstance(neck, schema.Fpn) and not neck.explicit_padding
     ):
-        top = min(neck.max_level, max(model.backbone.levels))
+        top = min(neck.max_level, max(model.backbone.levels, default=neck.max_level))
     if top is not None:
         yield from fit_stride(model, 2**top, "a feature pyramid that hands down a map")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def taps_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
+def taps_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
     """The neck taps layers of the backbone, from fine to coarse."""
     backbone, neck = model.backbone, model.neck
     taps, names = neck.taps_of(backbone), backbone.layers
     path = "neck.tap" if isinstance(neck, schema.Ppn) else "neck.taps"
     if isinstance(neck, Pyramid):
-        yield from _levels_exist(neck, backbone.levels)
+        # A backbone without levels breaks a rule of its own.
+        if backbone.levels:
+            yield from _levels_exist(neck, backbone.levels)
         return
     for tap in taps:
         if tap not in names:
             what = f"{backbone.kind} has no layer {tap!r}"
             fix = f"{nearest(tap, names)}; it has {names[0]} ... {names[-1]}"
-            yield Violation(path, what, fix)
+            yield error(path, what, fix)
     # A set drops repetitions, so one comparison finds both mistakes.
     positions = [names.index(tap) for tap in taps if tap in names]
     if positions != sorted(set(positions)):
-        yield Violation(path, "the taps are not in order", "name each once, from fine to coarse")
+        yield error(path, "the taps are not in order", "name each once, from fine to coarse")
     if not taps:
-        yield Violation(path, "the neck taps nothing", f"for example [{names[-1]}]")
+        yield error(path, "the neck taps nothing", f"for example [{names[-1]}]")
 
 
-def _levels_exist(neck: Pyramid, levels: Mapping[int, str]) -> Iterator[Violation]:
+def _levels_exist(neck: Pyramid, levels: Mapping[int, str]) -> Iterator[Finding]:
     finest, coarsest = min(levels), max(levels)
     if not finest <= neck.min_level <= coarsest:
         what = f"min_level {neck.min_level}: the backbone has the levels {finest} to {coarsest}"
-        yield Violation("neck.min_level", what, f"give one from {finest} to {coarsest}")
+        yield error("neck.min_level", what, f"give one from {finest} to {coarsest}")
     elif missing := [level for level in range(neck.min_level, coarsest) if level not in levels]:
         what = (
             f"the backbone has no map of level {missing[0]} (a stride of {2 ** missing[0]} pixels)"
         )
-        yield Violation("backbone", what, "a pyramid needs every level, from group_strides of 2")
+        yield error("backbone", what, "a pyramid needs every level, from group_strides of 2")
     elif isinstance(neck, schema.Identity) and neck.max_level > coarsest:
         what = f"max_level {neck.max_level}: the backbone's levels end at {coarsest}"
         fix = f"at most {coarsest}, or a neck that makes coarser maps, such as fpn"
-        yield Violation("neck.max_level", what, fix)
+        yield error("neck.max_level", what, fix)
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def every_map_has_anchors(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Violation]:
+def every_map_has_anchors(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
     """There are as many feature maps as maps of anchors."""
     anchors = model.anchor_stage.anchors
     path = "proposals.anchors" if isinstance(model, schema.FasterRcnn) else "anchors"
@@ -201,9 +202,9 @@ def every_map_has_anchors(model: schema.OneStage | schema.FasterRcnn) -> Iterato
             level, wanted = getattr(anchors, name), getattr(model.neck, name)
             if level != wanted:
                 what = f"anchors of {name} {level} for a pyramid of {name} {wanted}"
-                yield Violation(f"{path}.{name}", what, f"set it to {wanted}")
+                yield error(f"{path}.{name}", what, f"set it to {wanted}")
     elif described != maps:
-        yield Violation(
+        yield error(
             f"{path}.num_layers" if isinstance(anchors, schema.SsdAnchors) else path,
             f"anchors for {described} feature maps, but the neck makes {maps}",
             f"describe anchors for {maps} maps, or change the neck",
@@ -211,33 +212,33 @@ def every_map_has_anchors(model: schema.OneStage | schema.FasterRcnn) -> Iterato
 
 
 @rule(schema.SsdExtraLayers)
-def extra_maps_have_strides_and_sizes(neck: schema.SsdExtraLayers) -> Iterator[Violation]:
+def extra_maps_have_strides_and_sizes(neck: schema.SsdExtraLayers) -> Iterator[Finding]:
     """Strides and kernels are given for all extra maps or for none."""
     depths = len(neck.extra_depths)
     for name in ("extra_strides", "extra_kernel_sizes"):
         if (count := len(getattr(neck, name))) not in (0, depths):
             what = f"{count} {name} for {depths} extra_depths"
-            yield Violation(name, what, "give one for each, or none")
+            yield error(name, what, "give one for each, or none")
 
 
 @rule(schema.RetinaNetFpn, schema.NasFpn)
-def pyramid_has_channels(neck: schema.RetinaNetFpn | schema.NasFpn) -> Iterator[Violation]:
+def pyramid_has_channels(neck: schema.RetinaNetFpn | schema.NasFpn) -> Iterator[Finding]:
     """Only in other necks a depth of 0 means an absent layer."""
     if neck.depth == 0:
-        yield Violation("depth", "a pyramid of 0 channels", "such as 256")
+        yield error("depth", "a pyramid of 0 channels", "such as 256")
 
 
 @rule(schema.MnasFpn)
-def cell_has_four_levels(neck: schema.MnasFpn) -> Iterator[Violation]:
+def cell_has_four_levels(neck: schema.MnasFpn) -> Iterator[Finding]:
     """The cell was found for four levels."""
     top = neck.min_level + 3
     if neck.max_level != top:
         what = f"mnasfpn from min_level {neck.min_level} to max_level {neck.max_level}"
-        yield Violation("max_level", what, f"its cell has four levels: set it to {top}")
+        yield error("max_level", what, f"its cell has four levels: set it to {top}")
 
 
 @rule(schema.NasFpn)
-def bottlenecks_exist(neck: schema.NasFpn) -> Iterator[Violation]:
+def bottlenecks_exist(neck: schema.NasFpn) -> Iterator[Finding]:
     """Hyperparameters of bottlenecks have no effect on nodes that are convolutions."""
     if neck.block == "bottleneck":
         return
@@ -247,44 +248,44 @@ def bottlenecks_exist(neck: schema.NasFpn) -> Iterator[Violation]:
             "and a convolution has none"
         )
         fix = "--set model.neck.drop_connect_rate=0, or set block to bottleneck"
-        yield Violation("drop_connect_rate", what, fix)
+        yield error("drop_connect_rate", what, fix)
     if neck.block_conv is not None:
         what = "block_conv describes the convolutions of bottlenecks, and block is conv"
         fix = "--set model.neck.block_conv=null, or set block to bottleneck"
-        yield Violation("block_conv", what, fix)
+        yield error("block_conv", what, fix)
 
 
 @rule(schema.NasFpn)
-def cell_is_sound(neck: schema.NasFpn) -> Iterator[Violation]:
+def cell_is_sound(neck: schema.NasFpn) -> Iterator[Finding]:
     """Every node reads two maps before it, and one map of every level is an output."""
     levels = range(neck.min_level, neck.max_level + 1)
     for index, node in enumerate(neck.cell):
         before = len(levels) + index
         if len(node.inputs) != 2 or not all(0 <= number < before for number in node.inputs):
             what = f"node {before} of the cell has the inputs {list(node.inputs)}"
-            yield Violation(f"cell.{index}.inputs", what, f"two numbers from 0 to {before - 1}")
+            yield error(f"cell.{index}.inputs", what, f"two numbers from 0 to {before - 1}")
         if node.level not in levels:
             what = f"node {before} of the cell makes level {node.level}"
             fix = f"one from {neck.min_level} to {neck.max_level}"
-            yield Violation(f"cell.{index}.level", what, fix)
+            yield error(f"cell.{index}.level", what, fix)
     outputs = [node.level for node in neck.cell if node.output]
     for level in levels:
         if outputs.count(level) != 1:
             what = f"{outputs.count(level)} nodes of the cell are the output of level {level}"
-            yield Violation("cell", what, "mark one node of every level by output: true")
+            yield error("cell", what, "mark one node of every level by output: true")
 
 
 @rule(ScalePermuted)
-def blocks_have_two_inputs(backbone: ScalePermuted) -> Iterator[Violation]:
+def blocks_have_two_inputs(backbone: ScalePermuted) -> Iterator[Finding]:
     """A block sums two nodes before it."""
     for index, block in enumerate(backbone.blocks):
         number, path = index + len(backbone.stem), f"blocks.{index}.inputs"
         late = [node for node in block.inputs if node >= number]
         if len(block.inputs) != 2:
             what = f"block {index} has {len(block.inputs)} inputs"
-            yield Violation(path, what, "give two, such as [0, 1]")
+            yield error(path, what, "give two, such as [0, 1]")
         elif late:
-            yield Violation(
+            yield error(
                 path,
                 f"block {index}, which is node {number}, has node {late[0]} as an input",
                 f"give nodes from 0 to {number - 1}: 0 and 1 are the stem's, the first block is 2",
@@ -292,7 +293,7 @@ def blocks_have_two_inputs(backbone: ScalePermuted) -> Iterator[Violation]:
 
 
 @rule(ScalePermuted)
-def levels_have_one_output(backbone: ScalePermuted) -> Iterator[Violation]:
+def levels_have_one_output(backbone: ScalePermuted) -> Iterator[Finding]:
     """Every level that a neck may read is the output of one block; there are no other outputs."""
     low, high = backbone.min_level, backbone.max_level
     if low > high:
@@ -302,10 +303,10 @@ def levels_have_one_output(backbone: ScalePermuted) -> Iterator[Violation]:
         if outputs[level] != 1:
             what = f"{outputs[level]} blocks of level {level} are outputs"
             fix = f"one for each level from min_level {low} to max_level {high}"
-            yield Violation("blocks", what, fix)
+            yield error("blocks", what, fix)
     for index, block in enumerate(backbone.blocks):
         if block.output and not low <= block.level <= high:
-            yield Violation(
+            yield error(
                 f"blocks.{index}.output",
                 f"block {index} is an output of level {block.level}, which is not between "
                 f"min_level {low} and max_level {high}",
@@ -314,7 +315,7 @@ def levels_have_one_output(backbone: ScalePermuted) -> Iterator[Violation]:
 
 
 @rule(ScalePermuted)
-def blocks_are_read(backbone: ScalePermuted) -> Iterator[Violation]:
+def blocks_are_read(backbone: ScalePermuted) -> Iterator[Finding]:
     """A block that is not read gets no gradient but that of its penalty."""
     read = {node for block in backbone.blocks for node in block.inputs}
     read |= {node for joined in backbone.joined() for node in joined}
@@ -322,11 +323,11 @@ def blocks_are_read(backbone: ScalePermuted) -> Iterator[Violation]:
         if not block.output and index + len(backbone.stem) not in read:
             what = f"nothing reads block {index}, and it is no output"
             fix = "make it an input of a later block, or leave it out"
-            yield Violation(f"blocks.{index}", what, fix)
+            yield error(f"blocks.{index}", what, fix)
 
 
 @rule(schema.OneStage)
-def neck_reads_all_levels(model: schema.OneStage) -> Iterator[Violation]:
+def neck_reads_all_levels(model: schema.OneStage) -> Iterator[Finding]:
     """Neither does an output that the neck does not read."""
     backbone, neck = model.backbone, model.neck
     if not isinstance(backbone, ScalePermuted):
@@ -336,11 +337,11 @@ def neck_reads_all_levels(model: schema.OneStage) -> Iterator[Violation]:
         what = f"the neck does not read {idle[0]} of {backbone.kind}"
         low, high = backbone.min_level, backbone.max_level
         fix = f"a neck of kind identity with the levels {low} to {high} reads them all"
-        yield Violation("neck", what, fix)
+        yield error("neck", what, fix)
 
 
 @rule(schema.OneStage)
-def levels_fit_the_image(model: schema.OneStage) -> Iterator[Violation]:
+def levels_fit_the_image(model: schema.OneStage) -> Iterator[Finding]:
     """Nodes of any two levels are summed, so that sides are multiples of the coarsest stride."""
     if isinstance(model.backbone, ScalePermuted):
         coarsest = max((block.level for block in model.backbone.blocks), default=0)
@@ -350,8 +351,8 @@ def levels_fit_the_image(model: schema.OneStage) -> Iterator[Violation]:
 
 
 @rule(schema.CropAndResize)
-def pooling_fits_the_crop(crop: schema.CropAndResize) -> Iterator[Violation]:
+def pooling_fits_the_crop(crop: schema.CropAndResize) -> Iterator[Finding]:
     """Max pooling is not padded."""
     if crop.pool_size > crop.size >= 1:
         what = f"pool_size {crop.pool_size} is more than the crop's {crop.size} rows and columns"
-        yield Violation("pool_size", what, f"at most {crop.size}")
+        yield error("pool_size", what, f"at most {crop.size}")

@@ -1,7 +1,6 @@
 """Rules about training, its data and augmentations, quantisation, scoring and devices.
 
-Rules about devices hold on all machines. Augmentations that are legal but probably unintended are
-here too.
+Rules about devices hold on all machines.
 """
 
 import itertools
@@ -13,27 +12,28 @@ from PIL import ImageColor
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
-from stillbox.experiment.rules.rule import Violation, input_sides, rule
+from stillbox.experiment.rules.rule import error, input_sides, rule
 from stillbox.experiment.run_length import batch_norms
 from stillbox.experiment.values import sections_of
+from stillbox.findings import Finding
 from stillbox.printing import count_text
 from stillbox.textformat.name_patterns import NamePattern
 
 
 @rule(schema.CosineSchedule)
-def cosine_fits(schedule: schema.CosineSchedule) -> Iterator[Violation]:
+def cosine_fits(schedule: schema.CosineSchedule) -> Iterator[Finding]:
     """The warm-up rises, and ends no later than the decay does."""
     warmup_steps = schedule.warmup_steps or 0
     if schedule.total_steps and schedule.total_steps < warmup_steps:
         what = f"total_steps {schedule.total_steps} is less than {warmup_steps} warmup_steps"
-        yield Violation("total_steps", what, "raise it, or shorten the warm-up")
+        yield error("total_steps", what, "raise it, or shorten the warm-up")
     # Without warm-up steps its rate is never used.
     used = {"final_learning_rate": "decay would rise"}
     if warmup_steps:
         used["warmup_learning_rate"] = "warm-up would fall"
     for name, consequence in used.items():
         if getattr(schedule, name) > schedule.learning_rate:
-            yield Violation(
+            yield error(
                 name,
                 f"{name} {getattr(schedule, name)} is above learning_rate "
                 f"{schedule.learning_rate}, so the {consequence}",
@@ -42,17 +42,17 @@ def cosine_fits(schedule: schema.CosineSchedule) -> Iterator[Violation]:
 
 
 @rule(schema.ManualStepSchedule)
-def boundaries_rise(schedule: schema.ManualStepSchedule) -> Iterator[Violation]:
+def boundaries_rise(schedule: schema.ManualStepSchedule) -> Iterator[Finding]:
     """Manual steps are in order, and a warm-up has a rate to end at."""
     steps = [boundary.step for boundary in schedule.schedule]
     for index, (before, after) in enumerate(itertools.pairwise(steps)):
         if after <= before:
             what = f"step {after} follows step {before}"
             fix = "put the boundaries in rising order"
-            yield Violation(f"schedule.{index + 1}.step", what, fix)
+            yield error(f"schedule.{index + 1}.step", what, fix)
     if schedule.warmup and not any(steps[:1]):
         found = "is at step 0" if steps else "does not exist: the schedule is empty"
-        yield Violation(
+        yield error(
             "warmup",
             f"warmup goes to the first scheduled rate, which {found}",
             "add a boundary, or set warmup to false",
@@ -60,10 +60,10 @@ def boundaries_rise(schedule: schema.ManualStepSchedule) -> Iterator[Violation]:
 
 
 @rule(schema.Experiment)
-def annotations_are_for_scoring(experiment: schema.Experiment) -> Iterator[Violation]:
+def annotations_are_for_scoring(experiment: schema.Experiment) -> Iterator[Finding]:
     """Training reads the boxes of its records."""
     if experiment.data.train.annotations:
-        yield Violation(
+        yield error(
             "data.train.annotations",
             "annotations are the ground truth of evaluation; training learns from its records",
             "move them to data.evaluation.annotations",
@@ -71,21 +71,21 @@ def annotations_are_for_scoring(experiment: schema.Experiment) -> Iterator[Viola
 
 
 @rule(schema.Experiment)
-def reduced_images_can_be_read(experiment: schema.Experiment) -> Iterator[Violation]:
+def reduced_images_can_be_read(experiment: schema.Experiment) -> Iterator[Finding]:
     """Images are reduced by their decoder, for methods that place them as whole ones."""
     path, method = "data.reduced_decoding", experiment.model.resizer.method
     if not experiment.data.reduced_decoding:
         return
     if experiment.data.cache_images:
         what = "data.cache_images keeps whole images, so that none is reduced"
-        yield Violation(path, what, "use one of the two")
+        yield error(path, what, "use one of the two")
     if method not in ("bilinear", "bilinear_antialias"):
         what = f"the resizer's method {method} reads whole images"
-        yield Violation(path, what, "leave it out, or take bilinear or bilinear_antialias")
+        yield error(path, what, "leave it out, or take bilinear or bilinear_antialias")
 
 
 @rule(schema.Training)
-def patterns_compile(train: schema.Training) -> Iterator[Violation]:
+def patterns_compile(train: schema.Training) -> Iterator[Finding]:
     """Regular expressions are some, and are found in any name in little time."""
     patterns = {
         "freeze": train.freeze,
@@ -96,39 +96,39 @@ def patterns_compile(train: schema.Training) -> Iterator[Violation]:
         for text in texts:
             try:
                 NamePattern(text)
-            except UserError as error:
-                yield Violation(path, error.what, error.fix or "")
+            except UserError as refusal:
+                yield error(path, refusal.what, refusal.fix or "")
 
 
 @rule(schema.Training)
-def average_from_zero_grows(train: schema.Training) -> Iterator[Violation]:
+def average_from_zero_grows(train: schema.Training) -> Iterator[Finding]:
     """An average that starts at 0 forgets it in its first steps, by the warm-up."""
     if train.ema_decay is not None and train.ema_from_zero and not train.ema_warmup:
         what = "an average that starts at 0 is too small until it has forgotten its start"
-        yield Violation("ema_from_zero", what, "set ema_warmup to true, or ema_from_zero to false")
+        yield error("ema_from_zero", what, "set ema_warmup to true, or ema_from_zero to false")
 
 
 @rule(schema.Training)
-def early_stopping_has_scores(train: schema.Training) -> Iterator[Violation]:
+def early_stopping_has_scores(train: schema.Training) -> Iterator[Finding]:
     """Early stopping depends on evaluations during training."""
     if train.early_stopping is not None and not train.evaluate_every:
         what = "early_stopping without evaluations during training never stops"
-        yield Violation("early_stopping", what, "set train.evaluate_every")
+        yield error("early_stopping", what, "set train.evaluate_every")
 
 
 @rule(schema.EarlyStopping)
-def early_stopping_has_a_reason(stopping: schema.EarlyStopping) -> Iterator[Violation]:
+def early_stopping_has_a_reason(stopping: schema.EarlyStopping) -> Iterator[Finding]:
     """Without patience there is a target, and no option of patience."""
     if stopping.patience:
         return
     if stopping.target is None:
-        yield Violation(
+        yield error(
             "patience",
             "early_stopping with patience 0 and without a target never stops",
             "give a target or a patience of 1 or more",
         )
     if stopping.min_delta:
-        yield Violation(
+        yield error(
             "min_delta",
             f"min_delta {stopping.min_delta} has no effect while patience is 0",
             "take it out, or give a patience of 1 or more",
@@ -136,11 +136,11 @@ def early_stopping_has_a_reason(stopping: schema.EarlyStopping) -> Iterator[Viol
 
 
 @rule(schema.Experiment)
-def images_can_be_cut(experiment: schema.Experiment) -> Iterator[Violation]:
+def images_can_be_cut(experiment: schema.Experiment) -> Iterator[Finding]:
     """The devices that share an image get equally many rows of it."""
     parts = experiment.devices.spatial_partitions
     if parts > 1 and isinstance(experiment.model, schema.FasterRcnn):
-        yield Violation(
+        yield error(
             "devices.spatial_partitions",
             f"{parts} devices cannot share an image: crops are taken from whole feature maps",
             "--set devices.spatial_partitions=1",
@@ -149,7 +149,7 @@ def images_can_be_cut(experiment: schema.Experiment) -> Iterator[Violation]:
     path, height = next(input_sides(experiment.model))
     # Numbers below 1 are reported as out of range.
     if parts >= 1 and height >= 1 and height % parts:
-        yield Violation(
+        yield error(
             "devices.spatial_partitions",
             f"an image of {height} rows (model.{path}) cannot be cut into {parts} equal parts",
             f"set model.{path} to {_multiples_near(height, parts)}, "
@@ -158,11 +158,11 @@ def images_can_be_cut(experiment: schema.Experiment) -> Iterator[Violation]:
 
 
 @rule(schema.Experiment)
-def replicas_divide_the_batch(experiment: schema.Experiment) -> Iterator[Violation]:
+def replicas_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding]:
     """Replicas get equally many images."""
     replicas, batch = experiment.devices.replicas, experiment.train.batch_size
     if replicas >= 1 and batch >= 1 and batch % replicas:
-        yield Violation(
+        yield error(
             "devices.replicas",
             f"a batch of {batch} (train.batch_size) cannot be divided among {replicas} replicas",
             f"set train.batch_size to {_multiples_near(batch, replicas)}, "
@@ -171,21 +171,21 @@ def replicas_divide_the_batch(experiment: schema.Experiment) -> Iterator[Violati
 
 
 @rule(schema.Experiment)
-def groups_divide_the_batch(experiment: schema.Experiment) -> Iterator[Violation]:
+def groups_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding]:
     """The size of groups that share statistics is given if they are used, and divides the batch."""
     batch = experiment.train.batch_size
     for path, norm in batch_norms(experiment.model):
         size, where = norm.group_size, f"{path}.group_size"
         if norm.statistics != "groups" and size > 0:
-            yield Violation(
+            yield error(
                 where,
                 f"group_size {size} has no effect while statistics is {norm.statistics}",
                 f"--set {path}.statistics=groups, or --set {where}=0",
             )
         elif norm.statistics == "groups" and size == 0:
-            yield Violation(where, "statistics of groups of 0 images", f"for example {where}=8")
+            yield error(where, "statistics of groups of 0 images", f"for example {where}=8")
         elif norm.statistics == "groups" and size > 0 and batch > 0 and batch % size:
-            yield Violation(
+            yield error(
                 where,
                 f"a batch of {batch} (train.batch_size) cannot be divided into groups of {size}",
                 f"use {_divisor_below(batch, size)}",
@@ -210,13 +210,13 @@ _PARTS = {
 
 
 @rule(schema.Experiment)
-def quantized_parts_are_covered(experiment: schema.Experiment) -> Iterator[Violation]:
+def quantized_parts_are_covered(experiment: schema.Experiment) -> Iterator[Finding]:
     """Every part of the detector rounds what integer arithmetic would."""
     if experiment.train.quantization is None:
         return
     model, path = experiment.model, "train.quantization"
     if not isinstance(model, schema.OneStage):
-        yield Violation(path, f"a model of kind {model.kind} cannot be quantised", "set it to null")
+        yield error(path, f"a model of kind {model.kind} cannot be quantised", "set it to null")
         return
     for name, covered in _PARTS.items():
         part = model.parts[name]
@@ -224,14 +224,14 @@ def quantized_parts_are_covered(experiment: schema.Experiment) -> Iterator[Viola
         if type(part) not in covered:
             kinds = ", ".join(cls.kind for cls in covered)
             what = f"the {name} {part.kind!r} cannot be quantised"
-            yield Violation(path, what, f"set it to null, or take one of {kinds}")
+            yield error(path, what, f"set it to null, or take one of {kinds}")
 
 
 @rule(schema.Evaluation)
-def best_metric_is_computed(evaluation: schema.Evaluation) -> Iterator[Violation]:
+def best_metric_is_computed(evaluation: schema.Evaluation) -> Iterator[Finding]:
     """There are metrics, and the best checkpoint is chosen by one of their numbers."""
     if not evaluation.metrics:
-        yield Violation("metrics", "no metrics", "for example [coco]")
+        yield error("metrics", "no metrics", "for example [coco]")
         return
     others = {
         "VOC_mAP": "pascal_voc",
@@ -241,7 +241,7 @@ def best_metric_is_computed(evaluation: schema.Evaluation) -> Iterator[Violation
     metric = others.get(evaluation.best_metric, "coco")
     if metric not in evaluation.metrics:
         computed = next((key for key, name in others.items() if name in evaluation.metrics), "AP")
-        yield Violation(
+        yield error(
             "best_metric",
             f"best_metric {evaluation.best_metric} belongs to {metric}, which is not in "
             f"evaluation.metrics ({', '.join(evaluation.metrics)})",
@@ -250,19 +250,19 @@ def best_metric_is_computed(evaluation: schema.Evaluation) -> Iterator[Violation
 
 
 @rule(schema.Experiment)
-def images_are_scored_once(experiment: schema.Experiment) -> Iterator[Violation]:
+def images_are_scored_once(experiment: schema.Experiment) -> Iterator[Finding]:
     """An evaluation reads its records once; 0 means once as well."""
     if (epochs := experiment.data.evaluation.num_epochs) > 1:
         path = "data.evaluation.num_epochs"
-        yield Violation(path, f"{path} is {epochs}", "give a value of at least 0 and at most 1")
+        yield error(path, f"{path} is {epochs}", "give a value of at least 0 and at most 1")
 
 
 @rule(schema.Evaluation)
-def pictures_stay_below_the_results(evaluation: schema.Evaluation) -> Iterator[Violation]:
+def pictures_stay_below_the_results(evaluation: schema.Evaluation) -> Iterator[Finding]:
     """The folder of exported pictures lies in that of the report or of the training run."""
     given = Path(evaluation.pictures_directory)
     if given.anchor or ".." in given.parts or not str(given).isprintable():
-        yield Violation(
+        yield error(
             "pictures_directory",
             f"{evaluation.pictures_directory!r} leads out of the folder of the results",
             "give a plain name such as exported; evaluate's --output names the folder around it",
@@ -270,7 +270,7 @@ def pictures_stay_below_the_results(evaluation: schema.Evaluation) -> Iterator[V
 
 
 @rule(schema.Evaluation)
-def truth_has_a_color(evaluation: schema.Evaluation) -> Iterator[Violation]:
+def truth_has_a_color(evaluation: schema.Evaluation) -> Iterator[Finding]:
     """The colour of the ground truth exists."""
     color = evaluation.truth_color
     try:
@@ -279,11 +279,8 @@ def truth_has_a_color(evaluation: schema.Evaluation) -> Iterator[Violation]:
         guess = nearest(color.lower(), ImageColor.colormap)
         # The whole list of colours would fill a screen.
         fix = guess if guess.startswith("did you mean") else "give a name such as lime, or #rrggbb"
-        yield Violation("truth_color", f"{color!r} is no colour", fix)
+        yield error("truth_color", f"{color!r} is no colour", fix)
 
-
-# AutoAugment's policies with a step that changes contrast and a probability above 0.
-_POLICIES_WITH_CONTRAST = ("v2", "v3")
 
 # Legal lengths of lists of numbers; the others have any length.
 _LENGTHS: dict[str, tuple[tuple[int, ...], str]] = {
@@ -296,67 +293,67 @@ _LENGTHS: dict[str, tuple[tuple[int, ...], str]] = {
 
 
 @rule(object)
-def lists_have_their_lengths(section: Any) -> Iterator[Violation]:  # noqa: ANN401
+def lists_have_their_lengths(section: Any) -> Iterator[Finding]:  # noqa: ANN401
     """A colour has three numbers, a size has two; operations are not empty."""
     if getattr(section, "operations", None) == ():
         fix = "leave them out for the usual ones, or give at least one"
-        yield Violation("operations", f"{section.kind} has no operations", fix)
+        yield error("operations", f"{section.kind} has no operations", fix)
     for name, (lengths, fix) in _LENGTHS.items():
         values = getattr(section, name, None)
         if values is not None and len(values) not in lengths:
-            yield Violation(name, f"{name} has {count_text(len(values), 'number')}", fix)
+            yield error(name, f"{name} has {count_text(len(values), 'number')}", fix)
 
 
 @rule(schema.RandomPadImage)
-def canvases_have_two_sides(section: schema.RandomPadImage) -> Iterator[Violation]:
+def canvases_have_two_sides(section: schema.RandomPadImage) -> Iterator[Finding]:
     """The original requires height and width together, or neither."""
     for end in ("min", "max"):
         names = f"{end}_height", f"{end}_width"
         given = [name for name in names if getattr(section, name) is not None]
         if len(given) == 1:
             (missing,) = set(names) - set(given)
-            yield Violation(given[0], f"{given[0]} without {missing}", "give both or neither")
+            yield error(given[0], f"{given[0]} without {missing}", "give both or neither")
 
 
 @rule(schema.NormalizeImage)
-def values_have_a_range(section: schema.NormalizeImage) -> Iterator[Violation]:
+def values_have_a_range(section: schema.NormalizeImage) -> Iterator[Finding]:
     """A range of one value cannot be mapped to another range."""
     low, high = section.original_min, section.original_max
     if low >= high:
         what = f"original_max {high} is not above original_min {low}"
-        yield Violation("original_max", what, "for images as they are read: 255")
+        yield error("original_max", what, "for images as they are read: 255")
 
 
 @rule(schema.SsdIouCrop)
-def iou_crops_are_possible(section: schema.SsdIouCrop) -> Iterator[Violation]:
+def iou_crops_are_possible(section: schema.SsdIouCrop) -> Iterator[Finding]:
     """There is a bound to draw, and a window can satisfy it: all bounds are excluded."""
     if not section.min_ious:
-        yield Violation(
+        yield error(
             "min_ious",
             "ssd_iou_crop has no min_ious to choose from",
             "leave them out for the usual ones; [-1] requires no IoU at all",
         )
     if 1 in section.min_ious:
-        yield Violation("min_ious", "no window has an IoU above 1", "leave the 1 out")
+        yield error("min_ious", "no window has an IoU above 1", "leave the 1 out")
     if section.max_aspect_ratio <= 1:
         what = f"no window has both sides below {section.max_aspect_ratio} times the other"
-        yield Violation("max_aspect_ratio", what, "give more than 1; the usual one is 2")
+        yield error("max_aspect_ratio", what, "give more than 1; the usual one is 2")
 
 
 @rule(schema.Experiment)
-def labels_have_classes(experiment: schema.Experiment) -> Iterator[Violation]:
+def labels_have_classes(experiment: schema.Experiment) -> Iterator[Finding]:
     """No box gets a class that the model does not have."""
     classes, known = experiment.model.num_classes, experiment.model.class_slots == "label_map_id"
     for path, ids in named_labels(experiment.train.augmentations):
         # Contiguous slots have the label map's ids, which are known only with the records.
         if known and ids and max(ids) > classes:
-            yield Violation(
+            yield error(
                 path,
                 f"there is no class {max(ids)}: the model has {classes}",
                 f"give label map ids from 1 to {classes}",
             )
         if path.endswith("original_labels") and not ids:
-            yield Violation(path, "remap_labels changes nothing", "name the classes")
+            yield error(path, "remap_labels changes nothing", "name the classes")
 
 
 def named_labels(
@@ -369,35 +366,3 @@ def named_labels(
         elif isinstance(section, schema.RemapLabels):
             yield f"{path}.original_labels", section.original_labels
             yield f"{path}.new_label", (section.new_label,)
-
-
-def suspicious_augmentations(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
-    """Yields a path and a sentence for augmentations that are allowed but seldom meant."""
-    resizer = experiment.model.resizer
-    for path, section in sections_of(experiment.train.augmentations, "train.augmentations"):
-        if isinstance(section, schema.NormalizeImage | schema.SubtractChannelMean):
-            yield (
-                path,
-                f"{section.kind} changes the images of training alone, and model.pixels normalises "
-                "them once more; a change for evaluation too belongs into model.pixels",
-            )
-        if (
-            isinstance(section, schema.AutoAugment)
-            and section.contrast != "original"
-            and section.policy not in _POLICIES_WITH_CONTRAST
-        ):
-            yield (
-                f"{path}.contrast",
-                f"contrast {section.contrast} has no effect: policy {section.policy} never changes "
-                f"contrast, {' and '.join(_POLICIES_WITH_CONTRAST)} do",
-            )
-        if isinstance(section, schema.SsdIouCrop) and isinstance(
-            resizer, schema.FixedShapeResizer | schema.KeepAspectRatioResizer
-        ):
-            once = list(resizer.input_size)
-            if list(section.resize_to) not in ([], once):
-                yield (
-                    f"{path}.resize_to",
-                    f"windows are resized twice: to {list(section.resize_to)}, then by "
-                    f"model.resizer to {once} (height, width); {once} resizes them once",
-                )

@@ -5,13 +5,14 @@ An experiment without records cannot be trained but can still predict.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from stillbox.experiment import schema
 from stillbox.experiment.known_weights import advise_weights
-from stillbox.experiment.rules.rule import Violation
-from stillbox.experiment.rules.training import suspicious_augmentations
+from stillbox.experiment.rules.rule import error, rule
 from stillbox.experiment.run_length import depends_on_replicas
+from stillbox.experiment.values import sections_of
+from stillbox.findings import Finding
 
 _PLACEHOLDER = re.compile(r"PATH_TO_BE_CONFIGURED|\$\{[^}]*\}|<[A-Za-z][A-Za-z _-]*>")
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://")
@@ -24,39 +25,71 @@ _OPTIONAL = {
 }
 
 
-def records_are_given(experiment: schema.Experiment) -> Iterator[Violation]:
+@rule(schema.Experiment, training=True)
+def records_are_given(experiment: schema.Experiment) -> Iterator[Finding]:
     """There are records and names of their classes."""
     if not experiment.data.train.paths:
-        yield Violation(
+        yield error(
             "data.train.paths",
             "no records to train on",
             "--set data.train.paths='[data/train-*.tfrecord]'",
         )
     if not experiment.data.train.label_map:
-        yield Violation(
+        yield error(
             "data.train.label_map",
             "no label map for the training records",
             "--set data.train.label_map=data/label_map.pbtxt",
         )
     if experiment.data.evaluation.paths and not experiment.data.evaluation.label_map:
-        yield Violation(
+        yield error(
             "data.evaluation.label_map",
             "no label map for the evaluation records",
             "--set data.evaluation.label_map=data/label_map.pbtxt",
         )
 
 
-def early_stopping_needs_records(experiment: schema.Experiment) -> Iterator[Violation]:
+@rule(schema.Experiment, training=True)
+def early_stopping_needs_records(experiment: schema.Experiment) -> Iterator[Finding]:
     """Early stopping depends on scores, and scores need records."""
     if experiment.train.early_stopping is not None and not experiment.data.evaluation.paths:
-        yield Violation(
+        yield error(
             "train.early_stopping",
             "early_stopping without evaluation records never stops",
             "--set data.evaluation.paths='[data/val-*.tfrecord]', or take early_stopping out",
         )
 
 
-def paths_are_real(experiment: schema.Experiment) -> Iterator[Violation]:
+@rule(schema.Experiment, training=True)
+def cosine_ends(experiment: schema.Experiment) -> Iterator[Finding]:
+    """A cosine that ends with training needs an end of training."""
+    schedule, path = experiment.train.optimizer.schedule, "train.optimizer.schedule.total_steps"
+    if isinstance(schedule, schema.CosineSchedule) and schedule.total_steps is None:
+        yield error(
+            path,
+            "the cosine ends with training, and training has no end: train.steps is 0",
+            f"--set train.steps=N, or --set {path}=N",
+        )
+
+
+@rule(schema.Experiment, training=True)
+def samples_are_proposals(experiment: schema.Experiment) -> Iterator[Finding]:
+    """The second stage is trained with a part of the proposals."""
+    model = experiment.model
+    if not isinstance(model, schema.FasterRcnn) or model.boxes is None:
+        return
+    sample, proposals = model.boxes.sample_size, model.proposals.max_proposals
+    if sample > proposals and model.boxes.hard_example_miner is None:
+        path = "model.boxes.sample_size"
+        yield error(
+            path,
+            f"sample_size {sample} is more than the {proposals} proposals of an image "
+            "(model.proposals.max_proposals)",
+            f"--set {path}={proposals}, or raise model.proposals.max_proposals",
+        )
+
+
+@rule(schema.Experiment, training=True)
+def paths_are_real(experiment: schema.Experiment) -> Iterator[Finding]:
     """Sample configs contain placeholders, and cloud buckets are not files."""
     for path, text in _paths(experiment):
         # The remedy is ready to paste, but for the path itself.
@@ -67,10 +100,10 @@ def paths_are_real(experiment: schema.Experiment) -> Iterator[Violation]:
             known = advise_weights(text, experiment.model, experiment.train.fine_tune.scope)
             remedy = f"{known}; or {remedy}" if known else remedy
         if placeholder := _PLACEHOLDER.search(text):
-            yield Violation(path, f"{text!r} still holds the placeholder {placeholder[0]}", remedy)
+            yield error(path, f"{text!r} still holds the placeholder {placeholder[0]}", remedy)
         elif _URL.match(text):
             first = "" if path == _WRITTEN else "copy it to this machine; "
-            yield Violation(path, f"{text!r} is not a local file", first + remedy)
+            yield error(path, f"{text!r} is not a local file", first + remedy)
 
 
 def _paths(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
@@ -86,71 +119,18 @@ def _paths(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
     yield _WRITTEN, experiment.evaluation.pictures_directory
 
 
-def cosine_ends(experiment: schema.Experiment) -> Iterator[Violation]:
-    """A cosine that ends with training needs an end of training."""
-    schedule, path = experiment.train.optimizer.schedule, "train.optimizer.schedule.total_steps"
-    if isinstance(schedule, schema.CosineSchedule) and schedule.total_steps is None:
-        yield Violation(
-            path,
-            "the cosine ends with training, and training has no end: train.steps is 0",
-            f"--set train.steps=N, or --set {path}=N",
-        )
-
-
-def samples_are_proposals(experiment: schema.Experiment) -> Iterator[Violation]:
-    """The second stage is trained with a part of the proposals."""
-    model = experiment.model
-    if not isinstance(model, schema.FasterRcnn) or model.boxes is None:
-        return
-    sample, proposals = model.boxes.sample_size, model.proposals.max_proposals
-    if sample > proposals and model.boxes.hard_example_miner is None:
-        path = "model.boxes.sample_size"
-        yield Violation(
-            path,
-            f"sample_size {sample} is more than the {proposals} proposals of an image "
-            "(model.proposals.max_proposals)",
-            f"--set {path}={proposals}, or raise model.proposals.max_proposals",
-        )
-
-
-TRAINABLE_RULES = (
-    records_are_given,
-    early_stopping_needs_records,
-    cosine_ends,
-    samples_are_proposals,
-    paths_are_real,
-)
-"""All of them."""
-
-
+# AutoAugment's policies with a step that changes contrast and a probability above 0.
+_POLICIES_WITH_CONTRAST = ("v2", "v3")
 _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>.*)")
 
 
-def warnings_about(experiment: schema.Experiment, origins: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns a sentence for everything that is seldom meant, each with its position."""
-    return tuple(
-        f"{origins.get(path, path)}: {sentence}"
-        for path, sentence in suspicious_settings(experiment)
-    )
+def warning(path: str, what: str) -> Finding:
+    """Returns a warning whose remedy is a part of its sentence."""
+    return Finding("warning", path, what)
 
 
-def suspicious_settings(experiment: schema.Experiment) -> list[tuple[str, str]]:
-    """Returns path and sentence for everything that is allowed but seldom meant."""
-    return [
-        *_single_shards(experiment),
-        *_layers_without_depth(experiment),
-        *_scores_without_records(experiment),
-        *_cosines_without_decay(experiment),
-        *_steps_without_rate(experiment),
-        *_one_batch_only(experiment),
-        *_replicas_of_nothing(experiment),
-        *suspicious_augmentations(experiment),
-        *_boxes_outside_the_image(experiment),
-        *_statistics_of_padding(experiment),
-    ]
-
-
-def _single_shards(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
+@rule(schema.Experiment)
+def all_shards_are_given(experiment: schema.Experiment) -> Iterator[Finding]:
     """The sample configs of the Object Detection API name one shard of many."""
     for path, paths in (
         ("data.train.paths", experiment.data.train.paths),
@@ -159,7 +139,7 @@ def _single_shards(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
         for (base, count, suffix), given in _shards(paths).items():
             # All shards listed one by one are as good as the pattern.
             if given < int(count):
-                yield (
+                yield warning(
                     path,
                     f"{given} of {int(count)} shards of {base}{suffix}; "
                     f"for all of them write {base}-?????-of-{count}{suffix}",
@@ -173,104 +153,145 @@ def _shards(paths: Sequence[str]) -> dict[tuple[str, str, str], int]:
     return {key: len(found) for key, found in numbers.items()}
 
 
-def _layers_without_depth(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
-    head = getattr(experiment.model, "head", None)
-    if isinstance(head, schema.ConvolutionalHead) and head.layers_before and not head.max_depth:
-        yield (
-            "model.head.layers_before",
+@rule(schema.ConvolutionalHead)
+def layers_have_depth(head: schema.ConvolutionalHead) -> Iterator[Finding]:
+    """A depth of 0 disables the layers before the head."""
+    if head.layers_before and not head.max_depth:
+        yield warning(
+            "layers_before",
             f"layers_before {head.layers_before} has no effect while max_depth is 0",
         )
 
 
-def _scores_without_records(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
+@rule(schema.Experiment)
+def scores_have_records(experiment: schema.Experiment) -> Iterator[Finding]:
+    """Evaluation during training needs records."""
     every = experiment.train.evaluate_every
     if every and not experiment.data.evaluation.paths:
-        yield (
+        yield warning(
             "train.evaluate_every",
             f"evaluate_every {every} has no effect while data.evaluation.paths is empty",
         )
 
 
-def _cosines_without_decay(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
-    """The original takes them, and has no number for the rate of the step between."""
-    schedule = experiment.train.optimizer.schedule
-    if not isinstance(schedule, schema.CosineSchedule) or not schedule.total_steps:
-        return
+@rule(schema.CosineSchedule)
+def cosine_decays(schedule: schema.CosineSchedule) -> Iterator[Finding]:
+    """The original accepts a cosine without a decay; its rate is then undefined for one step."""
     warmup, hold = schedule.warmup_steps or 0, schedule.hold_steps
-    if schedule.total_steps <= warmup + hold:
-        yield (
-            "train.optimizer.schedule.total_steps",
+    if schedule.total_steps and schedule.total_steps <= warmup + hold:
+        yield warning(
+            "total_steps",
             f"total_steps {schedule.total_steps} leaves nothing after {warmup} warmup_steps and "
             f"{hold} hold_steps: the rate is learning_rate at step {schedule.total_steps}, where "
             "the original's is undefined without a hold, and final_learning_rate after it",
         )
 
 
-def _steps_without_rate(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
-    """After the end of a cosine that ends at 0 nothing is trained."""
-    schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
+@rule(schema.Training)
+def steps_have_a_rate(train: schema.Training) -> Iterator[Finding]:
+    """Nothing is trained after the end of a cosine that ends at 0."""
+    schedule = train.optimizer.schedule
     if not isinstance(schedule, schema.CosineSchedule) or schedule.final_learning_rate:
         return
-    if schedule.total_steps and steps > schedule.total_steps:
-        yield (
-            "train.steps",
+    if schedule.total_steps and train.steps > schedule.total_steps:
+        yield warning(
+            "steps",
             f"the learning rate is 0 from step {schedule.total_steps} (total_steps of the "
-            f"schedule) to step {steps}",
+            f"schedule) to step {train.steps}",
         )
 
 
-def _replicas_of_nothing(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
-    model, replicas = experiment.model, experiment.devices.replicas
-    if replicas and not depends_on_replicas(model):
-        yield (
+@rule(schema.Data)
+def batches_differ(data: schema.Data) -> Iterator[Finding]:
+    """Repeating the first batch is for measurements."""
+    if data.repeat_first_batch:
+        yield warning(
+            "repeat_first_batch",
+            "every step trains on the first batch, so that the speed of a step can be measured; "
+            "only this batch is learnt",
+        )
+
+
+@rule(schema.Experiment)
+def replicas_have_an_effect(experiment: schema.Experiment) -> Iterator[Finding]:
+    """Replicas concern only settings that are per replica."""
+    replicas = experiment.devices.replicas
+    if replicas and not depends_on_replicas(experiment.model):
+        yield warning(
             "devices.replicas",
             f"replicas {replicas} has no effect: neither a batch norm's statistics nor the loss's "
             "normalizer is per_replica",
         )
 
 
-def _one_batch_only(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
-    if experiment.data.repeat_first_batch:
-        yield (
-            "data.repeat_first_batch",
-            "every step trains on the first batch, so that the speed of a step can be measured; "
-            "only this batch is learnt",
+@rule(schema.NormalizeImage, schema.SubtractChannelMean)
+def pixels_are_normalised_once(
+    section: schema.NormalizeImage | schema.SubtractChannelMean,
+) -> Iterator[Finding]:
+    """`model.pixels` normalises after the augmentations."""
+    yield warning(
+        "",
+        f"{section.kind} changes the images of training alone, and model.pixels normalises "
+        "them once more; a change for evaluation too belongs into model.pixels",
+    )
+
+
+@rule(schema.AutoAugment)
+def contrast_is_used(section: schema.AutoAugment) -> Iterator[Finding]:
+    """Not every policy changes contrast."""
+    if section.contrast != "original" and section.policy not in _POLICIES_WITH_CONTRAST:
+        yield warning(
+            "contrast",
+            f"contrast {section.contrast} has no effect: policy {section.policy} never changes "
+            f"contrast, {' and '.join(_POLICIES_WITH_CONTRAST)} do",
         )
 
 
-def _boxes_outside_the_image(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
-    model = experiment.model
-    if not isinstance(model, schema.OneStage):
+@rule(schema.Experiment)
+def windows_are_resized_once(experiment: schema.Experiment) -> Iterator[Finding]:
+    """A crop may resize its window to the network input at once."""
+    resizer = experiment.model.resizer
+    if not isinstance(resizer, schema.FixedShapeResizer | schema.KeepAspectRatioResizer):
         return
-    nms, resizer = model.postprocessing.nms, model.resizer
-    if not nms.change_coordinate_frame and not isinstance(resizer, schema.FixedShapeResizer):
-        yield (
-            "model.postprocessing.nms.change_coordinate_frame",
+    once = list(resizer.input_size)
+    for path, section in sections_of(experiment.train.augmentations, "train.augmentations"):
+        if isinstance(section, schema.SsdIouCrop) and list(section.resize_to) not in ([], once):
+            yield warning(
+                f"{path}.resize_to",
+                f"windows are resized twice: to {list(section.resize_to)}, then by "
+                f"model.resizer to {once} (height, width); {once} resizes them once",
+            )
+
+
+@rule(schema.OneStage)
+def boxes_are_relative_to_the_image(model: schema.OneStage) -> Iterator[Finding]:
+    """Without a change of the coordinate frame, boxes stay relative to the padded input."""
+    nms = model.postprocessing.nms
+    if not nms.change_coordinate_frame and not isinstance(model.resizer, schema.FixedShapeResizer):
+        yield warning(
+            "postprocessing.nms.change_coordinate_frame",
             "detections stay relative to the padded network input, but scores and pictures take "
             "them as relative to the image, as in the original",
         )
 
 
-def _statistics_of_padding(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
-    model = experiment.model
-    if (
-        not isinstance(model, schema.FasterRcnn)
-        or not model.mask_padding
-        or model.freeze_batch_norm
-    ):
+@rule(schema.FasterRcnn)
+def statistics_exclude_padding(model: schema.FasterRcnn) -> Iterator[Finding]:
+    """The mask of the padding does not reach the statistics of batch norm."""
+    if not model.mask_padding or model.freeze_batch_norm:
         return
     norms = [conv.batch_norm for conv in (model.backbone.conv, model.neck.conv) if conv is not None]
     if any(norm is not None and norm.train for norm in norms):
-        yield (
-            "model.freeze_batch_norm",
+        yield warning(
+            "freeze_batch_norm",
             "mask_padding masks images, but not the statistics of a batch: they include the "
             "padding, which images of the original do not have; --set model.freeze_batch_norm=true "
             "takes the moving ones",
         )
 
 
-def frozen_fresh_statistics(experiment: schema.Experiment) -> tuple[str, str] | None:
-    """Returns field and sentence for batch norm that normalises random weights with nothing."""
+def frozen_fresh_statistics(experiment: schema.Experiment) -> Finding | None:
+    """Returns a warning if batch norm normalises random weights with the statistics of no data."""
     conv = experiment.model.convolutions().get("backbone.conv")
     norm = conv.batch_norm if conv is not None else None
     if norm is None or experiment.train.fine_tune.checkpoint:
@@ -281,8 +302,9 @@ def frozen_fresh_statistics(experiment: schema.Experiment) -> tuple[str, str] | 
         path, trained = "model.backbone.conv.batch_norm.train", "true"
     else:
         return None
-    return path, (
+    return warning(
+        path,
         "batch norm takes its moving statistics, which without pretrained weights are those of no "
         "data: values grow from layer to layer, and training mostly ends in NaN; name weights by "
-        f"train.fine_tune.checkpoint, or --set {path}={trained}"
+        f"train.fine_tune.checkpoint, or --set {path}={trained}",
     )

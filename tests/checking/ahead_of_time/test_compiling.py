@@ -15,6 +15,7 @@ from stillbox.checking.ahead_of_time.report import TargetCheck, describe_search,
 from stillbox.checking.ahead_of_time.targets import Target, find_target
 from stillbox.devices.mesh import build_mesh
 from stillbox.experiment.resolve import resolve
+from stillbox.findings import Finding
 from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.training.program import train_program
 from tests.checking.ahead_of_time.programs import needs_cuda_plugin, needs_libtpu
@@ -64,8 +65,9 @@ def test_a_batch_that_cannot_be_split_is_a_verdict(experiment, cpu):
     many = Target("cpu", cpu.devices * 3, cpu.usable_bytes)
     check = check_step(experiment(), many, "evaluate")
     assert not check.fits
-    assert check.refused.startswith("evaluation.batch_size: a batch of 4 cannot be split")
-    assert (check.fix, check.needed) == ("use 3 or 6", 0)
+    assert check.failure.path == "evaluation.batch_size"
+    assert check.failure.what.startswith("a batch of 4 cannot be split")
+    assert (check.failure.fix, check.needed) == ("use 3 or 6", 0)
 
 
 def test_a_device_that_is_too_small_is_a_verdict(experiment, cpu):
@@ -82,7 +84,7 @@ def test_a_small_detector_compiles_for_a_slice(experiment):
     small = experiment("train.precision=bfloat16", "evaluation.precision=bfloat16")
     target = find_target("v5e:2x2")
     checks = check_steps(small, target)
-    assert all(check.fits for check in checks), [check.refused for check in checks]
+    assert all(check.fits for check in checks), [check.failure for check in checks]
     train = checks[0]
     assert train.devices == 4
     macs = count_macs(small.model)
@@ -101,7 +103,7 @@ def test_a_small_detector_compiles_for_a_slice(experiment):
 def test_a_small_detector_compiles_for_absent_gpus(experiment):
     small = experiment("train.precision=bfloat16", "evaluation.precision=bfloat16")
     checks = check_steps(small, find_target("h200:4"))
-    assert all(check.fits for check in checks), [check.refused for check in checks]
+    assert all(check.fits for check in checks), [check.failure for check in checks]
     train, evaluate, _ = checks
     # Products alone are counted: forward, and two gradients of each convolution but for that of the
     # images.
@@ -149,8 +151,8 @@ def explain(step, *overrides, message=NO_ROOM, state=0):
 
 
 def test_the_needed_memory_is_named():
-    failure = explain("train")
-    assert failure.needed == 16.5 * GIB
+    failure, needed = explain("train")
+    assert (failure.path, needed) == ("train.batch_size", 16.5 * GIB)
     assert "needs 16.50 GiB on each device, which has 15.75 GiB" in failure.what
     assert "bf16[16384,80,80,22], 4.69GiB" in failure.what
 
@@ -160,8 +162,8 @@ def test_an_array_that_is_too_large_alone_is_named():
         "RESOURCE_EXHAUSTED: Allocation (size=32768000000) would exceed memory (size=17179869184) "
         ":: #allocation558 [shape = 'f32[2048000000,4]{0,1:T(4,128)}', space=hbm, size = 0xff]"
     )
-    failure = explain("train", message=message)
-    assert failure.needed == 32_768_000_000
+    failure, needed = explain("train", message=message)
+    assert needed == 32_768_000_000
     assert "needs 30.52 GiB on each device, which has 15.75 GiB" in failure.what
     assert "not room for f32[2048000000,4] alone" in failure.what
 
@@ -169,32 +171,24 @@ def test_an_array_that_is_too_large_alone_is_named():
 @pytest.mark.parametrize(
     ("step", "overrides", "named", "unnamed"),
     [
-        (
-            "train",
-            (),
-            ("train.batch_size (32)", "--find-batch", "train.precision=bfloat16"),
-            ("evaluation.", "devices."),
-        ),
+        ("train", (), ("train.batch_size (32)", "--find-batch", "train.precision=bfloat16"),
+         ("evaluation.", "devices.")),
         ("train", ("train.precision=bfloat16",), ("train.batch_size",), ("precision",)),
-        (
-            "train",
-            ("model.resizer.height=640", "model.resizer.width=640"),
-            ("devices.spatial_partitions (1)",),
-            (),
-        ),
+        ("train", ("model.resizer.height=640", "model.resizer.width=640"),
+         ("devices.spatial_partitions (1)",), ()),
         ("evaluate", (), ("evaluation.batch_size (20)", "evaluation.precision"), ("train.",)),
         ("predict", (), ("model.resizer smaller (160 x 160)",), ("batch_size",)),
     ],
-)
+)  # fmt: skip
 def test_the_fields_that_help_are_named(step, overrides, named, unnamed):
-    fix = explain(step, *overrides).fix
+    fix = explain(step, *overrides)[0].fix
     assert all(word in fix for word in named)
     assert not any(word in fix for word in unnamed)
 
 
 def test_sharding_is_advised_for_large_accumulators():
-    assert "devices.shard=optimizer" in explain("train", state=2 * GIB).fix
-    assert "shard" not in explain("train", "devices.shard=optimizer", state=2 * GIB).fix
+    assert "devices.shard=optimizer" in explain("train", state=2 * GIB)[0].fix
+    assert "shard" not in explain("train", "devices.shard=optimizer", state=2 * GIB)[0].fix
 
 
 @pytest.mark.parametrize(
@@ -205,8 +199,8 @@ def test_sharding_is_advised_for_large_accumulators():
     ],
 )
 def test_other_errors_ask_for_a_report(message):
-    failure = explain("train", message=message)
-    assert failure.needed == 0
+    failure, needed = explain("train", message=message)
+    assert needed == 0
     assert message.splitlines()[0] in failure.what
     assert "report" in failure.fix
 
@@ -225,20 +219,14 @@ def compiler(fixed, each, *, saved=1.0):
         if needed > ROOM and needed * saved <= ROOM:
             needed = ROOM
         if needed > ROOM:
-            message = "too large"
+            failure = Finding("error", "", "too large")
             return StepCheck(
-                step="train", images=size, devices=8, refused=message, needed=int(needed * saved)
+                step="train", images=size, devices=8, failure=failure, needed=int(needed * saved)
             )
         memory = Memory(
-            parameters=fixed,
-            optimizer=0,
-            average=0,
-            batch=0,
-            results=0,
-            temporaries=needed - fixed,
-            code=0,
-            usable=ROOM,
-        )
+            parameters=fixed, optimizer=0, average=0, batch=0, results=0,
+            temporaries=needed - fixed, code=0, usable=ROOM,
+        )  # fmt: skip
         return StepCheck(step="train", images=size, devices=8, memory=memory)
 
     return attempt
@@ -275,7 +263,8 @@ def test_even_the_smallest_batch_may_not_fit():
 
 
 def test_another_reason_than_memory_ends_the_search():
-    refusal = StepCheck(step="train", images=64, devices=8, refused="our fault")
+    failure = Finding("error", "", "a bug")
+    refusal = StepCheck(step="train", images=64, devices=8, failure=failure)
     assert search(lambda size: refusal, 8, 64, ROOM).trials == [refusal]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.experiment.rules.training import _POLICIES_WITH_CONTRAST
+from stillbox.experiment.rules.warnings import _POLICIES_WITH_CONTRAST
 from stillbox.inputs.augment import autoaugment, autoaugment_images
 from stillbox.inputs.augment.autoaugment import OPERATIONS, POLICIES, Step, argument_of, take_step
 from tests.inputs.augment.samples import augmented, many, rng, sample
