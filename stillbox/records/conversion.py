@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stillbox.errors import UserError
 from stillbox.printing import json_text, printable_line
@@ -154,7 +154,7 @@ class ConversionReport:
     boxes_written: int = 0
     boxes_per_class: dict[str, int] = field(default_factory=dict)
     """Boxes written, in the order of the ids; classes without any included."""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     """The most frequent first."""
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -88,7 +87,7 @@ def write_cvat(
     write_whole(output / f"annotations_{split}.xml", content, below=output)
 
 
-def _attributes(values: dict[str, Any]) -> dict[str, str]:
+def _attributes(values: dict[str, object]) -> dict[str, str]:
     return {name: xml_text(value) for name, value in values.items()}
 
 
@@ -104,7 +103,7 @@ def write_label_studio(
     for image in images:
         address = f"/data/local-files/?d={quote(f'images/{split}/{image.name}')}"
         kind = "annotations" if image.scores is None else "predictions"
-        made: dict[str, Any] = {"result": _results(image, label_map)}
+        made: dict[str, object] = {"result": _results(image, label_map)}
         if image.scores is not None:
             made |= {"model_version": "stillbox", "score": float(image.scores.max(initial=0.0))}
         tasks.append({"data": {"image": address}, kind: [made]})
@@ -120,13 +119,13 @@ def write_label_studio(
     write_whole(output / "label_config.xml", config, below=output)
 
 
-def _results(image: LabelledImage, label_map: LabelMap) -> list[dict[str, Any]]:
+def _results(image: LabelledImage, label_map: LabelMap) -> list[dict[str, object]]:
     results = []
     boxes = image.example.boxes.astype(np.float64) * 100
     for row, (ymin, xmin, ymax, xmax) in enumerate(boxes.tolist()):
         sides = {"x": xmin, "y": ymin, "width": xmax - xmin, "height": ymax - ymin}
         names = [label_map.text_of(int(image.example.class_ids[row]))]
-        one: dict[str, Any] = {
+        one: dict[str, object] = {
             "id": f"box{row}",
             "type": "rectanglelabels",
             "from_name": "label",
@@ -309,7 +308,7 @@ def _write_yolo(
         path = output / "labels" / split / image.name.with_suffix(".txt")
         write_whole(path, "".join(lines).encode(), below=output)
     data = output / "data.yaml"
-    content: dict[str, Any] = {"path": "."}
+    content: dict[str, object] = {"path": "."}
     content |= {p.name: f"images/{p.name}" for p in sorted((output / "labels").iterdir())}
     content["names"] = {numbers[item.id]: item.name for item in label_map}
     write_whole(data, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
@@ -321,7 +320,7 @@ def _write_coco(
     """Writes `annotations/instances_<split>.json`; image ids stay if all are numbers."""
     ids = [image.example.image_id for image in images]
     own = len(set(ids)) == len(ids) and all(i.isdecimal() and len(i) < 19 for i in ids)
-    annotations: list[dict[str, Any]] = []
+    annotations: list[dict[str, object]] = []
     entries = []
     for number, image in enumerate(images, start=1):
         image_id = int(image.example.image_id) if own else number

@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,9 @@ from typing import BinaryIO
 
 from stillbox.errors import UserError
 from stillbox.printing import size_text
+
+if sys.platform != "win32":
+    import fcntl
 
 _IN_PLACE = os.O_CREAT
 for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
@@ -170,11 +174,6 @@ def lack_of_room(folder: Path, error: OSError, needs: str = "", size: int = 0) -
     return "".join(f"; {part}" for part in parts)
 
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows has no flock: no lock is taken
-    fcntl = None  # type: ignore[assignment]
-
 _PARTIAL, _OLD = ".stillbox-partial", ".stillbox-old"
 # For the lock of a folder.
 _ATTEMPTS, _SECONDS = 3, 0.05
@@ -188,7 +187,7 @@ def try_lock(descriptor: int) -> bool | None:
     Returns:
         Whether it is locked now; None if the file system has no locks, as some of the network.
     """
-    if fcntl is None:
+    if sys.platform == "win32":  # it has no flock
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ class ConvertedFolder:
     """The records were there already, and the folder has not changed since."""
 
 
-def conversion_key(data: DataFolder, settings: dict[str, Any]) -> str:
+def conversion_key(data: DataFolder, settings: dict[str, object]) -> str:
     """Returns a hash of the settings and of name, size and time of every file."""
     digest = hashlib.sha256(json.dumps([_VERSION, settings], sort_keys=True).encode())
     for file in data.files:
@@ -124,7 +125,7 @@ def _reused(output: Path, result: dict[str, Any]) -> ConvertedFolder:
 
 
 def write_conversion(
-    partial: Path,
+    unfinished: Path,
     key: str,
     converted: ConvertedFolder,
     reports: dict[Split, ConversionReport],
@@ -136,20 +137,19 @@ def write_conversion(
     for problem in log:
         lines += [f"  {problem}", *(f"    {case}" for case in problem.examples)]
     text = "\n".join(lines) + "\n" + "".join(report.to_text() for report in reports.values())
-    write_whole(partial / REPORT_NAME, text.encode())
+    write_whole(unfinished / REPORT_NAME, text.encode())
     content = {
         "key": key,
-        "files": sorted(entry.name for entry in partial.iterdir()),
+        "files": sorted(entry.name for entry in unfinished.iterdir()),
         "result": asdict(converted),
         "problems": [asdict(problem) for problem in log],
     }
-    encoded = json_text(content) + "\n"
-    write_whole(partial / FINISHED, encoded.encode())
+    write_whole(unfinished / FINISHED, f"{json_text(content)}\n".encode())
 
 
 _SETS: tuple[Split, ...] = ("train", "val", "test")
 
-Progress = Callable[[str, int, int], None]
+StageProgress = Callable[[str, int, int], None]
 """Called with what is done (`reading`, `comparing`, `train`, ...), images done and in all."""
 
 
@@ -164,7 +164,7 @@ def convert_folder(
     options: ConversionOptions | None = None,
     bad_records: RecordPolicy = "drop",
     bad_boxes: BoxPolicy = "fix",
-    on_image: Progress = lambda stage, done, total: None,
+    on_image: StageProgress = lambda stage, done, total: None,
 ) -> ConvertedFolder:
     """Converts a folder of annotated images, whose format is recognised by content.
 
@@ -217,22 +217,22 @@ def convert_folder(
     def check() -> object:
         return former_conversion(output, key, overwrite=options.overwrite)
 
-    with new_folder(output, check) as partial:
+    with new_folder(output, check) as unfinished:
         reports = {
             name: convert(
                 [item for item, split in zip(items, splits, strict=True) if split == name],
                 label_map,
-                partial,
+                unfinished,
                 name,
                 options=options,
                 log=ConversionLog(bad_records, bad_boxes),
-                on_image=lambda done, total, name=name: on_image(name, done, total),  # type: ignore[misc]
+                on_image=partial(on_image, name),
             )
             for name in _SETS
             if name in splits
         }
         converted = _converted(output, recognised, label_map, reports, log, origin, options)
-        write_conversion(partial, key, converted, reports, log)
+        write_conversion(unfinished, key, converted, reports, log)
     return converted
 
 
@@ -267,13 +267,13 @@ def _split(
     seed: int,
     options: ConversionOptions,
     log: ConversionLog,
-    on_image: Progress,
+    on_image: StageProgress,
 ) -> tuple[list[Split | None], str]:
     """Returns the split of each image, and its origin in words; reports images that occur twice."""
     prints = fingerprints(
         items,
         workers=options.workers,
-        on_image=lambda done, total: on_image("comparing", done, total),
+        on_image=partial(on_image, "comparing"),
     )
     if not len(prints.rows):
         raise data.behind_links() or UserError(

@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -290,8 +289,8 @@ class _SetWriter:
     def __init__(self, output: Path, name: str, label_map: LabelMap, *, first_id: int) -> None:
         self._output, self._name, self._label_map = output, name, label_map
         self._first_id = first_id
-        self._images: list[dict[str, Any]] = []
-        self._annotations: list[dict[str, Any]] = []
+        self._images: list[dict[str, object]] = []
+        self._annotations: list[dict[str, object]] = []
         self._empty = 0
 
     def add(self, scene: Scene) -> bytes:

@@ -9,7 +9,7 @@ Source: object_detection/core/standard_fields.py, `TfExampleFields`.
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError
 from stillbox.records.wire import Feature, parse_features, serialize_features
 
+T = TypeVar("T")
 _OBJECT = "image/object/"
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 _KINDS = {"f": "float32", "i": "int64"}
@@ -140,9 +141,9 @@ def _values(features: dict[str, Feature], key: str, kind: str) -> Feature:
     return values
 
 
-def _first(features: dict[str, Feature], key: str, kind: str, default: Any) -> Any:  # noqa: ANN401
+def _first(features: dict[str, Feature], key: str, kind: str, default: T) -> T:
     values = _values(features, key, kind)
-    return values[0] if len(values) else default
+    return cast(T, values[0]) if len(values) else default
 
 
 def _boxes(features: dict[str, Feature]) -> NDArray[np.float32]:

@@ -191,10 +191,6 @@ def _flags(objects: Sequence[ElementTree.Element], name: str) -> np.ndarray:
 _NO_CLASSES = LabelMap(())
 
 
-def _find(folder: DataFolder) -> list[Path]:
-    return [file for file in folder.with_suffix(".xml") if folder.memoized(_is_voc, file)]
-
-
 def _is_voc(file: Path) -> bool:
     return xml_outline(file)[0] == "annotation" and not _only_polygons(file)
 
@@ -204,7 +200,7 @@ def _only_polygons(file: Path) -> bool:
     return root == "annotation" and "polygon" in marks and "bndbox" not in marks
 
 
-@register("voc", "Pascal VOC XML", _find)
+@register("voc", "Pascal VOC XML", lambda folder: folder.matching(_is_voc, ".xml"))
 def read_voc_folder(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads XML files; the image of each is that of the same name, or else its `filename`."""
     images = []
@@ -246,6 +242,6 @@ def _image_sets(folder: DataFolder) -> Mapping[Path, Mapping[str, Split]]:
 register_foreign(
     "labelme_xml",
     "LabelMe XML of polygons",
-    lambda folder: [f for f in folder.with_suffix(".xml") if folder.memoized(_only_polygons, f)],
+    lambda folder: folder.matching(_only_polygons, ".xml"),
     "export boxes, or polygons as LabelMe JSON",
 )
