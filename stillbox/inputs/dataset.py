@@ -7,16 +7,15 @@ evaluation has no ground truth, the most frequent reason for an mAP of 0.
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.memory import SampleCache
-from stillbox.inputs.sample import Sample, Size, StoredImage, StoredSample
+from stillbox.inputs.sample import Bytes, Sample, Size, StoredImage, StoredSample
 from stillbox.printing import count_text
 from stillbox.records.example import Example
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
@@ -156,8 +155,8 @@ class Dataset:
         """
         self.source.reject(record, "image cannot be decoded", error.reason)
 
-    def image(self, record: int) -> NDArray[np.uint8]:
-        """Returns the pixels of a record's image as they are stored, `[h, w, 3]` RGB.
+    def image(self, record: int) -> Bytes:
+        """Returns the pixels of a record's image as they are stored.
 
         Raises:
             UserError: there are none.
@@ -165,7 +164,7 @@ class Dataset:
         sample = self.load(record)
         if sample is None:
             raise UserError("this record has no usable image", where=self.source.location(record))
-        return cast(NDArray[np.uint8], sample.image)
+        return sample.image
 
     def describe(self, record: int) -> str:
         """Returns location and image id of a record, for messages."""
@@ -173,7 +172,7 @@ class Dataset:
         name = f" (image {example.image_id})" if example is not None else ""
         return self.source.location(record) + name
 
-    def _prepare(self, example: Example, image: NDArray[np.uint8]) -> Sample:
+    def _prepare(self, example: Example, image: Bytes) -> Sample:
         weights = example.weights
         if self._crowds == "ignore":
             weights = np.where(example.is_crowd, np.float32(0), weights)

@@ -39,7 +39,7 @@ from stillbox.inputs.augment.autoaugment_images import (
 )
 from stillbox.inputs.augment.common import random_integer
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Bytes, Floats, Sample
+from stillbox.inputs.sample import Boxes, Bytes, Sample
 
 
 class Step(NamedTuple):
@@ -126,21 +126,21 @@ POLICIES: Mapping[str, tuple[SubPolicy, ...]] = {
 """Rows of each policy, one of which is drawn uniformly."""
 
 
-# From an image and the operation's argument to an image.
-Operation = Callable[[Bytes, float, Generator], Bytes]
+PixelOperation = Callable[[Bytes, float, Generator], Bytes]
+"""From an image and the operation's argument to an image."""
 
 
-def _fixed(change: Callable[[Bytes], Bytes]) -> Operation:
+def _fixed(change: Callable[[Bytes], Bytes]) -> PixelOperation:
     """For operations without an argument."""
     return lambda image, argument, rng: change(image)
 
 
-def _counted(change: Callable[[Bytes, int], Bytes]) -> Operation:
+def _counted(change: Callable[[Bytes, int], Bytes]) -> PixelOperation:
     """For operations whose argument is a whole number."""
     return lambda image, argument, rng: change(image, int(argument))
 
 
-def _scaled(change: Callable[..., Bytes], **more: int) -> Operation:
+def _scaled(change: Callable[..., Bytes], **more: int) -> PixelOperation:
     """For operations whose argument is any number."""
     return lambda image, argument, rng: change(image, argument, **more)
 
@@ -153,7 +153,7 @@ def _mirror(image: Bytes) -> Bytes:
     return cast(Bytes, cv2.flip(image, 1))
 
 
-_EVERYWHERE: Mapping[str, Operation] = {
+_EVERYWHERE: Mapping[str, PixelOperation] = {
     "AutoContrast": _fixed(auto_contrast),
     "Equalize": _fixed(equalize),
     "Posterize": _counted(posterize),
@@ -165,7 +165,7 @@ _EVERYWHERE: Mapping[str, Operation] = {
     "Sharpness": _scaled(sharpness),
     "Cutout": _cutout,
 }
-_MOVES: Mapping[str, tuple[Callable[..., Bytes], Callable[..., Floats]]] = {
+_MOVES: Mapping[str, tuple[Callable[..., Bytes], Callable[..., Boxes]]] = {
     "Rotate_BBox": (rotate, rotate_boxes),
     **{
         f"{name}{letter}_BBox": (partial(image, axis=axis), partial(around, axis=axis))
@@ -176,7 +176,7 @@ _MOVES: Mapping[str, tuple[Callable[..., Bytes], Callable[..., Floats]]] = {
         for letter, axis in (("X", 1), ("Y", 0))
     },
 }
-_INSIDE: Mapping[str, Operation] = {
+_INSIDE: Mapping[str, PixelOperation] = {
     "Rotate_Only_BBoxes": _scaled(rotate),
     "ShearX_Only_BBoxes": _scaled(shear, axis=1),
     "ShearY_Only_BBoxes": _scaled(shear, axis=0),
@@ -191,7 +191,7 @@ _BBOX_CUTOUT = "BBox_Cutout"
 OPERATIONS: tuple[str, ...] = (*_EVERYWHERE, _BBOX_CUTOUT, *_MOVES, *_INSIDE)
 """Names of all operations."""
 
-CONTRASTS: Mapping[str, Operation] = {
+CONTRASTS: Mapping[str, PixelOperation] = {
     "original": _EVERYWHERE["Contrast"],
     "mean": _scaled(contrast_about_mean),
 }
@@ -263,7 +263,7 @@ def operate(
         )
     if name in _MOVES:
         return _move(sample, argument, *_MOVES[name])
-    image = cast(Bytes, sample.image)
+    image = sample.image
     if name == _BBOX_CUTOUT:
         return replace(sample, image=cutout_at_a_box(image, sample.boxes, argument, rng))
     pixels = CONTRASTS[contrast] if name == "Contrast" else _EVERYWHERE[name]
@@ -274,7 +274,7 @@ def _move(
     sample: Sample,
     argument: float,
     move_image: Callable[..., Bytes],
-    move_boxes: Callable[..., Floats],
+    move_boxes: Callable[..., Boxes],
 ) -> Sample:
     size: Size = (sample.image.shape[0], sample.image.shape[1])
     return replace(

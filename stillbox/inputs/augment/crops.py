@@ -23,8 +23,8 @@ from dataclasses import asdict, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from jaxtyping import Bool, Float64
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
@@ -36,23 +36,19 @@ from stillbox.inputs.augment.common import (
     uniform,
 )
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Doubles, Floats, Sample, StoredSample
+from stillbox.inputs.sample import Boxes, Sample, StoredSample
 
 _ATTEMPTS = 100
-Operation = TypeVar("Operation")
+T = TypeVar("T")
 
 
 class CropWindow(NamedTuple):
-    """A part of an image, in whole pixels."""
+    """A part of an image, in whole pixels; y and x are its first row and column."""
 
     y: int
-    """First row."""
     x: int
-    """First column."""
     height: int
-    """Rows."""
     width: int
-    """Columns."""
 
 
 @implements(schema.RandomCropImage)
@@ -74,9 +70,9 @@ def ssd_random_crop(sample: Sample, config: schema.SsdRandomCrop, rng: Generator
     return random_crop_image(sample, choose(config.operations, rng), rng)
 
 
-def choose(operations: Sequence[Operation], rng: Generator) -> Operation:
-    """Returns one of several config, each as likely as the others."""
-    return operations[int(rng.random() * len(operations))]
+def choose(options: Sequence[T], rng: Generator) -> T:
+    """Returns one of several options, each as likely as the others."""
+    return options[int(rng.random() * len(options))]
 
 
 def crop(sample: Sample, window: CropWindow, overlap_thresh: float, *, clip: bool) -> Sample:
@@ -106,9 +102,9 @@ def crop(sample: Sample, window: CropWindow, overlap_thresh: float, *, clip: boo
 
 
 def sample_window(
-    height: int, width: int, boxes: Floats, config: schema.RandomCropImage, rng: Generator
+    height: int, width: int, boxes: Boxes, config: schema.RandomCropImage, rng: Generator
 ) -> CropWindow:
-    """Draws a window as described above, for boxes `[N, 4]`, normalised to the image.
+    """Draws a window as described above, for boxes that are normalised to the image.
 
     All attempts are drawn and tested at once, so that the time is the same for all images.
     """
@@ -130,9 +126,13 @@ def sample_window(
 
 
 def _draw_sizes(
-    height: int, width: int, aspect: Doubles, draws: Doubles, config: schema.RandomCropImage
-) -> tuple[Doubles, Doubles, NDArray[np.bool_]]:
-    """Returns heights and widths, one for each attempt, and which of them may be used."""
+    height: int,
+    width: int,
+    aspect: Float64[np.ndarray, " M"],
+    draws: Float64[np.ndarray, " M"],
+    config: schema.RandomCropImage,
+) -> tuple[Float64[np.ndarray, " M"], Float64[np.ndarray, " M"], Bool[np.ndarray, " M"]]:
+    """Returns height and width of each attempt, and whether they may be used."""
     least, most = config.min_area * height * width, config.max_area * height * width
     lowest = np.rint(np.sqrt(least / aspect))
     highest = np.rint(np.sqrt(most / aspect))
@@ -151,8 +151,10 @@ def _draw_sizes(
     return rows, columns, fits
 
 
-def _covers(windows: Doubles, objects: Doubles, least: float) -> NDArray[np.bool_]:
-    """Returns `[M]`: which of the windows `[M, 4]` hold enough of one of the objects `[N, 4]`."""
+def _covers(
+    windows: Float64[np.ndarray, "M 4"], objects: Float64[np.ndarray, "N 4"], least: float
+) -> Bool[np.ndarray, " M"]:
+    """Returns which of the windows hold enough of one of the objects."""
     top_left = np.maximum(windows[:, None, :2], objects[:, :2])
     bottom_right = np.minimum(windows[:, None, 2:], objects[:, 2:])
     common = np.maximum(bottom_right - top_left, 0).prod(axis=2)
@@ -160,8 +162,9 @@ def _covers(windows: Doubles, objects: Doubles, least: float) -> NDArray[np.bool
     return ((area >= 1) & (common >= least * area)).any(axis=1)
 
 
-def _areas(boxes: Doubles) -> Doubles:
-    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+def _areas(boxes: Float64[np.ndarray, "N 4"]) -> Float64[np.ndarray, " N"]:
+    areas: Float64[np.ndarray, " N"] = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    return areas
 
 
 @implements(schema.RandomCropToAspectRatio)
