@@ -35,17 +35,15 @@ class InputStats:
     """Counts over all batches of a loader so far, repeated epochs included."""
 
     max_boxes: int
-    """Boxes in a row of the batch."""
+    """Boxes in a row of the batch; others are truncated."""
     images: int = 0
-    """Rows filled with an image."""
     left_out: int = 0
     """Rows whose record or image could not be used; not counted elsewhere."""
     boxes: int = 0
     """Boxes after augmentation."""
     truncated_boxes: int = 0
-    """Boxes beyond `max_boxes`."""
     truncated_images: int = 0
-    """Images with boxes beyond `max_boxes`."""
+    """Images with truncated boxes."""
     most_boxes: int = 0
     """Most boxes of one image."""
     _lock: AbstractContextManager[bool] = field(
@@ -266,10 +264,9 @@ class BatchMaker:
             yield from map(self.batch, steps)
             return
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="stillbox-inputs")
-        numbers = iter(steps)
         ahead: deque[tuple[_Arrays, list[Future[None]]]] = deque()
         try:
-            for step in numbers:
+            for step in steps:
                 ahead.append(self._submit(pool, step))
                 if len(ahead) > self._prefetch:
                     yield _finished(*ahead.popleft())

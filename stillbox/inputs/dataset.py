@@ -1,8 +1,7 @@
 """Records with classes, sizes, policies and cache: samples for a model.
 
-A label map that does not belong to the records is rejected before training starts. A class text
-that is not in the label map drops its box. If all are dropped, training sees only background and
-evaluation has no ground truth, the most frequent reason for an mAP of 0.
+A label map that does not belong to the records is rejected before training starts: it would drop
+all boxes, the most frequent reason for an mAP of 0.
 """
 
 from collections import Counter
@@ -23,7 +22,7 @@ from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
 from stillbox.records.tfrecord import RecordError
 
-# Records that are read: enough to find boxes in real data sets, few enough to be fast.
+# Enough records to find boxes in real data sets, few enough to be fast.
 _SAMPLED = 64
 _SHOWN = 5
 
@@ -68,12 +67,10 @@ class Dataset:
     """A set of records, loaded by index from any thread.
 
     Args:
-        label_map: names of their class ids.
         slots: class indices of the model.
-        crowds: treatment of crowd boxes, as for `schema.Records`.
+        crowds: treatment of crowd boxes, as in `schema.Records`.
         annotations: COCO JSON with the ground truth of evaluation; empty: the records' own.
         num_epochs: passes of training over the records; 0: no limit.
-        cache: keeps decoded images, if any.
     """
 
     def __init__(
@@ -101,7 +98,7 @@ class Dataset:
 
     @property
     def class_names(self) -> Mapping[int, str]:
-        """Names for people by label map id."""
+        """Display names by label map id."""
         return self.label_map.names
 
     def load(self, record: int) -> Sample | None:
@@ -117,12 +114,10 @@ class Dataset:
         return None if example is None else self._decode(record, example)
 
     def open(self, record: int) -> Sample | None:
-        """Returns a record as `load` does, but of a JPEG file that is not decoded yet.
-
-        With a cache it is `load`, because the cache has whole images.
+        """Returns a record as `load` does, but without decoding JPEG files unless there is a cache.
 
         Raises:
-            UserError: as `load`.
+            UserError: see `load`.
         """
         if self.cache is not None:
             return self.load(record)

@@ -1,4 +1,4 @@
-"""TF1's `tf.image.resize_images`, bit for bit if possible, and Pillow's antialiased resizing.
+"""`tf.image.resize_images` of TF1, bit for bit if possible, and Pillow's antialiased resizing.
 
 Output position o reads source position `o * in / out`: the grids share their first corner, not
 their centres. With `align_corners` it is `o * (in - 1) / (out - 1)`: first and last pixels
@@ -118,8 +118,9 @@ def resize_part(
 
 def nearest(image: Pixels, out: FloatPixels, *, align_corners: bool = False) -> None:
     """Takes the pixel at the floor of the source position, the nearest one with `align_corners`."""
-    rows = _nearest_index(image.shape[0], out.shape[0], align_corners)
-    columns = _nearest_index(image.shape[1], out.shape[1], align_corners)
+    rows, columns = (
+        _nearest_index(image.shape[axis], out.shape[axis], align_corners) for axis in (0, 1)
+    )
     np.copyto(out, image[rows[:, None], columns])
 
 

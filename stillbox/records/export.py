@@ -142,7 +142,7 @@ def _results(image: LabelledImage, label_map: LabelMap) -> list[dict[str, object
 
 
 _LONGEST_NAME = 200
-"""Bytes of a name; file systems take 255, which a suffix and a number need some of."""
+"""Bytes of a name: file systems allow 255, of which suffix and number need some."""
 
 
 @dataclass
@@ -164,15 +164,10 @@ def export_records(
     split: str = "train",
     on_image: Callable[[int, int], None] = lambda done, total: None,
 ) -> Exported:
-    """Writes records as images and annotations of a format, one of `FORMS`.
+    """Writes records, given as files and patterns, as images and annotations of one of `FORMS`.
 
-    Args:
-        records: files and patterns.
-        label_map: their classes.
-        output: a folder that does not exist, is empty, or has other splits of the same export.
-        form: one of `FORMS`.
-        split: name of the set.
-        on_image: called with images done and in all.
+    The folder `output` is new, empty, or has other splits of the same export. `on_image` gets the
+    numbers of images done and in all.
 
     Raises:
         UserError: the output folder has the split already, or a record has no usable size.
@@ -202,14 +197,7 @@ def export_images(
     *,
     split: str = "train",
 ) -> None:
-    """Writes image files and their labels as `export_records` does.
-
-    Args:
-        images: a file and its labels, each with a name of its own.
-        label_map: their classes.
-        output: a folder that does not exist or is empty.
-        form: one of `FORMS`.
-        split: name of the set.
+    """Writes image files and their labels, each with a unique name, as `export_records` does.
 
     Raises:
         UserError: an image cannot be read, or the folder is not writable.
@@ -222,8 +210,7 @@ def export_images(
 
 @contextmanager
 def _folder(final: Path, output: Path) -> Iterator[Path]:
-    """Yields a new folder whose files move to `final`, which lies in the output folder, at the end;
-    none does after an error."""
+    """Yields a folder whose files move to `final`, inside `output`, unless an error occurs."""
     refuse_links(final, below=output)
     with partial_folder(final) as partial:
         yield partial
@@ -259,10 +246,9 @@ def _written(
 
 
 def _file_name(example: Example, taken: set[str]) -> PurePosixPath:
-    """Returns a name inside the folder that no other image has, with the suffix of the bytes.
+    """Returns a unique, printable name that is short enough for file systems.
 
-    It has no character that cannot be printed, differs from others by more than case, and is short
-    enough for file systems.
+    It has the suffix of the bytes, and differs from other names by more than case.
     """
     suffixes = (".png",) if example.encoded.startswith(b"\x89PNG") else (".jpg", ".jpeg")
     given = PurePosixPath((example.filename or example.image_id).replace("\\", "/"))
@@ -283,7 +269,7 @@ def _plain(part: str) -> str:
 
 
 def _key(name: PurePosixPath) -> str:
-    """Returns what no two files of a folder may share: labels have the names without suffix."""
+    """Returns the part of a name that must be unique: label files share it."""
     return str(name.with_suffix("")).casefold()
 
 

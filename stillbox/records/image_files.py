@@ -30,8 +30,8 @@ _JPEG_START, _PNG_START = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SCAN, _END = 0xDA, 0xD9
-# A scan walks over all blocks of its components, if only to find that it changes none: up to 0.8 ns
-# a pixel. Encoders write 10 scans, of 14 components together.
+# Every scan visits all blocks of its components, even if it changes none: up to 0.8 ns a pixel.
+# Encoders write 10 scans, of 14 components together.
 _MOST_SCANNED, _FEW_SCANS = 100, 4
 _ANY_SCANNED, _MOST_SCANNED_A_BYTE = 2**29, 1000
 # Decoders keep every chunk of text, and search all of them for each: real files have some tens.
@@ -44,7 +44,7 @@ _MOST_RUN_BYTES = 2**22
 
 
 def costly(data: bytes) -> str:
-    """Returns why a file is not to be decoded; empty if nothing speaks against it."""
+    """Returns why a file must not be decoded; empty if there is no reason."""
     for start, look in _COSTLY_BY_START.items():
         if data.startswith(start):
             return look(data)
@@ -199,7 +199,7 @@ def prepare_image(data: bytes, claimed: tuple[int, int], exif: Exif = "auto") ->
         return PreparedImage(data, info.height, info.width, tuple(notes))
     if upright:
         image = ImageOps.exif_transpose(image)
-    encoded = _encode(image, target or ("JPEG" if info.format in _JPEG else "PNG"))
+    encoded = encode_image(image, target or ("JPEG" if info.format in _JPEG else "PNG"))
     return PreparedImage(encoded, image.height, image.width, tuple(notes))
 
 
@@ -212,12 +212,12 @@ def claims_too_much(size: tuple[int, int], count: int) -> bool:
 
 
 def not_decoded(data: bytes) -> str:
-    """Returns why a file is not to be decoded, or cannot be here; empty if nothing is known."""
+    """Returns why a file must not or cannot be decoded; empty if there is no reason."""
     return costly(data) or _heif(data[:_HEIF_BYTES])
 
 
 def _heif(start: bytes) -> str:
-    """Makes Pillow read HEIC, as cameras of phones write it, or returns what is missing."""
+    """Makes Pillow read HEIC, the format of many phones, or returns what is missing."""
     named = start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS and b"avif" not in start
     if not named or _pillow_reads_heif():
         return ""
@@ -282,7 +282,8 @@ def _target_format(info: ImageInfo, notes: list[tuple[str, str, str]]) -> str:
     return target
 
 
-def _encode(image: Image.Image, target: str) -> bytes:
+def encode_image(image: Image.Image, target: str) -> bytes:
+    """Returns an image as PNG, or as JPEG with full colours and little loss."""
     buffer = io.BytesIO()
     plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
     if target == "JPEG":

@@ -210,8 +210,8 @@ class LabelMap:
 
 
 def is_label_map(path: str | Path) -> bool:
-    """Tells whether there is anything that `LabelMap.from_file` reads or refuses to read."""
-    # Path raises at names that are too long.
+    """Tells whether a path exists or names a built-in label map."""
+    # Path raises an error for names that are too long.
     return os.path.exists(path) or str(path) in _built_in()  # noqa: PTH110
 
 

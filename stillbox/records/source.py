@@ -1,4 +1,4 @@
-"""The examples of a data set on disk, in any order, from any thread; the files of a pattern."""
+"""Reads the examples of a data set in any order, from any thread; expands patterns of files."""
 
 import glob
 import hashlib
@@ -58,10 +58,7 @@ def expand(paths: Sequence[str]) -> list[Path]:
 
 
 def glob_files(pattern: Path, *, recursive: bool = False) -> list[Path]:
-    """Returns what a pattern matches, sorted.
-
-    Folders in front that exist under the very name, as `run[1]`, are no pattern.
-    """
+    """Returns the sorted matches of a pattern, whose existing folders, as `run[1]`, are literal."""
     there = pattern
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -121,7 +118,7 @@ def _numbered(pattern: str, stem: str, count: int, ending: str) -> list[Path]:
 
 
 def _nearby(path: Path) -> str:
-    """Suggests what a path that does not exist may have been meant to be."""
+    """Suggests the path that was meant by one that does not exist."""
     folder = path.parent
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
@@ -155,12 +152,9 @@ class ExampleSource:
     record are added to `problems` once, however often it is read.
 
     Args:
-        paths: files and patterns (`patterns.expand`). Records are in the order of the sorted files,
-            which does not depend on the file system.
-        label_map: turns class texts into ids; without it, the labels are the ids.
+        paths: files and patterns (`expand`). Records are in the order of the sorted files.
+        label_map: gives the ids of class texts; without it, the labels are the ids.
         use_display_name: match class texts against display names.
-        bad_records: policy for records that cannot be read.
-        bad_boxes: see `boxes_policy`.
         sample_1_of_n: use every n-th record, from the first.
 
     Raises:

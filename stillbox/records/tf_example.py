@@ -37,7 +37,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class ParsedExample:
-    """A record as it was read, before any rule about boxes."""
+    """A record as read, before the box policy is applied."""
 
     example: Example
     """Class id 0 stands for an unknown class."""
@@ -58,9 +58,9 @@ def parse_example(
 ) -> ParsedExample:
     """Reads a serialised `tf.Example`.
 
-    Without a label map, the labels are the ids. With one, a class text has precedence over a label,
-    as in the original, and is matched against names or display names. `fallback_id` is the image id
-    of a record with neither source id nor file name.
+    Without a label map, the labels are the ids. With one, a class text, which is matched against
+    names or display names, has precedence over a label, as in the original. `fallback_id` is the
+    image id of a record with neither source id nor file name.
 
     Raises:
         BadRecordError: the bytes are no `tf.Example`, hold no image, or their box and class

@@ -38,7 +38,6 @@ from stillbox.inputs.augment.autoaugment_images import (
     translate_boxes,
 )
 from stillbox.inputs.augment.common import random_integer
-from stillbox.inputs.resize import Size
 from stillbox.inputs.sample import Boxes, Bytes, Sample
 
 
@@ -117,10 +116,7 @@ _V3: tuple[SubPolicy, ...] = (
 _TEST: tuple[SubPolicy, ...] = ((Step("TranslateX_BBox", 1.0, 4), Step("Equalize", 1.0, 10)),)
 
 POLICIES: Mapping[str, tuple[SubPolicy, ...]] = {
-    "v0": _V0,
-    "v1": _V1,
-    "v2": _V2,
-    "v3": _V3,
+    **{"v0": _V0, "v1": _V1, "v2": _V2, "v3": _V3},
     "test": _TEST,
 }
 """Rows of each policy, one of which is drawn uniformly."""
@@ -244,14 +240,10 @@ def operate(
     share: float = 1.0,
     contrast: str = "original",
 ) -> Sample:
-    """Applies one operation.
+    """Applies one of the `OPERATIONS` with a level of 0 to 10 and a random sign.
 
-    Args:
-        name: one of `OPERATIONS`.
-        level: strength, 0 to 10.
-        rng: source of the sign and of the operation's random numbers.
-        share: probability of each box to be changed, for operations inside boxes.
-        contrast: one of `CONTRASTS`.
+    Operations inside boxes change each box with the probability `share`. `contrast` is one of
+    `CONTRASTS`.
     """
     argument = argument_of(name, level)
     if has_sign(name) and rng.random() < 0.5:
@@ -259,29 +251,17 @@ def operate(
     if name in _INSIDE:
         change = _INSIDE[name]
         return change_inside_boxes(
-            sample, lambda content, rng: change(content, argument, rng), share, rng
+            sample, lambda part, rng: change(part, argument, rng), share, rng
         )
     if name in _MOVES:
-        return _move(sample, argument, *_MOVES[name])
+        move_image, move_boxes = _MOVES[name]
+        boxes = move_boxes(sample.boxes, sample.size, argument)
+        return replace(sample, image=move_image(sample.image, argument), boxes=boxes)
     image = sample.image
     if name == _BBOX_CUTOUT:
         return replace(sample, image=cutout_at_a_box(image, sample.boxes, argument, rng))
     pixels = CONTRASTS[contrast] if name == "Contrast" else _EVERYWHERE[name]
     return replace(sample, image=pixels(image, argument, rng))
-
-
-def _move(
-    sample: Sample,
-    argument: float,
-    move_image: Callable[..., Bytes],
-    move_boxes: Callable[..., Boxes],
-) -> Sample:
-    size: Size = (sample.image.shape[0], sample.image.shape[1])
-    return replace(
-        sample,
-        image=move_image(sample.image, argument),
-        boxes=move_boxes(sample.boxes, size, argument),
-    )
 
 
 def argument_of(name: str, level: float) -> float:

@@ -83,8 +83,7 @@ def crop(sample: Sample, window: CropWindow, overlap_thresh: float, *, clip: boo
     """
     height, width = sample.size
     y, x, rows, columns = window
-    scale = np.array([height, width, height, width], np.float64)
-    frame = np.array([y, x, y + rows, x + columns]) / scale
+    frame = np.array([y, x, y + rows, x + columns]) / np.tile(np.array([height, width], float), 2)
     boxes = sample.boxes.astype(np.float64)
     inside = np.clip(boxes, np.tile(frame[:2], 2), np.tile(frame[2:], 2))
     outside = ((boxes[:, 2:] <= frame[:2]) | (boxes[:, :2] >= frame[2:])).any(axis=1)
@@ -92,9 +91,8 @@ def crop(sample: Sample, window: CropWindow, overlap_thresh: float, *, clip: boo
     # Boxes without area are dropped, as in the original.
     keep = ~outside & (area > 0) & (_areas(inside) >= overlap_thresh * area)
     kept = sample.select(keep)
-    moved = ((inside if clip else boxes)[keep] - np.tile(frame[:2], 2)) / np.tile(
-        frame[2:] - frame[:2], 2
-    )
+    start, sides = np.tile(frame[:2], 2), np.tile(frame[2:] - frame[:2], 2)
+    moved = ((inside if clip else boxes)[keep] - start) / sides
     kept = replace(kept, boxes=moved.astype(np.float32))
     if isinstance(kept, StoredSample):
         return replace(kept, stored=kept.stored.crop(*window))
@@ -197,15 +195,11 @@ def ssd_random_crop_fixed_aspect_ratio(
     0.3 is inside, and clips them.
     """
     ratio = config.aspect_ratio
-    chosen = schema.RandomCropImage(
-        min_aspect_ratio=ratio,
-        max_aspect_ratio=ratio,
-        **asdict(choose(config.operations, rng)),
-    )
+    fields = asdict(choose(config.operations, rng))
+    chosen = schema.RandomCropImage(min_aspect_ratio=ratio, max_aspect_ratio=ratio, **fields)
     cropped = random_crop_image(sample, chosen, rng)
-    return random_crop_to_aspect_ratio(
-        cropped, schema.RandomCropToAspectRatio(aspect_ratio=ratio), rng
-    )
+    cut = schema.RandomCropToAspectRatio(aspect_ratio=ratio)
+    return random_crop_to_aspect_ratio(cropped, cut, rng)
 
 
 @implements(schema.SsdRandomCropPadFixedAspectRatio)
@@ -219,7 +213,7 @@ def ssd_random_crop_pad_fixed_aspect_ratio(
     window's, if the aspect ratio allows it; otherwise the upper limit is met.
     """
     cropped = random_crop_image(sample, choose(config.operations, rng), rng)
-    size = cropped.image.shape[0], cropped.image.shape[1]
+    size = cropped.size
     window, ratio = np.array(size, np.float64), config.aspect_ratio
     smallest = np.maximum(window, [window[1] / ratio, window[0] * ratio])
     most = np.maximum(np.array(config.max_padded_size_ratio) * window, smallest)
@@ -288,7 +282,7 @@ def pad_between(
     As in the original, the last position is never drawn either; sizes of the image that are above
     `least` or `most` replace them. An empty `pad_color` is the image's mean.
     """
-    size = sample.image.shape[0], sample.image.shape[1]
+    size = sample.size
     height, width = (
         random_integer(rng, max(low, side), max(high, side))
         if max(high, side) > max(low, side)

@@ -188,8 +188,8 @@ def random_square_crop_by_scale(
     """Cuts a square around a random centre (CenterNet, arXiv:1904.07850).
 
     Its side is the long side of the image times one of `num_scales` factors. The centre keeps a
-    border from the edges. Boxes completely outside go, the others are clipped. The original leaves
-    out the image's last row and column; they stay here.
+    border from the edges. Drops boxes completely outside and clips the others. The original omits
+    the image's last row and column; this does not.
     """
     height, width = sample.image.shape[:2]
     scales = np.linspace(config.min_scale, config.max_scale, config.num_scales)

@@ -43,8 +43,7 @@ def ssd_iou_crop(sample: Sample, config: schema.SsdIouCrop, rng: Generator) -> S
     Boxes whose centre is outside go; the others are clipped to the window. The whole image leaves
     all boxes as they are.
     """
-    size = sample.image.shape[0], sample.image.shape[1]
-    window = draw_window(sample.boxes, size, config, rng)
+    window = draw_window(sample.boxes, sample.size, config, rng)
     if window is not None:
         sample = _move_boxes(sample, window)
     elif not config.resize_to:

@@ -1,4 +1,4 @@
-"""What a format is, and how the format of a folder is recognised."""
+"""Annotation formats, and recognising the format of a folder."""
 
 import importlib
 import pkgutil
@@ -43,10 +43,7 @@ class FolderContents:
     """Classes with ids, if the format has ids."""
 
     def with_ids(self, label_map: LabelMap | None = None) -> tuple[list[AnnotatedImage], LabelMap]:
-        """Returns the images with class ids, and the label map.
-
-        Args:
-            label_map: takes the place of the format's own.
+        """Returns the images with class ids, and the label map, by default the format's own.
 
         Raises:
             UserError: there is no class.
@@ -71,6 +68,12 @@ def _with_ids(one: Labelled, label_map: LabelMap) -> AnnotatedImage:
     return replace(one.image, class_ids=np.array(ids, np.int32), unknown=unknown)
 
 
+Finder = Callable[[DataFolder], list[Path]]
+"""Returns the annotation files of a format in a folder, by their content."""
+FormatReader = Callable[[DataFolder, list[Path], ConversionLog], FolderContents]
+"""Reads the files that the finder has found."""
+
+
 @dataclass(frozen=True)
 class FolderFormat:
     """An annotation format."""
@@ -79,10 +82,9 @@ class FolderFormat:
     """For `--format`."""
     title: str
     """For messages, as `CVAT for images`."""
-    find: Callable[[DataFolder], list[Path]]
-    """Returns the annotation files of the format in a folder, by their content."""
-    read: Callable[[DataFolder, list[Path], ConversionLog], FolderContents] | None
-    """Reads the files that `find` has found; None for a format that is only named."""
+    find: Finder
+    read: FormatReader | None
+    """None for a format that is only named."""
     fix: str = ""
     """What to do with a format that is only named."""
     beside: tuple[str, ...] = ()
@@ -91,12 +93,9 @@ class FolderFormat:
 
 _FORMATS: dict[str, FolderFormat] = {}
 _SAME_PIXELS = 1.5
-FormatReader = Callable[[DataFolder, list[Path], ConversionLog], FolderContents]
 
 
-def register(
-    name: str, title: str, find: Callable[[DataFolder], list[Path]]
-) -> Callable[[FormatReader], FormatReader]:
+def register(name: str, title: str, find: Finder) -> Callable[[FormatReader], FormatReader]:
     """Returns the decorator that registers a reader under a name."""
 
     def add(reader: FormatReader) -> FormatReader:
@@ -107,11 +106,7 @@ def register(
 
 
 def register_foreign(
-    name: str,
-    title: str,
-    find: Callable[[DataFolder], list[Path]],
-    fix: str,
-    beside: tuple[str, ...] = (),
+    name: str, title: str, find: Finder, fix: str, beside: tuple[str, ...] = ()
 ) -> None:
     """Registers a format that cannot be converted, so that it is named."""
     _FORMATS[name] = FolderFormat(name, title, find, None, fix, beside)
@@ -180,9 +175,11 @@ def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
     return Recognised(one, files, others)
 
 
-def _best_of_same(
-    folder: DataFolder, found: Mapping[str, tuple[FolderFormat, list[Path]]], names: Iterable[str]
-) -> str:
+FoundFormats = Mapping[str, tuple[FolderFormat, list[Path]]]
+"""Formats by name, with their files."""
+
+
+def _best_of_same(folder: DataFolder, found: FoundFormats, names: Iterable[str]) -> str:
     """Returns the format with the most images and stated splits, empty if the boxes differ."""
     readings: dict[str, FolderContents] = {}
     for name in sorted(names):
@@ -190,7 +187,7 @@ def _best_of_same(
         assert one.read is not None  # the caller gives readable formats
         try:
             readings[name] = one.read(folder, files, ConversionLog("drop", "drop"))
-        except UserError:  # said again where the format is chosen
+        except UserError:  # raised again when the format is chosen
             return ""
     sizes: dict[Path, tuple[int, int]] = {}
     for image in (labelled.image for one in readings.values() for labelled in one.images):
@@ -239,11 +236,7 @@ def _rivals(one: FolderFormat, readable: set[str]) -> bool:
     )
 
 
-def _described(
-    folder: DataFolder,
-    found: Mapping[str, tuple[FolderFormat, list[Path]]],
-    names: set[str] | None = None,
-) -> str:
+def _described(folder: DataFolder, found: FoundFormats, names: set[str] | None = None) -> str:
     parts = []
     for name, (one, files) in found.items():
         if names is None or name in names:
@@ -252,9 +245,7 @@ def _described(
     return ", ".join(parts)
 
 
-def _no_format(
-    folder: DataFolder, found: Mapping[str, tuple[FolderFormat, list[Path]]]
-) -> UserError:
+def _no_format(folder: DataFolder, found: FoundFormats) -> UserError:
     for one, files in found.values():
         where = str(folder.shown / folder.relative(files[0]))
         return UserError(f"this is {one.title}, which is not converted", where=where, fix=one.fix)

@@ -42,12 +42,9 @@ def read_voc(
     """Reads a folder of VOC XML files.
 
     Args:
-        annotations: the folder of the XML files.
-        images: the folder of the images.
-        log: the policies; collects the problems.
         stems: file names without suffix of the images, in their order; by default all, sorted.
-        label_map: the classes. Without it they are those of *all* XML files in the folder, sorted
-            by name, so that every set of one data set gets the same ids.
+        label_map: the classes; by default those of *all* XML files in the folder, sorted by name:
+            every set of one data set gets the same ids.
 
     Raises:
         UserError: a folder is absent or holds nothing, or a policy is `fail`.

@@ -68,9 +68,8 @@ def _yaml_names(file: Path) -> list[str]:
     if isinstance(names, dict):
         numbers = [int(key) if str(key).isdecimal() else -1 for key in names]
         if sorted(numbers) != list(range(len(names))):
-            raise UserError(
-                "the numbers of the classes have gaps", where=f"{file}: names", fix="use 0, 1, ..."
-            )
+            what = "the numbers of the classes have gaps"
+            raise UserError(what, where=f"{file}: names", fix="use 0, 1, ...")
         by_number = dict(zip(numbers, names.values(), strict=True))
         return [str(by_number[n]) for n in range(len(names))]
     if not isinstance(names, list):
@@ -235,9 +234,8 @@ def _labelled(
         classes.append(names[index] if index < len(names) else f"class_{index}")
         boxes.append(box)
     if bad and not boxes:
-        log.bad_record(
-            "label file without a line that is a box", where, count_text(len(bad), "line")
-        )
+        reason = "label file without a line that is a box"
+        log.bad_record(reason, where, count_text(len(bad), "line"))
         return None
     for line_number, count in bad:
         reason = "line is neither a box nor an outline"
