@@ -170,7 +170,6 @@ class BatchMaker:
         return Batch(*arrays)
 
     def _rows(self, step: int) -> Sequence[BatchRow]:
-        """Returns this process's part of a batch."""
         raise NotImplementedError
 
     def _augment(self, sample: Sample, row: BatchRow) -> Sample:

@@ -229,7 +229,6 @@ def _lerp_columns(image: Pixels, left: Indices, right: Indices, share: Floats) -
 def _lerp_rows(
     lines: Floats, top: Indices, bottom: Indices, share: Floats, out: FloatPixels
 ) -> None:
-    """Writes `top + share * (bottom - top)`."""
     above = _take_rows(lines, top, "above")
     result = _take_rows(lines, bottom, "below")
     result -= above

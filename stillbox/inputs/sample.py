@@ -90,7 +90,6 @@ class StoredImage:
         return ReducedPixels(part, factor, (y - top * factor, beside), self.size)
 
     def _decoded(self, factor: int, rows: int) -> Bytes:
-        """Decodes at least the upper `rows`."""
         part = upper_rows(self.data, self.header, rows)
         if part is not self.data:
             try:

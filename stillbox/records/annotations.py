@@ -184,7 +184,7 @@ class ImageRoot:
         parent = str(path.parent)
         if parent not in self._inside:
             self._inside[parent] = self._below(os.path.realpath(parent))
-        # os.path: a name that is too long for a file is no link, and no error.
+        # os.path: no error for a name that is too long for a file.
         return self._inside[parent] and (
             not os.path.islink(path) or self._below(os.path.realpath(path))  # noqa: PTH114
         )
@@ -229,7 +229,7 @@ def read_xml(path: Path) -> ElementTree.Element:
     """Returns the root element of an XML file.
 
     Raises:
-        UserError: it cannot be read, it is no XML, or its entities multiply it, which expat
+        UserError: it cannot be read, it is not XML, or its entities multiply it, which expat
             recognises since 2.4.1.
     """
     content = read_untrusted(path, most=_MOST_XML_BYTES, where=str(path))
@@ -257,7 +257,7 @@ def read_json(path: Path) -> Json:
     """Returns the content of a JSON file.
 
     Raises:
-        UserError: it cannot be read, it is no JSON, or it is nested too deep.
+        UserError: it cannot be read, it is not JSON, or it is nested too deep.
     """
     if read_head(path)[:2] == b"\0\0":
         # It would be read as UTF-32, which takes long.
@@ -311,7 +311,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields line number and values by column of each row of a CSV file with a header.
 
     Raises:
-        UserError: it is no CSV, or a row is longer or shorter than the header.
+        UserError: it is not CSV, or a row is longer or shorter than the header.
     """
     with (
         open_untrusted(path, most=_MOST_CSV_BYTES, where=str(path)) as content,
@@ -338,7 +338,7 @@ def read_lines(path: Path) -> list[str]:
     """Returns the lines of a text file that are not blank.
 
     Raises:
-        UserError: it is no UTF-8 text.
+        UserError: it is not UTF-8 text.
     """
     try:
         text = read_untrusted(path, most=MAX_LIST_BYTES, where=str(path)).decode("utf-8-sig")

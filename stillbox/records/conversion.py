@@ -82,7 +82,7 @@ def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | Non
     Raises:
         UserError: a policy is `fail`.
     """
-    # One log per image, merged in order, so that the report does not depend on the scheduling.
+    # One log per image, merged in order: the report does not depend on the scheduling.
     log = ConversionLog(job.bad_records, job.bad_boxes)
     example = _prepare(item, job.options, log)
     if example is None:
@@ -95,7 +95,6 @@ def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | Non
 def _prepare(
     item: AnnotatedImage, options: ConversionOptions, log: ConversionLog
 ) -> Example | None:
-    """Returns the finished example of an image, or None if it is left out."""
     try:
         image = prepare_image(item.content(), (item.height, item.width), options.exif)
     except FileNotFoundError:

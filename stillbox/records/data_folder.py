@@ -16,7 +16,7 @@ from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.problems import ConversionLog
 
 FINISHED = "conversion.json"
-"""File of a folder that `stillbox.records.folder` wrote; its records are no input."""
+"""File of a folder that `stillbox.records.folder` wrote; its records are not data."""
 
 T = TypeVar("T")
 Split = Literal["train", "val", "test"]
@@ -217,7 +217,6 @@ def _grouped(pairs: Iterable[tuple[str, Path]]) -> dict[str, list[Path]]:
 
 
 def _best(paths: Sequence[Path], score: Callable[[Path], tuple[int, ...]]) -> list[Path]:
-    """Returns the paths with the greatest score."""
     if len(paths) < 2:
         return list(paths)
     scores = [score(path) for path in paths]

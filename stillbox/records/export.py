@@ -64,12 +64,11 @@ def write_cvat(
 ) -> None:
     """Writes `annotations_<split>.xml`; boxes that a model has found have `source="auto"`."""
     root = ElementTree.Element("annotations")
-    ElementTree.SubElement(root, "version").text = "1.1"
+    _texts(root, version="1.1")
     task = ElementTree.SubElement(ElementTree.SubElement(root, "meta"), "task")
     labels = ElementTree.SubElement(task, "labels")
     for item in label_map:
-        label = ElementTree.SubElement(labels, "label")
-        ElementTree.SubElement(label, "name").text = xml_text(item.name)
+        _texts(ElementTree.SubElement(labels, "label"), name=item.name)
     for number, image in enumerate(images):
         sides = {"width": image.width, "height": image.height}
         about = {"id": number, "name": image.name, "subset": split, **sides}
@@ -147,7 +146,7 @@ _LONGEST_NAME = 200
 
 @dataclass
 class Exported:
-    """What an export has written."""
+    """The numbers of an export."""
 
     images: int = 0
     boxes: int = 0
@@ -223,7 +222,6 @@ def _folder(final: Path, output: Path) -> Iterator[Path]:
 def _written(
     source: ExampleSource, folder: Path, result: Exported, on_image: Callable[[int, int], None]
 ) -> list[LabelledImage]:
-    """Writes the images and returns all of them without their bytes."""
     taken: set[str] = set()
     images = []
     for index in range(len(source)):

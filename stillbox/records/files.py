@@ -234,7 +234,6 @@ def partial_folder(target: Path) -> Iterator[Path]:
 
 
 def _claim(partial: Path, target: Path) -> int:
-    """Makes an empty folder, locks it and returns its descriptor."""
     locked: bool | None = False
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
@@ -306,7 +305,7 @@ def _not_written(target: Path, partial: Path) -> Iterator[None]:
         what = error.what.replace(hidden, shown)
         raise UserError(what, where=where, fix=error.fix) from error
     except Exception as error:
-        full = _FULL in str(error)  # that of TensorFlow is no OSError
+        full = _FULL in str(error)  # TensorFlow raises its own error
         if not full and not (isinstance(error, OSError) and error.errno and not error.filename):
             raise
         reason = error if isinstance(error, OSError) else OSError(errno.ENOSPC, _FULL)

@@ -1,7 +1,7 @@
 """Inspects image files and prepares them for records.
 
-JPEG and PNG are stored as they are, grayscale and palette too: decoders make three channels of
-them. Other files are treated as follows, and reported:
+JPEG and PNG are stored unchanged, grayscale and palette too: decoders make three channels. Other
+files are treated as follows, and reported:
 
 - CMYK (decoders differ in its inks): re-encoded as RGB JPEG, quality 95;
 - BMP, GIF, TIFF, JPEG 2000 and others: PNG without loss, of the first frame; WEBP, AVIF and HEIC:
@@ -9,8 +9,8 @@ them. Other files are treated as follows, and reported:
 - an EXIF orientation: see `Exif`;
 - an image that cannot be decoded to its last row: refused.
 
-`costly` recognises files that take far longer to decode than their bytes and pixels justify. It
-reads their structure, before anything is decoded. Costs are of one core of 2023.
+`costly` recognises, by their structure alone, files that take far longer to decode than their bytes
+and pixels justify. Costs are of one core of 2023.
 """
 
 import importlib
@@ -34,7 +34,7 @@ _SCAN, _END = 0xDA, 0xD9
 # Encoders write 10 scans, of 14 components together.
 _MOST_SCANNED, _FEW_SCANS = 100, 4
 _ANY_SCANNED, _MOST_SCANNED_A_BYTE = 2**29, 1000
-# Decoders keep every chunk of text, and search all of them for each: real files have some tens.
+# Decoders keep every chunk of text, and search all of them for each: real files have a few dozen.
 _MOST_CHUNKS = 1000
 # The loop over them is in Python.
 _MOST_SEGMENTS = 10_000
@@ -110,9 +110,9 @@ Exif = Literal["auto", "upright", "stored"]
 """The relation of boxes to a camera's rotation tag.
 
 `upright`: the boxes were drawn on the rotated image, so its pixels are rotated and re-encoded.
-`stored`: they were drawn on the pixels as stored; the file stays as it is, and readers of records
-ignore the tag. `auto`: decided by the size in the annotation; `upright`, as most tools show images,
-if there is none or rotation does not change it."""
+`stored`: they were drawn on the pixels as stored; the file stays unchanged, and readers of records
+ignore the tag. `auto`: the size in the annotation decides; `upright` if there is none or rotation
+does not change it."""
 
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"),

@@ -99,7 +99,7 @@ def decompressed(path: Path) -> Path:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Removes copies whose process was killed: they are old, and nobody holds their lock."""
+    """Removes old copies without a lock, left by processes that were killed."""
     for leftover in folder.glob(f"{_NEW}*"):
         with suppress(OSError, UserError), open_untrusted(leftover, most=None) as file:
             old = time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS
@@ -275,7 +275,6 @@ def _index_path(data: Path) -> Path:
 
 
 def _load_index(data: Path, state: os.stat_result) -> NDArray[np.uint64] | None:
-    """Returns the stored offsets, or None if there are none that fit the file."""
     try:
         head, _, body = read_untrusted(_index_path(data), most=_MOST_INDEX_BYTES).partition(b"\n")
         stored = json.loads(head)

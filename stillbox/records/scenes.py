@@ -169,7 +169,6 @@ def _find_place(
 def _with_truth(
     image: NDArray[np.uint8], owner: NDArray[np.int32], objects: list[tuple[int, int]]
 ) -> Scene:
-    """Computes boxes and areas from the pixels that show each object."""
     boxes, class_ids, areas = [], [], []
     for number, (class_id, pixels) in enumerate(objects):
         seen = owner == number

@@ -48,13 +48,9 @@ def expand(paths: Sequence[str]) -> list[Path]:
         UserError: no path is given, a pattern matches nothing, or a shard of `name@10` is absent.
     """
     if not paths:
-        raise UserError(
-            "no record file is named", fix="give one or more TFRecord files or patterns"
-        )
-    files: dict[Path, None] = {}
-    for pattern in paths:
-        files |= dict.fromkeys(_expand_one(pattern))
-    return list(files)
+        fix = "give one or more TFRecord files or patterns"
+        raise UserError("no record file is named", fix=fix)
+    return list(dict.fromkeys(file for pattern in paths for file in _expand_one(pattern)))
 
 
 def glob_files(pattern: Path, *, recursive: bool = False) -> list[Path]:
@@ -92,9 +88,8 @@ def _expand_one(pattern: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        raise UserError(
-            "this is a folder, not a record file", where=pattern, fix=_content_of(path, "")
-        )
+        what = "this is a folder, not a record file"
+        raise UserError(what, where=pattern, fix=_content_of(path, ""))
     if match := _SHARDS.match(str(path)):
         return _numbered(pattern, match["stem"], int(match["count"]), match["ending"] or "")
     found = (file for file in glob_files(path) if not file.is_dir())

@@ -63,7 +63,7 @@ def parse_example(
     image id of a record with neither source id nor file name.
 
     Raises:
-        BadRecordError: the bytes are no `tf.Example`, hold no image, or their box and class
+        BadRecordError: the bytes are not a `tf.Example`, hold no image, or their box and class
             lists differ in length.
     """
     features = parse_features(data)
@@ -96,7 +96,7 @@ def class_texts(data: bytes) -> list[tuple[str, int]]:
     """Returns text and label of each box of a serialised `tf.Example`; label 0 where it has none.
 
     Raises:
-        BadRecordError: the bytes are no `tf.Example`.
+        BadRecordError: the bytes are not a `tf.Example`.
     """
     features = parse_features(data)
     texts = [text.decode(errors="replace") for text in _values(features, _TEXT, "bytes")]
@@ -131,7 +131,6 @@ def serialize_example(example: Example, label_map: LabelMap | None = None) -> by
 
 
 def _values(features: dict[str, Feature], key: str, kind: str) -> Feature:
-    """Returns the values of a feature, empty if it is absent."""
     values = features.get(key, ())
     if len(values) == 0:
         return values

@@ -124,8 +124,8 @@ def header_fault(header: bytes, available: int, *, first: bool) -> str:
 
 
 ShardNames = Literal["record", "tfrecord"]
-"""`record`: `train.record-00000-of-00010`, as the Object Detection API's converters have it;
-`tfrecord`: `train-00000-of-00010.tfrecord`, as those of tpu/models and MLPerf."""
+"""`record`: `train.record-00000-of-00010`, as written by the Object Detection API;
+`tfrecord`: `train-00000-of-00010.tfrecord`, as written by tpu/models and MLPerf."""
 _PARTIAL = ".partial"
 
 

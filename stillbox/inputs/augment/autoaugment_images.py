@@ -136,7 +136,6 @@ def _contrast_about(image: Bytes, gray: float, factor: float) -> Bytes:
 
 
 def _gray(image: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w"]:
-    """Returns the gray image as TensorFlow does, in its order of arithmetic."""
     shares = image.astype(np.float32)
     shares *= _TO_SHARE
     gray = shares[..., 0] * _LUMA[0]
@@ -183,7 +182,6 @@ def _equalizing(image: Bytes, channel: int) -> Table:
 
 
 def _look_up(image: Bytes, table: Table | UInt8[np.ndarray, "256 3"]) -> Bytes:
-    """Maps all values by a table, or by one for each channel."""
     # Several times faster than numpy's indexing. OpenCV's table is an image of one column.
     return cast(Bytes, cv2.LUT(image, table[:, None] if table.ndim == 2 else table))
 
@@ -304,12 +302,10 @@ def _in_pixels(boxes: Boxes, size: Size) -> Boxes:
 
 
 def _corners(boxes: Boxes) -> tuple[Float32[np.ndarray, "N 4"], Float32[np.ndarray, "N 4"]]:
-    """Returns rows and columns of the four corners."""
     return boxes[:, [0, 0, 2, 2]], boxes[:, [1, 3, 1, 3]]
 
 
 def _around(y: Float32[np.ndarray, "N 4"], x: Float32[np.ndarray, "N 4"]) -> Boxes:
-    """Returns the boxes around four points each."""
     return np.stack([y.min(axis=1), x.min(axis=1), y.max(axis=1), x.max(axis=1)], axis=1)
 
 

@@ -152,7 +152,6 @@ def _draw_sizes(
 def _covers(
     windows: Float64[np.ndarray, "M 4"], objects: Float64[np.ndarray, "N 4"], least: float
 ) -> Bool[np.ndarray, " M"]:
-    """Returns which of the windows hold enough of one of the objects."""
     top_left = np.maximum(windows[:, None, :2], objects[:, :2])
     bottom_right = np.minimum(windows[:, None, 2:], objects[:, 2:])
     common = np.maximum(bottom_right - top_left, 0).prod(axis=2)

@@ -94,7 +94,6 @@ def _is_valid(
     min_iou: float,
     max_aspect_ratio: float,
 ) -> Bool[np.ndarray, " M"]:
-    """Returns which of the windows may be used."""
     height, width = (windows[:, 2:] - windows[:, :2]).T
     # Windows that are rounded to no pixel fail this too.
     is_even = (height < max_aspect_ratio * width) & (width < max_aspect_ratio * height)

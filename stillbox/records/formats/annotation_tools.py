@@ -158,7 +158,6 @@ def read_label_studio(folder: DataFolder, files: list[Path], log: ConversionLog)
 
 
 def _task_address(task: dict[str, Json]) -> str:
-    """Returns the address of the image, the first text of the task's data."""
     data = json_object(task.get("data"))
     return next((v for v in (data.get("image"), *data.values()) if isinstance(v, str)), "")
 
@@ -174,7 +173,7 @@ def _task_results(task: dict[str, Json], where: str, log: ConversionLog) -> list
 
 
 def _task_image(folder: DataFolder, address: str, file: Path, log: ConversionLog) -> Path | None:
-    """Returns the image of an address, which is no path of this machine but the server's.
+    """Returns the image of an address, which is a path of the server, not of this machine.
 
     Raises:
         UserError: the address leads out of the folder.
@@ -277,7 +276,7 @@ def _labelme_image(
         if embedded is None:
             raise
         return file.with_suffix(".img"), embedded  # the name leads elsewhere; nothing is opened
-    # os.path: a name that is too long for a file is no error.
+    # os.path: no error for a name that is too long for a file.
     there = path is not None and os.path.isfile(path)  # noqa: PTH113
     return None if path is None else (path, None if there else embedded)
 

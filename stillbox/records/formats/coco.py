@@ -49,7 +49,7 @@ def read_coco(
             one of these is below 1 and has boxes.
 
     Raises:
-        UserError: the file is no such JSON, its categories make no label map, or a policy is
+        UserError: the file is not COCO JSON, its categories make no label map, or a policy is
             `fail`.
     """
     path = Path(annotations)
@@ -74,7 +74,6 @@ def read_coco(
 
 
 def _in_folder(images: Path, annotations: Path) -> Callable[[str], Path]:
-    """Returns the function from a `file_name` to its path in a folder."""
     if not images.is_dir():
         raise UserError("there is no such folder of images", where=str(images), fix="see --images")
     root = ImageRoot(images)
@@ -153,7 +152,6 @@ def _own_ids(
 
 
 def _images(content: _Lists, path: Path, log: ConversionLog) -> _Objects:
-    """Returns the usable image entries by id."""
     entries: _Objects = {}
     for number, item in enumerate(content["images"]):
         where, entry = f"{path.name}: images[{number}]", json_object(item)
@@ -170,7 +168,6 @@ def _images(content: _Lists, path: Path, log: ConversionLog) -> _Objects:
 def _annotations(
     content: _Lists, path: Path, log: ConversionLog, images: Iterable[int | str]
 ) -> dict[int | str, list[dict[str, Json]]]:
-    """Returns the usable annotations by image id."""
     grouped: dict[int | str, list[dict[str, Json]]] = {image_id: [] for image_id in images}
     seen: _Objects = {}
     for number, entry in enumerate(content["annotations"]):
@@ -249,7 +246,7 @@ def _key(value: object) -> int | str | None:
 
 
 def _text(value: object) -> str:
-    """Returns a value as text; JSON can spell halves of characters, which no file can hold."""
+    """Returns a value as text, without the halves of characters that JSON can spell."""
     return str(value).encode(errors="replace").decode()
 
 

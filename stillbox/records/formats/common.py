@@ -1,4 +1,4 @@
-"""What several formats need: outlines of files, images of plain values, boxes of shapes."""
+"""Helpers of several formats: outlines of files, images of plain values, boxes of shapes."""
 
 import csv
 import io
@@ -67,7 +67,7 @@ def bounds(points: Sequence[tuple[float, float]]) -> Box:
     if not points:
         return NO_BOX
     xs, ys = zip(*points, strict=True)
-    # min and max pass over a NaN that is not the first.
+    # min and max ignore a NaN that is not the first.
     if any(map(math.isnan, (*xs, *ys))):
         return NO_BOX
     return min(ys), min(xs), max(ys), max(xs)

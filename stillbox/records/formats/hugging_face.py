@@ -8,6 +8,7 @@ huggingface.co/docs/datasets, "Object detection" and "ClassLabel".
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,7 +94,7 @@ def _front_matter(file: Path) -> Json:
     rules = [place for place, line in enumerate(lines) if line.rstrip() == "---"]
     if first.rstrip() != "---" or not rules:
         return None
-    # An empty line in place of the first, so that errors have the right number.
+    # An empty first line keeps the line numbers of errors right.
     content: Json = compose("\n".join(["", *lines[: rules[0]]]), str(file)).plain()
     return content
 
@@ -114,7 +115,7 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderCon
     """Reads metadata and parquet files.
 
     Raises:
-        UserError: a line is no JSON, or pyarrow is needed and not installed.
+        UserError: a line is not JSON, or pyarrow is needed and not installed.
     """
     reading = FolderContents()
     for file in files:
@@ -173,21 +174,25 @@ def _box(values: object) -> Box:
     return y, x, y + height, x + width
 
 
+@contextmanager
+def _opened(file: Path) -> "Iterator[ParquetFile]":
+    parquet = import_extra("pyarrow.parquet", "parquet")
+    with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
+        yield parquet.ParquetFile(content)
+
+
 def _from_parquet(
     folder: DataFolder, file: Path, log: ConversionLog
 ) -> tuple[list[Labelled], Sequence[str]]:
-    parquet = import_extra("pyarrow.parquet", "parquet")
-    with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
-        table = parquet.ParquetFile(content)
+    with _opened(file) as table:
         return _from_table(table, folder, file, log)
 
 
 def _from_table(
     table: "ParquetFile", folder: DataFolder, file: Path, log: ConversionLog
 ) -> tuple[list[Labelled], Sequence[str]]:
-    image, objects = "image", "objects"
     schema = table.schema_arrow
-    if not {image, objects} <= set(schema.names):
+    if not {"image", "objects"} <= set(schema.names):
         where = folder.relative(file)
         log.bad_record("parquet file without image and objects", where, ", ".join(schema.names))
         return [], ()
@@ -195,7 +200,7 @@ def _from_table(
     images = []
     split = name_split(file.relative_to(folder.root))
     for group in range(table.num_row_groups):
-        rows = table.read_row_group(group, columns=[objects]).column(objects).to_pylist()
+        rows = table.read_row_group(group, columns=["objects"]).column("objects").to_pylist()
         for row, content in enumerate(rows):
             where = f"{folder.relative(file)}: row {group}.{row}"
             names, boxes = _objects(content, classes, where, log)
@@ -205,8 +210,7 @@ def _from_table(
 
 
 def _stored(file: Path, group: int, row: int) -> bytes:
-    """Returns the image of a row."""
-    with _LOCK:  # so that threads that want the same group read it once
+    with _LOCK:  # threads that need the same group read it once
         images = _group_images(file, group)
     content = images[row].as_py()
     data = content.get("bytes") if isinstance(content, dict) else content
@@ -217,7 +221,5 @@ def _stored(file: Path, group: int, row: int) -> bytes:
 
 @lru_cache(maxsize=2)
 def _group_images(file: Path, group: int) -> "ChunkedArray":
-    parquet = import_extra("pyarrow.parquet", "parquet")
-    with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
-        table = parquet.ParquetFile(content)
+    with _opened(file) as table:
         return table.read_row_group(group, columns=["image"]).column("image")

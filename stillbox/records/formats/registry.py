@@ -34,7 +34,7 @@ class Labelled(NamedTuple):
 
 @dataclass(kw_only=True)
 class FolderContents:
-    """What a format has read."""
+    """The content of a folder, as read by a format."""
 
     images: list[Labelled] = field(default_factory=list)
     classes: Sequence[str] = ()
@@ -63,8 +63,8 @@ class FolderContents:
 
 def _with_ids(one: Labelled, label_map: LabelMap) -> AnnotatedImage:
     ids = [label_map.find(name) for name in one.names]
-    said = one.image.unknown
-    unknown = {row: said.get(row) or repr(one.names[row]) for row, i in enumerate(ids) if not i}
+    named = one.image.unknown
+    unknown = {row: named.get(row) or repr(one.names[row]) for row, i in enumerate(ids) if not i}
     return replace(one.image, class_ids=np.array(ids, np.int32), unknown=unknown)
 
 
@@ -86,7 +86,7 @@ class FolderFormat:
     read: FormatReader | None
     """None for a format that is only named."""
     fix: str = ""
-    """What to do with a format that is only named."""
+    """The remedy for a format that is only named."""
     beside: tuple[str, ...] = ()
     """Formats beside which the files of this one are passed over; `*` for all."""
 
@@ -108,7 +108,7 @@ def register(name: str, title: str, find: Finder) -> Callable[[FormatReader], Fo
 def register_foreign(
     name: str, title: str, find: Finder, fix: str, beside: tuple[str, ...] = ()
 ) -> None:
-    """Registers a format that cannot be converted, so that it is named."""
+    """Registers a format that is recognised but cannot be converted."""
     _FORMATS[name] = FolderFormat(name, title, find, None, fix, beside)
 
 
@@ -200,7 +200,6 @@ def _best_of_same(folder: DataFolder, found: FoundFormats, names: Iterable[str])
 
 
 def _extent(reading: FolderContents) -> tuple[int, int]:
-    """Counts images and stated splits."""
     return len(reading.images), sum(one.split is not None for one in reading.images)
 
 
@@ -218,7 +217,7 @@ def _boxes(reading: FolderContents, sizes: Mapping[Path, tuple[int, int]]) -> _B
 
 
 def _same(first: _Boxes, second: _Boxes) -> bool:
-    """Tells whether each box has its like; formats count pixels from 0 or 1, and round."""
+    """Tells whether each box has a counterpart; formats count pixels from 0 or 1, and round."""
     if first.keys() != second.keys():
         return False
     for key, boxes in first.items():
@@ -230,7 +229,7 @@ def _same(first: _Boxes, second: _Boxes) -> bool:
 
 
 def _rivals(one: FolderFormat, readable: set[str]) -> bool:
-    """Tells whether the files of a format might be meant, among `readable` ones."""
+    """Tells whether a format remains a candidate beside the `readable` ones."""
     return one.read is not None or not (
         readable and ("*" in one.beside or readable & set(one.beside))
     )
@@ -251,11 +250,12 @@ def _no_format(folder: DataFolder, found: FoundFormats) -> UserError:
         return UserError(f"this is {one.title}, which is not converted", where=where, fix=one.fix)
     _raise_fault(folder)
     titles = ", ".join(all_formats()[name].title for name in readable_formats())
-    if (linked := folder.behind_links()) is not None:
-        return linked
-    images = len(folder.images)
-    what = f"the folder has {count_text(images, 'image')} and no annotations that are known"
-    return UserError(what, where=str(folder.shown), fix=f"give a folder with one of: {titles}")
+    images = count_text(len(folder.images), "image")
+    return folder.behind_links() or UserError(
+        f"the folder has {images} and no annotations that are known",
+        where=str(folder.shown),
+        fix=f"give a folder with one of: {titles}",
+    )
 
 
 def _raise_fault(folder: DataFolder) -> None:

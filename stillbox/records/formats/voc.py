@@ -113,7 +113,6 @@ def read_image_set(root: str | Path, name: str) -> list[str]:
 def _parse_all(
     files: Sequence[Path], stems: Sequence[str] | None, log: ConversionLog
 ) -> dict[str, ElementTree.Element]:
-    """Returns the root of every XML file that can be read, by stem."""
     trees = {}
     wanted = None if stems is None else set(stems)
     for file in files:
@@ -129,7 +128,7 @@ def read_voc_file(file: Path) -> ElementTree.Element:
     """Returns the root element of an annotation.
 
     Raises:
-        BadRecordError: it is no XML.
+        BadRecordError: it is not XML.
         UserError: it is XML of another format.
     """
     try:

@@ -174,7 +174,7 @@ def _first_line_matches(file: Path, pattern: re.Pattern[bytes]) -> bool:
 def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads label files; an image without one in a folder of the data set is background.
 
-    An image whose label file has lines, and none that is a box, is left out.
+    Leaves out an image if its label file has lines but no box.
 
     Raises:
         UserError: there are several lists of classes that differ, or a list names a file outside.
