@@ -23,7 +23,7 @@ from stillbox.records.conversion import (
     convert,
     convert_on_threads,
 )
-from stillbox.records.folder import ConvertedFolder, Progress, convert_folder
+from stillbox.records.folder import ConvertedFolder, StageProgress, convert_folder
 from stillbox.records.formats.coco import read_coco
 from stillbox.records.formats.voc import read_image_set, read_voc
 from stillbox.records.label_map import LabelMap
@@ -113,7 +113,7 @@ def run_folder(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bars(stack: ExitStack) -> Progress:
+def _bars(stack: ExitStack) -> StageProgress:
     """Returns the callback that shows a bar for each stage, open until the stack closes."""
     bars = {}
 

@@ -26,7 +26,7 @@ def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
     Raises:
         UserError: the file is no COCO ground truth.
     """
-    content = read_json(Path(path))
+    content: Any = read_json(Path(path))
     if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= set(content):
         raise UserError(
             "no COCO ground truth: it has no images, annotations and categories",
@@ -55,7 +55,7 @@ def results_from_coco_json(path: str | Path) -> list[ImageResult]:
     Raises:
         UserError: the file is no such list.
     """
-    content = read_json(Path(path))
+    content: Any = read_json(Path(path))
     if not isinstance(content, list):
         raise UserError("no COCO results: not a list of detections", where=str(path))
     by_image: dict[Any, list[dict[str, Any]]] = {}

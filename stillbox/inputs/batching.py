@@ -4,13 +4,14 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Required, TypedDict
+from typing import NamedTuple, Required, TypedDict
 
 import numpy as np
 from jax.profiler import TraceAnnotation
+from jaxtyping import Float32, Int32, UInt8
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from stillbox.boxes.structures import Batch
 from stillbox.errors import UserError
@@ -34,20 +35,20 @@ class InputStats:
     """Counts over all batches of a loader so far, repeated epochs included."""
 
     max_boxes: int
-    """Boxes in a row of the batch."""
+    """Boxes in a row of the batch; others are truncated."""
     images: int = 0
-    """Rows filled with an image."""
     left_out: int = 0
     """Rows whose record or image could not be used; not counted elsewhere."""
     boxes: int = 0
     """Boxes after augmentation."""
     truncated_boxes: int = 0
-    """Boxes beyond `max_boxes`."""
     truncated_images: int = 0
-    """Images with boxes beyond `max_boxes`."""
+    """Images with truncated boxes."""
     most_boxes: int = 0
     """Most boxes of one image."""
-    _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
+    _lock: AbstractContextManager[bool] = field(
+        default_factory=threading.Lock, repr=False, compare=False
+    )
 
     @property
     def truncated_share(self) -> float:
@@ -86,13 +87,13 @@ class InputStats:
 class _Arrays(NamedTuple):
     """A batch while it is being filled."""
 
-    images: Pixels
-    boxes: NDArray[np.float32]
-    classes: NDArray[np.int32]
-    weights: NDArray[np.float32]
-    true_sizes: NDArray[np.int32]
-    records: NDArray[np.int32]
-    image_weights: NDArray[np.float32]
+    images: Float32[np.ndarray, "B H W 3"] | UInt8[np.ndarray, "B H W 3"]
+    boxes: Float32[np.ndarray, "B N 4"]
+    classes: Int32[np.ndarray, "B N"]
+    weights: Float32[np.ndarray, "B N"]
+    true_sizes: Int32[np.ndarray, "B 2"]
+    records: Int32[np.ndarray, " B"]
+    image_weights: Float32[np.ndarray, " B"]
 
 
 class BatchRow(NamedTuple):
@@ -125,9 +126,7 @@ class BatchMaker:
         batch_size: images of a batch over all processes.
         workers: threads that load and augment; 0: the caller's thread does.
         prefetch: batches that are made ahead.
-        process_index: index of this process.
-        process_count: processes that share every batch.
-        pixels: type of the images, `float32` or `uint8`, as for `schema.Data`.
+        pixels: type of the images, `float32` or `uint8`, as in `schema.Data`.
         reduced_decoding: decode images that are shrunk much at a fraction of their size, likewise.
 
     Raises:
@@ -171,7 +170,6 @@ class BatchMaker:
         return Batch(*arrays)
 
     def _rows(self, step: int) -> Sequence[BatchRow]:
-        """Returns this process's part of a batch."""
         raise NotImplementedError
 
     def _augment(self, sample: Sample, row: BatchRow) -> Sample:
@@ -201,8 +199,8 @@ class BatchMaker:
             try:
                 with TraceAnnotation("make an image ready"):
                     self._fill_row(arrays, place, row)
-            except UserError:
-                raise  # names the record already
+            except UserError:  # names the record already
+                raise
             except Exception as error:
                 error.add_note(f"while loading {self.dataset.source.location(row.record)}")
                 raise
@@ -265,10 +263,9 @@ class BatchMaker:
             yield from map(self.batch, steps)
             return
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="stillbox-inputs")
-        numbers = iter(steps)
         ahead: deque[tuple[_Arrays, list[Future[None]]]] = deque()
         try:
-            for step in numbers:
+            for step in steps:
                 ahead.append(self._submit(pool, step))
                 if len(ahead) > self._prefetch:
                     yield _finished(*ahead.popleft())

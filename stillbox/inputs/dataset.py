@@ -1,22 +1,20 @@
 """Records with classes, sizes, policies and cache: samples for a model.
 
-A label map that does not belong to the records is rejected before training starts. A class text
-that is not in the label map drops its box. If all are dropped, training sees only background and
-evaluation has no ground truth, the most frequent reason for an mAP of 0.
+A label map that does not belong to the records is rejected before training starts: it would drop
+all boxes, the most frequent reason for an mAP of 0.
 """
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.memory import SampleCache
-from stillbox.inputs.sample import Sample, Size, StoredImage, StoredSample
+from stillbox.inputs.sample import Bytes, Sample, Size, StoredImage, StoredSample
 from stillbox.printing import count_text
 from stillbox.records.example import Example
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
@@ -24,7 +22,7 @@ from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
 from stillbox.records.tfrecord import RecordError
 
-# Records that are read: enough to find boxes in real data sets, few enough to be fast.
+# Enough records to find boxes in real data sets, few enough to be fast.
 _SAMPLED = 64
 _SHOWN = 5
 
@@ -69,12 +67,10 @@ class Dataset:
     """A set of records, loaded by index from any thread.
 
     Args:
-        label_map: names of their class ids.
         slots: class indices of the model.
-        crowds: treatment of crowd boxes, as for `schema.Records`.
+        crowds: treatment of crowd boxes, as in `schema.Records`.
         annotations: COCO JSON with the ground truth of evaluation; empty: the records' own.
         num_epochs: passes of training over the records; 0: no limit.
-        cache: keeps decoded images, if any.
     """
 
     def __init__(
@@ -102,7 +98,7 @@ class Dataset:
 
     @property
     def class_names(self) -> Mapping[int, str]:
-        """Names for people by label map id."""
+        """Display names by label map id."""
         return self.label_map.names
 
     def load(self, record: int) -> Sample | None:
@@ -118,12 +114,10 @@ class Dataset:
         return None if example is None else self._decode(record, example)
 
     def open(self, record: int) -> Sample | None:
-        """Returns a record as `load` does, but of a JPEG file that is not decoded yet.
-
-        With a cache it is `load`, because the cache has whole images.
+        """Returns a record as `load` does, but without decoding JPEG files unless there is a cache.
 
         Raises:
-            UserError: as `load`.
+            UserError: see `load`.
         """
         if self.cache is not None:
             return self.load(record)
@@ -156,8 +150,8 @@ class Dataset:
         """
         self.source.reject(record, "image cannot be decoded", error.reason)
 
-    def image(self, record: int) -> NDArray[np.uint8]:
-        """Returns the pixels of a record's image as they are stored, `[h, w, 3]` RGB.
+    def image(self, record: int) -> Bytes:
+        """Returns the pixels of a record's image as they are stored.
 
         Raises:
             UserError: there are none.
@@ -165,7 +159,7 @@ class Dataset:
         sample = self.load(record)
         if sample is None:
             raise UserError("this record has no usable image", where=self.source.location(record))
-        return cast(NDArray[np.uint8], sample.image)
+        return sample.image
 
     def describe(self, record: int) -> str:
         """Returns location and image id of a record, for messages."""
@@ -173,7 +167,7 @@ class Dataset:
         name = f" (image {example.image_id})" if example is not None else ""
         return self.source.location(record) + name
 
-    def _prepare(self, example: Example, image: NDArray[np.uint8]) -> Sample:
+    def _prepare(self, example: Example, image: Bytes) -> Sample:
         weights = example.weights
         if self._crowds == "ignore":
             weights = np.where(example.is_crowd, np.float32(0), weights)

@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
 from stillbox.records.image_files import claims_too_much, not_decoded
@@ -31,11 +31,9 @@ class JpegHeader(NamedTuple):
     """Size of the image, and whether its upper rows can be decoded alone."""
 
     height: int
-    """Rows of pixels, as stored."""
     width: int
-    """Columns of pixels, as stored."""
     height_at: int
-    """Where the file has the height, two bytes."""
+    """Offset of the height in the file, two bytes."""
     divisible: bool
     """Whether all rows follow each other in one scan, which ends with the file."""
 
@@ -72,10 +70,10 @@ def _read_frame(marker: int, content: bytes, place: int) -> JpegHeader | None:
 
 
 def upper_rows(data: bytes, header: JpegHeader, rows: int) -> bytes:
-    """Returns a file of which a decoder reads the upper rows, and some more, exactly as of `data`.
+    """Returns a file with at least the upper rows, which decode to the same pixels.
 
-    The rest of the only scan is there but never read. Without the marker of its end it is not
-    reported as superfluous either.
+    The rest of the only scan stays but is never read. Its end marker is cut off, since libjpeg
+    would report superfluous bytes before it.
     """
     height = rows + _ROWS_BESIDE
     if not header.divisible or height + _LARGEST_BLOCK >= header.height:
@@ -84,8 +82,8 @@ def upper_rows(data: bytes, header: JpegHeader, rows: int) -> bytes:
     return b"".join((data[:at], height.to_bytes(2), data[at + 2 : -len(_END)]))
 
 
-Pixels = NDArray[np.uint8]
-"""`[H, W, 3]`, RGB."""
+Bytes = UInt8[np.ndarray, "_ _ 3"]
+"""Height, width, RGB."""
 
 # OpenCV calls them grayscale; together with `IMREAD_COLOR_RGB` they are not.
 _REDUCED = {
@@ -108,7 +106,7 @@ cv2.setNumThreads(1)
 
 
 class ImageError(ValueError):
-    """Bytes that are no image, or only a part of one; `reason` says why in a few words."""
+    """Bytes that are no image, or only a part of one, for a short `reason`."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -116,10 +114,10 @@ class ImageError(ValueError):
 
 
 class FewReads(io.BytesIO):
-    """An image file for Pillow, which ends with an error if the file has very many small parts.
+    """An image file for Pillow that raises an error if Pillow reads very many small parts.
 
-    Pillow's loops over parts take 40 s for a file of 16 MiB with millions of them. It reads three
-    times for each chunk of a PNG file, and joins the comments of a GIF file in quadratic time.
+    Pillow takes 40 s for a file of 16 MiB with millions of parts: it reads three times for each
+    chunk of a PNG file, and joins the comments of a GIF file in quadratic time.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -127,7 +125,7 @@ class FewReads(io.BytesIO):
         self._reads = 2000 + len(data) // (1024 if data.startswith(_GIF) else 256)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Reads as every file.
+        """Reads as any file does.
 
         Raises:
             OSError: there were too many reads.
@@ -138,19 +136,18 @@ class FewReads(io.BytesIO):
         return super().read(size)
 
 
-def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -> Pixels:
-    """Decodes a JPEG, PNG or other common image file to `[H, W, 3]` uint8 RGB.
+def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -> Bytes:
+    """Decodes the file of a JPEG, PNG or other common image.
 
     Args:
-        data: the whole file.
         apply_exif: apply the EXIF orientation. Right for a user's photograph; wrong for a record,
             whose boxes refer to the pixels as they are stored.
-        reduction: 2, 4 or 8, of a JPEG file alone: height and width are divided by it and rounded
+        reduction: 2, 4 or 8, for JPEG files only: height and width are divided by it and rounded
             up, at a fraction of the time.
 
     Raises:
-        ImageError: the data are empty, truncated, corrupt, no image, so few that the size in their
-            header cannot be true, or refused by `not_decoded`.
+        ImageError: the data are empty, truncated, corrupt, no image, too few for the size in their
+            header, or refused by `not_decoded`.
     """
     if not data:
         raise ImageError("the image has no bytes")
@@ -168,12 +165,12 @@ def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -
         image = None
     # OpenCV rejects truncated files as a whole.
     if image is not None:
-        return cast(Pixels, image)
+        return cast(Bytes, image)
     return _reduced(_decode_with_pillow(data, apply_exif), reduction)
 
 
 def _header_size(data: bytes) -> tuple[int, int]:
-    """Returns height and width, not decoded; 0, 0 if Pillow does not know the format."""
+    """Returns height and width by the header; 0, 0 if Pillow does not know the format."""
     if (header := read_jpeg_header(data)) is not None:
         return header.height, header.width
     try:
@@ -186,10 +183,10 @@ def _header_size(data: bytes) -> tuple[int, int]:
 
 
 def _without_texts(data: bytes) -> bytes:
-    """Returns a PNG file without its texts and colour profile, which OpenCV unpacks; or any other.
+    """Removes the texts and the colour profile of a PNG file, which OpenCV would unpack.
 
     Raises:
-        ImageError: a chunk is longer than the rest of the file. OpenCV takes the memory that it
+        ImageError: a chunk is longer than the rest of the file. OpenCV allocates the size that it
             claims, up to 2 GiB, before it reads the chunk.
     """
     if not data.startswith(_PNG):
@@ -209,10 +206,10 @@ def _without_texts(data: bytes) -> bytes:
 
 
 def _takes_long_in_opencv(data: bytes) -> bool:
-    """Whether OpenCV could take microseconds for a byte of the file.
+    """Returns whether OpenCV could take microseconds for each byte of the file.
 
     It does for a GIF file without an end, and for a PNG file with more compressed data than its
-    rows take, which it unpacks to the end. Pillow, a fourth slower for others, does not.
+    rows need, which it unpacks to the end. Pillow does not, and is a fourth slower for others.
     """
     if data.startswith(_PNG) and len(data) > _MANY_BYTES:
         height, width = _header_size(data)
@@ -220,7 +217,7 @@ def _takes_long_in_opencv(data: bytes) -> bool:
     return data.startswith(_GIF)
 
 
-def _decode_with_pillow(data: bytes, apply_exif: bool) -> Pixels:
+def _decode_with_pillow(data: bytes, apply_exif: bool) -> Bytes:
     """Decodes formats that OpenCV does not support, or raises with a reason."""
     try:
         with Image.open(FewReads(data)) as file:
@@ -233,14 +230,14 @@ def _decode_with_pillow(data: bytes, apply_exif: bool) -> Pixels:
         raise ImageError(_reason(data, error)) from error
 
 
-def _reduced(image: Pixels, reduction: int) -> Pixels:
-    """Averages squares of pixels, at the right and bottom edge what there is of them."""
+def _reduced(image: Bytes, reduction: int) -> Bytes:
+    """Averages squares of pixels; those at the right and bottom edge may be incomplete."""
     if reduction == 1:
         return image
     rows, columns = (-side % reduction for side in image.shape[:2])
     whole = cv2.copyMakeBorder(image, 0, rows, 0, columns, cv2.BORDER_REPLICATE)
     size = whole.shape[1] // reduction, whole.shape[0] // reduction
-    return cast(Pixels, cv2.resize(whole, size, interpolation=cv2.INTER_AREA))
+    return cast(Bytes, cv2.resize(whole, size, interpolation=cv2.INTER_AREA))
 
 
 def _reason(data: bytes, error: Exception) -> str:

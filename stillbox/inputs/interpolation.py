@@ -1,4 +1,4 @@
-"""TF1's `tf.image.resize_images`, bit for bit if possible, and Pillow's antialiased resizing.
+"""`tf.image.resize_images` of TF1, bit for bit if possible, and Pillow's antialiased resizing.
 
 Output position o reads source position `o * in / out`: the grids share their first corner, not
 their centres. With `align_corners` it is `o * (in - 1) / (out - 1)`: first and last pixels
@@ -16,14 +16,17 @@ freed, and each new one costs page faults. In a resize these took longer than th
 import math
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import cv2
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from jaxtyping import Float32, Float64, Int, Num
+from numpy.typing import NDArray
 from PIL import Image
 
-from stillbox.inputs.sample import Floats, Pixels
+from stillbox.inputs.sample import FloatPixels, Floats, Pixels
+
+DType = TypeVar("DType", bound=np.generic)
 
 
 class Scratch(threading.local):
@@ -32,7 +35,7 @@ class Scratch(threading.local):
     def __init__(self) -> None:
         self._buffers: dict[str, NDArray[np.uint8]] = {}
 
-    def __call__(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    def __call__(self, name: str, shape: tuple[int, ...], dtype: type[DType]) -> NDArray[DType]:
         """Returns an uninitialised array, the buffer of this name."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         buffer = self._buffers.get(name)
@@ -41,13 +44,8 @@ class Scratch(threading.local):
         return buffer[:size].view(dtype).reshape(shape)
 
 
-def bilinear_antialias(
-    image: NDArray[np.uint8] | NDArray[np.float32],
-    out: NDArray[np.float32],
-    *,
-    align_corners: bool = False,
-) -> None:
-    """Resizes `[h, w, 3]` into `out` `[H, W, 3]` as Pillow; uint8 is rounded after each axis.
+def bilinear_antialias(image: Pixels, out: FloatPixels, *, align_corners: bool = False) -> None:
+    """Resizes as Pillow does; uint8 is rounded after each axis.
 
     Pillow 13 begins with the axis that it estimates to be cheaper, which changes the rounding. Two
     calls fix the order of earlier releases, columns first. `align_corners` has no effect: centres
@@ -62,12 +60,12 @@ def bilinear_antialias(
         out[..., channel] = _resized(plane, size)
 
 
-def _resized(image: Image.Image, size: tuple[int, int]) -> NDArray[np.generic]:
+def _resized(image: Image.Image, size: tuple[int, int]) -> Num[np.ndarray, "..."]:
     wide = image.resize((size[0], image.height), Image.Resampling.BILINEAR)
     return np.asarray(wide.resize(size, Image.Resampling.BILINEAR))
 
 
-Indices = NDArray[np.intp]
+Indices = Int[np.ndarray, "..."]
 
 # TF1 reads the cubic's weights from a table of this many steps.
 _CUBIC_STEPS = 1024
@@ -77,15 +75,15 @@ _BLOCK = 160 * 300
 _SCRATCH = Scratch()
 
 
-def bilinear(image: Pixels, out: Floats, *, align_corners: bool = False) -> None:
+def bilinear(image: Pixels, out: FloatPixels, *, align_corners: bool = False) -> None:
     """Interpolates linearly, columns before rows as TF1 does, which fixes the rounding."""
     rows, _ = _positions(image.shape[0], out.shape[0], align_corners)
     columns, _ = _positions(image.shape[1], out.shape[1], align_corners)
     bilinear_at(image, out, rows, columns)
 
 
-def crop_and_resize(image: Pixels, window: NDArray[np.float64], out: Floats) -> None:
-    """Resizes `window` `[4]`, normalised and within the image, as `tf.image.crop_and_resize`.
+def crop_and_resize(image: Pixels, window: Float64[np.ndarray, "4"], out: FloatPixels) -> None:
+    """Resizes a window, normalised and within the image, as `tf.image.crop_and_resize`.
 
     Linear, without antialiasing. The corner pixels of `out` lie on the corners of the window,
     between pixels: of n columns, column i reads `x0 * (w - 1) + i * (x1 - x0) * (w - 1) / (n - 1)`;
@@ -99,16 +97,12 @@ def crop_and_resize(image: Pixels, window: NDArray[np.float64], out: Floats) -> 
 
 
 def resize_part(
-    image: Pixels, size: tuple[int, int], offset: tuple[int, int], out: Floats, method: str
+    image: Pixels, size: tuple[int, int], offset: tuple[int, int], out: FloatPixels, method: str
 ) -> None:
-    """Resizes an image and keeps a part of the result, the same pixels as a crop of the whole.
+    """Resizes an image to `size` and writes a part to `out`, the same pixels as in the whole.
 
-    Args:
-        image: `[h, w, 3]`.
-        size: height and width of the whole result.
-        offset: row and column of the result where the part begins.
-        out: `[H, W, 3]`, the part; written to.
-        method: one of `METHODS`; only `bilinear` computes the part alone.
+    The part begins at the row and column `offset` of the result. Of the `METHODS`, only `bilinear`
+    computes the part alone.
     """
     if method != "bilinear":
         whole = np.empty((*size, 3), np.float32)
@@ -122,19 +116,20 @@ def resize_part(
     _bilinear_within(image, out, rows, columns)
 
 
-def nearest(image: Pixels, out: Floats, *, align_corners: bool = False) -> None:
+def nearest(image: Pixels, out: FloatPixels, *, align_corners: bool = False) -> None:
     """Takes the pixel at the floor of the source position, the nearest one with `align_corners`."""
-    rows = _nearest_index(image.shape[0], out.shape[0], align_corners)
-    columns = _nearest_index(image.shape[1], out.shape[1], align_corners)
+    rows, columns = (
+        _nearest_index(image.shape[axis], out.shape[axis], align_corners) for axis in (0, 1)
+    )
     np.copyto(out, image[rows[:, None], columns])
 
 
-def area(image: Pixels, out: Floats, *, align_corners: bool = False) -> None:
+def area(image: Pixels, out: FloatPixels, *, align_corners: bool = False) -> None:
     """Averages the source over the footprint of every output pixel."""
     _separable(image, out, _area_taps, align_corners)
 
 
-def bicubic(image: Pixels, out: Floats, *, align_corners: bool = False) -> None:
+def bicubic(image: Pixels, out: FloatPixels, *, align_corners: bool = False) -> None:
     """Interpolates with Keys' cubic, A = -0.75, its weights tabulated in 1024 steps."""
     _separable(image, out, _cubic_taps, align_corners)
 
@@ -142,7 +137,7 @@ def bicubic(image: Pixels, out: Floats, *, align_corners: bool = False) -> None:
 class Method(Protocol):
     """A resizing method."""
 
-    def __call__(self, image: Pixels, out: Floats, *, align_corners: bool = False) -> None:
+    def __call__(self, image: Pixels, out: FloatPixels, *, align_corners: bool = False) -> None:
         """Resizes `image` into `out`."""
 
 
@@ -171,16 +166,26 @@ def _between(start: float, stop: float, size: int, new_size: int) -> Floats:
     return np.linspace(start * (size - 1), stop * (size - 1), new_size, dtype=np.float32)
 
 
-def _bilinear_within(image: Pixels, out: Floats, y: Floats, x: Floats) -> None:
-    """As `bilinear_at`, on the part of the image alone that these positions read."""
+def _bilinear_within(
+    image: Pixels,
+    out: Float32[np.ndarray, "H W 3"],
+    y: Float32[np.ndarray, " H"],
+    x: Float32[np.ndarray, " W"],
+) -> None:
+    """Calls `bilinear_at` with the part of the image that these positions read."""
     # `bilinear_at` processes all columns of the image. The differences are exact.
     top, left = int(y[0]), int(x[0])
     part = image[top : int(y[-1]) + 2, left : int(x[-1]) + 2]
     bilinear_at(part, out, y - np.float32(top), x - np.float32(left))
 
 
-def bilinear_at(image: Pixels, out: Floats, y: Floats, x: Floats) -> None:
-    """Interpolates linearly at rows `y` `[H]`, columns `x` `[W]`, ascending and not negative."""
+def bilinear_at(
+    image: Pixels,
+    out: Float32[np.ndarray, "H W 3"],
+    y: Float32[np.ndarray, " H"],
+    x: Float32[np.ndarray, " W"],
+) -> None:
+    """Interpolates linearly at rows `y` and columns `x`, ascending and not negative."""
     height = len(y)
     top, bottom, y_share = _neighbours(image.shape[0], y)
     if 2 * height < image.shape[0]:
@@ -221,8 +226,9 @@ def _lerp_columns(image: Pixels, left: Indices, right: Indices, share: Floats) -
     return high
 
 
-def _lerp_rows(lines: Floats, top: Indices, bottom: Indices, share: Floats, out: Floats) -> None:
-    """Writes `top + share * (bottom - top)` to `out` `[H, W, 3]`."""
+def _lerp_rows(
+    lines: Floats, top: Indices, bottom: Indices, share: Floats, out: FloatPixels
+) -> None:
     above = _take_rows(lines, top, "above")
     result = _take_rows(lines, bottom, "below")
     result -= above
@@ -257,9 +263,9 @@ def _floats_picker(image: Pixels) -> Callable[[Indices, str], Floats]:
     pixels = np.asarray(image, np.float32).view("V12")[..., 0]
 
     def pick(columns: Indices, name: str) -> Floats:
-        picked = _SCRATCH(name, (height, len(columns)), "V12")
-        pixels.take(columns, axis=1, mode="clip", out=picked)
-        return picked.view(np.float32)
+        picked = _SCRATCH(name, (height, 3 * len(columns)), np.float32)
+        pixels.take(columns, axis=1, mode="clip", out=picked.view("V12"))
+        return picked
 
     return pick
 
@@ -274,7 +280,7 @@ Taps = tuple[Indices, Floats]
 
 
 def _separable(
-    image: Pixels, out: Floats, taps: Callable[[int, int, bool], Taps], align_corners: bool
+    image: Pixels, out: FloatPixels, taps: Callable[[int, int, bool], Taps], align_corners: bool
 ) -> None:
     rows, row_weights = taps(image.shape[0], out.shape[0], align_corners)
     lines = np.zeros((out.shape[0], image.shape[1], 3), np.float32)

@@ -61,10 +61,8 @@ class TrainLoader(BatchMaker):
 
     Args:
         augmentations: applied in this order, with numbers drawn from (seed, epoch, record).
-        seed: of order and augmentation.
         shuffle: a new order every epoch; otherwise the order of the records.
         repeat_first_batch: make batch 0 once and return it for every number.
-        options: as for `BatchMaker`.
 
     Raises:
         UserError: the batch cannot be divided among the processes, or an augmentation names a
@@ -109,8 +107,7 @@ class TrainLoader(BatchMaker):
         Raises:
             UserError: a record is bad and the policy is `fail`.
         """
-        ends = [end for end in (stop, self.steps) if end is not None]
-        stop = min(ends, default=None)
+        stop = min((end for end in (stop, self.steps) if end is not None), default=None)
         numbers = itertools.count(start) if stop is None else iter(range(start, stop))
         return self._repeat(numbers) if self._repeats else self._iterate(numbers)
 
@@ -171,6 +168,6 @@ class EvalLoader(BatchMaker):
 
 
 def _refuse_unknown_labels(augmentations: Sequence[schema.Augmentation], dataset: Dataset) -> None:
-    """Checks what the schema's rules cannot, which have no label map."""
+    """Checks labels, which the schema's rules cannot do without a label map."""
     for path, what in labels_without_slots(augmentations, dataset.slots):
         raise UserError(what, where=path, fix=f"give ids of {dataset.label_map.where}")

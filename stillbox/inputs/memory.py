@@ -94,17 +94,11 @@ _MEASURE_EVERY = 64 * _MIB
 
 
 class SampleCache:
-    """Samples by record, up to a limit of bytes. Nothing is evicted.
+    """Samples by record, up to a `limit` of bytes, by default a measured one. Nothing is evicted.
 
-    Every epoch visits every record once, in another order, so evicting the oldest would only lower
-    the share of hits.
-
-    The limit is measured: a fifth of the memory that is free at the start, and at least 2 GiB, is
-    reserved. Free memory is measured again while the cache grows, so that the reserve stays free
-    if several caches or processes grow together.
-
-    Args:
-        limit: bytes that the samples may take; None: as measured.
+    Every epoch visits every record once, in another order: evicting the oldest would only lower the
+    share of hits. A fifth of the memory that is free at the start, and at least 2 GiB, is reserved.
+    Free memory is measured again while the cache grows, since other processes grow too.
     """
 
     def __init__(self, limit: int | None = None) -> None:

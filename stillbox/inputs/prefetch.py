@@ -28,11 +28,10 @@ class DevicePrefetcher:
     is fast enough.
 
     Args:
-        batches: host batches; closed together with this, if it can be closed.
+        batches: host batches; closed together with this, if possible.
         put: transfers a batch; called in the thread.
         depth: batches on the device ahead of their use.
-        stopped: asked now and then while no batch is ready, as on a disk that does not answer;
-            True ends the iteration.
+        stopped: called repeatedly while no batch is ready; True ends the iteration.
     """
 
     def __init__(

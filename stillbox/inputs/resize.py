@@ -11,8 +11,8 @@ from typing import NamedTuple, cast
 
 import cv2
 import numpy as np
+from jaxtyping import Bool
 from numpy.random import Generator
-from numpy.typing import NDArray
 from PIL import Image
 
 from stillbox.errors import UserError
@@ -21,8 +21,9 @@ from stillbox.experiment.variants import implementation_of, implements
 from stillbox.inputs.interpolation import METHODS, Scratch, bilinear_at, resize_part
 from stillbox.inputs.sample import (
     REDUCTIONS,
+    Boxes,
     Bytes,
-    Floats,
+    FloatPixels,
     Pixels,
     ReducedPixels,
     Sample,
@@ -41,15 +42,10 @@ def store(values: Pixels, out: Pixels) -> None:
 def bilinear_bytes(
     image: Bytes, out: Bytes, start: tuple[float, float], step: tuple[float, float]
 ) -> None:
-    """Interpolates linearly at `start + step * n`, rows and columns; the edge continues outside.
+    """Interpolates linearly at rows and columns `start + step * n`; the edge continues outside.
 
-    As `interpolation.bilinear` and then rounded, but for what float32 cannot tell from a half.
-
-    Args:
-        image: `[h, w, 3]`.
-        out: `[H, W, 3]`; written to.
-        start: row and column of the image that the first pixel of `out` reads.
-        step: rows and columns of the image from one pixel of `out` to the next.
+    The result is that of `interpolation.bilinear`, rounded, except for values that float32 cannot
+    distinguish from a half.
     """
     matrix = np.array([[step[1], 0, start[1]], [0, step[0], start[0]]])
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
@@ -93,16 +89,9 @@ def place_image(size: Size, resizer: schema.Resizer, rng: Generator | None = Non
 
 
 def place_boxes(
-    boxes: Floats, placement: Placement, resizer: schema.Resizer
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Maps boxes to the frame of the network input, and returns which are still visible.
-
-    Args:
-        boxes: `[N, 4]`, normalised to the image.
-
-    Returns:
-        `[N, 4]`, normalised to the network input, padding included, and `[N]` bool.
-    """
+    boxes: Boxes, placement: Placement, resizer: schema.Resizer
+) -> tuple[Boxes, Bool[np.ndarray, " N"]]:
+    """Returns boxes of the image, normalised to the padded network input, and which are visible."""
     canvas = np.tile(np.array(resizer.input_size, np.float32), 2)
     if not isinstance(resizer, schema.ScaleJitterResizer):
         shrink = np.tile(np.array(placement.size, np.float32), 2) / canvas
@@ -192,12 +181,10 @@ def misfit(size: Size, resizer: schema.Resizer) -> str | None:
 def resize_into(
     image: Pixels, resizer: schema.Resizer, out: Pixels, placement: Placement | None = None
 ) -> Size:
-    """Resizes `image` into the upper left of `out` and pads the rest.
+    """Resizes `image`, which has no `misfit`, into the upper left of `out` and pads the rest.
 
-    Args:
-        image: `[h, w, 3]`, 0..255, without `misfit`.
-        out: `[H, W, 3]`, the resizer's `input_size`; written to, rounded if it is uint8.
-        placement: None: that without an `rng`.
+    `out` has the resizer's `input_size`; values are rounded if it is uint8. The default placement
+    is the one without an `rng`.
 
     Returns:
         Height and width of the image inside `out`.
@@ -232,10 +219,10 @@ def _resize_shown(
     if resizer.method is None:
         raise TypeError(f"{type(resizer).__name__} changes the size of images and has no method")
     if part.dtype != np.uint8:
-        _resize_floats(image, resizer, placement, cast(Floats, part))
+        _resize_floats(image, resizer, placement, part)
     elif resizer.method == "bilinear" and image.dtype == np.uint8 and not resizer.align_corners:
         step = image.shape[0] / size[0], image.shape[1] / size[1]
-        bilinear_bytes(cast(Bytes, image), cast(Bytes, part), (y * step[0], x * step[1]), step)
+        bilinear_bytes(image, part, (y * step[0], x * step[1]), step)
     else:
         floats = _SCRATCH("floats", part.shape, np.float32)
         _resize_floats(image, resizer, placement, floats)
@@ -243,7 +230,7 @@ def _resize_shown(
 
 
 def _resize_floats(
-    image: Pixels, resizer: schema.Resizer, placement: Placement, part: Floats
+    image: Pixels, resizer: schema.Resizer, placement: Placement, part: FloatPixels
 ) -> None:
     size, offset, shown = placement
     method = cast(str, resizer.method)
@@ -255,11 +242,8 @@ def _resize_floats(
 
 def resize_image(
     image: Pixels, resizer: schema.Resizer, *, where: str | None = None
-) -> tuple[Floats, Size]:
-    """Resizes an image `[h, w, 3]`, 0..255, to the network input.
-
-    Returns:
-        The padded image `[H, W, 3]`, 0..255, and height and width of the image inside it.
+) -> tuple[FloatPixels, Size]:
+    """Returns an image resized to the padded network input, and its height and width there.
 
     Raises:
         UserError: the image is larger than the canvas of a resizer that does not shrink; `where`
@@ -304,13 +288,9 @@ def reduction(size: Size, resized: Size) -> int:
 
 
 def resize_reduced(image: ReducedPixels, placement: Placement, method: str, out: Pixels) -> None:
-    """Resizes a reduced image and keeps the part that is shown.
+    """Resizes a reduced image by `bilinear` or `bilinear_antialias` and writes the part shown.
 
-    Args:
-        image: what to resize.
-        placement: of the window that it shows.
-        method: `bilinear` or `bilinear_antialias`.
-        out: `[H, W, 3]`, the size of the part; written to.
+    `placement` is that of the window that the image shows.
     """
     if method == "bilinear_antialias":
         store(_antialiased(image, placement), out)
@@ -324,16 +304,16 @@ def resize_reduced(image: ReducedPixels, placement: Placement, method: str, out:
     ]
     step = [each / image.factor for each in step]
     if out.dtype == np.uint8:
-        bilinear_bytes(image.pixels, cast(Bytes, out), (start[0], start[1]), (step[0], step[1]))
+        bilinear_bytes(image.pixels, out, (start[0], start[1]), (step[0], step[1]))
     else:
         rows, columns = (
             np.maximum(start[axis] + step[axis] * np.arange(out.shape[axis]), 0).astype(np.float32)
             for axis in (0, 1)
         )
-        bilinear_at(image.pixels, cast(Floats, out), rows, columns)
+        bilinear_at(image.pixels, out, rows, columns)
 
 
-def _antialiased(image: ReducedPixels, placement: Placement) -> Floats:
+def _antialiased(image: ReducedPixels, placement: Placement) -> FloatPixels:
     top, left = (beside / image.factor for beside in image.offset)
     height, width = (side / image.factor for side in image.size)
     rows, columns = placement.size

@@ -9,9 +9,10 @@ from typing import NamedTuple, cast
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Bool, Float32, Float64, Int, Int32
 
 from stillbox.inputs.decode import (
+    Bytes,
     ImageError,
     JpegHeader,
     decode_image,
@@ -27,8 +28,8 @@ REDUCTIONS = (8, 4, 2)
 class ReducedPixels(NamedTuple):
     """A window of an image, decoded at a fraction of its size."""
 
-    pixels: NDArray[np.uint8]
-    """`[h, w, 3]` RGB, each the mean of `factor` by `factor` pixels of the image."""
+    pixels: Bytes
+    """Each the mean of `factor` by `factor` pixels of the image."""
     factor: int
     offset: Size
     """Rows and columns of the image between the first pixel's corner and the window's."""
@@ -65,8 +66,8 @@ class StoredImage:
         """Exchanges left and right."""
         return replace(self, mirrored=not self.mirrored)
 
-    def pixels(self) -> NDArray[np.uint8]:
-        """Decodes the window, `[h, w, 3]` RGB: the pixels of the whole image, decoded and cut.
+    def pixels(self) -> Bytes:
+        """Decodes the window: the pixels of the whole image, decoded and cut.
 
         Raises:
             ImageError: the data are truncated or corrupt.
@@ -80,21 +81,15 @@ class StoredImage:
             ImageError: the data are truncated or corrupt.
         """
         (y, x), (height, width) = self.corner, self.size
-        top, left, bottom, right = (
-            y // factor,
-            x // factor,
-            -(-(y + height) // factor),
-            -(-(x + width) // factor),
-        )
-        whole = self._decoded(factor, y + height)
-        part = whole[top:bottom, left:right]
+        top, left = y // factor, x // factor
+        bottom, right = -(-(y + height) // factor), -(-(x + width) // factor)
+        part = self._decoded(factor, y + height)[top:bottom, left:right]
         beside = x - left * factor
         if self.mirrored:
-            part, beside = cast(NDArray[np.uint8], cv2.flip(part, 1)), right * factor - x - width
+            part, beside = cast(Bytes, cv2.flip(part, 1)), right * factor - x - width
         return ReducedPixels(part, factor, (y - top * factor, beside), self.size)
 
-    def _decoded(self, factor: int, rows: int) -> NDArray[np.uint8]:
-        """Decodes at least the upper `rows`."""
+    def _decoded(self, factor: int, rows: int) -> Bytes:
         part = upper_rows(self.data, self.header, rows)
         if part is not self.data:
             try:
@@ -104,11 +99,13 @@ class StoredImage:
         return decode_image(self.data, reduction=factor)
 
 
-Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
-Pixels = Bytes | Floats
-"""`[h, w, 3]` RGB in 0..255. uint8 as decoded; float32 once an operation has changed values."""
+Floats = Float32[np.ndarray, "..."]
+Doubles = Float64[np.ndarray, "..."]
+Boxes = Float32[np.ndarray, "N 4"]
+"""ymin, xmin, ymax, xmax."""
+FloatPixels = Float32[np.ndarray, "_ _ 3"]
+Pixels = Bytes | FloatPixels
+"""RGB in 0..255: uint8 as decoded, float32 once an operation has changed values."""
 
 _PER_BOX = ("boxes", "class_ids", "weights")
 
@@ -118,13 +115,12 @@ class Sample:
     """An image and its N boxes. The arrays are read-only: they may belong to the cache."""
 
     image: Pixels
-    """`[h, w, 3]` RGB."""
-    boxes: NDArray[np.float32]
-    """`[N, 4]`, normalised to `image`."""
-    class_ids: NDArray[np.int32]
-    """`[N]`, label map ids; a batch has class indices."""
-    weights: NDArray[np.float32]
-    """`[N]`, 0 for ignored boxes."""
+    boxes: Boxes
+    """Normalised to `image`."""
+    class_ids: Int32[np.ndarray, " N"]
+    """Label map ids; a batch has class indices."""
+    weights: Float32[np.ndarray, " N"]
+    """0 for ignored boxes."""
 
     @property
     def size(self) -> Size:
@@ -135,8 +131,8 @@ class Sample:
         """Returns the sample with its pixels; see `StoredSample`."""
         return self
 
-    def select(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> "Sample":
-        """Returns the sample with the boxes of a mask `[N]`, or of indices, which may repeat."""
+    def select(self, keep: Bool[np.ndarray, " N"] | Int[np.ndarray, " K"]) -> "Sample":
+        """Returns the sample with the boxes of a mask, or of indices, which may repeat."""
         return replace(self, **{name: getattr(self, name)[keep] for name in _PER_BOX})
 
     @property

@@ -1,10 +1,9 @@
-"""Annotations of other people: annotated images, the image files that they name, guarded readers.
+"""Foreign annotations: annotated images, the image files that they name, guarded readers.
 
-An annotation file (XML, JSON, YAML, CSV) that is malformed, nested too deep or built to grow in
-memory ends in one sentence with file and line.
-
-Image files lie inside the folder of the images. A name such as `../../x`, an absolute one, or one
-that passes through a symbolic link could make any file of this machine part of the records.
+The readers report an annotation file (XML, JSON, YAML, CSV) that is malformed, nested too deep or
+built to grow in memory in one sentence with file and line. Image files must lie inside the folder
+of the images: `../../x`, an absolute name or a symbolic link could make any file of this machine
+part of the records.
 """
 
 import csv
@@ -15,7 +14,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import TypeAlias
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -29,6 +28,9 @@ from stillbox.records.problems import ProblemLog
 from stillbox.textformat.yaml_tree import compose, read_text_file
 from stillbox.untrusted import open_untrusted, read_untrusted
 
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+"""Content of a JSON or YAML file."""
+
 LONGEST_SIDE = 2**31
 """An annotation that claims as many pixels or more has no usable size."""
 
@@ -40,19 +42,19 @@ class AnnotatedImage:
     path: Path
     """The image file; it need not exist."""
     where: str
-    """Annotation file and image, for messages; what cannot be printed is spelt out."""
+    """Annotation file and image, for messages; unprintable characters are escaped."""
     image_id: str
-    """Becomes `image/source_id`; bytes that are no text become `%E9`, and so in `filename`."""
+    """Becomes `image/source_id`; here and in `filename`, bytes that are not text become `%E9`."""
     filename: str
     """Becomes `image/filename`."""
     height: int
-    """Rows that the annotation claims, 0 if it does not."""
+    """Height in pixels that the annotation claims, or 0."""
     width: int
-    """Columns that the annotation claims, 0 if it does not."""
+    """Width in pixels that the annotation claims, or 0."""
     pixel_boxes: NDArray[np.float64]
     """`[N, 4]`, ymin, xmin, ymax, xmax in pixels of the claimed size."""
     relative: bool = False
-    """Boxes are in fractions of the image's sides instead, upright if no size is claimed."""
+    """Boxes are fractions of the image's sides instead, upright if no size is claimed."""
     class_ids: NDArray[np.int32]
     """`[N]`, label map ids, 0 where the class is unknown."""
     unknown: dict[int, str] = field(default_factory=dict)
@@ -66,7 +68,7 @@ class AnnotatedImage:
     area: NDArray[np.float32] = field(default_factory=no_numbers)
     """`[N]`, segment area in square pixels of the claimed size, NaN if unknown."""
     stored: Callable[[], bytes] | None = None
-    """Returns the image file of a format that keeps images in files of its own."""
+    """Returns the image file, if the format keeps images in files of its own."""
 
     def __post_init__(self) -> None:
         for name in ("image_id", "filename"):
@@ -90,11 +92,10 @@ class AnnotatedImage:
 
 
 def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog) -> Example:
-    """Returns the example of an annotated image; its boxes have not been checked.
+    """Returns the example of an annotated image, without checking its boxes.
 
     If annotation and file disagree about the size, boxes are divided by the claimed size if they
-    fit into it (the file was resized after it was annotated), otherwise by the real one if they fit
-    into that.
+    fit into it (the file was resized later), otherwise by the real size if they fit into that.
     """
     real = (image.height, image.width)
     claimed = (item.height, item.width)
@@ -104,8 +105,8 @@ def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog)
         detail = f"{item.width} x {item.height}, image {image.width} x {image.height}"
         reason = "annotation without a size" if min(claimed) <= 0 else "size is not the image's"
         problems.add(reason, item.where, detail, action=outcome)
-    # In float64 and then once to float32, so that the value is the nearest to the true quotient.
-    # A number beyond float32 becomes infinite, which is no sound box.
+    # Rounded once, from float64: the nearest value to the true quotient. A number beyond float32
+    # becomes infinite, which makes the box unusable.
     scale = 1 if item.relative else (real[0] * real[1]) / (frame[0] * frame[1])
     with np.errstate(over="ignore"):
         boxes = (item.pixel_boxes / np.array([*frame, *frame], np.float64)).astype(np.float32)
@@ -139,8 +140,8 @@ def _frame(
     return claimed, "boxes divided by the annotation's size"
 
 
-# A message is not worth a second reading of more.
 _MOST_SEARCHED = 2**28
+"""Bytes of a file in which the line for a message is looked up."""
 
 
 class ImageRoot:
@@ -154,10 +155,8 @@ class ImageRoot:
     def path(self, name: str, annotation: Path, near: Path | None = None) -> Path:
         """Returns the path of an image name, which need not exist.
 
-        Args:
-            name: as the annotation has it, relative to `near`.
-            annotation: the file with the name, for messages.
-            near: a folder inside this one; by default this one.
+        The name is relative to `near`, a folder inside this one, by default this one. `annotation`
+        is the file with the name, for messages.
 
         Raises:
             UserError: the name is absolute or leads out of the folder.
@@ -179,13 +178,13 @@ class ImageRoot:
         return path
 
     def holds(self, path: Path) -> bool:
-        """Tells whether a path stays inside after all symbolic links; it is not opened."""
+        """Tells whether a path stays inside after all symbolic links, without opening it."""
         if not path.is_relative_to(self.folder):
             return False
         parent = str(path.parent)
         if parent not in self._inside:
             self._inside[parent] = self._below(os.path.realpath(parent))
-        # os.path: a name that is too long for a file is no link, and no error.
+        # os.path: no error for a name that is too long for a file.
         return self._inside[parent] and (
             not os.path.islink(path) or self._below(os.path.realpath(path))  # noqa: PTH114
         )
@@ -195,7 +194,7 @@ class ImageRoot:
 
 
 def line_of(file: Path, text: str) -> str:
-    """Returns `file:line` of the first line with a text, which may be escaped as JSON or XML."""
+    """Returns `file:line` of the first line with a text, also one escaped as JSON or XML."""
     try:
         content = read_untrusted(file, most=_MOST_SEARCHED)
     except UserError:
@@ -209,10 +208,10 @@ def line_of(file: Path, text: str) -> str:
 
 
 MAX_ANNOTATION_BYTES = 2**31
-"""Greatest size of a file of annotations: those of COCO's 118,287 images take a fifth of it."""
+"""Greatest size of an annotation file: that of COCO's 118,287 images takes a fifth of it."""
 # Trees of XML take ten times the memory of their text.
 _MOST_XML_BYTES = 2**29
-# Rows of CSV are taken one by one: the 14.6 million of Open Images take a quarter of it.
+# Rows of CSV are read one by one: the 14.6 million of Open Images take a quarter of it.
 _MOST_CSV_BYTES = 2**33
 _LONGEST_ROW = 2**20
 MAX_LIST_BYTES = 2**29
@@ -230,7 +229,7 @@ def read_xml(path: Path) -> ElementTree.Element:
     """Returns the root element of an XML file.
 
     Raises:
-        UserError: it cannot be read, it is no XML, or its entities multiply it, which expat
+        UserError: it cannot be read, it is not XML, or its entities multiply it, which expat
             recognises since 2.4.1.
     """
     content = read_untrusted(path, most=_MOST_XML_BYTES, where=str(path))
@@ -245,23 +244,20 @@ def read_xml(path: Path) -> ElementTree.Element:
 
 
 def xml_root(head: bytes) -> str:
-    """Returns the name of the root element by the first bytes of a file, empty if there is none."""
-    parser: Any = ElementTree.XMLPullParser(("start",))
+    """Returns the name of the root element from the first bytes of a file, or an empty text."""
     try:
-        parser.feed(head)
-        for event in parser.read_events():
-            root = event[1]
-            return str(root.tag).rpartition("}")[2]
-    except (ElementTree.ParseError, ValueError, LookupError):
-        pass
-    return ""
+        events = ElementTree.iterparse(io.BytesIO(head), events=("start",))
+        _, root = next(events)
+    except (ElementTree.ParseError, ValueError, LookupError, StopIteration):
+        return ""
+    return root.tag.rpartition("}")[2]
 
 
-def read_json(path: Path) -> Any:  # noqa: ANN401
+def read_json(path: Path) -> Json:
     """Returns the content of a JSON file.
 
     Raises:
-        UserError: it cannot be read, it is no JSON, or it is nested too deep.
+        UserError: it cannot be read, it is not JSON, or it is nested too deep.
     """
     if read_head(path)[:2] == b"\0\0":
         # It would be read as UTF-32, which takes long.
@@ -269,13 +265,16 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
     return parse_json(read_untrusted(path, most=MAX_ANNOTATION_BYTES, where=str(path)), str(path))
 
 
-def parse_json(content: bytes | str, where: str) -> Any:  # noqa: ANN401
+def parse_json(content: bytes | str, where: str) -> Json:
     """Returns the content of JSON text at `where`, which is a file or a line of it."""
     try:
-        found = json.loads(content)
+        found: Json = json.loads(content)
         # JSON can spell halves of characters, which no file and no record can hold.
-        marks: Any = (b"\\ud", b"\\uD") if isinstance(content, bytes) else ("\\ud", "\\uD")
-        if any(mark in content for mark in marks):
+        if isinstance(content, bytes):
+            halves = b"\\ud" in content or b"\\uD" in content
+        else:
+            halves = "\\ud" in content or "\\uD" in content
+        if halves:
             found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
         return found
     except json.JSONDecodeError as error:
@@ -287,21 +286,32 @@ def parse_json(content: bytes | str, where: str) -> Any:  # noqa: ANN401
         raise UserError(f"this is not JSON: {error}", where=where) from error
 
 
-def read_yaml(path: Path) -> Any:  # noqa: ANN401
+def json_object(value: Json) -> dict[str, Json]:
+    """Returns an object, empty if the value is another one."""
+    return value if isinstance(value, dict) else {}
+
+
+def json_list(value: Json) -> list[Json]:
+    """Returns a list, empty if the value is another one."""
+    return value if isinstance(value, list) else []
+
+
+def read_yaml(path: Path) -> Json:
     """Returns the content of a YAML file; the names of its mappings are text.
 
     Raises:
         UserError: `compose` refuses it.
     """
     text = read_text_file(path, fix="give the YAML file of a data set")
-    return compose(text, str(path)).plain()
+    content: Json = compose(text, str(path)).plain()
+    return content
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields the rows of a CSV file with a header, each with the number of its line.
+    """Yields line number and values by column of each row of a CSV file with a header.
 
     Raises:
-        UserError: it is no CSV, or a row is longer or shorter than the header.
+        UserError: it is not CSV, or a row is longer or shorter than the header.
     """
     with (
         open_untrusted(path, most=_MOST_CSV_BYTES, where=str(path)) as content,
@@ -325,10 +335,10 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Returns the lines of a text file without those that are blank.
+    """Returns the lines of a text file that are not blank.
 
     Raises:
-        UserError: it is no UTF-8 text.
+        UserError: it is not UTF-8 text.
     """
     try:
         text = read_untrusted(path, most=MAX_LIST_BYTES, where=str(path)).decode("utf-8-sig")
@@ -338,7 +348,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def number(value: object) -> float:
-    """Returns a number or the number in a text; NaN if it is none."""
+    """Returns a number, or the number that a text spells; NaN for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return float("nan")
     try:
@@ -348,6 +358,6 @@ def number(value: object) -> float:
 
 
 def parse_int(value: object) -> int:
-    """Returns a number, or that in a text, as an integer; 0 if it is none or beyond any image."""
+    """Returns what `number` finds as an integer; 0 for NaN and for sizes beyond any image."""
     found = number(value)
     return int(found) if abs(found) < LONGEST_SIDE else 0

@@ -1,7 +1,7 @@
-"""From annotated images to a set of TFRecord shards, its label map, and a report.
+"""Converts annotated images to a set of TFRecord shards, its label map, and a report.
 
-An engine converts the images of a set, each with `convert_image`. The shards get their names all
-together at the end: a conversion that is killed leaves none.
+An engine converts the images of a set, each with `convert_image`. All shards get their names at
+the end: a conversion that is killed leaves none.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stillbox.errors import UserError
 from stillbox.printing import json_text, printable_line
@@ -82,7 +82,7 @@ def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | Non
     Raises:
         UserError: a policy is `fail`.
     """
-    # One log per image, merged in order, so that the report does not depend on the scheduling.
+    # One log per image, merged in order: the report does not depend on the scheduling.
     log = ConversionLog(job.bad_records, job.bad_boxes)
     example = _prepare(item, job.options, log)
     if example is None:
@@ -95,19 +95,15 @@ def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | Non
 def _prepare(
     item: AnnotatedImage, options: ConversionOptions, log: ConversionLog
 ) -> Example | None:
-    """Returns the finished example of an image, or None if it is left out."""
     try:
         image = prepare_image(item.content(), (item.height, item.width), options.exif)
     except FileNotFoundError:
         log.bad_record("image file is missing", item.where, str(item.path))
         return None
-    except OSError as error:
-        log.bad_record("image file cannot be opened", item.where, str(error))
-        return None
     except BadRecordError as error:
         log.bad_record(error.reason, item.where, error.detail)
         return None
-    except ValueError as error:  # a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         log.bad_record("image file cannot be opened", item.where, str(error))
         return None
     for what, detail, outcome in image.notes:
@@ -117,7 +113,7 @@ def _prepare(
         example, item.unknown, log.bad_boxes, pixels_possible=False
     )
     for problem in problems:
-        # In the annotation's own pixels, as they stand in its file.
+        # In the annotation's own pixels, as in its file.
         detail = problem.detail
         if problem.box not in item.unknown:
             detail = format_box(item.pixel_boxes[problem.box])
@@ -154,7 +150,7 @@ class ConversionReport:
     boxes_written: int = 0
     boxes_per_class: dict[str, int] = field(default_factory=dict)
     """Boxes written, in the order of the ids; classes without any included."""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     """The most frequent first."""
 
@@ -186,15 +182,14 @@ def convert_on_threads(
     job: ConversionJob, items: Sequence[AnnotatedImage]
 ) -> Iterator[Iterator[ConvertedImage]]:
     """The engine that uses the threads of this process."""
-    options = job.options
-    names, overwrite = options.shard_names, options.overwrite
+    names, overwrite = job.options.shard_names, job.options.overwrite
     with sharded_writer(
         job.output, job.name, job.shards, names=names, overwrite=overwrite
     ) as write:
 
         def outcomes() -> Iterator[ConvertedImage]:
-            converted = ordered_map(partial(convert_image, job), items, options.workers)
-            for payload, outcome in converted:
+            convert_one = partial(convert_image, job)
+            for payload, outcome in ordered_map(convert_one, items, job.options.workers):
                 if payload is not None:
                     write(payload)
                 yield outcome
@@ -216,8 +211,8 @@ def convert(
     """Writes a set: shards, `label_map.pbtxt`, `<name>.report.json` and `<name>.report.txt`.
 
     The sets of a data set, such as `train`, share the folder `output`. `log` has the policies and
-    the problems of the annotation reader. `on_image` is called after each image with the numbers of
-    images done and in all. All engines write the same bytes.
+    the problems of the annotation reader. `on_image` gets the numbers of images done and in all.
+    All engines write the same bytes.
 
     Raises:
         UserError: no image could be used, the folder holds another label map or a set of this name,
@@ -262,8 +257,7 @@ def convert(
     report.files = [file.name for file in shard_files(output, name)]
     report.boxes_per_class = {item.name: per_class[item.id] for item in label_map}
     report.problems = list(log)
-    content = json_text(asdict(report)) + "\n"
-    write_whole(output / f"{name}.report.json", content.encode())
+    write_whole(output / f"{name}.report.json", f"{json_text(asdict(report))}\n".encode())
     write_whole(output / f"{name}.report.txt", report.to_text().encode())
     return report
 

@@ -5,17 +5,18 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
-from stillbox.records.annotations import ImageRoot, line_of, read_json
+from stillbox.records.annotations import ImageRoot, Json, line_of, read_json
 from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.problems import ConversionLog
 
 FINISHED = "conversion.json"
-"""File of a folder that `stillbox.records.folder` wrote; its records are no input."""
+"""File of a folder that `stillbox.records.folder` wrote; its records are not data."""
 
 T = TypeVar("T")
 Split = Literal["train", "val", "test"]
@@ -66,8 +67,8 @@ class DataFolder:
             )
             self.files += [at / n for n in sorted(names) if not _hidden(n) and self._own(at / n)]
         self._image_set = set(self.images)
-        self._memo: dict[tuple[Any, Path], Any] = {}
-        self._parsed: tuple[Path | None, int, Any] = (None, 0, None)
+        self._memo: dict[tuple[object, Path], object] = {}
+        self._parsed: tuple[Path | None, int, Json] = (None, 0, None)
 
     @cached_property
     def images(self) -> list[Path]:
@@ -79,18 +80,21 @@ class DataFolder:
         return [file for file in self.files if file.suffix.lower() in suffixes]
 
     def memoized(self, look: Callable[..., T], file: Path, *others: object) -> T:
-        """Returns `look(file, *others)`, which is called once however many formats ask for it."""
+        """Returns `look(file, *others)`, which is called once for all formats."""
         key = look, file
         if key not in self._memo:
             self._memo[key] = look(file, *others)
-        found: T = self._memo[key]
-        return found
+        return cast(T, self._memo[key])
 
-    def json(self, file: Path) -> Any:  # noqa: ANN401
+    def matching(self, look: Callable[[Path], bool], *suffixes: str) -> list[Path]:
+        """Returns the files with one of the suffixes that a function accepts."""
+        return [file for file in self.with_suffix(*suffixes) if self.memoized(look, file)]
+
+    def json(self, file: Path) -> Json:
         """Returns the content of a JSON file.
 
-        That of the largest file is kept until `forget`, so that recognising and reading parse it
-        once. All files may need more memory than the machine has.
+        Keeps that of the largest file until `forget`: recognising and reading parse it once. All
+        files together may exceed the memory.
 
         Raises:
             UserError: see `read_json`.
@@ -107,11 +111,11 @@ class DataFolder:
         self._parsed = (None, 0, None)
 
     def relative(self, path: Path) -> str:
-        """Returns the name of a file within the folder, for a message."""
+        """Returns the name of a file within the folder, for messages."""
         return printable_line(path.relative_to(self.root).as_posix())
 
     def behind_links(self) -> UserError | None:
-        """Returns the error for files that are missing, if a link out of the folder hides some."""
+        """Returns the error for missing files, if a link out of the folder hides some."""
         if not self.links:
             return None
         link, target = self.links[0], os.path.realpath(self.links[0])
@@ -126,11 +130,10 @@ class DataFolder:
         )
 
     def image(self, name: str, annotation: Path, near: Path, log: ConversionLog) -> Path | None:
-        """Returns the image that an annotation names.
+        """Returns the image that an annotation names, or the path where it was expected.
 
-        It is sought relative to the folder `near`, then by the end of its name in all folders.
-        Several that fit equally well are a bad record, and the result is None. If none fits, the
-        result is the path at which it was expected.
+        It is looked up relative to the folder `near`, then by the end of its name in all folders.
+        Several that fit equally well are a bad record, and the result is None.
 
         Raises:
             UserError: the name leads out of the folder.
@@ -148,10 +151,9 @@ class DataFolder:
         return best[0] if best else path
 
     def image_of_stem(self, stem: str, near: Path) -> Path | None:
-        """Returns the image with a name without suffix, the nearest to the file `near`.
+        """Returns the image with a name without suffix that is nearest to the file `near`.
 
-        Of several that are equally near it is that whose name sorts first. A link that leads out of
-        the folder is refused.
+        Of several that are equally near, it is the one whose name sorts first.
 
         Raises:
             UserError: the only image of this name is such a link.
@@ -182,7 +184,7 @@ class DataFolder:
 
 
 def folder_split(path: Path) -> Split | None:
-    """Returns the split that a folder's name states, as `val2017/` does, for a file below it."""
+    """Returns the split that the nearest folder above a file states, as `val2017/` does."""
     for part in reversed(path.parts[:-1]):
         name = re.sub(r"[\W\d_]+$", "", part).lower()
         if name in _SPLIT_NAMES:
@@ -191,7 +193,7 @@ def folder_split(path: Path) -> Split | None:
 
 
 def name_split(path: Path) -> Split | None:
-    """Returns the split that the name of an annotation file or else of its folder states."""
+    """Returns the split that the name of an annotation file, or else a folder above, states."""
     for word in re.split(r"[\W\d_]+", path.stem.lower()):
         if word in _SPLIT_NAMES:
             return _SPLIT_NAMES[word]
@@ -215,7 +217,6 @@ def _grouped(pairs: Iterable[tuple[str, Path]]) -> dict[str, list[Path]]:
 
 
 def _best(paths: Sequence[Path], score: Callable[[Path], tuple[int, ...]]) -> list[Path]:
-    """Returns the paths with the greatest score."""
     if len(paths) < 2:
         return list(paths)
     scores = [score(path) for path in paths]
@@ -224,12 +225,8 @@ def _best(paths: Sequence[Path], score: Callable[[Path], tuple[int, ...]]) -> li
 
 def _tail(parts: Sequence[str], wanted: Sequence[str]) -> int:
     """Counts the last parts of two paths that are equal."""
-    count = 0
-    for own, other in zip(reversed(parts), reversed(wanted), strict=False):
-        if own != other:
-            break
-        count += 1
-    return count
+    pairs = zip(reversed(parts), reversed(wanted), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _shared(path: Path, near: Path) -> int:

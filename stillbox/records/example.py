@@ -40,9 +40,9 @@ class Example:
     filename: str = ""
     """Name of the image before it became a record."""
     height: int = 0
-    """Rows that the record claims, 0 if it does not."""
+    """Height in pixels that the record claims, or 0."""
     width: int = 0
-    """Columns that the record claims, 0 if it does not."""
+    """Width in pixels that the record claims, or 0."""
     boxes: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 4), np.float32))
     """`[N, 4]`."""
     class_ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))

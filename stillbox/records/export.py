@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -65,12 +64,11 @@ def write_cvat(
 ) -> None:
     """Writes `annotations_<split>.xml`; boxes that a model has found have `source="auto"`."""
     root = ElementTree.Element("annotations")
-    ElementTree.SubElement(root, "version").text = "1.1"
+    _texts(root, version="1.1")
     task = ElementTree.SubElement(ElementTree.SubElement(root, "meta"), "task")
     labels = ElementTree.SubElement(task, "labels")
     for item in label_map:
-        label = ElementTree.SubElement(labels, "label")
-        ElementTree.SubElement(label, "name").text = xml_text(item.name)
+        _texts(ElementTree.SubElement(labels, "label"), name=item.name)
     for number, image in enumerate(images):
         sides = {"width": image.width, "height": image.height}
         about = {"id": number, "name": image.name, "subset": split, **sides}
@@ -88,7 +86,7 @@ def write_cvat(
     write_whole(output / f"annotations_{split}.xml", content, below=output)
 
 
-def _attributes(values: dict[str, Any]) -> dict[str, str]:
+def _attributes(values: dict[str, object]) -> dict[str, str]:
     return {name: xml_text(value) for name, value in values.items()}
 
 
@@ -104,7 +102,7 @@ def write_label_studio(
     for image in images:
         address = f"/data/local-files/?d={quote(f'images/{split}/{image.name}')}"
         kind = "annotations" if image.scores is None else "predictions"
-        made: dict[str, Any] = {"result": _results(image, label_map)}
+        made: dict[str, object] = {"result": _results(image, label_map)}
         if image.scores is not None:
             made |= {"model_version": "stillbox", "score": float(image.scores.max(initial=0.0))}
         tasks.append({"data": {"image": address}, kind: [made]})
@@ -120,13 +118,13 @@ def write_label_studio(
     write_whole(output / "label_config.xml", config, below=output)
 
 
-def _results(image: LabelledImage, label_map: LabelMap) -> list[dict[str, Any]]:
+def _results(image: LabelledImage, label_map: LabelMap) -> list[dict[str, object]]:
     results = []
     boxes = image.example.boxes.astype(np.float64) * 100
     for row, (ymin, xmin, ymax, xmax) in enumerate(boxes.tolist()):
         sides = {"x": xmin, "y": ymin, "width": xmax - xmin, "height": ymax - ymin}
         names = [label_map.text_of(int(image.example.class_ids[row]))]
-        one: dict[str, Any] = {
+        one: dict[str, object] = {
             "id": f"box{row}",
             "type": "rectanglelabels",
             "from_name": "label",
@@ -143,12 +141,12 @@ def _results(image: LabelledImage, label_map: LabelMap) -> list[dict[str, Any]]:
 
 
 _LONGEST_NAME = 200
-"""Bytes of a name; file systems take 255, which a suffix and a number need some of."""
+"""Bytes of a name: file systems allow 255, of which suffix and number need some."""
 
 
 @dataclass
 class Exported:
-    """What an export has written."""
+    """The numbers of an export."""
 
     images: int = 0
     boxes: int = 0
@@ -165,15 +163,10 @@ def export_records(
     split: str = "train",
     on_image: Callable[[int, int], None] = lambda done, total: None,
 ) -> Exported:
-    """Writes records as images and annotations of a format, one of `FORMS`.
+    """Writes records, given as files and patterns, as images and annotations of one of `FORMS`.
 
-    Args:
-        records: files and patterns.
-        label_map: their classes.
-        output: a folder that does not exist, is empty, or has other splits of the same export.
-        form: one of `FORMS`.
-        split: name of the set.
-        on_image: called with images done and in all.
+    The folder `output` is new, empty, or has other splits of the same export. `on_image` gets the
+    numbers of images done and in all.
 
     Raises:
         UserError: the output folder has the split already, or a record has no usable size.
@@ -203,14 +196,7 @@ def export_images(
     *,
     split: str = "train",
 ) -> None:
-    """Writes image files and their labels as `export_records` does.
-
-    Args:
-        images: a file and its labels, each with a name of its own.
-        label_map: their classes.
-        output: a folder that does not exist or is empty.
-        form: one of `FORMS`.
-        split: name of the set.
+    """Writes image files and their labels, each with a unique name, as `export_records` does.
 
     Raises:
         UserError: an image cannot be read, or the folder is not writable.
@@ -223,8 +209,7 @@ def export_images(
 
 @contextmanager
 def _folder(final: Path, output: Path) -> Iterator[Path]:
-    """Yields a new folder whose files move to `final`, which lies in the output folder, at the end;
-    none does after an error."""
+    """Yields a folder whose files move to `final`, inside `output`, unless an error occurs."""
     refuse_links(final, below=output)
     with partial_folder(final) as partial:
         yield partial
@@ -237,7 +222,6 @@ def _folder(final: Path, output: Path) -> Iterator[Path]:
 def _written(
     source: ExampleSource, folder: Path, result: Exported, on_image: Callable[[int, int], None]
 ) -> list[LabelledImage]:
-    """Writes the images and returns all of them without their bytes."""
     taken: set[str] = set()
     images = []
     for index in range(len(source)):
@@ -260,10 +244,9 @@ def _written(
 
 
 def _file_name(example: Example, taken: set[str]) -> PurePosixPath:
-    """Returns a name inside the folder that no other image has, with the suffix of the bytes.
+    """Returns a unique, printable name that is short enough for file systems.
 
-    It has no character that cannot be printed, differs from others by more than case, and is short
-    enough for file systems.
+    It has the suffix of the bytes, and differs from other names by more than case.
     """
     suffixes = (".png",) if example.encoded.startswith(b"\x89PNG") else (".jpg", ".jpeg")
     given = PurePosixPath((example.filename or example.image_id).replace("\\", "/"))
@@ -284,7 +267,7 @@ def _plain(part: str) -> str:
 
 
 def _key(name: PurePosixPath) -> str:
-    """Returns what no two files of a folder may share: labels have the names without suffix."""
+    """Returns the part of a name that must be unique: label files share it."""
     return str(name.with_suffix("")).casefold()
 
 
@@ -309,7 +292,7 @@ def _write_yolo(
         path = output / "labels" / split / image.name.with_suffix(".txt")
         write_whole(path, "".join(lines).encode(), below=output)
     data = output / "data.yaml"
-    content: dict[str, Any] = {"path": "."}
+    content: dict[str, object] = {"path": "."}
     content |= {p.name: f"images/{p.name}" for p in sorted((output / "labels").iterdir())}
     content["names"] = {numbers[item.id]: item.name for item in label_map}
     write_whole(data, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
@@ -321,7 +304,7 @@ def _write_coco(
     """Writes `annotations/instances_<split>.json`; image ids stay if all are numbers."""
     ids = [image.example.image_id for image in images]
     own = len(set(ids)) == len(ids) and all(i.isdecimal() and len(i) < 19 for i in ids)
-    annotations: list[dict[str, Any]] = []
+    annotations: list[dict[str, object]] = []
     entries = []
     for number, image in enumerate(images, start=1):
         image_id = int(image.example.image_id) if own else number

@@ -1,17 +1,16 @@
-"""Writing: a file or a folder whole or not at all, and nothing through links.
+"""Writes files and folders completely or not at all, and never through links.
 
-A folder that the user names may hold links of somebody else, as an untrusted model directory
-does. What is written below it stays there. The named folder itself may be a link.
-
-A new folder lies in `.NAME.stillbox-partial` beside the target until it is complete. Its writer
-holds a lock of it, which the system releases when the process ends: a folder without a lock is a
-leftover, and the next writer in the same place removes it.
+A folder that the user names may be a link, but links in it, as in an untrusted model directory,
+are not followed. A new folder is `.NAME.stillbox-partial` beside the target until it is complete.
+Its writer holds a lock, which the system releases when the process ends; the next writer in the
+same place removes folders without a lock.
 """
 
 import errno
 import os
 import shutil
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,17 +21,16 @@ from typing import BinaryIO
 from stillbox.errors import UserError
 from stillbox.printing import size_text
 
+if sys.platform != "win32":
+    import fcntl
+
 _IN_PLACE = os.O_CREAT
 for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
     _IN_PLACE |= getattr(os, _name, 0)
 
 
 def refuse_links(path: Path, *, below: Path) -> None:
-    """Refuses a path that leaves a folder through a link, or through `..`.
-
-    Args:
-        path: need not exist; if it does not lie below the folder, nothing is refused.
-        below: the folder, which may be a link.
+    """Refuses a path below a folder, which may be a link, that leaves it through a link or `..`.
 
     Raises:
         UserError: a part of the path after `below` is a symbolic link.
@@ -58,18 +56,13 @@ def make_folder(folder: Path, *, below: Path) -> Path:
 
 
 def create_file(path: Path) -> BinaryIO:
-    """Opens a new file for writing, in place of what has its name: a link is not followed, and the
-    other names of a file keep its content."""
+    """Opens a new file for writing; a link or file of its name is replaced, not followed."""
     path.unlink(missing_ok=True)
     return path.open("xb")
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """Opens a file that is changed where it lies, made if absent; returns its descriptor.
-
-    Args:
-        path: the file.
-        flags: of `os.open`, as `os.O_WRONLY | os.O_APPEND`.
+    """Opens a file for changes in place, makes it if absent, and returns its descriptor.
 
     Raises:
         UserError: the name is a link, a file that has other names, or no regular file.
@@ -94,7 +87,7 @@ def append_file(path: Path) -> BinaryIO:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder with all it holds; of a link, only the link."""
+    """Removes a file, a link, or a folder with all it holds."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -110,12 +103,10 @@ def _not_there(path: Path, why: str) -> UserError:
 
 
 def write_whole(path: Path, content: bytes, *, below: Path | None = None) -> Path:
-    """Writes a file under a temporary name and renames it, making its folder if need be.
+    """Writes a file under a temporary name and renames it; makes its folder if it is absent.
 
-    Args:
-        path: the file; a link of this name is replaced and not followed.
-        content: all of it.
-        below: the folder that no link leads out of; None: that of the file.
+    A link of this name is replaced. No link leads out of the folder `below`, by default that of the
+    file.
 
     Raises:
         UserError: the folder cannot be made or written to.
@@ -136,25 +127,20 @@ def write_whole(path: Path, content: bytes, *, below: Path | None = None) -> Pat
 def not_written(path: Path, error: OSError, needs: str = "", size: int = 0) -> UserError:
     """Returns the exception for a file or folder that could not be written.
 
-    Args:
-        path: the file.
-        error: the reason.
-        needs: how much room it takes, as in "it needs 3.2 MB".
-        size: the same in bytes, if it is known.
+    `needs` is a phrase such as "it needs 3.2 MB", `size` the same in bytes, if it is known.
     """
+    what = f"cannot be written: {error.strerror or error}"
     return UserError(
-        f"cannot be written: {error.strerror or error}"
-        + lack_of_room(path.parent, error, needs, size),
+        what + lack_of_room(path.parent, error, needs, size),
         where=str(path),
         fix="choose another folder, or make room on its disk",
     )
 
 
 def lack_of_room(folder: Path, error: OSError, needs: str = "", size: int = 0) -> str:
-    """Returns what is known of a disk that takes no more, as the end of a sentence.
+    """Returns what is known about a full disk, as the end of a sentence.
 
-    Free space is named only where it is what lacks: a quota, inodes and a limit of a file's size
-    leave it unused.
+    Names free space only if it is what is missing, not a quota, inodes or a limit of a file's size.
     """
     parts = [needs] * bool(needs)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -170,11 +156,6 @@ def lack_of_room(folder: Path, error: OSError, needs: str = "", size: int = 0) -
     return "".join(f"; {part}" for part in parts)
 
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows has no flock: no lock is taken
-    fcntl = None  # type: ignore[assignment]
-
 _PARTIAL, _OLD = ".stillbox-partial", ".stillbox-old"
 # For the lock of a folder.
 _ATTEMPTS, _SECONDS = 3, 0.05
@@ -183,12 +164,11 @@ _FOLDER_ALONE = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 def try_lock(descriptor: int) -> bool | None:
-    """Locks an open file or folder until it is closed.
+    """Locks an open file or folder until it is closed, and returns whether it is locked now.
 
-    Returns:
-        Whether it is locked now; None if the file system has no locks, as some of the network.
+    None: the file system has no locks, as some network file systems.
     """
-    if fcntl is None:
+    if sys.platform == "win32":  # it has no flock
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -203,9 +183,7 @@ def try_lock(descriptor: int) -> bool | None:
 def new_folder(target: Path, check: Callable[[], object] = lambda: None) -> Iterator[Path]:
     """Yields an empty folder that replaces `target` at the end; after an error nothing has changed.
 
-    Args:
-        target: what it becomes; of a link, what it leads to.
-        check: called when no other process can write it any more.
+    `check` is called as soon as no other process can write the folder.
 
     Raises:
         UserError: another process writes it, it is the current folder, or the disk takes no more.
@@ -256,7 +234,6 @@ def partial_folder(target: Path) -> Iterator[Path]:
 
 
 def _claim(partial: Path, target: Path) -> int:
-    """Makes an empty folder, locks it and returns its descriptor."""
     locked: bool | None = False
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
@@ -266,7 +243,7 @@ def _claim(partial: Path, target: Path) -> int:
             # Its former owner may have renamed or removed it before it was locked.
             if locked and _is_open_as(descriptor, partial):
                 for leftover in partial.iterdir():
-                    _remove(leftover)
+                    remove_tree(leftover)
                 return descriptor
             if locked is None and not any(partial.iterdir()):
                 return descriptor
@@ -288,9 +265,9 @@ def _is_open_as(descriptor: int, path: Path) -> bool:
 
 
 def _clean(parent: Path, own: Path) -> None:
-    """Removes what writers have left that are no more; brings back what one had set aside."""
+    """Removes what killed writers have left, and restores what one had moved aside."""
     for leftover in parent.glob(f".*{_PARTIAL}"):
-        # It may be gone by now, or another user's.
+        # It may be gone, or belong to another user.
         with suppress(OSError), _opened(leftover) as descriptor:
             if leftover != own and try_lock(descriptor):
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -315,19 +292,9 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
 @contextmanager
 def _not_written(target: Path, partial: Path) -> Iterator[None]:
-    """Names the target if the disk takes no more, which some writers say without a file.
-
-    Messages have the target in place of the hidden folder.
-    """
+    """Names the target in errors, in place of the hidden folder or, for a full disk, of no file."""
     try:
         yield
     except UserError as error:
@@ -338,7 +305,7 @@ def _not_written(target: Path, partial: Path) -> Iterator[None]:
         what = error.what.replace(hidden, shown)
         raise UserError(what, where=where, fix=error.fix) from error
     except Exception as error:
-        full = _FULL in str(error)  # that of TensorFlow is no OSError
+        full = _FULL in str(error)  # TensorFlow raises its own error
         if not full and not (isinstance(error, OSError) and error.errno and not error.filename):
             raise
         reason = error if isinstance(error, OSError) else OSError(errno.ENOSPC, _FULL)

@@ -1,7 +1,7 @@
-"""A folder of annotated images in any known format to records, label map and report.
+"""Converts a folder of annotated images in any known format to records, label map and report.
 
-A finished conversion is known by its facts and its files. `former_conversion` tells whether it
-can be used again.
+A finished conversion is recognised by its settings and files; `former_conversion` tells whether it
+can be reused.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from stillbox.records.data_folder import FINISHED, DataFolder, Split
 from stillbox.records.files import new_folder, write_whole
 from stillbox.records.formats.registry import FolderContents, Recognised, recognise
 from stillbox.records.label_map import LabelMap
-from stillbox.records.problems import BoxPolicy, ConversionLog, Problem, RecordPolicy
+from stillbox.records.problems import BoxPolicy, ConversionLog, RecordPolicy
 from stillbox.records.splits import (
     assign_splits,
     fingerprints,
@@ -42,11 +43,11 @@ class ConvertedFolder:
     """A data set that is ready to train on."""
 
     format: str
-    """Name of the format, as `yolo`."""
+    """Name of the format, such as `yolo`."""
     title: str
-    """The format in words."""
+    """Name of the format for people."""
     train: str
-    """The records as `data.train.paths` takes them, as `out/train.record@1`."""
+    """The records as in `data.train.paths`, such as `out/train.record@1`."""
     validation: str
     test: str = ""
     """Empty unless the data set has a third part."""
@@ -59,16 +60,16 @@ class ConvertedFolder:
     boxes: int
     """Of all sets."""
     split: str
-    """Where the split comes from, in words."""
+    """The origin of the split."""
     problems: tuple[str, ...]
     """A line for each kind of problem, with its first case."""
     report: Path
     """All of this as text, with the report of each set."""
     reused: bool = False
-    """The records were there already, and the folder has not changed since."""
+    """The records existed already, and the folder has not changed since."""
 
 
-def conversion_key(data: DataFolder, settings: dict[str, Any]) -> str:
+def conversion_key(data: DataFolder, settings: dict[str, object]) -> str:
     """Returns a hash of the settings and of name, size and time of every file."""
     digest = hashlib.sha256(json.dumps([_VERSION, settings], sort_keys=True).encode())
     for file in data.files:
@@ -124,7 +125,7 @@ def _reused(output: Path, result: dict[str, Any]) -> ConvertedFolder:
 
 
 def write_conversion(
-    partial: Path,
+    unfinished: Path,
     key: str,
     converted: ConvertedFolder,
     reports: dict[Split, ConversionReport],
@@ -136,20 +137,19 @@ def write_conversion(
     for problem in log:
         lines += [f"  {problem}", *(f"    {case}" for case in problem.examples)]
     text = "\n".join(lines) + "\n" + "".join(report.to_text() for report in reports.values())
-    write_whole(partial / REPORT_NAME, text.encode())
+    write_whole(unfinished / REPORT_NAME, text.encode())
     content = {
         "key": key,
-        "files": sorted(entry.name for entry in partial.iterdir()),
+        "files": sorted(entry.name for entry in unfinished.iterdir()),
         "result": asdict(converted),
         "problems": [asdict(problem) for problem in log],
     }
-    encoded = json_text(content) + "\n"
-    write_whole(partial / FINISHED, encoded.encode())
+    write_whole(unfinished / FINISHED, f"{json_text(content)}\n".encode())
 
 
 _SETS: tuple[Split, ...] = ("train", "val", "test")
 
-Progress = Callable[[str, int, int], None]
+StageProgress = Callable[[str, int, int], None]
 """Called with what is done (`reading`, `comparing`, `train`, ...), images done and in all."""
 
 
@@ -164,25 +164,19 @@ def convert_folder(
     options: ConversionOptions | None = None,
     bad_records: RecordPolicy = "drop",
     bad_boxes: BoxPolicy = "fix",
-    on_image: Progress = lambda stage, done, total: None,
+    on_image: StageProgress = lambda stage, done, total: None,
 ) -> ConvertedFolder:
     """Converts a folder of annotated images, whose format is recognised by content.
 
     The split is the one that the folder states, or else a share of the images by a hash of their
-    content. `output` appears when it is complete. A conversion that is there is used again if
+    content and `seed`. `output` appears when it is complete. An existing conversion is reused if
     neither the folder nor an option has changed.
 
     Args:
-        folder: images and annotations, in any layout.
-        output: folder of records, label map and report.
         validation_share: share of the images that validate, if the folder states no split.
-        seed: of this split.
-        format: the format, where the folder has several.
+        format: the format, if the folder has several.
         label_map: the classes and ids; by default those of the annotations.
-        options: see `ConversionOptions`; `overwrite` replaces a conversion of something else.
-        bad_records: whether an image that cannot be used is left out.
-        bad_boxes: whether a box that cannot be used is mended or dropped.
-        on_image: progress.
+        options: `overwrite` replaces a conversion of something else.
 
     Raises:
         UserError: the format is unknown, ambiguous or not convertible, nothing is usable, `output`
@@ -217,22 +211,22 @@ def convert_folder(
     def check() -> object:
         return former_conversion(output, key, overwrite=options.overwrite)
 
-    with new_folder(output, check) as partial:
+    with new_folder(output, check) as unfinished:
         reports = {
             name: convert(
                 [item for item, split in zip(items, splits, strict=True) if split == name],
                 label_map,
-                partial,
+                unfinished,
                 name,
                 options=options,
                 log=ConversionLog(bad_records, bad_boxes),
-                on_image=lambda done, total, name=name: on_image(name, done, total),  # type: ignore[misc]
+                on_image=partial(on_image, name),
             )
             for name in _SETS
             if name in splits
         }
         converted = _converted(output, recognised, label_map, reports, log, origin, options)
-        write_conversion(partial, key, converted, reports, log)
+        write_conversion(unfinished, key, converted, reports, log)
     return converted
 
 
@@ -267,13 +261,13 @@ def _split(
     seed: int,
     options: ConversionOptions,
     log: ConversionLog,
-    on_image: Progress,
+    on_image: StageProgress,
 ) -> tuple[list[Split | None], str]:
     """Returns the split of each image, and its origin in words; reports images that occur twice."""
     prints = fingerprints(
         items,
         workers=options.workers,
-        on_image=lambda done, total: on_image("comparing", done, total),
+        on_image=partial(on_image, "comparing"),
     )
     if not len(prints.rows):
         raise data.behind_links() or UserError(
@@ -284,9 +278,9 @@ def _split(
         )
     stated = [one.split for one in reading.images]
     splits, origin = assign_splits(items, stated, prints, share, seed, log)
-    left_out = [item.where for item, split in zip(items, splits, strict=True) if split is None]
-    for where in left_out:
-        log.add("image in no split", where, action="image left out")
+    for item, split in zip(items, splits, strict=True):
+        if split is None:
+            log.add("image in no split", item.where, action="image left out")
     report_duplicates([item.where for item in items], splits, prints, log)
     return splits, origin
 
@@ -297,10 +291,10 @@ def _own_names(
     data: DataFolder,
     log: ConversionLog,
 ) -> list[AnnotatedImage]:
-    """Returns the images with file names and ids that occur once.
+    """Returns the images with unique file names and ids.
 
-    Ids that an annotation file gives stay, and so do its file names, unless they occur twice in a
-    set: results are joined by them. Each COCO JSON counts from 1, and is most often a set.
+    Those that an annotation file gives stay unless they occur twice in a set, since results are
+    joined by them. Each COCO JSON, most often a set, counts from 1.
     """
 
     def scope(item: AnnotatedImage, split: Split | None) -> Split | None:
@@ -336,15 +330,14 @@ def _converted(
         if name not in reports:
             return ""
         # `name@10` rather than a pattern: the folder's own name may have brackets.
-        stem, ending = f"{name}.record", ""
-        if options.shard_names == "tfrecord":
-            stem, ending = name, ".tfrecord"
-        return str(output / f"{stem}@{len(reports[name].files)}{ending}")
+        shards = f"@{len(reports[name].files)}"
+        tfrecord = options.shard_names == "tfrecord"
+        return str(output / (f"{name}{shards}.tfrecord" if tfrecord else f"{name}.record{shards}"))
 
     def images(name: Split) -> int:
         return reports[name].images_written if name in reports else 0
 
-    problems = _problems(log, reports)
+    problems = [*log, *(problem for report in reports.values() for problem in report.problems)]
     return ConvertedFolder(
         format=recognised.format.name,
         title=recognised.format.title,
@@ -361,7 +354,3 @@ def _converted(
         problems=tuple(f"{problem}: {problem.examples[0]}" for problem in problems),
         report=output / REPORT_NAME,
     )
-
-
-def _problems(log: ConversionLog, reports: dict[Split, ConversionReport]) -> list[Problem]:
-    return [*log, *(problem for report in reports.values() for problem in report.problems)]

@@ -1,7 +1,7 @@
 """Inspects image files and prepares them for records.
 
-JPEG and PNG are stored as they are, grayscale and palette too: decoders make three channels of
-them. Other files are treated as follows, and reported:
+JPEG and PNG are stored unchanged, grayscale and palette too: decoders make three channels. Other
+files are treated as follows, and reported:
 
 - CMYK (decoders differ in its inks): re-encoded as RGB JPEG, quality 95;
 - BMP, GIF, TIFF, JPEG 2000 and others: PNG without loss, of the first frame; WEBP, AVIF and HEIC:
@@ -9,8 +9,8 @@ them. Other files are treated as follows, and reported:
 - an EXIF orientation: see `Exif`;
 - an image that cannot be decoded to its last row: refused.
 
-`costly` recognises files that take far longer to decode than their bytes and pixels justify. It
-reads their structure, before anything is decoded. Costs are of one core of 2023.
+`costly` recognises, by their structure alone, files that take far longer to decode than their bytes
+and pixels justify. Costs are of one core of 2023.
 """
 
 import importlib
@@ -30,11 +30,11 @@ _JPEG_START, _PNG_START = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SCAN, _END = 0xDA, 0xD9
-# A scan walks over all blocks of its components, if only to find that it changes none: up to 0.8 ns
-# a pixel. Encoders write 10 scans, of 14 components together.
+# Every scan visits all blocks of its components, even if it changes none: up to 0.8 ns a pixel.
+# Encoders write 10 scans, of 14 components together.
 _MOST_SCANNED, _FEW_SCANS = 100, 4
 _ANY_SCANNED, _MOST_SCANNED_A_BYTE = 2**29, 1000
-# Decoders keep every chunk of text, and search all of them for each: real files have some tens.
+# Decoders keep every chunk of text, and search all of them for each: real files have a few dozen.
 _MOST_CHUNKS = 1000
 # The loop over them is in Python.
 _MOST_SEGMENTS = 10_000
@@ -44,7 +44,7 @@ _MOST_RUN_BYTES = 2**22
 
 
 def costly(data: bytes) -> str:
-    """Returns why a file is not to be decoded; empty if nothing speaks against it."""
+    """Returns why a file must not be decoded; empty if there is no reason."""
     for start, look in _COSTLY_BY_START.items():
         if data.startswith(start):
             return look(data)
@@ -110,9 +110,9 @@ Exif = Literal["auto", "upright", "stored"]
 """The relation of boxes to a camera's rotation tag.
 
 `upright`: the boxes were drawn on the rotated image, so its pixels are rotated and re-encoded.
-`stored`: they were drawn on the pixels as stored; the file stays as it is, and readers of records
-ignore the tag. `auto`: decided by the size in the annotation; `upright`, as most tools show images,
-if there is none or rotation does not change it."""
+`stored`: they were drawn on the pixels as stored; the file stays unchanged, and readers of records
+ignore the tag. `auto`: the size in the annotation decides; `upright` if there is none or rotation
+does not change it."""
 
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"),
@@ -199,7 +199,7 @@ def prepare_image(data: bytes, claimed: tuple[int, int], exif: Exif = "auto") ->
         return PreparedImage(data, info.height, info.width, tuple(notes))
     if upright:
         image = ImageOps.exif_transpose(image)
-    encoded = _encode(image, target or ("JPEG" if info.format in _JPEG else "PNG"))
+    encoded = encode_image(image, target or ("JPEG" if info.format in _JPEG else "PNG"))
     return PreparedImage(encoded, image.height, image.width, tuple(notes))
 
 
@@ -212,12 +212,12 @@ def claims_too_much(size: tuple[int, int], count: int) -> bool:
 
 
 def not_decoded(data: bytes) -> str:
-    """Returns why a file is not to be decoded, or cannot be here; empty if nothing is known."""
+    """Returns why a file must not or cannot be decoded; empty if there is no reason."""
     return costly(data) or _heif(data[:_HEIF_BYTES])
 
 
 def _heif(start: bytes) -> str:
-    """Makes Pillow read HEIC, as cameras of phones write it, or returns what is missing."""
+    """Makes Pillow read HEIC, the format of many phones, or returns what is missing."""
     named = start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS and b"avif" not in start
     if not named or _pillow_reads_heif():
         return ""
@@ -282,7 +282,8 @@ def _target_format(info: ImageInfo, notes: list[tuple[str, str, str]]) -> str:
     return target
 
 
-def _encode(image: Image.Image, target: str) -> bytes:
+def encode_image(image: Image.Image, target: str) -> bytes:
+    """Returns an image as PNG, or as JPEG with full colours and little loss."""
     buffer = io.BytesIO()
     plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
     if target == "JPEG":

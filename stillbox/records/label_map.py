@@ -62,7 +62,7 @@ def read_items(text: str, file: str) -> list[tuple[LabelMapItem, str]]:
     """Returns the items of a label map, each with its file:line:column.
 
     Raises:
-        UserError: the text is no label map.
+        UserError: the text is not a label map.
     """
     try:
         root = Decoder(_SCHEMA, strict=True).decode(parse(text, file), "StringIntLabelMap")
@@ -88,7 +88,7 @@ def quoted(text: str) -> str:
 
 _FOLDER = Path(__file__).parent / "label_maps"
 MAX_LABEL_MAP_BYTES = 2**22
-"""Greatest size of a label map's file, which is that of a hundred thousand classes."""
+"""Greatest size of a label map's file, enough for a hundred thousand classes."""
 # The format and the arrays of ids hold no more.
 _MAX_ID = 2**31 - 1
 
@@ -187,7 +187,7 @@ class LabelMap:
         """Reads the text form.
 
         Raises:
-            UserError: the text is no label map; the message names the line.
+            UserError: the text is not a label map; the message names the line.
         """
         items = read_items(text, where)
         if not items:
@@ -200,18 +200,18 @@ class LabelMap:
 
     def to_text(self) -> str:
         """Returns the text form, which `from_text` reads back."""
-        blocks = []
+        text = ""
         for item in self.items:
-            lines = [f"  id: {item.id}", f"  name: {quoted(item.name)}"]
+            text += f"item {{\n  id: {item.id}\n  name: {quoted(item.name)}\n"
             if item.display_name:
-                lines.append(f"  display_name: {quoted(item.display_name)}")
-            blocks.append("\n".join(["item {", *lines, "}"]))
-        return "\n".join(blocks) + "\n"
+                text += f"  display_name: {quoted(item.display_name)}\n"
+            text += "}\n"
+        return text
 
 
 def is_label_map(path: str | Path) -> bool:
-    """Tells whether there is anything that `LabelMap.from_file` reads or refuses to read."""
-    # Path raises at names that are too long.
+    """Tells whether a path exists or names a built-in label map."""
+    # Path raises an error for names that are too long.
     return os.path.exists(path) or str(path) in _built_in()  # noqa: PTH110
 
 
@@ -222,10 +222,10 @@ def missing_label_map(path: str | Path) -> UserError:
         names |= {entry.name for entry in path.parent.glob("*.pbtxt")}
     if path.parent == Path():
         names |= _built_in().keys()
-    fix = f"give the path of a .pbtxt file, or a built-in one: {', '.join(sorted(_built_in()))}"
-    if names:
-        fix = nearest(path.name, names)
-    return UserError("there is no such label map", where=str(path), fix=fix)
+    built_in = ", ".join(sorted(_built_in()))
+    fix = f"give the path of a .pbtxt file, or a built-in one: {built_in}"
+    what = "there is no such label map"
+    return UserError(what, where=str(path), fix=nearest(path.name, names) if names else fix)
 
 
 def _built_in() -> dict[str, Path]:

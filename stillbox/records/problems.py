@@ -1,4 +1,4 @@
-"""What was wrong with the data: counted by reason, with the first cases in full."""
+"""Problems of the data, counted by reason, with the first cases in full."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ BoxPolicy = Literal["fix", "drop", "fail"]
 class BadRecordError(ValueError):
     """A record, image or annotation file that cannot be used as a whole.
 
-    The reason is the same text for all cases of a kind; the detail is that of the case.
+    All cases of a kind have the same reason; the detail is that of the case.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -32,9 +32,9 @@ class Problem:
     """All cases of one kind."""
 
     reason: str
-    """What is wrong, as `no area`."""
+    """As `no area`."""
     action: str
-    """What was done about it, as `box dropped`."""
+    """As `box dropped`."""
     count: int = 0
     examples: list[str] = field(default_factory=list)
     """The first cases: `file: record, object: detail`."""

@@ -1,10 +1,8 @@
-"""Random access to a TFRecord file: the byte offset of every record, built once and kept.
+"""Random access to a TFRecord file by an index of the byte offset of every record.
 
 The index is stored in the cache folder, `$XDG_CACHE_HOME/stillbox`, by default
-`~/.cache/stillbox`. It is rebuilt when the file's size or modification time changes.
-
-Gzip has no random access. A compressed file is decompressed once into the cache folder and read
-from there: memory stays flat, and the second start costs nothing.
+`~/.cache/stillbox`, and rebuilt when the file's size or modification time changes. Gzip has no
+random access: a compressed file is decompressed once into the cache folder and read from there.
 """
 
 import gzip
@@ -44,7 +42,7 @@ BROKEN = ".broken"
 """Suffix of the copy of a gzip file that breaks off."""
 _COPY_BYTES = 1 << 20
 _NEW, _LEFTOVER_SECONDS = ".new-", 60
-# Images hardly shrink; a thousand is what gzip makes of zeros. A small file has a block anyway.
+# Images hardly shrink; zeros shrink by a thousand. A small file has a block anyway.
 _MOST_COMPRESSION = 200
 
 
@@ -101,7 +99,7 @@ def decompressed(path: Path) -> Path:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Removes copies whose process was killed: they are old, and nobody holds their lock."""
+    """Removes old copies without a lock, left by processes that were killed."""
     for leftover in folder.glob(f"{_NEW}*"):
         with suppress(OSError, UserError), open_untrusted(leftover, most=None) as file:
             old = time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS
@@ -260,11 +258,7 @@ def _close(descriptor: int) -> None:
 
 
 def _scan(data: Path, size: int) -> tuple[NDArray[np.uint64], str]:
-    """Reads the record headers.
-
-    Returns:
-        The offset of every record and of the end of the last one, and the fault there, if any.
-    """
+    """Returns the offset of every record and of the end of the last one, and the fault there."""
     offsets, at, fault = [0], 0, ""
     with open_untrusted(data, most=None) as file:
         while at < size and not fault:
@@ -281,7 +275,6 @@ def _index_path(data: Path) -> Path:
 
 
 def _load_index(data: Path, state: os.stat_result) -> NDArray[np.uint64] | None:
-    """Returns the stored offsets, or None if there are none that fit the file."""
     try:
         head, _, body = read_untrusted(_index_path(data), most=_MOST_INDEX_BYTES).partition(b"\n")
         stored = json.loads(head)

@@ -6,13 +6,12 @@ one, and two runs write the same bytes.
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError
@@ -20,12 +19,9 @@ from stillbox.records import scenes_shapes
 from stillbox.records.example import Example
 from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
-from stillbox.records.scenes_shapes import SHAPES, PixelWindow, Placement
+from stillbox.records.scenes_shapes import SHAPES, Floats, PixelWindow, Placement
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import sharded_writer
-
-Generator = np.random.Generator
-Floats = NDArray[np.floating]
 
 SIDES = (160, 256)
 """Least and greatest height and width of a scene, in pixels."""
@@ -47,7 +43,7 @@ class Scene:
     image: NDArray[np.uint8]
     """`[H, W, 3]`, RGB."""
     boxes: NDArray[np.float32]
-    """`[N, 4]`, `[ymin, xmin, ymax, xmax]` in pixels around the *visible* part of the object."""
+    """`[N, 4]`, ymin, xmin, ymax, xmax in pixels around the *visible* part of the object."""
     class_ids: NDArray[np.int32]
     """`[N]`, label map ids: 1 for the first of `SHAPES`."""
     areas: NDArray[np.float32]
@@ -129,22 +125,17 @@ def _draw_line(rng: Generator, canvas: _Canvas) -> None:
 
 
 def _draw_objects(rng: Generator, canvas: _Canvas, count: int) -> list[tuple[int, int]]:
-    """Paints objects one over the other.
-
-    Returns:
-        Class id and number of pixels of every object before occlusion, by owner number.
-    """
+    """Paints objects one over the other; returns class id and number of pixels before occlusion."""
     objects: list[tuple[int, int]] = []
     taken: list[Placement] = []
-    distances = list(SHAPES.values())
     for _ in range(count):
         placement = _find_place(rng, taken, canvas.height, canvas.width)
         if placement is None:
             continue
         taken.append(placement)
-        shape = int(rng.integers(len(distances)))
+        shape = int(rng.integers(len(SHAPES)))
         window = scenes_shapes.placement_window(placement, canvas.height, canvas.width)
-        cover = scenes_shapes.coverage(distances[shape], placement, window)
+        cover = scenes_shapes.coverage(list(SHAPES.values())[shape], placement, window)
         behind = canvas.image[window][cover > 0].mean(axis=0)
         color = scenes_shapes.contrasting_color(rng, behind)
         height, width = cover.shape
@@ -159,7 +150,7 @@ def _find_place(
 ) -> Placement | None:
     """Returns a place with little occlusion, or None if ten attempts found none.
 
-    Three in ten objects may lie on top of others; the edge of the image may cut off a quarter.
+    One in five objects may lie on top of others; the edge of the image may cut off a quarter.
     """
     side = min(height, width)
     small = rng.uniform() < _SMALL_SHARE
@@ -169,26 +160,15 @@ def _find_place(
     inset = radius * 0.6
     for _ in range(10):
         y, x = rng.uniform(inset, height - inset), rng.uniform(inset, width - inset)
-        if all(
-            np.hypot(y - other.y, x - other.x) > nearness * (radius + other.radius)
-            for other in taken
-        ):
-            return Placement(
-                y=y,
-                x=x,
-                radius=float(radius),
-                stretch=float(np.exp(rng.uniform(-0.15, 0.15))),
-                angle=rng.uniform(-0.4, 0.4),
-            )
+        if all(np.hypot(y - o.y, x - o.x) > nearness * (radius + o.radius) for o in taken):
+            stretch, angle = float(np.exp(rng.uniform(-0.15, 0.15))), rng.uniform(-0.4, 0.4)
+            return Placement(y=y, x=x, radius=float(radius), stretch=stretch, angle=angle)
     return None
 
 
 def _with_truth(
-    image: NDArray[np.uint8],
-    owner: NDArray[np.int32],
-    objects: list[tuple[int, int]],
+    image: NDArray[np.uint8], owner: NDArray[np.int32], objects: list[tuple[int, int]]
 ) -> Scene:
-    """Computes boxes and areas from the pixels that show each object."""
     boxes, class_ids, areas = [], [], []
     for number, (class_id, pixels) in enumerate(objects):
         seen = owner == number
@@ -266,19 +246,14 @@ def write_scenes(
         )
     output = Path(output)
     label_map = LabelMap.from_names(SHAPES)
-
-    def scenes(which: int, count: int) -> Iterator[Scene]:
-        for index in range(count):
-            rng = np.random.default_rng([seed, which, index])
-            yield draw_scene(rng, min_side=min_side, max_side=max_side)
-
     sets = []
     for which, (name, count) in enumerate((("train", train), ("val", val))):
         shards = -(-count // _RECORDS_PER_SHARD)
         writer = _SetWriter(output, name, label_map, first_id=which * _ID_STRIDE + 1)
         with sharded_writer(output, name, shards, overwrite=overwrite) as write:
-            for scene in scenes(which, count):
-                write(writer.add(scene))
+            for index in range(count):
+                rng = np.random.default_rng([seed, which, index])
+                write(writer.add(draw_scene(rng, min_side=min_side, max_side=max_side)))
         sets.append(writer.finish())
     path = write_whole(output / "label_map.pbtxt", label_map.to_text().encode())
     return Scenes(label_map=path, train=sets[0], val=sets[1])
@@ -290,8 +265,8 @@ class _SetWriter:
     def __init__(self, output: Path, name: str, label_map: LabelMap, *, first_id: int) -> None:
         self._output, self._name, self._label_map = output, name, label_map
         self._first_id = first_id
-        self._images: list[dict[str, Any]] = []
-        self._annotations: list[dict[str, Any]] = []
+        self._images: list[dict[str, object]] = []
+        self._annotations: list[dict[str, object]] = []
         self._empty = 0
 
     def add(self, scene: Scene) -> bytes:
@@ -299,13 +274,13 @@ class _SetWriter:
         height, width = scene.image.shape[:2]
         number = len(self._images)
         image_id, filename = self._first_id + number, f"{self._name}_{number:05d}.jpg"
-        options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
         bgr = cv2.cvtColor(scene.image, cv2.COLOR_RGB2BGR)
-        encoded = bytes(cv2.imencode(".jpg", bgr, options)[1])
+        encoded = bytes(cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1])
         path = self._output / "images" / self._name / filename
         write_whole(path, encoded, below=self._output)
-        image = {"id": image_id, "file_name": filename, "width": width, "height": height}
-        self._images.append(image)
+        self._images.append(
+            {"id": image_id, "file_name": filename, "width": width, "height": height}
+        )
         columns = (scene.boxes.tolist(), scene.class_ids.tolist(), scene.areas.tolist())
         for (ymin, xmin, ymax, xmax), class_id, area in zip(*columns, strict=True):
             annotation = {

@@ -1,4 +1,4 @@
-"""What scenes of the demo data consist of: shapes, colours, backgrounds and fillings.
+"""The elements of demo scenes: shapes, colours, backgrounds and fillings.
 
 Shapes are signed distances, negative inside, positive outside. They are rasterised in numpy: a
 scene does not depend on the version of a drawing library. Every shape fits into the unit circle
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
@@ -54,9 +55,9 @@ def star(x: Floats, y: Floats) -> Floats:
 
 def cross(x: Floats, y: Floats) -> Floats:
     """A plus sign with arms .56 wide."""
-    upright = np.maximum(np.abs(x) - np.float32(0.28), np.abs(y) - np.float32(0.96))
-    level = np.maximum(np.abs(x) - np.float32(0.96), np.abs(y) - np.float32(0.28))
-    return np.minimum(upright, level)
+    x, y = np.abs(x), np.abs(y)
+    upright = np.maximum(x - np.float32(0.28), y - np.float32(0.96))
+    return np.minimum(upright, np.maximum(x - np.float32(0.96), y - np.float32(0.28)))
 
 
 SHAPES: dict[str, Distance] = {
@@ -87,10 +88,7 @@ class Placement:
 def window_around(
     lowest: tuple[float, float], highest: tuple[float, float], height: int, width: int
 ) -> PixelWindow:
-    """Returns the pixels of the canvas between two (row, column) points, and one more on all sides.
-
-    The added pixels are for soft edges.
-    """
+    """Returns the pixels between two (row, column) points, and one more around for soft edges."""
     top, left = (max(0, int(np.floor(value)) - 1) for value in lowest)
     bottom = min(height, int(np.ceil(highest[0])) + 1)
     right = min(width, int(np.ceil(highest[1])) + 1)
@@ -138,9 +136,6 @@ def _centres(window: PixelWindow, y: float, x: float) -> tuple[Floats, Floats]:
     return rows[:, None] + np.float32(0.5 - y), columns[None, :] + np.float32(0.5 - x)
 
 
-Generator = np.random.Generator
-
-
 def random_color(rng: Generator, *, saturation: tuple[float, float]) -> Floats:
     """Returns `[3]`, a colour of any hue that is neither black nor white."""
     hue, value = rng.uniform(0.0, 1.0), rng.uniform(0.35, 0.95)
@@ -148,10 +143,7 @@ def random_color(rng: Generator, *, saturation: tuple[float, float]) -> Floats:
 
 
 def contrasting_color(rng: Generator, background: Floats) -> Floats:
-    """Returns `[3]`, a vivid colour that stands out from `background` `[3]`.
-
-    The first of eight colours that is far enough away, or else the farthest.
-    """
+    """Returns `[3]`: of eight vivid colours the first far from `background`, or the farthest."""
     candidates = np.stack([random_color(rng, saturation=(0.45, 1.0)) for _ in range(8)])
     distances = np.linalg.norm(candidates - background, axis=1)
     far = np.flatnonzero(distances > 0.5)
@@ -208,8 +200,7 @@ def background(rng: Generator, height: int, width: int) -> Floats:
     else:
         pattern = smooth_noise(rng, height, width, 4.0) * np.float32(0.06)
     pattern = pattern + smooth_noise(rng, height, width, rng.uniform(16.0, 48.0)) * np.float32(0.1)
-    tint = rng.uniform(0.7, 1.3, 3).astype(np.float32)
-    return image + pattern[..., None] * tint
+    return image + pattern[..., None] * rng.uniform(0.7, 1.3, 3).astype(np.float32)
 
 
 def filling(rng: Generator, height: int, width: int, color: Floats, size: float) -> Floats:

@@ -1,4 +1,4 @@
-"""The examples of a data set on disk, in any order, from any thread; the files of a pattern."""
+"""Reads the examples of a data set in any order, from any thread; expands patterns of files."""
 
 import glob
 import hashlib
@@ -48,20 +48,13 @@ def expand(paths: Sequence[str]) -> list[Path]:
         UserError: no path is given, a pattern matches nothing, or a shard of `name@10` is absent.
     """
     if not paths:
-        raise UserError(
-            "no record file is named", fix="give one or more TFRecord files or patterns"
-        )
-    files: dict[Path, None] = {}
-    for pattern in paths:
-        files |= dict.fromkeys(_expand_one(pattern))
-    return list(files)
+        fix = "give one or more TFRecord files or patterns"
+        raise UserError("no record file is named", fix=fix)
+    return list(dict.fromkeys(file for pattern in paths for file in _expand_one(pattern)))
 
 
 def glob_files(pattern: Path, *, recursive: bool = False) -> list[Path]:
-    """Returns what a pattern matches, sorted.
-
-    Folders in front that exist under the very name, as `run[1]`, are no pattern.
-    """
+    """Returns the sorted matches of a pattern, whose existing folders, as `run[1]`, are literal."""
     there = pattern
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -95,9 +88,8 @@ def _expand_one(pattern: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        raise UserError(
-            "this is a folder, not a record file", where=pattern, fix=_content_of(path, "")
-        )
+        what = "this is a folder, not a record file"
+        raise UserError(what, where=pattern, fix=_content_of(path, ""))
     if match := _SHARDS.match(str(path)):
         return _numbered(pattern, match["stem"], int(match["count"]), match["ending"] or "")
     found = (file for file in glob_files(path) if not file.is_dir())
@@ -121,7 +113,7 @@ def _numbered(pattern: str, stem: str, count: int, ending: str) -> list[Path]:
 
 
 def _nearby(path: Path) -> str:
-    """Suggests what a path that does not exist may have been meant to be."""
+    """Suggests the path that was meant by one that does not exist."""
     folder = path.parent
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
@@ -155,12 +147,9 @@ class ExampleSource:
     record are added to `problems` once, however often it is read.
 
     Args:
-        paths: files and patterns (`patterns.expand`). Records are in the order of the sorted files,
-            which does not depend on the file system.
-        label_map: turns class texts into ids; without it, the labels are the ids.
+        paths: files and patterns (`expand`). Records are in the order of the sorted files.
+        label_map: gives the ids of class texts; without it, the labels are the ids.
         use_display_name: match class texts against display names.
-        bad_records: policy for records that cannot be read.
-        bad_boxes: see `boxes_policy`.
         sample_1_of_n: use every n-th record, from the first.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which images train and which validate, and whether the same image does both.
+"""Assigns images to training and validation, and finds images that are in both.
 
 Identical images have the same content hash. Near-identical ones are at most 32 of 256 bits of the
 difference hash apart and correlate above 0.9 as thumbnails of 16 x 16. Re-encoded, halved,
@@ -9,7 +9,7 @@ hash).
 
 import hashlib
 import io
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -53,19 +53,17 @@ def fingerprints(
     on_image: Callable[[int, int], None] = lambda done, total: None,
 ) -> Fingerprints:
     """Reads the images; those that cannot be decoded are left out."""
-    rows, digests, hashes, thumbnails = [], [], [], []
-    for row, found in enumerate(ordered_map(_fingerprint, items, workers)):
+    rows, found = [], []
+    for row, one in enumerate(ordered_map(_fingerprint, items, workers)):
         on_image(row + 1, len(items))
-        if found is not None:
+        if one is not None:
             rows.append(row)
-            digests.append(found[0])
-            hashes.append(found[1])
-            thumbnails.append(found[2])
+            found.append(one)
     return Fingerprints(
         np.array(rows, np.int64),
-        digests,
-        np.array(hashes, np.uint64).reshape(-1, 4),
-        np.array(thumbnails, np.float32).reshape(-1, _SIDE * _SIDE),
+        [digest for digest, _, _ in found],
+        np.array([hashed for _, hashed, _ in found], np.uint64).reshape(-1, 4),
+        np.array([small for _, _, small in found], np.float32).reshape(-1, _SIDE * _SIDE),
     )
 
 
@@ -99,7 +97,7 @@ def identical(prints: Fingerprints) -> list[list[int]]:
 def near_identical(prints: Fingerprints) -> list[list[int]]:
     """Returns groups of two or more rows of `prints` that are near-identical, or identical.
 
-    A row belongs to a group if it is near-identical to any row of it, as the frames of a video are.
+    A row belongs to a group if it is near-identical to any of its rows, as frames of a video are.
     """
     parent = list(range(len(prints.digests)))
 
@@ -164,10 +162,10 @@ def assign_splits(
     seed: int,
     log: ProblemLog,
 ) -> tuple[list[Split | None], str]:
-    """Returns the split of each image, None for one in no split, and the origin in words.
+    """Returns the split of each image, None for one in no split, and a description of the origin.
 
-    The split that the data set states counts; without `val`, `test` takes its place. If it states
-    neither, a share of all images validates. Images to score are never trained on.
+    The split that the data set states has precedence; without `val`, `test` takes its place. If it
+    states neither, a share of all images validates. Images to score are never trained on.
 
     Raises:
         UserError: see `own_split`.
@@ -206,7 +204,7 @@ def own_split(
         where, action = f"{len(keys):,} of {len(keys):,}", "split by name: scores will be too high"
         log.add("all images are near-identical", where, action=action)
         keys = {row: items[row].where.encode() for row in keys}
-    # What cannot be decoded is not written either.
+    # Images that cannot be decoded are not written either.
     places = [_place(keys.get(row, item.filename.encode()), seed) for row, item in enumerate(items)]
     ordered = sorted({places[row] for row in keys})
     if len(ordered) < 2:
@@ -240,10 +238,7 @@ def _place(key: bytes, seed: int) -> float:
 def report_duplicates(
     names: Sequence[str], splits: Sequence[Split | None], prints: Fingerprints, log: ProblemLog
 ) -> None:
-    """Reports images that occur twice, within a split and in two.
-
-    `names` and `splits` are those of all images.
-    """
+    """Reports images that occur twice, within a split or in two; arguments are of all images."""
     same = {row: group[0] for group in identical(prints) for row in group[1:]}
     for group in near_identical(prints):
         rows = [int(prints.rows[row]) for row in group]
@@ -270,10 +265,10 @@ def _report_leak(
 
 def report_similar_classes(names: Sequence[str], log: ProblemLog) -> None:
     """Reports classes that differ only by case or spaces."""
-    plain = Counter("".join(name.split()).casefold() for name in names)
-    for word, count in plain.items():
-        if count > 1:
-            same = [name for name in names if "".join(name.split()).casefold() == word]
-            shown = ", ".join(map(repr, same))
-            reason = "classes that differ only by case or spaces"
+    similar: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        similar["".join(name.split()).casefold()].append(name)
+    for same in similar.values():
+        if len(same) > 1:
+            reason, shown = "classes that differ only by case or spaces", ", ".join(map(repr, same))
             log.add(reason, shown, action="kept as different classes")

@@ -9,7 +9,7 @@ Source: object_detection/core/standard_fields.py, `TfExampleFields`.
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError
 from stillbox.records.wire import Feature, parse_features, serialize_features
 
+T = TypeVar("T")
 _OBJECT = "image/object/"
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 _KINDS = {"f": "float32", "i": "int64"}
@@ -36,7 +37,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class ParsedExample:
-    """A record as it was read, before any rule about boxes."""
+    """A record as read, before the box policy is applied."""
 
     example: Example
     """Class id 0 stands for an unknown class."""
@@ -57,12 +58,12 @@ def parse_example(
 ) -> ParsedExample:
     """Reads a serialised `tf.Example`.
 
-    Without a label map, the labels are the ids. With one, a class text has precedence over a label,
-    as in the original, and is matched against names or display names. `fallback_id` is the image id
-    of a record with neither source id nor file name.
+    Without a label map, the labels are the ids. With one, a class text, which is matched against
+    names or display names, has precedence over a label, as in the original. `fallback_id` is the
+    image id of a record with neither source id nor file name.
 
     Raises:
-        BadRecordError: the bytes are no `tf.Example`, hold no image, or their box and class
+        BadRecordError: the bytes are not a `tf.Example`, hold no image, or their box and class
             lists differ in length.
     """
     features = parse_features(data)
@@ -95,7 +96,7 @@ def class_texts(data: bytes) -> list[tuple[str, int]]:
     """Returns text and label of each box of a serialised `tf.Example`; label 0 where it has none.
 
     Raises:
-        BadRecordError: the bytes are no `tf.Example`.
+        BadRecordError: the bytes are not a `tf.Example`.
     """
     features = parse_features(data)
     texts = [text.decode(errors="replace") for text in _values(features, _TEXT, "bytes")]
@@ -130,7 +131,6 @@ def serialize_example(example: Example, label_map: LabelMap | None = None) -> by
 
 
 def _values(features: dict[str, Feature], key: str, kind: str) -> Feature:
-    """Returns the values of a feature, empty if it is absent."""
     values = features.get(key, ())
     if len(values) == 0:
         return values
@@ -140,9 +140,9 @@ def _values(features: dict[str, Feature], key: str, kind: str) -> Feature:
     return values
 
 
-def _first(features: dict[str, Feature], key: str, kind: str, default: Any) -> Any:  # noqa: ANN401
+def _first(features: dict[str, Feature], key: str, kind: str, default: T) -> T:
     values = _values(features, key, kind)
-    return values[0] if len(values) else default
+    return cast(T, values[0]) if len(values) else default
 
 
 def _boxes(features: dict[str, Feature]) -> NDArray[np.float32]:

@@ -109,10 +109,8 @@ def header_fault(header: bytes, available: int, *, first: bool) -> str:
             if header.startswith(start[:HEADER_BYTES]):
                 return f"this is not a TFRecord file but {name}"
         if len(header) < HEADER_BYTES:
-            return (
-                f"the file is truncated: {count_text(len(header), 'byte')} after the last whole "
-                "record"
-            )
+            left_over = count_text(len(header), "byte")
+            return f"the file is truncated: {left_over} after the last whole record"
         if first:
             return "this is not a TFRecord file: the checksum of the first record's length is wrong"
         return "the checksum of the record's length is wrong: the file is damaged from here on"
@@ -120,16 +118,14 @@ def header_fault(header: bytes, available: int, *, first: bool) -> str:
     if length > MAX_RECORD_BYTES:
         return f"the record claims {length:,} bytes; one has {MAX_RECORD_BYTES:,} at most"
     if length + _CRC.size > left:
-        return (
-            f"the file is truncated: the record needs {count_text(length, 'byte')} of {left} that "
-            "are left"
-        )
+        needs = count_text(length, "byte")
+        return f"the file is truncated: the record needs {needs} of {left} that are left"
     return ""
 
 
 ShardNames = Literal["record", "tfrecord"]
-"""`record`: `train.record-00000-of-00010`, as the Object Detection API's converters have it;
-`tfrecord`: `train-00000-of-00010.tfrecord`, as those of tpu/models and MLPerf."""
+"""`record`: `train.record-00000-of-00010`, as written by the Object Detection API;
+`tfrecord`: `train-00000-of-00010.tfrecord`, as written by tpu/models and MLPerf."""
 _PARTIAL = ".partial"
 
 
@@ -161,8 +157,7 @@ def sharded_writer(
     """Yields a function that appends a record to the next of a set of numbered files, in turn.
 
     All shards get their names together, at the end of the context; after an exception, none does
-    and an older set stays. A shard that would stay empty is not written, and the count in the names
-    is of those that were.
+    and an older set stays. Empty shards are neither written nor counted in the names.
 
     Raises:
         UserError: a set of this name exists and `overwrite` is off, another process writes it,

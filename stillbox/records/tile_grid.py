@@ -1,7 +1,4 @@
-"""The grid of tiles that a large image is cut into.
-
-It stands apart from `tiling`, which cuts records: predictions on tiles need the grid alone.
-"""
+"""The grid of tiles that a large image is cut into, for records (`tiling`) and predictions."""
 
 import math
 
@@ -37,14 +34,8 @@ def check_grid(tile: int, overlap: float) -> None:
 def tile_windows(height: int, width: int, tile: int, overlap: float) -> list[TileWindow]:
     """Returns the windows of square tiles that cover an image, row by row.
 
-    The last tile of a row or column is moved back into the image, so that all have the same size.
-    A side that is shorter than the tile has one tile, as long as the side.
-
-    Args:
-        height: of the image, in pixels.
-        width: likewise.
-        tile: side of a tile in pixels.
-        overlap: least share of a tile's side that its neighbour covers too.
+    Sides are in pixels; neighbours share at least `overlap` of a tile's side. Tiles lie at equal
+    distances. A side of the image that is shorter than the tile has one tile, as long as the side.
     """
     rows, columns = (_starts(side, tile, overlap) for side in (height, width))
     return [

@@ -15,7 +15,7 @@ from stillbox.printing import count_text, json_text
 from stillbox.records.conversion import LABEL_MAP_NAME, check_label_map
 from stillbox.records.example import Example
 from stillbox.records.files import write_whole
-from stillbox.records.image_files import inspect_image
+from stillbox.records.image_files import encode_image, inspect_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError, Problem, RecordPolicy
@@ -24,7 +24,6 @@ from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import sharded_writer
 from stillbox.records.tile_grid import TileWindow, check_grid, tile_windows
 
-_QUALITY = 95
 _PER_BOX = ("class_ids", "weights", "is_crowd", "difficult")
 # Rounding of coordinates to float32 must not make a whole box a cut one.
 _WHOLE = 1 - 1e-4
@@ -114,16 +113,10 @@ def tile_records(
     one tile is kept as it is.
 
     Args:
-        paths: files and patterns of the records.
-        output: folder of the new set.
-        name: of the new set.
-        options: of the tiles.
-        label_map: of the records; default: `label_map.pbtxt` beside the first, if there is one.
-        shards: files; 0: as many as the originals'.
-        overwrite: replace a set of this name.
-        bad_records: policy for records that cannot be read.
+        label_map: that of the records; default: `label_map.pbtxt` beside the first, if it exists.
+        shards: number of files; 0: as many as the originals.
         workers: threads; 0: one for each core.
-        on_record: called after each record with the numbers done and in all.
+        on_record: gets the numbers of records done and in all.
 
     Raises:
         UserError: there is no record, no record is usable, or the folder holds a set of this name
@@ -154,8 +147,7 @@ def tile_records(
         if label_map is not None:
             write_whole(output / LABEL_MAP_NAME, label_map.to_text().encode())
     report.problems = list(source.problems)
-    content = json_text(asdict(report)) + "\n"
-    write_whole(output / f"{name}.report.json", content.encode())
+    write_whole(output / f"{name}.report.json", f"{json_text(asdict(report))}\n".encode())
     return report
 
 
@@ -218,20 +210,13 @@ def _cut_record(source: ExampleSource, options: TileOptions, index: int) -> _Cut
     except BadRecordError as error:
         source.reject(index, error.reason, error.detail)
         return None
-    shown = [tile.weights.astype(np.int64) for tile in tiles]
-    named = [
-        replace(tile, weights=example.weights[boxes])
-        for tile, boxes in zip(tiles, shown, strict=True)
-    ]
-    cut = sum(
-        int((tile.truncated & ~example.truncated[boxes]).sum())
-        for tile, boxes in zip(tiles, shown, strict=True)
-    )
-    seen = np.zeros(count, np.bool_)
-    for boxes in shown:
+    named, cut, seen = [], 0, np.zeros(count, np.bool_)
+    for tile in tiles:
+        boxes = tile.weights.astype(np.int64)
+        cut += int((tile.truncated & ~example.truncated[boxes]).sum())
         seen[boxes] = True
-    if options.skip_tiles_without_boxes:
-        named = [tile for tile in named if len(tile.boxes)]
+        if len(boxes) or not options.skip_tiles_without_boxes:
+            named.append(replace(tile, weights=example.weights[boxes]))
     return _Cut(count, named, cut, int((~seen).sum()))
 
 
@@ -247,18 +232,10 @@ def _count(report: TileReport, one: _Cut) -> None:
 
 def _area(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     sides = boxes[:, 2:] - boxes[:, :2]
-    area: NDArray[np.float64] = sides[:, 0] * sides[:, 1]
-    return area
+    return np.asarray(sides[:, 0] * sides[:, 1])
 
 
 def _encode(image: Image.Image, *, png: bool) -> bytes:
-    """Returns a tile in its image's format; JPEG with full colours and little loss."""
-    buffer = io.BytesIO()
     if image.mode.startswith("I"):  # 16 bits: convert() would saturate them
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
-    if png:
-        plain.save(buffer, "PNG")
-    else:
-        plain.save(buffer, "JPEG", quality=_QUALITY, subsampling=0)
-    return buffer.getvalue()
+    return encode_image(image, "PNG" if png else "JPEG")

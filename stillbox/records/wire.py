@@ -2,7 +2,7 @@
 
 `Example { Features features = 1 }`, `Features { map<string, Feature> feature = 1 }`, `Feature` one
 of `{ BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3 }`, each list
-`{ repeated ... value = 1 }`, numbers packed or not.
+`{ repeated ... value = 1 }` with packed or unpacked numbers.
 Source: protobuf.dev, "Encoding"; tensorflow/core/example/{example,feature}.proto.
 """
 
@@ -75,7 +75,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yields (field number, wire type, start, end) of every field of a message.
 
-    A varint's start is where its bytes begin, so that every value is `data[start:end]`.
+    The value of every field, a varint too, is `data[start:end]`.
 
     Raises:
         IndexError: a field reaches past the end.
@@ -118,7 +118,7 @@ def integer_of(message: Mapping[int, int | bytes], number: int) -> int:
     """Returns a field that is a number; fields that are 0 are not written.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: it is not a number.
     """
     value = message.get(number, 0)
     if isinstance(value, bytes):

@@ -38,8 +38,7 @@ from stillbox.inputs.augment.autoaugment_images import (
     translate_boxes,
 )
 from stillbox.inputs.augment.common import random_integer
-from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Bytes, Floats, Sample
+from stillbox.inputs.sample import Boxes, Bytes, Sample
 
 
 class Step(NamedTuple):
@@ -117,30 +116,27 @@ _V3: tuple[SubPolicy, ...] = (
 _TEST: tuple[SubPolicy, ...] = ((Step("TranslateX_BBox", 1.0, 4), Step("Equalize", 1.0, 10)),)
 
 POLICIES: Mapping[str, tuple[SubPolicy, ...]] = {
-    "v0": _V0,
-    "v1": _V1,
-    "v2": _V2,
-    "v3": _V3,
+    **{"v0": _V0, "v1": _V1, "v2": _V2, "v3": _V3},
     "test": _TEST,
 }
 """Rows of each policy, one of which is drawn uniformly."""
 
 
-# From an image and the operation's argument to an image.
-Operation = Callable[[Bytes, float, Generator], Bytes]
+PixelOperation = Callable[[Bytes, float, Generator], Bytes]
+"""From an image and the operation's argument to an image."""
 
 
-def _fixed(change: Callable[[Bytes], Bytes]) -> Operation:
+def _fixed(change: Callable[[Bytes], Bytes]) -> PixelOperation:
     """For operations without an argument."""
     return lambda image, argument, rng: change(image)
 
 
-def _counted(change: Callable[[Bytes, int], Bytes]) -> Operation:
+def _counted(change: Callable[[Bytes, int], Bytes]) -> PixelOperation:
     """For operations whose argument is a whole number."""
     return lambda image, argument, rng: change(image, int(argument))
 
 
-def _scaled(change: Callable[..., Bytes], **more: int) -> Operation:
+def _scaled(change: Callable[..., Bytes], **more: int) -> PixelOperation:
     """For operations whose argument is any number."""
     return lambda image, argument, rng: change(image, argument, **more)
 
@@ -153,7 +149,7 @@ def _mirror(image: Bytes) -> Bytes:
     return cast(Bytes, cv2.flip(image, 1))
 
 
-_EVERYWHERE: Mapping[str, Operation] = {
+_EVERYWHERE: Mapping[str, PixelOperation] = {
     "AutoContrast": _fixed(auto_contrast),
     "Equalize": _fixed(equalize),
     "Posterize": _counted(posterize),
@@ -165,7 +161,7 @@ _EVERYWHERE: Mapping[str, Operation] = {
     "Sharpness": _scaled(sharpness),
     "Cutout": _cutout,
 }
-_MOVES: Mapping[str, tuple[Callable[..., Bytes], Callable[..., Floats]]] = {
+_MOVES: Mapping[str, tuple[Callable[..., Bytes], Callable[..., Boxes]]] = {
     "Rotate_BBox": (rotate, rotate_boxes),
     **{
         f"{name}{letter}_BBox": (partial(image, axis=axis), partial(around, axis=axis))
@@ -176,7 +172,7 @@ _MOVES: Mapping[str, tuple[Callable[..., Bytes], Callable[..., Floats]]] = {
         for letter, axis in (("X", 1), ("Y", 0))
     },
 }
-_INSIDE: Mapping[str, Operation] = {
+_INSIDE: Mapping[str, PixelOperation] = {
     "Rotate_Only_BBoxes": _scaled(rotate),
     "ShearX_Only_BBoxes": _scaled(shear, axis=1),
     "ShearY_Only_BBoxes": _scaled(shear, axis=0),
@@ -191,7 +187,7 @@ _BBOX_CUTOUT = "BBox_Cutout"
 OPERATIONS: tuple[str, ...] = (*_EVERYWHERE, _BBOX_CUTOUT, *_MOVES, *_INSIDE)
 """Names of all operations."""
 
-CONTRASTS: Mapping[str, Operation] = {
+CONTRASTS: Mapping[str, PixelOperation] = {
     "original": _EVERYWHERE["Contrast"],
     "mean": _scaled(contrast_about_mean),
 }
@@ -244,14 +240,10 @@ def operate(
     share: float = 1.0,
     contrast: str = "original",
 ) -> Sample:
-    """Applies one operation.
+    """Applies one of the `OPERATIONS` with a level of 0 to 10 and a random sign.
 
-    Args:
-        name: one of `OPERATIONS`.
-        level: strength, 0 to 10.
-        rng: source of the sign and of the operation's random numbers.
-        share: probability of each box to be changed, for operations inside boxes.
-        contrast: one of `CONTRASTS`.
+    Operations inside boxes change each box with the probability `share`. `contrast` is one of
+    `CONTRASTS`.
     """
     argument = argument_of(name, level)
     if has_sign(name) and rng.random() < 0.5:
@@ -259,29 +251,17 @@ def operate(
     if name in _INSIDE:
         change = _INSIDE[name]
         return change_inside_boxes(
-            sample, lambda content, rng: change(content, argument, rng), share, rng
+            sample, lambda part, rng: change(part, argument, rng), share, rng
         )
     if name in _MOVES:
-        return _move(sample, argument, *_MOVES[name])
-    image = cast(Bytes, sample.image)
+        move_image, move_boxes = _MOVES[name]
+        boxes = move_boxes(sample.boxes, sample.size, argument)
+        return replace(sample, image=move_image(sample.image, argument), boxes=boxes)
+    image = sample.image
     if name == _BBOX_CUTOUT:
         return replace(sample, image=cutout_at_a_box(image, sample.boxes, argument, rng))
     pixels = CONTRASTS[contrast] if name == "Contrast" else _EVERYWHERE[name]
     return replace(sample, image=pixels(image, argument, rng))
-
-
-def _move(
-    sample: Sample,
-    argument: float,
-    move_image: Callable[..., Bytes],
-    move_boxes: Callable[..., Floats],
-) -> Sample:
-    size: Size = (sample.image.shape[0], sample.image.shape[1])
-    return replace(
-        sample,
-        image=move_image(sample.image, argument),
-        boxes=move_boxes(sample.boxes, size, argument),
-    )
 
 
 def argument_of(name: str, level: float) -> float:

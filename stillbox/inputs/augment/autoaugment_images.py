@@ -19,12 +19,12 @@ from typing import cast
 
 import cv2
 import numpy as np
+from jaxtyping import Bool, Float32, Int, UInt8
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from stillbox.inputs.augment.common import random_integer
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Bytes, Floats, Sample
+from stillbox.inputs.sample import Boxes, Bytes, Floats, Sample
 
 _VALUES_A_BAND = 1 << 15
 
@@ -36,6 +36,7 @@ def row_bands(rows: int, columns: int) -> Iterator[slice]:
         yield slice(start, min(start + height, rows))
 
 
+Table = UInt8[np.ndarray, "256"]
 _VALUES = np.arange(256, dtype=np.uint8)
 # TensorFlow's luma weights, and its factors from bytes to shares and back.
 _LUMA = np.array([0.2989, 0.587, 0.114], np.float32)
@@ -118,7 +119,9 @@ def sharpness(image: Bytes, factor: float) -> Bytes:
     return result
 
 
-def blend(first: Bytes, second: Bytes, factor: float) -> Bytes:
+def blend(
+    first: UInt8[np.ndarray, "*shape"], second: UInt8[np.ndarray, "*shape"], factor: float
+) -> UInt8[np.ndarray, "*shape"]:
     """Returns `first + factor * (second - first)` in float32, clipped and cut to whole numbers."""
     start = first.astype(np.float32)
     mixed = second.astype(np.float32)
@@ -132,8 +135,7 @@ def _contrast_about(image: Bytes, gray: float, factor: float) -> Bytes:
     return _look_up(image, blend(np.full_like(_VALUES, int(gray)), _VALUES, factor))
 
 
-def _gray(image: Bytes) -> Bytes:
-    """Returns `[h, w]` as TensorFlow does, in its order of arithmetic."""
+def _gray(image: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w"]:
     shares = image.astype(np.float32)
     shares *= _TO_SHARE
     gray = shares[..., 0] * _LUMA[0]
@@ -143,11 +145,11 @@ def _gray(image: Bytes) -> Bytes:
     return gray.astype(np.uint8)
 
 
-def _smoothed(image: Bytes) -> Floats:
-    """Returns `[h - 2, w - 2, 3]`: the mean of 3 x 3 pixels in which the middle counts 5 times.
+def _smoothed(image: UInt8[np.ndarray, "h w 3"]) -> Float32[np.ndarray, "h-2 w-2 3"]:
+    """Returns the mean of 3 x 3 pixels, of which the middle one counts 5 times.
 
-    The sum runs row by row in float32. In areas of one colour its error decides whether a value is
-    truncated to one less, so that the order matters.
+    The sum runs row by row in float32. The order matters: in areas of one colour, the rounding
+    error decides whether a value is truncated to one less.
     """
     (rows, columns), weight = image.shape[:2], np.float32(1) / np.float32(13)
     around = image * weight
@@ -160,7 +162,7 @@ def _smoothed(image: Bytes) -> Floats:
     return total
 
 
-def _stretching(channel: Bytes) -> Bytes:
+def _stretching(channel: UInt8[np.ndarray, "h w"]) -> Table:
     low, high = np.float32(channel.min()), np.float32(channel.max())
     if low == high:
         return _VALUES
@@ -168,7 +170,7 @@ def _stretching(channel: Bytes) -> Bytes:
     return np.clip(_VALUES.astype(np.float32) * scale - low * scale, 0, 255).astype(np.uint8)
 
 
-def _equalizing(image: Bytes, channel: int) -> Bytes:
+def _equalizing(image: Bytes, channel: int) -> Table:
     counted = cv2.calcHist([image], [channel], None, [256], [0, 256])
     counts = counted.ravel().astype(np.int64)
     # Pixels of the greatest value present do not count.
@@ -179,8 +181,7 @@ def _equalizing(image: Bytes, channel: int) -> Bytes:
     return np.clip(np.append(0, table[:-1]), 0, 255).astype(np.uint8)
 
 
-def _look_up(image: Bytes, table: Bytes) -> Bytes:
-    """Maps all values by a table `[256]`, or by one for each channel, `[256, 3]`."""
+def _look_up(image: Bytes, table: Table | UInt8[np.ndarray, "256 3"]) -> Bytes:
     # Several times faster than numpy's indexing. OpenCV's table is an image of one column.
     return cast(Bytes, cv2.LUT(image, table[:, None] if table.ndim == 2 else table))
 
@@ -225,10 +226,8 @@ def translate(image: Bytes, pixels: float, axis: int) -> Bytes:
 def _pixels_at(image: Bytes, positions: Callable[[Floats, Floats], tuple[Floats, Floats]]) -> Bytes:
     """Returns the image sampled at other positions.
 
-    Args:
-        image: `[h, w, 3]`.
-        positions: from rows `[n, 1]` and columns `[1, w]` to the rows and columns to read, which
-            broadcast to `[n, w]`.
+    `positions` takes rows `[n, 1]` and columns `[1, w]` to the rows and columns to read, which
+    broadcast to `[n, w]`.
     """
     height, width = image.shape[:2]
     rows, columns = np.arange(height, dtype=np.float32), np.arange(width, dtype=np.float32)
@@ -248,7 +247,9 @@ def _pixels_at(image: Bytes, positions: Callable[[Floats, Floats], tuple[Floats,
     return result
 
 
-def _nearest(positions: Floats, length: int) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+def _nearest(
+    positions: Float32[np.ndarray, "*shape"], length: int
+) -> tuple[Int[np.ndarray, "*shape"], Bool[np.ndarray, "*shape"]]:
     """Returns indices, rounded half away from zero, and which of them are inside."""
     half = np.float32(0.5)
     return (positions + half).astype(np.intp), (positions > -half) & (positions < length - half)
@@ -257,7 +258,7 @@ def _nearest(positions: Floats, length: int) -> tuple[NDArray[np.intp], NDArray[
 _THIN = np.float32(0.05)
 
 
-def rotate_boxes(boxes: Floats, size: Size, degrees: float) -> Floats:
+def rotate_boxes(boxes: Boxes, size: Size, degrees: float) -> Boxes:
     """Turns boxes counterclockwise about the image's centre; `size`: height, width in pixels."""
     angle = np.float32(np.deg2rad(degrees))
     cos, sin = np.cos(angle), np.sin(angle)
@@ -266,7 +267,7 @@ def rotate_boxes(boxes: Floats, size: Size, degrees: float) -> Floats:
     return thick_enough(turned / _sides(size) + np.float32(0.5))
 
 
-def shear_boxes(boxes: Floats, size: Size, slope: float, axis: int) -> Floats:
+def shear_boxes(boxes: Boxes, size: Size, slope: float, axis: int) -> Boxes:
     """Moves corners by `slope` times their row (axis 1) or column (axis 0)."""
     y, x = _corners(_in_pixels(boxes, size))
     tilt = np.float32(slope)
@@ -274,14 +275,14 @@ def shear_boxes(boxes: Floats, size: Size, slope: float, axis: int) -> Floats:
     return thick_enough(_around(*moved) / _sides(size))
 
 
-def translate_boxes(boxes: Floats, size: Size, pixels: float, axis: int) -> Floats:
+def translate_boxes(boxes: Boxes, size: Size, pixels: float, axis: int) -> Boxes:
     """Moves boxes up (axis 0) or left (axis 1) by a number of pixels."""
     moved = _in_pixels(boxes, size)
     moved[:, axis::2] -= np.float32(int(pixels))
     return thick_enough(moved / _sides(size))
 
 
-def thick_enough(boxes: Floats) -> Floats:
+def thick_enough(boxes: Boxes) -> Boxes:
     """Clips boxes to the image; those left without height or width get a least one."""
     clipped = np.clip(boxes, 0, 1)
     for axis in (0, 1):
@@ -292,21 +293,19 @@ def thick_enough(boxes: Floats) -> Floats:
     return clipped
 
 
-def _sides(size: Size) -> Floats:
+def _sides(size: Size) -> Float32[np.ndarray, "4"]:
     return np.tile(np.array(size, np.float32), 2)
 
 
-def _in_pixels(boxes: Floats, size: Size) -> Floats:
+def _in_pixels(boxes: Boxes, size: Size) -> Boxes:
     return np.trunc(boxes * _sides(size))
 
 
-def _corners(boxes: Floats) -> tuple[Floats, Floats]:
-    """Returns rows and columns of the four corners, `[N, 4]` each."""
+def _corners(boxes: Boxes) -> tuple[Float32[np.ndarray, "N 4"], Float32[np.ndarray, "N 4"]]:
     return boxes[:, [0, 0, 2, 2]], boxes[:, [1, 3, 1, 3]]
 
 
-def _around(y: Floats, x: Floats) -> Floats:
-    """Returns the boxes `[N, 4]` that hold four points each."""
+def _around(y: Float32[np.ndarray, "N 4"], x: Float32[np.ndarray, "N 4"]) -> Boxes:
     return np.stack([y.min(axis=1), x.min(axis=1), y.max(axis=1), x.max(axis=1)], axis=1)
 
 
@@ -319,37 +318,26 @@ def cutout(image: Bytes, half: int, rng: Generator) -> Bytes:
     return _covered(image, (y, x), (half, half))
 
 
-def cutout_at_a_box(
-    image: Bytes, boxes: NDArray[np.float32], share: float, rng: Generator
-) -> Bytes:
-    """Covers a patch about a random pixel of a random one of the boxes `[N, 4]`, if any.
+def cutout_at_a_box(image: Bytes, boxes: Boxes, share: float, rng: Generator) -> Bytes:
+    """Covers a patch about a random pixel of a random one of the boxes, if any.
 
     Its sides are `share` of the box's; half the sides are truncated to whole pixels.
     """
     if not len(boxes):
         return image
-    rows, columns = box_pixels(boxes[random_integer(rng, 0, len(boxes))], image)
-    halves = (
-        int(share * ((rows.stop - rows.start) / 2)),
-        int(share * ((columns.stop - columns.start) / 2)),
-    )
-    y = random_integer(rng, rows.start, rows.stop)
-    x = random_integer(rng, columns.start, columns.stop)
-    return _covered(image, (y, x), halves)
+    sides = box_pixels(boxes[random_integer(rng, 0, len(boxes))], image)
+    rows, columns = (int(share * ((side.stop - side.start) / 2)) for side in sides)
+    y, x = (random_integer(rng, side.start, side.stop) for side in sides)
+    return _covered(image, (y, x), (rows, columns))
 
 
 def change_inside_boxes(
     sample: Sample, change: Change, probability: float, rng: Generator
 ) -> Sample:
-    """Changes the pixels of some boxes of a uint8 image, one after the other in random order.
+    """Changes the pixels of each box of a uint8 image with a probability, in random order.
 
-    If boxes overlap, a later one gets the changed pixels of the earlier. Boxes do not move.
-
-    Args:
-        sample: image and boxes.
-        change: from a box's pixels to others of the same shape.
-        probability: of each box to be changed.
-        rng: source of order, choice, and the numbers of `change`.
+    `change` takes the pixels of a box to others of the same shape. If boxes overlap, a later one
+    gets the changed pixels of the earlier. Boxes do not move.
     """
     count = len(sample.boxes)
     order, chosen = np.argsort(rng.random(count)), rng.random(count) + probability >= 1
@@ -362,7 +350,7 @@ def change_inside_boxes(
     return replace(sample, image=image)
 
 
-def box_pixels(box: NDArray[np.float32], image: Bytes) -> tuple[slice, slice]:
+def box_pixels(box: Float32[np.ndarray, "4"], image: Bytes) -> tuple[slice, slice]:
     """Returns rows and columns of a box: corners truncated to whole pixels, the last one included.
 
     A box that ends at the image's edge reaches one pixel beyond it.

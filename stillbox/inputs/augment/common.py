@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import cv2
 import numpy as np
+from jaxtyping import Float32
 from numpy.random import Generator
 
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Floats, Pixels, Sample
+from stillbox.inputs.sample import Boxes, Pixels, Sample
 
 
 def uniform(rng: Generator, low: float, high: float) -> float:
@@ -28,17 +29,11 @@ def is_skipped(rng: Generator, random_coef: float) -> bool:
     return float(rng.random()) < random_coef
 
 
-def move_boxes(boxes: Floats, size: Size, corner: Size, frame: Size) -> Floats:
-    """Re-expresses boxes `[N, 4]`, normalised to an image, in another frame.
+def move_boxes(boxes: Boxes, size: Size, corner: Size, frame: Size) -> Boxes:
+    """Returns boxes, normalised to an image of `size`, normalised to a frame instead.
 
-    Args:
-        boxes: `[N, 4]`.
-        size: height and width of the image, in pixels.
-        corner: row and column in the image where the frame begins; may be negative.
-        frame: height and width of the frame, in pixels of the image.
-
-    Returns:
-        `[N, 4]`, normalised to the frame.
+    The frame begins at the row and column `corner` of the image, which may be negative, and has the
+    size `frame`, in pixels of the image.
     """
     scale, start = np.tile(np.array(size, np.float64), 2), np.tile(np.array(corner), 2)
     moved = (boxes.astype(np.float64) * scale - start) / np.tile(np.array(frame), 2)
@@ -53,14 +48,12 @@ def keep_inside(sample: Sample) -> Sample:
     return replace(kept, boxes=np.clip(kept.boxes, 0, 1))
 
 
-def paste_on_canvas(image: Pixels, size: Size, corner: Size, color: Floats) -> Pixels:
-    """Returns a canvas of one colour with the image on it.
+def paste_on_canvas(
+    image: Pixels, size: Size, corner: Size, color: Float32[np.ndarray, "3"]
+) -> Pixels:
+    """Returns a canvas of `size` and one colour, rounded for uint8, with the image on it.
 
-    Args:
-        image: `[h, w, 3]`; fits into the canvas.
-        size: height and width of the canvas.
-        corner: row and column of the image's first pixel on the canvas.
-        color: `[3]`; rounded for uint8 images.
+    `corner` is row and column of the image's first pixel on the canvas. The image must fit.
     """
     if image.dtype == np.uint8:
         color = np.rint(color).clip(0, 255)
@@ -74,7 +67,7 @@ def paste_on_canvas(image: Pixels, size: Size, corner: Size, color: Floats) -> P
     return pixels
 
 
-def mean_color(image: Pixels) -> Floats:
-    """Returns the mean of each channel, `[3]`."""
+def mean_color(image: Pixels) -> Float32[np.ndarray, "3"]:
+    """Returns the mean of each channel."""
     # Many times faster than numpy's mean over the outer axes, and also in float64.
     return np.array(cv2.mean(image)[:3], np.float32)

@@ -23,8 +23,8 @@ from dataclasses import asdict, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from jaxtyping import Bool, Float64
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
@@ -36,23 +36,19 @@ from stillbox.inputs.augment.common import (
     uniform,
 )
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Doubles, Floats, Sample, StoredSample
+from stillbox.inputs.sample import Boxes, Sample, StoredSample
 
 _ATTEMPTS = 100
-Operation = TypeVar("Operation")
+T = TypeVar("T")
 
 
 class CropWindow(NamedTuple):
-    """A part of an image, in whole pixels."""
+    """A part of an image, in whole pixels; y and x are its first row and column."""
 
     y: int
-    """First row."""
     x: int
-    """First column."""
     height: int
-    """Rows."""
     width: int
-    """Columns."""
 
 
 @implements(schema.RandomCropImage)
@@ -74,9 +70,9 @@ def ssd_random_crop(sample: Sample, config: schema.SsdRandomCrop, rng: Generator
     return random_crop_image(sample, choose(config.operations, rng), rng)
 
 
-def choose(operations: Sequence[Operation], rng: Generator) -> Operation:
-    """Returns one of several config, each as likely as the others."""
-    return operations[int(rng.random() * len(operations))]
+def choose(options: Sequence[T], rng: Generator) -> T:
+    """Returns one of several options, each as likely as the others."""
+    return options[int(rng.random() * len(options))]
 
 
 def crop(sample: Sample, window: CropWindow, overlap_thresh: float, *, clip: bool) -> Sample:
@@ -87,8 +83,7 @@ def crop(sample: Sample, window: CropWindow, overlap_thresh: float, *, clip: boo
     """
     height, width = sample.size
     y, x, rows, columns = window
-    scale = np.array([height, width, height, width], np.float64)
-    frame = np.array([y, x, y + rows, x + columns]) / scale
+    frame = np.array([y, x, y + rows, x + columns]) / np.tile(np.array([height, width], float), 2)
     boxes = sample.boxes.astype(np.float64)
     inside = np.clip(boxes, np.tile(frame[:2], 2), np.tile(frame[2:], 2))
     outside = ((boxes[:, 2:] <= frame[:2]) | (boxes[:, :2] >= frame[2:])).any(axis=1)
@@ -96,9 +91,8 @@ def crop(sample: Sample, window: CropWindow, overlap_thresh: float, *, clip: boo
     # Boxes without area are dropped, as in the original.
     keep = ~outside & (area > 0) & (_areas(inside) >= overlap_thresh * area)
     kept = sample.select(keep)
-    moved = ((inside if clip else boxes)[keep] - np.tile(frame[:2], 2)) / np.tile(
-        frame[2:] - frame[:2], 2
-    )
+    start, sides = np.tile(frame[:2], 2), np.tile(frame[2:] - frame[:2], 2)
+    moved = ((inside if clip else boxes)[keep] - start) / sides
     kept = replace(kept, boxes=moved.astype(np.float32))
     if isinstance(kept, StoredSample):
         return replace(kept, stored=kept.stored.crop(*window))
@@ -106,9 +100,9 @@ def crop(sample: Sample, window: CropWindow, overlap_thresh: float, *, clip: boo
 
 
 def sample_window(
-    height: int, width: int, boxes: Floats, config: schema.RandomCropImage, rng: Generator
+    height: int, width: int, boxes: Boxes, config: schema.RandomCropImage, rng: Generator
 ) -> CropWindow:
-    """Draws a window as described above, for boxes `[N, 4]`, normalised to the image.
+    """Draws a window as described above, for boxes that are normalised to the image.
 
     All attempts are drawn and tested at once, so that the time is the same for all images.
     """
@@ -130,9 +124,13 @@ def sample_window(
 
 
 def _draw_sizes(
-    height: int, width: int, aspect: Doubles, draws: Doubles, config: schema.RandomCropImage
-) -> tuple[Doubles, Doubles, NDArray[np.bool_]]:
-    """Returns heights and widths, one for each attempt, and which of them may be used."""
+    height: int,
+    width: int,
+    aspect: Float64[np.ndarray, " M"],
+    draws: Float64[np.ndarray, " M"],
+    config: schema.RandomCropImage,
+) -> tuple[Float64[np.ndarray, " M"], Float64[np.ndarray, " M"], Bool[np.ndarray, " M"]]:
+    """Returns height and width of each attempt, and whether they may be used."""
     least, most = config.min_area * height * width, config.max_area * height * width
     lowest = np.rint(np.sqrt(least / aspect))
     highest = np.rint(np.sqrt(most / aspect))
@@ -151,8 +149,9 @@ def _draw_sizes(
     return rows, columns, fits
 
 
-def _covers(windows: Doubles, objects: Doubles, least: float) -> NDArray[np.bool_]:
-    """Returns `[M]`: which of the windows `[M, 4]` hold enough of one of the objects `[N, 4]`."""
+def _covers(
+    windows: Float64[np.ndarray, "M 4"], objects: Float64[np.ndarray, "N 4"], least: float
+) -> Bool[np.ndarray, " M"]:
     top_left = np.maximum(windows[:, None, :2], objects[:, :2])
     bottom_right = np.minimum(windows[:, None, 2:], objects[:, 2:])
     common = np.maximum(bottom_right - top_left, 0).prod(axis=2)
@@ -160,8 +159,9 @@ def _covers(windows: Doubles, objects: Doubles, least: float) -> NDArray[np.bool
     return ((area >= 1) & (common >= least * area)).any(axis=1)
 
 
-def _areas(boxes: Doubles) -> Doubles:
-    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+def _areas(boxes: Float64[np.ndarray, "N 4"]) -> Float64[np.ndarray, " N"]:
+    areas: Float64[np.ndarray, " N"] = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    return areas
 
 
 @implements(schema.RandomCropToAspectRatio)
@@ -194,15 +194,11 @@ def ssd_random_crop_fixed_aspect_ratio(
     0.3 is inside, and clips them.
     """
     ratio = config.aspect_ratio
-    chosen = schema.RandomCropImage(
-        min_aspect_ratio=ratio,
-        max_aspect_ratio=ratio,
-        **asdict(choose(config.operations, rng)),
-    )
+    fields = asdict(choose(config.operations, rng))
+    chosen = schema.RandomCropImage(min_aspect_ratio=ratio, max_aspect_ratio=ratio, **fields)
     cropped = random_crop_image(sample, chosen, rng)
-    return random_crop_to_aspect_ratio(
-        cropped, schema.RandomCropToAspectRatio(aspect_ratio=ratio), rng
-    )
+    cut = schema.RandomCropToAspectRatio(aspect_ratio=ratio)
+    return random_crop_to_aspect_ratio(cropped, cut, rng)
 
 
 @implements(schema.SsdRandomCropPadFixedAspectRatio)
@@ -216,7 +212,7 @@ def ssd_random_crop_pad_fixed_aspect_ratio(
     window's, if the aspect ratio allows it; otherwise the upper limit is met.
     """
     cropped = random_crop_image(sample, choose(config.operations, rng), rng)
-    size = cropped.image.shape[0], cropped.image.shape[1]
+    size = cropped.size
     window, ratio = np.array(size, np.float64), config.aspect_ratio
     smallest = np.maximum(window, [window[1] / ratio, window[0] * ratio])
     most = np.maximum(np.array(config.max_padded_size_ratio) * window, smallest)
@@ -285,7 +281,7 @@ def pad_between(
     As in the original, the last position is never drawn either; sizes of the image that are above
     `least` or `most` replace them. An empty `pad_color` is the image's mean.
     """
-    size = sample.image.shape[0], sample.image.shape[1]
+    size = sample.size
     height, width = (
         random_integer(rng, max(low, side), max(high, side))
         if max(high, side) > max(low, side)

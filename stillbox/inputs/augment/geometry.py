@@ -25,7 +25,7 @@ from stillbox.inputs.augment.common import (
 )
 from stillbox.inputs.interpolation import METHODS
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Floats, Pixels, Sample, StoredSample
+from stillbox.inputs.sample import Boxes, FloatPixels, Pixels, Sample, StoredSample
 
 
 @implements(schema.RandomHorizontalFlip)
@@ -62,18 +62,18 @@ def random_rotation90(sample: Sample, config: schema.RandomRotation90, rng: Gene
     )
 
 
-def flip_boxes(boxes: Floats) -> Floats:
-    """Mirrors boxes `[N, 4]`: `(ymin, xmin, ymax, xmax)` to `(ymin, 1 - xmax, ymax, 1 - xmin)`."""
+def flip_boxes(boxes: Boxes) -> Boxes:
+    """Mirrors boxes: `(ymin, xmin, ymax, xmax)` becomes `(ymin, 1 - xmax, ymax, 1 - xmin)`."""
     ymin, xmin, ymax, xmax = boxes.T
     return np.stack([ymin, 1 - xmax, ymax, 1 - xmin], axis=1)
 
 
-def _flip_boxes_vertically(boxes: Floats) -> Floats:
+def _flip_boxes_vertically(boxes: Boxes) -> Boxes:
     ymin, xmin, ymax, xmax = boxes.T
     return np.stack([1 - ymax, xmin, 1 - ymin, xmax], axis=1)
 
 
-def _rotate_boxes(boxes: Floats) -> Floats:
+def _rotate_boxes(boxes: Boxes) -> Boxes:
     # The right edge becomes the top one.
     ymin, xmin, ymax, xmax = boxes.T
     return np.stack([1 - xmax, ymin, 1 - xmin, ymax], axis=1)
@@ -84,7 +84,7 @@ def _with_probability(
     probability: float,
     rng: Generator,
     move_pixels: Callable[[Pixels], object],
-    move_boxes: Callable[[Floats], Floats],
+    move_boxes: Callable[[Boxes], Boxes],
 ) -> Sample:
     if rng.random() >= probability:
         return sample
@@ -171,8 +171,8 @@ def random_downscale_to_target_pixels(
 
 def resized(
     image: Pixels, size: Size, method: str = "bilinear", *, align_corners: bool = False
-) -> Floats:
-    """Returns the image at another size, `[*size, 3]`."""
+) -> FloatPixels:
+    """Returns the image at another size."""
     out = np.empty((*size, 3), np.float32)
     METHODS[method](image, out, align_corners=align_corners)
     return out
@@ -188,8 +188,8 @@ def random_square_crop_by_scale(
     """Cuts a square around a random centre (CenterNet, arXiv:1904.07850).
 
     Its side is the long side of the image times one of `num_scales` factors. The centre keeps a
-    border from the edges. Boxes completely outside go, the others are clipped. The original leaves
-    out the image's last row and column; they stay here.
+    border from the edges. Drops boxes completely outside and clips the others. The original omits
+    the image's last row and column; this does not.
     """
     height, width = sample.image.shape[:2]
     scales = np.linspace(config.min_scale, config.max_scale, config.num_scales)

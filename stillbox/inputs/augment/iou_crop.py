@@ -20,17 +20,18 @@ image at once: no centre can be inside, so only that draw would end the original
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Bool, Float64
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.crops import choose
 from stillbox.inputs.interpolation import crop_and_resize
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Doubles, Pixels, Sample
+from stillbox.inputs.sample import Boxes, Doubles, Pixels, Sample
 
-Flags = NDArray[np.bool_]
+Window = Float64[np.ndarray, "4"]
+"""ymin, xmin, ymax, xmax, normalised to the image."""
 
 _WHOLE = np.array([0.0, 0.0, 1.0, 1.0])
 
@@ -42,8 +43,7 @@ def ssd_iou_crop(sample: Sample, config: schema.SsdIouCrop, rng: Generator) -> S
     Boxes whose centre is outside go; the others are clipped to the window. The whole image leaves
     all boxes as they are.
     """
-    size = sample.image.shape[0], sample.image.shape[1]
-    window = draw_window(sample.boxes, size, config, rng)
+    window = draw_window(sample.boxes, sample.size, config, rng)
     if window is not None:
         sample = _move_boxes(sample, window)
     elif not config.resize_to:
@@ -54,14 +54,11 @@ def ssd_iou_crop(sample: Sample, config: schema.SsdIouCrop, rng: Generator) -> S
 
 
 def draw_window(
-    boxes: NDArray[np.float32], size: Size, config: schema.SsdIouCrop, rng: Generator
-) -> Doubles | None:
-    """Draws a window `[4]`, normalised to the image, as described above; None: the whole image.
+    boxes: Boxes, size: Size, config: schema.SsdIouCrop, rng: Generator
+) -> Window | None:
+    """Draws a window as described above; None: the whole image.
 
-    Args:
-        boxes: `[N, 4]`, normalised to the image.
-        size: height and width of the image, in pixels. Without resizing, windows are rounded down
-            to whole pixels before they are tested.
+    Without resizing, windows are rounded down to whole pixels before they are tested.
     """
     if not len(boxes):
         return None
@@ -73,13 +70,15 @@ def draw_window(
         windows = _candidates(config, grid, rng)
         valid = np.flatnonzero(_is_valid(windows, objects, min_iou, config.max_aspect_ratio))
         if len(valid):
-            window: Doubles = windows[valid[-1]]
+            window: Window = windows[valid[-1]]
             return window
     return None
 
 
-def _candidates(config: schema.SsdIouCrop, grid: Size | None, rng: Generator) -> Doubles:
-    """Returns `[M, 4]` windows, rounded down to a grid of whole pixels, if any."""
+def _candidates(
+    config: schema.SsdIouCrop, grid: Size | None, rng: Generator
+) -> Float64[np.ndarray, "M 4"]:
+    """Returns windows, rounded down to a grid of whole pixels, if any."""
     draws = rng.random((config.candidates, 4))
     sides = config.min_side + draws[:, :2] * (config.max_side - config.min_side)
     corner = draws[:, 2:] * (1 - sides)
@@ -89,8 +88,12 @@ def _candidates(config: schema.SsdIouCrop, grid: Size | None, rng: Generator) ->
     return windows
 
 
-def _is_valid(windows: Doubles, boxes: Doubles, min_iou: float, max_aspect_ratio: float) -> Flags:
-    """Returns `[M]`: which of the windows `[M, 4]` may be used with the boxes `[N, 4]`."""
+def _is_valid(
+    windows: Float64[np.ndarray, "M 4"],
+    boxes: Float64[np.ndarray, "N 4"],
+    min_iou: float,
+    max_aspect_ratio: float,
+) -> Bool[np.ndarray, " M"]:
     height, width = (windows[:, 2:] - windows[:, :2]).T
     # Windows that are rounded to no pixel fail this too.
     is_even = (height < max_aspect_ratio * width) & (width < max_aspect_ratio * height)
@@ -102,21 +105,21 @@ def _is_valid(windows: Doubles, boxes: Doubles, min_iou: float, max_aspect_ratio
     return is_even & overlaps & _holds_centre(windows[:, None], boxes).any(axis=1)
 
 
-def _holds_centre(window: Doubles, boxes: Doubles) -> Flags:
-    """Returns which boxes `[N, 4]` have their centre inside: `[N]`, `[M, N]` for `[M, 1, 4]`."""
+def _holds_centre(window: Doubles, boxes: Float64[np.ndarray, "N 4"]) -> Bool[np.ndarray, "*M N"]:
+    """Returns which boxes have their centre inside a window `[4]`, or in each of `[M, 1, 4]`."""
     centre = (boxes[:, :2] + boxes[:, 2:]) / 2
     inside = (centre > window[..., :2]) & (centre < window[..., 2:])
     return inside[..., 0] & inside[..., 1]
 
 
-def _move_boxes(sample: Sample, window: Doubles) -> Sample:
+def _move_boxes(sample: Sample, window: Window) -> Sample:
     start, stop = np.tile(window[:2], 2), np.tile(window[2:], 2)
     kept = sample.select(_holds_centre(window, sample.boxes.astype(np.float64)))
     boxes = (np.clip(kept.boxes, start, stop) - start) / (stop - start)
     return replace(kept, boxes=boxes.astype(np.float32))
 
 
-def _cut(image: Pixels, window: Doubles, resize_to: tuple[int, ...]) -> Pixels:
+def _cut(image: Pixels, window: Window, resize_to: tuple[int, ...]) -> Pixels:
     if resize_to:
         out = np.empty((*resize_to, 3), np.float32)
         crop_and_resize(image, window, out)

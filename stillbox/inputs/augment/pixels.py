@@ -13,12 +13,11 @@ from typing import cast
 import cv2
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.common import is_skipped, mean_color, random_integer, uniform
-from stillbox.inputs.sample import Floats, Pixels, Sample
+from stillbox.inputs.sample import Bytes, FloatPixels, Pixels, Sample
 
 # The weights of `tf.image.rgb_to_grayscale`, for each channel of the result.
 _GRAY_WEIGHTS = np.tile(np.array([0.2989, 0.5870, 0.1140], np.float32), (3, 1))
@@ -95,12 +94,12 @@ def _gray(sample: Sample) -> Sample:
     return replace(sample, image=cast(Pixels, pixels))
 
 
-def adjust_brightness(image: Pixels, delta: float, *, clip: bool) -> Floats:
+def adjust_brightness(image: Pixels, delta: float, *, clip: bool) -> FloatPixels:
     """Adds `255 * delta` to all values."""
     return _finished(as_float(image) + np.float32(255 * delta), clip)
 
 
-def adjust_contrast(image: Pixels, factor: float, *, clip: bool) -> Floats:
+def adjust_contrast(image: Pixels, factor: float, *, clip: bool) -> FloatPixels:
     """Multiplies the distance of every value from the mean of its channel by `factor`."""
     scale = np.float32(factor)
     offset = mean_color(image) * (1 - scale)
@@ -112,11 +111,11 @@ def adjust_contrast(image: Pixels, factor: float, *, clip: bool) -> Floats:
     return _finished(pixels, clip)
 
 
-def adjust_hue(image: Pixels, turn: float, *, clip: bool) -> Floats:
+def adjust_hue(image: Pixels, turn: float, *, clip: bool) -> FloatPixels:
     """Turns all hues by `turn` of a full turn; a pixel's least and greatest values stay."""
     degrees = np.float32(360 * turn)
 
-    def change(hsv: Floats) -> None:
+    def change(hsv: FloatPixels) -> None:
         hue = hsv[..., 0]
         hue += degrees
         # Not the modulo, which is several times slower: at most one turn is needed.
@@ -135,7 +134,7 @@ def adjust_hue(image: Pixels, turn: float, *, clip: bool) -> Floats:
     return _finished(result, clip)
 
 
-def adjust_saturation(image: Pixels, factor: float, *, clip: bool) -> Floats:
+def adjust_saturation(image: Pixels, factor: float, *, clip: bool) -> FloatPixels:
     """Multiplies all saturations by `factor` and clips them to 0..1.
 
     As in TensorFlow, a pixel with a channel below 0 has a saturation above 1, and one without a
@@ -143,7 +142,7 @@ def adjust_saturation(image: Pixels, factor: float, *, clip: bool) -> Floats:
     """
     scale = np.float32(factor)
 
-    def change(hsv: Floats) -> None:
+    def change(hsv: FloatPixels) -> None:
         saturation = hsv[..., 1]
         saturation *= scale
         np.clip(saturation, 0, 1, out=saturation)
@@ -152,21 +151,21 @@ def adjust_saturation(image: Pixels, factor: float, *, clip: bool) -> Floats:
     return _finished(_in_hsv(as_float(image), change), clip)
 
 
-def as_float(image: Pixels) -> Floats:
+def as_float(image: Pixels) -> FloatPixels:
     """Returns a float32 copy."""
     return image.astype(np.float32)
 
 
-def _finished(image: Floats, clip: bool) -> Floats:
+def _finished(image: FloatPixels, clip: bool) -> FloatPixels:
     return np.clip(image, 0, 255, out=image) if clip else image
 
 
-def _in_hsv(pixels: Floats, change: Callable[[Floats], None]) -> Floats:
+def _in_hsv(pixels: FloatPixels, change: Callable[[FloatPixels], None]) -> FloatPixels:
     """Changes hue (0..360), saturation (0..1) and value (0..1) in place and returns the pixels."""
     pixels /= 255
-    hsv = cast(Floats, cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV))
+    hsv = cast(FloatPixels, cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV))
     change(hsv)
-    result = cast(Floats, cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB))
+    result = cast(FloatPixels, cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB))
     result *= 255
     return result
 
@@ -274,5 +273,5 @@ def random_jpeg_quality(sample: Sample, config: schema.RandomJpegQuality, rng: G
     pixels = sample.image.clip(0, 255).astype(np.uint8)
     bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     _, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])
-    image = cast(NDArray[np.uint8], cv2.imdecode(data, cv2.IMREAD_COLOR_RGB))
+    image = cast(Bytes, cv2.imdecode(data, cv2.IMREAD_COLOR_RGB))
     return replace(sample, image=image)

@@ -14,20 +14,29 @@ import math
 import os
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from stillbox.errors import UserError
-from stillbox.records.annotations import line_of, number, parse_int, read_json, read_xml
+from stillbox.records.annotations import (
+    Json,
+    json_list,
+    json_object,
+    line_of,
+    number,
+    parse_int,
+    read_json,
+    read_xml,
+)
 from stillbox.records.data_folder import DataFolder, folder_split, name_split, word_split
 from stillbox.records.formats.common import (
     NO_BOX,
     Box,
+    JsonOutline,
     bounds,
-    json_outline,
+    json_files,
     labelled,
     rotated,
     xml_outline,
@@ -36,87 +45,75 @@ from stillbox.records.formats.registry import FolderContents, register, register
 from stillbox.records.problems import ConversionLog
 
 
-def _find_cvat(video: bool, folder: DataFolder) -> list[Path]:
-    return [
-        f for f in folder.with_suffix(".xml") if folder.memoized(_cvat_kind, f) == (True, video)
-    ]
-
-
-def _cvat_kind(file: Path) -> tuple[bool, bool]:
-    """Tells whether a file is CVAT's, and whether it is of a video."""
+def _is_cvat(file: Path) -> bool:
     root, marks = xml_outline(file)
-    return root == "annotations" and bool(marks & {"image", "track"}), "track" in marks
+    return root == "annotations" and "image" in marks and "track" not in marks
 
 
-@register("cvat", "CVAT for images", partial(_find_cvat, False))
+def _is_cvat_video(file: Path) -> bool:
+    root, marks = xml_outline(file)
+    return root == "annotations" and "track" in marks
+
+
+@register("cvat", "CVAT for images", lambda folder: folder.matching(_is_cvat, ".xml"))
 def read_cvat(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads XML files; polygons, ellipses and masks become the boxes around them."""
     reading = FolderContents()
     classes: dict[str, None] = {}
     for file in files:
         tree = read_xml(file)
-        classes |= dict.fromkeys(
-            _cvat_text(label.findtext("name")) for label in tree.iterfind("meta//label")
-        )
+        names = (label.findtext("name") or "" for label in tree.iterfind("meta//label"))
+        classes |= dict.fromkeys(map(str.strip, names))
         for image in tree.iterfind("image"):
             name = image.get("name", "")
             path = folder.image(name, file, file.parent, log)
             if path is None:
                 continue
             where = f"{folder.relative(file)}: image {name}"
-            shapes = [
-                (shape.get("label", ""), *_cvat_box(shape)) for shape in image if shape.tag != "tag"
-            ]
-            for label, _, kind in shapes:
-                if kind:
-                    log.bad_box(f"a {kind} has no box", where, f"label {label!r}")
-            reading.images.append(
-                labelled(
-                    path,
-                    where,
-                    [label for label, _, kind in shapes if not kind],
-                    [box for _, box, kind in shapes if not kind],
-                    size=(parse_int(image.get("height")), parse_int(image.get("width"))),
-                    split=word_split(image.get("subset"))
-                    or name_split(file.relative_to(folder.root)),
-                )
-            )
+            labels: list[str] = []
+            boxes: list[Box] = []
+            for shape in image:
+                box, label = _cvat_box(shape), shape.get("label", "")
+                if box is not None:
+                    labels.append(label)
+                    boxes.append(box)
+                elif shape.tag != "tag":
+                    log.bad_box(f"a {shape.tag} has no box", where, f"label {label!r}")
+            size = (parse_int(image.get("height")), parse_int(image.get("width")))
+            split = word_split(image.get("subset")) or name_split(file.relative_to(folder.root))
+            reading.images.append(labelled(path, where, labels, boxes, size=size, split=split))
     reading.classes = tuple(classes)
     return reading
 
 
-def _cvat_text(text: str | None) -> str:
-    return (text or "").strip()
-
-
-def _cvat_box(shape: ElementTree.Element) -> tuple[Box, str]:
-    """Returns ymin, xmin, ymax, xmax of a shape, and its kind if it has none."""
+def _cvat_box(shape: ElementTree.Element) -> Box | None:
+    """Returns ymin, xmin, ymax, xmax of a shape, None if its kind has no box."""
     values = {key: number(value) for key, value in shape.attrib.items()}
 
     def at(*names: str) -> list[float]:
-        return [values.get(name, float("nan")) for name in names]
+        return [values.get(name, math.nan) for name in names]
 
     if shape.tag == "box":
         xmin, ymin, xmax, ymax = at("xtl", "ytl", "xbr", "ybr")
         box = (ymin, xmin, ymax, xmax)
         angle = values.get("rotation", 0.0)
-        return (rotated(box, angle, centre=True) if angle else box), ""
+        return rotated(box, angle, centre=True) if angle else box
     if shape.tag == "ellipse":
         cx, cy, rx, ry = at("cx", "cy", "rx", "ry")
-        return (cy - ry, cx - rx, cy + ry, cx + rx), ""
+        return cy - ry, cx - rx, cy + ry, cx + rx
     if shape.tag == "mask":
         left, top, width, height = at("left", "top", "width", "height")
-        return (top, left, top + height, left + width), ""
+        return top, left, top + height, left + width
     if shape.tag == "polygon":
         pairs = (pair.partition(",")[::2] for pair in shape.get("points", "").split(";"))
-        return bounds([(number(x), number(y)) for x, y in pairs]), ""
-    return NO_BOX, shape.tag
+        return bounds([(number(x), number(y)) for x, y in pairs])
+    return None
 
 
 register_foreign(
     "cvat_video",
     "CVAT for video",
-    partial(_find_cvat, True),
+    lambda folder: folder.matching(_is_cvat_video, ".xml"),
     "export the task as `CVAT for images 1.1`, with its images",
 )
 
@@ -126,25 +123,17 @@ _UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-")
 _LABELS = ("rectanglelabels", "polygonlabels", "ellipselabels", "labels")
 
 
-def _is_label_studio(folder: DataFolder, file: Path) -> bool:
-    outline = json_outline(folder, file)
-    return (
-        outline.is_list
-        and "data" in outline.keys
-        and bool({"annotations", "completions"} & outline.keys)
-    )
+def _is_label_studio(outline: JsonOutline) -> bool:
+    results = {"annotations", "completions"} & outline.keys
+    return outline.is_list and "data" in outline.keys and bool(results)
 
 
-@register(
-    "label_studio",
-    "Label Studio JSON",
-    lambda folder: [f for f in folder.with_suffix(".json") if _is_label_studio(folder, f)],
-)
+@register("label_studio", "Label Studio JSON", partial(json_files, _is_label_studio))
 def read_label_studio(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads exports; polygons and ellipses become boxes; other tasks are left out."""
     reading = FolderContents()
     for file in files:
-        for place, task in enumerate(folder.json(file)):
+        for place, task in enumerate(map(json_object, json_list(folder.json(file)))):
             where = f"{folder.relative(file)}: task {place}"
             address = _task_address(task)
             results = _task_results(task, where, log)
@@ -159,34 +148,23 @@ def read_label_studio(folder: DataFolder, files: list[Path], log: ConversionLog)
             for name, box in found:
                 if box == NO_BOX:
                     log.bad_box("result without a box", where, f"label {name!r}")
-            sound = [(name, box) for name, box in found if box != NO_BOX]
-            size = max(
-                (
-                    (parse_int(s.get("original_height")), parse_int(s.get("original_width")))
-                    for s in shapes
-                ),
-                default=(0, 0),
-            )
-            names, boxes = [name for name, _ in sound], [box for _, box in sound]
+            names = [name for name, box in found if box != NO_BOX]
+            boxes = [box for _, box in found if box != NO_BOX]
+            size = max(map(_original_size, shapes), default=(0, 0))
             split = folder_split(path.relative_to(folder.root))
             one = labelled(path, where, names, boxes, size=size, split=split, relative=True)
             reading.images.append(one)
     return reading
 
 
-def _task_address(task: Any) -> str:  # noqa: ANN401
-    """Returns the address of the image, the first text of the task's data."""
-    data = task.get("data") if isinstance(task, dict) else None
-    values = [data.get("image"), *data.values()] if isinstance(data, dict) else []
-    return next((value for value in values if isinstance(value, str)), "")
+def _task_address(task: dict[str, Json]) -> str:
+    data = json_object(task.get("data"))
+    return next((v for v in (data.get("image"), *data.values()) if isinstance(v, str)), "")
 
 
-def _task_results(task: Any, where: str, log: ConversionLog) -> Sequence[Any] | None:  # noqa: ANN401
+def _task_results(task: dict[str, Json], where: str, log: ConversionLog) -> list[Json] | None:
     """Returns the results of the first annotation that was not cancelled."""
-    if not isinstance(task, dict):
-        return None
-    made = task.get("annotations") or task.get("completions")
-    made = made if isinstance(made, list) else []
+    made = json_list(task.get("annotations") or task.get("completions"))
     kept = [a for a in made if isinstance(a, dict) and not a.get("was_cancelled")]
     if len(kept) > 1:
         log.add("several annotations of an image", where, action="the first is used")
@@ -195,7 +173,7 @@ def _task_results(task: Any, where: str, log: ConversionLog) -> Sequence[Any] | 
 
 
 def _task_image(folder: DataFolder, address: str, file: Path, log: ConversionLog) -> Path | None:
-    """Returns the image of an address, which is no path of this machine but the server's.
+    """Returns the image of an address, which is a path of the server, not of this machine.
 
     Raises:
         UserError: the address leads out of the folder.
@@ -213,25 +191,24 @@ def _task_image(folder: DataFolder, address: str, file: Path, log: ConversionLog
     return path
 
 
-def _label_of(shape: dict[str, Any]) -> str:
-    value = shape["value"] if isinstance(shape["value"], dict) else {}
-    labels: list[Any] = next(
-        (value[key] for key in _LABELS if isinstance(value.get(key), list)), []
-    )
+def _label_of(shape: dict[str, Json]) -> str:
+    value = json_object(shape["value"])
+    labels = next((found for key in _LABELS if isinstance(found := value.get(key), list)), [])
     return str(labels[0]) if labels else ""
 
 
-def _percent_box(shape: dict[str, Any]) -> Box:
+def _original_size(shape: dict[str, Json]) -> tuple[int, int]:
+    return parse_int(shape.get("original_height")), parse_int(shape.get("original_width"))
+
+
+def _percent_box(shape: dict[str, Json]) -> Box:
     """Returns the box of a result in fractions of the sides, `NO_BOX` if it has none."""
-    value = shape["value"] if isinstance(shape["value"], dict) else {}
+    value = json_object(shape["value"])
     at = {key: number(inner) for key, inner in value.items()}
     # Angles hold in pixels, where the sides have their true lengths.
-    high, wide = (
-        parse_int(shape.get("original_height")) or 1,
-        parse_int(shape.get("original_width")) or 1,
-    )
-    if isinstance(value.get("points"), list):
-        pairs = [p for p in value["points"] if isinstance(p, list) and len(p) == 2]
+    high, wide = (side or 1 for side in _original_size(shape))
+    if isinstance(points := value.get("points"), list):
+        pairs = [p for p in points if isinstance(p, list) and len(p) == 2]
         box = bounds([(number(x) / 100 * wide, number(y) / 100 * high) for x, y in pairs])
     elif {"radiusX", "radiusY"} <= at.keys():
         x, y, u, v = (at.get(key, NO_BOX[0]) / 100 for key in ("x", "y", "radiusX", "radiusY"))
@@ -248,22 +225,17 @@ def _percent_box(shape: dict[str, Any]) -> Box:
 _WITH_AREA = ("rectangle", "polygon", "circle", "mask")
 
 
-def _is_labelme(folder: DataFolder, file: Path) -> bool:
-    outline = json_outline(folder, file)
+def _is_labelme(outline: JsonOutline) -> bool:
     return not outline.is_list and outline.keys >= {"shapes", "imagePath"}
 
 
-@register(
-    "labelme",
-    "LabelMe JSON",
-    lambda folder: [f for f in folder.with_suffix(".json") if _is_labelme(folder, f)],
-)
+@register("labelme", "LabelMe JSON", partial(json_files, _is_labelme))
 def read_labelme(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads JSON files; polygons and circles become the boxes around them."""
     reading = FolderContents()
     for file in files:
         try:
-            content = folder.json(file)
+            content = json_object(folder.json(file))
         except UserError as error:
             log.bad_record("annotation file is no JSON", folder.relative(file), error.what)
             continue
@@ -274,28 +246,24 @@ def read_labelme(folder: DataFolder, files: list[Path], log: ConversionLog) -> F
         where = folder.relative(file)
         names: list[str] = []
         boxes: list[Box] = []
-        for place, shape in enumerate(
-            content["shapes"] if isinstance(content["shapes"], list) else []
-        ):
-            box = _labelme_box(shape)
+        for place, item in enumerate(json_list(content["shapes"])):
+            shape = json_object(item)
+            kind = str(shape.get("shape_type", "polygon")) if shape == item else "no shape"
+            box = _labelme_box(shape, kind)
             if box == NO_BOX:
-                log.bad_box("shape without a box", f"{where}, shape {place}", _labelme_kind(shape))
+                log.bad_box("shape without a box", f"{where}, shape {place}", kind)
                 continue
             names.append(str(shape.get("label", "")).strip())
             boxes.append(box)
         size = (parse_int(content.get("imageHeight")), parse_int(content.get("imageWidth")))
         split = folder_split(file.relative_to(folder.root))
-        reading.images.append(
-            labelled(path, where, names, boxes, size=size, split=split, stored=stored)
-        )
+        one = labelled(path, where, names, boxes, size=size, split=split, stored=stored)
+        reading.images.append(one)
     return reading
 
 
 def _labelme_image(
-    folder: DataFolder,
-    file: Path,
-    content: dict[str, Any],
-    log: ConversionLog,
+    folder: DataFolder, file: Path, content: dict[str, Json], log: ConversionLog
 ) -> tuple[Path, Callable[[], bytes] | None] | None:
     """Returns the image file, or what returns the embedded image; None if it is left out."""
     near = folder.image_of_stem(file.stem, file)
@@ -308,29 +276,23 @@ def _labelme_image(
         if embedded is None:
             raise
         return file.with_suffix(".img"), embedded  # the name leads elsewhere; nothing is opened
-    # os.path: a name that is too long for a file is no error.
+    # os.path: no error for a name that is too long for a file.
     there = path is not None and os.path.isfile(path)  # noqa: PTH113
     return None if path is None else (path, None if there else embedded)
 
 
 def _embedded(file: Path) -> bytes:
-    """Returns the embedded image, which is read when it is wanted: all may exceed the memory."""
-    return base64.b64decode(read_json(file)["imageData"], validate=True)
+    """Returns the embedded image, read on demand: all together may exceed the memory."""
+    return base64.b64decode(str(json_object(read_json(file))["imageData"]), validate=True)
 
 
-def _labelme_kind(shape: Any) -> str:  # noqa: ANN401
-    return str(shape.get("shape_type", "polygon")) if isinstance(shape, dict) else "no shape"
-
-
-def _labelme_box(shape: Any) -> Box:  # noqa: ANN401
+def _labelme_box(shape: dict[str, Json], kind: str) -> Box:
     """Returns the box of a shape, `NO_BOX` for points and lines."""
-    if not isinstance(shape, dict) or _labelme_kind(shape) not in _WITH_AREA:
-        return NO_BOX
-    points = shape.get("points")
-    if not isinstance(points, list) or not all(isinstance(p, list) and len(p) == 2 for p in points):
+    points = [json_list(point) for point in json_list(shape.get("points"))]
+    if kind not in _WITH_AREA or not all(len(point) == 2 for point in points):
         return NO_BOX
     pairs = [(number(x), number(y)) for x, y in points]
-    if _labelme_kind(shape) == "circle" and len(pairs) == 2:
+    if kind == "circle" and len(pairs) == 2:
         (x, y), (u, v) = pairs
         radius = math.hypot(x - u, y - v)
         pairs = [(x - radius, y - radius), (x + radius, y + radius)]

@@ -7,12 +7,18 @@ width, height] in pixels.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.records.annotations import AnnotatedImage, ImageRoot, parse_int, read_json
+from stillbox.records.annotations import (
+    AnnotatedImage,
+    ImageRoot,
+    Json,
+    json_object,
+    parse_int,
+    read_json,
+)
 from stillbox.records.annotations import number as parse_number
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
 from stillbox.records.formats.common import json_outline
@@ -31,24 +37,19 @@ def read_coco(
     *,
     label_map: LabelMap | None = None,
     renumber: bool | None = False,
-    read: Callable[[Path], Any] = read_json,
+    read: Callable[[Path], Json] = read_json,
 ) -> tuple[list[AnnotatedImage], LabelMap]:
-    """Reads a COCO file of object instances.
-
-    Images without annotations are kept: they are background. The image files are not opened here.
+    """Reads a COCO file of object instances; images without annotations are kept as background.
 
     Args:
-        annotations: the JSON file.
         images: the folder that its `file_name`s are relative to and that they may not leave, or a
             function that returns the path of a `file_name`, or None if the image is left out.
-        log: the policies; collects the problems.
         label_map: gives the ids by category name; by default the category ids are kept.
-        renumber: give the categories the ids 1, 2, ... in the order of theirs; None: if one of them
-            is below 1 and has boxes.
-        read: returns the content of the JSON file.
+        renumber: give the categories the ids 1, 2, ... in the order of their own ids; None: only if
+            one of these is below 1 and has boxes.
 
     Raises:
-        UserError: the file is no such JSON, its categories make no label map, or a policy is
+        UserError: the file is not COCO JSON, its categories make no label map, or a policy is
             `fail`.
     """
     path = Path(annotations)
@@ -73,17 +74,21 @@ def read_coco(
 
 
 def _in_folder(images: Path, annotations: Path) -> Callable[[str], Path]:
-    """Returns the function from a `file_name` to its path in a folder."""
     if not images.is_dir():
         raise UserError("there is no such folder of images", where=str(images), fix="see --images")
     root = ImageRoot(images)
     return lambda name: root.path(name, annotations)
 
 
-def _checked(content: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401
-    lists = content if isinstance(content, dict) else {}
-    keys = ("images", "annotations", "categories")
-    wrong = [key for key in keys if not isinstance(lists.get(key), list)]
+_Lists = Mapping[str, list[Json]]
+"""The `images`, `annotations` and `categories` of a file."""
+_Objects = dict[int | str, dict[str, Json]]
+"""Objects by id."""
+
+
+def _checked(content: Json, path: Path) -> _Lists:
+    lists = {key: value for key, value in json_object(content).items() if isinstance(value, list)}
+    wrong = [key for key in ("images", "annotations", "categories") if key not in lists]
     if wrong:
         raise UserError(
             f"this is no COCO file of instances: it has no list of {' and of '.join(wrong)}",
@@ -93,11 +98,15 @@ def _checked(content: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401
     return lists
 
 
-def _category_names(content: Mapping[str, Any], path: Path) -> dict[int, str]:
+def _category_names(content: _Lists, path: Path) -> dict[int, str]:
     names: dict[int, str] = {}
     for category in content["categories"]:
+        fields = json_object(category)
+        stored = fields.get("id")
         try:
-            category_id, name = int(category["id"]), _text(category["name"])
+            if not isinstance(stored, int | float | str):
+                raise TypeError("the id is no number")
+            category_id, name = int(stored), _text(fields["name"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise UserError(
                 f"a category has no usable id and name: {category!r}"[:200], where=str(path)
@@ -113,7 +122,7 @@ def _category_names(content: Mapping[str, Any], path: Path) -> dict[int, str]:
 
 
 def _own_ids(
-    content: Mapping[str, Any],
+    content: _Lists,
     path: Path,
     names: Mapping[int, str],
     log: ConversionLog,
@@ -122,7 +131,7 @@ def _own_ids(
     """Returns class id by category id, without a label map."""
     ordered = sorted(names)
     background = [category for category in ordered if category < 1]
-    used = {_key(a.get("category_id")) for a in content["annotations"] if isinstance(a, dict)}
+    used = {_key(json_object(a).get("category_id")) for a in content["annotations"]}
     taken = bool(used & set(background))
     if renumber or (renumber is None and taken):
         ids = {category: class_id for class_id, category in enumerate(ordered, start=1)}
@@ -142,14 +151,11 @@ def _own_ids(
     return ids
 
 
-def _images(
-    content: Mapping[str, Any], path: Path, log: ConversionLog
-) -> dict[int | str, dict[str, Any]]:
-    """Returns the usable image entries by id."""
-    entries: dict[int | str, dict[str, Any]] = {}
-    for number, entry in enumerate(content["images"]):
-        where = f"{path.name}: images[{number}]"
-        image_id = _key(entry.get("id")) if isinstance(entry, dict) else None
+def _images(content: _Lists, path: Path, log: ConversionLog) -> _Objects:
+    entries: _Objects = {}
+    for number, item in enumerate(content["images"]):
+        where, entry = f"{path.name}: images[{number}]", json_object(item)
+        image_id = _key(entry.get("id"))
         if image_id is None or not entry.get("file_name"):
             log.bad_record("image entry without id or file name", where)
         elif image_id in entries:
@@ -160,11 +166,10 @@ def _images(
 
 
 def _annotations(
-    content: Mapping[str, Any], path: Path, log: ConversionLog, images: Iterable[int | str]
-) -> dict[int | str, list[dict[str, Any]]]:
-    """Returns the usable annotations by image id."""
-    grouped: dict[int | str, list[dict[str, Any]]] = {image_id: [] for image_id in images}
-    seen: dict[int | str, dict[str, Any]] = {}
+    content: _Lists, path: Path, log: ConversionLog, images: Iterable[int | str]
+) -> dict[int | str, list[dict[str, Json]]]:
+    grouped: dict[int | str, list[dict[str, Json]]] = {image_id: [] for image_id in images}
+    seen: _Objects = {}
     for number, entry in enumerate(content["annotations"]):
         where = f"{path.name}: annotations[{number}]"
         if not isinstance(entry, dict):
@@ -188,10 +193,10 @@ def _annotations(
 
 
 def _annotated(
-    entry: Mapping[str, Any],
+    entry: Mapping[str, Json],
     file: Path,
     path: Path,
-    objects: Sequence[Mapping[str, Any]],
+    objects: Sequence[Mapping[str, Json]],
     ids: Mapping[int, int],
     names: Mapping[int, str],
 ) -> AnnotatedImage:
@@ -236,12 +241,12 @@ def _area(value: object) -> float:
 
 
 def _key(value: object) -> int | str | None:
-    """Returns an id; None if it is a list, an object or absent."""
+    """Returns an id, None if the value cannot be one."""
     return value if isinstance(value, int | str) else None
 
 
 def _text(value: object) -> str:
-    """Returns a value as text; JSON can spell halves of characters, which no file can hold."""
+    """Returns a value as text, without the halves of characters that JSON can spell."""
     return str(value).encode(errors="replace").decode()
 
 
@@ -270,10 +275,7 @@ def read_coco_folder(folder: DataFolder, files: list[Path], log: ConversionLog) 
     images: list[Labelled] = []
     maps: list[LabelMap] = []
     for file in files:
-
-        def locate(name: str, file: Path = file) -> Path | None:
-            return folder.image(name, file, file.parent, log)
-
+        locate = partial(folder.image, annotation=file, near=file.parent, log=log)
         items, label_map = read_coco(file, locate, log, renumber=None, read=folder.json)
         maps.append(label_map)
         stated = name_split(file.relative_to(folder.root))

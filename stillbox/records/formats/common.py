@@ -1,4 +1,4 @@
-"""What several formats need: outlines of files, images of plain values, boxes of shapes."""
+"""Helpers of several formats: outlines of files, images of plain values, boxes of shapes."""
 
 import csv
 import io
@@ -6,12 +6,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.records.annotations import MAX_ANNOTATION_BYTES, AnnotatedImage, read_head, xml_root
+from stillbox.records.annotations import (
+    MAX_ANNOTATION_BYTES,
+    AnnotatedImage,
+    Json,
+    json_object,
+    read_head,
+    xml_root,
+)
 from stillbox.records.data_folder import DataFolder, Split
 from stillbox.records.formats.registry import Labelled
 from stillbox.untrusted import read_untrusted
@@ -30,23 +36,15 @@ def labelled(
     size: tuple[int, int] = (0, 0),
     split: Split | None = None,
     relative: bool = False,
+    is_crowd: Sequence[bool] = (),
+    truncated: Sequence[bool] = (),
     stored: Callable[[], bytes] | None = None,
-    **columns: Sequence[Any],
 ) -> Labelled:
-    """Returns the annotation of the image `path`.
+    """Returns the annotation of the image `path`: names and boxes, and fields of `AnnotatedImage`.
 
-    Args:
-        path: the image file.
-        where: annotation file and image, for messages.
-        names: class of each box.
-        boxes: in pixels, or in fractions of the sides if `relative`.
-        size: height and width that the annotation claims, 0 if it does not.
-        split: the split that the format states.
-        relative: see `boxes`.
-        stored: returns the image file, where it is part of another file.
-        columns: further columns of `AnnotatedImage`, as `truncated`.
+    `size` is the height and width that the annotation claims, `split` the split that the format
+    states. Image id and file name are the name of the file.
     """
-    flags = {name: np.array(values, np.bool_) for name, values in columns.items()}
     image = AnnotatedImage(
         path=path,
         where=where,
@@ -57,8 +55,9 @@ def labelled(
         pixel_boxes=np.array(boxes, np.float64).reshape(-1, 4),
         class_ids=np.zeros(len(boxes), np.int32),
         relative=relative,
+        is_crowd=np.array(is_crowd, np.bool_),
+        truncated=np.array(truncated, np.bool_),
         stored=stored,
-        **flags,  # type: ignore[arg-type]
     )
     return Labelled(image, list(names), split)
 
@@ -68,7 +67,7 @@ def bounds(points: Sequence[tuple[float, float]]) -> Box:
     if not points:
         return NO_BOX
     xs, ys = zip(*points, strict=True)
-    # min and max pass over a NaN that is not the first.
+    # min and max ignore a NaN that is not the first.
     if any(map(math.isnan, (*xs, *ys))):
         return NO_BOX
     return min(ys), min(xs), max(ys), max(xs)
@@ -104,48 +103,45 @@ def json_outline(folder: DataFolder, file: Path) -> JsonOutline:
     return folder.memoized(_outline, file, folder.json)
 
 
-def _outline(file: Path, read: Callable[[Path], Any]) -> JsonOutline:
+def json_files(accepts: Callable[[JsonOutline], bool], folder: DataFolder) -> list[Path]:
+    """Returns the JSON files of a folder whose outline a function accepts."""
+    return [file for file in folder.with_suffix(".json") if accepts(json_outline(folder, file))]
+
+
+def _outline(file: Path, read: Callable[[Path], Json]) -> JsonOutline:
     try:
         content = read(file)
     except UserError:
         return JsonOutline()
     if isinstance(content, list):
         return JsonOutline(_keys(content), is_list=True)
-    if not isinstance(content, dict):
-        return JsonOutline()
-    lists = {key: _keys(value) for key, value in content.items() if isinstance(value, list)}
-    return JsonOutline(frozenset(content), inner=lists)
+    fields = json_object(content)
+    lists = {key: _keys(value) for key, value in fields.items() if isinstance(value, list)}
+    return JsonOutline(frozenset(fields), inner=lists)
 
 
-def _keys(values: list[object]) -> frozenset[str]:
-    first = values[0] if values else None
-    return frozenset(first) if isinstance(first, dict) else NOTHING
+def _keys(values: list[Json]) -> frozenset[str]:
+    return frozenset(json_object(values[0])) if values else NOTHING
 
 
 def xml_outline(path: Path) -> tuple[str, frozenset[str]]:
-    """Returns the root element of an XML file, and which telling elements occur in it."""
+    """Returns the root element of an XML file, and which elements occur that tell the format."""
     root = xml_root(read_head(path))
-    content = (
-        read_untrusted(path, most=MAX_ANNOTATION_BYTES)
-        if root in ("annotation", "annotations")
-        else b""
-    )
+    if root not in ("annotation", "annotations"):
+        return root, NOTHING
+    content = read_untrusted(path, most=MAX_ANNOTATION_BYTES)
     marks = ("bndbox", "polygon", "object", "image", "track")
     return root, frozenset(
-        m for m in marks if any(b"<" + m.encode() + end in content for end in (b">", b" "))
+        m for m in marks if any(f"<{m}{end}".encode() in content for end in "> ")
     )
 
 
 def csv_header(path: Path) -> tuple[str, ...]:
     """Returns the first row of a CSV file, empty if it is not text."""
     try:
-        text = read_head(path).decode(
-            "utf-8-sig", errors="strict" if path.stat().st_size < 65536 else "ignore"
-        )
-    except (ValueError, OSError):
-        return ()
-    try:
-        # As `read_csv` reads it: other characters end a line elsewhere.
+        errors = "strict" if path.stat().st_size < 65536 else "ignore"
+        text = read_head(path).decode("utf-8-sig", errors)
+        # Lines end as for `read_csv`.
         return tuple(next(csv.reader(io.StringIO(text, newline=""), strict=True), ()))
-    except csv.Error:
+    except (ValueError, OSError, csv.Error):
         return ()

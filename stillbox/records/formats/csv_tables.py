@@ -6,7 +6,7 @@ as a crowd. Source: storage.googleapis.com/openimages, "Data Formats".
 """
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stillbox.errors import UserError
@@ -19,6 +19,11 @@ from stillbox.records.problems import ConversionLog
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 
 
+def _box(row: Mapping[str, str], sides: Sequence[str]) -> Box:
+    ymin, xmin, ymax, xmax = (number(row[side]) for side in sides)
+    return ymin, xmin, ymax, xmax
+
+
 def _is_voc_csv(file: Path) -> bool:
     header = {name.strip().lower() for name in csv_header(file)}
     return header >= {"filename", "class", *_SIDES}
@@ -27,12 +32,10 @@ def _is_voc_csv(file: Path) -> bool:
 @register(
     "voc_csv",
     "CSV with the columns filename, class, xmin, ymin, xmax, ymax",
-    lambda folder: [f for f in folder.with_suffix(".csv") if folder.memoized(_is_voc_csv, f)],
+    lambda folder: folder.matching(_is_voc_csv, ".csv"),
 )
 def read_voc_csv(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
-    """Reads CSV files.
-
-    A file with the rows of others, as `labels.csv` beside `train_labels.csv`, is passed over.
+    """Reads CSV files; passes over one of no split, as `labels.csv` beside `train_labels.csv`.
 
     Raises:
         UserError: a row is not like the header, or names a file outside the folder.
@@ -47,19 +50,17 @@ def read_voc_csv(folder: DataFolder, files: list[Path], log: ConversionLog) -> F
         rows: dict[str, list[tuple[str, Box, tuple[int, int]]]] = {}
         for _, row in read_csv(file):
             plain = {key.strip().lower(): value.strip() for key, value in row.items()}
-            ymin, xmin, ymax, xmax = (number(plain[side]) for side in _SIDES)
             size = (parse_int(plain.get("height")), parse_int(plain.get("width")))
-            box = (plain["class"], (ymin, xmin, ymax, xmax), size)
-            rows.setdefault(plain["filename"], []).append(box)
+            one = (plain["class"], _box(plain, _SIDES), size)
+            rows.setdefault(plain["filename"], []).append(one)
         for name, boxes in rows.items():
             path = folder.image(name, file, file.parent, log)
             if path is not None:
                 where = f"{folder.relative(file)}: {name}"
                 own = split or folder_split(path.relative_to(folder.root))
-                names = [label for label, _, _ in boxes]
-                sides = [box for _, box, _ in boxes]
-                one = labelled(path, where, names, sides, size=boxes[0][2], split=own)
-                reading.images.append(one)
+                names, sides, sizes = zip(*boxes, strict=True)
+                image = labelled(path, where, names, sides, size=sizes[0], split=own)
+                reading.images.append(image)
     if not reading.images:
         raise UserError("the CSV has no row", where=str(folder.shown / folder.relative(files[0])))
     return reading
@@ -77,15 +78,11 @@ def _is_names(file: Path) -> bool:
     return len(header) == 2 and (header[0].startswith("/m/") or header[0] == "LabelName")
 
 
-@register(
-    "open_images",
-    "Open Images CSV",
-    lambda folder: [f for f in folder.with_suffix(".csv") if folder.memoized(_is_boxes, f)],
-)
+@register("open_images", "Open Images CSV", lambda folder: folder.matching(_is_boxes, ".csv"))
 def read_open_images(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads CSV files; rows of images that are not in the folder are counted and left out.
 
-    A Confidence of 0 says that the object is not there; an empty one says nothing.
+    A Confidence of 0 marks an object that is absent; an empty one has no meaning.
     """
     names = _names(folder)
     reading = FolderContents()
@@ -106,7 +103,7 @@ def read_open_images(folder: DataFolder, files: list[Path], log: ConversionLog) 
                     path,
                     where,
                     [names.get(row["LabelName"], row["LabelName"]) for row in boxes],
-                    [tuple(number(row[side]) for side in _COLUMNS) for row in boxes],  # type: ignore[misc]
+                    [_box(row, _COLUMNS) for row in boxes],
                     split=stated or folder_split(path.relative_to(folder.root)),
                     relative=True,
                     is_crowd=[row.get("IsGroupOf") == "1" for row in boxes],
@@ -118,6 +115,6 @@ def read_open_images(folder: DataFolder, files: list[Path], log: ConversionLog) 
 
 def _names(folder: DataFolder) -> Mapping[str, str]:
     """Returns the readable name of each label, as `/m/0cmf2`."""
-    files = [f for f in folder.with_suffix(".csv") if folder.memoized(_is_names, f)]
+    files = folder.matching(_is_names, ".csv")
     rows = (row for file in files for row in csv.reader(read_lines(file)))
     return {row[0]: row[1].strip() for row in rows if len(row) == 2 and row[0] != "LabelName"}

@@ -1,10 +1,11 @@
 """Formats that are named and not converted."""
 
+from functools import partial
 from pathlib import Path
 
 from stillbox.records.annotations import read_head
 from stillbox.records.data_folder import DataFolder
-from stillbox.records.formats.common import json_outline, xml_outline
+from stillbox.records.formats.common import JsonOutline, json_files, xml_outline
 from stillbox.records.formats.hugging_face import INFOS
 from stillbox.records.formats.registry import register_foreign
 from stillbox.records.tfrecord import HEADER_BYTES, is_header
@@ -36,26 +37,19 @@ def _is_imglab(file: Path) -> bool:
     return xml_outline(file)[0] == "dataset"
 
 
-def _is_via(folder: DataFolder, file: Path) -> bool:
-    outline = json_outline(folder, file)
+def _is_via(outline: JsonOutline) -> bool:
     return "_via_img_metadata" in outline.keys
 
 
-def _is_createml(folder: DataFolder, file: Path) -> bool:
-    outline = json_outline(folder, file)
-    return (
-        outline.is_list and {"image", "annotations"} <= outline.keys and "data" not in outline.keys
-    )
+def _is_createml(outline: JsonOutline) -> bool:
+    keys = outline.keys
+    return outline.is_list and {"image", "annotations"} <= keys and "data" not in keys
 
 
 def _without_rows(folder: DataFolder) -> list[Path]:
     """Returns the descriptions of Hugging Face data sets whose rows are elsewhere."""
     rows = folder.with_suffix(".jsonl", ".parquet")
     return [] if rows else [file for file in folder.files if file.name == INFOS]
-
-
-def _is_arrow(file: Path) -> bool:
-    return file.name.startswith("data-") or file.name.startswith("dataset")
 
 
 register_foreign(
@@ -76,25 +70,27 @@ register_foreign(
 register_foreign(
     "imglab",
     "dlib's imglab XML",
-    lambda folder: [f for f in folder.with_suffix(".xml") if folder.memoized(_is_imglab, f)],
+    lambda folder: folder.matching(_is_imglab, ".xml"),
     "convert it to Pascal VOC first",
 )
 register_foreign(
     "via",
     "a VGG Image Annotator project",
-    lambda folder: [f for f in folder.with_suffix(".json") if _is_via(folder, f)],
+    partial(json_files, _is_via),
     "export it as COCO",
 )
 register_foreign(
     "createml",
     "Create ML JSON",
-    lambda folder: [f for f in folder.with_suffix(".json") if _is_createml(folder, f)],
+    partial(json_files, _is_createml),
     "export the data set as COCO or YOLO",
 )
 register_foreign(
     "arrow",
     "Hugging Face datasets as Arrow (save_to_disk)",
-    lambda folder: [f for f in folder.with_suffix(".arrow") if _is_arrow(f)],
+    lambda folder: [
+        file for file in folder.with_suffix(".arrow") if file.name.startswith(("data-", "dataset"))
+    ],
     "write it with `dataset.to_parquet(...)`",
 )
 register_foreign(

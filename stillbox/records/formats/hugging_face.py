@@ -7,14 +7,24 @@ huggingface.co/docs/datasets, "Object detection" and "ClassLabel".
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stillbox.errors import UserError
 from stillbox.extras import import_extra
-from stillbox.records.annotations import number, parse_json, read_head, read_json, read_lines
+from stillbox.records.annotations import (
+    Json,
+    json_list,
+    json_object,
+    number,
+    parse_json,
+    read_head,
+    read_json,
+    read_lines,
+)
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
 from stillbox.records.formats.common import NO_BOX, Box, labelled
 from stillbox.records.formats.registry import FolderContents, Labelled, register
@@ -22,11 +32,15 @@ from stillbox.records.problems import ConversionLog
 from stillbox.textformat.yaml_tree import compose, read_text_file
 from stillbox.untrusted import open_untrusted
 
+if TYPE_CHECKING:
+    from pyarrow import ChunkedArray
+    from pyarrow.parquet import ParquetFile
+
 _CARD, INFOS = "README.md", "dataset_infos.json"
 
 
 def stated_names(folder: DataFolder, file: Path, log: ConversionLog) -> Sequence[str]:
-    """Returns the names of the classes 0, 1, ... by the data set of `file`, none if it has none.
+    """Returns the names that the data set of `file` gives the classes 0, 1, ..., if it does.
 
     The nearest folder above `file` counts, and `README.md` before `dataset_infos.json`.
     """
@@ -43,7 +57,7 @@ def stated_names(folder: DataFolder, file: Path, log: ConversionLog) -> Sequence
     return ()
 
 
-def class_names(content: Any) -> Sequence[str]:  # noqa: ANN401
+def class_names(content: Json) -> Sequence[str]:
     """Returns the names of the first class label below the column `objects`.
 
     It is `{_type: ClassLabel, names: [a, b]}`, or `class_label: {names: {'0': a, '1': b}}` in
@@ -55,33 +69,34 @@ def class_names(content: Any) -> Sequence[str]:  # noqa: ANN401
     )
     for one in _mappings(next(filter(None, columns), None)):
         label = one if one.get("_type") == "ClassLabel" else one.get("class_label")
-        names = label.get("names") if isinstance(label, dict) else None
+        names = json_object(label).get("names")
         if isinstance(names, dict):
             names = [names.get(str(number), "") for number in range(len(names))]
-        if names and isinstance(names, list):
-            return [str(name) for name in names]
+        if found := json_list(names):
+            return [str(name) for name in found]
     return ()
 
 
-def _mappings(content: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401
-    """Yields all mappings, those outside first; not recursive, since the depth has no bound."""
+def _mappings(content: Json) -> Iterator[dict[str, Json]]:
+    """Yields all mappings, outer ones first; without recursion, since the depth has no bound."""
     left = [content]
     while left:
         one = left.pop()
         if isinstance(one, dict):
             yield one
-        inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
-        left.extend(reversed(list(inner)))
+            one = list(one.values())
+        left.extend(reversed(json_list(one)))
 
 
-def _front_matter(file: Path) -> Any:  # noqa: ANN401
+def _front_matter(file: Path) -> Json:
     """Returns the YAML between the first two lines of `---`, None if there is none."""
     first, *lines = read_text_file(file, fix="save it as text").split("\n")
     rules = [place for place, line in enumerate(lines) if line.rstrip() == "---"]
     if first.rstrip() != "---" or not rules:
         return None
-    # An empty line in place of the first, so that errors have the right number.
-    return compose("\n".join(["", *lines[: rules[0]]]), str(file)).plain()
+    # An empty first line keeps the line numbers of errors right.
+    content: Json = compose("\n".join(["", *lines[: rules[0]]]), str(file)).plain()
+    return content
 
 
 _CLASS_KEYS = ("category", "categories", "label", "labels", "class", "category_id")
@@ -100,7 +115,7 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderCon
     """Reads metadata and parquet files.
 
     Raises:
-        UserError: a line is no JSON, or pyarrow is needed and not installed.
+        UserError: a line is not JSON, or pyarrow is needed and not installed.
     """
     reading = FolderContents()
     for file in files:
@@ -117,9 +132,8 @@ def _from_lines(
     classes = stated_names(folder, file, log)
     images = []
     for line, text in enumerate(read_lines(file), start=1):
-        row = parse_json(text, f"{file}:{line}")
-        name = row.get("file_name") if isinstance(row, dict) else None
-        where = f"{folder.relative(file)}:{line}"
+        row = json_object(parse_json(text, f"{file}:{line}"))
+        name, where = row.get("file_name"), f"{folder.relative(file)}:{line}"
         if not isinstance(name, str):
             log.bad_record("row without a file_name", where)
             continue
@@ -132,18 +146,15 @@ def _from_lines(
 
 
 def _objects(
-    objects: Any,  # noqa: ANN401
-    classes: Sequence[str],
-    where: str,
-    log: ConversionLog,
+    objects: Json, classes: Sequence[str], where: str, log: ConversionLog
 ) -> tuple[list[str], list[Box]]:
     """Returns class names and boxes of a row: columns, or a list of objects."""
-    if isinstance(objects, list):
-        keys = {key for one in objects if isinstance(one, dict) for key in one}
-        objects = {key: [o.get(key) for o in objects if isinstance(o, dict)] for key in keys}
-    columns = objects if isinstance(objects, Mapping) else {}
+    columns = json_object(objects)
+    if rows := [one for one in json_list(objects) if isinstance(one, dict)]:
+        columns = {key: [row.get(key) for row in rows] for key in {k for row in rows for k in row}}
     boxes = columns.get("bbox", columns.get("bboxes")) or []
-    labels: Any = next((columns[key] for key in _CLASS_KEYS if columns.get(key) is not None), [])
+    stated = (columns[key] for key in _CLASS_KEYS if columns.get(key) is not None)
+    labels: Json = next(stated, [])
     if not isinstance(boxes, list) or not isinstance(labels, list) or len(boxes) != len(labels):
         log.bad_box("boxes and categories differ in number", where, action="boxes dropped")
         return [], []
@@ -151,9 +162,9 @@ def _objects(
 
 
 def _name(label: object, classes: Sequence[str]) -> str:
-    if isinstance(label, int) and 0 <= label < len(classes):
-        return classes[label]
-    return f"class_{label}" if isinstance(label, int) else str(label)
+    if not isinstance(label, int):
+        return str(label)
+    return classes[label] if 0 <= label < len(classes) else f"class_{label}"
 
 
 def _box(values: object) -> Box:
@@ -163,24 +174,25 @@ def _box(values: object) -> Box:
     return y, x, y + height, x + width
 
 
+@contextmanager
+def _opened(file: Path) -> "Iterator[ParquetFile]":
+    parquet = import_extra("pyarrow.parquet", "parquet")
+    with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
+        yield parquet.ParquetFile(content)
+
+
 def _from_parquet(
     folder: DataFolder, file: Path, log: ConversionLog
 ) -> tuple[list[Labelled], Sequence[str]]:
-    parquet = import_extra("pyarrow.parquet", "parquet")
-    with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
-        table = parquet.ParquetFile(content)
+    with _opened(file) as table:
         return _from_table(table, folder, file, log)
 
 
 def _from_table(
-    table: Any,  # noqa: ANN401
-    folder: DataFolder,
-    file: Path,
-    log: ConversionLog,
+    table: "ParquetFile", folder: DataFolder, file: Path, log: ConversionLog
 ) -> tuple[list[Labelled], Sequence[str]]:
-    image, objects = "image", "objects"
     schema = table.schema_arrow
-    if not {image, objects} <= set(schema.names):
+    if not {"image", "objects"} <= set(schema.names):
         where = folder.relative(file)
         log.bad_record("parquet file without image and objects", where, ", ".join(schema.names))
         return [], ()
@@ -188,7 +200,7 @@ def _from_table(
     images = []
     split = name_split(file.relative_to(folder.root))
     for group in range(table.num_row_groups):
-        rows = table.read_row_group(group, columns=[objects]).column(objects).to_pylist()
+        rows = table.read_row_group(group, columns=["objects"]).column("objects").to_pylist()
         for row, content in enumerate(rows):
             where = f"{folder.relative(file)}: row {group}.{row}"
             names, boxes = _objects(content, classes, where, log)
@@ -198,8 +210,7 @@ def _from_table(
 
 
 def _stored(file: Path, group: int, row: int) -> bytes:
-    """Returns the image of a row."""
-    with _LOCK:  # so that threads that want the same group read it once
+    with _LOCK:  # threads that need the same group read it once
         images = _group_images(file, group)
     content = images[row].as_py()
     data = content.get("bytes") if isinstance(content, dict) else content
@@ -209,8 +220,6 @@ def _stored(file: Path, group: int, row: int) -> bytes:
 
 
 @lru_cache(maxsize=2)
-def _group_images(file: Path, group: int) -> Any:  # noqa: ANN401
-    parquet = import_extra("pyarrow.parquet", "parquet")
-    with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
-        table = parquet.ParquetFile(content)
+def _group_images(file: Path, group: int) -> "ChunkedArray":
+    with _opened(file) as table:
         return table.read_row_group(group, columns=["image"]).column("image")

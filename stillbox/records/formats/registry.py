@@ -1,4 +1,4 @@
-"""What a format is, and how the format of a folder is recognised."""
+"""Annotation formats, and recognising the format of a folder."""
 
 import importlib
 import pkgutil
@@ -34,7 +34,7 @@ class Labelled(NamedTuple):
 
 @dataclass(kw_only=True)
 class FolderContents:
-    """What a format has read."""
+    """The content of a folder, as read by a format."""
 
     images: list[Labelled] = field(default_factory=list)
     classes: Sequence[str] = ()
@@ -43,10 +43,7 @@ class FolderContents:
     """Classes with ids, if the format has ids."""
 
     def with_ids(self, label_map: LabelMap | None = None) -> tuple[list[AnnotatedImage], LabelMap]:
-        """Returns the images with class ids, and the label map.
-
-        Args:
-            label_map: takes the place of the format's own.
+        """Returns the images with class ids, and the label map, by default the format's own.
 
         Raises:
             UserError: there is no class.
@@ -66,9 +63,15 @@ class FolderContents:
 
 def _with_ids(one: Labelled, label_map: LabelMap) -> AnnotatedImage:
     ids = [label_map.find(name) for name in one.names]
-    said = one.image.unknown
-    unknown = {row: said.get(row) or repr(one.names[row]) for row, i in enumerate(ids) if not i}
+    named = one.image.unknown
+    unknown = {row: named.get(row) or repr(one.names[row]) for row, i in enumerate(ids) if not i}
     return replace(one.image, class_ids=np.array(ids, np.int32), unknown=unknown)
+
+
+Finder = Callable[[DataFolder], list[Path]]
+"""Returns the annotation files of a format in a folder, by their content."""
+FormatReader = Callable[[DataFolder, list[Path], ConversionLog], FolderContents]
+"""Reads the files that the finder has found."""
 
 
 @dataclass(frozen=True)
@@ -79,24 +82,20 @@ class FolderFormat:
     """For `--format`."""
     title: str
     """For messages, as `CVAT for images`."""
-    find: Callable[[DataFolder], list[Path]]
-    """Returns the annotation files of the format in a folder, by their content."""
-    read: Callable[[DataFolder, list[Path], ConversionLog], FolderContents] | None
-    """Reads the files that `find` has found; None for a format that is only named."""
+    find: Finder
+    read: FormatReader | None
+    """None for a format that is only named."""
     fix: str = ""
-    """What to do with a format that is only named."""
+    """The remedy for a format that is only named."""
     beside: tuple[str, ...] = ()
     """Formats beside which the files of this one are passed over; `*` for all."""
 
 
 _FORMATS: dict[str, FolderFormat] = {}
 _SAME_PIXELS = 1.5
-FormatReader = Callable[[DataFolder, list[Path], ConversionLog], FolderContents]
 
 
-def register(
-    name: str, title: str, find: Callable[[DataFolder], list[Path]]
-) -> Callable[[FormatReader], FormatReader]:
+def register(name: str, title: str, find: Finder) -> Callable[[FormatReader], FormatReader]:
     """Returns the decorator that registers a reader under a name."""
 
     def add(reader: FormatReader) -> FormatReader:
@@ -107,13 +106,9 @@ def register(
 
 
 def register_foreign(
-    name: str,
-    title: str,
-    find: Callable[[DataFolder], list[Path]],
-    fix: str,
-    beside: tuple[str, ...] = (),
+    name: str, title: str, find: Finder, fix: str, beside: tuple[str, ...] = ()
 ) -> None:
-    """Registers a format that cannot be converted, so that it is named."""
+    """Registers a format that is recognised but cannot be converted."""
     _FORMATS[name] = FolderFormat(name, title, find, None, fix, beside)
 
 
@@ -180,9 +175,11 @@ def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
     return Recognised(one, files, others)
 
 
-def _best_of_same(
-    folder: DataFolder, found: Mapping[str, tuple[FolderFormat, list[Path]]], names: Iterable[str]
-) -> str:
+FoundFormats = Mapping[str, tuple[FolderFormat, list[Path]]]
+"""Formats by name, with their files."""
+
+
+def _best_of_same(folder: DataFolder, found: FoundFormats, names: Iterable[str]) -> str:
     """Returns the format with the most images and stated splits, empty if the boxes differ."""
     readings: dict[str, FolderContents] = {}
     for name in sorted(names):
@@ -190,7 +187,7 @@ def _best_of_same(
         assert one.read is not None  # the caller gives readable formats
         try:
             readings[name] = one.read(folder, files, ConversionLog("drop", "drop"))
-        except UserError:  # said again where the format is chosen
+        except UserError:  # raised again when the format is chosen
             return ""
     sizes: dict[Path, tuple[int, int]] = {}
     for image in (labelled.image for one in readings.values() for labelled in one.images):
@@ -203,7 +200,6 @@ def _best_of_same(
 
 
 def _extent(reading: FolderContents) -> tuple[int, int]:
-    """Counts images and stated splits."""
     return len(reading.images), sum(one.split is not None for one in reading.images)
 
 
@@ -221,7 +217,7 @@ def _boxes(reading: FolderContents, sizes: Mapping[Path, tuple[int, int]]) -> _B
 
 
 def _same(first: _Boxes, second: _Boxes) -> bool:
-    """Tells whether each box has its like; formats count pixels from 0 or 1, and round."""
+    """Tells whether each box has a counterpart; formats count pixels from 0 or 1, and round."""
     if first.keys() != second.keys():
         return False
     for key, boxes in first.items():
@@ -233,17 +229,13 @@ def _same(first: _Boxes, second: _Boxes) -> bool:
 
 
 def _rivals(one: FolderFormat, readable: set[str]) -> bool:
-    """Tells whether the files of a format might be meant, among `readable` ones."""
+    """Tells whether a format remains a candidate beside the `readable` ones."""
     return one.read is not None or not (
         readable and ("*" in one.beside or readable & set(one.beside))
     )
 
 
-def _described(
-    folder: DataFolder,
-    found: Mapping[str, tuple[FolderFormat, list[Path]]],
-    names: set[str] | None = None,
-) -> str:
+def _described(folder: DataFolder, found: FoundFormats, names: set[str] | None = None) -> str:
     parts = []
     for name, (one, files) in found.items():
         if names is None or name in names:
@@ -252,19 +244,18 @@ def _described(
     return ", ".join(parts)
 
 
-def _no_format(
-    folder: DataFolder, found: Mapping[str, tuple[FolderFormat, list[Path]]]
-) -> UserError:
+def _no_format(folder: DataFolder, found: FoundFormats) -> UserError:
     for one, files in found.values():
         where = str(folder.shown / folder.relative(files[0]))
         return UserError(f"this is {one.title}, which is not converted", where=where, fix=one.fix)
     _raise_fault(folder)
     titles = ", ".join(all_formats()[name].title for name in readable_formats())
-    if (linked := folder.behind_links()) is not None:
-        return linked
-    images = len(folder.images)
-    what = f"the folder has {count_text(images, 'image')} and no annotations that are known"
-    return UserError(what, where=str(folder.shown), fix=f"give a folder with one of: {titles}")
+    images = count_text(len(folder.images), "image")
+    return folder.behind_links() or UserError(
+        f"the folder has {images} and no annotations that are known",
+        where=str(folder.shown),
+        fix=f"give a folder with one of: {titles}",
+    )
 
 
 def _raise_fault(folder: DataFolder) -> None:

@@ -42,12 +42,9 @@ def read_voc(
     """Reads a folder of VOC XML files.
 
     Args:
-        annotations: the folder of the XML files.
-        images: the folder of the images.
-        log: the policies; collects the problems.
         stems: file names without suffix of the images, in their order; by default all, sorted.
-        label_map: the classes. Without it they are those of *all* XML files in the folder, sorted
-            by name, so that every set of one data set gets the same ids.
+        label_map: the classes; by default those of *all* XML files in the folder, sorted by name:
+            every set of one data set gets the same ids.
 
     Raises:
         UserError: a folder is absent or holds nothing, or a policy is `fail`.
@@ -116,7 +113,6 @@ def read_image_set(root: str | Path, name: str) -> list[str]:
 def _parse_all(
     files: Sequence[Path], stems: Sequence[str] | None, log: ConversionLog
 ) -> dict[str, ElementTree.Element]:
-    """Returns the root of every XML file that can be read, by stem."""
     trees = {}
     wanted = None if stems is None else set(stems)
     for file in files:
@@ -132,7 +128,7 @@ def read_voc_file(file: Path) -> ElementTree.Element:
     """Returns the root element of an annotation.
 
     Raises:
-        BadRecordError: it is no XML.
+        BadRecordError: it is not XML.
         UserError: it is XML of another format.
     """
     try:
@@ -191,10 +187,6 @@ def _flags(objects: Sequence[ElementTree.Element], name: str) -> np.ndarray:
 _NO_CLASSES = LabelMap(())
 
 
-def _find(folder: DataFolder) -> list[Path]:
-    return [file for file in folder.with_suffix(".xml") if folder.memoized(_is_voc, file)]
-
-
 def _is_voc(file: Path) -> bool:
     return xml_outline(file)[0] == "annotation" and not _only_polygons(file)
 
@@ -204,7 +196,7 @@ def _only_polygons(file: Path) -> bool:
     return root == "annotation" and "polygon" in marks and "bndbox" not in marks
 
 
-@register("voc", "Pascal VOC XML", _find)
+@register("voc", "Pascal VOC XML", lambda folder: folder.matching(_is_voc, ".xml"))
 def read_voc_folder(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads XML files; the image of each is that of the same name, or else its `filename`."""
     images = []
@@ -246,6 +238,6 @@ def _image_sets(folder: DataFolder) -> Mapping[Path, Mapping[str, Split]]:
 register_foreign(
     "labelme_xml",
     "LabelMe XML of polygons",
-    lambda folder: [f for f in folder.with_suffix(".xml") if folder.memoized(_only_polygons, f)],
+    lambda folder: folder.matching(_only_polygons, ".xml"),
     "export boxes, or polygons as LabelMe JSON",
 )

@@ -10,11 +10,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from stillbox.errors import UserError
 from stillbox.printing import count_text
-from stillbox.records.annotations import number, read_head, read_lines, read_yaml
+from stillbox.records.annotations import Json, json_object, number, read_head, read_lines, read_yaml
 from stillbox.records.data_folder import DataFolder, Split, folder_split
 from stillbox.records.formats.common import NO_BOX, Box, bounds, labelled
 from stillbox.records.formats.registry import FolderContents, Labelled, register, register_foreign
@@ -31,18 +30,16 @@ def is_data_yaml(file: Path) -> bool:
     return "names" in content and bool(content.keys() & {*_SPLIT_KEYS, "nc", "path"})
 
 
-def _yaml(file: Path) -> Mapping[str, Any]:
+def _yaml(file: Path) -> Mapping[str, Json]:
     try:
-        content = read_yaml(file)
+        return json_object(read_yaml(file))
     except UserError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def pose_files(folder: DataFolder) -> list[Path]:
     """Returns the `data.yaml` files of data sets of poses."""
-    yamls = folder.with_suffix(".yaml", ".yml")
-    return [f for f in yamls if folder.memoized(is_data_yaml, f) and "kpt_shape" in _yaml(f)]
+    return [f for f in folder.matching(is_data_yaml, ".yaml", ".yml") if "kpt_shape" in _yaml(f)]
 
 
 def class_names(folder: DataFolder, yamls: Sequence[Path]) -> list[str]:
@@ -53,7 +50,7 @@ def class_names(folder: DataFolder, yamls: Sequence[Path]) -> list[str]:
     """
     lists = {file: _yaml_names(file) for file in yamls}
     if not lists:
-        named = [f for f in folder.files if f.name in _NAME_FILES or f.suffix == ".names"]
+        named = (f for f in folder.files if f.name in _NAME_FILES or f.suffix == ".names")
         lists = {file: read_lines(file) for file in named}
     different = {tuple(names) for names in lists.values() if names}
     if len(different) > 1:
@@ -71,9 +68,8 @@ def _yaml_names(file: Path) -> list[str]:
     if isinstance(names, dict):
         numbers = [int(key) if str(key).isdecimal() else -1 for key in names]
         if sorted(numbers) != list(range(len(names))):
-            raise UserError(
-                "the numbers of the classes have gaps", where=f"{file}: names", fix="use 0, 1, ..."
-            )
+            what = "the numbers of the classes have gaps"
+            raise UserError(what, where=f"{file}: names", fix="use 0, 1, ...")
         by_number = dict(zip(numbers, names.values(), strict=True))
         return [str(by_number[n]) for n in range(len(names))]
     if not isinstance(names, list):
@@ -84,10 +80,7 @@ def _yaml_names(file: Path) -> list[str]:
 class Splits:
     """The split of each image by `data.yaml`, or by Darknet's `train.txt`, or by its folder.
 
-    Args:
-        folder: the data set.
-        files: its `data.yaml` files and label files.
-        log: collects the problems.
+    `files` are the `data.yaml` files and label files of the folder.
     """
 
     def __init__(self, folder: DataFolder, files: Sequence[Path], log: ConversionLog) -> None:
@@ -114,7 +107,7 @@ class Splits:
         """Returns the split of an image, None if nothing states it."""
         return self.stated(path) or folder_split(path.relative_to(self._folder.root))
 
-    def _add(self, entry: str, base: object, file: Path, split: Split, log: ConversionLog) -> None:
+    def _add(self, entry: str, base: Json, file: Path, split: Split, log: ConversionLog) -> None:
         for place in _places(entry, base, file.parent):
             if not self._folder.images_root.holds(place):
                 continue
@@ -123,14 +116,10 @@ class Splits:
                 self._folders[Path(os.path.realpath(place))] = split
                 return
             if place.suffix == ".txt" and place.is_file():
-                return self._add_list(place, split, log)
-        log.add(
-            "folder of a split is not here",
-            f"{self._folder.relative(file)}: {split}",
-            entry,
-            action="passed over",
-        )
-        return None
+                self._add_list(place, split, log)
+                return
+        where = f"{self._folder.relative(file)}: {split}"
+        log.add("folder of a split is not here", where, entry, action="passed over")
 
     def _add_list(self, file: Path, split: Split, log: ConversionLog) -> None:
         for name in read_lines(file):
@@ -139,17 +128,16 @@ class Splits:
                 self._images[path] = split
 
 
-def _entries(value: object) -> list[str]:
+def _entries(value: Json) -> list[str]:
     values = value if isinstance(value, list) else [value]
     return [entry for entry in values if isinstance(entry, str) and entry]
 
 
-def _places(entry: str, base: object, near: Path) -> list[Path]:
+def _places(entry: str, base: Json, near: Path) -> list[Path]:
     """Returns where an entry may lie; Roboflow writes `../train/images` for `train/images`."""
     plain = PurePosixPath(*[part for part in PurePosixPath(entry).parts if part != ".."])
-    under = [near / base] if isinstance(base, str) else []
-    places = (*(folder / entry for folder in under), near / entry, near / plain)
-    return [Path(os.path.normpath(place)) for place in places]
+    under = [near / base / entry] if isinstance(base, str) else []
+    return [Path(os.path.normpath(place)) for place in (*under, near / entry, near / plain)]
 
 
 # Of one image: some hundred thousand boxes.
@@ -165,19 +153,18 @@ def _find(folder: DataFolder) -> list[Path]:
     """Returns `data.yaml` files and label files, none if the YAML is of poses."""
     if pose_files(folder):
         return []
-    yamls = [f for f in folder.with_suffix(".yaml", ".yml") if folder.memoized(is_data_yaml, f)]
-    return yamls + [file for file in folder.with_suffix(".txt") if folder.memoized(_is_label, file)]
+    return folder.matching(is_data_yaml, ".yaml", ".yml") + folder.matching(_is_label, ".txt")
 
 
 def _is_label(file: Path) -> bool:
-    return _first_line(file, _LINE)
+    return _first_line_matches(file, _LINE)
 
 
 def _is_kitti(file: Path) -> bool:
-    return _first_line(file, _KITTI)
+    return _first_line_matches(file, _KITTI)
 
 
-def _first_line(file: Path, pattern: re.Pattern[bytes]) -> bool:
+def _first_line_matches(file: Path, pattern: re.Pattern[bytes]) -> bool:
     lines = read_head(file).split(b"\n", 50)
     first = next((line for line in lines if line.strip()), b"")
     return bool(pattern.match(first.removeprefix(b"\xef\xbb\xbf")))
@@ -187,7 +174,7 @@ def _first_line(file: Path, pattern: re.Pattern[bytes]) -> bool:
 def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads label files; an image without one in a folder of the data set is background.
 
-    An image whose label file has lines, and none that is a box, is left out.
+    Leaves out an image if its label file has lines but no box.
 
     Raises:
         UserError: there are several lists of classes that differ, or a list names a file outside.
@@ -196,8 +183,7 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderCon
     yamls = [file for file in files if file.suffix.lower() != ".txt"]
     names = class_names(folder, yamls)
     splits = Splits(folder, files, log)
-    images: dict[Path, Labelled] = {}
-    damaged: set[Path] = set()
+    images: dict[Path, Labelled | None] = {}
     beside = {file.parent for file in known}
     labels = [file for file in folder.with_suffix(".txt") if file.parent in beside]
     for file in sorted(labels, key=lambda file: file not in known):
@@ -205,25 +191,17 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderCon
         if path is None:
             if file in known:
                 log.bad_record("label file without an image", folder.relative(file))
-            continue
-        if path in images and file not in known:
-            continue
-        one = _labelled(folder, path, file, names, splits.of(path), log)
-        if one is None:
-            damaged.add(path)
-        else:
-            images[path] = one
-    roots = {path.parent for path in images}
+        elif file in known or images.get(path) is None:
+            one = _labelled(folder, path, file, names, splits.of(path), log)
+            images[path] = one or images.get(path)
+    roots = {path.parent for path, one in images.items() if one}
     for path in folder.images:
-        if path in images or path in damaged:
-            continue
-        if path.parent in roots or splits.stated(path):
+        if path not in images and (path.parent in roots or splits.stated(path)):
             where = folder.relative(path)
             log.add("image without a label file", where, action="background")
             images[path] = labelled(path, where, [], [], split=splits.of(path), relative=True)
-    if not names:
-        names = _numbered(images.values(), log)
-    return FolderContents(images=[images[path] for path in sorted(images)], classes=names)
+    usable = [one for path in sorted(images) if (one := images[path])]
+    return FolderContents(images=usable, classes=names or _numbered(usable, log))
 
 
 def _labelled(
@@ -256,9 +234,8 @@ def _labelled(
         classes.append(names[index] if index < len(names) else f"class_{index}")
         boxes.append(box)
     if bad and not boxes:
-        log.bad_record(
-            "label file without a line that is a box", where, count_text(len(bad), "line")
-        )
+        reason = "label file without a line that is a box"
+        log.bad_record(reason, where, count_text(len(bad), "line"))
         return None
     for line_number, count in bad:
         reason = "line is neither a box nor an outline"
@@ -294,6 +271,6 @@ register_foreign(
 register_foreign(
     "kitti",
     "KITTI text labels",
-    lambda folder: [f for f in folder.with_suffix(".txt") if folder.memoized(_is_kitti, f)],
+    lambda folder: folder.matching(_is_kitti, ".txt"),
     "convert them to YOLO or COCO first",
 )
