@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -355,7 +355,7 @@ def export(
     overwrite: bool = False,
     settings: ExportSettings | None = None,
     say: Say = _silent,
-    **changes: Any,  # noqa: ANN401
+    **changes: object,
 ) -> "Exported":
     """Exports a model, runs the artefact, and compares it with the checkpoint.
 
@@ -378,7 +378,7 @@ def export(
     from stillbox.exporting.export import check_free, export_model
 
     prepare_process()
-    chosen = replace(settings or ExportSettings(), **changes).checked()
+    chosen = replace(settings or ExportSettings(), **cast("dict[str, Any]", changes)).checked()
     base = _results_folder(source, weights)
     folder = Path(output) if output else (base or Path()) / "export" / chosen.format
     refuse_links(folder, below=base or folder)

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 _SUSPECT = re.compile(r"[^ -~\n]")
 _HALF = re.compile("[\ud800-\udfff]")
@@ -85,7 +85,7 @@ class PrintableStream:
         for line in lines:
             self.write(line)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> object:
         return getattr(self.stream, name)
 
 

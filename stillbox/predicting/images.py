@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -25,11 +25,11 @@ ImageLike = str | PathLike[str] | bytes | np.ndarray | Image.Image
 or a PIL image."""
 
 
-def is_one_image(images: Any) -> bool:  # noqa: ANN401
-    """Returns whether this is one image; an array of four dimensions is a sequence."""
+def as_sequence(images: ImageLike | Sequence[ImageLike]) -> Iterable[ImageLike]:
+    """Returns one image as a list of it; an array of four dimensions is a sequence."""
     if isinstance(images, np.ndarray):
-        return images.ndim < 4
-    return isinstance(images, str | PathLike | bytes | Image.Image)
+        return [images] if images.ndim < 4 else images
+    return [images] if isinstance(images, str | PathLike | bytes | Image.Image) else images
 
 
 def read_image(image: ImageLike) -> tuple[Pixels, str]:
@@ -145,9 +145,9 @@ def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
     return Inputs(images, [path for path in files if is_video(path)], passed_over)
 
 
-def names_many(image: object) -> bool:
+def names_many(image: object) -> TypeGuard[str | PathLike[str]]:
     """Returns whether a path is a folder or a pattern, which names any number of images."""
-    if not isinstance(image, str | os.PathLike):
+    if not isinstance(image, str | PathLike):
         return False
     word = os.fspath(image)
     return Path(word).is_dir() or _is_pattern(word)
@@ -163,7 +163,7 @@ def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
         if not names_many(image):
             yield image
             continue
-        word = os.fspath(image)  # type: ignore[arg-type]
+        word = os.fspath(image)
         files = _usable(word, _expand(word, recursive=False))
         if not files:
             fix = "give a folder of images, or for those of subfolders FOLDER/**/*.jpg"

@@ -13,7 +13,7 @@ from stillbox.evaluation.results import not_finite
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.predicting.backend import Backend, Pixels, Prepared, RawDetections
 from stillbox.predicting.detections import Detections
-from stillbox.predicting.images import ImageLike, each_image, is_one_image, names_many, read_image
+from stillbox.predicting.images import ImageLike, as_sequence, each_image, names_many, read_image
 from stillbox.predicting.selection import IOU, MIN_SCORE, USUAL, ClassesPerObject, Selection
 from stillbox.predicting.tiling import Tiling
 from stillbox.printing import count_text
@@ -120,14 +120,15 @@ class Predictor:
             UserError: an image cannot be read, a value is not in 0..1, a class is not the model's,
                 or the model's predictions are not finite.
         """
+        sequence = as_sequence(images)
         found = self.stream(
-            [images] if is_one_image(images) else images,  # type: ignore[arg-type,list-item]
+            sequence,
             min_score=min_score,
             classes_per_object=classes_per_object,
             iou=iou,
             classes=classes,
         )
-        return next(found) if is_one_image(images) and not names_many(images) else list(found)
+        return next(found) if sequence is not images and not names_many(images) else list(found)
 
     def stream(
         self,

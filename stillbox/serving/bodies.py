@@ -9,7 +9,6 @@ import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from python_multipart.multipart import parse_options_header
 from starlette.exceptions import HTTPException
@@ -26,7 +25,7 @@ class AsciiJson(Response):
 
     media_type = "application/json"
 
-    def render(self, content: Any) -> bytes:  # noqa: ANN401
+    def render(self, content: object) -> bytes:
         """Returns the bytes of the body."""
         return json.dumps(content, separators=(",", ":")).encode("ascii")
 
@@ -36,7 +35,7 @@ def http_error(status: int, text: str, headers: Mapping[str, str] | None = None)
     return HTTPException(status, text, dict(headers) if headers else None)
 
 
-def shown(value: Any) -> str:  # noqa: ANN401
+def shown(value: object) -> str:
     """Returns a value of a request for a message: a request can have megabytes in one name."""
     return reprlib.repr(value)
 

@@ -22,6 +22,7 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from stillbox.serving.bodies import AsciiJson, http_error
 from stillbox.serving.security import HEALTH_PATHS
@@ -65,7 +66,7 @@ class Connection(H11Protocol):
     Args:
         limits: of all connections.
         tls: makes the handshake; None: the connection is not encrypted.
-        arguments: of uvicorn's protocol.
+        config: see `H11Protocol`; likewise `server_state` and `app_state`.
     """
 
     def __init__(
@@ -73,9 +74,12 @@ class Connection(H11Protocol):
         *,
         limits: ConnectionLimits,
         tls: ssl.SSLContext | None,
-        **arguments: Any,  # noqa: ANN401
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(**arguments)
+        super().__init__(config, server_state, app_state, _loop)
         self.app = cast(Any, self._respond)
         self._limits, self._tls = limits, tls
         self._timer: asyncio.TimerHandle | None = None
@@ -88,10 +92,10 @@ class Connection(H11Protocol):
         self.unread = 0
         """Bytes of its response that are not sent."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Counts the connection, and begins the handshake or waits for a request."""
-        self.transport = transport
-        self.connections.add(cast(Any, self))
+        transport = self.transport = cast(asyncio.Transport, transport)
+        self.connections.add(self)
         self._wait_for_client()
         self._make_room()
         if self._tls is None:
@@ -154,7 +158,7 @@ class Connection(H11Protocol):
             self._timer = self.loop.call_at(at, self._cut)
 
     def _cut(self) -> None:
-        self.connections.discard(cast(Any, self))
+        self.connections.discard(self)
         responding = self.cycle is not None and not self.cycle.response_complete
         if responding or self.transport.get_write_buffer_size():
             # The system would keep what is unread for minutes.
@@ -254,6 +258,7 @@ class Server(uvicorn.Server):
         tls: ssl.SSLContext | None = None,
         access_log: bool = False,
     ) -> None:
+        self._protocol = partial(Connection, limits=limits, tls=tls)
         config = uvicorn.Config(
             app,
             # Clients could fill the log with warnings about invalid requests.
@@ -265,7 +270,7 @@ class Server(uvicorn.Server):
             # Other loops and protocols, which uvicorn would choose where they are installed, accept
             # and buffer in another way.
             loop="asyncio",
-            http=cast(Any, partial(Connection, limits=limits, tls=tls)),
+            http=cast(Any, self._protocol),
             ws="none",
             # The socket listens with BACKLOG; so many are accepted before their limit is checked.
             backlog=_ACCEPTED_AT_ONCE,
@@ -304,7 +309,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _connect(self) -> asyncio.Protocol:
-        return self.config.http_protocol_class(  # type: ignore[call-arg]
+        return self._protocol(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +98,7 @@ class PixelText:
     text: bytes
 
     @classmethod
-    def of(cls, values: list[Any]) -> "PixelText":
+    def of(cls, values: list[object]) -> "PixelText":
         """Returns the text of a short list."""
         text = json.dumps(values, separators=(",", ":"), default=lambda _: None)
         return cls(text.encode("ascii"))
@@ -124,7 +123,7 @@ class PixelText:
         return values.reshape(shape)
 
 
-def parse_json(body: bytes) -> dict[str, Any]:
+def parse_json(body: bytes) -> dict[str, object]:
     """Returns the JSON object of a body, with `PixelText` in place of long lists of pixels.
 
     Raises:
@@ -154,7 +153,7 @@ def _too_much() -> Exception:
     )
 
 
-def _load(text: bytes, found: Iterator[PixelText]) -> dict[str, Any]:
+def _load(text: bytes, found: Iterator[PixelText]) -> dict[str, object]:
     try:
         content = json.loads(text.decode("utf-8-sig"), parse_constant=lambda _: next(found))
     except (ValueError, RecursionError) as error:

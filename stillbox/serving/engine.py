@@ -15,7 +15,7 @@ from contextlib import (
 )
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, TypeVar, TypeVarTuple
+from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from starlette.requests import Request
 
@@ -194,7 +194,9 @@ class Engine:
         for workers in (self._small, self._large):
             workers.pool.shutdown()
 
-    async def respond(self, request: Request, work: Callable[[bytes], Coroutine[Any, Any, T]]) -> T:
+    async def respond(
+        self, request: Request, work: Callable[[bytes], Coroutine[object, None, T]]
+    ) -> T:
         """Returns what `work` makes of the body of a request, which counts as in flight meanwhile.
 
         A body that arrives takes no place of those in flight. If the client has gone or the time is
@@ -308,7 +310,7 @@ def _memory(image: ImageInput, pixels: int, each: int) -> int:
     return max(each * pixels, _OPENED * len(image) if isinstance(image, bytes) else 0)
 
 
-async def _all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+async def _all(works: Sequence[Coroutine[object, None, T]]) -> list[T]:
     """Runs works together; if one fails, the others are cancelled and its error is raised."""
     try:
         async with asyncio.TaskGroup() as group:

@@ -3,7 +3,7 @@
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,7 @@ def output_shapes(most: int) -> dict[str, tuple[int, ...]]:
     return {name: shapes.get(name, (most,)) for name in OUTPUTS}
 
 
-def decode_base64(text: Any, where: str) -> bytes:  # noqa: ANN401
+def decode_base64(text: object, where: str) -> bytes:
     """Returns the bytes of a base64 string, of the standard or the URL-safe alphabet.
 
     Raises:
@@ -83,7 +83,7 @@ def decode_base64(text: Any, where: str) -> bytes:  # noqa: ANN401
         raise bad_request(f"{where}: not base64: {error}") from None
 
 
-def image_pixels(value: list[Any] | PixelText, where: str) -> NDArray[np.uint8]:
+def image_pixels(value: list[object] | PixelText, where: str) -> NDArray[np.uint8]:
     """Returns the pixels of one image.
 
     Raises:
