@@ -12,7 +12,7 @@ from stillbox.boxes.structures import Batch, Detections
 from stillbox.devices.job import gather_rows, to_host
 from stillbox.evaluation.analysis import Analysis, analyse
 from stillbox.evaluation.ground_truth import Annotations, TruthSource, check_agreement, read_truths
-from stillbox.evaluation.results import ImageResult, ImageTruth, not_finite
+from stillbox.evaluation.results import ImageResult, ImageTruth, IntArray, not_finite
 from stillbox.evaluation.scores import Scores, score
 from stillbox.evaluation.voc import VocRules
 from stillbox.experiment.schema.training import Metric
@@ -44,7 +44,7 @@ class Timings:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """Scores and their data: one record, ground truth and result for every image."""
+    """Scores, with the record, the ground truth and the result of every image."""
 
     scores: Scores
     records: tuple[int, ...]
@@ -70,7 +70,7 @@ class EvaluationResult:
         )
 
     def shown_from(self, min_score: float | None) -> float:
-        """Returns the least score of what is drawn: `min_score`, or else the best threshold."""
+        """Returns the least score of drawn detections: `min_score`, or else the best threshold."""
         best = self.analysis.overall.threshold if min_score is None else min_score
         return 0.5 if best is None else best
 
@@ -201,7 +201,7 @@ def result_of(
     image: ImageTruth,
     boxes: NDArray[np.float32],
     scores: NDArray[np.float32],
-    class_ids: NDArray[np.int64],
+    class_ids: IntArray,
 ) -> ImageResult:
     """Converts normalised boxes `[K, 4]`, scores and label map ids `[K]` to pixels of `image`."""
     scale = np.array([image.height, image.width, image.height, image.width], np.float64)
@@ -220,8 +220,7 @@ def _check_complete(
 ) -> None:
     """Checks that every record came once, except those whose image cannot be decoded.
 
-    The data policy may leave out the latter. Any other record that is missing, or came twice, is a
-    fault of the loader.
+    The data policy may leave out the latter. Anything else is a bug in the loader.
     """
     twice = sorted(record for record, found in results.items() if len(found) > 1)
     missing = sorted(truths.keys() - results.keys())

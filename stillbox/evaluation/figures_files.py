@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from stillbox.evaluation.analysis import KINDS, MISSED, Analysis, Histogram, ShapeGroup
-from stillbox.evaluation.matching import IOU, Confidence, FloatArray
+from stillbox.evaluation.matching import IOU, Confidence
+from stillbox.evaluation.results import FloatArray
 from stillbox.printing import json_text
 from stillbox.records.files import write_whole
 

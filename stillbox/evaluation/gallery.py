@@ -11,7 +11,6 @@ from stillbox.evaluation.analysis import KINDS, MISSED, Analysis, Kind
 from stillbox.evaluation.drawing import class_color, clipped
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.ground_truth import TruthSource
-from stillbox.evaluation.matching import FloatArray
 from stillbox.evaluation.pictures import (
     Mark,
     Picture,
@@ -20,7 +19,7 @@ from stillbox.evaluation.pictures import (
     truth_marks,
 )
 from stillbox.evaluation.report import Cutout, ReportPicture
-from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.evaluation.results import FloatArray, ImageResult, ImageTruth
 from stillbox.experiment.schema import Evaluation
 from stillbox.inputs.decode import decode_image
 from stillbox.printing import count_text

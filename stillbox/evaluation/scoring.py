@@ -148,11 +148,9 @@ def cut_short(settings: schema.Evaluation, dataset: Dataset) -> tuple[str, ...]:
 
 
 def refuse_other_report(folder: Path, source: str) -> None:
-    """Refuses a folder with the report of another model.
+    """Refuses to write a report into a folder that holds the report of another model.
 
-    Args:
-        folder: of the report that is to be written.
-        source: as for `write_evaluation`; checkpoints of one directory are the same model.
+    `source`: as for `write_evaluation`; checkpoints of one directory are the same model.
 
     Raises:
         UserError: it has one, or its numbers cannot be read.
@@ -183,7 +181,7 @@ def write_evaluation(
     history: History,
     run: str = "",
 ) -> Path:
-    """Writes `metrics.json`, `detections.json`, pictures and the report, in the first process.
+    """Writes `metrics.json`, `detections.json`, pictures and the report, in the main process.
 
     `source` describes the origin of the weights; `history` is that of the training run and may be
     empty; `run` is its name, by default that of the experiment. Returns the path of the report.

@@ -60,7 +60,7 @@ def test_other_formats_are_refused(client, kind):
     assert "no image (JPEG, PNG, WEBP, GIF, BMP)" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("kind", decoding.FORMATS)
+@pytest.mark.parametrize("kind", decoding.IMAGE_FORMATS)
 def test_supported_formats_are_decoded(client, kind):
     answer = client().post("/detect", content=encoded(204, (33, 21), kind))
     assert answer.status_code == 200
