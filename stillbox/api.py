@@ -251,11 +251,7 @@ def evaluate(
     """
     from stillbox.checkpoints.model_directory import is_model_directory
     from stillbox.evaluation.history import HISTORY, History, read_history
-    from stillbox.evaluation.scoring import (
-        open_evaluation,
-        refuse_other_report,
-        write_evaluation,
-    )
+    from stillbox.evaluation.scoring import open_evaluation, refuse_other_report, write_evaluation
 
     prepare_process()
     directory = _results_folder(source, weights)
@@ -285,10 +281,9 @@ def evaluate(
             history=history,
             run=directory.resolve().name if directory and is_model_directory(directory) else "",
         )
-    left_out = [f"not scored: {count_text(result.left_out, 'unusable record')}"] * bool(
-        result.left_out
-    )
-    warnings = *result.warnings, *dataset.source.problems.lines(), *left_out
+    warnings = *result.warnings, *dataset.source.problems.lines()
+    if result.left_out:
+        warnings += (f"not scored: {count_text(result.left_out, 'unusable record')}",)
     return Evaluation(
         result=result, report=page, experiment=experiment, source=name, warnings=warnings
     )

@@ -1,4 +1,4 @@
-"""Imports packages of extras, and says how an extra is installed."""
+"""Imports packages of extras, and gives the command that installs an extra."""
 
 import importlib
 import json

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.devices.job import gather_rows, to_host
 from stillbox.evaluation.analysis import Analysis, analyse
 from stillbox.evaluation.ground_truth import Annotations, TruthSource, check_agreement, read_truths
-from stillbox.evaluation.results import ImageResult, ImageTruth, IntArray, not_finite
+from stillbox.evaluation.results import ImageResult, ImageTruth, not_finite
 from stillbox.evaluation.scores import Scores, score
 from stillbox.evaluation.voc import VocRules
 from stillbox.experiment.schema.training import Metric
@@ -192,25 +191,17 @@ def _results_of(
         if detections.finite is not None and not detections.finite[row]:
             raise not_finite(f"image {truths[record].image_id}")
         found = slice(int(detections.count[row]))
-        boxes, scores = detections.boxes[row, found], detections.scores[row, found]
-        class_ids = slots.id_of(np.asarray(detections.classes[row, found]))
-        yield record, result_of(truths[record], np.asarray(boxes), np.asarray(scores), class_ids)
-
-
-def result_of(
-    image: ImageTruth,
-    boxes: NDArray[np.float32],
-    scores: NDArray[np.float32],
-    class_ids: IntArray,
-) -> ImageResult:
-    """Converts normalised boxes `[K, 4]`, scores and label map ids `[K]` to pixels of `image`."""
-    scale = np.array([image.height, image.width, image.height, image.width], np.float64)
-    return ImageResult(
-        image_id=image.image_id,
-        boxes=boxes.astype(np.float64) * scale,
-        scores=scores.astype(np.float64),
-        class_ids=class_ids,
-    )
+        image = truths[record]
+        yield (
+            record,
+            ImageResult(
+                image_id=image.image_id,
+                boxes=np.asarray(detections.boxes[row, found], np.float64)
+                * np.array([image.height, image.width] * 2, np.float64),
+                scores=np.asarray(detections.scores[row, found], np.float64),
+                class_ids=slots.id_of(np.asarray(detections.classes[row, found])),
+            ),
+        )
 
 
 def _check_complete(

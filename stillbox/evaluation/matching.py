@@ -38,7 +38,7 @@ class FlatSet:
     truth_class: IntArray
     """`[T]`, label map ids."""
     truth_ignored: BoolArray
-    """`[T]`, objects that need not be found, and whose detections do not count."""
+    """`[T]`, objects that need not be found and whose detections do not count."""
     truth_area: FloatArray
     """`[T]`, square pixels; of the segment if there is one."""
     image: IntArray
@@ -215,7 +215,7 @@ class Confidence:
     threshold: float | None
     """The score with the highest F1; `None`: no detection is correct."""
     found: int
-    """Detections with at least this score, those that do not count left out."""
+    """Detections with at least this score, without ignored ones."""
     correct: int
     """Correct ones among them."""
     levels: FloatArray

@@ -37,7 +37,7 @@ _HEADLINE = ("AP", "AP50", "AP75", *VOC_MEANINGS, *_OPEN_IMAGES)
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """The metrics of one set of detections, as far as they are requested."""
+    """The requested metrics of one set of detections."""
 
     coco: CocoScores | None = None
     voc: VocScores | None = None

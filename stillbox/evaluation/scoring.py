@@ -29,8 +29,8 @@ from stillbox.records.annotations import read_json
 from stillbox.records.files import write_whole
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
 
-# Reading the ids of all records takes as long as reading all images.
 _METRICS = "metrics.json"
+# Reading the ids of all records takes as long as reading all images.
 _RECORDS_CHECKED = 16
 
 
@@ -204,11 +204,10 @@ def write_evaluation(
     write_whole(directory / "detections.json", detections.encode())
     pictures = tuple(draw_gallery(result, dataset.source, dataset.class_names, settings))
     export_pictures(pictures, settings, directory)
-    timings = result.timings
+    timings, images = result.timings, count_text(len(result.truths), "image")
     report = Report(
         title=run or experiment.name,
-        subtitle=f"{experiment.name}: {source}, scored on "
-        f"{count_text(len(result.truths), 'image')}",
+        subtitle=f"{experiment.name}: {source}, scored on {images}",
         scores=scores,
         analysis=result.analysis,
         history=history,

@@ -78,9 +78,8 @@ def _decoded(content: bytes, where: str) -> Pixels:
     try:
         return decode_image(content, apply_exif=True)
     except ImageError as error:
-        raise UserError(
-            f"cannot be decoded: {error}", where=where, fix="leave it out, or save it again"
-        ) from error
+        fix = "leave it out, or save it again"
+        raise UserError(f"cannot be decoded: {error}", where=where, fix=fix) from error
 
 
 def _from_array(array: np.ndarray) -> Pixels:
@@ -114,15 +113,15 @@ class Inputs(NamedTuple):
     images: list[Path]
     videos: list[Path]
     passed_over: int
-    """Files of folders that are neither by their suffix."""
+    """Files of folders that are neither images nor videos."""
 
 
 def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
     """Returns the files of paths, folders and patterns, in their order.
 
-    A file is a video by its suffix, otherwise an image. Of a folder, and of a pattern whose last
-    part has no suffix, the images and videos are taken, in natural order (`2.jpg` before `10.jpg`)
-    and without hidden ones.
+    A file is a video by its suffix, otherwise an image. A folder, and a pattern whose last part has
+    no suffix, stands for its images and videos, without hidden ones, in natural order: `2.jpg`
+    comes before `10.jpg`.
 
     Args:
         words: files, folders, or patterns with `*`, `?`, `[...]` and, for any depth, `**`.
@@ -180,7 +179,7 @@ def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
 def check_output(
     folder: Path, words: Sequence[str], files: Iterable[Path], *, recursive: bool
 ) -> None:
-    """Checks that results do not come among the inputs, where a later run would find them.
+    """Checks that the results are not written among the inputs, where a later run would find them.
 
     Raises:
         UserError: the folder is one of the inputs', or lies in one that is searched.
@@ -212,12 +211,12 @@ def _is_pattern(word: str) -> bool:
 
 
 def _filtered(word: str) -> bool:
-    """Returns whether only files with a known suffix are meant."""
+    """Returns whether a word stands only for files with a known suffix."""
     return Path(word).is_dir() or (_is_pattern(word) and "." not in Path(word).name)
 
 
 def _usable(word: str, found: list[Path]) -> list[Path]:
-    """Returns those of the files of a word that it means."""
+    """Returns the files that a word stands for: of a folder, only images and videos."""
     return [path for path in found if _is_usable(path)] if _filtered(word) else found
 
 

@@ -53,10 +53,8 @@ class Predictor:
         return self.backend.class_names
 
     def __repr__(self) -> str:
-        return (
-            f"<Predictor of {count_text(len(self.class_names), 'class')} from "
-            f"{self.backend.source}>"
-        )
+        classes = count_text(len(self.class_names), "class")
+        return f"<Predictor of {classes} from {self.backend.source}>"
 
     @overload
     def predict(
@@ -69,7 +67,7 @@ class Predictor:
         classes: Sequence[str] = (),
     ) -> Detections: ...
 
-    # Any: a path is one image, a folder or pattern many.
+    # The result is Any: a path is one image, a folder or pattern many.
     @overload
     def predict(
         self,
@@ -143,8 +141,8 @@ class Predictor:
         """Yields the detections of each image in order; one batch of images is in memory.
 
         Args:
-            images: see `predict`.
-            min_score: see `predict`. Of tiles, only such detections are merged.
+            images: see `predict`, likewise the following.
+            min_score: also applied to tiles, before their detections are merged.
             classes_per_object: see `predict`.
             iou: see `predict`.
             classes: see `predict`.
@@ -154,10 +152,7 @@ class Predictor:
             UserError: see `predict`.
         """
         selection = Selection(
-            min_score=min_score,
-            classes_per_object=classes_per_object,
-            iou=iou,
-            classes=classes,
+            min_score=min_score, classes_per_object=classes_per_object, iou=iou, classes=classes
         )
         return self.detect(each_image(images), read_image, selection, observer=observer)
 
@@ -171,7 +166,7 @@ class Predictor:
         on_bad: Callable[[Source, UserError | OSError], None] | None = None,
         workers: int = 0,
     ) -> Iterator[Detections]:
-        """As `stream`, for images of any kind.
+        """Like `stream`, for images of any kind.
 
         Args:
             images: in order.
@@ -233,14 +228,14 @@ class Predictor:
             )
             for ymin, xmin, ymax, xmax in windows
         )
-        # Here, perhaps on a thread, if it is one; many would take the memory of many images.
+        # A single window is prepared here, perhaps in a thread; many would take too much memory.
         views = list(prepared) if len(windows) == 1 else prepared
         return _Opened(pixels, source, windows, views, [])
 
     def _merged(self, image: "_Opened", selection: Selection) -> Detections:
         found = image.found[0]
         if self.tiling is not None:
-            candidates = [_at_least(one, selection.min_score) for one in image.found]
+            candidates = [one.pick(one.scores >= selection.min_score) for one in image.found]
             found = self.tiling.merged(candidates, image.windows)
         return selection.of(self.detections(image.pixels, found, image.source))
 
@@ -274,18 +269,13 @@ class Predictor:
 
 
 class _Opened(NamedTuple):
-    """An image, what is detected in, and the detections of its windows so far."""
+    """An image, its windows, and the detections in them so far."""
 
     pixels: Pixels
     source: str
     windows: list[TileWindow]
     prepared: Iterable[Prepared]
     found: list[RawDetections]
-
-
-def _at_least(found: RawDetections, min_score: float) -> RawDetections:
-    keep = found.scores >= min_score
-    return RawDetections(found.boxes[keep], found.scores[keep], found.class_ids[keep], found.finite)
 
 
 def _nearest_size(wanted: int, sizes: Sequence[int] | None) -> int:

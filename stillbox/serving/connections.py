@@ -1,4 +1,4 @@
-"""The server's connections: deadlines, the most at a time, and a stop that resets none.
+"""The server's connections: deadlines, a limit of their number, and a stop that resets none.
 
 uvicorn has no deadline for a TLS handshake, for the header of a request and for a response that its
 client does not read, and no limit of connections that still answers health checks.
@@ -42,8 +42,8 @@ class ConnectionLimits:
     seconds: float
     """For a handshake and a header, for a response to be read, and without a request."""
     most: int
-    """Connections at a time, 2 or more; a further one takes the place of the one whose client has
-    been waited for longest."""
+    """Connections at a time, 2 or more; a further one replaces the one that has waited longest for
+    its client."""
     unread: int = 64 * 2**20
     """Bytes of responses that clients have not read; beyond them the oldest is cut."""
     grace: float = 1.0
@@ -61,13 +61,7 @@ class ConnectionLimits:
 
 
 class Connection(H11Protocol):
-    """A connection that is cut when its client is too slow, or when others need its place.
-
-    Args:
-        limits: of all connections.
-        tls: makes the handshake; None: the connection is not encrypted.
-        config: see `H11Protocol`; likewise `server_state` and `app_state`.
-    """
+    """A connection that is cut when its client is too slow, or when others need its place."""
 
     def __init__(
         self,
@@ -219,7 +213,7 @@ class Connection(H11Protocol):
             self.working, self.unread = False, 0
 
     def _full(self, scope: Scope) -> str:
-        """Returns why a request is refused for others that the server works on, or nothing."""
+        """Returns why a request is refused while others are in progress, or an empty text."""
         most = max(self._limits.most - _SPARE_CONNECTIONS, 1)
         others = sum(one.working for one in self._all() if one is not self)
         spared = scope["path"] in HEALTH_PATHS or others < most
@@ -243,11 +237,7 @@ _CLOSE = (b"connection", b"close")
 class Server(uvicorn.Server):
     """uvicorn's server of `Connection`s, whose stop resets none.
 
-    Args:
-        app: the application.
-        limits: of its connections.
-        tls: encrypts them; None: they are not.
-        access_log: whether to print a line for each request.
+    `access_log` prints a line for each request.
     """
 
     def __init__(
@@ -281,7 +271,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Takes SIGHUP, which is ignored under nohup, for SIGTERM; uvicorn catches the others."""
+        """Handles SIGHUP, unless ignored as under nohup, like SIGTERM; uvicorn has the others."""
         with super().capture_signals():
             main = threading.current_thread() is threading.main_thread()
             if main and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:

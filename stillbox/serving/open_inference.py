@@ -116,12 +116,7 @@ def _check_model(request: Request) -> None:
 def _read_request(
     body: bytes, most: int, header_length: str | None
 ) -> tuple[list[ImageInput], _Options]:
-    """Reads the body of an inference.
-
-    Args:
-        body: JSON, followed by binary tensors.
-        most: images of a request.
-        header_length: bytes of the JSON; None: all of them.
+    """Reads the body of an inference: JSON of `header_length` bytes, followed by binary tensors.
 
     Raises:
         HTTPException: 400, the body is invalid.
@@ -189,10 +184,8 @@ def _files(
     count = math.prod(shape)
     if isinstance(data, memoryview):
         return _split(data, where, count)
-    rows = (
-        [row if isinstance(row, list) else [row] for row in data] if isinstance(data, list) else []
-    )
-    flat = list(chain.from_iterable(rows))
+    rows = data if isinstance(data, list) else []
+    flat = list(chain.from_iterable(row if isinstance(row, list) else [row] for row in rows))
     if len(flat) != count:
         raise bad_request(f"{where}: shape {shape}, data of {count_text(len(flat), 'image')}")
     return [decode_base64(one, f"image {at}") for at, one in enumerate(flat)]
@@ -209,9 +202,8 @@ def _split(binary: memoryview, where: str, count: int) -> list[ImageInput]:
             raise bad_request("a binary BYTES tensor ends inside an element")
         files.append(bytes(binary[begins:at]))
     if len(files) != count:
-        raise bad_request(
-            f"{where}: the shape is of {count_text(count, 'image')}, the data are of others"
-        )
+        images = count_text(count, "image")
+        raise bad_request(f"{where}: the shape is of {images}, the data are of others")
     return files
 
 
@@ -227,14 +219,12 @@ def _pixels(
         else:
             flat = (data if isinstance(data, PixelText) else PixelText.of(data)).pixels(where)
         if flat.shape != (math.prod(shape),):
-            raise bad_request(
-                f"{where}: no array of shape {shape}: {count_text(flat.size, 'number')}"
-            )
+            numbers = count_text(flat.size, "number")
+            raise bad_request(f"{where}: no array of shape {shape}: {numbers}")
         images = list(flat.reshape(shape))
     if len(images) != shape[0]:
-        raise bad_request(
-            f"{where}: no array of shape {shape}: it has not {count_text(shape[0], 'image')}"
-        )
+        count = count_text(shape[0], "image")
+        raise bad_request(f"{where}: no array of shape {shape}: it has not {count}")
     return list(images)
 
 

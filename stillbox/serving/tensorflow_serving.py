@@ -94,11 +94,7 @@ def _check_model(request: Request) -> None:
 
 
 def _read_request(body: bytes, most: int) -> tuple[list[ImageInput], bool]:
-    """Returns the images, and whether they are `instances`, each with an object in the response.
-
-    Args:
-        body: of the request.
-        most: images of a request.
+    """Returns at most `most` images, and whether they are `instances`, with an object for each.
 
     Raises:
         HTTPException: 400, the body is invalid.
