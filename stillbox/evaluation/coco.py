@@ -15,9 +15,11 @@ import numpy as np
 
 from stillbox.evaluation.coco_json import coco_boxes, truths_to_coco
 from stillbox.evaluation.results import (
+    ClassCounts,
     FloatArray,
     ImageResult,
     ImageTruth,
+    SetCounts,
     class_keys,
     number_images,
 )
@@ -79,14 +81,9 @@ NO_TRUTH_OF_SIZE = "no ground truth of this size"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassScores:
+class ClassScores(ClassCounts):
     """The scores of one class; `None` throughout if it has no ground truth."""
 
-    class_id: int
-    """Label map id."""
-    truths: int
-    """Boxes of the class in the ground truth, crowds left out."""
-    detections: int
     numbers: dict[str, float | None]
     """The twelve numbers of this class, under the keys of `SUMMARY_MEANINGS`."""
     precision50: FloatArray | None
@@ -96,7 +93,7 @@ class ClassScores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CocoScores:
+class CocoScores(SetCounts):
     """COCO's scores of a set."""
 
     summary: dict[str, float | None]
@@ -105,15 +102,7 @@ class CocoScores:
     """Every class of the label map by name, those without ground truth too."""
     recalls: FloatArray
     """`[101]`, the recalls 0, .01, ... 1 at which the precision curves are read."""
-    images: int
-    """Images that were scored, those without boxes too."""
-    truths: int
-    """Ground-truth boxes, crowds left out."""
     crowds: int
-    detections: int
-    """Detections of classes that the label map has."""
-    foreign_detections: int
-    """Detections of ids in gaps of the label map: not scored."""
 
     def text(self, key: str) -> str:
         """Returns a number of the summary to three places, or why there is none."""

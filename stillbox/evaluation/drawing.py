@@ -171,13 +171,10 @@ class Label:
 
 
 class Labels:
-    """The labels of a picture, placed in order of importance.
+    """The labels of a picture of `size` (width, height), placed in order of importance.
 
-    Args:
-        size: width and height of the picture.
-        boxes: all boxes of the picture; small ones stay visible.
-        pad: pixels around a text.
-        largest: size of the letters at a large box.
+    Small ones of `boxes` stay visible. `pad` is the margin of a text in pixels, `largest` the size
+    of the letters at a large box.
     """
 
     def __init__(

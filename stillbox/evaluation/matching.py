@@ -124,12 +124,8 @@ def first_of_each(owner: IntArray) -> BoolArray:
 def match(detection: IntArray, truth: IntArray) -> IntArray:
     """Matches detections, the best first, each to the free object that it overlaps most.
 
-    Args:
-        detection: `[P]`, ascending.
-        truth: `[P]`, by falling overlap within a detection.
-
-    Returns:
-        The places of the matched pairs.
+    Pairs are given as `detection` `[P]`, ascending, and `truth` `[P]`, by falling overlap within a
+    detection. Returns the places of the matched pairs.
     """
     # Each detection asks for its best object, each object takes the best detection that asks, and
     # those refused ask for their next one. All objects prefer higher scores, so that this ends as

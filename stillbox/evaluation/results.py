@@ -75,6 +75,32 @@ class ImageResult:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClassCounts:
+    """The size of one class in a scored set."""
+
+    class_id: int
+    """Label map id."""
+    truths: int
+    """Boxes to find, without crowds or difficult ones."""
+    detections: int
+    """Detections of the class, ignored ones included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetCounts:
+    """The size of a scored set."""
+
+    images: int
+    """Images that were scored, those without boxes too."""
+    truths: int
+    """Boxes to find, without crowds or difficult ones."""
+    detections: int
+    """Detections of classes that the label map has."""
+    foreign_detections: int
+    """Detections of classes that the label map lacks: not scored."""
+
+
 def box_areas(boxes: NDArray[FloatType]) -> NDArray[FloatType]:
     """Returns `[N]` areas of boxes `[N, 4]`, in the square of their unit."""
     areas: NDArray[FloatType] = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])

@@ -17,9 +17,11 @@ import numpy as np
 
 from stillbox.evaluation.results import (
     BoolArray,
+    ClassCounts,
     FloatArray,
     ImageResult,
     ImageTruth,
+    SetCounts,
     class_keys,
     covered_matrix,
     iou_matrix,
@@ -56,23 +58,17 @@ class VocRules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VocClassScores:
+class VocClassScores(ClassCounts):
     """The scores of one class; `None` if it has nothing to find."""
 
-    class_id: int
-    """Label map id."""
-    truths: int
-    """Boxes of the class in the ground truth, difficult ones left out."""
     difficult: int
-    detections: int
-    """Detections of the class, ignored ones included."""
     ap: float | None
     precision: FloatArray | None
     """`[101]`, best precision at the recalls 0, .01, ... 1 or more."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class VocScores:
+class VocScores(SetCounts):
     """Pascal VOC's scores of a set."""
 
     mean_ap: float | None
@@ -81,15 +77,7 @@ class VocScores:
     """Average precision of all detections in one list: classes weigh by their number of boxes."""
     per_class: dict[str, VocClassScores]
     """Every class of the label map by name, those with nothing to find too."""
-    images: int
-    """Images that were scored, those without boxes too."""
-    truths: int
-    """Boxes to find."""
     difficult: int
-    detections: int
-    """Detections of classes that the label map has."""
-    foreign_detections: int
-    """Detections of classes that the label map lacks: not scored."""
     rules: VocRules
 
 

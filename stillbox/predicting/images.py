@@ -123,9 +123,7 @@ def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
     no suffix, stands for its images and videos, without hidden ones, in natural order: `2.jpg`
     comes before `10.jpg`.
 
-    Args:
-        words: files, folders, or patterns with `*`, `?`, `[...]` and, for any depth, `**`.
-        recursive: take the files of subfolders too.
+    Patterns have `*`, `?`, `[...]` and, for any depth, `**`; `recursive` adds files of subfolders.
 
     Raises:
         UserError: a word names nothing, or no image or video.

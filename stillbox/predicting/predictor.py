@@ -140,13 +140,8 @@ class Predictor:
     ) -> Iterator[Detections]:
         """Yields the detections of each image in order; one batch of images is in memory.
 
-        Args:
-            images: see `predict`, likewise the following.
-            min_score: also applied to tiles, before their detections are merged.
-            classes_per_object: see `predict`.
-            iou: see `predict`.
-            classes: see `predict`.
-            observer: observes the batches.
+        The arguments are those of `predict`, and an observer of the batches. `min_score` is also
+        applied to tiles, before their detections are merged.
 
         Raises:
             UserError: see `predict`.

@@ -44,11 +44,7 @@ class Frame(NamedTuple):
 
 
 class Video:
-    """A video file, or a camera.
-
-    Args:
-        source: a file, or the number of a camera.
-        stride: reads every `stride`th frame.
+    """A video file, or the camera of a number, of which every `stride`th frame is read.
 
     Raises:
         UserError: it cannot be opened.
