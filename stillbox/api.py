@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -251,11 +251,7 @@ def evaluate(
     """
     from stillbox.checkpoints.model_directory import is_model_directory
     from stillbox.evaluation.history import HISTORY, History, read_history
-    from stillbox.evaluation.scoring import (
-        open_evaluation,
-        refuse_other_report,
-        write_evaluation,
-    )
+    from stillbox.evaluation.scoring import open_evaluation, refuse_other_report, write_evaluation
 
     prepare_process()
     directory = _results_folder(source, weights)
@@ -285,10 +281,9 @@ def evaluate(
             history=history,
             run=directory.resolve().name if directory and is_model_directory(directory) else "",
         )
-    left_out = [f"not scored: {count_text(result.left_out, 'unusable record')}"] * bool(
-        result.left_out
-    )
-    warnings = *result.warnings, *dataset.source.problems.lines(), *left_out
+    warnings = *result.warnings, *dataset.source.problems.lines()
+    if result.left_out:
+        warnings += (f"not scored: {count_text(result.left_out, 'unusable record')}",)
     return Evaluation(
         result=result, report=page, experiment=experiment, source=name, warnings=warnings
     )
@@ -355,7 +350,7 @@ def export(
     overwrite: bool = False,
     settings: ExportSettings | None = None,
     say: Say = _silent,
-    **changes: Any,  # noqa: ANN401
+    **changes: object,
 ) -> "Exported":
     """Exports a model, runs the artefact, and compares it with the checkpoint.
 
@@ -378,7 +373,7 @@ def export(
     from stillbox.exporting.export import check_free, export_model
 
     prepare_process()
-    chosen = replace(settings or ExportSettings(), **changes).checked()
+    chosen = replace(settings or ExportSettings(), **cast("dict[str, Any]", changes)).checked()
     base = _results_folder(source, weights)
     folder = Path(output) if output else (base or Path()) / "export" / chosen.format
     refuse_links(folder, below=base or folder)

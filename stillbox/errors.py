@@ -1,4 +1,4 @@
-"""The one exception that a person is meant to read: what is wrong, where, and how to mend it."""
+"""The exception for users: what is wrong, where, and how to mend it."""
 
 import difflib
 import re
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 from stillbox.printing import printable, printable_line
 
-# What is wrong and how to mend it take so many rows each: together they fit on one screen.
+# The limit of `what` and of `fix`, which together fit on one screen.
 _COLUMNS, _ROWS = 100, 11
 _SHORT_WORD = 3
 _LONG_WORD = re.compile(r"(\S{100})\S{60,}(\S{20})")
 
 
 class UserError(ValueError):
-    """Something that the user gave us cannot be used.
+    """An input of the user cannot be used.
 
-    The command line prints it without a traceback and leaves with exit code 2. As text it fits on
-    one screen, whatever is quoted in it; the attributes hold all of it.
+    The command line prints it without a traceback and exits with code 2. Its text fits on one
+    screen; the attributes have the full length.
 
     Args:
         what: what is wrong, one sentence.
@@ -32,11 +32,7 @@ class UserError(ValueError):
 
 
 def _fit(text: str) -> str:
-    """Returns the text in at most `_ROWS` rows of a screen.
-
-    A file can hold a value of a million characters or of none that can be printed, and messages
-    quote what they mean.
-    """
+    """Returns the text in at most `_ROWS` rows of a screen; it may quote millions of characters."""
     left, lines = _ROWS, _LONG_WORD.sub(r"\1...\2", printable(text)).split("\n")
     for number, line in enumerate(lines):
         left -= 1 + len(line) // _COLUMNS
@@ -50,10 +46,7 @@ def _fit(text: str) -> str:
 
 
 def nearest(name: str, valid: Iterable[str], *, limit: int = 3) -> str:
-    """Returns a phrase that leads from a misspelt `name` to the valid ones.
-
-    `did you mean 'batch_size'?` where something is close, otherwise the list of what there is.
-    """
+    """Returns a hint for a misspelt name: `did you mean 'batch_size'?`, or the valid names."""
     names = sorted(map(printable_line, valid))
     close = difflib.get_close_matches(name, names, n=limit, cutoff=0.6)
     close = close or _with_word(name, names)[:limit]

@@ -1,4 +1,4 @@
-"""Imports packages of extras, and says how an extra is installed."""
+"""Imports packages of extras, and gives the command that installs an extra."""
 
 import importlib
 import json
@@ -8,6 +8,7 @@ import sys
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -18,7 +19,7 @@ from stillbox.errors import UserError
 _SOURCE = Path(__file__).resolve().parents[1]
 
 
-def import_extra(module: str, extra: str) -> Any:  # noqa: ANN401
+def import_extra(module: str, extra: str) -> ModuleType:
     """Returns a module of an extra.
 
     Raises:

@@ -4,7 +4,7 @@ JAX may change them in any release. Each was first seen to work with JAX 0.10.0,
 that is supported.
 """
 
-from typing import Any
+from types import ModuleType
 
 # Shape and type of what a primitive returns, without values.
 from jax.core import ShapedArray as ShapedArray
@@ -29,7 +29,7 @@ from jax.extend.core import Literal as Literal
 from jax.extend.core import Primitive as Primitive
 
 
-def import_jax2tf() -> Any:  # noqa: ANN401
+def import_jax2tf() -> ModuleType:
     """Returns the module `jax2tf`, which imports TensorFlow."""
     from jax.experimental import jax2tf
 

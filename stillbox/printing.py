@@ -1,7 +1,7 @@
-"""Text for terminals: what they would act on, and what nobody can see, is spelt out.
+"""Text for terminals, in which control characters and invisible characters are escaped.
 
-Names of files and classes come from other people. One with a control character could clear a
-screen, hide a line or write another one; one of bytes that are no UTF-8 has no text to be printed.
+Names of files and classes are untrusted. A control character in one could clear the screen, hide a
+line or forge another. A name that is not UTF-8 cannot be printed at all.
 """
 
 import html
@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 _SUSPECT = re.compile(r"[^ -~\n]")
 _HALF = re.compile("[\ud800-\udfff]")
@@ -22,27 +22,27 @@ def printable(text: str) -> str:
 
     Direction marks, characters without width and halves of characters are among the others.
     """
-    return _spelt(text, lambda character: ascii(character)[1:-1])
+    return _escaped(text, lambda character: ascii(character)[1:-1])
 
 
 def printable_line(text: str) -> str:
-    """Returns text as `printable` does, on one line: a name with line breaks forges none."""
+    """Returns text as `printable` does, on one line, with line breaks escaped."""
     return printable(text).replace("\n", "\\n")
 
 
 def json_text(content: object, *, indent: int | None = 2) -> str:
-    """Returns JSON whose names are readable, exact, and harmless to a terminal."""
+    """Returns JSON with readable names and without control characters."""
     text = json.dumps(content, indent=indent, ensure_ascii=False, default=str)
-    return _spelt(text, lambda character: json.dumps(character)[1:-1])
+    return _escaped(text, lambda character: json.dumps(character)[1:-1])
 
 
 def html_text(text: str) -> str:
-    """Returns text as a page shows it, without what would change its direction."""
+    """Returns text for an HTML page, without characters that change its direction."""
     return html.escape(printable(text))
 
 
 def file_name_text(name: str) -> str:
-    """Returns a file's name as UTF-8 can hold it: bytes that are no text become `%E9`."""
+    """Returns a file's name as valid UTF-8; undecodable bytes become `%E9`."""
     return _HALF.sub(lambda half: f"%{ord(half[0]) & 0xFF:02X}", name)
 
 
@@ -61,16 +61,12 @@ def size_text(nbytes: float) -> str:
     return count_text(round(nbytes), "byte")
 
 
-def _spelt(text: str, spell: Callable[[str], str]) -> str:
-    return _SUSPECT.sub(lambda one: one[0] if one[0].isprintable() else spell(one[0]), text)
+def _escaped(text: str, escape: Callable[[str], str]) -> str:
+    return _SUSPECT.sub(lambda one: one[0] if one[0].isprintable() else escape(one[0]), text)
 
 
 class PrintableStream:
-    """A text stream that gets printable text only.
-
-    Args:
-        stream: where the text goes; all but writing is its own.
-    """
+    """A text stream that writes only printable text into `stream`."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -85,12 +81,12 @@ class PrintableStream:
         for line in lines:
             self.write(line)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> object:
         return getattr(self.stream, name)
 
 
 def own_stream(stream: TextIO) -> TextIO:
-    """Returns the stream below a `PrintableStream`, for a writer that spells text out itself."""
+    """Returns the stream below a `PrintableStream`, for a writer that escapes text itself."""
     return stream.stream if isinstance(stream, PrintableStream) else stream
 
 

@@ -1,4 +1,4 @@
-"""The one place where files of other people are opened: regular files of a bounded size."""
+"""The one place where untrusted files are opened: regular files of a bounded size."""
 
 import os
 import stat
@@ -27,12 +27,12 @@ _MOST_DIRECTORY_BYTES = 2**22
 
 
 def named_path(path: str | Path) -> Path:
-    """Returns a path that somebody names, with the home folder for `~`; there may be no such file.
+    """Returns a path of the user with `~` expanded; the file need not exist.
 
     Raises:
-        UserError: no file can have the name, or it cannot be looked for.
+        UserError: the name is invalid, or cannot be looked up.
     """
-    # `Path.expanduser` raises at users that there are not.
+    # `Path.expanduser` raises for unknown users.
     found = Path(os.path.expanduser(path))  # noqa: PTH111
     try:
         found.stat()
@@ -59,8 +59,8 @@ def open_untrusted(
     Args:
         path: the file.
         most: greatest size in bytes; None for readers that take a bounded part at a time.
-        where: the option or place that names it.
-        fix: what to give instead.
+        where: the option or place that names it, for errors.
+        fix: the remedy, for errors.
         inside: the folder that symbolic links may not lead out of.
 
     Raises:

@@ -4,7 +4,6 @@ What the pages call owls and pets are scenes of six shapes; what they call publi
 fresh weights under the names that TF1 gave them.
 """
 
-import json
 import shutil
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from stillbox.records.scenes import write_scenes
 from stillbox.training.loop import train
 from tests.checkpoints.tf_writer import write_checkpoint
 from tests.experiment.sample import SAMPLE
+from tests.helpers import read_json
 from tests.small import SMALL
 
 TINY = (
@@ -152,7 +152,7 @@ def _write_voc(root: Path) -> None:
     for name in ("JPEGImages", "Annotations", "ImageSets/Main"):
         (root / name).mkdir(parents=True)
     for part in ("train", "val"):
-        content = json.loads(Path(f"scenes/annotations/{part}.json").read_text())
+        content = read_json(f"scenes/annotations/{part}.json")
         names = {category["id"]: category["name"] for category in content["categories"]}
         stems = []
         for image in content["images"]:

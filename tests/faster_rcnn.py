@@ -3,7 +3,6 @@
 The weights are functions of the variables' names, as the goldens' own page says.
 """
 
-import json
 import re
 import zlib
 from functools import cache
@@ -11,6 +10,7 @@ from functools import cache
 import numpy as np
 
 from stillbox.boxes.structures import Batch, Detections
+from tests.helpers import read_json
 from tests.reference import legacy_bilinear, variables, waves
 from tests.small import SHARED
 
@@ -20,7 +20,7 @@ KERAS = "faster_rcnn_resnet50_v1_640x640_coco17_tpu-8"
 
 @cache
 def forward() -> dict:
-    return json.loads((GOLDENS / "frcnn_forward.json").read_text())
+    return read_json(GOLDENS / "frcnn_forward.json")
 
 
 def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -5,7 +5,6 @@ MnasFPN at 320 pixels with `tests/reference.py`'s weights and images, and of the
 (`small`).
 """
 
-import json
 import zlib
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
+from tests.helpers import read_json
 
 MNASFPN = "ssd_mobilenet_v2_mnasfpn"
 KINDS = (
@@ -81,7 +81,7 @@ _PYRAMID = {
 @cache
 def golden(kind: str) -> Any:
     file = Path(__file__).parent / "goldens" / f"models_{kind}.json"
-    return json.loads(file.read_text())
+    return read_json(file)
 
 
 def model(

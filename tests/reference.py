@@ -1,6 +1,5 @@
 """The original's five models with deterministic weights and a test batch."""
 
-import json
 import zlib
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from stillbox.models.one_stage.detector import OneStageDetector
+from tests.helpers import read_json
 
 SSD, PPN = "ssd_mobilenet_v1_300x300", "ssd_mobilenet_v1_ppn_300x300"
 INCEPTION = "ssd_inception_v2_300x300"
@@ -70,7 +70,7 @@ def model(recipe: str) -> schema.OneStage:
 @cache
 def golden(recipe: str) -> Any:
     file = Path(__file__).parent / "goldens" / f"models_{recipe}.json"
-    return json.loads(file.read_text())
+    return read_json(file)
 
 
 def variables(detector: OneStageDetector) -> dict[str, nnx.Variable]:

@@ -3,7 +3,6 @@
 The weights are functions of the variables' names, as the goldens' own page says.
 """
 
-import json
 import re
 import zlib
 from dataclasses import replace
@@ -15,6 +14,7 @@ from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.names import object_paths, reference_names
 from tests import reference
 from tests.faster_rcnn import GOLDENS
+from tests.helpers import read_json
 
 EFFICIENTDET = "ssd_efficientdet_d0_512x512_coco17_tpu-8"
 FPNLITE = "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8"
@@ -23,12 +23,12 @@ _HEADS = ("BoxPredictor", "BoxEncodingPredictor", "ClassPredictor")
 
 @cache
 def forward() -> dict:
-    return json.loads((GOLDENS / "ssd_forward.json").read_text())
+    return read_json(GOLDENS / "ssd_forward.json")
 
 
 @cache
 def variables_of(config: str) -> dict[str, tuple[int, ...]]:
-    models = json.loads((GOLDENS / "ssd_models.json").read_text())
+    models = read_json(GOLDENS / "ssd_models.json")
     return {name: tuple(shape) for name, shape, _ in models[config]["vars"]}
 
 
@@ -53,7 +53,7 @@ def names_of(config: str, model, arrays) -> dict[str, str]:
     if config == EFFICIENTDET:
         return {path: efficientdet_name(path) for path in arrays}
     if config == FPNLITE:
-        keys = json.loads((GOLDENS / "tf2_checkpoints.json").read_text())[config]["keys"]
+        keys = read_json(GOLDENS / "tf2_checkpoints.json")[config]["keys"]
         names = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): name for key, name, *_ in keys}
         return {path: names[own] for path, own in object_paths(model, arrays).items()}
     return reference_names(model, arrays)

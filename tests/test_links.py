@@ -1,4 +1,4 @@
-"""Nothing is written, emptied or deleted through links in a folder of somebody else."""
+"""Nothing is written, emptied or deleted through links in untrusted folders."""
 
 import errno
 import os

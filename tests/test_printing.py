@@ -1,4 +1,4 @@
-"""What reaches a terminal: text that it shows, control sequences of our own only, and errors."""
+"""Output on terminals: printable text, no control sequences of names, and errors."""
 
 import io
 import json
@@ -62,7 +62,7 @@ def terminal():
         (os.fsdecode(b"\xe9"), r"\udce9"),
     ],
 )
-def test_what_a_terminal_would_act_on_is_spelt_out(text, shown):
+def test_control_characters_are_escaped(text, shown):
     assert printable(text) == shown
     assert printable_line(text) == shown.replace("\n", r"\n")
 
@@ -75,7 +75,7 @@ def test_json_holds_every_name_exactly_and_no_control_character():
     assert "é電" in text
 
 
-def test_bytes_that_are_no_text_have_a_spelling_in_records():
+def test_undecodable_bytes_of_names_are_escaped_in_records():
     assert file_name_text(os.fsdecode("caf\xe9 é.png".encode("latin-1"))) == "caf%E9 %E9.png"
     assert file_name_text("電.png") == "電.png"
 
@@ -89,7 +89,7 @@ def test_streams_are_printable_until_the_end():
     assert stream.getvalue() == "\\x1b[2J\\x07b\n"
 
 
-def test_an_encoding_without_a_character_gets_its_spelling(monkeypatch):
+def test_characters_that_an_encoding_lacks_are_escaped(monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "latin-1"))
     with printable_output():
@@ -158,7 +158,7 @@ def test_a_count_takes_singular_or_plural(number, noun, text):
         (2**41, "2.00 TiB"),
     ],
 )
-def test_a_size_is_said_in_a_fitting_unit(nbytes, text):
+def test_a_size_has_a_fitting_unit(nbytes, text):
     assert size_text(nbytes) == text
 
 
@@ -195,7 +195,7 @@ def test_what_is_left_out_is_counted():
     assert str(UserError("\n".join(map(str, range(30))))).endswith("9\n10\n... and 19 more")
 
 
-def test_what_a_terminal_would_act_on_is_spelt_out_in_errors():
+def test_control_characters_are_escaped_in_errors():
     assert str(UserError("a\x1b[31mb\u202ec")) == "a\\x1b[31mb\\u202ec"
 
 

@@ -42,6 +42,7 @@ from stillbox.records.source import expand
 from stillbox.records.tfrecord import sharded_writer
 from stillbox.untrusted import open_untrusted, read_untrusted
 from tests.checkpoints.tf_writer import write_checkpoint as write_tf1
+from tests.helpers import refusal
 
 
 def refused(path, said, most=100, **options):
@@ -205,9 +206,7 @@ def test_every_reader_refuses_what_is_no_bounded_regular_file(name, kind, tmp_pa
     HOSTILE[kind](path)
     if (kind, name) in TAKEN:
         return
-    with pytest.raises(UserError) as caught:
-        READERS[name](path)
-    assert "Secret" not in str(caught.value)
+    assert "Secret" not in str(refusal(READERS[name], path))
 
 
 @pytest.mark.timeout(20)
@@ -432,9 +431,7 @@ def test_entities_of_xml_are_not_followed(tmp_path, kind, encoding):
     entities = ENTITIES[kind].format(secret=secret, ten="lollollol!")
     text = f"<!DOCTYPE annotation [{entities}]><annotation><filename>&x;</filename></annotation>"
     (tmp_path / "a.xml").write_bytes(text.encode(encoding))
-    with pytest.raises(UserError) as caught:
-        read_xml(tmp_path / "a.xml")
-    assert "secret" not in caught.value.what
+    assert "secret" not in refusal(read_xml, tmp_path / "a.xml").what
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "x/y", "..", "a\0b"])

@@ -4,7 +4,6 @@ Goldens come from running the original's graphs. Multiply-adds of a detector's c
 counted while it is traced.
 """
 
-import json
 import math
 import zlib
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from stillbox.models.build import build_detector
 from stillbox.models.layers import conv
 from stillbox.models.one_stage.detector import OneStageDetector
 from stillbox.models.variables import bind_detector, split_detector
+from tests.helpers import read_json
 from tests.small import SHARED
 
 GOLDENS = SHARED / "goldens" / "tpu_detection"
@@ -84,7 +84,7 @@ def swish(model: schema.OneStage) -> schema.OneStage:
 @cache
 def golden(name: str) -> Any:
     """A file of the goldens."""
-    return json.loads((GOLDENS / f"{name}.json").read_text())
+    return read_json(GOLDENS / f"{name}.json")
 
 
 def golden_variables(name: str) -> dict[str, tuple[int, ...]]:

@@ -1,8 +1,7 @@
-"""What a report says beyond the metrics: thresholds, confusions, mistakes, sizes.
+"""The content of a report beyond the metrics: thresholds, confusions, mistakes, sizes.
 
 There are six kinds of mistakes, each with its cost in AP. Definitions: Bolya et al. 2020, "TIDE:
-A General Toolbox for Identifying Object Detection Errors". Sizes and aspect ratios of objects are
-counted with how many of each are found.
+A General Toolbox for Identifying Object Detection Errors".
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +13,9 @@ import numpy as np
 from stillbox.evaluation.matching import (
     BACKGROUND_IOU,
     IOU,
-    BoolArray,
     Confidence,
     Confusion,
     FlatSet,
-    FloatArray,
-    IntArray,
     Matched,
     confidence,
     confusion,
@@ -27,7 +23,14 @@ from stillbox.evaluation.matching import (
     flatten,
     match_classes,
 )
-from stillbox.evaluation.results import ImageResult, ImageTruth, class_keys
+from stillbox.evaluation.results import (
+    BoolArray,
+    FloatArray,
+    ImageResult,
+    ImageTruth,
+    IntArray,
+    class_keys,
+)
 from stillbox.evaluation.voc import precision_recall
 
 Kind = Literal["confused", "misplaced", "both", "double", "background", "missed"]
@@ -66,7 +69,7 @@ class Mistakes:
 
 
 def find_mistakes(flat: FlatSet, matched: Matched) -> Mistakes:
-    """Gives every detection that is wrong its kind, and finds the missed objects."""
+    """Returns the kind of every wrong detection, and the missed objects."""
     same, iou = flat.pair_same_class, flat.pair_iou
     real = ~flat.truth_ignored[flat.pair_truth]
     # One more than there are objects, for detections without one, -1.
@@ -124,9 +127,8 @@ def cost_of(flat: FlatSet, matched: Matched, mistakes: Mistakes) -> Costs:
         return _mean_ap(flat.scores, correct, classes, counts, ids, np.diff(ends, prepend=0))
 
     if not len(ids):
-        return Costs(
-            ap=None, kinds=dict.fromkeys(KINDS, 0.0), false_positives=0.0, false_negatives=0.0
-        )
+        nothing = dict.fromkeys(KINDS, 0.0)
+        return Costs(ap=None, kinds=nothing, false_positives=0.0, false_negatives=0.0)
 
     ap = mean_ap(correct, classes, ~matched.ignored, wanted)
 

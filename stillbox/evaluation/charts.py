@@ -23,17 +23,10 @@ from stillbox.printing import count_text, html_text
 
 INK, MUTED, _GRID, GREY = "#212529", "#6c757d", "#e9ecef", "#adb5bd"
 GOOD, BAD, _PAPER = "#2f9e64", "#d9480f", "#fffffe"
-"""Colours of text, of labels, of lines without a name, of what is found and of what is missed."""
+"""Colours of text, labels, unnamed lines, found objects and missed objects."""
 
-_ON_PAGE = {
-    INK: "--ink",
-    MUTED: "--muted",
-    _GRID: "--line",
-    GREY: "--muted",
-    GOOD: "--good",
-    BAD: "--bad",
-    _PAPER: "--paper",
-}
+_ON_PAGE = {INK: "--ink", MUTED: "--muted", _GRID: "--line", GREY: "--muted"}
+_ON_PAGE |= {GOOD: "--good", BAD: "--bad", _PAPER: "--paper"}
 
 
 def figure_svg(figure: Figure, name: str) -> str:
@@ -55,7 +48,7 @@ def figure_svg(figure: Figure, name: str) -> str:
 def figure_png(figure: Figure, plain: Mapping[str, str] | None = None) -> bytes:
     """Returns the figure as PNG, at twice its size on a page.
 
-    `plain` has the texts that replace names of which no font has the glyphs.
+    `plain` maps names that no font can draw to other texts.
     """
     buffer = io.BytesIO()
     FigureCanvasAgg(figure)
@@ -140,10 +133,10 @@ def matrix_svg(confusion: Confusion, names: dict[int, str]) -> str:
     shown = counts[np.ix_(places, places)]
     cell = min(46, max(16, 700 // len(places)))
     size = min(13, max(9, round(cell * 0.6)))
-    texts = [clipped(names[confusion.class_ids[at]], size, _NAME_WIDTH) for at in places[:-1]]
+    full = [names[confusion.class_ids[at]] for at in places[:-1]]
+    texts = [clipped(name, size, _NAME_WIDTH) for name in full]
     margin = round(max(text_width(text, size) for text in ("background", *texts))) + 26
     parts = [_names(texts, margin, cell, size)]
-    full = [names[confusion.class_ids[at]] for at in places[:-1]]
     for row, counted in enumerate(shown.tolist()):
         total = sum(counted)
         for column, count in enumerate(counted):

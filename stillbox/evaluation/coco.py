@@ -12,10 +12,17 @@ from typing import Any, NamedTuple, cast
 
 import hotcoco
 import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.evaluation.coco_json import coco_boxes, truths_to_coco
-from stillbox.evaluation.results import ImageResult, ImageTruth, class_keys, number_images
+from stillbox.evaluation.results import (
+    ClassCounts,
+    FloatArray,
+    ImageResult,
+    ImageTruth,
+    SetCounts,
+    class_keys,
+    number_images,
+)
 
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
 _1, _10, _100 = range(3)
@@ -74,41 +81,28 @@ NO_TRUTH_OF_SIZE = "no ground truth of this size"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassScores:
+class ClassScores(ClassCounts):
     """The scores of one class; `None` throughout if it has no ground truth."""
 
-    class_id: int
-    """Label map id."""
-    truths: int
-    """Boxes of the class in the ground truth, crowds left out."""
-    detections: int
     numbers: dict[str, float | None]
-    """The twelve numbers of this class alone, under the keys of `SUMMARY_MEANINGS`."""
-    precision50: NDArray[np.float64] | None
+    """The twelve numbers of this class, under the keys of `SUMMARY_MEANINGS`."""
+    precision50: FloatArray | None
     """`[101]`, precision at the recalls of `CocoScores.recalls`, IoU .50."""
-    precision: NDArray[np.float64] | None
+    precision: FloatArray | None
     """`[101]`, the same as a mean over IoU .50 to .95."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CocoScores:
+class CocoScores(SetCounts):
     """COCO's scores of a set."""
 
     summary: dict[str, float | None]
     """The twelve numbers under the keys of `SUMMARY_MEANINGS`; `None`: no ground truth."""
     per_class: dict[str, ClassScores]
     """Every class of the label map by name, those without ground truth too."""
-    recalls: NDArray[np.float64]
+    recalls: FloatArray
     """`[101]`, the recalls 0, .01, ... 1 at which the precision curves are read."""
-    images: int
-    """Images that were scored, those without boxes too."""
-    truths: int
-    """Ground-truth boxes, crowds left out."""
     crowds: int
-    detections: int
-    """Detections of classes that the label map has."""
-    foreign_detections: int
-    """Detections of ids in gaps of the label map: not scored."""
 
     def text(self, key: str) -> str:
         """Returns a number of the summary to three places, or why there is none."""
@@ -125,9 +119,9 @@ def score_coco(
 ) -> CocoScores:
     """Scores the results of a detector as COCO does.
 
-    `truths` has every image that counts; an image without a result has no detections. Scored are
-    the classes of `class_names` (label map id -> name). A class or size without ground truth is
-    left out of the means.
+    `truths` has every image that counts; an image without a result has no detections. Only the
+    classes of `class_names` (label map id -> name) are scored. A class or size without ground truth
+    is left out of the means.
 
     Raises:
         UserError: see `number_images`.
@@ -150,23 +144,17 @@ def score_coco(
     )
 
 
-def _rows(results: Sequence[ImageResult], numbers: Mapping[str, int]) -> NDArray[np.float64]:
+def _rows(results: Sequence[ImageResult], numbers: Mapping[str, int]) -> FloatArray:
     """Returns `[N, 7]` detections: image, x, y, width, height, score, class."""
-    rows = [
-        np.column_stack(
-            [
-                np.full(len(result.scores), numbers[result.image_id]),
-                coco_boxes(result.boxes),
-                result.scores,
-                result.class_ids,
-            ]
-        )
-        for result in results
-    ]
-    return np.concatenate([np.empty((0, _CLASS + 1)), *rows])
+    rows = [np.empty((0, _CLASS + 1))]
+    for result in results:
+        image = np.full(len(result.scores), numbers[result.image_id])
+        columns = image, coco_boxes(result.boxes), result.scores, result.class_ids
+        rows.append(np.column_stack(columns))
+    return np.concatenate(rows)
 
 
-def _evaluate(expected: dict[str, Any], found: NDArray[np.float64]) -> dict[str, Any]:
+def _evaluate(expected: dict[str, Any], found: FloatArray) -> dict[str, Any]:
     """Runs the matching and returns the library's arrays `precision` and `recall`.
 
     `precision` is `[10 IoUs, 101 recalls, classes, 4 area ranges, 3 detection limits]`, `recall`
@@ -179,7 +167,7 @@ def _evaluate(expected: dict[str, Any], found: NDArray[np.float64]) -> dict[str,
     return cast("dict[str, Any]", evaluation.eval)
 
 
-def _mean(values: NDArray[np.float64]) -> float | None:
+def _mean(values: FloatArray) -> float | None:
     scored = values[values > -1]
     return float(scored.mean()) if scored.size else None
 
@@ -197,7 +185,7 @@ def _per_class(
     evaluated: dict[str, Any],
     class_names: Mapping[int, str],
     expected: list[dict[str, Any]],
-    found: NDArray[np.float64],
+    found: FloatArray,
 ) -> dict[str, ClassScores]:
     truths = Counter(a["category_id"] for a in expected if not a["iscrowd"])
     detections = Counter(found[:, _CLASS].astype(int).tolist())

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.errors import UserError
-from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.evaluation.results import FloatArray, ImageResult, ImageTruth
 from stillbox.records.annotations import read_json
 
 
@@ -150,12 +149,12 @@ def _truth(image: dict[str, Any], annotations: list[dict[str, Any]]) -> ImageTru
     )
 
 
-def _boxes(rows: list[dict[str, Any]]) -> NDArray[np.float64]:
+def _boxes(rows: list[dict[str, Any]]) -> FloatArray:
     x, y, width, height = np.array([row["bbox"] for row in rows], np.float64).reshape(-1, 4).T
     return np.stack([y, x, y + height, x + width], axis=1)
 
 
-def coco_boxes(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+def coco_boxes(boxes: FloatArray) -> FloatArray:
     """Returns boxes `[N, 4]` as COCO writes them: x, y, width, height."""
     ymin, xmin, ymax, xmax = boxes.reshape(-1, 4).T
     return np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1)

@@ -1,7 +1,7 @@
 """Figures of an evaluation and of a training run.
 
-Of an evaluation: precision over recall and over scores, objects by size. Of a run over its steps:
-losses, learning rate, speed, average precision.
+An evaluation has precision over recall and over scores, and objects by size. A run has losses,
+learning rate, speed and average precision over its steps.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from numpy.typing import NDArray
 
 from stillbox.evaluation.analysis import Analysis, Histogram
 from stillbox.evaluation.charts import (
@@ -25,8 +24,8 @@ from stillbox.evaluation.charts import (
     short_name,
 )
 from stillbox.evaluation.drawing import PALETTE, Color, css
-from stillbox.evaluation.history import History
-from stillbox.evaluation.matching import FloatArray
+from stillbox.evaluation.history import History, Series
+from stillbox.evaluation.results import FloatArray, IntArray
 from stillbox.evaluation.scores import VOC_MEANINGS, Scores
 
 # More lines are drawn in grey.
@@ -39,27 +38,21 @@ def precision_recall_figure(scores: Scores) -> Figure | None:
     Many classes are drawn in grey and without names.
     """
     named = scores.curves()
-    curves: Mapping[str, NDArray[np.float64]] = {
+    curves: Mapping[str, FloatArray] = {
         f"{ap:.2f}  {short_name(name)}": precision for name, (ap, precision) in named.items()
     }
     if not curves:
         return None
     figure, (axes,) = new_figure(1)
     label_axes(axes, "Precision over recall, IoU .50", "recall", "precision")
-    few, recalls = len(curves) <= _MOST_CURVES, np.linspace(0.0, 1.0, 101)
+    recalls = np.linspace(0.0, 1.0, 101)
     for number, (label, precision) in enumerate(curves.items()):
-        if few:
-            color = css(PALETTE[number % len(PALETTE)])
-            axes.plot(recalls, precision, color=color, linewidth=2.0, label=label)
-        else:
-            axes.plot(recalls, precision, color=GREY, linewidth=0.8, alpha=0.7)
+        _class_line(axes, recalls, precision, label, number, many=len(curves))
     if len(curves) > 1:
         mean = np.mean(list(curves.values()), axis=0)
         label = f"{np.mean([ap for ap, _ in named.values()]):.2f}  mean"
         axes.plot(recalls, mean, color=INK, linewidth=2.2, linestyle="--", label=label)
-    axes.set_xlim(0.0, 1.0)
-    axes.set_ylim(0.0, 1.03)
-    add_legend(axes, title="AP50  class")
+    _finish(axes, recalls, "AP50  class")
     return figure
 
 
@@ -75,9 +68,7 @@ def confidence_figure(analysis: Analysis) -> Figure | None:
         axes.plot(overall.levels, values, color=css(PALETTE[number]), linewidth=2.0, label=label)
     best = overall.threshold
     axes.axvline(best, color=MUTED, linewidth=1.2, linestyle=":", label=f"best: {best:.3f}")
-    axes.set_xlim(overall.levels[0], overall.levels[-1])
-    axes.set_ylim(0.0, 1.03)
-    add_legend(axes)
+    _finish(axes, overall.levels)
     return figure
 
 
@@ -92,8 +83,9 @@ def class_f1_figure(analysis: Analysis) -> Figure | None:
     figure, (axes,) = new_figure(1)
     label_axes(axes, "F1 of every class", "least score", "F1")
     for number, (class_id, one) in enumerate(known.items()):
-        color = css(PALETTE[number % len(PALETTE)])
-        _class_line(axes, one.levels, one.f1, analysis.names[class_id], color, many=len(known))
+        # A name that begins with an underscore would be left out of the legend.
+        label = f"\u200b{short_name(analysis.names[class_id])}"
+        color = _class_line(axes, one.levels, one.f1, label, number, many=len(known))
         if len(known) <= _MOST_CURVES:
             best = one.at_best["F1"] or 0.0
             axes.plot([one.threshold or 0.0], [best], color=color, marker="o", markersize=5)
@@ -102,9 +94,7 @@ def class_f1_figure(analysis: Analysis) -> Figure | None:
         axes.plot(
             overall.levels, overall.f1, color=INK, linewidth=2.2, linestyle="--", label="together"
         )
-    axes.set_xlim(overall.levels[0], overall.levels[-1])
-    axes.set_ylim(0.0, 1.03)
-    add_legend(axes)
+    _finish(axes, overall.levels)
     return figure
 
 
@@ -116,16 +106,9 @@ def histogram_figure(histogram: Histogram, title: str, measure: str) -> Figure |
     label_axes(axes, title, measure, "objects")
     low, high = histogram.edges[:-1], histogram.edges[1:]
     width = 0.94 * (high - low)
-    axes.bar(low, histogram.correct, color=GOOD, label="found", align="edge", width=width)
-    axes.bar(
-        low,
-        histogram.missed,
-        bottom=histogram.correct,
-        color=BAD,
-        label="missed",
-        align="edge",
-        width=width,
-    )
+    found, missed = histogram.correct, histogram.missed
+    axes.bar(low, found, color=GOOD, label="found", align="edge", width=width)
+    axes.bar(low, missed, bottom=found, color=BAD, label="missed", align="edge", width=width)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
@@ -134,13 +117,22 @@ def histogram_figure(histogram: Histogram, title: str, measure: str) -> Figure |
 
 
 def _class_line(
-    axes: Axes, x: FloatArray, y: FloatArray, label: str, color: str, *, many: int
-) -> None:
-    if many <= _MOST_CURVES:
-        # A name that begins with an underscore would be left out of the legend.
-        axes.plot(x, y, color=color, linewidth=2.0, label=f"\u200b{short_name(label)}")
-    else:
+    axes: Axes, x: FloatArray, y: FloatArray, label: str, number: int, *, many: int
+) -> str:
+    """Draws the line of a class, one of `many`, and returns its colour."""
+    if many > _MOST_CURVES:
         axes.plot(x, y, color=GREY, linewidth=0.8, alpha=0.7)
+        return GREY
+    color = css(PALETTE[number % len(PALETTE)])
+    axes.plot(x, y, color=color, linewidth=2.0, label=label)
+    return color
+
+
+def _finish(axes: Axes, x: FloatArray, title: str | None = None) -> None:
+    """Limits the axes to the values of x and to shares, and adds the legend."""
+    axes.set_xlim(x[0], x[-1])
+    axes.set_ylim(0.0, 1.03)
+    add_legend(axes, title)
 
 
 _LOSSES = {
@@ -153,10 +145,14 @@ _LOSSES = {
 _SCORES = ("AP", "AP50", "AP75", *VOC_MEANINGS)
 
 
+def _present(series: Mapping[str, Series]) -> dict[str, Series]:
+    """Returns the series that have points."""
+    return {name: one for name, one in series.items() if len(one[0])}
+
+
 def loss_figure(history: History) -> Figure | None:
     """Returns the losses over steps (faint) and their moving averages, None if none was logged."""
-    all_series = {label: history.series(name) for name, label in _LOSSES.items()}
-    present = {label: series for label, series in all_series.items() if len(series[0])}
+    present = _present({label: history.series(name) for name, label in _LOSSES.items()})
     if not present:
         return None
     figure, (axes,) = new_figure(1)
@@ -191,8 +187,7 @@ def speed_figure(history: History) -> Figure | None:
 
 def score_figure(history: History) -> Figure | None:
     """Returns AP, AP50, AP75 and VOC's mAP over steps, None if nothing was evaluated."""
-    all_series = {name: history.evaluation_series(name) for name in _SCORES}
-    present = {name: series for name, series in all_series.items() if len(series[0])}
+    present = _present({name: history.evaluation_series(name) for name in _SCORES})
     if not present:
         return None
     figure, (axes,) = new_figure(1)
@@ -228,12 +223,12 @@ def _step_figure(history: History, name: str, title: str, unit: str, color: Colo
     return figure
 
 
-def _marker(steps: NDArray[np.int64]) -> str:
+def _marker(steps: IntArray) -> str:
     """Returns the marker of a curve: a single point has no line."""
     return "o" if len(steps) == 1 else ""
 
 
-def moving_average(values: NDArray[np.float64], reach: int) -> NDArray[np.float64]:
+def moving_average(values: FloatArray, reach: int) -> FloatArray:
     """Returns `[S]`, the mean over up to `reach` neighbours on either side."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     places = np.arange(len(values))

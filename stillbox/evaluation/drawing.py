@@ -1,7 +1,7 @@
 """Colours, fonts and labels of pictures and charts.
 
-A font is Pillow's own, or one of the machine's that has the glyphs of a text. Labels lie at
-boxes, with little overlap and never over a small object.
+A font is Pillow's own, or one of the machine's that has the glyphs of a text. Labels are placed at
+boxes with little overlap, never over a small object.
 """
 
 import unicodedata
@@ -61,7 +61,7 @@ _BROUGHT = Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
 
 
 def load_font(size: int, text: str = "") -> ImageFont.FreeTypeFont:
-    """Returns a font for a text; Pillow's own, which does not depend on the machine, if it can."""
+    """Returns a font with the glyphs of a text, preferably Pillow's, the same on all machines."""
     return _opened(font_file(text) or "", size)
 
 
@@ -167,17 +167,14 @@ class Label:
     size: int
     """Height of the letters in pixels."""
     leader: tuple[int, int, int, int] | None
-    """The line from a label that does not touch its box: x, y of its ends."""
+    """x, y of the ends of the line to the box; None: the label touches the box."""
 
 
 class Labels:
-    """The labels of a picture, placed in order of importance.
+    """The labels of a picture of `size` (width, height), placed in order of importance.
 
-    Args:
-        size: width and height of the picture.
-        boxes: all boxes of the picture; small ones stay visible.
-        pad: pixels around a text.
-        largest: size of the letters at a large box.
+    Small ones of `boxes` stay visible. `pad` is the margin of a text in pixels, `largest` the size
+    of the letters at a large box.
     """
 
     def __init__(
@@ -193,7 +190,7 @@ class Labels:
         self.placed: list[Label] = []
 
     def place(self, corners: Rectangle, text: str, color: Color) -> None:
-        """Places a label at a box; where it would hide a small object anywhere, there is none."""
+        """Places a label at a box, unless every place would hide a small object."""
         side = min(corners[2] - corners[0], corners[3] - corners[1])
         part = min(max(side / (_LETTERS_OF_FULL_SIZE * self._largest), _LEAST_PART), 1)
         size = max(round(self._largest * part), _SMALLEST)
@@ -208,15 +205,8 @@ class Labels:
         if hidden[best]:
             return
         left, top, right, bottom = map(int, places[best])
-        self.placed.append(
-            Label(
-                place=(left, top, right, bottom),
-                text=text,
-                color=color,
-                size=size,
-                leader=_leader((left, top, right, bottom), corners),
-            )
-        )
+        spot, leader = (left, top, right, bottom), _leader((left, top, right, bottom), corners)
+        self.placed.append(Label(place=spot, text=text, color=color, size=size, leader=leader))
 
     def _places(self, corners: Rectangle, width: int, height: int) -> Iterator[Rectangle]:
         """Yields places within the picture, the usual one first."""
@@ -250,7 +240,7 @@ def draw_labels(draw: ImageDraw.ImageDraw, labels: Sequence[Label], pad: int) ->
 
 
 def _fitting(label: Label, width: int) -> ImageFont.FreeTypeFont:
-    """Returns the font; smaller where the text is wider than estimated."""
+    """Returns a font that is smaller where the text is wider than estimated."""
     font = load_font(label.size, label.text)
     length = font.getlength(label.text)
     if length <= width:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.devices.job import gather_rows, to_host
@@ -44,7 +43,7 @@ class Timings:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """Scores and their data: one record, ground truth and result for every image."""
+    """Scores, with the record, the ground truth and the result of every image."""
 
     scores: Scores
     records: tuple[int, ...]
@@ -70,7 +69,7 @@ class EvaluationResult:
         )
 
     def shown_from(self, min_score: float | None) -> float:
-        """Returns the least score of what is drawn: `min_score`, or else the best threshold."""
+        """Returns the least score of drawn detections: `min_score`, or else the best threshold."""
         best = self.analysis.overall.threshold if min_score is None else min_score
         return 0.5 if best is None else best
 
@@ -192,25 +191,17 @@ def _results_of(
         if detections.finite is not None and not detections.finite[row]:
             raise not_finite(f"image {truths[record].image_id}")
         found = slice(int(detections.count[row]))
-        boxes, scores = detections.boxes[row, found], detections.scores[row, found]
-        class_ids = slots.id_of(np.asarray(detections.classes[row, found]))
-        yield record, result_of(truths[record], np.asarray(boxes), np.asarray(scores), class_ids)
-
-
-def result_of(
-    image: ImageTruth,
-    boxes: NDArray[np.float32],
-    scores: NDArray[np.float32],
-    class_ids: NDArray[np.int64],
-) -> ImageResult:
-    """Converts normalised boxes `[K, 4]`, scores and label map ids `[K]` to pixels of `image`."""
-    scale = np.array([image.height, image.width, image.height, image.width], np.float64)
-    return ImageResult(
-        image_id=image.image_id,
-        boxes=boxes.astype(np.float64) * scale,
-        scores=scores.astype(np.float64),
-        class_ids=class_ids,
-    )
+        image = truths[record]
+        yield (
+            record,
+            ImageResult(
+                image_id=image.image_id,
+                boxes=np.asarray(detections.boxes[row, found], np.float64)
+                * np.array([image.height, image.width] * 2, np.float64),
+                scores=np.asarray(detections.scores[row, found], np.float64),
+                class_ids=slots.id_of(np.asarray(detections.classes[row, found])),
+            ),
+        )
 
 
 def _check_complete(
@@ -220,8 +211,7 @@ def _check_complete(
 ) -> None:
     """Checks that every record came once, except those whose image cannot be decoded.
 
-    The data policy may leave out the latter. Any other record that is missing, or came twice, is a
-    fault of the loader.
+    The data policy may leave out the latter. Anything else is a bug in the loader.
     """
     twice = sorted(record for record, found in results.items() if len(found) > 1)
     missing = sorted(truths.keys() - results.keys())

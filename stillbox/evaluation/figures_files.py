@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from stillbox.evaluation.analysis import KINDS, MISSED, Analysis, Histogram, ShapeGroup
-from stillbox.evaluation.matching import IOU, Confidence, FloatArray
+from stillbox.evaluation.matching import IOU, Confidence
+from stillbox.evaluation.results import FloatArray
 from stillbox.printing import json_text
 from stillbox.records.files import write_whole
 
@@ -111,10 +112,7 @@ def _csv(rows: Iterable[CsvRow]) -> bytes:
 
 
 def _inert(cell: object) -> object:
-    """Returns a cell that no spreadsheet takes for a formula: a text gets an apostrophe in front.
-
-    Source: OWASP, "CSV Injection".
-    """
+    """Returns a cell that spreadsheets do not evaluate, after OWASP, "CSV Injection"."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 

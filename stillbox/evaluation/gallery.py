@@ -11,7 +11,6 @@ from stillbox.evaluation.analysis import KINDS, MISSED, Analysis, Kind
 from stillbox.evaluation.drawing import class_color, clipped
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.ground_truth import TruthSource
-from stillbox.evaluation.matching import FloatArray
 from stillbox.evaluation.pictures import (
     Mark,
     Picture,
@@ -20,7 +19,7 @@ from stillbox.evaluation.pictures import (
     truth_marks,
 )
 from stillbox.evaluation.report import Cutout, ReportPicture
-from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.evaluation.results import FloatArray, ImageResult, ImageTruth
 from stillbox.experiment.schema import Evaluation
 from stillbox.inputs.decode import decode_image
 from stillbox.printing import count_text
@@ -36,9 +35,8 @@ def draw_gallery(
 ) -> Iterator[ReportPicture]:
     """Yields pictures of images that are spread evenly over the evaluation set.
 
-    The choice does not depend on the scores: every evaluation shows the same images.
-
-    `count` is the number of images in place of that of the settings.
+    The choice does not depend on the scores: every evaluation shows the same images. `count`
+    replaces the number of images of the settings.
     """
     images = len(evaluation.records)
     most = min(settings.num_visualizations if count is None else count, images)
@@ -108,9 +106,9 @@ def export_pictures(
 
 
 _OTHER_COLOR = (255, 255, 255)
-# Of the longer side of what is marked on each side of it; at least so many pixels.
+# The margin around the marked boxes: a share of their longer side, and the least pixels.
 _MARGIN, _LEAST_MARGIN = 0.5, 24
-# Of a name in a caption, in pixels.
+# The width of a name in a caption, in pixels.
 _CAPTION_WIDTH = 260
 
 
@@ -119,7 +117,7 @@ def cut_out(
 ) -> Iterator[Cutout]:
     """Yields at most `count` mistakes of each kind: the highest scores, the largest missed objects.
 
-    Mistakes above the best threshold alone are shown.
+    Only mistakes above the best threshold are shown.
     """
     analysis = evaluation.analysis
     mistakes, shown = analysis.mistakes, analysis.shown

@@ -3,8 +3,8 @@
 The boxes are those of the original image. The loader is not used: it resizes, cuts off boxes
 beyond its limit and gives crowds a weight.
 
-Label map, model and annotations must have the same classes: a label map that does not belong to
-the records gives low scores without an error. One message lists everything that disagrees.
+Label map, model and annotations must have the same classes: a wrong label map would give low scores
+without an error. One message lists all disagreements.
 """
 
 import io
@@ -38,10 +38,8 @@ def check_agreement(
     """Checks that the ground truth can be scored with this label map and this model.
 
     `class_names` are those of the label map by id; `other_names` are from another source, if any:
-    the label map that the model was trained with, or the categories of a COCO file.
-
-    Returns:
-        Warnings about oddities that do not prevent scoring.
+    the label map that the model was trained with, or the categories of a COCO file. Returns
+    warnings about oddities that do not prevent scoring.
 
     Raises:
         UserError: they disagree; the message lists every point.
@@ -206,8 +204,8 @@ def read_truths(
 ) -> dict[int, ImageTruth]:
     """Returns ground truth by record index, from the records or from `annotations`.
 
-    Records that the source leaves out under its policy are absent. Ids that several records share
-    get the record's number added, so that each image counts.
+    Records that the source leaves out under its policy are absent. The record's number is added to
+    ids that several records share.
 
     Raises:
         UserError: `annotations` lacks an image, or has one of another size.

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.devices.announcing import say_aside
+from stillbox.evaluation.results import FloatArray, IntArray
 from stillbox.untrusted import open_untrusted
 
 # A line of training has some hundred bytes, one of an evaluation a few thousand.
@@ -18,7 +18,7 @@ _MOST_BYTES, _LONGEST_LINE = 2**30, 2**20
 HISTORY = "metrics.jsonl"
 """Name of the file in a model directory."""
 
-Series = tuple[NDArray[np.int64], NDArray[np.float64]]
+Series = tuple[IntArray, FloatArray]
 """Steps and values, both `[S]`."""
 
 
@@ -43,13 +43,10 @@ class History:
 def read_history(path: str | Path, say: Callable[[str], None] = say_aside) -> History:
     """Reads a history file; an absent file is an empty history.
 
-    Later lines replace earlier ones of the same step, as after a run was resumed. A damaged line
-    ends nothing, since it cannot be written again: it is left out. A part of a line at the end,
-    which a process that was killed leaves, is left out without a note.
+    Later lines replace earlier ones of the same step, as after a run was resumed. Damaged lines are
+    left out. An incomplete last line, which a killed process leaves, is left out without a note.
 
-    Args:
-        path: the file.
-        say: called with a note that names the damaged lines.
+    `say` is called with a note that names the damaged lines.
 
     Raises:
         UserError: it is no regular file, or too large.

@@ -102,7 +102,7 @@ def head_row(text: Sequence[str], numbers: Sequence[str], more: Sequence[str] = 
 
 
 def number_cell(value: float | None, places: int = 3, *, why: str = "") -> str:
-    """Returns a cell of a number; of none, with a tooltip."""
+    """Returns a cell with a number, or a dash with the tooltip `why` for None."""
     if value is None:
         return f'<td class="number none" title="{html_text(why)}">&ndash;</td>'
     text = f"{value:,}" if isinstance(value, int) else f"{value:.{places}f}"

@@ -8,13 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stillbox.evaluation.results import ImageResult, ImageTruth, box_areas, number_images
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from stillbox.evaluation.results import (
+    BoolArray,
+    FloatArray,
+    ImageResult,
+    ImageTruth,
+    IntArray,
+    box_areas,
+    number_images,
+)
 
 BACKGROUND_IOU = 0.1
 """A detection that overlaps no object more than this lies on the background."""
@@ -35,7 +38,7 @@ class FlatSet:
     truth_class: IntArray
     """`[T]`, label map ids."""
     truth_ignored: BoolArray
-    """`[T]`, objects that need not be found, and whose detections do not count."""
+    """`[T]`, objects that need not be found and whose detections do not count."""
     truth_area: FloatArray
     """`[T]`, square pixels; of the segment if there is one."""
     image: IntArray
@@ -63,16 +66,9 @@ class FlatSet:
         """Returns the set with the detections of at least this score."""
         count = int(np.searchsorted(-self.scores, -score, side="right"))
         pairs = int(np.searchsorted(self.pair_detection, count))
-        return replace(
-            self,
-            image=self.image[:count],
-            boxes=self.boxes[:count],
-            class_ids=self.class_ids[:count],
-            scores=self.scores[:count],
-            pair_detection=self.pair_detection[:pairs],
-            pair_truth=self.pair_truth[:pairs],
-            pair_iou=self.pair_iou[:pairs],
-        )
+        ends = dict.fromkeys(("image", "boxes", "class_ids", "scores"), count)
+        ends |= dict.fromkeys(("pair_detection", "pair_truth", "pair_iou"), pairs)
+        return replace(self, **{name: getattr(self, name)[:end] for name, end in ends.items()})
 
 
 def flatten(
@@ -128,12 +124,8 @@ def first_of_each(owner: IntArray) -> BoolArray:
 def match(detection: IntArray, truth: IntArray) -> IntArray:
     """Matches detections, the best first, each to the free object that it overlaps most.
 
-    Args:
-        detection: `[P]`, ascending.
-        truth: `[P]`, by falling overlap within a detection.
-
-    Returns:
-        The places of the matched pairs.
+    Pairs are given as `detection` `[P]`, ascending, and `truth` `[P]`, by falling overlap within a
+    detection. Returns the places of the matched pairs.
     """
     # Each detection asks for its best object, each object takes the best detection that asks, and
     # those refused ask for their next one. All objects prefer higher scores, so that this ends as
@@ -219,7 +211,7 @@ class Confidence:
     threshold: float | None
     """The score with the highest F1; `None`: no detection is correct."""
     found: int
-    """Detections with at least this score, those that do not count left out."""
+    """Detections with at least this score, without ignored ones."""
     correct: int
     """Correct ones among them."""
     levels: FloatArray
@@ -284,10 +276,7 @@ def confidence(flat: FlatSet, matched: Matched, class_id: int | None = None) -> 
 def _best(scores: FloatArray, right: IntArray, truths: int) -> int:
     """Returns how many of the best detections give the highest F1; the fewest of several.
 
-    Args:
-        scores: `[D]`, falling.
-        right: `[D + 1]`, correct ones among the first 0, 1, ... D.
-        truths: objects to find.
+    `scores` `[D]` fall; `right` `[D + 1]` counts the correct ones among the first 0, 1, ... D.
     """
     # Detections of one score come together or not at all.
     ends = 1 + np.flatnonzero(np.diff(scores, append=-np.inf))

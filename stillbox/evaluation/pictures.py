@@ -101,8 +101,8 @@ def draw_marks(image: Picture, marks: Sequence[Mark]) -> Picture:
     """Returns a copy of the image with boxes and labels, enlarged if it is small.
 
     Line width and text size grow with the image, text size also with the box. A label lies within
-    the image, close to its box, where it hides no small object and overlaps other labels least. A
-    text of which no font has all glyphs gives way to the mark's plain one.
+    the image, close to its box, where it hides no small object and overlaps other labels least. If
+    no font has all glyphs of a text, the mark's plain text is drawn.
     """
     canvas, factor = _enlarged(image)
     draw = ImageDraw.Draw(canvas)
@@ -264,36 +264,12 @@ def panels_svg(
         f'href="data:image/jpeg;base64,{data}"/></defs>'
     )
     return [
-        _panel(
-            key,
-            shared if number == 0 else "",
-            (width, height),
-            caption,
-            marks,
-            factor,
-            labels=labels,
-        )
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{html_text(caption)}">{"" if number else shared}<use href="#{key}"/>'
+        f"{''.join(_box(mark, factor) for mark in marks)}"
+        f"{_labels(marks, (width, height), factor) if labels else ''}</svg>"
         for number, (caption, marks) in enumerate(panels)
     ]
-
-
-def _panel(
-    key: str,
-    shared: str,
-    size: tuple[int, int],
-    caption: str,
-    marks: Sequence[Mark],
-    factor: int,
-    *,
-    labels: bool,
-) -> str:
-    width, height = size
-    boxes = "".join(_box(mark, factor) for mark in marks)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{html_text(caption)}">{shared}<use href="#{key}"/>{boxes}'
-        f"{_labels(marks, size, factor) if labels else ''}</svg>"
-    )
 
 
 def _box(mark: Mark, factor: int) -> str:

@@ -125,12 +125,7 @@ class DetectProgram:
         return Compilation(self._preparation.lower(), "the kernels").result()
 
     def prepare(self, params: Arrays, stats: Arrays) -> PreparedWeights:
-        """Puts weights on all devices, and prepares the kernels that convolutions need there.
-
-        Args:
-            params: parameters by path.
-            stats: moving statistics by path.
-        """
+        """Puts weights, by path, on all devices and prepares the kernels of convolutions there."""
         params, stats = replicate((params, stats), self.mesh)
         kernels = self._preparation.out_info
         if kernels:
@@ -148,12 +143,7 @@ class DetectProgram:
         return detect
 
     def bind(self, params: Arrays, stats: Arrays) -> BoundDetect:
-        """Returns the detector with these weights, which takes batches from the host.
-
-        Args:
-            params: parameters by path.
-            stats: moving statistics by path.
-        """
+        """Returns the detector with these weights, by path; it takes batches from the host."""
         return self.bind_weights(self.prepare(params, stats))
 
 
@@ -186,8 +176,8 @@ def score_program(experiment: schema.Experiment, mesh: Mesh | None = None) -> De
     """Returns the program that scores an experiment, for `score_batch_size` images.
 
     Args:
-        experiment: all of it.
-        mesh: `score_mesh` of all devices, if not given; it has to divide `evaluation.batch_size`.
+        experiment: the model and the evaluation's settings.
+        mesh: divides `evaluation.batch_size`; None: `score_mesh` of all devices.
 
     Raises:
         UserError: the devices cannot be divided as the experiment says.
@@ -221,11 +211,7 @@ def predict_program(
 ) -> DetectProgram:
     """Returns the program that predicts, for `batch_size` images at a time.
 
-    Args:
-        experiment: all of it.
-        mesh: of the first device, if not given: what was trained on many devices has to predict on
-            one.
-        batch_size: B.
+    Without a mesh it runs on the first device: a model trained on many devices predicts on one.
     """
     if mesh is None:
         mesh = build_mesh(batch_size, schema.Devices(), jax.local_devices()[:1])

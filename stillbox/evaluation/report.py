@@ -57,8 +57,8 @@ class Cutout:
     image: Picture
     """The part of the image, `[H, W, 3]` uint8 RGB."""
     marks: Sequence[Mark]
-    """Objects, dashed, the one in question in the colour of its class, and the detection; pixels of
-    the part."""
+    """The objects (dashed; the mistaken one in the colour of its class) and the detection, in
+    pixels of the part."""
     about: str
 
 

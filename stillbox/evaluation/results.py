@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from stillbox.errors import UserError
 from stillbox.printing import count_text
 
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 FloatType = TypeVar("FloatType", np.float32, np.float64)
 
 
@@ -28,18 +31,18 @@ class ImageTruth:
     """Columns of the original image, in pixels."""
     height: int
     """Rows of the original image, in pixels."""
-    boxes: NDArray[np.float64]
+    boxes: FloatArray
     """`[N, 4]`, pixels."""
-    class_ids: NDArray[np.int64]
+    class_ids: IntArray
     """`[N]`, label map ids."""
-    is_crowd: NDArray[np.bool_]
+    is_crowd: BoolArray
     """`[N]`, crowds: detections inside are ignored."""
-    is_difficult: NDArray[np.bool_]
+    is_difficult: BoolArray
     """`[N]`, VOC's difficult objects: its metrics ignore them, COCO's have none."""
-    area: NDArray[np.float64]
+    area: FloatArray
     """`[N]`, segment area in square pixels that decides small, medium or large; NaN: the box's."""
 
-    def areas(self) -> NDArray[np.float64]:
+    def areas(self) -> FloatArray:
         """Returns `[N]` areas in square pixels, the box's own where the segment's is unknown."""
         return np.where(np.isnan(self.area), box_areas(self.boxes), self.area)
 
@@ -50,11 +53,11 @@ class ImageResult:
 
     image_id: str
     """As in the ground truth."""
-    boxes: NDArray[np.float64]
+    boxes: FloatArray
     """`[K, 4]`, pixels of the original image."""
-    scores: NDArray[np.float64]
+    scores: FloatArray
     """`[K]`, confidences."""
-    class_ids: NDArray[np.int64]
+    class_ids: IntArray
     """`[K]`, label map ids."""
 
     def at_least(self, min_score: float, limit: int | None = None) -> "ImageResult":
@@ -70,6 +73,32 @@ class ImageResult:
             scores=self.scores[chosen],
             class_ids=self.class_ids[chosen],
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCounts:
+    """The size of one class in a scored set."""
+
+    class_id: int
+    """Label map id."""
+    truths: int
+    """Boxes to find, without crowds or difficult ones."""
+    detections: int
+    """Detections of the class, ignored ones included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetCounts:
+    """The size of a scored set."""
+
+    images: int
+    """Images that were scored, those without boxes too."""
+    truths: int
+    """Boxes to find, without crowds or difficult ones."""
+    detections: int
+    """Detections of classes that the label map has."""
+    foreign_detections: int
+    """Detections of classes that the label map lacks: not scored."""
 
 
 def box_areas(boxes: NDArray[FloatType]) -> NDArray[FloatType]:
@@ -113,9 +142,8 @@ def number_images(
             not finite, or ground truth of a class that `class_names` lacks.
     """
     if not truths:
-        raise UserError(
-            "there is no image to score", fix="give an evaluation set with at least one record"
-        )
+        fix = "give an evaluation set with at least one record"
+        raise UserError("there is no image to score", fix=fix)
     _refuse_repeats([truth.image_id for truth in truths], "ground truth")
     _refuse_repeats([result.image_id for result in results], "result")
     ordered = sorted((truth.image_id for truth in truths), key=_id_order)
@@ -183,9 +211,6 @@ def not_finite(image: str) -> NotFiniteError:
     """Returns the error for an image whose predictions are not finite.
 
     Suppression takes NaN for no candidate: without this check such a model finds no object.
-
-    Args:
-        image: the image that it was found at.
     """
     return NotFiniteError(
         "the model's predictions for this image are not finite (NaN or infinity)",

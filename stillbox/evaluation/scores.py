@@ -3,9 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stillbox.evaluation.coco import (
     NO_TRUTH,
     ORIGINAL_NAMES,
@@ -15,7 +12,7 @@ from stillbox.evaluation.coco import (
     score_coco,
 )
 from stillbox.evaluation.matching import Confidence
-from stillbox.evaluation.results import ImageResult, ImageTruth
+from stillbox.evaluation.results import FloatArray, ImageResult, ImageTruth
 from stillbox.evaluation.voc import VocRules, VocScores, score_voc
 from stillbox.experiment.schema.training import Metric
 from stillbox.printing import printable_line
@@ -34,12 +31,13 @@ _OPEN_IMAGES_PREFIX = "OpenImagesV2_"
 MEANINGS: dict[str, str] = SUMMARY_MEANINGS | VOC_MEANINGS | _OPEN_IMAGES
 """All keys that `Scores.summary` may have, in the order in which they are shown."""
 
+# In the headline, and compared between checkpoints.
 _HEADLINE = ("AP", "AP50", "AP75", *VOC_MEANINGS, *_OPEN_IMAGES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """The metrics of one set of detections, as far as they are requested."""
+    """The requested metrics of one set of detections."""
 
     coco: CocoScores | None = None
     voc: VocScores | None = None
@@ -104,7 +102,7 @@ class Scores:
         """The keys of `class_numbers` beside those of COCO."""
         return tuple(key for name, key in _CLASS_COLUMNS.items() if getattr(self, name))
 
-    def curves(self) -> dict[str, tuple[float, NDArray[np.float64]]]:
+    def curves(self) -> dict[str, tuple[float, FloatArray]]:
         """Returns AP and precision `[101]` at IoU .50 of every class with something to find."""
         curves = {}
         for name, one in self.first.per_class.items():
@@ -149,27 +147,21 @@ def score(
 ) -> Scores:
     """Computes the metrics.
 
-    `truths` has every image that counts; an image without a result has no detections. Scored are
-    the classes of `class_names` (label map id -> name). `rules` are those of Pascal VOC's metrics.
+    `truths`, `results` and `class_names`: see `score_coco`; `rules` apply to Pascal VOC's metrics.
 
     Raises:
         UserError: see `number_images`.
     """
     keys = {"pascal_voc": "VOC_mAP", "weighted_pascal_voc": "VOC_weighted_mAP"}
     voc_keys = tuple(keys[metric] for metric in keys if metric in metrics)
-    coco = voc = open_images = None
-    if "coco" in metrics:
-        coco = score_coco(truths, results, class_names)
-    if voc_keys:
-        voc = score_voc(truths, results, class_names, rules=rules or VocRules())
-    if "open_images" in metrics:
-        groups = VocRules(ignore_crowds=True)
-        open_images = score_voc(truths, results, class_names, rules=groups)
-    return Scores(coco=coco, voc=voc, voc_keys=voc_keys, open_images=open_images)
-
-
-# The numbers by which checkpoints are compared.
-_HEADLINES = ("AP", "AP50", "AP75", "VOC_mAP", "VOC_weighted_mAP", "OpenImages_mAP")
+    data = truths, results, class_names
+    groups = VocRules(ignore_crowds=True)
+    return Scores(
+        coco=score_coco(*data) if "coco" in metrics else None,
+        voc=score_voc(*data, rules=rules or VocRules()) if voc_keys else None,
+        voc_keys=voc_keys,
+        open_images=score_voc(*data, rules=groups) if "open_images" in metrics else None,
+    )
 
 
 def scores_table(scores: Scores, *, per_category: bool, all_metrics: bool = False) -> str:
@@ -191,7 +183,7 @@ def threshold_text(overall: Confidence) -> str:
 def steps_table(evaluations: Sequence[tuple[int, Mapping[str, float | None]]], best: str) -> str:
     """Returns a line for every (step, scores). `best` is the first column, its maximum marked."""
     computed = {key for _, scores in evaluations for key in scores}
-    keys = [best, *(key for key in _HEADLINES if key != best and key in computed)]
+    keys = [best, *(key for key in _HEADLINE if key != best and key in computed)]
     width = max(7, *map(len, keys))
     highest = max((scores.get(best) or 0.0 for _, scores in evaluations), default=0.0)
     lines = [" ".join([f"{'step':>8}", *(f"{key:>{width}}" for key in keys)])]

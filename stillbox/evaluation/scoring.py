@@ -29,8 +29,8 @@ from stillbox.records.annotations import read_json
 from stillbox.records.files import write_whole
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
 
-# Reading the ids of all records takes as long as reading all images.
 _METRICS = "metrics.json"
+# Reading the ids of all records takes as long as reading all images.
 _RECORDS_CHECKED = 16
 
 
@@ -148,11 +148,9 @@ def cut_short(settings: schema.Evaluation, dataset: Dataset) -> tuple[str, ...]:
 
 
 def refuse_other_report(folder: Path, source: str) -> None:
-    """Refuses a folder with the report of another model.
+    """Refuses to write a report into a folder that holds the report of another model.
 
-    Args:
-        folder: of the report that is to be written.
-        source: as for `write_evaluation`; checkpoints of one directory are the same model.
+    `source`: as for `write_evaluation`; checkpoints of one directory are the same model.
 
     Raises:
         UserError: it has one, or its numbers cannot be read.
@@ -183,7 +181,7 @@ def write_evaluation(
     history: History,
     run: str = "",
 ) -> Path:
-    """Writes `metrics.json`, `detections.json`, pictures and the report, in the first process.
+    """Writes `metrics.json`, `detections.json`, pictures and the report, in the main process.
 
     `source` describes the origin of the weights; `history` is that of the training run and may be
     empty; `run` is its name, by default that of the experiment. Returns the path of the report.
@@ -206,11 +204,10 @@ def write_evaluation(
     write_whole(directory / "detections.json", detections.encode())
     pictures = tuple(draw_gallery(result, dataset.source, dataset.class_names, settings))
     export_pictures(pictures, settings, directory)
-    timings = result.timings
+    timings, images = result.timings, count_text(len(result.truths), "image")
     report = Report(
         title=run or experiment.name,
-        subtitle=f"{experiment.name}: {source}, scored on "
-        f"{count_text(len(result.truths), 'image')}",
+        subtitle=f"{experiment.name}: {source}, scored on {images}",
         scores=scores,
         analysis=result.analysis,
         history=history,

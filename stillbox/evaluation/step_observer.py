@@ -5,7 +5,7 @@ model imports no JAX.
 """
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
 
@@ -17,7 +17,7 @@ class StepObserver:
         """Yields the items. A step lasts from one request for an item to the next."""
         return items
 
-    def dispatched(self, result: Any) -> None:  # noqa: ANN401
+    def dispatched(self, result: object) -> None:
         """Receives arrays that the step computes: it is done when they are ready."""
 
 

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.evaluation.results import (
+    BoolArray,
+    ClassCounts,
+    FloatArray,
     ImageResult,
     ImageTruth,
+    SetCounts,
     class_keys,
     covered_matrix,
     iou_matrix,
@@ -54,27 +57,18 @@ class VocRules:
         )
 
 
-_RULES = VocRules()
-
-
 @dataclass(frozen=True, kw_only=True)
-class VocClassScores:
+class VocClassScores(ClassCounts):
     """The scores of one class; `None` if it has nothing to find."""
 
-    class_id: int
-    """Label map id."""
-    truths: int
-    """Boxes of the class in the ground truth, difficult ones left out."""
     difficult: int
-    detections: int
-    """Detections of the class, ignored ones included."""
     ap: float | None
-    precision: NDArray[np.float64] | None
+    precision: FloatArray | None
     """`[101]`, best precision at the recalls 0, .01, ... 1 or more."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class VocScores:
+class VocScores(SetCounts):
     """Pascal VOC's scores of a set."""
 
     mean_ap: float | None
@@ -83,15 +77,7 @@ class VocScores:
     """Average precision of all detections in one list: classes weigh by their number of boxes."""
     per_class: dict[str, VocClassScores]
     """Every class of the label map by name, those with nothing to find too."""
-    images: int
-    """Images that were scored, those without boxes too."""
-    truths: int
-    """Boxes to find."""
     difficult: int
-    detections: int
-    """Detections of classes that the label map has."""
-    foreign_detections: int
-    """Detections of classes that the label map lacks: not scored."""
     rules: VocRules
 
 
@@ -99,8 +85,8 @@ class VocScores:
 class _Class:
     """The detections of one class that count, image after image."""
 
-    scores: list[NDArray[np.float64]] = field(default_factory=list)
-    correct: list[NDArray[np.bool_]] = field(default_factory=list)
+    scores: list[FloatArray] = field(default_factory=list)
+    correct: list[BoolArray] = field(default_factory=list)
     truths: int = 0
     difficult: int = 0
     detections: int = 0
@@ -111,12 +97,11 @@ def score_voc(
     results: Sequence[ImageResult],
     class_names: Mapping[int, str],
     *,
-    rules: VocRules = _RULES,
+    rules: VocRules = VocRules(),
 ) -> VocScores:
     """Scores the results of a detector as Pascal VOC does.
 
-    `truths` has every image that counts; an image without a result has no detections. Scored are
-    the classes of `class_names` (label map id -> name). A class with nothing to find is left
+    `truths`, `results` and `class_names`: see `score_coco`. A class with nothing to find is left
     out of both means, with its detections.
 
     Raises:
@@ -148,8 +133,8 @@ def score_voc(
 
 
 def precision_recall(
-    scores: NDArray[np.float64], correct: NDArray[np.bool_], truths: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    scores: FloatArray, correct: BoolArray, truths: int
+) -> tuple[FloatArray, FloatArray]:
     """Returns precision and recall `[D]` after each detection, best first; equal scores keep order.
 
     `scores` and `correct` are `[D]`, `truths` is the number of boxes to find, at least one.
@@ -159,7 +144,7 @@ def precision_recall(
 
 
 def average_precision(
-    precision: NDArray[np.float64], recall: NDArray[np.float64], interpolation: Interpolation
+    precision: FloatArray, recall: FloatArray, interpolation: Interpolation
 ) -> float:
     """Returns the average of the best precision at each recall or more; `[D]`, recall ascending."""
     if interpolation == "eleven_points":
@@ -169,9 +154,7 @@ def average_precision(
     return float(np.sum(steps * _best_precision(precision, recall, recall)))
 
 
-def _best_precision(
-    precision: NDArray[np.float64], recall: NDArray[np.float64], levels: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _best_precision(precision: FloatArray, recall: FloatArray, levels: FloatArray) -> FloatArray:
     """Returns `[L]`, the highest precision at these recalls or more; 0 beyond the last."""
     best = np.maximum.accumulate(precision[::-1])[::-1]
     return np.append(best, 0.0)[np.searchsorted(recall, levels)]
@@ -206,8 +189,8 @@ def _add_image(
 
 
 def _match_class(
-    boxes: NDArray[np.float64], truth: ImageTruth, own: NDArray[np.bool_], rules: VocRules
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    boxes: FloatArray, truth: ImageTruth, own: BoolArray, rules: VocRules
+) -> tuple[BoolArray, BoolArray]:
     """Returns masks `[D]` of the detections that count and of the correct ones.
 
     `boxes` is `[D, 4]`, best first; `own` marks the ground truth of their class.
@@ -226,8 +209,8 @@ def _match_class(
 
 
 def _match(
-    overlaps: NDArray[np.float64], difficult: NDArray[np.bool_], min_iou: float
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    overlaps: FloatArray, difficult: BoolArray, min_iou: float
+) -> tuple[BoolArray, BoolArray]:
     """Returns two masks `[D]`: detections that count, and correct ones.
 
     `overlaps` is `[D, T]`, IoU of detections, best first, with the ground truth of their class;
@@ -245,7 +228,7 @@ def _match(
     return counts, correct
 
 
-def _curve(classes: Sequence[_Class]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _curve(classes: Sequence[_Class]) -> tuple[FloatArray, FloatArray]:
     scores = np.concatenate([np.empty(0), *(part for one in classes for part in one.scores)])
     correct = np.concatenate(
         [np.empty(0, np.bool_), *(part for one in classes for part in one.correct)]

@@ -33,6 +33,10 @@ class RawDetections(NamedTuple):
     finite: bool = True
     """Whether the predictions for the image are finite; if not, there may be no detection."""
 
+    def pick(self, keep: NDArray[np.bool_] | NDArray[np.int64]) -> "RawDetections":
+        """Returns the detections that `keep`, a mask `[N]` or indices, chooses."""
+        return RawDetections(self.boxes[keep], self.scores[keep], self.class_ids[keep], self.finite)
+
 
 class Backend(Protocol):
     """Runs a detector on batches. Both methods may be called from any thread."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Self
 
 import jax
 import numpy as np
@@ -76,11 +76,8 @@ class CheckpointBackend:
                 self._programs[batch_size] = program.bind_weights(self._weights)
             return self._programs[batch_size]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"model": self._model}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["model"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type[Self], tuple[TrainedModel]]:
+        return type(self), (self._model,)
 
 
 def _row(found: Detections, row: int, slots: ClassSlots, image: Prepared) -> RawDetections:

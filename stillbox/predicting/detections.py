@@ -77,12 +77,8 @@ class Detections:
 
     def pick(self, keep: NDArray[np.bool_]) -> "Detections":
         """Returns the detections where `keep`, `[N]`, is true."""
-        return replace(
-            self,
-            boxes=self.boxes[keep],
-            scores=self.scores[keep],
-            class_ids=self.class_ids[keep],
-        )
+        kept = {name: getattr(self, name)[keep] for name in ("boxes", "scores", "class_ids")}
+        return replace(self, **kept)
 
     def draw(self, min_score: float = 0.3, *, max_boxes: int = 100) -> Image.Image:
         """Returns the image with the detections of at least `min_score` drawn on it."""

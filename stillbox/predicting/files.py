@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
@@ -23,14 +22,12 @@ from stillbox.records.files import create_file
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.untrusted import open_untrusted
 
-Write = Callable[[Mapping[str, Any]], None]
+AppendEntry = Callable[[Mapping[str, object]], None]
 
 
 @contextmanager
-def json_lines(path: Path) -> Iterator[Write]:
-    """Yields a function that appends an object to a file as a line of JSON.
-
-    Lines are in the file at once: after a crash, it holds everything up to that.
+def json_lines(path: Path) -> Iterator[AppendEntry]:
+    """Yields a function that appends an object to a file as a line of JSON, unbuffered.
 
     Raises:
         UserError: it cannot be written.
@@ -39,7 +36,7 @@ def json_lines(path: Path) -> Iterator[Write]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = io.TextIOWrapper(create_file(path), encoding="utf-8", line_buffering=True)
 
-    def append(entry: Mapping[str, Any]) -> None:
+    def append(entry: Mapping[str, object]) -> None:
         with _naming(path):
             print(json.dumps(entry), file=file)
 
@@ -89,13 +86,9 @@ _LONGEST_NAME = 80
 
 
 def write_crops(found: Detections, folder: Path, stem: str, folders: Mapping[int, str]) -> None:
-    """Writes each object as `CLASS/STEM_N.jpg`, N from 1, the best first.
+    """Writes each object as `CLASS/STEM_N.jpg` below `folder`, N from 1, the best first.
 
-    Args:
-        found: the objects.
-        folder: of all crops.
-        stem: of their names.
-        folders: name of each class's folder, by label map id.
+    `folders` are the names of the classes' folders, by label map id.
 
     Raises:
         UserError: the folder is not writable.
@@ -124,7 +117,7 @@ def refuse_old(folder: Path) -> None:
 
 
 def class_folders(class_names: Mapping[int, str]) -> dict[int, str]:
-    """Returns a folder's name for each class: its own, without what names of files cannot hold."""
+    """Returns each class's name as a folder name, without characters that file systems refuse."""
     plain = (re.sub(r"[^\w -]", "_", name).strip() for name in class_names.values())
     names = unique_names(name[:_LONGEST_NAME] or "class" for name in plain)
     return dict(zip(class_names, names, strict=True))
@@ -181,8 +174,7 @@ class LabelFolder:
 
     def add(self, file: Path, found: Detections, name: str) -> None:
         """Adds an image; `name` is that of its copy."""
-        least = np.array([self._least[int(class_id)] for class_id in found.class_ids])
-        found = found.pick(found.scores >= least)
+        found = found.pick(found.scores >= [self._least[int(one)] for one in found.class_ids])
         height, width = found.image.shape[:2]
         sides = np.array([height, width] * 2, np.float64)
         example = Example(
@@ -208,11 +200,10 @@ class LabelFolder:
 
 
 def best_thresholds(directory: Path, class_names: Mapping[int, str]) -> dict[int, float]:
-    """Returns the scores with the highest F1 of the classes that have one.
+    """Returns the score with the highest F1 of each class that has one, by label map id.
 
-    Args:
-        directory: the folder of a report of `stillbox evaluate`; it may have none.
-        class_names: of the model, by label map id. Classes that the report lacks are left out.
+    `directory` is the folder of a report of `stillbox evaluate`, or has none. `class_names` are the
+    model's; classes that the report lacks are left out.
 
     Raises:
         UserError: the report is damaged.

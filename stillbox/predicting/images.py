@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -25,11 +25,11 @@ ImageLike = str | PathLike[str] | bytes | np.ndarray | Image.Image
 or a PIL image."""
 
 
-def is_one_image(images: Any) -> bool:  # noqa: ANN401
-    """Returns whether this is one image; an array of four dimensions is a sequence."""
+def as_sequence(images: ImageLike | Sequence[ImageLike]) -> Iterable[ImageLike]:
+    """Returns one image as a list of it; an array of four dimensions is a sequence."""
     if isinstance(images, np.ndarray):
-        return images.ndim < 4
-    return isinstance(images, str | PathLike | bytes | Image.Image)
+        return [images] if images.ndim < 4 else images
+    return [images] if isinstance(images, str | PathLike | bytes | Image.Image) else images
 
 
 def read_image(image: ImageLike) -> tuple[Pixels, str]:
@@ -78,9 +78,8 @@ def _decoded(content: bytes, where: str) -> Pixels:
     try:
         return decode_image(content, apply_exif=True)
     except ImageError as error:
-        raise UserError(
-            f"cannot be decoded: {error}", where=where, fix="leave it out, or save it again"
-        ) from error
+        fix = "leave it out, or save it again"
+        raise UserError(f"cannot be decoded: {error}", where=where, fix=fix) from error
 
 
 def _from_array(array: np.ndarray) -> Pixels:
@@ -114,19 +113,17 @@ class Inputs(NamedTuple):
     images: list[Path]
     videos: list[Path]
     passed_over: int
-    """Files of folders that are neither by their suffix."""
+    """Files of folders that are neither images nor videos."""
 
 
 def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
     """Returns the files of paths, folders and patterns, in their order.
 
-    A file is a video by its suffix, otherwise an image. Of a folder, and of a pattern whose last
-    part has no suffix, the images and videos are taken, in natural order (`2.jpg` before `10.jpg`)
-    and without hidden ones.
+    A file is a video by its suffix, otherwise an image. A folder, and a pattern whose last part has
+    no suffix, stands for its images and videos, without hidden ones, in natural order: `2.jpg`
+    comes before `10.jpg`.
 
-    Args:
-        words: files, folders, or patterns with `*`, `?`, `[...]` and, for any depth, `**`.
-        recursive: take the files of subfolders too.
+    Patterns have `*`, `?`, `[...]` and, for any depth, `**`; `recursive` adds files of subfolders.
 
     Raises:
         UserError: a word names nothing, or no image or video.
@@ -145,9 +142,9 @@ def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
     return Inputs(images, [path for path in files if is_video(path)], passed_over)
 
 
-def names_many(image: object) -> bool:
+def names_many(image: object) -> TypeGuard[str | PathLike[str]]:
     """Returns whether a path is a folder or a pattern, which names any number of images."""
-    if not isinstance(image, str | os.PathLike):
+    if not isinstance(image, str | PathLike):
         return False
     word = os.fspath(image)
     return Path(word).is_dir() or _is_pattern(word)
@@ -163,7 +160,7 @@ def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
         if not names_many(image):
             yield image
             continue
-        word = os.fspath(image)  # type: ignore[arg-type]
+        word = os.fspath(image)
         files = _usable(word, _expand(word, recursive=False))
         if not files:
             fix = "give a folder of images, or for those of subfolders FOLDER/**/*.jpg"
@@ -180,7 +177,7 @@ def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
 def check_output(
     folder: Path, words: Sequence[str], files: Iterable[Path], *, recursive: bool
 ) -> None:
-    """Checks that results do not come among the inputs, where a later run would find them.
+    """Checks that the results are not written among the inputs, where a later run would find them.
 
     Raises:
         UserError: the folder is one of the inputs', or lies in one that is searched.
@@ -212,12 +209,12 @@ def _is_pattern(word: str) -> bool:
 
 
 def _filtered(word: str) -> bool:
-    """Returns whether only files with a known suffix are meant."""
+    """Returns whether a word stands only for files with a known suffix."""
     return Path(word).is_dir() or (_is_pattern(word) and "." not in Path(word).name)
 
 
 def _usable(word: str, found: list[Path]) -> list[Path]:
-    """Returns those of the files of a word that it means."""
+    """Returns the files that a word stands for: of a folder, only images and videos."""
     return [path for path in found if _is_usable(path)] if _filtered(word) else found
 
 

@@ -13,7 +13,7 @@ from stillbox.evaluation.results import not_finite
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.predicting.backend import Backend, Pixels, Prepared, RawDetections
 from stillbox.predicting.detections import Detections
-from stillbox.predicting.images import ImageLike, each_image, is_one_image, names_many, read_image
+from stillbox.predicting.images import ImageLike, as_sequence, each_image, names_many, read_image
 from stillbox.predicting.selection import IOU, MIN_SCORE, USUAL, ClassesPerObject, Selection
 from stillbox.predicting.tiling import Tiling
 from stillbox.printing import count_text
@@ -53,10 +53,8 @@ class Predictor:
         return self.backend.class_names
 
     def __repr__(self) -> str:
-        return (
-            f"<Predictor of {count_text(len(self.class_names), 'class')} from "
-            f"{self.backend.source}>"
-        )
+        classes = count_text(len(self.class_names), "class")
+        return f"<Predictor of {classes} from {self.backend.source}>"
 
     @overload
     def predict(
@@ -69,7 +67,7 @@ class Predictor:
         classes: Sequence[str] = (),
     ) -> Detections: ...
 
-    # Any: a path is one image, a folder or pattern many.
+    # The result is Any: a path is one image, a folder or pattern many.
     @overload
     def predict(
         self,
@@ -120,14 +118,15 @@ class Predictor:
             UserError: an image cannot be read, a value is not in 0..1, a class is not the model's,
                 or the model's predictions are not finite.
         """
+        sequence = as_sequence(images)
         found = self.stream(
-            [images] if is_one_image(images) else images,  # type: ignore[arg-type,list-item]
+            sequence,
             min_score=min_score,
             classes_per_object=classes_per_object,
             iou=iou,
             classes=classes,
         )
-        return next(found) if is_one_image(images) and not names_many(images) else list(found)
+        return next(found) if sequence is not images and not names_many(images) else list(found)
 
     def stream(
         self,
@@ -141,22 +140,14 @@ class Predictor:
     ) -> Iterator[Detections]:
         """Yields the detections of each image in order; one batch of images is in memory.
 
-        Args:
-            images: see `predict`.
-            min_score: see `predict`. Of tiles, only such detections are merged.
-            classes_per_object: see `predict`.
-            iou: see `predict`.
-            classes: see `predict`.
-            observer: observes the batches.
+        The arguments are those of `predict`, and an observer of the batches. `min_score` is also
+        applied to tiles, before their detections are merged.
 
         Raises:
             UserError: see `predict`.
         """
         selection = Selection(
-            min_score=min_score,
-            classes_per_object=classes_per_object,
-            iou=iou,
-            classes=classes,
+            min_score=min_score, classes_per_object=classes_per_object, iou=iou, classes=classes
         )
         return self.detect(each_image(images), read_image, selection, observer=observer)
 
@@ -170,7 +161,7 @@ class Predictor:
         on_bad: Callable[[Source, UserError | OSError], None] | None = None,
         workers: int = 0,
     ) -> Iterator[Detections]:
-        """As `stream`, for images of any kind.
+        """Like `stream`, for images of any kind.
 
         Args:
             images: in order.
@@ -232,14 +223,14 @@ class Predictor:
             )
             for ymin, xmin, ymax, xmax in windows
         )
-        # Here, perhaps on a thread, if it is one; many would take the memory of many images.
+        # A single window is prepared here, perhaps in a thread; many would take too much memory.
         views = list(prepared) if len(windows) == 1 else prepared
         return _Opened(pixels, source, windows, views, [])
 
     def _merged(self, image: "_Opened", selection: Selection) -> Detections:
         found = image.found[0]
         if self.tiling is not None:
-            candidates = [_at_least(one, selection.min_score) for one in image.found]
+            candidates = [one.pick(one.scores >= selection.min_score) for one in image.found]
             found = self.tiling.merged(candidates, image.windows)
         return selection.of(self.detections(image.pixels, found, image.source))
 
@@ -273,18 +264,13 @@ class Predictor:
 
 
 class _Opened(NamedTuple):
-    """An image, what is detected in, and the detections of its windows so far."""
+    """An image, its windows, and the detections in them so far."""
 
     pixels: Pixels
     source: str
     windows: list[TileWindow]
     prepared: Iterable[Prepared]
     found: list[RawDetections]
-
-
-def _at_least(found: RawDetections, min_score: float) -> RawDetections:
-    keep = found.scores >= min_score
-    return RawDetections(found.boxes[keep], found.scores[keep], found.class_ids[keep], found.finite)
 
 
 def _nearest_size(wanted: int, sizes: Sequence[int] | None) -> int:

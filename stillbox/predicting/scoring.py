@@ -1,6 +1,6 @@
 """Scores a backend, such as an exported artefact, like a checkpoint.
 
-Alone in its module: prediction needs neither the evaluator nor an evaluation set.
+This is a module of its own because prediction needs neither the evaluator nor an evaluation set.
 """
 
 from collections.abc import Iterator

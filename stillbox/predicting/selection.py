@@ -41,8 +41,8 @@ class Selection:
     iou: float = IOU
     """See `classes_per_object`."""
     classes: Sequence[str] = ()
-    """Names of the only classes to return; empty: all. An object has the same class as without
-    this: the others are left out after the suppression."""
+    """Names of the only classes to return; empty: all. This filter comes after the suppression, so
+    that it does not change the class of an object."""
 
     def __post_init__(self) -> None:
         for name in ("min_score", "iou"):
@@ -82,10 +82,7 @@ class Selection:
         """Returns the detections with `classes_per_object` alone applied."""
         if self.classes_per_object == "all":
             return found
-        keep = without_overlaps(found.boxes, self.iou)
-        return RawDetections(
-            found.boxes[keep], found.scores[keep], found.class_ids[keep], found.finite
-        )
+        return found.pick(without_overlaps(found.boxes, self.iou))
 
 
 USUAL = Selection()

@@ -1,9 +1,8 @@
 """Detection in the tiles of a large image, as in SAHI (Akyon et al. 2022, arXiv:2202.06934).
 
 Detections of overlapping windows are merged class by class. A box that ends at a border of its
-window inside the image is cut: the window may show a part of the object only. Two boxes of which
-one is cut are compared where both windows see, since a part and the whole coincide there and
-nowhere else.
+window inside the image is cut: the window may show only a part of the object. A cut box is compared
+with another box inside the intersection of their windows, where a part and the whole coincide.
 """
 
 from collections.abc import Sequence
@@ -222,13 +221,11 @@ class Tiling:
     def __post_init__(self) -> None:
         check_grid(self.tile, self.overlap)
         if self.merge not in MERGES:
-            raise UserError(
-                f"there is no merge {self.merge!r}", where="merge", fix=nearest(self.merge, MERGES)
-            )
+            fix = nearest(self.merge, MERGES)
+            raise UserError(f"there is no merge {self.merge!r}", where="merge", fix=fix)
         if not 0 < self.iou_threshold < 1:
-            raise UserError(
-                f"{self.iou_threshold:g} is no overlap", where="iou_threshold", fix="0.5 is usual"
-            )
+            what = f"{self.iou_threshold:g} is no overlap"
+            raise UserError(what, where="iou_threshold", fix="0.5 is usual")
 
     def windows(self, height: int, width: int) -> list[TileWindow]:
         """Returns the windows of an image that are detected in, the whole image last."""
@@ -239,18 +236,11 @@ class Tiling:
     def merged(
         self, found: Sequence[RawDetections], windows: Sequence[TileWindow]
     ) -> RawDetections:
-        """Returns the detections of the image.
-
-        Args:
-            found: the detections of each window, in pixels of the window.
-            windows: in pixels of the image.
-        """
+        """Returns the image's detections, from those of each window in its own pixels."""
         finite = all(one.finite for one in found)
         if len(found) == 1:
             return found[0]
         pieces = unite_cut(Pieces.of(found, windows), self.iou_threshold)
         merged = fuse_clusters(pieces, self.iou_threshold, average=self.merge == "wbf")
         order = np.argsort(-merged.scores, kind="stable")
-        return RawDetections(
-            merged.boxes[order], merged.scores[order], merged.class_ids[order], finite
-        )
+        return RawDetections(merged.boxes, merged.scores, merged.class_ids, finite).pick(order)

@@ -25,7 +25,7 @@ from stillbox.records.files import create_file
 from stillbox.untrusted import open_untrusted
 
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"<?xml", b"<MPD", b"[playlist]", b"v=0")
-# Of cameras and files that do not give one.
+# The rate of cameras and files that do not give one.
 _USUAL_RATE = 30.0
 _MOST_RATE = 1000.0
 # A camera that stalls, or a clock that jumps, must not fill the disk with copies of a frame.
@@ -37,18 +37,14 @@ class Frame(NamedTuple):
     """One frame of a video."""
 
     number: int
-    """From 0; frames that are passed over are counted too."""
+    """From 0; skipped frames count."""
     seconds: float
     """Since the first frame."""
     pixels: Pixels
 
 
 class Video:
-    """A video file, or a camera.
-
-    Args:
-        source: a file, or the number of a camera.
-        stride: every so manieth frame is read.
+    """A video file, or the camera of a number, of which every `stride`th frame is read.
 
     Raises:
         UserError: it cannot be opened.
@@ -66,10 +62,10 @@ class Video:
             raise _not_opened(self.name, live=self.live)
         rate = self._capture.get(cv2.CAP_PROP_FPS)
         self.rate = rate if math.isfinite(rate) and 0 < rate <= _MOST_RATE else _USUAL_RATE
-        """Frames in a second, those passed over included."""
+        """Frames in a second, skipped ones included."""
         count = self._capture.get(cv2.CAP_PROP_FRAME_COUNT)
         self.frames = 0 if self.live or not 0 < count < 2**31 else -(-int(count) // stride)
-        """Frames that will be read, about; 0: not known."""
+        """Approximate number of frames to read; 0: unknown."""
 
     def __iter__(self) -> Iterator[Frame]:
         """Yields every `stride`th frame; at the end, the file or camera is closed."""
@@ -82,7 +78,7 @@ class Video:
         number, start = 0, time.monotonic()
         while self._capture.grab():
             if number % self.stride == 0:
-                # Of the grabbed frame; a rate that varies is in it.
+                # The time of the grabbed frame, also where the rate varies.
                 at = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
                 if self.live:
                     at = time.monotonic() - start
@@ -98,7 +94,7 @@ class Video:
 
 
 class VideoFile:
-    """Writes a WebM video, which gets its name when it is closed without an exception.
+    """Writes a WebM video under a temporary name, and renames it when closed without an exception.
 
     Its codec is VP8, which all browsers play. The wheels of OpenCV have no encoder of H.264; theirs
     of VP9 takes six times as long, and MPEG-4 Part 2 is played by no browser. A thread encodes,
@@ -134,11 +130,7 @@ class VideoFile:
             self._partial.unlink(missing_ok=True)
 
     def write(self, picture: Picture, seconds: float) -> None:
-        """Adds a frame; all have the size of the first.
-
-        Args:
-            picture: `[H, W, 3]`, RGB.
-            seconds: since the first frame.
+        """Adds a frame `[H, W, 3]`, RGB, `seconds` after the first; all have the size of the first.
 
         Raises:
             UserError: the file cannot be written.
@@ -161,7 +153,7 @@ class VideoFile:
             self._writer.write(frame)
 
     def _finish(self) -> None:
-        """Gives the file its name, if all frames are in it: OpenCV does not report a full disk."""
+        """Renames the file if it has all frames: OpenCV does not report a full disk."""
         # Counted, since the header of WebM has a duration only.
         written, count = cv2.VideoCapture(str(self._partial), cv2.CAP_FFMPEG), 0
         while written.grab():
@@ -185,7 +177,7 @@ class VideoFile:
 
 @contextmanager
 def _without_messages() -> Iterator[None]:
-    """Discards what OpenCV prints on standard error, from C: that WebM has no tags of codecs."""
+    """Discards OpenCV's output on standard error, from C: that WebM has no tags of codecs."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -198,11 +190,8 @@ def _without_messages() -> Iterator[None]:
 
 
 def _not_written(path: Path) -> UserError:
-    return UserError(
-        "the video cannot be written",
-        where=str(path),
-        fix="choose another --output folder, or make room on its disk",
-    )
+    fix = "choose another --output folder, or make room on its disk"
+    return UserError("the video cannot be written", where=str(path), fix=fix)
 
 
 def _refuse_playlist(path: Path) -> None:
@@ -211,22 +200,13 @@ def _refuse_playlist(path: Path) -> None:
         start = file.read(4096)
     start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(_PLAYLISTS):
-        raise UserError(
-            "this is a playlist, which names other files",
-            where=str(path),
-            fix="give the videos that it names",
-        )
+        what = "this is a playlist, which names other files"
+        raise UserError(what, where=str(path), fix="give the videos that it names")
 
 
 def _not_opened(name: str, *, live: bool) -> UserError:
     if live:
-        return UserError(
-            "the camera cannot be opened",
-            where=name,
-            fix="see that it is connected and not in use; webcam:1 is the second one",
-        )
-    return UserError(
-        "the video cannot be decoded",
-        where=name,
-        fix="leave it out, or convert it: ffmpeg -i VIDEO video.mp4",
-    )
+        fix = "see that it is connected and not in use; webcam:1 is the second one"
+        return UserError("the camera cannot be opened", where=name, fix=fix)
+    fix = "leave it out, or convert it: ffmpeg -i VIDEO video.mp4"
+    return UserError("the video cannot be decoded", where=name, fix=fix)

@@ -44,7 +44,7 @@ class Batcher:
 
     Args:
         backend: runs the model.
-        sizes: rows of a batch, rising.
+        sizes: rows of a batch, ascending.
         max_delay: seconds that an image waits for others while nothing runs.
         observe: called after each run, in the thread that runs the model.
         expects_more: whether further images may arrive soon; if not, there is no delay.
@@ -72,8 +72,7 @@ class Batcher:
     def start(self, report: Callable[[str], None] = lambda text: None) -> None:
         """Compiles and measures every size, then starts the thread that runs the model.
 
-        Args:
-            report: called with a line of progress for each size.
+        `report` is called with a line of progress for each size.
 
         Raises:
             UserError: the model's predictions are not finite.
@@ -98,7 +97,7 @@ class Batcher:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread that runs the model does."""
+        """Whether the thread of the model is running."""
         return self._thread.is_alive()
 
     @property
@@ -126,13 +125,13 @@ class Batcher:
         return job.found
 
     def _forget(self, found: "Future[RawDetections]") -> None:
-        """Drops a cancelled image at once: a long run would let many gather."""
+        """Removes a cancelled image at once; many could pile up during a long run."""
         if found.cancelled():
             with self._changed:
                 self._jobs = deque(job for job in self._jobs if job.found is not found)
 
     def close(self) -> None:
-        """Takes no more images, finishes those that were submitted, and ends the thread."""
+        """Refuses further images, finishes the submitted ones, and ends the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -150,7 +149,7 @@ class Batcher:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Takes no more images, and lets none wait for a thread that has ended."""
+        """Refuses further images, and fails those that wait for the ended thread."""
         with self._changed:
             self._closed = True
             left, self._jobs = self._jobs, deque()
@@ -175,10 +174,10 @@ class Batcher:
             return [self._jobs.popleft() for _ in range(images)]
 
     def _images_to_run(self, waiting: int) -> int:
-        """Returns how many of the waiting images to run: those with the least time per image.
+        """Returns how many of the waiting images to run, for the least time per image.
 
-        By the runs at the start. On an accelerator, where all sizes take about the same time, that
-        is all of them, padded to the next size; on a CPU often a smaller, full batch.
+        The estimate uses the runs at the start. On an accelerator, where all sizes take about the
+        same time, it is all images, padded to the next size; on a CPU often a smaller, full batch.
         """
         best = min(self.sizes, key=lambda s: (self.seconds[s] / min(s, waiting), -s))
         return min(best, waiting)

@@ -1,6 +1,6 @@
-"""Bodies of requests and responses: their limits, one file of a form, JSON, errors of one shape.
+"""Bodies of requests and responses: limits, files in forms, JSON, and errors `{"error": text}`.
 
-An error is `{"error": text}`. A form is `multipart/form-data` (RFC 7578).
+A form is `multipart/form-data` (RFC 7578).
 """
 
 import asyncio
@@ -9,7 +9,6 @@ import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from python_multipart.multipart import parse_options_header
 from starlette.exceptions import HTTPException
@@ -26,7 +25,7 @@ class AsciiJson(Response):
 
     media_type = "application/json"
 
-    def render(self, content: Any) -> bytes:  # noqa: ANN401
+    def render(self, content: object) -> bytes:
         """Returns the bytes of the body."""
         return json.dumps(content, separators=(",", ":")).encode("ascii")
 
@@ -36,8 +35,8 @@ def http_error(status: int, text: str, headers: Mapping[str, str] | None = None)
     return HTTPException(status, text, dict(headers) if headers else None)
 
 
-def shown(value: Any) -> str:  # noqa: ANN401
-    """Returns a value of a request for a message: a request can have megabytes in one name."""
+def shown(value: object) -> str:
+    """Returns a value of a request, shortened for a message; a name can have megabytes."""
     return reprlib.repr(value)
 
 
@@ -59,7 +58,7 @@ def handle_user_error(request: Request, error: Exception) -> Response:
 
 
 def handle_failure(request: Request, error: Exception) -> Response:
-    """Responds to a fault of the server; its details are in the log only."""
+    """Responds to an internal error; only the log has its details."""
     return AsciiJson({"error": "the server failed"}, 500)
 
 
@@ -103,11 +102,8 @@ class Admission:
 class Arrivals:
     """Receives bodies, which share a budget of memory while they arrive.
 
-    A client that sends slowly keeps nobody out: beyond the budget, the body that began first is
-    given up.
-
-    Args:
-        most: bytes of all bodies that are arriving; no body is larger.
+    Slow clients do not block others: when the bodies exceed the budget of `most` bytes, the one
+    that began first is given up. No body is larger than the budget.
     """
 
     def __init__(self, most: int) -> None:
@@ -121,8 +117,8 @@ class Arrivals:
         """Returns the body of a request.
 
         Raises:
-            HTTPException: 408 if they take longer than `seconds`, 503 with Retry-After if the body
-                was given up, 400 if the client has gone.
+            HTTPException: 408 if it takes longer than `seconds`, 503 with Retry-After if it was
+                given up, 400 if the client has gone.
         """
         body = bytearray()  # many small parts would take much more memory
         deadline = asyncio.timeout(seconds)
@@ -201,9 +197,7 @@ _LONGEST_BOUNDARY = 70
 def read_file(content_type: str, body: bytes) -> tuple[str, bytes]:
     """Returns name and content of the one file of a form, which may have other fields.
 
-    Args:
-        content_type: the header with the boundary of the parts.
-        body: of the request.
+    `content_type` is the header with the boundary of the parts.
 
     Raises:
         HTTPException: 400, the form is invalid, or has no file or several.

@@ -1,4 +1,4 @@
-"""The server's connections: deadlines, the most at a time, and a stop that resets none.
+"""The server's connections: deadlines, a limit of their number, and a stop that resets none.
 
 uvicorn has no deadline for a TLS handshake, for the header of a request and for a response that its
 client does not read, and no limit of connections that still answers health checks.
@@ -22,6 +22,7 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from stillbox.serving.bodies import AsciiJson, http_error
 from stillbox.serving.security import HEALTH_PATHS
@@ -41,8 +42,8 @@ class ConnectionLimits:
     seconds: float
     """For a handshake and a header, for a response to be read, and without a request."""
     most: int
-    """Connections at a time, 2 or more; a further one takes the place of the one whose client has
-    been waited for longest."""
+    """Connections at a time, 2 or more; a further one replaces the one that has waited longest for
+    its client."""
     unread: int = 64 * 2**20
     """Bytes of responses that clients have not read; beyond them the oldest is cut."""
     grace: float = 1.0
@@ -60,22 +61,19 @@ class ConnectionLimits:
 
 
 class Connection(H11Protocol):
-    """A connection that is cut when its client is too slow, or when others need its place.
-
-    Args:
-        limits: of all connections.
-        tls: makes the handshake; None: the connection is not encrypted.
-        arguments: of uvicorn's protocol.
-    """
+    """A connection that is cut when its client is too slow, or when others need its place."""
 
     def __init__(
         self,
         *,
         limits: ConnectionLimits,
         tls: ssl.SSLContext | None,
-        **arguments: Any,  # noqa: ANN401
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(**arguments)
+        super().__init__(config, server_state, app_state, _loop)
         self.app = cast(Any, self._respond)
         self._limits, self._tls = limits, tls
         self._timer: asyncio.TimerHandle | None = None
@@ -88,10 +86,10 @@ class Connection(H11Protocol):
         self.unread = 0
         """Bytes of its response that are not sent."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Counts the connection, and begins the handshake or waits for a request."""
-        self.transport = transport
-        self.connections.add(cast(Any, self))
+        transport = self.transport = cast(asyncio.Transport, transport)
+        self.connections.add(self)
         self._wait_for_client()
         self._make_room()
         if self._tls is None:
@@ -154,7 +152,7 @@ class Connection(H11Protocol):
             self._timer = self.loop.call_at(at, self._cut)
 
     def _cut(self) -> None:
-        self.connections.discard(cast(Any, self))
+        self.connections.discard(self)
         responding = self.cycle is not None and not self.cycle.response_complete
         if responding or self.transport.get_write_buffer_size():
             # The system would keep what is unread for minutes.
@@ -215,7 +213,7 @@ class Connection(H11Protocol):
             self.working, self.unread = False, 0
 
     def _full(self, scope: Scope) -> str:
-        """Returns why a request is refused for others that the server works on, or nothing."""
+        """Returns why a request is refused while others are in progress, or an empty text."""
         most = max(self._limits.most - _SPARE_CONNECTIONS, 1)
         others = sum(one.working for one in self._all() if one is not self)
         spared = scope["path"] in HEALTH_PATHS or others < most
@@ -239,11 +237,7 @@ _CLOSE = (b"connection", b"close")
 class Server(uvicorn.Server):
     """uvicorn's server of `Connection`s, whose stop resets none.
 
-    Args:
-        app: the application.
-        limits: of its connections.
-        tls: encrypts them; None: they are not.
-        access_log: whether to print a line for each request.
+    `access_log` prints a line for each request.
     """
 
     def __init__(
@@ -254,6 +248,7 @@ class Server(uvicorn.Server):
         tls: ssl.SSLContext | None = None,
         access_log: bool = False,
     ) -> None:
+        self._protocol = partial(Connection, limits=limits, tls=tls)
         config = uvicorn.Config(
             app,
             # Clients could fill the log with warnings about invalid requests.
@@ -265,7 +260,7 @@ class Server(uvicorn.Server):
             # Other loops and protocols, which uvicorn would choose where they are installed, accept
             # and buffer in another way.
             loop="asyncio",
-            http=cast(Any, partial(Connection, limits=limits, tls=tls)),
+            http=cast(Any, self._protocol),
             ws="none",
             # The socket listens with BACKLOG; so many are accepted before their limit is checked.
             backlog=_ACCEPTED_AT_ONCE,
@@ -276,7 +271,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Takes SIGHUP, which is ignored under nohup, for SIGTERM; uvicorn catches the others."""
+        """Handles SIGHUP, unless ignored as under nohup, like SIGTERM; uvicorn has the others."""
         with super().capture_signals():
             main = threading.current_thread() is threading.main_thread()
             if main and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
@@ -304,7 +299,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _connect(self) -> asyncio.Protocol:
-        return self.config.http_protocol_class(  # type: ignore[call-arg]
+        return self._protocol(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 

@@ -1,8 +1,8 @@
 """Decodes images and JSON of untrusted clients; sizes are checked before anything is decoded.
 
-Lists of pixels in JSON become arrays without an object for each number. Such a list may have as
-many numbers as a request has bytes: objects for them would take thirty times the memory, and no
-other thread would run meanwhile. All other JSON is small or refused.
+Lists of pixels in JSON become arrays without a Python object for each number. The objects would
+take thirty times the memory of the request, and no other thread would run while they are created.
+All other JSON is small or refused.
 """
 
 import json
@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,19 +25,15 @@ ImageInput = bytes | NDArray[np.uint8]
 
 # Pillow and the decoder recognise these by the same first bytes: the checked header is that of the
 # decoded image.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 _LONGEST_SIDE = 65_535  # of a JPEG file
 
 
 def image_size(image: ImageInput, max_pixels: int) -> tuple[int, int]:
     """Returns height and width of an image, by its header.
 
-    Args:
-        image: a file or pixels.
-        max_pixels: the most that are decoded.
-
     Raises:
-        HTTPException: 400 if the file is no image, 413 if it is too large.
+        HTTPException: 400 if the file is no image, 413 if it has more than `max_pixels` pixels.
     """
     height, width = (
         image.shape[:2] if isinstance(image, np.ndarray) else _read_size(image, max_pixels)
@@ -55,9 +50,7 @@ def image_size(image: ImageInput, max_pixels: int) -> tuple[int, int]:
 def decode_input(image: ImageInput, *, upright: bool) -> Pixels:
     """Returns the pixels `[h, w, 3]` of an image that `image_size` has accepted.
 
-    Args:
-        image: a file or pixels.
-        upright: apply the EXIF orientation.
+    `upright` applies the EXIF orientation.
 
     Raises:
         HTTPException: 400, it cannot be decoded.
@@ -72,12 +65,12 @@ def decode_input(image: ImageInput, *, upright: bool) -> Pixels:
 
 def _read_size(file: bytes, max_pixels: int) -> tuple[int, int]:
     try:
-        with Image.open(FewReads(file), formats=FORMATS) as opened:
+        with Image.open(FewReads(file), formats=IMAGE_FORMATS) as opened:
             return opened.height, opened.width
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise http_error(413, f"an image has at most {max_pixels} pixels") from None
     except Exception as error:
-        formats = ", ".join(FORMATS)
+        formats = ", ".join(IMAGE_FORMATS)
         raise bad_request(f"{count_text(len(file), 'byte')} and no image ({formats})") from error
 
 
@@ -99,7 +92,7 @@ class PixelText:
     text: bytes
 
     @classmethod
-    def of(cls, values: list[Any]) -> "PixelText":
+    def of(cls, values: list[object]) -> "PixelText":
         """Returns the text of a short list."""
         text = json.dumps(values, separators=(",", ":"), default=lambda _: None)
         return cls(text.encode("ascii"))
@@ -124,7 +117,7 @@ class PixelText:
         return values.reshape(shape)
 
 
-def parse_json(body: bytes) -> dict[str, Any]:
+def parse_json(body: bytes) -> dict[str, object]:
     """Returns the JSON object of a body, with `PixelText` in place of long lists of pixels.
 
     Raises:
@@ -154,7 +147,7 @@ def _too_much() -> Exception:
     )
 
 
-def _load(text: bytes, found: Iterator[PixelText]) -> dict[str, Any]:
+def _load(text: bytes, found: Iterator[PixelText]) -> dict[str, object]:
     try:
         content = json.loads(text.decode("utf-8-sig"), parse_constant=lambda _: next(found))
     except (ValueError, RecursionError) as error:
@@ -179,7 +172,7 @@ def _without_pixels(text: bytes, found: list[PixelText]) -> bytes:
 
 
 def _cut(run: bytes, found: list[PixelText]) -> bytes:
-    """As `_without_pixels`, for a text of brackets, digits and commas."""
+    """Like `_without_pixels`, for a text of brackets, digits and commas."""
     text = run.translate(None, b" \t\r\n")
     if len(text) < len(run) and _BROKEN_NUMBER.search(run.translate(_KINDS)):
         raise bad_request("JSON Parse error: there is a space inside a number")

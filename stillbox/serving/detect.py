@@ -1,5 +1,6 @@
 """`POST /detect`: an image file in, JSON or an annotated image out."""
 
+from contextlib import suppress
 from functools import partial
 from typing import Literal, cast
 
@@ -18,7 +19,7 @@ from stillbox.serving.bodies import AsciiJson, bad_request, read_file
 from stillbox.serving.engine import engine_of
 from stillbox.serving.settings import ServeSettings
 
-FORMATS = ("json", "png", "jpeg")
+RESPONSE_FORMATS = ("json", "png", "jpeg")
 _PARAMETERS = ("format", "min_score", "classes_per_object", "iou")
 
 
@@ -58,14 +59,14 @@ def _draw(
 
 
 def _read_query(request: Request, settings: ServeSettings) -> tuple[str, Selection]:
-    """Returns one of `FORMATS` and what to return, by default as in the settings."""
+    """Returns one of `RESPONSE_FORMATS` and what to return, by default as in the settings."""
     query = request.query_params
     unknown = sorted(set(query) - set(_PARAMETERS))
     if unknown:
         known = f"{', '.join(_PARAMETERS[:-1])} and {_PARAMETERS[-1]}"
         raise bad_request(f"there is no parameter {unknown[0]!r}: there are {known}")
     words = {
-        "format": (query.get("format", "json"), FORMATS),
+        "format": (query.get("format", "json"), RESPONSE_FORMATS),
         "classes_per_object": (
             query.get("classes_per_object", settings.classes_per_object or "one"),
             CLASSES_PER_OBJECT,
@@ -75,19 +76,16 @@ def _read_query(request: Request, settings: ServeSettings) -> tuple[str, Selecti
         if word not in known_words:
             raise bad_request(f"{name}: there is no {word!r}: {nearest(word, known_words)}")
     selection = Selection(
-        min_score=_share(query, "min_score", settings.min_score),
+        min_score=_fraction(query, "min_score", settings.min_score),
         classes_per_object=cast(ClassesPerObject, words["classes_per_object"][0]),
-        iou=_share(query, "iou", settings.iou),
+        iou=_fraction(query, "iou", settings.iou),
     )
     return words["format"][0], selection
 
 
-def _share(query: QueryParams, name: str, default: float) -> float:
+def _fraction(query: QueryParams, name: str, default: float) -> float:
     text = query.get(name, str(default))
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise bad_request(f"{name} is a number in 0..1, not {text!r}")
-    return share
+    with suppress(ValueError):
+        if 0 <= (value := float(text)) <= 1:
+            return value
+    raise bad_request(f"{name} is a number in 0..1, not {text!r}")

@@ -15,7 +15,7 @@ from contextlib import (
 )
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, TypeVar, TypeVarTuple
+from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from starlette.requests import Request
 
@@ -77,13 +77,7 @@ class Share:
 
 
 class Workers:
-    """A pool of threads with a budget of memory.
-
-    Args:
-        name: of the threads.
-        threads: the most that run.
-        memory: the budget, in bytes.
-    """
+    """A pool of at most `threads` threads with a budget of `memory` bytes."""
 
     def __init__(self, name: str, threads: int, memory: int) -> None:
         self.pool = ThreadPoolExecutor(threads, name)
@@ -95,11 +89,7 @@ class Workers:
 
     @asynccontextmanager
     async def share(self, size: int) -> AsyncIterator[Share]:
-        """Waits for a part of the memory; the smallest that are waited for come first.
-
-        Args:
-            size: in bytes; if it exceeds the budget, all of it.
-        """
+        """Waits for `size` bytes of the memory, at most all of it; small requests come first."""
         size = min(size, self._memory)
         await self._take(size)
         share = Share(self, size)
@@ -129,12 +119,12 @@ class Workers:
             raise
 
 
-# Most bytes of memory, measured: for a byte of a body that is read, for one of a file whose header
-# is read, for a pixel that is decoded, for one that is decoded and drawn.
+# Peak memory in bytes, measured: per byte of a body that is read, per byte of a file whose header
+# is read, per pixel that is decoded, per pixel that is decoded and drawn.
 _READ, _OPENED, _DECODED, _DRAWN = 16, 8, 12, 16
 
 
-class ImageResult(NamedTuple):
+class ImageDetections(NamedTuple):
     """The detections of one image."""
 
     found: RawDetections
@@ -146,8 +136,8 @@ class ImageResult(NamedTuple):
 class Engine:
     """A model that runs for many requests at a time.
 
-    Two pools of threads read bodies, decode and resize images, one those that need little memory
-    and one the others; another thread runs the model.
+    Two pools of threads read bodies and decode and resize images: one for work that needs little
+    memory, one for the rest. Another thread runs the model.
 
     Raises:
         UserError: the settings are invalid, or the model does not take such batches.
@@ -194,11 +184,13 @@ class Engine:
         for workers in (self._small, self._large):
             workers.pool.shutdown()
 
-    async def respond(self, request: Request, work: Callable[[bytes], Coroutine[Any, Any, T]]) -> T:
-        """Returns what `work` makes of the body of a request, which counts as in flight meanwhile.
+    async def respond(
+        self, request: Request, work: Callable[[bytes], Coroutine[object, None, T]]
+    ) -> T:
+        """Returns the result of `work` on the body of a request, which is in flight meanwhile.
 
-        A body that arrives takes no place of those in flight. If the client has gone or the time is
-        over, `work` is cancelled.
+        A body that is arriving is not in flight. If the client disconnects or the time is over,
+        `work` is cancelled.
 
         Raises:
             HTTPException: 503 if too many images are in flight, 413 and 408 if the body is too
@@ -208,7 +200,7 @@ class Engine:
         seconds = self.settings.timeout
         if _content_length(request) > self.settings.max_body:
             raise too_large(self.settings.max_body)
-        # A body that is sure to be refused need not arrive.
+        # Refuses before the body arrives.
         self.admission.check(1)
         received = [await self.arrivals.read(request, seconds)]
         with self.admission.admit(1):
@@ -220,12 +212,12 @@ class Engine:
                 raise http_error(504, f"there was no answer in {seconds:g} s") from None
 
     async def read(self, function: Callable[[bytes], T], body: bytes) -> T:
-        """Returns what a function reads from a body, in a thread."""
+        """Returns the result of a function on a body; it runs in a thread."""
         with self._admit_large([_READ * len(body)]):
             async with self.share(_READ * len(body)) as share:
                 return await share.run(function, body)
 
-    async def detect(self, images: Sequence[ImageInput]) -> list[ImageResult]:
+    async def detect(self, images: Sequence[ImageInput]) -> list[ImageDetections]:
         """Detects in the images of a request as stored, without their EXIF orientation.
 
         Raises:
@@ -241,14 +233,14 @@ class Engine:
                     [self._detect_one(image, count, upright=False) for image, count in pairs]
                 )
 
-    async def detect_upright(self, file: bytes) -> ImageResult:
+    async def detect_upright(self, file: bytes) -> ImageDetections:
         """Detects in one image file with its EXIF orientation."""
         count = await self._count_pixels(file)
         with self._admit_large([_memory(file, count, _DECODED)]):
             return await self._detect_one(file, count, upright=True)
 
     async def draw(self, file: bytes, draw: Callable[[Pixels, RawDetections], T]) -> T:
-        """As `detect_upright`, but returns what `draw` makes of the image, in a thread."""
+        """Like `detect_upright`, but returns the result of `draw`, which runs in a thread."""
         count = await self._count_pixels(file)
         memory = _memory(file, max(count, LEAST_SIDE**2), _DRAWN)
         with self._admit_large([memory]):
@@ -266,7 +258,7 @@ class Engine:
         return memory > self.settings.max_memory // 16
 
     def _admit_large(self, memories: Sequence[int]) -> AbstractContextManager[None]:
-        """Admits what is large of the images of a request, or of its body.
+        """Admits the large ones among the images of a request, or its large body.
 
         Raises:
             HTTPException: 503 if too many are in flight.
@@ -282,13 +274,15 @@ class Engine:
             height, width = image_size(image, self.settings.max_pixels)
         return height * width
 
-    async def _detect_one(self, image: ImageInput, pixels: int, *, upright: bool) -> ImageResult:
+    async def _detect_one(
+        self, image: ImageInput, pixels: int, *, upright: bool
+    ) -> ImageDetections:
         memory = _memory(image, pixels, _DECODED)
         async with self.share(memory, self.batcher.prepared_bytes) as share:
             # One function decodes and resizes: nothing keeps the whole image after that.
             prepared = await share.run(self._prepare, image, upright)
             share.shrink(prepared.pixels.nbytes)
-            return ImageResult(await self._run(prepared), prepared.size)
+            return ImageDetections(await self._run(prepared), prepared.size)
 
     def _prepare(self, image: ImageInput, upright: bool) -> Prepared:
         return self.predictor.backend.prepare(decode_input(image, upright=upright))
@@ -304,11 +298,11 @@ class Engine:
 
 
 def _memory(image: ImageInput, pixels: int, each: int) -> int:
-    """Returns the memory for the work on an image; a large file of few pixels is much work, too."""
+    """Returns the memory that an image takes; a large file of few pixels is work, too."""
     return max(each * pixels, _OPENED * len(image) if isinstance(image, bytes) else 0)
 
 
-async def _all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+async def _all(works: Sequence[Coroutine[object, None, T]]) -> list[T]:
     """Runs works together; if one fails, the others are cancelled and its error is raised."""
     try:
         async with asyncio.TaskGroup() as group:

@@ -13,11 +13,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
-    """The metrics of one server.
-
-    Args:
-        sizes: of its batches.
-    """
+    """The metrics of one server, whose batches have these `sizes`."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         self.registry = CollectorRegistry()

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,12 +116,7 @@ def _check_model(request: Request) -> None:
 def _read_request(
     body: bytes, most: int, header_length: str | None
 ) -> tuple[list[ImageInput], _Options]:
-    """Reads the body of an inference.
-
-    Args:
-        body: JSON, followed by binary tensors.
-        most: images of a request.
-        header_length: bytes of the JSON; None: all of them.
+    """Reads the body of an inference: JSON of `header_length` bytes, followed by binary tensors.
 
     Raises:
         HTTPException: 400, the body is invalid.
@@ -145,7 +140,7 @@ def _read_request(
     return _images(inputs[0], memoryview(body)[length:], most), options
 
 
-def _images(tensor: Mapping[str, Any], binary: memoryview, most: int) -> list[ImageInput]:
+def _images(tensor: Mapping[str, object], binary: memoryview, most: int) -> list[ImageInput]:
     name, kind = tensor.get("name"), tensor.get("datatype")
     where = "input " + shown(name)
     if name not in INPUTS:
@@ -168,7 +163,9 @@ def _images(tensor: Mapping[str, Any], binary: memoryview, most: int) -> list[Im
     return _pixels(data, where, shape)
 
 
-def _shape(tensor: Mapping[str, Any], where: str, ranks: tuple[int, ...], most: int) -> list[int]:
+def _shape(
+    tensor: Mapping[str, object], where: str, ranks: tuple[int, ...], most: int
+) -> list[int]:
     """Returns the shape of a tensor: it is checked before anything is made of that shape."""
     shape = tensor.get("shape")
     if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
@@ -181,16 +178,14 @@ def _shape(tensor: Mapping[str, Any], where: str, ranks: tuple[int, ...], most: 
 
 
 def _files(
-    data: list[Any] | PixelText | memoryview, where: str, shape: list[int]
+    data: list[object] | PixelText | memoryview, where: str, shape: list[int]
 ) -> list[ImageInput]:
     """Returns the image files of a tensor of type BYTES."""
     count = math.prod(shape)
     if isinstance(data, memoryview):
         return _split(data, where, count)
-    rows = (
-        [row if isinstance(row, list) else [row] for row in data] if isinstance(data, list) else []
-    )
-    flat = list(chain.from_iterable(rows))
+    rows = data if isinstance(data, list) else []
+    flat = list(chain.from_iterable(row if isinstance(row, list) else [row] for row in rows))
     if len(flat) != count:
         raise bad_request(f"{where}: shape {shape}, data of {count_text(len(flat), 'image')}")
     return [decode_base64(one, f"image {at}") for at, one in enumerate(flat)]
@@ -207,14 +202,13 @@ def _split(binary: memoryview, where: str, count: int) -> list[ImageInput]:
             raise bad_request("a binary BYTES tensor ends inside an element")
         files.append(bytes(binary[begins:at]))
     if len(files) != count:
-        raise bad_request(
-            f"{where}: the shape is of {count_text(count, 'image')}, the data are of others"
-        )
+        images = count_text(count, "image")
+        raise bad_request(f"{where}: the shape is of {images}, the data are of others")
     return files
 
 
 def _pixels(
-    data: list[Any] | PixelText | memoryview, where: str, shape: list[int]
+    data: list[object] | PixelText | memoryview, where: str, shape: list[int]
 ) -> list[ImageInput]:
     """Returns the images of a tensor `[B, h, w, 3]`: binary, flat or nested."""
     if isinstance(data, list) and any(isinstance(one, list | PixelText) for one in data):
@@ -225,32 +219,33 @@ def _pixels(
         else:
             flat = (data if isinstance(data, PixelText) else PixelText.of(data)).pixels(where)
         if flat.shape != (math.prod(shape),):
-            raise bad_request(
-                f"{where}: no array of shape {shape}: {count_text(flat.size, 'number')}"
-            )
+            numbers = count_text(flat.size, "number")
+            raise bad_request(f"{where}: no array of shape {shape}: {numbers}")
         images = list(flat.reshape(shape))
     if len(images) != shape[0]:
-        raise bad_request(
-            f"{where}: no array of shape {shape}: it has not {count_text(shape[0], 'image')}"
-        )
+        count = count_text(shape[0], "image")
+        raise bad_request(f"{where}: no array of shape {shape}: it has not {count}")
     return list(images)
 
 
-def _nested(image: Any, where: str, shape: list[int]) -> NDArray[np.uint8]:  # noqa: ANN401
+def _nested(image: object, where: str, shape: list[int]) -> NDArray[np.uint8]:
     pixels = image_pixels(image, where) if isinstance(image, list | PixelText) else None
     if pixels is None or list(pixels.shape) != shape[1:]:
         raise bad_request(f"{where}: no array of shape {shape}: an image differs from it")
     return pixels
 
 
-def _wanted_outputs(content: Mapping[str, Any]) -> dict[str, bool]:
+def _wanted_outputs(content: Mapping[str, object]) -> dict[str, bool]:
     """Returns the names of the wanted outputs, and which of them as binary data."""
     binary = _flag(content, "binary_data_output", default=False)
     wanted = content.get("outputs")
     if wanted is None:
         return dict.fromkeys(OUTPUTS, binary)
-    is_list = isinstance(wanted, list) and 0 < len(wanted) <= len(OUTPUTS)
-    if not is_list or not all(isinstance(one, Mapping) for one in wanted):
+    if (
+        not isinstance(wanted, list)
+        or not 0 < len(wanted) <= len(OUTPUTS)
+        or not all(isinstance(one, Mapping) for one in wanted)
+    ):
         raise bad_request(f"'outputs' must be a list of 1 to {len(OUTPUTS)} tensors with names")
     for output in wanted:
         if output.get("name") not in OUTPUTS:
@@ -259,33 +254,33 @@ def _wanted_outputs(content: Mapping[str, Any]) -> dict[str, bool]:
     return {output["name"]: _flag(output, "binary_data", default=binary) for output in wanted}
 
 
-def _parameters(holder: Mapping[str, Any]) -> Mapping[str, Any]:
+def _parameters(holder: Mapping[str, object]) -> Mapping[str, object]:
     parameters = holder.get("parameters", {})
     if not isinstance(parameters, Mapping):
         raise bad_request("'parameters' must be an object")
     return parameters
 
 
-def _classes_per_object(content: Mapping[str, Any]) -> ClassesPerObject | None:
+def _classes_per_object(content: Mapping[str, object]) -> ClassesPerObject | None:
     given = _parameters(content).get("classes_per_object")
-    if given is not None and given not in CLASSES_PER_OBJECT:
-        words = " or ".join(map(repr, CLASSES_PER_OBJECT))
-        raise bad_request(f"parameter 'classes_per_object' must be {words}")
-    return cast(ClassesPerObject | None, given)
+    if given is None or given in CLASSES_PER_OBJECT:
+        return given
+    words = " or ".join(map(repr, CLASSES_PER_OBJECT))
+    raise bad_request(f"parameter 'classes_per_object' must be {words}")
 
 
-def _flag(holder: Mapping[str, Any], name: str, *, default: bool) -> bool:
+def _flag(holder: Mapping[str, object], name: str, *, default: bool) -> bool:
     flag = _parameters(holder).get(name, default)
     if not isinstance(flag, bool):
         raise bad_request(f"parameter '{name}' must be true or false")
     return flag
 
 
-def _respond(head: Mapping[str, Any], outputs: Outputs, binary: Mapping[str, bool]) -> Response:
+def _respond(head: Mapping[str, object], outputs: Outputs, binary: Mapping[str, bool]) -> Response:
     tensors, parts = [], []
     for name, is_binary in binary.items():
         array = outputs[name]
-        tensor: dict[str, Any] = {"name": name, "datatype": "FP32", "shape": list(array.shape)}
+        tensor: dict[str, object] = {"name": name, "datatype": "FP32", "shape": list(array.shape)}
         if is_binary:
             parts.append(array.astype("<f4").tobytes())
             tensors.append(tensor | {"parameters": {"binary_data_size": len(parts[-1])}})

@@ -4,7 +4,7 @@ from typing import Any
 
 from stillbox import __version__
 from stillbox.predicting.selection import CLASSES_PER_OBJECT
-from stillbox.serving.detect import FORMATS
+from stillbox.serving.detect import RESPONSE_FORMATS
 from stillbox.serving.security import PUBLIC_PATHS
 from stillbox.serving.settings import ServeSettings
 from stillbox.serving.tensors import INPUTS, OUTPUTS
@@ -71,15 +71,12 @@ def _model_paths(prefix: str, settings: ServeSettings, operations: Schema) -> Sc
         for name, example in (("name", settings.name), ("version", str(settings.version)))
     )
     paths: Schema = {}
-    for path, parameters in (
-        (model, [name]),
-        (f"{model}/versions/{{version}}", [name, version]),
-    ):
+    missing = {"404": _error("There is no such model.")}
+    for path, parameters in (model, [name]), (f"{model}/versions/{{version}}", [name, version]):
         for suffix, methods in operations.items():
             paths[path + suffix] = {
                 method: operation
-                | {"parameters": parameters}
-                | {"responses": operation["responses"] | {"404": _error("There is no such model.")}}
+                | {"parameters": parameters, "responses": operation["responses"] | missing}
                 for method, operation in methods.items()
             }
     return paths
@@ -140,15 +137,14 @@ def _detect() -> Schema:
     found = _object(height=_INTEGER, width=_INTEGER, detections=_array(one))
     operation = _post("Detect in one image file.", {}, found)
     share = {"type": "number", "minimum": 0, "maximum": 1}
+    schemas = {
+        "format": {"enum": list(RESPONSE_FORMATS)},
+        "min_score": share,
+        "classes_per_object": {"enum": list(CLASSES_PER_OBJECT)},
+        "iou": share,
+    }
     operation["parameters"] = [
-        {"name": "format", "in": "query", "schema": {"enum": list(FORMATS)}},
-        {"name": "min_score", "in": "query", "schema": share},
-        {
-            "name": "classes_per_object",
-            "in": "query",
-            "schema": {"enum": list(CLASSES_PER_OBJECT)},
-        },
-        {"name": "iou", "in": "query", "schema": share},
+        {"name": name, "in": "query", "schema": schema} for name, schema in schemas.items()
     ]
     kinds = ("application/octet-stream", "image/jpeg", "image/png")
     raw = {kind: {"schema": _FILE} for kind in kinds}
@@ -177,11 +173,8 @@ def _error(description: str) -> Schema:
 
 
 def _get(summary: str, schema: Schema, kind: str = "application/json") -> Schema:
-    return {
-        "summary": summary,
-        "parameters": [],
-        "responses": {"200": _response(summary, schema, kind)},
-    }
+    responses = {"200": _response(summary, schema, kind)}
+    return {"summary": summary, "parameters": [], "responses": responses}
 
 
 def _readiness(summary: str, schema: Schema) -> Schema:

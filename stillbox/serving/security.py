@@ -88,12 +88,9 @@ def _opens_page(scope: Scope, headers: Headers) -> bool:
 
 
 class RequireKey:
-    """Middleware that responds 401 to requests without the key.
+    """Middleware that responds 401 to requests without the key; `public` paths need none.
 
-    Args:
-        app: the next application.
-        key: expected as `Authorization: Bearer KEY` or `X-API-Key: KEY`.
-        public: paths that need none.
+    The key is expected as `Authorization: Bearer KEY` or `X-API-Key: KEY`.
     """
 
     def __init__(self, app: ASGIApp, key: str, public: Collection[str]) -> None:

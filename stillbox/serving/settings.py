@@ -76,7 +76,7 @@ class ServeSettings:
             raise UserError(f"{self.name!r} is not valid in an address", where="--name", fix=fix)
         for field, (least, most) in _RANGES.items():
             value = getattr(self, field)
-            if not least <= value <= most:  # nan is in no range
+            if not least <= value <= most:  # also refuses NaN
                 option = "model-version" if field == "version" else field.replace("_", "-")
                 fix = f"give {least} to {most}"
                 raise UserError(f"{value} is out of range", where=f"--{option}", fix=fix)
@@ -99,11 +99,9 @@ class ServeSettings:
 def choose_batch_sizes(
     wanted: tuple[int, ...] | None, allowed: tuple[int, ...] | None
 ) -> tuple[int, ...]:
-    """Returns the sizes of batches to compile, rising.
+    """Returns the batch sizes to compile, ascending.
 
-    Args:
-        wanted: by the user; None: those of `BATCH_SIZES` that are allowed.
-        allowed: the only sizes that the model takes; None: any.
+    `wanted` None: those of `BATCH_SIZES` that are allowed; `allowed` None: the model takes any.
 
     Raises:
         UserError: the model does not take a wanted size.

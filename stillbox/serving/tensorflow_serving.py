@@ -4,7 +4,6 @@ https://www.tensorflow.org/tfx/serving/api_rest
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -59,7 +58,7 @@ async def _metadata(request: Request) -> Response:
     return AsciiJson({"model_spec": spec, "metadata": {"signature_def": signatures}})
 
 
-def _tensor(dtype: str, shape: tuple[int, ...], name: str) -> dict[str, Any]:
+def _tensor(dtype: str, shape: tuple[int, ...], name: str) -> dict[str, object]:
     sizes = [{"size": str(size), "name": ""} for size in (-1, *shape)]
     return {"dtype": dtype, "tensor_shape": {"dim": sizes, "unknown_rank": False}, "name": name}
 
@@ -95,11 +94,7 @@ def _check_model(request: Request) -> None:
 
 
 def _read_request(body: bytes, most: int) -> tuple[list[ImageInput], bool]:
-    """Returns the images, and whether they are `instances`, each with an object in the response.
-
-    Args:
-        body: of the request.
-        most: images of a request.
+    """Returns at most `most` images, and whether they are `instances`, with an object for each.
 
     Raises:
         HTTPException: 400, the body is invalid.
@@ -120,7 +115,7 @@ def _read_request(body: bytes, most: int) -> tuple[list[ImageInput], bool]:
     return [_image(_without_name(v), f"image {at}") for at, v in enumerate(values)], by_row
 
 
-def _without_name(value: Any) -> Any:  # noqa: ANN401
+def _without_name(value: object) -> object:
     """Returns the value of the input, with or without the input's name."""
     if not isinstance(value, Mapping) or "b64" in value:
         return value
@@ -130,7 +125,7 @@ def _without_name(value: Any) -> Any:  # noqa: ANN401
     return value[names[0]]
 
 
-def _image(value: Any, where: str) -> ImageInput:  # noqa: ANN401
+def _image(value: object, where: str) -> ImageInput:
     if isinstance(value, Mapping) and len(value) == 1:
         return decode_base64(value.get("b64"), where)
     if not isinstance(value, list | PixelText):

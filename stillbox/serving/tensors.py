@@ -1,9 +1,9 @@
-"""What the two model protocols share: the tensors of requests and responses."""
+"""The tensors of requests and responses, which the two model protocols share."""
 
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from starlette.requests import Request
 from stillbox.predicting.selection import ClassesPerObject, Selection
 from stillbox.serving.bodies import bad_request
 from stillbox.serving.decoding import ImageInput, PixelText
-from stillbox.serving.engine import ImageResult, engine_of
+from stillbox.serving.engine import ImageDetections, engine_of
 
 INPUT = "input_tensor"
 """The input's name in exports of the Object Detection API."""
@@ -50,7 +50,7 @@ async def infer(
     engine = engine_of(request)
     most = engine.settings.max_images
 
-    async def respond(body: bytes) -> tuple[list[ImageResult], T]:
+    async def respond(body: bytes) -> tuple[list[ImageDetections], T]:
         images, options = await engine.read(lambda body: read(body, most), body)
         del body
         return await engine.detect(images), options
@@ -68,7 +68,7 @@ def output_shapes(most: int) -> dict[str, tuple[int, ...]]:
     return {name: shapes.get(name, (most,)) for name in OUTPUTS}
 
 
-def decode_base64(text: Any, where: str) -> bytes:  # noqa: ANN401
+def decode_base64(text: object, where: str) -> bytes:
     """Returns the bytes of a base64 string, of the standard or the URL-safe alphabet.
 
     Raises:
@@ -83,7 +83,7 @@ def decode_base64(text: Any, where: str) -> bytes:  # noqa: ANN401
         raise bad_request(f"{where}: not base64: {error}") from None
 
 
-def image_pixels(value: list[Any] | PixelText, where: str) -> NDArray[np.uint8]:
+def image_pixels(value: list[object] | PixelText, where: str) -> NDArray[np.uint8]:
     """Returns the pixels of one image.
 
     Raises:
@@ -95,16 +95,12 @@ def image_pixels(value: list[Any] | PixelText, where: str) -> NDArray[np.uint8]:
     return pixels
 
 
-def padded_outputs(results: Sequence[ImageResult], most: int) -> Outputs:
-    """Returns the outputs of the Object Detection API's signature, all float32.
+def padded_outputs(results: Sequence[ImageDetections], most: int) -> Outputs:
+    """Returns the outputs of the Object Detection API's signature, float32, of B images.
 
-    Args:
-        results: of B images.
-        most: K, rows of each.
-
-    Returns:
-        `detection_boxes` `[B, K, 4]`, normalised to the image; `detection_classes` `[B, K]`, label
-        map ids, 1 after the last detection; `detection_scores` `[B, K]`; `num_detections` `[B]`.
+    With K = `most`: `detection_boxes` `[B, K, 4]`, normalised to the image; `detection_classes`
+    `[B, K]`, label map ids, 1 after the last detection; `detection_scores` `[B, K]`;
+    `num_detections` `[B]`.
     """
     shapes = output_shapes(most)
     outputs = {name: np.zeros((len(results), *shapes[name]), np.float32) for name in OUTPUTS}

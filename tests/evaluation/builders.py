@@ -36,6 +36,14 @@ def result(image_id="1", boxes=(), scores=(), class_ids=None):
     )
 
 
+def overlap(box, other, crowd=False):
+    """The IoU of two boxes, or the share of the first in a crowd, without numpy."""
+    sides = [min(box[i + 2], other[i + 2]) - max(box[i], other[i]) for i in (0, 1)]
+    shared = max(sides[0], 0) * max(sides[1], 0)
+    own, its = ((b[2] - b[0]) * (b[3] - b[1]) for b in (box, other))
+    return shared / (own if crowd else own + its - shared)
+
+
 def random_set(seed, images=30):
     """Ground truth and jittered results in which every branch of the matching has its turn."""
     rng = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ from stillbox.evaluation.analysis import KINDS, analyse
 from stillbox.evaluation.coco import score_coco
 from stillbox.evaluation.coco_json import from_coco_json, results_from_coco_json
 from stillbox.evaluation.matching import match
-from tests.evaluation.builders import random_set, result, truth
+from tests.evaluation.builders import overlap, random_set, result, truth
 from tests.small import SHARED, needs_shared
 
 NAMES = {1: "a", 2: "b", 3: "c"}
@@ -32,13 +32,6 @@ def noisy_set(seed):
             dataclasses.replace(one, boxes=boxes, class_ids=ids, scores=rng.uniform(size=n + 2))
         )
     return truths, noisy
-
-
-def overlap(box, other, crowd):
-    sides = [min(box[i + 2], other[i + 2]) - max(box[i], other[i]) for i in (0, 1)]
-    shared = max(sides[0], 0) * max(sides[1], 0)
-    own, its = ((b[2] - b[0]) * (b[3] - b[1]) for b in (box, other))
-    return shared / (own if crowd else own + its - shared)
 
 
 def brute_force(truths, results, least=-1.0):

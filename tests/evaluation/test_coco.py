@@ -18,7 +18,9 @@ from stillbox.evaluation.coco_json import (
     results_to_coco,
     truths_to_coco,
 )
+from stillbox.evaluation.voc import score_voc
 from tests.evaluation.builders import random_set, result, truth
+from tests.helpers import read_json
 from tests.small import SHARED, needs_shared
 
 GOLDEN = Path(__file__).resolve().parents[1] / "goldens" / "coco_metric.json"
@@ -43,7 +45,7 @@ def reference_numbers(truths, results, names):
 
 
 def test_the_golden_of_the_original_is_reproduced(tmp_path):
-    golden = json.loads(GOLDEN.read_text())
+    golden = read_json(GOLDEN)
     (tmp_path / "truth.json").write_text(json.dumps(golden["gt"]))
     (tmp_path / "results.json").write_text(json.dumps(golden["detections"]))
     truths, names = from_coco_json(tmp_path / "truth.json")
@@ -197,9 +199,10 @@ def test_scoring_is_quiet(capsys, caplog):
         ([truth("a")], [result("a", [BOX], [np.nan])], "image 'a': a detection has a box or score"),
     ],
 )
-def test_unusable_truths_and_results_are_refused(truths, results, message):
+@pytest.mark.parametrize("score", [score_coco, score_voc])
+def test_unusable_truths_and_results_are_refused(truths, results, message, score):
     with pytest.raises(UserError, match=message):
-        score_coco(truths, results, {1: "cat"})
+        score(truths, results, {1: "cat"})
 
 
 def test_ground_truth_survives_the_file(tmp_path):
@@ -210,7 +213,7 @@ def test_ground_truth_survives_the_file(tmp_path):
     path = tmp_path / "truth.json"
     path.write_text(json.dumps(truths_to_coco(truths, {3: "cat"})))
     # x 2, y 1, 30 wide, 10 high.
-    assert json.loads(path.read_text())["annotations"][0]["bbox"] == [2, 1, 30, 10]
+    assert read_json(path)["annotations"][0]["bbox"] == [2, 1, 30, 10]
     back, names = from_coco_json(path)
     assert names == {3: "cat"}
     assert [t.image_id for t in back] == ["5", "000123"]
@@ -231,7 +234,7 @@ def test_results_survive_the_file(tmp_path):
     path = tmp_path / "results.json"
     found = result("7", [[1, 2, 3, 5], [0, 0, 1, 1]], [0.5, 0.25], [2, 1])
     path.write_text(json.dumps(results_to_coco([found, result("8")])))
-    assert json.loads(path.read_text())[0] == {
+    assert read_json(path)[0] == {
         "image_id": 7,
         "category_id": 2,
         "bbox": [2.0, 1.0, 3.0, 2.0],

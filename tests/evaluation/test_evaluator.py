@@ -100,17 +100,18 @@ def source():
     )
 
 
+def scored(source, records=(0, 1, 2, 3, 4), size=2, names=NAMES, detect=None, **options):
+    """The evaluation of records in batches of a size, by default by a detector that is right."""
+    options = {"slots": by_id(2)} | options
+    detect = detect or perfect(source)
+    return evaluate(detect, batches(list(records), size), source, names, **options)
+
+
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 8])
 def test_every_image_counts_once_whatever_the_batch(source, batch_size):
     said = []
-    result = evaluate(
-        perfect(source),
-        batches([0, 1, 2, 3, 4], batch_size),
-        source,
-        NAMES,
-        slots=by_id(2),
-        progress=lambda done, total: said.append((done, total)),
-    )
+    progress = lambda done, total: said.append((done, total))  # noqa: E731
+    result = scored(source, size=batch_size, progress=progress)
     assert result.scores.summary["AP"] == pytest.approx(1.0)
     assert (result.scores.coco.images, result.scores.coco.truths) == (5, 5)
     # What a detector says about rows that only fill up is not among the detections.
@@ -124,7 +125,7 @@ def test_every_image_counts_once_whatever_the_batch(source, batch_size):
 
 
 def test_detections_come_back_in_pixels_and_label_map_ids(source):
-    result = evaluate(perfect(source), batches([0, 1, 2, 3, 4], 2), source, NAMES, slots=by_id(2))
+    result = scored(source)
     # Image c has 60 rows and 40 columns: ymin .2 * 60, xmin .2 * 40, ymax .9 * 60, xmax .4 * 40.
     np.testing.assert_allclose(result.results[2].boxes[0], [12, 8, 54, 16], rtol=1e-6)
     assert result.results[2].class_ids.tolist() == [2, 1]
@@ -135,22 +136,15 @@ def test_class_indices_stand_for_the_ids_of_their_slots(source):
     # The detector says 1 and 0 for image c; with these slots they are 90 and 44.
     source.examples[2] = replace(source.examples[2], class_ids=np.array([90, 44], np.int32))
     found = replace(source.examples[2], class_ids=np.array([2, 1], np.int32))
-    result = evaluate(
-        perfect(Source([None, None, found])),
-        batches([2], 1),
-        source,
-        {44: "bottle", 90: "toothbrush"},
-        slots=ClassSlots((44, 90)),
-        records=[2],
-    )
+    detect, names = perfect(Source([None, None, found])), {44: "bottle", 90: "toothbrush"}
+    slots = ClassSlots((44, 90))
+    result = scored(source, [2], 1, names, detect, slots=slots, records=[2])
     assert result.results[0].class_ids.tolist() == [90, 44]
     assert result.scores.summary["AP"] == pytest.approx(1.0)
 
 
 def test_a_part_of_the_records_can_be_scored(source):
-    result = evaluate(
-        perfect(source), batches([0, 1], 4), source, NAMES, slots=by_id(2), records=range(2)
-    )
+    result = scored(source, [0, 1], 4, records=range(2))
     assert result.records == (0, 1)
     assert result.warnings == ("no ground truth of dog: left out of the means",)
 
@@ -164,13 +158,13 @@ def test_a_part_of_the_records_can_be_scored(source):
 )
 def test_a_loader_that_loses_or_repeats_an_image_is_an_error(source, records, message):
     with pytest.raises(RuntimeError, match=message):
-        evaluate(perfect(source), batches(records, 2), source, NAMES, slots=by_id(2))
+        scored(source, records)
 
 
 def test_records_left_out_by_the_policy_are_counted_and_not_scored(source):
     source.examples[1] = None
     source.examples[3] = example("d", [[0.5, 0.5, 1, 1]], [2], encoded=b"no image")
-    result = evaluate(perfect(source), batches([0, 2, 4], 2), source, NAMES, slots=by_id(2))
+    result = scored(source, [0, 2, 4])
     assert result.records == (0, 2, 4)
     assert result.left_out == 2
     assert result.scores.summary["AP"] == pytest.approx(1.0)
@@ -181,14 +175,14 @@ def test_a_wrong_label_map_costs_no_time_on_the_device(source):
         raise AssertionError("the detector ran")
 
     with pytest.raises(UserError, match="class id 2 of 2 boxes"):
-        evaluate(never, batches([0, 1, 2, 3, 4], 2), source, {1: "cat"}, slots=by_id(2))
+        scored(source, names={1: "cat"}, detect=never)
     with pytest.raises(UserError, match="the model has 1 class "):
-        evaluate(never, batches([0, 1, 2, 3, 4], 2), source, NAMES, slots=by_id(1))
+        scored(source, detect=never, slots=by_id(1))
 
 
 def test_images_that_share_an_id_all_count(source):
     source.examples = [example("same", [[0, 0, 1, 1]], [1]), example("same")]
-    result = evaluate(perfect(source), batches([0, 1], 2), source, NAMES, slots=by_id(2))
+    result = scored(source, [0, 1])
     assert [t.image_id for t in result.truths] == ["same (record 0)", "same (record 1)"]
 
 

@@ -95,7 +95,7 @@ def test_any_damage_to_a_history_is_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_file_is_no_history(tmp_path, make):
+def test_only_regular_files_are_read(tmp_path, make):
     make(tmp_path / "m")
     with pytest.raises(UserError, match="not a regular file"):
         read_history(tmp_path / "m")

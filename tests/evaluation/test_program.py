@@ -43,10 +43,16 @@ def resnet():
     return experiment, *split_detector(build_detector(experiment.model))
 
 
-def test_detections_are_those_of_the_detector(resnet):
-    experiment, graph, params, stats = resnet
+@pytest.fixture(scope="module")
+def together(resnet):
+    """The program for three images."""
+    return predict_program(resnet[0], batch_size=3)
+
+
+def test_detections_are_those_of_the_detector(resnet, together):
+    _, graph, params, stats = resnet
     images, sizes = _batch(3)
-    found = predict_program(experiment, batch_size=3).bind(params, stats)(images, sizes)
+    found = together.bind(params, stats)(images, sizes)
     expected = jax.jit(detect_function(graph))(params, stats, images, sizes)
     assert expected.count.min() > 0
     np.testing.assert_array_equal(found.count, expected.count)
@@ -55,18 +61,18 @@ def test_detections_are_those_of_the_detector(resnet):
     np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-5)
 
 
-def test_detections_do_not_depend_on_the_other_images_of_a_batch(resnet):
+def test_detections_do_not_depend_on_the_other_images_of_a_batch(resnet, together):
     experiment, _, params, stats = resnet
     images, sizes = _batch(3)
-    together = predict_program(experiment, batch_size=3).bind(params, stats)(images, sizes)
+    expected = together.bind(params, stats)(images, sizes)
     single = predict_program(experiment)
     alone = single.bind(params, stats)
     for row in range(3):
         found = alone(images[row : row + 1], sizes[row : row + 1])
-        for one, other in zip(found, together, strict=True):
+        for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one[0], other[row])
-    shared = predict_program(experiment, batch_size=3).bind_weights(single.prepare(params, stats))
-    for one, other in zip(shared(images, sizes), together, strict=True):
+    shared = together.bind_weights(single.prepare(params, stats))
+    for one, other in zip(shared(images, sizes), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 

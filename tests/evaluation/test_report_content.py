@@ -19,6 +19,7 @@ from stillbox.evaluation.report import ReportPicture
 from stillbox.evaluation.scores import score
 from stillbox.experiment.schema import Evaluation
 from tests.evaluation.builders import result, truth
+from tests.helpers import read_json
 from tests.inputs.helpers import jpeg
 
 NAMES = {1: "cat"}
@@ -165,14 +166,14 @@ RESULTS = (
 )
 
 
-def read(path):
+def read_rows(path):
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.reader(file))
 
 
 def test_the_figures_are_numbers_of_the_analysis(tmp_path):
     write_figures(analyse(TRUTHS, RESULTS, AWKWARD_NAMES), tmp_path)
-    written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    written = read_json(tmp_path / "report.json")
     assert written["iou"] == 0.5
     assert written["threshold"] == 0.8
     together = {key: written["all_classes"][key] for key in ("objects", "found", "correct", "F1")}
@@ -192,7 +193,7 @@ def test_the_figures_are_numbers_of_the_analysis(tmp_path):
 
 def test_the_tables_have_the_same_figures(tmp_path):
     write_figures(analyse(TRUTHS, RESULTS, AWKWARD_NAMES), tmp_path)
-    head, cat, owl = read(tmp_path / "csv/classes.csv")
+    head, cat, owl = read_rows(tmp_path / "csv/classes.csv")
     assert dict(zip(head, cat, strict=True)) == {
         "class": 'cat, "small"',
         "id": "1",
@@ -205,7 +206,7 @@ def test_the_tables_have_the_same_figures(tmp_path):
         "F1": "0.8",
     }
     assert owl[0] == "'=owl\n"  # no formula of a spreadsheet
-    head, background, misplaced, missed = read(tmp_path / "csv/mistakes.csv")
+    head, background, misplaced, missed = read_rows(tmp_path / "csv/mistakes.csv")
     assert background[:4] == ["background", "b", 'cat, "small"', "0.95"]
     assert background[8:] == [""] * 5
     assert misplaced == [
@@ -214,9 +215,13 @@ def test_the_tables_have_the_same_figures(tmp_path):
     ]
     assert missed[:3] == ["missed", "b", ""]
     assert missed[8:] == ["'=owl\n", "10.0", "10.0", "60.0", "60.0"]
-    assert read(tmp_path / "csv/confusion.csv")[1] == ['cat, "small"', "2", "0", "0"]
-    assert len(read(tmp_path / "csv/confidence.csv")) == 1 + 3 * 101
-    assert [row[0] for row in read(tmp_path / "csv/sizes.csv")][1:4] == ["small", "medium", "large"]
+    assert read_rows(tmp_path / "csv/confusion.csv")[1] == ['cat, "small"', "2", "0", "0"]
+    assert len(read_rows(tmp_path / "csv/confidence.csv")) == 1 + 3 * 101
+    assert [row[0] for row in read_rows(tmp_path / "csv/sizes.csv")][1:4] == [
+        "small",
+        "medium",
+        "large",
+    ]
 
 
 def test_nothing_found_is_null_throughout():

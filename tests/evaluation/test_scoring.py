@@ -1,7 +1,5 @@
 """An experiment's evaluation set, scored as the experiment says."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -12,6 +10,7 @@ from stillbox.evaluation.scoring import score_dataset, write_evaluation
 from stillbox.evaluation.voc import VocRules
 from stillbox.inputs.dataset import open_dataset
 from stillbox.records.label_map import LabelMap
+from tests.helpers import read_json
 
 
 def perfect(dataset):
@@ -44,6 +43,23 @@ def opened(experiment):
     return make
 
 
+@pytest.fixture
+def written(opened, tmp_path, no_charts):
+    """The function from overrides to the result, the page and the folder of an evaluation."""
+
+    def make(*overrides):
+        settings, dataset = opened(*overrides)
+        result = score_dataset(perfect(dataset), settings, dataset)
+        folder = tmp_path / "deep/report"
+        page = write_evaluation(
+            result, settings, dataset, folder, source="weights.npz", history=History()
+        )
+        assert page == folder / "report.html"
+        return result, page.read_text(), folder
+
+    return make
+
+
 def test_the_right_answers_score_1_on_every_image(opened):
     settings, dataset = opened()
     seen = []
@@ -61,16 +77,14 @@ def test_max_examples_limits_the_images(opened, workers):
     assert len(score_dataset(perfect(dataset), settings, dataset).truths) == 5
 
 
-def test_images_beyond_the_limit_are_a_warning(opened, tmp_path):
-    settings, dataset = opened("evaluation.max_examples=5")
-    result = score_dataset(perfect(dataset), settings, dataset)
+def test_images_beyond_the_limit_are_a_warning(written):
+    result, page, _ = written("evaluation.max_examples=5")
     sentence = (
         "scored: the first 5 of 6 images (evaluation.max_examples); "
         "--set evaluation.max_examples=0 scores all"
     )
     assert sentence in result.warnings
-    page = write_evaluation(result, settings, dataset, tmp_path, source="w", history=History())
-    assert sentence in page.read_text()
+    assert sentence in page
 
 
 @pytest.mark.parametrize("most", [0, 6, 7])
@@ -80,22 +94,20 @@ def test_a_limit_beyond_the_set_is_no_warning(opened, most):
     assert not any("max_examples" in warning for warning in warnings)
 
 
-def test_the_metrics_of_the_experiment_are_computed_and_written_down(opened, tmp_path):
-    settings, dataset = opened(
+def test_the_metrics_of_the_experiment_are_computed_and_written_down(written):
+    result, _, folder = written(
         "evaluation.metrics=[pascal_voc, weighted_pascal_voc]",
         "evaluation.best_metric=VOC_mAP",
         "evaluation.voc_interpolation=eleven_points",
         "evaluation.voc_min_iou=0.4",
         "evaluation.voc_inclusive_pixels=true",
     )
-    result = score_dataset(perfect(dataset), settings, dataset)
     assert result.scores.summary == {"VOC_mAP": 1.0, "VOC_weighted_mAP": 1.0}
-    write_evaluation(result, settings, dataset, tmp_path, source="w", history=History())
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    metrics = read_json(folder / "metrics.json")
     assert metrics["summary"] == result.scores.summary
     assert metrics["object_detection_api"]["PascalBoxes_Precision/mAP@0.4IOU"] == 1.0
-    assert result.scores.voc.rules == VocRules.of(settings.evaluation)
-    assert result.scores.voc.rules.inclusive
+    rules = VocRules(interpolation="eleven_points", min_iou=0.4, inclusive=True)
+    assert result.scores.voc.rules == rules
     assert set(metrics["per_class"]["disc"]) == {"VOC_AP"}
 
 
@@ -126,25 +138,10 @@ def test_the_interpolation_is_that_of_the_experiment(opened):
 
 
 @pytest.mark.parametrize(("more", "keys"), [("false", 4), ("true", 12)])
-def test_a_class_has_all_twelve_numbers_on_request(opened, tmp_path, more, keys):
-    settings, dataset = opened(f"evaluation.all_metrics_per_category={more}")
-    result = score_dataset(perfect(dataset), settings, dataset)
-    page = write_evaluation(result, settings, dataset, tmp_path, source="w", history=History())
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
-    assert len(metrics["per_class"]["disc"]) == keys
-    assert ('<th scope="col" class="number">ARs</th>' in page.read_text()) == (keys == 12)
-
-
-def test_pictures_go_into_the_folder_of_the_settings(opened, tmp_path):
-    settings, dataset = opened(
-        "evaluation.num_visualizations=2", "evaluation.pictures_directory=shown"
-    )
-    result = score_dataset(perfect(dataset), settings, dataset)
-    write_evaluation(result, settings, dataset, tmp_path / "out", source="w", history=History())
-    assert sorted(path.name for path in (tmp_path / "out/shown").iterdir()) == [
-        "export-image-0.png",
-        "export-image-1.png",
-    ]
+def test_a_class_has_all_twelve_numbers_on_request(written, more, keys):
+    _, page, folder = written(f"evaluation.all_metrics_per_category={more}")
+    assert len(read_json(folder / "metrics.json")["per_class"]["disc"]) == keys
+    assert ('<th scope="col" class="number">ARs</th>' in page) == (keys == 12)
 
 
 def test_classes_of_other_names_than_trained_are_refused(opened):
@@ -157,26 +154,23 @@ def test_classes_of_other_names_than_trained_are_refused(opened):
         score_dataset(never, settings, dataset, trained=LabelMap.from_names(("disc", "hoop")))
 
 
-def test_an_evaluation_writes_numbers_detections_pictures_and_a_page(opened, tmp_path):
-    settings, dataset = opened("evaluation.num_visualizations=2", "name=mine")
-    result = score_dataset(perfect(dataset), settings, dataset)
-    folder = tmp_path / "deep/report"
-    page = write_evaluation(
-        result, settings, dataset, folder, source="weights.npz", history=History()
+def test_an_evaluation_writes_numbers_detections_pictures_and_a_page(written):
+    result, page, folder = written(
+        "evaluation.num_visualizations=2", "evaluation.pictures_directory=shown", "name=mine"
     )
-    assert page == folder / "report.html"
-    metrics = json.loads((folder / "metrics.json").read_text())
+    exported = sorted(path.name for path in (folder / "shown").iterdir())
+    assert exported == ["export-image-0.png", "export-image-1.png"]
+    metrics = read_json(folder / "metrics.json")
     assert metrics["weights"] == "weights.npz"
     assert metrics["images"] == 6
     assert metrics["summary"]["AP"] == pytest.approx(1)
     assert metrics["summary"]["APl"] is None
     assert set(metrics["per_class"]) == {"disc", "ring", "square", "triangle", "star", "cross"}
     boxes = sum(len(truth.boxes) for truth in result.truths)
-    assert len(json.loads((folder / "detections.json").read_text())) == boxes
-    text = page.read_text()
-    assert "mine" in text
-    assert "weights.npz, scored on 6 images" in text
-    assert text.count("in the ground truth,") == 2
-    figures = json.loads((folder / "report.json").read_text())
+    assert len(read_json(folder / "detections.json")) == boxes
+    assert "mine" in page
+    assert "weights.npz, scored on 6 images" in page
+    assert page.count("in the ground truth,") == 2
+    figures = read_json(folder / "report.json")
     assert figures["all_classes"]["F1"] == pytest.approx(1)
     assert figures["threshold"] == pytest.approx(0.9)

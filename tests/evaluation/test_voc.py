@@ -6,13 +6,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stillbox.errors import UserError
 from stillbox.evaluation.coco import score_coco
 from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.voc import VocRules, average_precision, precision_recall, score_voc
 from stillbox.records.formats.voc import read_voc
 from stillbox.records.problems import ConversionLog
-from tests.evaluation.builders import random_set, result, truth
+from tests.evaluation.builders import overlap, random_set, result, truth
 from tests.inputs.helpers import dataset, example
 from tests.small import SHARED, needs_shared
 
@@ -124,14 +123,6 @@ def test_classes_without_ground_truth_are_left_out():
 def test_detections_outside_the_label_map_are_counted_and_not_scored():
     scores = score_voc([truth("1", [BOX])], [result("1", [BOX, BOX], [0.9, 1], [1, 9])], NAMES)
     assert (scores.mean_ap, scores.detections, scores.foreign_detections) == (1.0, 1, 1)
-
-
-def overlap(one, other):
-    high = [min(one[side + 2], other[side + 2]) for side in (0, 1)]
-    low = [max(one[side], other[side]) for side in (0, 1)]
-    shared = max(high[0] - low[0], 0) * max(high[1] - low[1], 0)
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
-    return shared / (sum(areas) - shared)
 
 
 def judged(truths, results, class_id):
@@ -275,20 +266,6 @@ def test_the_order_of_the_images_makes_no_difference():
     backward = score_voc(truths[::-1], results[::-1], NAMES)
     assert backward.mean_ap == forward.mean_ap
     assert backward.pooled_ap == forward.pooled_ap
-
-
-@pytest.mark.parametrize(
-    ("truths", "results", "message"),
-    [
-        ([], [], "no image"),
-        ([truth("a")], [result("b")], "1 result of images without ground truth, 'b'"),
-        ([truth("a", [BOX], [9])], [], "image 'a': the label map has no class with id 9"),
-        ([truth("a")], [result("a", [BOX], [np.nan])], "image 'a': a detection has a box or score"),
-    ],
-)
-def test_unusable_truths_and_results_are_refused(truths, results, message):
-    with pytest.raises(UserError, match=message):
-        score_voc(truths, results, {1: "cat"})
 
 
 def test_a_difficult_mark_goes_from_the_record_into_the_ground_truth(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.predicting.images import check_output, list_inputs
+from tests.helpers import refusal
 
 
 @pytest.fixture
@@ -60,10 +61,9 @@ def test_each_file_comes_once_and_a_named_one_needs_no_suffix(folder):
     ],
 )
 def test_words_that_name_nothing_are_refused(folder, word, expected):
-    with pytest.raises(UserError) as caught:
-        list_inputs([word, "photos"])
-    assert expected in str(caught.value)
-    assert caught.value.where == word
+    error = refusal(list_inputs, [word, "photos"])
+    assert expected in str(error)
+    assert error.where == word
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.serving.batching import Batcher, ClosedError
 from stillbox.serving.engine import Workers
 from stillbox.serving.settings import choose_batch_sizes
-from tests.serving.conftest import FakeBackend
+from tests.serving.fake import FakeBackend
 
 
 def prepared(backend, *reds):
@@ -43,6 +43,13 @@ def blocked(batcher, backend):
     future = batcher.submit(prepared(backend, 0)[0])
     assert backend.entered.wait(10)
     return future
+
+
+def finish(backend, *futures):
+    """Opens the model, and waits for its results."""
+    backend.open.set()
+    for future in futures:
+        future.result(10)
 
 
 def test_every_size_is_run_before_the_first_image(backend, batcher):
@@ -87,10 +94,7 @@ def test_measurements_at_the_start_decide_on_padding(backend, batcher, seconds, 
     observed = []
     one = batcher(seconds=seconds, observe=observed.append)
     first = blocked(one, backend)
-    futures = [one.submit(image) for image in prepared(backend, 5, 6, 7)]
-    backend.open.set()
-    for future in (first, *futures):
-        future.result(10)
+    finish(backend, first, *(one.submit(image) for image in prepared(backend, 5, 6, 7)))
     one.close()
     assert backend.runs == [[0], *runs]
     assert [run.images for run in observed] == [1, *(len(set(run)) for run in runs)]
@@ -116,10 +120,7 @@ def test_a_slower_large_batch_is_not_used(backend, batcher):
     # For each image 1 s alone, 0.5 s by two, 2 s by four.
     one = batcher(seconds={1: 1.0, 2: 1.0, 4: 8.0})
     first = blocked(one, backend)
-    futures = [one.submit(image) for image in prepared(backend, 1, 2, 3, 4, 5)]
-    backend.open.set()
-    for future in (first, *futures):
-        future.result(10)
+    finish(backend, first, *(one.submit(image) for image in prepared(backend, 1, 2, 3, 4, 5)))
     assert backend.runs == [[0], [1, 2], [3, 4], [5]]
     assert one.seconds_for(6) == 3.0
 
@@ -129,9 +130,7 @@ def test_cancelled_images_do_not_run(backend, batcher):
     first = blocked(one, backend)
     futures = [one.submit(image) for image in prepared(backend, 1, 2)]
     assert futures[0].cancel()
-    backend.open.set()
-    futures[1].result(10)
-    first.result(10)
+    finish(backend, futures[1], first)
     assert backend.runs == [[0], [2]]
 
 
@@ -170,7 +169,7 @@ def test_no_image_waits_for_a_thread_that_has_ended(backend, batcher):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_nor_for_one_that_ends_before_the_run(backend, batcher):
+def test_no_image_waits_for_a_thread_that_ends_before_the_run(backend, batcher):
     one = batcher(delay=1e300)  # more than a lock can wait
     with pytest.raises(ClosedError):
         one.submit(prepared(backend, 1)[0]).result(10)

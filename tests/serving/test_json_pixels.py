@@ -101,7 +101,7 @@ def test_changed_lists_are_read_or_refused_as_by_json():
         [[[[[[1]]]]]],
     ],
 )
-def test_what_is_no_array_of_bytes_is_refused(values):
+def test_other_lists_than_arrays_of_bytes_are_refused(values):
     with pytest.raises(HTTPException) as refused:
         PixelText.of(values).pixels("image 7")
     assert refused.value.status_code == 400

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tests.serving.conftest import b64, encoded
+from tests.serving.conftest import b64, check_refused, encoded
 
 INFER = "/v2/models/owls/infer"
 RED = encoded(204)
@@ -15,12 +15,7 @@ LENGTH = "Inference-Header-Content-Length"
 
 def bytes_tensor(*files, **more):
     data = [b64(file) for file in files]
-    return {
-        "name": "input_tensor",
-        "datatype": "BYTES",
-        "shape": [len(data)],
-        "data": data,
-    } | more
+    return {"name": "input_tensor", "datatype": "BYTES", "shape": [len(data)], "data": data} | more
 
 
 def pixels_tensor(**more):
@@ -170,9 +165,7 @@ def test_all_outputs_as_binary(client):
     ],
 )
 def test_invalid_requests_are_refused_with_the_reason(client, content, error):
-    answer = client().post(INFER, json=content)
-    assert answer.status_code == 400
-    assert error in answer.json()["error"]
+    check_refused(client().post(INFER, json=content), error)
 
 
 MOST = 2**31 - 1
@@ -184,27 +177,10 @@ SHAPES = [
     [16, MOST, MOST, 3],
     [1, 0, 2, 3],
     [1, 2, 2, 4],
-    [1] * 5,
-    [1] * 5000,
-    [MOST] * 2000,
-    [1, 1, 1, 10**4000],
-    [1.0, 1, 1, 3],
-    [True, 1, 1, 3],
-    [None, 1, 1, 3],
-    [-1, 1, 1, 3],
-    [[1], 1, 1, 3],
-    [],
-    {},
-    "x" * 10_000,
-    DEEP,
-    None,
+    *([1] * 5, [1] * 5000, [MOST] * 2000, [1, 1, 1, 10**4000]),
+    *([first, 1, 1, 3] for first in (1.0, True, None, -1, [1])),
+    *([], {}, "x" * 10_000, DEEP, None),
 ]
-
-
-def check_refused(answer):
-    assert answer.status_code == 400
-    assert answer.json().keys() == {"error"}
-    assert len(answer.text) < 500
 
 
 @pytest.mark.parametrize("kind", ["UINT8", "BYTES"])
@@ -291,27 +267,18 @@ def test_hostile_requests_are_refused_in_one_sentence(client, more):
 @pytest.mark.parametrize(
     "length",
     [
-        "-1",
-        "x",
-        "99999999",
-        "9" * 30,
-        "9" * 4400,
-        "0" * 10 + "9" * 5000,
-        "0" * 5000,
-        "0" * 10 + "99",
+        *("-1", "x", "99999999", "0" * 10 + "99"),
+        *("9" * 30, "9" * 4400, "0" * 10 + "9" * 5000, "0" * 5000),
     ],
 )
 def test_an_invalid_header_length_is_refused(client, length):
-    answer = client().post(INFER, content=b"{}", headers={LENGTH: length})
-    assert answer.status_code == 400
-    assert LENGTH in answer.json()["error"]
+    check_refused(client().post(INFER, content=b"{}", headers={LENGTH: length}), LENGTH)
 
 
 @pytest.mark.parametrize("raw", [b"\x01", b"\xff\xff\xff\xff", b"\x05\0\0\0abcd"])
 def test_a_truncated_binary_tensor_is_refused(client, raw):
     answer = client().post(INFER, **binary_request(bytes_tensor(RED), raw))
-    assert answer.status_code == 400
-    assert "ends inside an element" in answer.json()["error"]
+    check_refused(answer, "ends inside an element")
 
 
 def test_a_surrogate_in_the_id_is_repeated(client):
@@ -323,6 +290,4 @@ def test_a_surrogate_in_the_id_is_repeated(client):
 
 @pytest.mark.parametrize("path", ["/v2/models/cats", "/v2/models/owls/versions/2/ready"])
 def test_other_models_and_routes_are_refused(client, path):
-    answer = client().get(path)
-    assert answer.status_code == 404
-    assert "there is no model" in answer.json()["error"]
+    check_refused(client().get(path), "there is no model", 404)

@@ -13,7 +13,8 @@ from stillbox.predicting.predictor import Predictor
 from stillbox.serving.app import _FOLDER, build_app
 from stillbox.serving.settings import ServeSettings
 from tests.serving.browser import KEYS, chromium, needs_chromium
-from tests.serving.conftest import FakeBackend, b64, encoded, running
+from tests.serving.conftest import b64, encoded, running
+from tests.serving.fake import FakeBackend
 
 pytestmark = pytest.mark.xdist_group("chromium")
 

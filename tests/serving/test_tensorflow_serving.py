@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.serving.conftest import b64, encoded
+from tests.serving.conftest import b64, check_refused, encoded
 
 PREDICT = "/v1/models/owls:predict"
 RED = encoded(204)  # score 204 / 255 = 0.8
@@ -28,17 +28,10 @@ def check_one(row, score=0.8):
 
 
 def test_state(client):
-    answer = client().get("/v1/models/owls").json()
-    assert answer == {
-        "model_version_status": [
-            {
-                "version": "1",
-                "state": "AVAILABLE",
-                "status": {"error_code": "OK", "error_message": ""},
-            }
-        ]
-    }
-    assert client().get("/v1/models/owls/versions/1").json() == answer
+    status = {"error_code": "OK", "error_message": ""}
+    state = {"version": "1", "state": "AVAILABLE", "status": status}
+    for path in ("/v1/models/owls", "/v1/models/owls/versions/1"):
+        assert client().get(path).json() == {"model_version_status": [state]}
 
 
 def test_metadata(client):
@@ -156,8 +149,7 @@ def test_the_exif_orientation_is_ignored(client, backend):
 )
 def test_invalid_requests_are_refused_with_the_reason(client, content, error):
     answer = client().post(PREDICT, json=content)
-    assert answer.status_code == 400
-    assert answer.json().keys() == {"error"}
+    check_refused(answer)
     assert re.search(error, answer.json()["error"])
 
 
@@ -202,9 +194,7 @@ def test_hostile_requests_are_refused_in_one_sentence(client, content):
         assert tracemalloc.get_traced_memory()[1] < 3e7
     finally:
         tracemalloc.stop()
-    assert answer.status_code == 400
-    assert answer.json().keys() == {"error"}
-    assert len(answer.text) < 500
+    check_refused(answer)
 
 
 def test_many_pixels(client):
@@ -221,7 +211,7 @@ def test_many_pixels(client):
 )
 def test_a_body_that_is_no_json_object_is_refused(client, body):
     answer = client().post(PREDICT, content=body)
-    assert answer.status_code == 400
+    check_refused(answer)
     assert "JSON" in answer.json()["error"] or "keys" in answer.json()["error"]
 
 
@@ -244,6 +234,5 @@ def test_a_body_that_is_no_json_object_is_refused(client, body):
     ],
 )
 def test_other_models_and_routes_are_refused(client, method, path, status, error):
-    answer = client().request(method, path, json={"instances": [PIXELS]} if "P" in method else None)
-    assert answer.status_code == status
-    assert error in answer.json()["error"]
+    content = {"instances": [PIXELS]} if "P" in method else None
+    check_refused(client().request(method, path, json=content), error, status)

@@ -16,6 +16,7 @@ from stillbox.experiment.pipeline_config.section import load_schema
 from stillbox.textformat.messages import SCALARS, Decoder, Message, parse_schema
 from stillbox.textformat.parser import Block, Scalar, parse
 from tests.experiment.sample import FASTER_RCNN, SAMPLE
+from tests.helpers import refusal
 from tests.small import SHARED, needs_shared
 
 VALUE = parse_schema(
@@ -376,18 +377,16 @@ def test_what_protobuf_refuses_is_refused_with_its_place(text):
 
 
 def test_an_unknown_field_suggests_the_nearest():
-    with pytest.raises(UserError) as caught:
-        decode("model {\n  ssd {\n    num_clases: 3\n  }\n}")
-    assert str(caught.value) == (
+    error = refusal(decode, "model {\n  ssd {\n    num_clases: 3\n  }\n}")
+    assert str(error) == (
         "f:3:5: Ssd has no field 'num_clases'\n  fix: did you mean 'num_classes'?"
     )
 
 
 def test_an_unknown_enum_value_suggests_the_nearest():
-    with pytest.raises(UserError) as caught:
-        decode("model { ssd { post_processing { score_converter: SIGMOIDE } } }")
-    assert caught.value.where == "f:1:50"
-    assert caught.value.fix == "did you mean 'SIGMOID'?"
+    error = refusal(decode, "model { ssd { post_processing { score_converter: SIGMOIDE } } }")
+    assert error.where == "f:1:50"
+    assert error.fix == "did you mean 'SIGMOID'?"
 
 
 def test_values_that_a_later_one_replaces_are_warned_about():

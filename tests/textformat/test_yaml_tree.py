@@ -15,6 +15,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.records.label_map import LabelMap
 from stillbox.records.record_file import RecordFile
 from stillbox.textformat.yaml_tree import MAX_BYTES, MAX_VALUES, compose, read_text_file
+from tests.helpers import refusal
 
 READERS = {"config": resolve, "dictionary": lambda path: read_file(path, "--x"),
            "label map": LabelMap.from_file}  # fmt: skip
@@ -66,12 +67,10 @@ def test_a_file_that_should_not_have_been_opened_is_not_quoted(content, tmp_path
     for name in ("x.yaml", "x.config", "x.pbtxt", "x.json", "x.npz", "x.pth", "x.safetensors"):
         (tmp_path / name).write_bytes(content)
         for reader in (resolve, LabelMap.from_file, read_annotations, open_weights):
-            with pytest.raises(UserError) as caught:
-                reader(str(tmp_path / name))
-            assert "Secret" not in str(caught.value)
-    with pytest.raises(UserError) as caught:
-        RecordFile(tmp_path / "x.json")
-    assert "Secret" not in str(caught.value)
+            error = refusal(reader, str(tmp_path / name))
+            assert "Secret" not in str(error)
+    error = refusal(RecordFile, tmp_path / "x.json")
+    assert "Secret" not in str(error)
 
 
 NAMES = "abcdefghijklm"

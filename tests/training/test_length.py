@@ -2,9 +2,9 @@
 
 import pytest
 
-from stillbox.errors import UserError
 from stillbox.experiment.resolve import read_config
 from stillbox.training.length import set_length
+from tests.helpers import refusal
 from tests.small import small_experiment
 
 
@@ -45,6 +45,5 @@ def test_a_schedule_that_is_set_is_not_stretched(small):
     ],
 )
 def test_lengths_that_are_none_are_refused(small, overrides, options, expected):
-    with pytest.raises(UserError) as caught:
-        small(*overrides, **options)
-    assert expected in str(caught.value)
+    error = refusal(small, *overrides, **options)
+    assert expected in str(error)

@@ -12,6 +12,7 @@ from stillbox.errors import UserError
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training import loop
 from stillbox.training.loop import train
+from tests.helpers import refusal
 
 
 @pytest.mark.parametrize("text", ["50,53", " 50 , 53 "])
@@ -36,11 +37,10 @@ def test_two_zeros_trace_nothing():
     ],
 )
 def test_other_texts_than_steps_are_refused(text, message, fix):
-    with pytest.raises(UserError) as caught:
-        ProfileSteps.parse(text)
-    assert message in caught.value.what
-    assert fix in caught.value.fix
-    assert caught.value.where == "--profile"
+    error = refusal(ProfileSteps.parse, text)
+    assert message in error.what
+    assert fix in error.fix
+    assert error.where == "--profile"
 
 
 def test_steps_beyond_the_end_are_refused_and_told_where_the_end_is(tmp_path):

@@ -34,6 +34,7 @@ from stillbox.training.step import (
     make_train_step,
     select_trainable,
 )
+from tests.helpers import refusal
 from tests.small import SMALL
 
 PARAMS = {name: jnp.full(3, value) for name, value in [("a.kernel", 1.0), ("b.kernel", 2.0)]}
@@ -142,10 +143,9 @@ def test_a_single_layer_is_frozen_by_its_name_in_tf1(ssd):
 
 
 def test_a_pattern_without_a_match_shows_what_paths_look_like():
-    with pytest.raises(UserError) as caught:
-        select_trainable(ALL, {}, schema.Training(trainable=("c.kernel",)))
-    assert caught.value.where == "train.trainable"
-    assert caught.value.fix == "paths look like a.kernel, b.kernel"
+    error = refusal(select_trainable, ALL, {}, schema.Training(trainable=("c.kernel",)))
+    assert error.where == "train.trainable"
+    assert error.fix == "paths look like a.kernel, b.kernel"
 
 
 def test_an_average_of_matches_is_kept_only_where_the_loss_divides_by_one(experiment):

@@ -1,0 +1,29 @@
+"""Small functions that tests of many rooms share."""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.models.parts import BuildOptions
+
+
+def refusal(call, *arguments, **options):
+    """Returns the `UserError` that `call(*arguments, **options)` raises."""
+    with pytest.raises(UserError) as caught:
+        call(*arguments, **options)
+    return caught.value
+
+
+def read_json(path):
+    """Returns the content of a JSON file."""
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def build_options(*, dtype=jnp.float32, freeze_norm=False, **more):
+    """Returns the options of a layer's construction, with kernels drawn from seed 0."""
+    rng = np.random.default_rng(0)
+    return BuildOptions(**{"dtype": dtype, "freeze_norm": freeze_norm, "rng": rng} | more)
