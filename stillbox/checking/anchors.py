@@ -26,7 +26,7 @@ from stillbox.checking.anchor_shapes import (
     spread,
     suggest,
 )
-from stillbox.checking.data import Float32Array, TruthBoxes, read_truth
+from stillbox.checking.data import Float32Array, TruthBoxes, coco_sizes, read_truth
 from stillbox.errors import UserError
 from stillbox.evaluation.charts import add_legend, label_axes, new_figure
 from stillbox.evaluation.drawing import PALETTE, css
@@ -37,8 +37,6 @@ from stillbox.printing import count_text, printable_line
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
 
-# COCO's borders between small, medium and large, here in square pixels of the network input.
-_SMALL, _LARGE = 32**2, 96**2
 _BINS = 20
 # Boxes that typical shapes are computed from.
 _CLUSTERED = 20_000
@@ -165,7 +163,7 @@ def _report(
         threshold = matcher.matched_threshold
     matched = match_boxes(truth, detector.anchors, 2.0 if threshold is None else threshold)
     sides = (truth.boxes[:, 2:] - truth.boxes[:, :2]).astype(np.float64) * image
-    groups = _size_groups(sides)
+    groups = {"all": np.ones(len(sides), np.bool_), **coco_sizes(sides.prod(axis=1))}
     clusters = cluster_shapes(spread(sides, _CLUSTERED))
     found = suggest(stage.anchors, truth.boxes, sides, clusters, shapes, image)
     if found and not found[0].coverage.exceeds(Coverage.of("all", matched.best)):
@@ -190,16 +188,6 @@ def _report(
         best=matched.best,
         suggested_best=found[1] if found else None,
     )
-
-
-def _size_groups(sides: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
-    areas = sides.prod(axis=1)
-    return {
-        "all": np.ones(len(areas), np.bool_),
-        "small": areas < _SMALL,
-        "medium": (areas >= _SMALL) & (areas < _LARGE),
-        "large": areas >= _LARGE,
-    }
 
 
 def _cover_classes(

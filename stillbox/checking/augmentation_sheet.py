@@ -3,7 +3,7 @@
 Alone in its module: other checks of data need no input pipeline and no Matplotlib.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -41,14 +41,13 @@ def epochs_sheet(
     Raises:
         UserError: a record is bad and the policy is `fail`, or none is left.
     """
-    tiles = []
-    for record, sample in _samples(dataset, images):
-        tiles.append(_tile(sample, "as stored", dataset.class_names))
+
+    def variants(record: int, sample: Sample) -> Iterator[tuple[str, Sample]]:
         for epoch in range(epochs):
             rng = sample_generator(seed, epoch, record)
-            seen = apply_augmentations(augmentations, sample, rng)
-            tiles.append(_tile(seen, f"epoch {epoch + 1}", dataset.class_names))
-    return contact_sheet(tiles, columns=1 + epochs)
+            yield f"epoch {epoch + 1}", apply_augmentations(augmentations, sample, rng)
+
+    return contact_sheet(_tiles(dataset, images, variants, 1 + epochs), columns=1 + epochs)
 
 
 def operations_sheet(
@@ -67,27 +66,33 @@ def operations_sheet(
     Raises:
         UserError: as `epochs_sheet`.
     """
-    tiles = []
-    for record, sample in _samples(dataset, images):
-        tiles.append(_tile(sample, "as stored", dataset.class_names))
+
+    def variants(record: int, sample: Sample) -> Iterator[tuple[str, Sample]]:
         for name in OPERATIONS:
             rng = sample_generator(seed, 0, record)
-            seen = operate(name, level, in_bytes(sample), rng, contrast=contrast)
-            tiles.append(_tile(seen, name, dataset.class_names))
-        # The next image begins a row.
-        tiles += [_BLANK] * (-len(tiles) % _COLUMNS)
-    return contact_sheet(tiles, columns=_COLUMNS, cell=300)
+            yield name, operate(name, level, in_bytes(sample), rng, contrast=contrast)
+
+    return contact_sheet(_tiles(dataset, images, variants, _COLUMNS), columns=_COLUMNS, cell=300)
 
 
-def _samples(dataset: Dataset, images: int) -> Iterator[tuple[int, Sample]]:
-    """Yields some records with their numbers, spread evenly."""
-    indices = spread_indices(len(dataset), images)
-    loaded = ((record, dataset.load(record)) for record in indices)
-    found = [(record, sample) for record, sample in loaded if sample is not None]
-    if not found:
+def _tiles(
+    dataset: Dataset,
+    images: int,
+    variants: Callable[[int, Sample], Iterator[tuple[str, Sample]]],
+    columns: int,
+) -> list[Picture]:
+    """Returns evenly spread records, each with its captioned variants and beginning a row."""
+    loaded = ((record, dataset.load(record)) for record in spread_indices(len(dataset), images))
+    tiles: list[Picture] = []
+    for record, sample in loaded:
+        if sample is not None:
+            named = [("as stored", sample), *variants(record, sample)]
+            tiles += [_tile(seen, name, dataset.class_names) for name, seen in named]
+            tiles += [_BLANK] * (-len(tiles) % columns)
+    if not tiles:
         what = "none of the images that were read can be used"
         raise UserError(what, where="data.train.paths", fix="`stillbox data check` says why")
-    yield from found
+    return tiles
 
 
 def _tile(sample: Sample, caption: str, class_names: Mapping[int, str]) -> Picture:

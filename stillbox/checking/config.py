@@ -165,11 +165,9 @@ def check_config(
     records: RecordsToCheck = "present",
     on_record: Callable[[int, int], None] = lambda done, total: None,
 ) -> ConfigCheck:
-    """Checks a config. Nothing is raised: what is refused is a finding.
+    """Checks a config as `resolve` takes it; a refusal is a finding, and nothing is raised.
 
     Args:
-        config: as for `resolve`.
-        overrides: as for `resolve`.
         records: check some records if they are on this machine (`present`), all of them and expect
             them to be there (`all`), or none (`none`).
         on_record: called with the numbers of records done and in all.

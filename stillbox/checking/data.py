@@ -210,6 +210,12 @@ class _Tally:
 Float32Array = NDArray[np.float32]
 
 
+def coco_sizes(areas: NDArray[np.floating]) -> dict[str, NDArray[np.bool_]]:
+    """Returns which areas, `[N]` in square pixels, are small, medium and large in COCO's terms."""
+    small, large = areas < 32**2, areas >= 96**2
+    return {"small": small, "medium": ~small & ~large, "large": large}
+
+
 @dataclass(frozen=True)
 class TruthBoxes:
     """N boxes of I images that count in training, before augmentation."""

@@ -8,6 +8,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from stillbox.checking.data import coco_sizes
 from stillbox.printing import count_text, printable_line, size_text
 from stillbox.records.example import Example
 from stillbox.records.image_files import ImageInfo, inspect_image
@@ -16,8 +17,6 @@ from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
 
-# COCO's borders between small, medium and large, in square pixels of the stored image.
-_SMALL, _LARGE = 32**2, 96**2
 _COUNT_BORDERS = (0, 1, 2, 5, 10, 20, 50, 100, 200)
 _SIZES_SHOWN = 5
 _BAR = 40
@@ -172,11 +171,11 @@ def _inspect(source: ExampleSource, index: int) -> tuple[Example, ImageInfo] | N
         return None
 
 
-def _box_sizes(example: Example, info: ImageInfo) -> list[str]:
+def _box_sizes(example: Example, info: ImageInfo) -> dict[str, int]:
     sides = example.boxes[:, 2:] - example.boxes[:, :2]
     of_box = sides[:, 0] * info.height * sides[:, 1] * info.width
     areas = np.where(np.isnan(example.area), of_box, example.area)
-    return ["small" if a < _SMALL else "medium" if a < _LARGE else "large" for a in areas]
+    return {size: int(chosen.sum()) for size, chosen in coco_sizes(areas).items()}
 
 
 def _add_example(stats: RecordsStats, classes: dict[int, ClassCount], example: Example) -> None:

@@ -74,16 +74,15 @@ def _cache_problem(folder: Path) -> list[str]:
 def bad_pairs(versions: dict[str, str]) -> list[str]:
     """Returns the pairs of versions that are known not to work together."""
     problems = []
+    jax_version, jaxlib = versions.get("jax"), versions.get("jaxlib")
     tensorflow = versions.get("tensorflow") or versions.get("tensorflow-cpu")
-    if tensorflow and known_bad(versions.get("jax", "0"), tensorflow):
+    if tensorflow and known_bad(jax_version or "0", tensorflow):
         problems.append(
-            f"jax {versions['jax']} writes SavedModels that TensorFlow {tensorflow} cannot load "
+            f"jax {jax_version} writes SavedModels that TensorFlow {tensorflow} cannot load "
             "(top_k becomes vhlo.composite_v2): use jax 0.10.0, or TensorFlow 2.22 or newer"
         )
-    if versions.get("jax") != versions.get("jaxlib"):
-        problems.append(
-            f"jax {versions.get('jax')} and jaxlib {versions.get('jaxlib')} are not of one release"
-        )
+    if jax_version != jaxlib:
+        problems.append(f"jax {jax_version} and jaxlib {jaxlib} are not of one release")
     return problems
 
 

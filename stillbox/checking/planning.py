@@ -139,7 +139,6 @@ def plan_run(
         overrides: as for `resolve`; they win.
         steps: see `set_length`; likewise `epochs`.
         say: called with what was picked and why.
-        on_image: progress of the conversion.
 
     Raises:
         UserError: the folder cannot be used, the experiment contradicts itself, or the model

@@ -4,13 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from stillbox.cli.arguments import (
-    add_config,
-    add_option,
-    add_records,
-    resolve_config,
-    with_records,
-)
+from stillbox.cli.arguments import add_config, add_option, add_records, resolve_config, with_records
 from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
 from stillbox.printing import json_text
@@ -33,12 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     # Only shapes are computed; an accelerator may be in use by another program.
     jax.config.update("jax_platforms", "cpu")
-    from stillbox.checking.anchors import (
-        conclusions,
-        coverage_tables,
-        examine_anchors,
-        overlap_figure,
-    )
+    from stillbox.checking import anchors
     from stillbox.evaluation.charts import figure_png
     from stillbox.records.files import write_whole
     from stillbox.training.progress import PrintableConsole
@@ -47,18 +36,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("a limit is not negative", where="--limit", fix="0 reads all records")
     experiment = with_records(resolve_config(arguments).experiment, arguments)
     with progress_bar("records") as progress:
-        report = examine_anchors(experiment, limit=arguments.limit, on_record=progress)
+        report = anchors.examine_anchors(experiment, limit=arguments.limit, on_record=progress)
     text = json_text(report.to_dict()) + "\n"
     write_whole(arguments.output / "anchors.json", text.encode())
     picture = arguments.output / "anchors.png"
-    write_whole(picture, figure_png(overlap_figure(report)))
+    write_whole(picture, figure_png(anchors.overlap_figure(report)))
     if arguments.json:
         sys.stdout.write(text)
         return 0
     console = PrintableConsole()
-    for table in coverage_tables(report):
+    for table in anchors.coverage_tables(report):
         console.print(table)
-    for line in conclusions(report):
+    for line in anchors.conclusions(report):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     print(f"picture: {picture}")
     return 0

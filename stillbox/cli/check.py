@@ -27,11 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read every record and decode every image (default: some, if they exist here)",
     )
     records.add_argument(
-        "--no-records",
-        dest="records",
-        action="store_const",
-        const="none",
-        help="read no record",
+        "--no-records", dest="records", action="store_const", const="none", help="read no record"
     )
     parser.add_argument("--strict", action="store_true", help="end with 1 if there are warnings")
     parser.add_argument("--notes", action="store_true", help="show all notes")
@@ -55,9 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     from stillbox.checking.config import check_config
 
     if arguments.find_batch and not arguments.target:
-        raise UserError(
-            "a batch fits on some target", where="--find-batch", fix="add --target v5e:2x4"
-        )
+        what = "the search for a batch needs a target"
+        raise UserError(what, where="--find-batch", fix="add --target v5e:2x4")
     target = None
     if arguments.target:
         from stillbox.checking.ahead_of_time.targets import find_target

@@ -33,8 +33,6 @@ def convert_with_beam(
     """The engine that uses a Beam pipeline. Its workers need images and output at the same paths.
 
     Args:
-        job: what to write.
-        items: the images.
         options: of Beam, as `--runner=FlinkRunner`; without a runner, Beam's direct runner in this
             process.
 

@@ -76,8 +76,7 @@ def predict_files(
     Args:
         predictor: sent to every worker, which compiles it once.
         patterns: see `list_images`.
-        output: folder of the table, a path or an address as `s3://bucket/detections`.
-        selection: the detections to put into the table.
+        output: folder of the table, a path or an address such as `s3://bucket/detections`.
         workers: processes; 0: one for each GPU of the cluster, or for each machine if there is
             none, since one process uses all processors of a machine.
         on_image: called with the numbers of images that are done and that are to do.

@@ -34,10 +34,9 @@ def deployment(
 
     Args:
         predictor: sent to every replica, which compiles a program for each batch size at its start.
-        selection: the detections to return.
         batch_sizes: a batch of images is padded to the smallest of these that holds it.
         wait: most seconds that an image waits for others.
-        options: of `ray.serve.deployment`, as `num_replicas="auto"`, `autoscaling_config`,
+        options: of `ray.serve.deployment`, such as `num_replicas="auto"`, `autoscaling_config`,
             `ray_actor_options={"num_gpus": 1}`, `max_queued_requests`.
 
     Raises:

@@ -157,8 +157,7 @@ class TargetCheck:
             "steps": [step.to_dict() for step in self.steps],
         }
         if self.search is not None:
-            best = self.search.best
-            values["largest_batch"] = best.images if best else None
+            values["largest_batch"] = self.search.best.images if self.search.best else None
             values["trials"] = [trial.to_dict() for trial in self.search.trials]
         return values
 
