@@ -52,7 +52,15 @@ class Examination:
 def examine() -> Examination:
     """Examines this machine. Starts the accelerator, changes nothing."""
     versions = {name: version for name in _PACKAGES if (version := _version(name))}
-    devices, problems = _devices()
+    problems = bad_pairs(versions)
+    if not (3, 11) <= sys.version_info < (3, 14):
+        version = platform.python_version()
+        problems.append(f"Python {version} is not supported: use 3.11, 3.12 or 3.13")
+    devices, faults = _devices()
+    problems += faults
+    folder = compilation_cache_folder()
+    if folder.is_dir() and (fault := fault_of_folder(folder)):
+        problems.append(f"{folder}: {fault}: remove it; no compiled program is kept there")
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     lines = [
         f"stillbox {__version__}, Python {platform.python_version()}, {platform.platform()}",
@@ -60,15 +68,9 @@ def examine() -> Examination:
         f"devices: {devices}",
         f"processors: {os.cpu_count()}",
         f"memory: {size_text(pages * size)} on the host",
-        f"compiled programs are kept in {compilation_cache_folder()}",
+        f"compiled programs are kept in {folder}",
     ]
-    problems += _cache_problem(compilation_cache_folder())
-    return Examination(lines, bad_pairs(versions) + _python_problem() + problems)
-
-
-def _cache_problem(folder: Path) -> list[str]:
-    fault = fault_of_folder(folder) if folder.is_dir() else ""
-    return [f"{folder}: {fault}: remove it; no compiled program is kept there"] if fault else []
+    return Examination(lines, problems)
 
 
 def bad_pairs(versions: dict[str, str]) -> list[str]:
@@ -84,12 +86,6 @@ def bad_pairs(versions: dict[str, str]) -> list[str]:
     if jax_version != jaxlib:
         problems.append(f"jax {jax_version} and jaxlib {jaxlib} are not of one release")
     return problems
-
-
-def _python_problem() -> list[str]:
-    if (3, 11) <= sys.version_info < (3, 14):
-        return []
-    return [f"Python {platform.python_version()} is not supported: use 3.11, 3.12 or 3.13"]
 
 
 def _version(name: str) -> str | None:

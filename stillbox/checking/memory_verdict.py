@@ -139,13 +139,9 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
         return Finding(severity, "model", text, "take a smaller model: stillbox recipes lists them")
     # The number that exceeds its usual value most is probably the mistake.
     _, tunable, best = max(found, key=lambda item: item[0])
-    return Finding(severity, tunable.path, text, _fix(tunable, best))
-
-
-def _fix(tunable: _Tunable, best: int) -> str:
-    is_side = tunable.path == _SIDE
-    value = f"an input of {best} x {best}" if is_side else f"--set {tunable.path}={best}"
-    return f"{value}, the largest that is certain to fit"
+    path = tunable.path
+    value = f"an input of {best} x {best}" if path == _SIDE else f"--set {path}={best}"
+    return Finding(severity, path, text, f"{value}, the largest that is certain to fit")
 
 
 _SIDE = "model.resizer"

@@ -220,7 +220,7 @@ def explain_failure(
     if what:
         fix = "report it with this command: this is a bug in stillbox"
         return Finding("error", "", what, fix), 0
-    needed, largest = _bytes_used(message), _largest_array(message)
+    needed, largest = _needs(message)
     heavy_state = state_bytes > _HEAVY * usable
     return _out_of_memory(needed, step, experiment, usable, heavy_state, largest), needed
 
@@ -249,19 +249,13 @@ def _out_of_memory(
     )
 
 
-def _bytes_used(message: str) -> int:
+def _needs(message: str) -> tuple[int, str]:
+    """Returns the bytes that are needed, 0 if not known, and a phrase about the largest array."""
     if one := _ONE_ARRAY.search(message):
-        return int(one["size"])
-    found = _USED.search(message)
-    return int(float(found["used"]) * _UNITS[found["unit"]]) if found else 0
-
-
-def _largest_array(message: str) -> str:
-    """Returns a phrase about the largest array, if the compiler names it."""
-    if one := _ONE_ARRAY.search(message):
-        return f" and not room for {one['shape']} alone"
-    found = _LARGEST.search(message)
-    return f"; its largest array is {found['shape']}, {found['size']}iB" if found else ""
+        return int(one["size"]), f" and not room for {one['shape']} alone"
+    used, array = _USED.search(message), _LARGEST.search(message)
+    needed = int(float(used["used"]) * _UNITS[used["unit"]]) if used else 0
+    return needed, f"; its largest array is {array['shape']}, {array['size']}iB" if array else ""
 
 
 def _remedies(step: StepName, experiment: Experiment, *, heavy_state: bool) -> Iterator[str]:
