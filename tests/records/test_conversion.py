@@ -183,8 +183,7 @@ def test_the_same_input_gives_the_same_bytes_with_any_number_of_threads(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
-    [(False, "image file is missing"), (b"no image", "unreadable image")],
+    ("content", "reason"), [(False, "image file is missing"), (b"no image", "unreadable image")]
 )
 def test_an_image_that_cannot_be_used(annotated, run, content, reason):
     items = [annotated("a"), annotated("b", content=content)]
@@ -208,8 +207,7 @@ def test_a_truncated_image(annotated, run):
 
 
 @pytest.mark.parametrize(
-    ("policy", "written", "action"),
-    [("fix", 2, "box fixed"), ("drop", 1, "box dropped")],
+    ("policy", "written", "action"), [("fix", 2, "box fixed"), ("drop", 1, "box dropped")]
 )
 def test_a_box_that_can_be_fixed(annotated, run, policy, written, action):
     report = run([annotated("a", [BOX, [4, 6, 24, 90]])], ConversionLog(bad_boxes=policy))

@@ -253,8 +253,7 @@ def test_types_and_empty_lists():
 
 
 @pytest.mark.parametrize(
-    ("ids", "words"),
-    [((1, 2, 3), "1 to 3"), ((7,), "7"), ((1, 2, 4, 6, 7), "1 to 2, 4, 6 to 7")],
+    ("ids", "words"), [((1, 2, 3), "1 to 3"), ((7,), "7"), ((1, 2, 4, 6, 7), "1 to 2, 4, 6 to 7")]
 )
 def test_ids_in_words(ids, words):
     assert str(ClassSlots(ids)) == words

@@ -54,8 +54,7 @@ VARIANTS = [
     schema.RandomAdjustSaturation(clip=False),
 ]
 every_variant = pytest.mark.parametrize(
-    "settings",
-    [pytest.param(v, id=f"{number}-{v.kind}") for number, v in enumerate(VARIANTS)],
+    "settings", [pytest.param(v, id=f"{number}-{v.kind}") for number, v in enumerate(VARIANTS)]
 )
 
 
