@@ -128,7 +128,7 @@ def test_a_label_map_beyond_the_model_is_refused_with_the_number_to_set(tmp_path
         open_dataset(schema.Data(), write(tmp_path, [example()]), schema.OneStage(num_classes=3))
 
 
-def test_contiguous_slots_want_as_many_classes_as_the_label_map_has(tmp_path):
+def test_contiguous_slots_need_as_many_classes_as_the_label_map_has(tmp_path):
     # Ids 1, 2 and 4: three classes, or four with a gap.
     records = write(tmp_path, [example()])
     contiguous = schema.OneStage(num_classes=3, class_slots="contiguous")

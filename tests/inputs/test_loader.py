@@ -24,7 +24,7 @@ def test_an_order_has_every_record_once_and_differs_by_epoch_and_seed():
     assert (permutation(7, 3, 100) == permutation(7, 3, 100)).all()
 
 
-def test_an_order_outlives_an_upgrade_of_numpy():
+def test_an_order_does_not_depend_on_the_version_of_numpy():
     # Only raw words are used, which numpy promises not to change; these were written down once.
     assert permutation(0, 0, 8).tolist() == ORDER_0
     assert permutation(-1, 5, 8).tolist() == ORDER_1
@@ -336,7 +336,7 @@ def test_a_bad_image_stops_the_loop_with_its_place_and_ends_the_threads(tmp_path
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_fault_of_ours_names_the_record_too(data, monkeypatch, workers):
+def test_a_bug_names_the_record_too(data, monkeypatch, workers):
     def fail(record):
         raise ZeroDivisionError
 

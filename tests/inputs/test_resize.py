@@ -253,7 +253,7 @@ def _half(resizer, size):
     return size[0] // 2, size[1] // 2
 
 
-def test_a_resizer_of_ones_own_resamples_with_its_method():
+def test_a_custom_resizer_resamples_with_its_method():
     image = picture(12, 8)
     expected = np.empty((6, 4, 3), np.float32)
     for method in ("bilinear", "area"):

@@ -102,7 +102,7 @@ def test_an_output_folder_of_something_else_is_left_alone(tmp_path):
     assert (out / "letter.txt").read_text() == "dear"
 
 
-def test_records_inside_the_folder_are_no_input(tmp_path):
+def test_records_inside_the_folder_are_not_read_as_data(tmp_path):
     folder = voc_folder(tmp_path / "photos")
     convert_folder(folder, folder / "records")
     assert convert_folder(folder, folder / "records").reused
@@ -268,13 +268,13 @@ def test_images_to_score_on_are_never_trained_on(tmp_path, kind):
         records_of(tmp_path / "set", tmp_path / "out")
 
 
-def test_an_empty_folder_to_train_on_is_none(tmp_path):
+def test_an_empty_training_folder_counts_as_none(tmp_path):
     folder = yolo_set(tmp_path / "set", "images/val", "labels/val", train="images/train")
     (folder / "images/train").mkdir()
     assert convert_folder(folder, tmp_path / "out").train_images == 0
 
 
-def test_a_lone_set_to_train_on_is_split_and_that_is_said(tmp_path):
+def test_a_lone_training_set_is_split_and_that_is_reported(tmp_path):
     folder = yolo_set(tmp_path / "set", "train/images", "train/labels", val="../valid/images")
     converted = convert_folder(folder, tmp_path / "out", validation_share=0.4)
     assert converted.train_images
