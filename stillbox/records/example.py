@@ -101,11 +101,7 @@ class BoxProblem:
 
 
 def apply_box_policy(
-    example: Example,
-    unknown: Mapping[int, str],
-    policy: BoxPolicy,
-    *,
-    pixels_possible: bool = True,
+    example: Example, unknown: Mapping[int, str], policy: BoxPolicy, *, pixels_possible: bool = True
 ) -> tuple[Example, list[BoxProblem]]:
     """Returns the example with its sound boxes, and the problems of the others.
 

@@ -264,11 +264,7 @@ def _split(
     on_image: StageProgress,
 ) -> tuple[list[Split | None], str]:
     """Returns the split of each image, and its origin in words; reports images that occur twice."""
-    prints = fingerprints(
-        items,
-        workers=options.workers,
-        on_image=partial(on_image, "comparing"),
-    )
+    prints = fingerprints(items, workers=options.workers, on_image=partial(on_image, "comparing"))
     if not len(prints.rows):
         raise data.behind_links() or UserError(
             f"of {count_text(len(items), 'image')} of the annotations none is there and can be "

@@ -183,11 +183,7 @@ def assign_splits(
 
 
 def own_split(
-    items: Sequence[AnnotatedImage],
-    prints: Fingerprints,
-    share: float,
-    seed: int,
-    log: ProblemLog,
+    items: Sequence[AnnotatedImage], prints: Fingerprints, share: float, seed: int, log: ProblemLog
 ) -> list[Split]:
     """Returns the split of each image, by a hash of its content.
 

@@ -44,7 +44,6 @@ def example(
     claimed=None,
 ) -> Example:
     boxes = np.array(boxes, np.float32).reshape(-1, 4)
-    count = len(boxes)
     height, width = claimed or size
     return Example(
         image_id=f"image-{number}",
@@ -53,12 +52,8 @@ def example(
         height=height,
         width=width,
         boxes=boxes,
-        class_ids=np.array([1] * count if class_ids is None else class_ids, np.int32),
-        weights=np.ones(count, np.float32),
-        is_crowd=np.isin(np.arange(count), crowds),
-        difficult=np.zeros(count, np.bool_),
-        truncated=np.zeros(count, np.bool_),
-        area=np.full(count, np.nan, np.float32),
+        class_ids=np.array([1] * len(boxes) if class_ids is None else class_ids, np.int32),
+        is_crowd=np.isin(np.arange(len(boxes)), crowds),
     )
 
 

@@ -80,11 +80,8 @@ def test_a_label_map_without_any_of_the_classes_is_refused_with_both_sides(scene
 
 
 def test_display_names_that_would_match_are_the_remedy(scenes):
-    coded = LabelMap(
-        tuple(
-            LabelMapItem(index, f"/m/{index}", shape) for index, shape in enumerate(SHAPES, start=1)
-        )
-    )
+    items = (LabelMapItem(index, f"/m/{index}", shape) for index, shape in enumerate(SHAPES, 1))
+    coded = LabelMap(tuple(items))
     with pytest.raises(UserError) as caught:
         check(scenes, coded)
     assert caught.value.fix == "set use_display_name to true"
@@ -131,7 +128,7 @@ def test_a_label_map_beyond_the_model_is_refused_with_the_number_to_set(tmp_path
         open_dataset(schema.Data(), write(tmp_path, [example()]), schema.OneStage(num_classes=3))
 
 
-def test_contiguous_slots_want_as_many_classes_as_the_label_map_has(tmp_path):
+def test_contiguous_slots_need_as_many_classes_as_the_label_map_has(tmp_path):
     # Ids 1, 2 and 4: three classes, or four with a gap.
     records = write(tmp_path, [example()])
     contiguous = schema.OneStage(num_classes=3, class_slots="contiguous")
@@ -206,18 +203,10 @@ def test_real_records_are_evaluated_completely(raccoons):
 @pytest.mark.proof
 @needs_shared
 def test_real_records_give_the_same_batches_with_any_number_of_threads(raccoons):
-    runs = [
-        list(
-            TrainLoader(
-                raccoons, augmentations=AUGMENTATIONS, batch_size=16, workers=workers
-            ).iterate(0, 4)
-        )
-        for workers in (0, 4)
-    ]
+    options = {"augmentations": AUGMENTATIONS, "batch_size": 16}
+    runs = [TrainLoader(raccoons, workers=n, **options).iterate(0, 4) for n in (0, 4)]
     for batch, other in zip(*runs, strict=True):
-        assert all(
-            left.tobytes() == right.tobytes() for left, right in zip(batch, other, strict=True)
-        )
+        assert [left.tobytes() for left in batch] == [right.tobytes() for right in other]
         inside = batch.boxes[batch.weights > 0]
         assert inside.min() >= 0
         assert inside.max() <= 1

@@ -24,7 +24,7 @@ def test_an_order_has_every_record_once_and_differs_by_epoch_and_seed():
     assert (permutation(7, 3, 100) == permutation(7, 3, 100)).all()
 
 
-def test_an_order_outlives_an_upgrade_of_numpy():
+def test_an_order_does_not_depend_on_the_version_of_numpy():
     # Only raw words are used, which numpy promises not to change; these were written down once.
     assert permutation(0, 0, 8).tolist() == ORDER_0
     assert permutation(-1, 5, 8).tolist() == ORDER_1
@@ -261,10 +261,8 @@ def test_training_ends_after_its_last_epoch_with_a_padded_batch(tmp_path):
     twice = loader(dataset(tmp_path, examples, num_epochs=2), workers=2)
     batches = list(twice.iterate())
     assert twice.steps == len(batches) == 2  # 6 samples in batches of 4
-    assert Counter(np.concatenate([b.records for b in batches]).tolist()) == {
-        **{0: 2, 1: 2, 2: 2},
-        -1: 2,
-    }
+    records = np.concatenate([b.records for b in batches])
+    assert Counter(records.tolist()) == {0: 2, 1: 2, 2: 2, -1: 2}
     last = batches[-1]
     assert last.image_weights.tolist() == [1, 1, 0, 0]
     assert last.records.tolist()[2:] == [-1, -1]
@@ -322,10 +320,8 @@ def test_evaluation_of_the_first_images_only(data):
 def test_two_processes_evaluate_as_many_batches_each(data):
     halves = [EvalLoader(data, batch_size=4, process_index=p, process_count=2) for p in (0, 1)]
     assert [len(half) for half in halves] == [2, 2]
-    assert [[b.records.tolist() for b in half] for half in halves] == [
-        [[0, 1], [4, 5]],
-        [[2, 3], [6, -1]],
-    ]
+    records = [[b.records.tolist() for b in half] for half in halves]
+    assert records == [[[0, 1], [4, 5]], [[2, 3], [6, -1]]]
 
 
 # ---- what is bad --------------------------------------------------------------------------------
@@ -340,7 +336,7 @@ def test_a_bad_image_stops_the_loop_with_its_place_and_ends_the_threads(tmp_path
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_fault_of_ours_names_the_record_too(data, monkeypatch, workers):
+def test_a_bug_names_the_record_too(data, monkeypatch, workers):
     def fail(record):
         raise ZeroDivisionError
 
@@ -366,9 +362,8 @@ def test_a_dropped_image_leaves_a_row_of_weight_0(tmp_path):
 def test_a_dropped_record_leaves_a_row_that_only_fills_up(tmp_path):
     unreadable = example(1)
     object.__setattr__(unreadable, "encoded", b"")
-    gap = loader(
-        dataset(tmp_path, [example(0), unreadable], data=DROP), batch_size=2, shuffle=False
-    )
+    data = dataset(tmp_path, [example(0), unreadable], data=DROP)
+    gap = loader(data, batch_size=2, shuffle=False)
     batch = gap.batch(0)
     assert batch.records.tolist() == [0, -1]
     assert batch.image_weights.tolist() == [1, 0]
@@ -414,8 +409,7 @@ data = open_dataset(schema.Data(), records, schema.OneStage(num_classes=4))
 batches = DevicePrefetcher(TrainLoader(data, batch_size=4, workers=2).iterate(), lambda b: b)
 print(next(batches).images.shape)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "(4, 300, 300, 3)\n"
     assert done.stderr == ""

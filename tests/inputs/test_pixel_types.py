@@ -49,10 +49,7 @@ def test_uint8_is_the_rounded_batch_at_a_quarter_of_the_bytes(tmp_path, name):
 def test_colours_out_of_range_are_clipped(tmp_path):
     brighter = (schema.RandomAdjustBrightness(max_delta=0.9, clip=False),)
     floats, rounded = batches(
-        tmp_path,
-        RESIZERS["fixed"],
-        augmentations=brighter,
-        options=({}, {"pixels": "uint8"}),
+        tmp_path, RESIZERS["fixed"], augmentations=brighter, options=({}, {"pixels": "uint8"})
     )
     assert floats.images.max() > 255
     assert floats.images.min() < 0

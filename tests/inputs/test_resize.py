@@ -35,9 +35,8 @@ def test_threads_do_not_share():
     assert not np.shares_memory(mine, other[0])
 
 
-GOLDENS = json.loads((Path(__file__).parents[1] / "goldens/inputs_resize.json").read_text())[
-    "cases"
-]
+GOLDEN_FILE = Path(__file__).parents[1] / "goldens/inputs_resize.json"
+GOLDENS = json.loads(GOLDEN_FILE.read_text())["cases"]
 FIXED, KEEP = schema.FixedShapeResizer, schema.KeepAspectRatioResizer
 CASES = {
     "fixed300": (480, 640, FIXED()),
@@ -69,13 +68,9 @@ def test_pixels_equal_the_originals(name):
     assert list(image.shape) == golden["out_shape"]
     # To the last bit, but for the order of summation of area and bicubic.
     tolerance = 1e-4 if resizer.method in ("area", "bicubic") else 0
-    for key, place in {
-        "px_0_0": (0, 0),
-        "px_10_20": (10, 20),
-        "px_100_150": (100, 150),
-        "px_last": (-1, -1),
-    }.items():
-        np.testing.assert_allclose(image[place], golden[key], rtol=0, atol=tolerance)
+    places = {"0_0": (0, 0), "10_20": (10, 20), "100_150": (100, 150), "last": (-1, -1)}
+    for key, place in places.items():
+        np.testing.assert_allclose(image[place], golden[f"px_{key}"], rtol=0, atol=tolerance)
     assert image.mean(dtype=np.float64) == pytest.approx(golden["mean"], abs=1e-4)
 
 
@@ -99,10 +94,9 @@ def test_bilinear_is_the_legacy_resize(size):
     # Positions o * in / out, the first corners shared: from 4 to 8 half a pixel each, and beyond
     # the last one the last; from 8 to 4 every other pixel.
     expected = np.array(LEGACY[size])
-    columns, _ = resize_image(row(range(size)), FIXED(height=1, width=len(expected)))
-    rows, _ = resize_image(
-        row(range(size)).transpose(1, 0, 2), FIXED(height=len(expected), width=1)
-    )
+    image = row(range(size))
+    columns, _ = resize_image(image, FIXED(height=1, width=len(expected)))
+    rows, _ = resize_image(image.transpose(1, 0, 2), FIXED(height=len(expected), width=1))
     np.testing.assert_allclose(columns[0, :, 1], expected, atol=1e-6)
     np.testing.assert_allclose(rows[:, 0, 1], expected, atol=1e-6)
 
@@ -127,9 +121,8 @@ def test_uint8_and_float_pixels_give_the_same(method, size):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_one_pixel_fills_the_canvas(method):
-    image, _ = resize_image(
-        np.full((1, 1, 3), 200, np.uint8), FIXED(height=8, width=9, method=method)
-    )
+    pixel = np.full((1, 1, 3), 200, np.uint8)
+    image, _ = resize_image(pixel, FIXED(height=8, width=9, method=method))
     np.testing.assert_allclose(image, np.full((8, 9, 3), 200), rtol=1e-6)
 
 
@@ -159,9 +152,8 @@ def test_an_image_of_the_right_size_is_not_resized(resizer, monkeypatch):
 def test_a_window_of_a_larger_image_needs_no_copy(method):
     window = picture(50, 60)[10:31, 5:48]
     resizer = FIXED(height=16, width=16, method=method)
-    assert (
-        resize_image(window, resizer)[0] == resize_image(np.ascontiguousarray(window), resizer)[0]
-    ).all()
+    packed, _ = resize_image(np.ascontiguousarray(window), resizer)
+    assert (resize_image(window, resizer)[0] == packed).all()
 
 
 def test_leaving_unused_rows_out_changes_nothing():
@@ -187,12 +179,8 @@ def test_keep_aspect_ratio_sizes():
 def test_canvas_sizes():
     assert FIXED(height=3, width=4).input_size == (3, 4)
     assert KEEP(min_dimension=3, max_dimension=4).input_size == (4, 4)
-    for resizer in (
-        schema.IdentityResizer,
-        schema.ConditionalShapeResizer,
-        schema.PadToMultipleResizer,
-    ):
-        assert resizer(canvas=(3, 4)).input_size == (3, 4)
+    for kind in ("Identity", "ConditionalShape", "PadToMultiple"):
+        assert getattr(schema, f"{kind}Resizer")(canvas=(3, 4)).input_size == (3, 4)
 
 
 def test_padding_is_below_and_to_the_right_and_overwrites_what_was_there():
@@ -265,7 +253,7 @@ def _half(resizer, size):
     return size[0] // 2, size[1] // 2
 
 
-def test_a_resizer_of_ones_own_resamples_with_its_method():
+def test_a_custom_resizer_resamples_with_its_method():
     image = picture(12, 8)
     expected = np.empty((6, 4, 3), np.float32)
     for method in ("bilinear", "area"):

@@ -35,7 +35,6 @@ def make_example(
     class_ids: Sequence[int] = (1,),
     **values: object,
 ) -> Example:
-    count = len(boxes)
     defaults: dict[str, object] = {
         "image_id": "7",
         "encoded": image_bytes(),
@@ -44,11 +43,6 @@ def make_example(
         "width": 60,
         "boxes": np.array(boxes, np.float32).reshape(-1, 4),
         "class_ids": np.array(class_ids, np.int32),
-        "weights": np.ones(count, np.float32),
-        "is_crowd": np.zeros(count, np.bool_),
-        "difficult": np.zeros(count, np.bool_),
-        "truncated": np.zeros(count, np.bool_),
-        "area": np.full(count, np.nan, np.float32),
     }
     return Example(**(defaults | values))
 

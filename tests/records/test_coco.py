@@ -34,9 +34,8 @@ IMAGES, BOXES = (image(),), (box(),)
 def read(tmp_path):
     def run(images=IMAGES, annotations=BOXES, categories=CATEGORIES, policy=None, **options):
         path = tmp_path / "instances.json"
-        path.write_text(
-            json.dumps({"images": images, "annotations": annotations, "categories": categories})
-        )
+        content = {"images": images, "annotations": annotations, "categories": categories}
+        path.write_text(json.dumps(content))
         log = policy or ConversionLog()
         items, label_map = read_coco(path, tmp_path, log, **options)
         return items, label_map, log
@@ -290,15 +289,11 @@ def test_images_without_boxes_take_no_turn(tmp_path, convert):
         (tmp_path / f"{number}.jpg").write_bytes(image_bytes())
         entries.append({"id": number, "file_name": f"{number}.jpg", "height": 40, "width": 60})
         # 1 has no box, 4 one without area. 5 has one of these as well as a sound one.
-        for bbox in {1: [], 4: [[6, 4, 0, 20]], 5: [[6, 4, 0, 20], [6, 4, 9, 9]]}.get(
-            number, [[6, 4, 30, 20]]
-        ):
+        special = {1: [], 4: [[6, 4, 0, 20]], 5: [[6, 4, 0, 20], [6, 4, 9, 9]]}
+        for bbox in special.get(number, [[6, 4, 30, 20]]):
             boxes.append(record(len(boxes), number, 1, bbox, iscrowd=0, area=1))
-    report = convert(
-        {"images": entries, "annotations": boxes, "categories": CLASSES},
-        tmp_path,
-        *("--shards", 2),
-    )
+    content = {"images": entries, "annotations": boxes, "categories": CLASSES}
+    report = convert(content, tmp_path, "--shards", 2)
     assert (report["images_found"], report["images_written"]) == (7, 5)
     written = {
         name: [int(one["image/source_id"][0]) for one in stored]

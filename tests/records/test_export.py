@@ -100,7 +100,7 @@ def test_a_link_in_the_output_folder_is_not_followed(tmp_path, form, name):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_names_become_such_as_files_and_formats_can_have(tmp_path, form):
+def test_names_become_valid_in_files_and_formats(tmp_path, form):
     names = ["a\n\x1b[2J\u202e.jpg", "CASE.jpg", "case.jpg", "long" * 99 + ".jpg", "-x #%.jpg"]
     label_map = LabelMap.from_names(["cat\x1b\ufffe", "dog"])
     given = [make_example(filename=name, image_id=str(n)) for n, name in enumerate(names)]

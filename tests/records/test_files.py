@@ -65,7 +65,7 @@ def test_without_room_a_file_says_what_it_needs_and_leaves_nothing(tmp_path):
     ],
 )
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_lack_of_room_is_not_said_of_a_disk_that_has_room(
+def test_a_lack_of_room_is_not_reported_for_a_disk_with_room(
     tmp_path, monkeypatch, free, names_left, says, number
 ):
     disk = SimpleNamespace(f_bavail=free, f_frsize=4096, f_files=9, f_favail=names_left)

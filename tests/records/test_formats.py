@@ -331,7 +331,7 @@ def test_a_foreign_format_is_named(folder, tmp_path, title):
     refused(folder, tmp_path, f"this is .*{title}")
 
 
-def test_formats_that_agree_are_no_question(folder, tmp_path):
+def test_formats_that_agree_need_no_choice(folder, tmp_path):
     voc_folder(folder / "images", NAMES)
     rows = "".join(f"{name}.png,60,40,cat,6,4,36,24\n" for name in NAMES)
     put(folder, "labels.csv", f"filename,width,height,class,xmin,ymin,xmax,ymax\n{rows}")
@@ -370,7 +370,7 @@ def test_photographs_alone_are_no_data_set(folder, tmp_path):
     refused(folder, tmp_path, "3 images and no annotations")
 
 
-def test_annotations_without_their_images_are_told_so(folder, tmp_path):
+def test_annotations_without_their_images_are_refused(folder, tmp_path):
     coco(folder)
     for image in folder.rglob("*.png"):
         image.unlink()
@@ -441,15 +441,13 @@ def test_a_link_that_leads_out_is_refused(folder, tmp_path, secret, write):
     ],
     ids=["nested JSON", "JSON", "XML", "YAML", "nested YAML", "CSV"],
 )
-def test_malformed_files_end_in_a_sentence_with_file_and_line(
-    folder, tmp_path, name, content, message
-):
+def test_malformed_files_are_reported_with_file_and_line(folder, tmp_path, name, content, message):
     put(folder, name, content)
     error = refused(folder, tmp_path, message)
     assert name in str(error)
 
 
-def test_entities_that_multiply_end_in_a_sentence(folder, tmp_path):
+def test_multiplying_entities_are_reported(folder, tmp_path):
     levels = "".join(
         f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' if n else '<!ENTITY l0 "lol">' for n in range(12)
     )

@@ -196,7 +196,7 @@ def test_copies_of_a_killed_process_are_removed_and_those_of_a_live_one_are_not(
     assert sorted(file.name for file in folder.glob(".*")) == [".new-begun", ".new-live"]
 
 
-def test_an_index_of_somebody_else_is_not_believed(tmp_path):
+def test_a_foreign_index_is_not_trusted(tmp_path):
     path = write_records(tmp_path / "a.record", PAYLOADS)
     for offsets in ([0, 2**63], [0, 40, 20], [5, 10], []):
         index_module._save_index(path, path.stat(), np.array(offsets, np.uint64))
@@ -230,7 +230,7 @@ def replace_file(path):
     path.with_name("new").replace(path)
 
 
-def test_a_file_that_is_replaced_before_it_is_read_is_told_with_the_record(tmp_path):
+def test_a_file_replaced_before_it_is_read_is_reported_with_the_record(tmp_path):
     path = write_records(tmp_path / "a.record", PAYLOADS)
     file = RecordFile(path)
     replace_file(path)
@@ -246,7 +246,7 @@ def test_a_file_that_is_replaced_while_it_is_read_keeps_its_records(tmp_path):
     assert [file.read(record) for record in range(len(PAYLOADS))] == PAYLOADS
 
 
-def test_a_file_that_is_overwritten_while_it_is_read_is_told_with_the_record(tmp_path):
+def test_a_file_overwritten_while_it_is_read_is_reported_with_the_record(tmp_path):
     path = write_records(tmp_path / "a.record", PAYLOADS)
     file = RecordFile(path)
     file.read(0)

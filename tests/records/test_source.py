@@ -75,11 +75,7 @@ def test_the_home_folder_is_understood(folder, monkeypatch):
         ("subfloder/deep/x*", "matches no file", "there is no folder"),
         ("subfloder/x*", "matches no file", "did you mean 'subfolder'"),
         ("", "is a folder", "holds train.record-00000-of-00003"),
-        (
-            "train.record@4",
-            "absent: 4 of 4 shards",
-            "did you mean 'train.record-00000-of-00003'",
-        ),
+        ("train.record@4", "absent: 4 of 4 shards", "did you mean 'train.record-00000-of-00003'"),
         ("val.record@2", "absent: 1 of 2 shards", "did you mean 'val.record-00000-of-00002'"),
         ("train.record@0", "0 of 0 shards", "a number of shards above 0"),
     ],

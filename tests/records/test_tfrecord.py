@@ -151,10 +151,7 @@ def test_an_older_set_is_refused_and_replaced_on_request(tmp_path):
 def test_a_failed_rewrite_keeps_the_older_set(tmp_path):
     with sharded_writer(tmp_path, "train") as write:
         write(b"old")
-    with (
-        pytest.raises(RuntimeError),
-        sharded_writer(tmp_path, "train", overwrite=True) as write,
-    ):
+    with pytest.raises(RuntimeError), sharded_writer(tmp_path, "train", overwrite=True) as write:
         write(b"new")
         raise RuntimeError
     (path,) = tmp_path.iterdir()

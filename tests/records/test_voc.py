@@ -183,10 +183,6 @@ def test_xml_of_another_format_is_refused(read):
 @pytest.mark.parametrize("name", ["../secret.jpg", "/etc/passwd", "C:\\secret.jpg"])
 def test_a_filename_that_leads_out_of_the_folder_is_refused(read, name):
     with pytest.raises(UserError, match="leads out of the folder") as caught:
-        read(
-            {
-                "a.xml": f"<annotation>\n<filename>{name}</filename></annotation>",
-                "b.xml": annotation(),
-            }
-        )
+        bad = f"<annotation>\n<filename>{name}</filename></annotation>"
+        read({"a.xml": bad, "b.xml": annotation()})
     assert caught.value.where.endswith("a.xml:2")

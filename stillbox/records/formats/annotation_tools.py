@@ -248,7 +248,7 @@ def read_labelme(folder: DataFolder, files: list[Path], log: ConversionLog) -> F
         boxes: list[Box] = []
         for place, item in enumerate(json_list(content["shapes"])):
             shape = json_object(item)
-            kind = str(shape.get("shape_type", "polygon")) if shape == item else "no shape"
+            kind = str(shape.get("shape_type", "polygon")) if isinstance(item, dict) else "no shape"
             box = _labelme_box(shape, kind)
             if box == NO_BOX:
                 log.bad_box("shape without a box", f"{where}, shape {place}", kind)

@@ -122,11 +122,7 @@ def _category_names(content: _Lists, path: Path) -> dict[int, str]:
 
 
 def _own_ids(
-    content: _Lists,
-    path: Path,
-    names: Mapping[int, str],
-    log: ConversionLog,
-    renumber: bool | None,
+    content: _Lists, path: Path, names: Mapping[int, str], log: ConversionLog, renumber: bool | None
 ) -> dict[int, int]:
     """Returns class id by category id, without a label map."""
     ordered = sorted(names)

@@ -74,10 +74,7 @@ register_foreign(
     "convert it to Pascal VOC first",
 )
 register_foreign(
-    "via",
-    "a VGG Image Annotator project",
-    partial(json_files, _is_via),
-    "export it as COCO",
+    "via", "a VGG Image Annotator project", partial(json_files, _is_via), "export it as COCO"
 )
 register_foreign(
     "createml",

@@ -24,12 +24,7 @@ from stillbox.inputs.augment.autoaugment import OPERATIONS, POLICIES, Step, argu
 from tests.inputs.augment.samples import augmented, many, rng, sample
 from tests.small import SHARED, needs_shared
 
-SHORT = {
-    "TX": "TranslateX",
-    "TY": "TranslateY",
-    "_B": "_BBox",
-    "_O": "_Only_BBoxes",
-}
+SHORT = {"TX": "TranslateX", "TY": "TranslateY", "_B": "_BBox", "_O": "_Only_BBoxes"}
 
 
 def spelt_out(name):

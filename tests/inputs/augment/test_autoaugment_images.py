@@ -210,8 +210,7 @@ def test_a_box_that_leaves_the_image_stays_at_its_edge(pixels, axis, expected):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["Rotate_BBox", "TranslateX_BBox", "TranslateY_BBox", "ShearX_BBox", "ShearY_BBox"],
+    "name", ["Rotate_BBox", "TranslateX_BBox", "TranslateY_BBox", "ShearX_BBox", "ShearY_BBox"]
 )
 @pytest.mark.parametrize("level", [1, 4, 10])
 def test_boxes_move_with_their_objects(name, level):

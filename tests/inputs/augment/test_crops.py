@@ -56,13 +56,8 @@ def windows(settings, boxes=((0.3, 0.3, 0.6, 0.6),), size=(300, 400), count=300)
 
 
 def test_area_and_aspect_ratio_are_in_their_ranges():
-    settings = CROP(
-        min_object_covered=0.0,
-        min_aspect_ratio=0.5,
-        max_aspect_ratio=2.0,
-        min_area=0.1,
-        max_area=0.6,
-    )
+    shapes = {"min_aspect_ratio": 0.5, "max_aspect_ratio": 2.0, "min_area": 0.1, "max_area": 0.6}
+    settings = CROP(min_object_covered=0.0, **shapes)
     drawn = windows(settings)
     area = np.array([w.height * w.width for w in drawn]) / (300 * 400)
     aspect = np.array([w.width / w.height for w in drawn])
@@ -143,9 +138,7 @@ def test_heights_are_uniform_between_least_and_greatest():
 def test_random_coef_is_the_probability_of_leaving_the_image_alone():
     before = sample()
     settings = CROP(min_object_covered=0.0, random_coef=0.15, max_area=0.9)
-    same = sum(
-        apply_augmentations([settings], before, rng(number)) is before for number in range(2000)
-    )
+    same = sum(after is before for after in many(settings, before, 2000))
     assert abs(same - 300) < 70  # 4.4 standard deviations
 
 

@@ -54,8 +54,7 @@ VARIANTS = [
     schema.RandomAdjustSaturation(clip=False),
 ]
 every_variant = pytest.mark.parametrize(
-    "settings",
-    [pytest.param(v, id=f"{number}-{v.kind}") for number, v in enumerate(VARIANTS)],
+    "settings", [pytest.param(v, id=f"{number}-{v.kind}") for number, v in enumerate(VARIANTS)]
 )
 
 
@@ -144,7 +143,7 @@ def test_the_same_generator_gives_the_same_result(settings):
 
 
 @every_variant
-def test_a_window_of_a_larger_image_will_do(settings):
+def test_a_window_of_a_larger_image_is_accepted(settings):
     # A crop is a view.
     whole = sample(size=(60, 100))
     view = dataclasses.replace(whole, image=whole.image[10:50, 5:85])

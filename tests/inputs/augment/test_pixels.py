@@ -33,9 +33,8 @@ def test_brightness_moves_all_values_alike_and_clips():
     assert np.abs(deltas).max() > 0.19 * 255
     assert abs(deltas.mean()) < 7  # 29.4 / sqrt(300) = 1.7 is a standard error
     for row, delta in zip(moves, deltas, strict=True):
-        np.testing.assert_allclose(
-            row, np.clip([delta, 100 + delta, 255 + delta], 0, 255), atol=1e-4
-        )
+        expected = np.clip([delta, 100 + delta, 255 + delta], 0, 255)
+        np.testing.assert_allclose(row, expected, atol=1e-4)
 
 
 def test_contrast_moves_away_from_the_mean_of_each_channel():
@@ -74,12 +73,8 @@ def test_saturation_is_multiplied_and_ends_at_1(factor):
 
 def test_turning_nothing_and_scaling_by_one_change_nothing():
     before = sample()
-    for settings in (
-        HUE(max_turn=0.0),
-        SATURATION(min_factor=1.0, max_factor=1.0),
-        CONTRAST(min_factor=1.0, max_factor=1.0),
-        BRIGHTNESS(max_delta=0.0),
-    ):
+    factors = [kind(min_factor=1.0, max_factor=1.0) for kind in (SATURATION, CONTRAST)]
+    for settings in (HUE(max_turn=0.0), BRIGHTNESS(max_delta=0.0), *factors):
         np.testing.assert_allclose(values(settings, before), before.image, atol=1e-3)
 
 
