@@ -100,11 +100,11 @@ def source():
     )
 
 
-def scored(source, records=(0, 1, 2, 3, 4), size=2, names=NAMES, detect=None, **options):
-    """The evaluation of records in batches of a size, by default by a detector that is right."""
+def scored(source, loaded=(0, 1, 2, 3, 4), size=2, names=NAMES, detect=None, **options):
+    """The evaluation of records in batches of a size, by default with a perfect detector."""
     options = {"slots": by_id(2)} | options
     detect = detect or perfect(source)
-    return evaluate(detect, batches(list(records), size), source, names, **options)
+    return evaluate(detect, batches(list(loaded), size), source, names, **options)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 8])
