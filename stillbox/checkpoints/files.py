@@ -12,8 +12,9 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
@@ -98,12 +99,6 @@ def list_folder(path: Path, limit: int = 12) -> str:
     return shown + (f" and {rest} more" if rest > 0 else "")
 
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows has no flock: no lock is taken
-    fcntl = None  # type: ignore[assignment]
-
-
 class DirectoryLock:
     """An exclusive lock of a directory, held until `release` or the end of the process.
 
@@ -120,7 +115,9 @@ class DirectoryLock:
         self._file = open_in_place(directory / ".lock", os.O_RDWR)
         # Also released by garbage collection: a notebook may train twice in one process.
         self.release = weakref.finalize(self, os.close, self._file)
-        if fcntl is None:
+        try:
+            import fcntl
+        except ImportError:  # pragma: no cover - Windows has no flock: no lock is taken
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,7 +164,7 @@ class Checksums:
         return cls(folder, {name: _measure(folder / name) for name in names}, manifest)
 
     @classmethod
-    def parse(cls, content: Any, folder: Path, manifest: str) -> "Checksums":  # noqa: ANN401
+    def parse(cls, content: object, folder: Path, manifest: str) -> "Checksums":
         """Reads what `to_json` returned.
 
         Raises:
@@ -189,7 +186,7 @@ class Checksums:
         files = sorted((self.files or {}).items())
         return {name: {"bytes": size, "sha256": digest} for name, (size, digest) in files}
 
-    def compare(self, name: str, file: BinaryIO) -> None:
+    def compare(self, name: str, file: BufferedReader) -> None:
         """Compares the content of an open file, and leaves the file at its beginning.
 
         Raises:
@@ -277,9 +274,8 @@ def _measure(path: Path) -> tuple[int, str]:
         return os.fstat(file.fileno()).st_size, _digest(file)
 
 
-def _digest(file: BinaryIO) -> str:
-    # Files have `readinto`, which `BinaryIO` lacks.
-    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+def _digest(file: BufferedReader) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _files_below(folder: Path) -> list[str]:

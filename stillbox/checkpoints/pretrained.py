@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Callable
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -158,7 +158,7 @@ def _receive(address: str, part: Path, size: int, progress: DownloadProgress) ->
     with answer, blamed(part):
         continued = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         resumes = answer.status == 206 and continued is not None and int(continued[1]) == done
-        total = int(continued[2]) if resumes and continued else _length(answer)
+        total = int(continued[2]) if resumes and continued else _length(answer.headers)
         if not resumes:
             done = 0
         most = size or total or MOST_DOWNLOAD_BYTES
@@ -175,8 +175,8 @@ def _receive(address: str, part: Path, size: int, progress: DownloadProgress) ->
         raise ConnectionError(what)
 
 
-def _length(answer: Any) -> int:  # noqa: ANN401
-    text = answer.headers.get("Content-Length", "")
+def _length(headers: HTTPMessage) -> int:
+    text = headers.get("Content-Length", "")
     return int(text) if text.isdecimal() else 0
 
 

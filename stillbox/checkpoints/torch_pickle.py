@@ -187,12 +187,12 @@ class _Unpickler(pickle._Unpickler):
             self._allowed["torch", f"{name}Storage"] = dtype
             self._allowed["torch", f"{name}Tensor"] = dtype
 
-    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401
+    def find_class(self, module: str, name: str) -> object:
         if (module, name) not in self._allowed:
             raise ForbiddenCallError(f"{module}.{name}")
         return self._allowed[module, name]
 
-    def persistent_load(self, pid: Any) -> Any:  # noqa: ANN401
+    def persistent_load(self, pid: object) -> object:
         if self._resolve is None:
             raise pickle.UnpicklingError("an unexpected persistent id")
         return self._resolve(pid)

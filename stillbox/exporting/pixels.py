@@ -7,7 +7,8 @@ array of the result has a fixed shape.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ import numpy as np
 from stillbox.experiment import schema
 
 _CUBIC_STEPS, _CUBIC_A = 1024, -0.75
+AnyArray = TypeVar("AnyArray")
+"""An array of JAX, or a tensor of TensorFlow."""
 _HALF = 11
 """Half of the 22 bits of Pillow's weights."""
 
@@ -72,11 +75,8 @@ def _padded(images: jax.Array, true_size: jax.Array, resizer: schema.Resizer) ->
 
 
 def resized_sizes(
-    xp: Any,  # noqa: ANN401
-    rint: Callable[[Any], Any],
-    sizes: Any,  # noqa: ANN401
-    resizer: schema.Resizer,
-) -> Any:  # noqa: ANN401
+    xp: ModuleType, rint: Callable[[AnyArray], AnyArray], sizes: AnyArray, resizer: schema.Resizer
+) -> AnyArray:
     """Returns height and width after resizing; the arithmetic is that of `resized_size`.
 
     Args:
@@ -91,7 +91,7 @@ def resized_sizes(
     # Typed constants: TensorFlow takes a Python float for float64.
     constant = partial(xp.asarray, dtype=np.float32)
 
-    def rounded(exact: Any) -> Any:  # noqa: ANN401
+    def rounded(exact: AnyArray) -> AnyArray:
         return xp.maximum(xp.asarray(rint(exact), dtype=np.int32), 1)
 
     exact = constant(sizes)

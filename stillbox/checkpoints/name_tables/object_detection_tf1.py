@@ -10,7 +10,7 @@ Necks, heads and stages: `object_detection/models/feature_map_generators.py`,
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -194,7 +194,7 @@ for _config, _root, _last in (
             LayerRule(r"backbone\.conv_1", "{root}/Conv_1"),
             *_slim_blocks(),
         ),
-        tap_name=lambda tap, last=_last: _slim_tap(tap, last),  # type: ignore[misc]
+        tap_name=partial(_slim_tap, last=_last),
         # The original has no pyramid on these networks.
         coarse_layer="Conv2d_{0}",
     )
@@ -224,6 +224,10 @@ def _kind(block: Block) -> str:
     return {"fused": "FusedConv", "tucker": "TuckerConv"}[block.form]
 
 
+def _renamed(tap: str, names: Mapping[str, str]) -> str:
+    return names.get(tap, tap)
+
+
 _CONVOLUTIONS = {
     "IBN": (("expand", "Conv"), ("project", "Conv_1")),
     "IBNNoExpansion": (("project", "Conv"),),
@@ -242,7 +246,7 @@ for _network, _root in (
         _network,
         root=_root,
         rules=_mobiledet,
-        tap_name=lambda tap, names=_names: names.get(tap, tap),  # type: ignore[misc]
+        tap_name=partial(_renamed, names=_names),
         coarse_layer="Conv2d_{0}",
     )
 

@@ -1,6 +1,6 @@
 """The search of non-maximum suppression as ONNX: `stillbox.boxes.nms.search`."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from stillbox.exporting.onnx.graph import (
     Value,
     identity,
 )
+from stillbox.exporting.onnx.jaxpr import Equation
 
 _OUT = np.array(-np.inf, np.float32)
 _ZERO = np.array(0, np.float32)
@@ -25,7 +26,7 @@ _FIRST = 10
 """Boxes in the first search, for each of `max_total` detections."""
 
 
-def search(writer: NetworkWriter, inputs: list[Value], equation: Any) -> list[Value]:  # noqa: ANN401
+def search(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> list[Value]:
     """Writes the operation `nms_search.SEARCH`.
 
     Raises:

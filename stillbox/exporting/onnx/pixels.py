@@ -128,7 +128,8 @@ class _Band:
         return graph.op("Add", share, graph.op("Cast", up, to=INT64))
 
     def _divide(self, dividend: str, divisor: str) -> tuple[str, str]:
-        return tuple(self.graph.op(kind, dividend, divisor) for kind in ("Div", "Mod"))  # type: ignore[return-value]
+        graph = self.graph
+        return graph.op("Div", dividend, divisor), graph.op("Mod", dividend, divisor)
 
     def _centre(self, places: str, other: str) -> str:
         """Returns the centres of pixels, in units of half a pixel over `other`."""

@@ -7,7 +7,7 @@ MediaPipe's ObjectDetector requires.
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import cv2
 import jax
@@ -37,6 +37,9 @@ from stillbox.inputs.resize import misfit, resize_image, resized_size
 from stillbox.jax_internals import import_jax2tf
 from stillbox.lowering import lowering
 from stillbox.untrusted import read_untrusted
+
+if TYPE_CHECKING:
+    from tensorflow.types.experimental import ConcreteFunction
 
 FILE = "model.tflite"
 _UNUSED = "???"
@@ -119,7 +122,7 @@ def load(folder: Path, manifest: Manifest) -> Run:
         runner = interpreter.get_signature_runner()
     ids = np.array(label_ids(content, str(folder / FILE)), np.float32)
 
-    def run(images: Any) -> dict[str, np.ndarray]:  # noqa: ANN401
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
         outputs = runner(**{manifest.settings.input: np.asarray(images)})
         indices = np.rint(outputs["detection_classes"]).astype(int)
         if not 0 <= indices.min() <= indices.max() < len(ids):
@@ -153,7 +156,7 @@ def _first_line(error: Exception) -> str:
     return (lines or [str(error)])[0].strip()
 
 
-def _function(program: ExportProgram) -> Any:  # noqa: ANN401
+def _function(program: ExportProgram) -> "ConcreteFunction":
     """Returns the concrete function of TensorFlow for the converter."""
     import tensorflow as tf
 
@@ -164,7 +167,7 @@ def _function(program: ExportProgram) -> Any:  # noqa: ANN401
     )
     resizer, size = program.description.resizer, program.settings.image_size
 
-    def serve(images: Any) -> Any:  # noqa: ANN401
+    def serve(images: tf.Tensor) -> tuple[tf.Tensor, ...]:
         images = tf.cast(images, tf.float32)
         if size is not None:
             images = resize_images(images, resizer, resized_size(size, resizer)).images

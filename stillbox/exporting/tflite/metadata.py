@@ -9,13 +9,17 @@ import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
 from stillbox.errors import UserError
 from stillbox.printing import count_text
 from stillbox.untrusted import open_zip
+
+if TYPE_CHECKING:
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
 
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
 """In the order of `TFLite_Detection_PostProcess`: `[1, K, 4]`, `[1, K]`, `[1, K]`, `[1]`."""
@@ -30,8 +34,9 @@ _IMAGE, _BOXES = np.uint8(2), np.uint8(3)  # members of the union ContentPropert
 _NORMALIZATION = np.uint8(1)  # of the union ProcessUnitOptions
 _RGB, _BOUNDARIES, _VALUE_LABELS = np.int8(1), np.int8(1), np.int8(3)
 
-_Table = Mapping[int, Any]
-"""Values by the number of their field: numpy scalars, numpy vectors, strings, tables, lists."""
+_Stored = Union[str, np.ndarray, list["_Stored"], "_Table"]
+_Table = Mapping[int, np.generic | _Stored]
+"""Values by the number of their field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +133,7 @@ def label_ids(content: bytes, where: str) -> list[int]:
         ) from error
 
 
-def _name_tensors(model: Any, input_name: str) -> None:  # noqa: ANN401
+def _name_tensors(model: "schema.ModelT", input_name: str) -> None:
     (signature,) = model.signatureDefs
     graph = model.subgraphs[signature.subgraphIndex]
     signature.inputs[0].name = input_name
@@ -155,8 +160,8 @@ def _metadata(description: Description) -> bytes:
     """Returns a `ModelMetadata` table."""
     import flatbuffers
 
-    labels = {0: LABELS, 1: "names of the classes by index", 2: _VALUE_LABELS}
-    outputs: list[_Table] = [
+    labels: _Table = {0: LABELS, 1: "names of the classes by index", 2: _VALUE_LABELS}
+    outputs: list[_Stored] = [
         {
             0: _NAMES[0],
             1: "ymin, xmin, ymax, xmax in 0..1 of the image",
@@ -166,8 +171,8 @@ def _metadata(description: Description) -> bytes:
         {0: _NAMES[2], 1: "confidence in 0..1, falling"},
         {0: _NAMES[3], 1: "how many of the rows are detections"},
     ]
-    group = {0: "detection_result", 1: list(_NAMES[:3])}
-    graph = {2: [_input(description)], 3: outputs, 8: [group]}
+    group: _Table = {0: "detection_result", 1: list(_NAMES[:3])}
+    graph: _Table = {2: [_input(description)], 3: outputs, 8: [group]}
     builder = flatbuffers.Builder(4096)
     # 1.5.0 is the first parser that supports all fields above.
     root = _write(builder, {0: description.name, 3: [graph], 7: "1.5.0"})
@@ -177,7 +182,9 @@ def _metadata(description: Description) -> bytes:
 
 def _input(description: Description) -> _Table:
     both = description.mean, description.std
-    normalization = {field: np.array(values, np.float32) for field, values in enumerate(both)}
+    normalization: _Table = {
+        field: np.array(values, np.float32) for field, values in enumerate(both)
+    }
     return {
         0: "image",
         1: "RGB pixels",
@@ -186,7 +193,7 @@ def _input(description: Description) -> _Table:
     }
 
 
-def _write(builder: Any, value: Any) -> int:  # noqa: ANN401
+def _write(builder: "flatbuffers.Builder", value: _Stored) -> int:
     """Writes a table, a list, a vector or a string, and returns its offset."""
     match value:
         case str():
