@@ -14,7 +14,7 @@ from safetensors.numpy import save
 
 from stillbox.checkpoints.array_files import check_finite, write_npz
 from stillbox.checkpoints.files import replacing, write_durably
-from stillbox.checkpoints.importer import ImportReport, import_weights
+from stillbox.checkpoints.importer import ImportOptions, ImportReport, import_weights
 from stillbox.checkpoints.model_directory import CheckpointChoice
 from stillbox.checkpoints.names import object_paths, parts_without_names, reference_names
 from stillbox.checkpoints.packed import find_model, open_model
@@ -124,15 +124,8 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
         UserError: the file cannot be read, or a parameter is missing or has another shape.
     """
     detector = build_detector(experiment.model, quantization=experiment.train.quantization)
-    report = import_weights(
-        detector,
-        experiment.model,
-        weights,
-        scope="detection",
-        load_heads=True,
-        min_loaded=1.0,
-        prefer_ema=experiment.evaluation.use_ema,
-    )
+    options = ImportOptions(prefer_ema=experiment.evaluation.use_ema)
+    report = import_weights(detector, experiment.model, weights, options)
     _, params, stats = split_detector(detector)
     own = find_model(Path(weights))
     return TrainedModel(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from stillbox.checkpoints.importer import import_weights
+from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.names import reference_names
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -181,7 +181,5 @@ def torch_arrays():
 def take(path, *, model=None, scope="classification", heads=False, least=1.0):
     """Imports a file into a stand-in of small arrays."""
     detector = build(small_shapes())
-    report = import_weights(
-        detector, model or ssd(), path, scope=scope, load_heads=heads, min_loaded=least
-    )
-    return detector, report
+    options = ImportOptions(scope=scope, load_heads=heads, min_loaded=least)
+    return detector, import_weights(detector, model or ssd(), path, options)
