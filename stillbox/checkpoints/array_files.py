@@ -42,11 +42,7 @@ _MOST_COMPRESSION = 100
 
 
 class LazyArrays(Mapping[str, np.ndarray], Generic[ArrayEntry]):
-    """The arrays of a file by name. Only access by name reads values.
-
-    Args:
-        entries: what each array is read by.
-    """
+    """The arrays of a file by name. Only access by name reads values."""
 
     def __init__(self, entries: Mapping[str, ArrayEntry]) -> None:
         self.entries = entries
@@ -120,7 +116,6 @@ class NpzFile(LazyArrays[_Member]):
     """The arrays of a file by name; their headers are read at once, values and CRC-32 on access.
 
     Args:
-        path: the file.
         inside: see `open_untrusted`.
         check: is given the open file first, and leaves it at its beginning.
         rename: returns the name of an array by that in the file.

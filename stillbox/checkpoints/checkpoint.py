@@ -74,9 +74,6 @@ def _leaf_name(path: tuple[Any, ...]) -> str:
 class Checkpoint:
     """Reads one finished checkpoint.
 
-    Args:
-        folder: the checkpoint's folder.
-
     Raises:
         UserError: the folder is no checkpoint, or one of a newer format.
     """

@@ -243,7 +243,6 @@ def read_manifest(path: Path, *, what: str, fix: str) -> dict[str, Any]:
     """Reads what `write_manifest` returned; older manifests have no checksum of themselves.
 
     Args:
-        path: the file.
         what: the sentence for a folder without a manifest that can be read.
         fix: its remedy.
 

@@ -77,10 +77,7 @@ def import_weights(
     Arrays that are not found, or have another shape, keep their values.
 
     Args:
-        detector: receives the weights.
-        model: the detector's configuration.
         path: see `open_weights`.
-        options: what is wanted.
 
     Raises:
         UserError: as `read_weights`; the detector is then unchanged.
@@ -103,9 +100,7 @@ def read_weights(
 
     Args:
         variables: what has the shape of each parameter and moving statistic, by path.
-        model: the detector's configuration.
         path: see `open_weights`.
-        options: what is wanted.
 
     Returns:
         The report, and the arrays by path.

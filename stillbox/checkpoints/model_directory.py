@@ -70,7 +70,6 @@ class ModelDirectory:
     """A model with its checkpoints. Use `create` to train and `open` for everything else.
 
     Args:
-        path: the folder.
         keep: newest checkpoints that are kept, beside the best; 0 keeps all.
     """
 
@@ -102,7 +101,6 @@ class ModelDirectory:
             experiment: the experiment as YAML.
             label_map: the label map as text; may be empty.
             versions: of programs that the numbers may depend on.
-            keep: see `ModelDirectory`.
             writes: False for the other processes of a job; their calls that write do nothing.
             lock: of the directory, if it is held already; `close` releases it.
 

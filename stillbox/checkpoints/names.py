@@ -46,7 +46,6 @@ def reference_names(
     """Names parameters and moving statistics as the original's checkpoints do.
 
     Args:
-        model: the detector's configuration.
         arrays: by path in our detector; only their `shape` is read, because some names hold a
             number of channels.
         scope: `classification` gives the names in a classifier's checkpoint, which holds
@@ -105,13 +104,7 @@ def names_under(
 def parts_without_names(
     model: schema.Model, paths: Iterable[str], names: Mapping[str, str]
 ) -> list[str]:
-    """Describes the parts of a detector whose arrays have no names, such as `neck 'fpn'`.
-
-    Args:
-        model: the detector's configuration.
-        paths: of the arrays in question.
-        names: by path.
-    """
+    """Describes the parts of a detector whose arrays have no names, such as `neck 'fpn'`."""
     unnamed = set(map(_part, paths)) - set(map(_part, names))
     # Parts without a kind are named after the model.
     kinds = {part: getattr(config, "kind", model.kind) for part, config in model.parts.items()}
@@ -256,11 +249,7 @@ def choose_name_map(
     """Returns the name map by which most of the wanted arrays are found.
 
     Args:
-        weights: the file.
-        model: the detector's configuration.
         arrays: all of the detector's, by path.
-        wanted: paths of the arrays to find.
-        scope: the kind of model that the weights are of.
 
     Raises:
         UserError: the file holds the weights several times.

@@ -53,7 +53,6 @@ def download(
     """Downloads a file; an earlier attempt that broke off is continued.
 
     Args:
-        address: an https address.
         target: the file; beside it `.NAME.part` holds what has arrived.
         size: in bytes; 0: unknown.
         sha256: the checksum, or its first digits; empty: unknown.
@@ -94,7 +93,6 @@ def check_file(
     """Returns the SHA-256 of a file.
 
     Args:
-        path: the file.
         size: expected size in bytes; 0: any.
         sha256: expected checksum, or its first digits; empty: any.
         where: what the message names.
@@ -222,12 +220,15 @@ def resolve_weights(path: str | Path) -> Path:
 
 def how_to_get(row: KnownWeights) -> str:
     """Returns what to do on a machine with a network, and without one."""
-    files = "\n    ".join(file.describe() for file in row.files)
     return (
-        f"`stillbox weights get {row.name}`; without a network fetch\n    {files}\n  into "
+        f"`stillbox weights get {row.name}`; without a network fetch{_list_files(row)}\n  into "
         f"{weights_folder(row.name)}, then run the same command, which checks"
         f"{' and unpacks' if _is_archive(row.files[0]) else ''} it"
     )
+
+
+def _list_files(row: KnownWeights) -> str:
+    return "".join(f"\n    {file.describe()}" for file in row.files)
 
 
 def get_weights(
@@ -263,7 +264,8 @@ def get_weights(
         for file in row.files:
             if _is_archive(file):
                 _unpack(row, folder / file.name, folder)
-        _write_receipt(folder, found)
+        # Size and SHA-256, for files without a published checksum.
+        replace_durably(folder / _RECEIPT, json.dumps(found, indent=1))
     return folder / row.path
 
 
@@ -308,16 +310,10 @@ def _fetch(
 
 
 def _by_hand(row: KnownWeights, folder: Path) -> str:
-    files = "\n    ".join(file.describe() for file in row.files)
     return (
-        f"on a machine with a network fetch\n    {files}\n  put it into {folder}, and run this "
-        "command again: it needs no network then"
+        f"on a machine with a network fetch{_list_files(row)}\n  put it into {folder}, and run "
+        "this command again: it needs no network then"
     )
-
-
-def _write_receipt(folder: Path, found: dict[str, dict[str, int | str]]) -> None:
-    """Writes size and SHA-256 of the downloaded files without a published checksum."""
-    replace_durably(folder / _RECEIPT, json.dumps(found, indent=1))
 
 
 def _unpack(row: KnownWeights, archive: Path, folder: Path) -> None:

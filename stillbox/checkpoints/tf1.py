@@ -305,7 +305,7 @@ _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 _PRODUCER, _FIXED32 = 1, 5
 _BLOCK_BYTES, _RESTART_INTERVAL, _HANDLES_BYTES = 4096, 16, 40
 
-IndexEntry = tuple[bytes, bytes]
+TableEntry = tuple[bytes, bytes]
 
 
 def checkpoint_files(prefix: str | Path) -> tuple[Path, Path]:
@@ -370,7 +370,7 @@ def _entry(value: np.ndarray | bytes, offset: int, size: int, covered: bytes) ->
     return kind + bytes_field(2, axes) + place + checksum
 
 
-def _table(entries: Iterable[IndexEntry]) -> bytes:
+def _table(entries: Iterable[TableEntry]) -> bytes:
     """Returns LevelDB's table of entries that are sorted by key."""
     out = bytearray()
     handles = [(last, _append(out, block)) for last, block in _blocks(entries)]
@@ -379,9 +379,9 @@ def _table(entries: Iterable[IndexEntry]) -> bytes:
     return bytes(out) + footer.ljust(_HANDLES_BYTES, b"\0") + struct.pack("<Q", MAGIC)
 
 
-def _blocks(entries: Iterable[IndexEntry]) -> Iterator[IndexEntry]:
+def _blocks(entries: Iterable[TableEntry]) -> Iterator[TableEntry]:
     """Yields blocks of about 4 KiB, each with its last key."""
-    held: list[IndexEntry] = []
+    held: list[TableEntry] = []
     size = 0
     for key, value in entries:
         held.append((key, value))
@@ -393,7 +393,7 @@ def _blocks(entries: Iterable[IndexEntry]) -> Iterator[IndexEntry]:
         yield held[-1][0], _block(held)
 
 
-def _block(entries: list[IndexEntry]) -> bytes:
+def _block(entries: list[TableEntry]) -> bytes:
     """Returns a block. Keys omit the prefix of the key before, but for every restart."""
     data, restarts, previous = bytearray(), [], b""
     for index, (key, value) in enumerate(entries):

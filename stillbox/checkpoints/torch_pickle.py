@@ -62,7 +62,6 @@ def load_pickle(file: IO[bytes], resolve: Callable[[Any], object] | None = None)
     """Reads one pickle and leaves the file at its end.
 
     Args:
-        file: at the start of the pickle.
         resolve: returns the object of a persistent id.
 
     Returns:

@@ -213,7 +213,6 @@ def save_weights(
         target: a file ending in `.npz` or `.safetensors`, or the prefix of a TF1 checkpoint, such
             as `model.ckpt` or `model.ckpt-1000`, which holds `global_step` too.
         step: which checkpoint; `best` is the newest if none was marked.
-        overwrite: replace existing files.
         tf2: write an object-based checkpoint of TF2, as `ckpt-1`, and not one of TF1.
 
     Raises:

@@ -98,12 +98,9 @@ def verify(
     the other side returns: the score threshold, or the last score of a full list.
 
     Args:
-        artefact: the exported model.
-        checkpoint: the model that was exported.
         images: `[h, w, 3]` uint8 each.
         blank: images of one colour. Many anchors have equal scores there, and rounding decides
             which of them suppress the others: only the sorted scores are compared.
-        score_threshold: of the model.
 
     Raises:
         UserError: they differ; the message names the first detection that has no counterpart.
@@ -150,8 +147,6 @@ def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> A
     """Counts the sure detections of a checkpoint that its quantised artefact finds too.
 
     Args:
-        artefact: the exported model.
-        checkpoint: the model that was exported.
         images: `[h, w, 3]` uint8 each.
 
     Raises:
@@ -239,11 +234,8 @@ def export_model(
     """Exports a model and compares the detections of the artefact with the checkpoint's.
 
     Args:
-        model: weights, experiment and label map.
         output: folder of the artefact; it appears after the comparison.
-        settings: format, input and signature.
         images: `[h, w, 3]` uint8; compared on these and on blank ones, and calibrated on them.
-        overwrite: replace an existing export.
         say: called with a line for each stage.
 
     Raises:

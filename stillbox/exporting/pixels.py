@@ -43,7 +43,6 @@ def resize_images(images: jax.Array, resizer: schema.Resizer) -> tuple[jax.Array
 
     Args:
         images: `[B, h, w, 3]`, uint8 or float32, 0..255.
-        resizer: of the model.
 
     Returns:
         `[B, H, W, 3]` float32 in 0..255, and height and width of the image proper, `[2]` int32.
@@ -83,7 +82,6 @@ def resized_sizes(
         xp: `jax.numpy` or `tensorflow.experimental.numpy`, which has no `rint`.
         rint: rounds half to even.
         sizes: height and width of the images, `[2]` int32.
-        resizer: of the model.
 
     Returns:
         `[2]` int32.

@@ -39,8 +39,6 @@ def register_network(
     """Registers the names of a network of the first generation.
 
     Args:
-        config: the backbone's class of configuration.
-        root: scope of the network.
         rules: of its layers; `{root}` is the scope with what is around it.
         tap_name: returns the original's name of a tap.
         coarse_layer: see `BackboneTable`.

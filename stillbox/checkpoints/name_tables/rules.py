@@ -158,8 +158,6 @@ def register_scopes(codebase: str, config: type, scopes: Scopes) -> None:
     """Registers where a codebase keeps the networks that a model's parts are of.
 
     Args:
-        codebase: as for `register_part`.
-        config: the model's class of configuration.
         scopes: by name of a part, with a slash at the end; or what returns them for the
             configurations of the parts.
     """

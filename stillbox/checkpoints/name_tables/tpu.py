@@ -44,7 +44,6 @@ def number_layers(layers: Iterable[NumberedLayer], shapes: ArrayShapes) -> tuple
     Convolutions, depthwise convolutions and batch norms of a scope are counted apart.
 
     Args:
-        layers: in any order.
         shapes: of all arrays by path; they tell which layers have a batch norm.
     """
     counts: Counter[str] = Counter()
@@ -152,13 +151,7 @@ _STEM_NODES = 2
 def _spinenet_layers(
     shapes: ArrayShapes, resample: str, depthwise: tuple[str, ...]
 ) -> Iterator[NumberedLayer]:
-    """Yields the convolutions: stem, nodes, endpoints.
-
-    Args:
-        shapes: of all arrays by path.
-        resample: scope of a resampling.
-        depthwise: names of depthwise layers.
-    """
+    """Yields the convolutions: stem, nodes, endpoints."""
     for match in filter(None, map(_SPINENET_KERNEL.fullmatch, shapes)):
         level, block, step = (int(match[name] or 0) for name in ("level", "block", "step"))
         node = int(match["node"] or -1)

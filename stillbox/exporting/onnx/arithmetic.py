@@ -87,11 +87,13 @@ def node(
     writer: NetworkWriter, kind: str, operands: list[Value], **attributes: Attribute
 ) -> Tensor:
     """Writes an elementwise node in the order of the first tensor among its operands."""
-    # Repeated operands stay thin if another operand has the whole shape.
+    # Repeated operands are not expanded if another operand has the whole shape.
     computed = [one for one in operands if not isinstance(one, Constant)]
     whole = any(not isinstance(one, Repeated) for one in computed)
     tensors: dict[int, Tensor] = {
-        id(one): writer.thin(one) if whole and isinstance(one, Repeated) else writer.tensor(one)
+        id(one): writer.unexpanded(one)
+        if whole and isinstance(one, Repeated)
+        else writer.tensor(one)
         for one in computed
     }
     order = tensors[id(computed[0])].order

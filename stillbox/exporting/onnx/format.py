@@ -40,7 +40,7 @@ from stillbox.exporting.onnx.graph import (
 from stillbox.exporting.onnx.jaxpr import TracedProgram, operations, trace
 from stillbox.exporting.onnx.network import add_program
 from stillbox.exporting.onnx.pixels import Resized, add_preprocessing
-from stillbox.exporting.program import ExportProgram, Weights
+from stillbox.exporting.program import ExportProgram, WeightArrays
 from stillbox.extras import import_extra
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def whole_model(program: ExportProgram) -> "onnx.ModelProto":
     pixels, pair = _pixels(program), jax.ShapeDtypeStruct((BATCH, 2), np.int32)
     names: list[str] = []
 
-    def function(weights: Weights, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    def function(weights: WeightArrays, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         found = program.outputs(weights, *arrays)
         names.extend(found)  # in their order, which JAX does not keep
         return tuple(found.values())
@@ -112,7 +112,7 @@ def raw_model(program: ExportProgram) -> "onnx.ModelProto | None":
     """
 
     def raw(
-        weights: Weights, images: jax.Array, sizes: jax.Array
+        weights: WeightArrays, images: jax.Array, sizes: jax.Array
     ) -> tuple[jax.Array, jax.Array] | None:
         _, candidates = program.detect(weights, images, sizes)
         if candidates is None:

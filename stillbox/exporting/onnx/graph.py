@@ -53,7 +53,7 @@ class Graph:
         """Returns the empty graph of a branch of this one."""
         return type(self)(self)
 
-    def later(self) -> Self:
+    def placeholder(self) -> Self:
         """Returns a graph whose nodes, added later, take this place in this one."""
         place = type(self)(self)
         self._nodes.append(place)
@@ -285,7 +285,7 @@ class NetworkWriter:
     def full(
         self, value: Value, shape: tuple[int, ...], like: Value, order: Order | None = None
     ) -> str:
-        """Returns the name of a value of `shape`, also of a constant with thin axes.
+        """Returns the name of a value of `shape`; a constant is expanded where it is not.
 
         Args:
             value: an array of the program.
@@ -305,11 +305,11 @@ class NetworkWriter:
         whole = self.graph.op("Expand", array, lengths)
         return self.name(Tensor(whole, identity(len(shape))), order)
 
-    def thin(self, value: Repeated) -> Tensor:
+    def unexpanded(self, value: Repeated) -> Tensor:
         """Returns a repeated array with its new axes, of length 1 where it repeats."""
         rank = len(value.shape)
         source = value.source
-        inner = self.thin(source) if isinstance(source, Repeated) else self.tensor(source)
+        inner = self.unexpanded(source) if isinstance(source, Repeated) else self.tensor(source)
         name = self.name(inner, identity(len(inner.order)))
         new = [axis for axis in range(rank) if axis not in value.axes]
         if new:
@@ -324,11 +324,11 @@ class NetworkWriter:
         if isinstance(value, Convolved):
             return self._convolve(value)
         if isinstance(value, Repeated):
-            thin = self.thin(value)
+            short = self.unexpanded(value)
             if not value.longer:
-                return thin
-            name = self.graph.op("Expand", thin.name, np.array(fixed(value.shape)))
-            return Tensor(name, thin.order)
+                return short
+            name = self.graph.op("Expand", short.name, np.array(fixed(value.shape)))
+            return Tensor(name, short.order)
         assert isinstance(value, Constant)
         return Tensor(self.graph.constant(value.array), identity(value.array.ndim))
 
@@ -347,7 +347,7 @@ class NetworkWriter:
 
     def _convolve(self, value: Convolved) -> Tensor:
         # The nodes are written at the end, when shared kernels are known.
-        place = self.graph.later()
+        place = self.graph.placeholder()
         name = self.graph.new_name("Conv")
         key = id(value.kernel.array), value.kernel_order
         self._convolutions[key].append((value, name, place))

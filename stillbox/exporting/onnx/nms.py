@@ -81,7 +81,6 @@ class _Suppression:
             boxes: `[B, A, 4]`, or `[B, C, A, 4]` for boxes of each class.
             visible: the same without the last axis; None: all are.
             scores: `[B, A, C]`.
-            per_class: whether classes have their own boxes.
         """
         graph = self.graph
         if per_class:
@@ -152,7 +151,6 @@ class _Suppression:
         """Suppresses class by class and merges the classes.
 
         Args:
-            graph: nodes are appended to it.
             length: N.
             boxes: `[B, N, 4]`, or `[B, N, C, 4]` for boxes of each class.
             scores: `[B, N, C]`.

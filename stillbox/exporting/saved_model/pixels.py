@@ -38,10 +38,7 @@ def antialias(images: tf.Tensor, sizes: Size | tf.Tensor, align_corners: bool) -
 def _resize_axis(images: tf.Tensor, axis: int, new_size: int | tf.Tensor) -> tf.Tensor:
     """Resizes axis 1 or 2 of `[B, h, w, 3]` uint8, one source pixel of every sum at a time.
 
-    Args:
-        images: of a static size if `new_size` is an integer.
-        axis: 1 or 2.
-        new_size: an integer or a tensor.
+    `new_size` is an integer only if the size of the images is static.
     """
     static = isinstance(new_size, int)
     size = images.shape[axis] if static else tf.shape(images)[axis]
@@ -157,7 +154,6 @@ def resize_images(
 
     Args:
         images: `[B, h, w, 3]` uint8 or float32 in 0..255.
-        resizer: of the model.
         new_size: height and width after resizing, if the size of the images is static; the graph
             then has no loops.
     """

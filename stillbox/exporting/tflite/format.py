@@ -20,7 +20,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
-from stillbox.exporting.program import ExportProgram, Weights
+from stillbox.exporting.program import ExportProgram, WeightArrays
 from stillbox.exporting.saved_model.format import refuse_known_bad
 from stillbox.exporting.tflite.metadata import (
     LABEL_IDS,
@@ -194,7 +194,7 @@ def _detect(program: ExportProgram) -> Callable[[jax.Array], tuple[jax.Array, ..
     return detect
 
 
-def _with_variable_scales(weights: Weights, images: jax.Array) -> Weights:
+def _with_variable_scales(weights: WeightArrays, images: jax.Array) -> WeightArrays:
     """Returns weights whose scales of batch norms by level depend on the image.
 
     The converter multiplies a constant scale into the kernel before it. It would write a kernel

@@ -58,8 +58,6 @@ def describe(content: bytes, input_name: str, description: Description) -> bytes
 
     Args:
         content: a model whose signature has the outputs `output_0` to `output_3`.
-        input_name: new name of the input.
-        description: content of the metadata.
     """
     from ai_edge_litert import schema_py_generated as schema
     from ai_edge_litert.tools import flatbuffer_utils
@@ -103,10 +101,6 @@ def least_runtime(content: bytes) -> str:
 
 def label_ids(content: bytes, where: str) -> list[int]:
     """Returns the label map id of every class index, as written by `describe`.
-
-    Args:
-        content: a TFLite file.
-        where: its name, for messages.
 
     Raises:
         UserError: the archive behind the model is damaged or has no ids, these unpack to more than
