@@ -178,6 +178,14 @@ def torch_arrays():
     )
 
 
+def assert_same_arrays(held, arrays):
+    """Asserts that a mapping has these names in their order, with the same bits."""
+    assert list(held) == list(arrays)
+    for name, array in arrays.items():
+        assert (held[name].dtype, held[name].shape) == (array.dtype, array.shape), name
+        assert held[name].tobytes() == array.tobytes(), name
+
+
 def take(path, *, model=None, scope="classification", heads=False, least=1.0):
     """Imports a file into a stand-in of small arrays."""
     detector = build(small_shapes())

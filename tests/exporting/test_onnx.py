@@ -29,6 +29,7 @@ from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from tests.exporting.onnx_runtimes import RUNTIMES, loaded
+from tests.exporting.programs import expected
 from tests.exporting.test_stablehlo import OUTPUTS
 from tests.small import EVERY_DETECTION
 
@@ -167,19 +168,6 @@ def distinct(model):
 def free(model, images, tmp_path_factory):
     """An artefact of the Object Detection API's signature that takes images of any size."""
     return exported(model, images, tmp_path_factory.mktemp("export") / "free", batch_size=0)
-
-
-def expected(model, settings, images):
-    """What the program itself returns for images `[B, h, w, 3]` of one size."""
-    program = ExportProgram(model, settings)
-    resized, sizes = zip(
-        *(resize_image(image, program.description.resizer) for image in images), strict=True
-    )
-    original = np.tile(np.array(images.shape[1:3], np.int32), (len(images), 1))
-    outputs = jax.jit(program.outputs)(
-        program.weights, np.stack(resized), np.array(sizes, np.int32), original
-    )
-    return {name: np.asarray(array) for name, array in outputs.items()}
 
 
 def assert_same(got, wanted):
