@@ -37,7 +37,7 @@ class Shaped(Protocol):
 
 
 ArrayEntry = TypeVar("ArrayEntry", bound=Shaped)
-# Of weights, which hardly shrink; zlib makes 1,000 of zeros.
+# Weights hardly shrink; zlib compresses zeros 1,000 times.
 _MOST_COMPRESSION = 100
 
 
@@ -85,7 +85,7 @@ def check_unpacked(claimed: int, held: int) -> None:
 # numpy's format has no bfloat16: its bits are stored as uint16 under a marked name.
 _BFLOAT16 = ":bfloat16"
 _FIX = "copy the file again, or write it with numpy.savez"
-# Of numpy's types, those of numbers that weights can be made of.
+# The kinds of numpy's types that weights can have.
 _KINDS = "biuf"
 
 
@@ -181,7 +181,7 @@ def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
     """Reads the header of an array, by which numpy allocates memory.
 
     Raises:
-        ValueError: the member is no array, is one of objects, or is not as long as its header says.
+        ValueError: the member is not an array, holds objects, or contradicts its header.
     """
     with archive.open(info) as file:
         if file.read(6) != b"\x93NUMPY":

@@ -75,7 +75,7 @@ class Checkpoint:
     """Reads one finished checkpoint.
 
     Raises:
-        UserError: the folder is no checkpoint, or one of a newer format.
+        UserError: the folder is not a checkpoint, or has a newer format.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -155,7 +155,7 @@ class Checkpoint:
         compare = partial(self.checksums.compare, path.name)
         arrays = NpzFile(path, inside=self.folder, check=compare)
         expected = self._sections[section]
-        # Of older checkpoints only the arrays have checksums, not the list of them.
+        # Older checkpoints have checksums of the arrays, and none of the list of arrays.
         if len(arrays) != expected:
             raise UserError(f"{len(arrays)} of {expected} arrays are left", where=str(path))
         return arrays

@@ -2,7 +2,7 @@
 
 After a crash a file is complete or absent. A folder's manifest stores the sizes and SHA-256 of
 its files, which are compared on reading. They show what was damaged, mixed up or edited. They are
-no signature: who can change a file can change the manifest too.
+not a signature: whoever can change a file can change the manifest too.
 """
 
 import hashlib
@@ -168,7 +168,7 @@ class Checksums:
         """Reads what `to_json` returned.
 
         Raises:
-            UserError: it is no list of files below the folder with their checksums.
+            UserError: it is not a list of files below the folder with their checksums.
         """
         if content is None:
             return cls(folder, None, manifest)
@@ -196,7 +196,7 @@ class Checksums:
             return
         size = os.fstat(file.fileno()).st_size
         known_size, known_digest = self.files.get(name, (-1, ""))
-        # A huge file is not read if its size tells already.
+        # A huge file is not read if its size already differs.
         if size != known_size or _digest(file) != known_digest:
             raise UserError(
                 f"the file is damaged, or not the one that was written with {self.manifest}",
@@ -230,7 +230,7 @@ class Checksums:
                 self.verify([name])
                 yield name, "ok"
             except UserError:
-                # A link that leads nowhere is missing, one that leads outwards was changed.
+                # A broken link counts as missing, a link out of the folder as changed.
                 yield name, "changed" if (self.folder / name).exists() else "missing"
 
 
@@ -247,14 +247,14 @@ def read_manifest(path: Path, *, what: str, fix: str) -> dict[str, Any]:
         fix: its remedy.
 
     Raises:
-        UserError: the file is missing or no regular file, no JSON object, or was changed.
+        UserError: the file is missing, not a regular file, not a JSON object, or was changed.
     """
     folder = path.parent
     try:
         content = json.loads(read_untrusted(path, most=_MOST_BYTES, inside=folder))
         stated = content.pop(_OWN, None)
         changed = stated is not None and stated != _own_checksum(content)
-    # Depth, numbers of thousands of digits, and JSON that is no object.
+    # Too deep nesting, numbers of thousands of digits, and JSON that is not an object.
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
         reason = error.what if isinstance(error, UserError) else f"{path.name} is damaged"
         raise UserError(f"{what}: {reason}", where=str(folder), fix=fix) from error
@@ -278,7 +278,7 @@ def _digest(file: BufferedReader) -> str:
 
 
 def _files_below(folder: Path) -> list[str]:
-    """Returns the paths of all that is no folder; a link is not followed."""
+    """Returns the paths of everything but folders; links are not followed."""
     found = []
     for root, folders, names in os.walk(folder):
         links = [name for name in folders if Path(root, name).is_symlink()]

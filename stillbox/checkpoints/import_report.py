@@ -15,7 +15,7 @@ _SHOWN = 5
 _INDENT = "\n                    "
 # TF1's optimizers keep these beside a variable, TF2's behind its path.
 _SLOTS = r"(.*/)?(Momentum|RMSProp|Adam|Adagrad|Adadelta|Ftrl)(_\d+)?|.*/\.OPTIMIZER_SLOT/.*"
-# Beside the graph, and beside the model.
+# Variables that belong to training, not to the model.
 _COUNTERS = r"(.*/)?(global_step|beta[12]_power|learning_rate)|step|save_counter|optimizer/.*"
 
 

@@ -134,7 +134,7 @@ class ModelDirectory:
         """Opens a directory for reading, also while training writes into it.
 
         Raises:
-            UserError: there is no such folder, or it is no model directory.
+            UserError: there is no such folder, or it is not a model directory.
         """
         folder = Path(path)
         if not folder.is_dir():
@@ -178,7 +178,7 @@ class ModelDirectory:
     def best(self) -> Best | None:
         """Returns the best checkpoint, if one was marked and still exists."""
         path = self.path / _BEST
-        # A link that leads nowhere is no missing file.
+        # A broken link is not a missing file.
         if not (path.exists() or path.is_symlink()):
             return None
         content = read_manifest(path, what="the best checkpoint is unknown", fix=_WITHOUT_BEST)

@@ -278,8 +278,8 @@ def _candidates(
             names = {path: weights.find(name) for path, name in given.items()}
             yield NameMap(table, names)
             if table.any_prefix:
-                sought = [names[path] for path in wanted if path in names]
-                prefix = _common_prefix(sought, weights)
+                theirs = [names[path] for path in wanted if path in names]
+                prefix = _common_prefix(theirs, weights)
                 yield NameMap(table, {path: prefix + name for path, name in names.items()})
 
 

@@ -36,7 +36,7 @@ DownloadProgress = Callable[[int, int], None]
 """Called with the numbers of bytes done and in all; 0: unknown."""
 
 MOST_DOWNLOAD_BYTES = 2**32
-"""Of a file without a published size."""
+"""Greatest size of a file without a published size."""
 _SCHEMES = ("https",)
 _SECONDS = 30
 _CHUNK = 1 << 20
@@ -181,7 +181,7 @@ def _length(headers: HTTPMessage) -> int:
 _RECEIPT = "download.json"
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 _CONFIG = "pipeline.config"
-# Of the files that are taken from an archive.
+# Limits on what is taken from an archive.
 _MOST_BYTES, _MOST_MEMBERS = 2**32, 10_000
 
 
@@ -328,7 +328,7 @@ def _unpack(row: KnownWeights, archive: Path, folder: Path) -> None:
             for member, path in _wanted(row, file, str(archive)):
                 source, target = file.extractfile(member), unfinished / path
                 target.parent.mkdir(parents=True, exist_ok=True)
-                # Content alone: no owner, no mode, no link.
+                # Only the content is copied: no owner, mode or link.
                 with target.open("wb") as copy:
                     shutil.copyfileobj(source or io.BytesIO(), copy)
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:

@@ -82,7 +82,7 @@ class BundleEntry(NamedTuple):
     offset: int
     """First byte in that file."""
     size: int
-    """In bytes."""
+    """Number of bytes."""
     checksum: int
     """Masked crc32c of the bytes."""
     sliced: bool

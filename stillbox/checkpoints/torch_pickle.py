@@ -31,7 +31,7 @@ class Storage(NamedTuple):
     """A one-dimensional buffer that several tensors may share."""
 
     key: str
-    """Of the bytes in the file."""
+    """Names the bytes in the file."""
     dtype: str
     """Name of the numpy type."""
     size: int
@@ -49,7 +49,7 @@ class StridedView(NamedTuple):
     strides: tuple[int, ...]
 
 
-# Of one number that a tensor has many times, as PyTorch's `expand` makes them.
+# How often a tensor may repeat one number, as PyTorch's `expand` does.
 _MOST_REPEATS = 1000
 _LONGEST_NAME = 1000
 

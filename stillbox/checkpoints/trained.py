@@ -44,7 +44,7 @@ class TrainedModel:
     step: int | None = None
     """Training step of the weights, if known."""
     report: ImportReport | None = None
-    """Of the import of a weights file."""
+    """The report of the import, for a file of weights."""
 
     def class_names(self) -> Mapping[int, str]:
         """Returns display names by label map id; none without a label map."""
@@ -95,7 +95,7 @@ def load_trained(
         say: called with a note about stored fields that have no effect.
 
     Raises:
-        UserError: this is no model directory, it has no such checkpoint, or the checkpoint does
+        UserError: this is not a model directory, it has no such checkpoint, or the checkpoint does
             not fit the experiment with its overrides, or its weights are not finite.
     """
     checkpoint = open_model(directory, step)

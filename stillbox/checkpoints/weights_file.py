@@ -100,7 +100,7 @@ def _open_checkpoint(prefix: str) -> Weights:
 def _find_in_folder(path: Path) -> Path:
     """Returns the prefix or the file of the weights in a folder.
 
-    A checkpoint goes first: what is exported for inference may lack what training needs.
+    A checkpoint is preferred: an exported graph may lack variables that training needs.
     """
     found = _prefix_in_folder(path)
     if found is not None:

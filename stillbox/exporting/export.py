@@ -73,7 +73,7 @@ class Agreement:
     detections: int
     """Detections of the checkpoint with a score of at least `SURE`."""
     found: int
-    """Those of them with a detection of the artefact: same class, IoU of at least a half."""
+    """How many the artefact finds too: same class, IoU of at least a half."""
 
     def render(self) -> str:
         """Returns the comparison as a sentence."""
@@ -305,7 +305,7 @@ def _verify(
     checkpoint = CheckpointBackend(dataclasses.replace(program.model, experiment=experiment))
     artefact = ExportBackend(folder)
     inputs = [artefact.resized_by_client(image) for image in images]
-    # A simulated level hangs on the last digit of a float, which is another in another runtime.
+    # Rounding to simulated levels depends on the last digits of floats, which differ by runtime.
     if program.settings.quantize != "none" or program.quantization is not None:
         return agree(artefact, checkpoint, inputs)
     blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]

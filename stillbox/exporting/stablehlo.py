@@ -1,4 +1,4 @@
-"""StableHLO by `jax.export`: the program for CPUs, GPUs and TPUs, loaded by JAX alone."""
+"""StableHLO by `jax.export`: the program for CPUs, GPUs and TPUs, loaded by nothing but JAX."""
 
 import datetime
 import struct

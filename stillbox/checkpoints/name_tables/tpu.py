@@ -34,7 +34,7 @@ class NumberedLayer(NamedTuple):
     scope: str
     """Below `{root}`, with a slash at its end unless empty."""
     path: str
-    """In our detector."""
+    """Its path in our detector."""
     depthwise: bool = False
 
 
@@ -55,7 +55,7 @@ def number_layers(layers: Iterable[NumberedLayer], shapes: ArrayShapes) -> tuple
     rules = []
     for layer in sorted(layers):
         conv = number(layer.scope + ("depthwise_conv2d" if layer.depthwise else "conv2d"))
-        # Training names parameters alone, without moving statistics.
+        # Training names only parameters, not moving statistics.
         parts = ("scale", "bias", "mean")
         normalized = any(f"{layer.path}.norm.{part}" in shapes for part in parts)
         norm = number(layer.scope + "batch_normalization") if normalized else ""

@@ -23,7 +23,7 @@ IR_VERSION = 8
 """Version of the file, that of these operators."""
 
 FLOAT, UINT8, INT32, INT64, BOOL = 1, 2, 6, 7, 9
-"""Of `onnx.TensorProto`."""
+"""Numbers of types in `onnx.TensorProto`."""
 
 Info = tuple[int, tuple[int | str, ...]]
 """Type and shape of an input or output."""
@@ -220,11 +220,11 @@ class Convolved:
     source: Tensor
     """The input, in the order N, C, H, W."""
     kernel: Constant
-    """In the program's order."""
+    """Its axes are in the program's order."""
     kernel_order: Order
     """The axes O, I, H, W of the kernel."""
     order: Order
-    """Of the output."""
+    """Order of the output's axes."""
     attributes: dict[str, Any]
     factor: NDArray[np.float64]
     """`[O]`."""

@@ -1,7 +1,7 @@
 """A traced JAX program as an ONNX graph, operation by operation.
 
-Operations on weights alone are computed at export. Images keep the order N, C, H, W between
-convolutions and are transposed at the input and before the predictions only.
+Operations that depend only on weights are computed at export. Images keep the order N, C, H, W
+between convolutions and are transposed only at the input and before the predictions.
 """
 
 from collections.abc import Sequence

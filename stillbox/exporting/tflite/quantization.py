@@ -26,7 +26,7 @@ _TRUNK, _HEAD = ".*/(backbone|neck)/.*", ".*/head/.*"
 _INPUT = "images"
 _OPERATIONS = ("CONV_2D", "DEPTHWISE_CONV_2D", "ADD", "MAX_POOL_2D", "RELU", "PAD")
 BITS = 8
-"""Of the integers."""
+"""Width of the integers."""
 
 
 def quantize(
@@ -85,7 +85,7 @@ Ranges = Mapping[str, Range]
 """By the path of a rounding, such as `backbone.conv_0.act_quant`."""
 
 _SITE = "_quant_"
-# Of the largest weight of a kernel: a quarter of a level.
+# A share of the kernel's largest weight: a quarter of a level.
 _LEAST_WEIGHT = 1e-3
 _DEPTHWISE = "depthwise_act_quant"
 # Operations whose result has the values of their first input.
