@@ -118,7 +118,7 @@ def _part(path: str) -> str:
 def _fields(
     root: str, table: rules.BackboneTable, model: schema.Model
 ) -> Mapping[str, Mapping[str, str]]:
-    """Returns by part what templates refer to."""
+    """Returns the values of `{root}` and `{tap}` in templates, by part."""
     classes = ((table.codebase, config) for config in type(model).__mro__)
     scopes = next((rules.SCOPES[own] for own in classes if own in rules.SCOPES), {})
     scopes = scopes(model.parts) if callable(scopes) else scopes
@@ -186,7 +186,7 @@ def _name(
 
 
 def _kind(rule: rules.LayerRule, layer: str, variable: str, shapes: rules.ArrayShapes) -> str:
-    """Tells the kernel of a depthwise layer, and that beside a depthwise one, from a plain one."""
+    """Returns the name of a variable in a `Convention`, which distinguishes kinds of kernels."""
     if variable != "kernel":
         return variable
     if f"{layer}.depthwise_kernel" in shapes:
@@ -231,7 +231,7 @@ class NameMap:
         return array.transpose(self._axes(path, source, array.ndim))
 
     def _axes(self, path: str, source: str, count: int) -> Sequence[int]:
-        """Returns the order in which an array of the file has the axes of ours."""
+        """Returns the axes of an array in the file, in the order of ours."""
         # Arrays under our own paths have our layout.
         if source == path or not path.endswith("kernel") or count != 4:
             return range(count)

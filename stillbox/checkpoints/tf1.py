@@ -272,7 +272,6 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
     def _read_bytes(
         self, name: str, entry: BundleEntry, expected: int | None = None
     ) -> tuple[Path, bytes]:
-        """Returns the data file, and the bytes of a variable in it."""
         path = Path(f"{self.prefix}.data-{entry.shard:05d}-of-{self._shards:05d}")
         if not path.exists():
             raise UserError(
@@ -371,7 +370,6 @@ def _entry(value: np.ndarray | bytes, offset: int, size: int, covered: bytes) ->
 
 
 def _table(entries: Iterable[TableEntry]) -> bytes:
-    """Returns LevelDB's table of entries that are sorted by key."""
     out = bytearray()
     handles = [(last, _append(out, block)) for last, block in _blocks(entries)]
     # The metaindex is empty. A key of the index block is the last one of a data block.

@@ -136,7 +136,7 @@ def _prefix_in_folder(path: Path) -> Path | None:
 
 
 def _checkpoint_prefix(path: Path) -> str | None:
-    """Returns the prefix that a path is, or is a file of; that of a SavedModel's variables too."""
+    """Returns the prefix of a checkpoint, given by itself, one of its files, or a SavedModel."""
     variables = path.parent / "variables" / "variables"
     if path.name == _SAVED_MODEL and Path(f"{variables}.index").is_file():
         return str(variables)

@@ -272,7 +272,7 @@ def _shared_head(context: Context) -> tuple[LayerRule, ...]:
 
 
 def _tower(ours: str, theirs: str, head: str, layers: int) -> Iterator[LayerRule]:
-    """Yields the rules of a tower, whose kernels all feature maps share, and not its norms."""
+    """Yields the rules of a tower; all feature maps share its kernels, but not its norms."""
     for index in range(layers):
         yield LayerRule(
             rf"head\.{ours}\.layer_{index}(?:\.conv)?",

@@ -261,7 +261,6 @@ def _squeeze(ours: str, scope: str, layer: str) -> LayerRule:
 
 
 def _block(ours: str, scope: str) -> Iterator[LayerRule]:
-    """Yields the rules of both kinds of block, a convolution and a bottleneck."""
     yield LayerRule(ours, f"{scope}/conv", norm=f"{scope}/bn")
     for index, name in enumerate(("shortcut", "conv_1", "conv_2", "conv_3")):
         number = f"_{index}" if index else ""

@@ -133,7 +133,6 @@ def _clipped(value: Value, kind: str, end: float) -> Clipped:
 
 
 def _unary(*kinds: str) -> EquationWriter:
-    """Returns an operation that writes one node after the other."""
 
     def write(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
         tensor = writer.tensor(inputs[0])

@@ -220,7 +220,7 @@ def _product(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> 
 def _gather(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     """Writes a gather of whole rows: of one axis, or of the first axes behind those of a batch.
 
-    No index of a detector is outside, so that the modes of JAX are the same.
+    A detector has no index out of bounds, so the mode of the gather does not matter.
     """
     if isinstance(inputs[1], Constant) and inputs[1].array.ndim == 1:
         return _window(writer, inputs[0], inputs[1].array, equation)
@@ -310,7 +310,6 @@ def add_program(graph: Graph, traced: TracedProgram, inputs: Sequence[Value]) ->
 
 
 def _write(writer: NetworkWriter, jaxpr: Jaxpr, inputs: Sequence[Value]) -> list[Value]:
-    """Writes the equations of a jaxpr as nodes and returns the values of its outputs."""
     names = [*jaxpr.constvars, *jaxpr.invars]
     values: dict[Variable, Value] = dict(zip(names, inputs, strict=True))
 

@@ -145,7 +145,6 @@ def _module(program: ExportProgram) -> "tf.Module":
 
 
 def _converted(program: ExportProgram) -> "Callable[..., dict[str, tf.Tensor]]":
-    """Returns `ExportProgram.outputs` as a function of tensors."""
     batch = str(program.settings.batch_size or "b")
     height, width = program.input_size
     shapes = [None, f"({batch}, {height}, {width}, 3)", f"({batch}, 2)", f"({batch}, 2)"]

@@ -157,7 +157,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _function(program: ExportProgram) -> "ConcreteFunction":
-    """Returns the concrete function of TensorFlow for the converter."""
     import tensorflow as tf
 
     from stillbox.exporting.saved_model.pixels import resize_images

@@ -140,7 +140,7 @@ def _name_tensors(model: "schema.ModelT", input_name: str) -> None:
 
 
 def _with_archive(content: bytes, description: Description) -> bytes:
-    """Appends a ZIP archive, not compressed, since MediaPipe reads it so."""
+    """Appends a ZIP archive; MediaPipe reads only uncompressed ones."""
     buffer = io.BytesIO(content)
     texts = {LABELS: description.labels, LABEL_IDS: map(str, description.label_ids)}
     with zipfile.ZipFile(buffer, "a") as archive:
@@ -151,7 +151,6 @@ def _with_archive(content: bytes, description: Description) -> bytes:
 
 
 def _metadata(description: Description) -> bytes:
-    """Returns a `ModelMetadata` table."""
     import flatbuffers
 
     labels: _Table = {0: LABELS, 1: "names of the classes by index", 2: _VALUE_LABELS}

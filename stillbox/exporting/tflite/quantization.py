@@ -207,7 +207,7 @@ def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dic
 
 
 def _fitting(scopes: Sequence[str], known: Iterable[str]) -> str | None:
-    """Returns the path that an operation is below; its own name comes before those of operands."""
+    """Returns the path above an operation; its own name comes before those of its operands."""
     pairs = ((scope, path) for scope in scopes for path in known)
     return next((path for scope, path in pairs if f"{scope}/".startswith(f"{path}/")), None)
 
@@ -224,7 +224,7 @@ def _scope(path: str) -> str:
 
 
 def _named_scopes(name: str, parts: tuple[str, ...]) -> list[str]:
-    """Returns the paths below the parts in a tensor's name, which joins those of several."""
+    """Returns the paths below the parts in a tensor's name, which can join several names."""
     pieces = [piece.split("/") for piece in name.split(";")]
     return [
         "/".join(words[words.index(part) :]) for words in pieces for part in parts if part in words
