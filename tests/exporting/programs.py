@@ -1,10 +1,23 @@
-"""The program that an artefact holds, run by JAX."""
+"""The outputs of both signatures, and the program that an artefact holds, run by JAX."""
 
 import jax
 import numpy as np
 
 from stillbox.exporting.program import ExportProgram
 from stillbox.inputs.resize import resize_image
+
+OUTPUTS = {
+    "detection_api": [
+        *("detection_anchor_indices", "detection_boxes", "detection_classes"),
+        *("detection_multiclass_scores", "detection_scores", "num_detections"),
+        *("raw_detection_boxes", "raw_detection_scores"),
+    ],
+    "tpu": [
+        *("num_detections", "detection_boxes", "detection_classes", "detection_scores"),
+        "image_info",
+    ],
+}
+"""Names in their order."""
 
 
 def expected(model, settings, images):

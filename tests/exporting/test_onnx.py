@@ -29,8 +29,7 @@ from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from tests.exporting.onnx_runtimes import RUNTIMES, loaded
-from tests.exporting.programs import expected
-from tests.exporting.test_stablehlo import OUTPUTS
+from tests.exporting.programs import OUTPUTS, expected
 from tests.small import EVERY_DETECTION
 
 SIDE = 128

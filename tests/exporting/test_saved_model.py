@@ -20,6 +20,7 @@ from stillbox.exporting.settings import ExportSettings
 from stillbox.inputs import decode
 from stillbox.inputs.resize import resize_image, resized_size
 from stillbox.records.wire import serialize_features
+from tests.exporting.programs import OUTPUTS
 from tests.small import EVERY_DETECTION
 
 tf = pytest.importorskip("tensorflow")
@@ -28,23 +29,9 @@ tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.xdist_group("tensorflow")
 
 TYPES = {
-    "detection_api": {
-        "detection_anchor_indices": tf.float32,
-        "detection_boxes": tf.float32,
-        "detection_classes": tf.float32,
-        "detection_multiclass_scores": tf.float32,
-        "detection_scores": tf.float32,
-        "num_detections": tf.float32,
-        "raw_detection_boxes": tf.float32,
-        "raw_detection_scores": tf.float32,
-    },
-    "tpu": {
-        "num_detections": tf.int32,
-        "detection_boxes": tf.float32,
-        "detection_classes": tf.int32,
-        "detection_scores": tf.float32,
-        "image_info": tf.float32,
-    },
+    "detection_api": dict.fromkeys(OUTPUTS["detection_api"], tf.float32),
+    "tpu": dict.fromkeys(OUTPUTS["tpu"], tf.float32)
+    | {"num_detections": tf.int32, "detection_classes": tf.int32},
 }
 
 
