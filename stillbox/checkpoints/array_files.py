@@ -37,16 +37,12 @@ class Shaped(Protocol):
 
 
 ArrayEntry = TypeVar("ArrayEntry", bound=Shaped)
-# Of weights, which hardly shrink; zlib makes 1,000 of zeros.
+# Weights hardly shrink; zlib compresses zeros 1,000 times.
 _MOST_COMPRESSION = 100
 
 
 class LazyArrays(Mapping[str, np.ndarray], Generic[ArrayEntry]):
-    """The arrays of a file by name. Only access by name reads values.
-
-    Args:
-        entries: what each array is read by.
-    """
+    """The arrays of a file by name. Only access by name reads values."""
 
     def __init__(self, entries: Mapping[str, ArrayEntry]) -> None:
         self.entries = entries
@@ -89,7 +85,7 @@ def check_unpacked(claimed: int, held: int) -> None:
 # numpy's format has no bfloat16: its bits are stored as uint16 under a marked name.
 _BFLOAT16 = ":bfloat16"
 _FIX = "copy the file again, or write it with numpy.savez"
-# Of numpy's types, those of numbers that weights can be made of.
+# The kinds of numpy's types that weights can have.
 _KINDS = "biuf"
 
 
@@ -120,7 +116,6 @@ class NpzFile(LazyArrays[_Member]):
     """The arrays of a file by name; their headers are read at once, values and CRC-32 on access.
 
     Args:
-        path: the file.
         inside: see `open_untrusted`.
         check: is given the open file first, and leaves it at its beginning.
         rename: returns the name of an array by that in the file.
@@ -186,7 +181,7 @@ def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
     """Reads the header of an array, by which numpy allocates memory.
 
     Raises:
-        ValueError: the member is no array, is one of objects, or is not as long as its header says.
+        ValueError: the member is not an array, holds objects, or contradicts its header.
     """
     with archive.open(info) as file:
         if file.read(6) != b"\x93NUMPY":

@@ -60,7 +60,7 @@ def write_checkpoint(
     sync_folder(folder)
 
 
-def flatten_section(tree: Any) -> Arrays:  # noqa: ANN401
+def flatten_section(tree: object) -> Arrays:
     """Names the leaves of a pytree by their path: `0.trace.backbone.conv_0.kernel`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     # An explicit transfer, which `jax.transfer_guard` allows.
@@ -74,11 +74,8 @@ def _leaf_name(path: tuple[Any, ...]) -> str:
 class Checkpoint:
     """Reads one finished checkpoint.
 
-    Args:
-        folder: the checkpoint's folder.
-
     Raises:
-        UserError: the folder is no checkpoint, or one of a newer format.
+        UserError: the folder is not a checkpoint, or has a newer format.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -158,7 +155,7 @@ class Checkpoint:
         compare = partial(self.checksums.compare, path.name)
         arrays = NpzFile(path, inside=self.folder, check=compare)
         expected = self._sections[section]
-        # Of older checkpoints only the arrays have checksums, not the list of them.
+        # Older checkpoints have checksums of the arrays, and none of the list of arrays.
         if len(arrays) != expected:
             raise UserError(f"{len(arrays)} of {expected} arrays are left", where=str(path))
         return arrays
@@ -175,7 +172,7 @@ class Checkpoint:
         """
         return {section: self._restore(section, tree) for section, tree in like.items()}
 
-    def _restore(self, section: str, tree: Any) -> Any:  # noqa: ANN401
+    def _restore(self, section: str, tree: object) -> object:
         stored = self._open(section)
         leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
         wanted = {_leaf_name(path): leaf for path, leaf in leaves}
@@ -209,6 +206,6 @@ class Checkpoint:
         return {path: array for arrays in found for path, array in arrays.items()}
 
 
-def _place(array: np.ndarray, leaf: Any) -> Any:  # noqa: ANN401
+def _place(array: np.ndarray, leaf: object) -> np.ndarray | jax.Array:
     sharding = getattr(leaf, "sharding", None)
     return array if sharding is None else jax.device_put(array, sharding)

@@ -2,7 +2,7 @@
 
 After a crash a file is complete or absent. A folder's manifest stores the sizes and SHA-256 of
 its files, which are compared on reading. They show what was damaged, mixed up or edited. They are
-no signature: who can change a file can change the manifest too.
+not a signature: whoever can change a file can change the manifest too.
 """
 
 import hashlib
@@ -12,8 +12,9 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
@@ -98,12 +99,6 @@ def list_folder(path: Path, limit: int = 12) -> str:
     return shown + (f" and {rest} more" if rest > 0 else "")
 
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows has no flock: no lock is taken
-    fcntl = None  # type: ignore[assignment]
-
-
 class DirectoryLock:
     """An exclusive lock of a directory, held until `release` or the end of the process.
 
@@ -120,7 +115,9 @@ class DirectoryLock:
         self._file = open_in_place(directory / ".lock", os.O_RDWR)
         # Also released by garbage collection: a notebook may train twice in one process.
         self.release = weakref.finalize(self, os.close, self._file)
-        if fcntl is None:
+        try:
+            import fcntl
+        except ImportError:  # pragma: no cover - Windows has no flock: no lock is taken
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,11 +164,11 @@ class Checksums:
         return cls(folder, {name: _measure(folder / name) for name in names}, manifest)
 
     @classmethod
-    def parse(cls, content: Any, folder: Path, manifest: str) -> "Checksums":  # noqa: ANN401
+    def parse(cls, content: object, folder: Path, manifest: str) -> "Checksums":
         """Reads what `to_json` returned.
 
         Raises:
-            UserError: it is no list of files below the folder with their checksums.
+            UserError: it is not a list of files below the folder with their checksums.
         """
         if content is None:
             return cls(folder, None, manifest)
@@ -189,7 +186,7 @@ class Checksums:
         files = sorted((self.files or {}).items())
         return {name: {"bytes": size, "sha256": digest} for name, (size, digest) in files}
 
-    def compare(self, name: str, file: BinaryIO) -> None:
+    def compare(self, name: str, file: BufferedReader) -> None:
         """Compares the content of an open file, and leaves the file at its beginning.
 
         Raises:
@@ -199,7 +196,7 @@ class Checksums:
             return
         size = os.fstat(file.fileno()).st_size
         known_size, known_digest = self.files.get(name, (-1, ""))
-        # A huge file is not read if its size tells already.
+        # A huge file is not read if its size already differs.
         if size != known_size or _digest(file) != known_digest:
             raise UserError(
                 f"the file is damaged, or not the one that was written with {self.manifest}",
@@ -233,7 +230,7 @@ class Checksums:
                 self.verify([name])
                 yield name, "ok"
             except UserError:
-                # A link that leads nowhere is missing, one that leads outwards was changed.
+                # A broken link counts as missing, a link out of the folder as changed.
                 yield name, "changed" if (self.folder / name).exists() else "missing"
 
 
@@ -246,19 +243,18 @@ def read_manifest(path: Path, *, what: str, fix: str) -> dict[str, Any]:
     """Reads what `write_manifest` returned; older manifests have no checksum of themselves.
 
     Args:
-        path: the file.
         what: the sentence for a folder without a manifest that can be read.
         fix: its remedy.
 
     Raises:
-        UserError: the file is missing or no regular file, no JSON object, or was changed.
+        UserError: the file is missing, not a regular file, not a JSON object, or was changed.
     """
     folder = path.parent
     try:
         content = json.loads(read_untrusted(path, most=_MOST_BYTES, inside=folder))
         stated = content.pop(_OWN, None)
         changed = stated is not None and stated != _own_checksum(content)
-    # Depth, numbers of thousands of digits, and JSON that is no object.
+    # Too deep nesting, numbers of thousands of digits, and JSON that is not an object.
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
         reason = error.what if isinstance(error, UserError) else f"{path.name} is damaged"
         raise UserError(f"{what}: {reason}", where=str(folder), fix=fix) from error
@@ -277,13 +273,12 @@ def _measure(path: Path) -> tuple[int, str]:
         return os.fstat(file.fileno()).st_size, _digest(file)
 
 
-def _digest(file: BinaryIO) -> str:
-    # Files have `readinto`, which `BinaryIO` lacks.
-    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+def _digest(file: BufferedReader) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _files_below(folder: Path) -> list[str]:
-    """Returns the paths of all that is no folder; a link is not followed."""
+    """Returns the paths of everything but folders; links are not followed."""
     found = []
     for root, folders, names in os.walk(folder):
         links = [name for name in folders if Path(root, name).is_symlink()]

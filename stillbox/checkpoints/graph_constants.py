@@ -112,7 +112,7 @@ def _constants(data: bytes) -> Iterator[tuple[str, Constant]]:
 
 
 def _graphs(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yields the places of the graphs: of those in a SavedModel, or of the file itself."""
+    """Yields the places of the graphs in a SavedModel, or the place of the whole file."""
     number, kind, *_ = next(fields(data, 0, len(data)), (0, 0))
     # A SavedModel begins with its version, a graph with a node.
     if (number, kind) != (1, VARINT):

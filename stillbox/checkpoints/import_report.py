@@ -15,7 +15,7 @@ _SHOWN = 5
 _INDENT = "\n                    "
 # TF1's optimizers keep these beside a variable, TF2's behind its path.
 _SLOTS = r"(.*/)?(Momentum|RMSProp|Adam|Adagrad|Adadelta|Ftrl)(_\d+)?|.*/\.OPTIMIZER_SLOT/.*"
-# Beside the graph, and beside the model.
+# Variables that belong to training, not to the model.
 _COUNTERS = r"(.*/)?(global_step|beta[12]_power|learning_rate)|step|save_counter|optimizer/.*"
 
 
@@ -94,8 +94,6 @@ def explain_failure(
     """Returns likely causes why weights do not fit, with their remedies.
 
     Args:
-        report: of the attempt.
-        held: all names in the file.
         found_by_scope: number of arrays that the file has under the names of each scope.
         unnamed: parts of the detector that no name table is registered for.
         heads: parts whose shapes depend on the number of classes.
@@ -136,11 +134,7 @@ def explain_rest(
     """Returns the reason by name, of every array that was not read.
 
     Args:
-        held: all names in the file.
-        used: the names that were read.
-        paths: of all the detector's arrays.
         left_out: paths that a pattern of `train.fine_tune.skip` matches.
-        name_map: of the file.
     """
     known = {name: path for path, name in name_map.names.items()} | {path: path for path in paths}
     ignored = name_map.table.ignored

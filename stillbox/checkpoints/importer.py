@@ -1,8 +1,9 @@
 """Imports weights into a detector, with a report on every array."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,111 +31,103 @@ _KINDS: Mapping[Library | None, str] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """What is wanted of weights, and how much of it must be found; by default a whole detector."""
+
+    scope: Scope = "detection"
+    """The kind of model that the weights are of. Of a classifier only those parts are wanted that
+    its network has too."""
+    load_heads: bool = True
+    """Want the heads of a detector too."""
+    min_loaded: float = 1.0
+    """Least share of the wanted arrays that must be found, 0 to 1."""
+    prefer_ema: bool = False
+    """Take the moving average of a parameter if the file has one."""
+    skip: tuple[str, ...] = ()
+    """Regular expressions, searched in an array's path and in its name in the file; an array that
+    matches is not wanted."""
+    measures_ranges: bool = False
+    """Training measures the ranges of quantisation that the file lacks; these are not wanted."""
+
+    @classmethod
+    def of_training(cls, fine_tune: schema.FineTune) -> Self:
+        """Returns the options for the first weights of a training."""
+        return cls(
+            scope=fine_tune.scope,
+            load_heads=fine_tune.load_heads,
+            min_loaded=fine_tune.min_loaded,
+            skip=fine_tune.skip,
+            measures_ranges=True,
+        )
+
+    def wants(self, path: str, model: schema.Model) -> bool:
+        """Whether an array is part of what is wanted, apart from `skip`."""
+        part = path.partition(".")[0]
+        if self.scope == "classification":
+            return part in model.classifier_parts
+        return self.load_heads or part not in model.head_parts
+
+
 def import_weights(
-    detector: nnx.Module,
-    model: schema.Model,
-    path: str | Path,
-    *,
-    scope: Scope,
-    load_heads: bool,
-    min_loaded: float,
-    prefer_ema: bool = False,
-    skip: tuple[str, ...] = (),
-    measures_ranges: bool = False,
+    detector: nnx.Module, model: schema.Model, path: str | Path, options: ImportOptions
 ) -> ImportReport:
     """Replaces parameters and moving statistics of a detector, in place.
 
-    Wanted are, by scope: the parts that are in a classifier's network too; or all parts of a
-    detector but its heads, and with `load_heads` those too. Arrays that are not found, or have
-    another shape, keep their values.
+    Arrays that are not found, or have another shape, keep their values.
 
     Args:
-        detector: receives the weights.
-        model: the detector's configuration.
         path: see `open_weights`.
-        scope: the kind of model that the weights are of.
-        load_heads: want the head of a detector too.
-        min_loaded: least share of the wanted arrays that must be found, 0 to 1.
-        prefer_ema: take the moving average of a parameter if the file has one.
-        skip: regular expressions, searched in an array's path and in its name in the file; an array
-            that matches is not wanted.
-        measures_ranges: training measures the ranges of quantisation that the file lacks, so that
-            they are not wanted.
 
     Raises:
-        UserError: nothing, or less than `min_loaded`, was found; the detector is then unchanged.
-            Or the weights cannot be read, are not finite, a part has no name table for a TF1
-            checkpoint, or a pattern of `skip` matches nothing.
+        UserError: as `read_weights`; the detector is then unchanged.
     """
     variables = {
         ".".join(map(str, path)): variable
         for path, variable in nnx.iter_graph(detector)
         if isinstance(variable, nnx.Param | nnx.BatchStat)
     }
-    report, arrays = read_weights(
-        variables,
-        model,
-        path,
-        scope=scope,
-        load_heads=load_heads,
-        min_loaded=min_loaded,
-        prefer_ema=prefer_ema,
-        skip=skip,
-        measures_ranges=measures_ranges,
-    )
+    report, arrays = read_weights(variables, model, path, options)
     for name, array in arrays.items():
         variables[name].set_value(jnp.asarray(array, variables[name].dtype))
     return report
 
 
 def read_weights(
-    variables: Mapping[str, Any],
-    model: schema.Model,
-    path: str | Path,
-    *,
-    scope: Scope,
-    load_heads: bool,
-    min_loaded: float,
-    prefer_ema: bool = False,
-    skip: tuple[str, ...] = (),
-    measures_ranges: bool = False,
+    variables: Mapping[str, Any], model: schema.Model, path: str | Path, options: ImportOptions
 ) -> tuple[ImportReport, dict[str, np.ndarray]]:
-    """Reads what a detector takes of weights, on the host; it needs no more than its shapes.
+    """Reads the arrays that a detector takes from weights, on the host.
 
     Args:
         variables: what has the shape of each parameter and moving statistic, by path.
-        model: as `import_weights`, and so are the others.
         path: see `open_weights`.
-        scope: the kind of model that the weights are of.
-        load_heads: want the head of a detector too.
-        min_loaded: least share of the wanted arrays that must be found, 0 to 1.
-        prefer_ema: take the moving average of a parameter if the file has one.
-        skip: patterns of what is not wanted.
-        measures_ranges: as `import_weights`.
 
     Returns:
         The report, and the arrays by path.
 
     Raises:
-        UserError: as `import_weights`.
+        UserError: nothing, or less than `min_loaded`, was found; the weights cannot be read, or
+            are not finite; a part has no name table for a TF1 checkpoint; or a pattern of `skip`
+            matches nothing.
     """
+    scope, prefer_ema = options.scope, options.prefer_ema
     weights = open_weights(path, prefer_ema=prefer_ema, model=model, scope=scope)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-    wanted = [name for name in shapes if _is_wanted(name, model, scope, load_heads)]
+    wanted = [name for name in shapes if options.wants(name, model)]
     name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
-    left_out = _matching(wanted, name_map, skip)
-    wanted = [name for name in wanted if name not in left_out]
+    left_out = _matching(wanted, name_map, options.skip)
 
-    found = {name: name_map.find(name, weights.arrays, prefer_ema=prefer_ema) for name in wanted}
-    if measures_ranges:
-        found = {
-            name: source
-            for name, source in found.items()
-            if source or not name.endswith(RANGE_ENDS)
-        }
-        wanted = [*found]
+    found = {
+        name: name_map.find(name, weights.arrays, prefer_ema=prefer_ema)
+        for name in wanted
+        if name not in left_out
+    }
     sources = {name: source for name, source in found.items() if source}
-    missing = {name: name_map.name(name) for name in wanted if name not in sources}
+    missing = {
+        name: name_map.name(name)
+        for name in found
+        if name not in sources and not (options.measures_ranges and name.endswith(RANGE_ENDS))
+    }
     # Object paths and names are different things.
     strange = (weights.library == "keras") != (name_map.table.convention.library == "keras")
     unnamed = parts_without_names(model, missing, {} if strange else name_map.names)
@@ -149,34 +142,26 @@ def read_weights(
     )
     loaded = {name: at for name, at in sources.items() if held[name] == shapes[name]}
     arrays = {name: name_map.read(name, at, weights.arrays) for name, at in loaded.items()}
-    used = set(sources.values())
     report = ImportReport(
         path=weights.path,
         loaded=loaded,
-        skipped=explain_rest(weights.arrays, used, variables, left_out, name_map),
+        skipped=explain_rest(weights.arrays, set(sources.values()), variables, left_out, name_map),
         missing=missing,
         mismatched=mismatched,
         notes=notes_on_parts(name_map, loaded, mismatched, model),
     )
-    if not loaded or report.loaded_share < min_loaded:
+    if not loaded or report.loaded_share < options.min_loaded:
         # Rounded down: 399 of 400 must not read as all of them.
         percent = int(report.loaded_share * 100)
         by_scope = _found_by_scope(model, variables, weights)
         raise UserError(
-            f"only {len(loaded)} of {len(wanted)} wanted arrays ({percent}%) were found, "
-            f"at least {min_loaded:.0%} are asked for",
+            f"only {len(loaded)} of {report.wanted} wanted arrays ({percent}%) were found, "
+            f"at least {options.min_loaded:.0%} are asked for",
             where=weights.path,
             fix=explain_failure(report, weights.arrays, by_scope, unnamed, model.head_parts),
         )
     check_finite({sources[name]: array for name, array in arrays.items()}, weights.path)
     return report, arrays
-
-
-def _is_wanted(path: str, model: schema.Model, scope: Scope, load_heads: bool) -> bool:
-    part = path.partition(".")[0]
-    if scope == "classification":
-        return part in model.classifier_parts
-    return load_heads or part not in model.head_parts
 
 
 def _matching(wanted: list[str], name_map: NameMap, patterns: tuple[str, ...]) -> set[str]:
@@ -208,10 +193,10 @@ def _refuse_parts(unnamed: Collection[str], weights: Weights) -> None:
 def _found_by_scope(
     model: schema.Model, variables: Mapping[str, Any], weights: Weights
 ) -> dict[str, int]:
-    scopes: tuple[Scope, ...] = ("classification", "detection")
     found: dict[str, int] = {}
-    for scope in scopes:
-        wanted = [path for path in variables if _is_wanted(path, model, scope, load_heads=True)]
+    for scope in get_args(Scope):
+        options = ImportOptions(scope=scope)
+        wanted = [path for path in variables if options.wants(path, model)]
         name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
         found[scope] = name_map.count_found(wanted, weights.arrays)
     return found

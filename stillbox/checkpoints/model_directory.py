@@ -70,7 +70,6 @@ class ModelDirectory:
     """A model with its checkpoints. Use `create` to train and `open` for everything else.
 
     Args:
-        path: the folder.
         keep: newest checkpoints that are kept, beside the best; 0 keeps all.
     """
 
@@ -102,7 +101,6 @@ class ModelDirectory:
             experiment: the experiment as YAML.
             label_map: the label map as text; may be empty.
             versions: of programs that the numbers may depend on.
-            keep: see `ModelDirectory`.
             writes: False for the other processes of a job; their calls that write do nothing.
             lock: of the directory, if it is held already; `close` releases it.
 
@@ -136,7 +134,7 @@ class ModelDirectory:
         """Opens a directory for reading, also while training writes into it.
 
         Raises:
-            UserError: there is no such folder, or it is no model directory.
+            UserError: there is no such folder, or it is not a model directory.
         """
         folder = Path(path)
         if not folder.is_dir():
@@ -180,7 +178,7 @@ class ModelDirectory:
     def best(self) -> Best | None:
         """Returns the best checkpoint, if one was marked and still exists."""
         path = self.path / _BEST
-        # A link that leads nowhere is no missing file.
+        # A broken link is not a missing file.
         if not (path.exists() or path.is_symlink()):
             return None
         content = read_manifest(path, what="the best checkpoint is unknown", fix=_WITHOUT_BEST)

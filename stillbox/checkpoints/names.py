@@ -46,7 +46,6 @@ def reference_names(
     """Names parameters and moving statistics as the original's checkpoints do.
 
     Args:
-        model: the detector's configuration.
         arrays: by path in our detector; only their `shape` is read, because some names hold a
             number of channels.
         scope: `classification` gives the names in a classifier's checkpoint, which holds
@@ -105,13 +104,7 @@ def names_under(
 def parts_without_names(
     model: schema.Model, paths: Iterable[str], names: Mapping[str, str]
 ) -> list[str]:
-    """Describes the parts of a detector whose arrays have no names, such as `neck 'fpn'`.
-
-    Args:
-        model: the detector's configuration.
-        paths: of the arrays in question.
-        names: by path.
-    """
+    """Describes the parts of a detector whose arrays have no names, such as `neck 'fpn'`."""
     unnamed = set(map(_part, paths)) - set(map(_part, names))
     # Parts without a kind are named after the model.
     kinds = {part: getattr(config, "kind", model.kind) for part, config in model.parts.items()}
@@ -125,7 +118,7 @@ def _part(path: str) -> str:
 def _fields(
     root: str, table: rules.BackboneTable, model: schema.Model
 ) -> Mapping[str, Mapping[str, str]]:
-    """Returns by part what templates refer to."""
+    """Returns the values of `{root}` and `{tap}` in templates, by part."""
     classes = ((table.codebase, config) for config in type(model).__mro__)
     scopes = next((rules.SCOPES[own] for own in classes if own in rules.SCOPES), {})
     scopes = scopes(model.parts) if callable(scopes) else scopes
@@ -193,7 +186,7 @@ def _name(
 
 
 def _kind(rule: rules.LayerRule, layer: str, variable: str, shapes: rules.ArrayShapes) -> str:
-    """Tells the kernel of a depthwise layer, and that beside a depthwise one, from a plain one."""
+    """Returns the name of a variable in a `Convention`, which distinguishes kinds of kernels."""
     if variable != "kernel":
         return variable
     if f"{layer}.depthwise_kernel" in shapes:
@@ -238,7 +231,7 @@ class NameMap:
         return array.transpose(self._axes(path, source, array.ndim))
 
     def _axes(self, path: str, source: str, count: int) -> Sequence[int]:
-        """Returns the order in which an array of the file has the axes of ours."""
+        """Returns the axes of an array in the file, in the order of ours."""
         # Arrays under our own paths have our layout.
         if source == path or not path.endswith("kernel") or count != 4:
             return range(count)
@@ -256,11 +249,7 @@ def choose_name_map(
     """Returns the name map by which most of the wanted arrays are found.
 
     Args:
-        weights: the file.
-        model: the detector's configuration.
         arrays: all of the detector's, by path.
-        wanted: paths of the arrays to find.
-        scope: the kind of model that the weights are of.
 
     Raises:
         UserError: the file holds the weights several times.
@@ -289,8 +278,8 @@ def _candidates(
             names = {path: weights.find(name) for path, name in given.items()}
             yield NameMap(table, names)
             if table.any_prefix:
-                sought = [names[path] for path in wanted if path in names]
-                prefix = _common_prefix(sought, weights)
+                theirs = [names[path] for path in wanted if path in names]
+                prefix = _common_prefix(theirs, weights)
                 yield NameMap(table, {path: prefix + name for path, name in names.items()})
 
 

@@ -45,9 +45,6 @@ _AGAIN = "copy the file again, or pack the model again with stillbox pack"
 class PackedModel:
     """Reads a `.stillbox` file; else as `Checkpoint`.
 
-    Args:
-        path: the file.
-
     Raises:
         UserError: it is damaged, no such file, or one of a newer format.
     """
@@ -113,7 +110,6 @@ def find_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | Pac
     """Opens what a path names: a model directory, one of its checkpoints, or a packed model.
 
     Args:
-        path: any path.
         which: checkpoint of a model directory; the others have one.
 
     Returns:
@@ -172,7 +168,6 @@ def pack_model(
         source: a model directory, or one of its checkpoints.
         target: a file whose name ends in `.stillbox`, or a folder.
         step: which checkpoint; `best` is the newest if none was marked.
-        overwrite: replace the target.
 
     Raises:
         UserError: there is no such model, the target exists, or the disk takes no more.

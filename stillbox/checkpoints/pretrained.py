@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Callable
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -36,7 +36,7 @@ DownloadProgress = Callable[[int, int], None]
 """Called with the numbers of bytes done and in all; 0: unknown."""
 
 MOST_DOWNLOAD_BYTES = 2**32
-"""Of a file without a published size."""
+"""Greatest size of a file without a published size."""
 _SCHEMES = ("https",)
 _SECONDS = 30
 _CHUNK = 1 << 20
@@ -53,7 +53,6 @@ def download(
     """Downloads a file; an earlier attempt that broke off is continued.
 
     Args:
-        address: an https address.
         target: the file; beside it `.NAME.part` holds what has arrived.
         size: in bytes; 0: unknown.
         sha256: the checksum, or its first digits; empty: unknown.
@@ -94,7 +93,6 @@ def check_file(
     """Returns the SHA-256 of a file.
 
     Args:
-        path: the file.
         size: expected size in bytes; 0: any.
         sha256: expected checksum, or its first digits; empty: any.
         where: what the message names.
@@ -158,7 +156,7 @@ def _receive(address: str, part: Path, size: int, progress: DownloadProgress) ->
     with answer, blamed(part):
         continued = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         resumes = answer.status == 206 and continued is not None and int(continued[1]) == done
-        total = int(continued[2]) if resumes and continued else _length(answer)
+        total = int(continued[2]) if resumes and continued else _length(answer.headers)
         if not resumes:
             done = 0
         most = size or total or MOST_DOWNLOAD_BYTES
@@ -175,15 +173,15 @@ def _receive(address: str, part: Path, size: int, progress: DownloadProgress) ->
         raise ConnectionError(what)
 
 
-def _length(answer: Any) -> int:  # noqa: ANN401
-    text = answer.headers.get("Content-Length", "")
+def _length(headers: HTTPMessage) -> int:
+    text = headers.get("Content-Length", "")
     return int(text) if text.isdecimal() else 0
 
 
 _RECEIPT = "download.json"
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 _CONFIG = "pipeline.config"
-# Of the files that are taken from an archive.
+# Limits on what is taken from an archive.
 _MOST_BYTES, _MOST_MEMBERS = 2**32, 10_000
 
 
@@ -222,12 +220,15 @@ def resolve_weights(path: str | Path) -> Path:
 
 def how_to_get(row: KnownWeights) -> str:
     """Returns what to do on a machine with a network, and without one."""
-    files = "\n    ".join(file.describe() for file in row.files)
     return (
-        f"`stillbox weights get {row.name}`; without a network fetch\n    {files}\n  into "
+        f"`stillbox weights get {row.name}`; without a network fetch{_list_files(row)}\n  into "
         f"{weights_folder(row.name)}, then run the same command, which checks"
         f"{' and unpacks' if _is_archive(row.files[0]) else ''} it"
     )
+
+
+def _list_files(row: KnownWeights) -> str:
+    return "".join(f"\n    {file.describe()}" for file in row.files)
 
 
 def get_weights(
@@ -263,7 +264,8 @@ def get_weights(
         for file in row.files:
             if _is_archive(file):
                 _unpack(row, folder / file.name, folder)
-        _write_receipt(folder, found)
+        # Size and SHA-256, for files without a published checksum.
+        replace_durably(folder / _RECEIPT, json.dumps(found, indent=1))
     return folder / row.path
 
 
@@ -308,16 +310,10 @@ def _fetch(
 
 
 def _by_hand(row: KnownWeights, folder: Path) -> str:
-    files = "\n    ".join(file.describe() for file in row.files)
     return (
-        f"on a machine with a network fetch\n    {files}\n  put it into {folder}, and run this "
-        "command again: it needs no network then"
+        f"on a machine with a network fetch{_list_files(row)}\n  put it into {folder}, and run "
+        "this command again: it needs no network then"
     )
-
-
-def _write_receipt(folder: Path, found: dict[str, dict[str, int | str]]) -> None:
-    """Writes size and SHA-256 of the downloaded files without a published checksum."""
-    replace_durably(folder / _RECEIPT, json.dumps(found, indent=1))
 
 
 def _unpack(row: KnownWeights, archive: Path, folder: Path) -> None:
@@ -332,7 +328,7 @@ def _unpack(row: KnownWeights, archive: Path, folder: Path) -> None:
             for member, path in _wanted(row, file, str(archive)):
                 source, target = file.extractfile(member), unfinished / path
                 target.parent.mkdir(parents=True, exist_ok=True)
-                # Content alone: no owner, no mode, no link.
+                # Only the content is copied: no owner, mode or link.
                 with target.open("wb") as copy:
                     shutil.copyfileobj(source or io.BytesIO(), copy)
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:

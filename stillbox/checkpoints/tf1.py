@@ -82,7 +82,7 @@ class BundleEntry(NamedTuple):
     offset: int
     """First byte in that file."""
     size: int
-    """In bytes."""
+    """Number of bytes."""
     checksum: int
     """Masked crc32c of the bytes."""
     sliced: bool
@@ -272,7 +272,6 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
     def _read_bytes(
         self, name: str, entry: BundleEntry, expected: int | None = None
     ) -> tuple[Path, bytes]:
-        """Returns the data file, and the bytes of a variable in it."""
         path = Path(f"{self.prefix}.data-{entry.shard:05d}-of-{self._shards:05d}")
         if not path.exists():
             raise UserError(
@@ -305,7 +304,7 @@ _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 _PRODUCER, _FIXED32 = 1, 5
 _BLOCK_BYTES, _RESTART_INTERVAL, _HANDLES_BYTES = 4096, 16, 40
 
-IndexEntry = tuple[bytes, bytes]
+TableEntry = tuple[bytes, bytes]
 
 
 def checkpoint_files(prefix: str | Path) -> tuple[Path, Path]:
@@ -370,8 +369,7 @@ def _entry(value: np.ndarray | bytes, offset: int, size: int, covered: bytes) ->
     return kind + bytes_field(2, axes) + place + checksum
 
 
-def _table(entries: Iterable[IndexEntry]) -> bytes:
-    """Returns LevelDB's table of entries that are sorted by key."""
+def _table(entries: Iterable[TableEntry]) -> bytes:
     out = bytearray()
     handles = [(last, _append(out, block)) for last, block in _blocks(entries)]
     # The metaindex is empty. A key of the index block is the last one of a data block.
@@ -379,9 +377,9 @@ def _table(entries: Iterable[IndexEntry]) -> bytes:
     return bytes(out) + footer.ljust(_HANDLES_BYTES, b"\0") + struct.pack("<Q", MAGIC)
 
 
-def _blocks(entries: Iterable[IndexEntry]) -> Iterator[IndexEntry]:
+def _blocks(entries: Iterable[TableEntry]) -> Iterator[TableEntry]:
     """Yields blocks of about 4 KiB, each with its last key."""
-    held: list[IndexEntry] = []
+    held: list[TableEntry] = []
     size = 0
     for key, value in entries:
         held.append((key, value))
@@ -393,7 +391,7 @@ def _blocks(entries: Iterable[IndexEntry]) -> Iterator[IndexEntry]:
         yield held[-1][0], _block(held)
 
 
-def _block(entries: list[IndexEntry]) -> bytes:
+def _block(entries: list[TableEntry]) -> bytes:
     """Returns a block. Keys omit the prefix of the key before, but for every restart."""
     data, restarts, previous = bytearray(), [], b""
     for index, (key, value) in enumerate(entries):

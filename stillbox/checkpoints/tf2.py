@@ -17,7 +17,7 @@ from stillbox.checkpoints.tf1 import BundleEntry, Tf1Checkpoint, write_tf1_check
 from stillbox.errors import UserError
 from stillbox.records.wire import bytes_field, bytes_of, integer_of, values, varint_field
 
-# Of objects and references. Real graphs have thousands.
+# Objects and references together; real graphs have thousands.
 _MOST_OBJECTS = 300_000
 _VARIABLE = "VARIABLE_VALUE"
 
@@ -26,7 +26,7 @@ class _Node(NamedTuple):
     children: Mapping[str, int]
     """Number of the node by the name of the attribute or the place in a list."""
     key: str | None
-    """In the file, if the object is a variable."""
+    """Its key in the file, if the object is a variable."""
 
 
 class ObjectGraph:

@@ -236,7 +236,6 @@ class TorchFile(LazyArrays[StridedView]):
 
 
 def _view(tensor: StridedView, data: bytes) -> np.ndarray:
-    """Returns a tensor as a view of its storage's bytes."""
     dtype, storage = jnp.dtype(tensor.storage.dtype), tensor.storage
     if len(data) != storage.size * dtype.itemsize:
         raise DamagedFileError(

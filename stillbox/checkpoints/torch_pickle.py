@@ -31,7 +31,7 @@ class Storage(NamedTuple):
     """A one-dimensional buffer that several tensors may share."""
 
     key: str
-    """Of the bytes in the file."""
+    """Names the bytes in the file."""
     dtype: str
     """Name of the numpy type."""
     size: int
@@ -49,7 +49,7 @@ class StridedView(NamedTuple):
     strides: tuple[int, ...]
 
 
-# Of one number that a tensor has many times, as PyTorch's `expand` makes them.
+# How often a tensor may repeat one number, as PyTorch's `expand` does.
 _MOST_REPEATS = 1000
 _LONGEST_NAME = 1000
 
@@ -62,7 +62,6 @@ def load_pickle(file: IO[bytes], resolve: Callable[[Any], object] | None = None)
     """Reads one pickle and leaves the file at its end.
 
     Args:
-        file: at the start of the pickle.
         resolve: returns the object of a persistent id.
 
     Returns:
@@ -187,12 +186,12 @@ class _Unpickler(pickle._Unpickler):
             self._allowed["torch", f"{name}Storage"] = dtype
             self._allowed["torch", f"{name}Tensor"] = dtype
 
-    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401
+    def find_class(self, module: str, name: str) -> object:
         if (module, name) not in self._allowed:
             raise ForbiddenCallError(f"{module}.{name}")
         return self._allowed[module, name]
 
-    def persistent_load(self, pid: Any) -> Any:  # noqa: ANN401
+    def persistent_load(self, pid: object) -> object:
         if self._resolve is None:
             raise pickle.UnpicklingError("an unexpected persistent id")
         return self._resolve(pid)

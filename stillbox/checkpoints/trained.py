@@ -14,7 +14,7 @@ from safetensors.numpy import save
 
 from stillbox.checkpoints.array_files import check_finite, write_npz
 from stillbox.checkpoints.files import replacing, write_durably
-from stillbox.checkpoints.importer import ImportReport, import_weights
+from stillbox.checkpoints.importer import ImportOptions, ImportReport, import_weights
 from stillbox.checkpoints.model_directory import CheckpointChoice
 from stillbox.checkpoints.names import object_paths, parts_without_names, reference_names
 from stillbox.checkpoints.packed import find_model, open_model
@@ -44,7 +44,7 @@ class TrainedModel:
     step: int | None = None
     """Training step of the weights, if known."""
     report: ImportReport | None = None
-    """Of the import of a weights file."""
+    """The report of the import, for a file of weights."""
 
     def class_names(self) -> Mapping[int, str]:
         """Returns display names by label map id; none without a label map."""
@@ -95,7 +95,7 @@ def load_trained(
         say: called with a note about stored fields that have no effect.
 
     Raises:
-        UserError: this is no model directory, it has no such checkpoint, or the checkpoint does
+        UserError: this is not a model directory, it has no such checkpoint, or the checkpoint does
             not fit the experiment with its overrides, or its weights are not finite.
     """
     checkpoint = open_model(directory, step)
@@ -124,15 +124,8 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
         UserError: the file cannot be read, or a parameter is missing or has another shape.
     """
     detector = build_detector(experiment.model, quantization=experiment.train.quantization)
-    report = import_weights(
-        detector,
-        experiment.model,
-        weights,
-        scope="detection",
-        load_heads=True,
-        min_loaded=1.0,
-        prefer_ema=experiment.evaluation.use_ema,
-    )
+    options = ImportOptions(prefer_ema=experiment.evaluation.use_ema)
+    report = import_weights(detector, experiment.model, weights, options)
     _, params, stats = split_detector(detector)
     own = find_model(Path(weights))
     return TrainedModel(
@@ -220,7 +213,6 @@ def save_weights(
         target: a file ending in `.npz` or `.safetensors`, or the prefix of a TF1 checkpoint, such
             as `model.ckpt` or `model.ckpt-1000`, which holds `global_step` too.
         step: which checkpoint; `best` is the newest if none was marked.
-        overwrite: replace existing files.
         tf2: write an object-based checkpoint of TF2, as `ckpt-1`, and not one of TF1.
 
     Raises:

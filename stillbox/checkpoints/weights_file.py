@@ -100,7 +100,7 @@ def _open_checkpoint(prefix: str) -> Weights:
 def _find_in_folder(path: Path) -> Path:
     """Returns the prefix or the file of the weights in a folder.
 
-    A checkpoint goes first: what is exported for inference may lack what training needs.
+    A checkpoint is preferred: an exported graph may lack variables that training needs.
     """
     found = _prefix_in_folder(path)
     if found is not None:
@@ -136,7 +136,7 @@ def _prefix_in_folder(path: Path) -> Path | None:
 
 
 def _checkpoint_prefix(path: Path) -> str | None:
-    """Returns the prefix that a path is, or is a file of; that of a SavedModel's variables too."""
+    """Returns the prefix of a checkpoint, given by itself, one of its files, or a SavedModel."""
     variables = path.parent / "variables" / "variables"
     if path.name == _SAVED_MODEL and Path(f"{variables}.index").is_file():
         return str(variables)

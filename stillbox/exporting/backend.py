@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
 
 import cv2
 import numpy as np
@@ -21,7 +20,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.wire import serialize_features
 from stillbox.textformat.yaml_tree import read_text_file
 
-Run = Callable[[Any], dict[str, np.ndarray]]
+Run = Callable[[np.ndarray], dict[str, np.ndarray]]
 """From the value of the one input to the outputs by name. Images are `[B, h, w, 3]`; encoded
 images and tf.Examples are `[B]` objects of bytes."""
 
@@ -192,7 +191,7 @@ class ExportBackend:
             return self.manifest.input_size
         return settings.image_size
 
-    def _input(self, pixels: Sequence[np.ndarray]) -> Any:  # noqa: ANN401
+    def _input(self, pixels: Sequence[np.ndarray]) -> np.ndarray:
         kind = self.manifest.settings.input_type
         if kind in ENCODED:
             files = [cv2.imencode(".png", one[..., ::-1])[1].tobytes() for one in pixels]
@@ -235,11 +234,8 @@ class ExportBackend:
             size = resized_size(size, self._model.resizer)
         return np.array(size, np.float64)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self._folder, "runtime": self._runtime}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type["ExportBackend"], tuple[Path, str]]:
+        return type(self), (self._folder, self._runtime)
 
 
 def _clipped(found: RawDetections, size: tuple[int, int]) -> RawDetections:

@@ -73,7 +73,7 @@ class Agreement:
     detections: int
     """Detections of the checkpoint with a score of at least `SURE`."""
     found: int
-    """Those of them with a detection of the artefact: same class, IoU of at least a half."""
+    """How many the artefact finds too: same class, IoU of at least a half."""
 
     def render(self) -> str:
         """Returns the comparison as a sentence."""
@@ -98,12 +98,9 @@ def verify(
     the other side returns: the score threshold, or the last score of a full list.
 
     Args:
-        artefact: the exported model.
-        checkpoint: the model that was exported.
         images: `[h, w, 3]` uint8 each.
         blank: images of one colour. Many anchors have equal scores there, and rounding decides
             which of them suppress the others: only the sorted scores are compared.
-        score_threshold: of the model.
 
     Raises:
         UserError: they differ; the message names the first detection that has no counterpart.
@@ -150,8 +147,6 @@ def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> A
     """Counts the sure detections of a checkpoint that its quantised artefact finds too.
 
     Args:
-        artefact: the exported model.
-        checkpoint: the model that was exported.
         images: `[h, w, 3]` uint8 each.
 
     Raises:
@@ -239,11 +234,8 @@ def export_model(
     """Exports a model and compares the detections of the artefact with the checkpoint's.
 
     Args:
-        model: weights, experiment and label map.
         output: folder of the artefact; it appears after the comparison.
-        settings: format, input and signature.
         images: `[h, w, 3]` uint8; compared on these and on blank ones, and calibrated on them.
-        overwrite: replace an existing export.
         say: called with a line for each stage.
 
     Raises:
@@ -313,7 +305,7 @@ def _verify(
     checkpoint = CheckpointBackend(dataclasses.replace(program.model, experiment=experiment))
     artefact = ExportBackend(folder)
     inputs = [artefact.resized_by_client(image) for image in images]
-    # A simulated level hangs on the last digit of a float, which is another in another runtime.
+    # Rounding to simulated levels depends on the last digits of floats, which differ by runtime.
     if program.settings.quantize != "none" or program.quantization is not None:
         return agree(artefact, checkpoint, inputs)
     blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]

@@ -55,7 +55,7 @@ class Manifest(Written):
     """Largest differences to the checkpoint in boxes (pixels) and scores."""
 
     checksums: Checksums | None = field(default=None, compare=False, repr=False)
-    """Of the files in the folder that it was read from."""
+    """Checksums of the files in the folder that the manifest was read from."""
 
     def write(self, folder: Path) -> None:
         """Writes the manifest into an artefact's folder, with checksums of all that lies there."""

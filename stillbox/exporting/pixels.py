@@ -7,7 +7,8 @@ array of the result has a fixed shape.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ import numpy as np
 from stillbox.experiment import schema
 
 _CUBIC_STEPS, _CUBIC_A = 1024, -0.75
+AnyArray = TypeVar("AnyArray")
+"""An array of JAX, or a tensor of TensorFlow."""
 _HALF = 11
 """Half of the 22 bits of Pillow's weights."""
 
@@ -40,7 +43,6 @@ def resize_images(images: jax.Array, resizer: schema.Resizer) -> tuple[jax.Array
 
     Args:
         images: `[B, h, w, 3]`, uint8 or float32, 0..255.
-        resizer: of the model.
 
     Returns:
         `[B, H, W, 3]` float32 in 0..255, and height and width of the image proper, `[2]` int32.
@@ -72,18 +74,14 @@ def _padded(images: jax.Array, true_size: jax.Array, resizer: schema.Resizer) ->
 
 
 def resized_sizes(
-    xp: Any,  # noqa: ANN401
-    rint: Callable[[Any], Any],
-    sizes: Any,  # noqa: ANN401
-    resizer: schema.Resizer,
-) -> Any:  # noqa: ANN401
+    xp: ModuleType, rint: Callable[[AnyArray], AnyArray], sizes: AnyArray, resizer: schema.Resizer
+) -> AnyArray:
     """Returns height and width after resizing; the arithmetic is that of `resized_size`.
 
     Args:
         xp: `jax.numpy` or `tensorflow.experimental.numpy`, which has no `rint`.
         rint: rounds half to even.
         sizes: height and width of the images, `[2]` int32.
-        resizer: of the model.
 
     Returns:
         `[2]` int32.
@@ -91,7 +89,7 @@ def resized_sizes(
     # Typed constants: TensorFlow takes a Python float for float64.
     constant = partial(xp.asarray, dtype=np.float32)
 
-    def rounded(exact: Any) -> Any:  # noqa: ANN401
+    def rounded(exact: AnyArray) -> AnyArray:
         return xp.maximum(xp.asarray(rint(exact), dtype=np.int32), 1)
 
     exact = constant(sizes)

@@ -20,7 +20,7 @@ from stillbox.models.detector import Candidates, Detector
 from stillbox.models.variables import bind_detector
 
 Outputs = dict[str, jax.Array]
-Weights = Mapping[str, Any]
+WeightArrays = Mapping[str, Any]
 """`params` and `stats`, each by path."""
 
 
@@ -99,7 +99,7 @@ class ExportProgram:
         }
 
     def detect(
-        self, weights: Weights, images: jax.Array, true_sizes: jax.Array
+        self, weights: WeightArrays, images: jax.Array, true_sizes: jax.Array
     ) -> tuple[Detections, Candidates | None]:
         """Maps resized images to detections; see `Detector.detect_among` and `outputs`."""
         detector: Detector = bind_detector(self.detector.graph, weights["params"], weights["stats"])
@@ -111,7 +111,7 @@ class ExportProgram:
 
     def outputs(
         self,
-        weights: Weights,
+        weights: WeightArrays,
         images: jax.Array,
         true_sizes: jax.Array,
         original_sizes: jax.Array,

@@ -22,7 +22,7 @@ ENCODED: tuple[InputType, ...] = ("encoded_image_string_tensor", "tf_example")
 """Inputs of strings; only a SavedModel can decode them."""
 
 LONGEST_SIDE = 2**14
-"""Of input images, in pixels: one has 800 MB."""
+"""Longest side of input images, in pixels; such an image has 800 MB."""
 _MOST = {"batch_size": (0, 2**12), "max_detections": (1, 2**20)}
 
 Platform = Literal["cpu", "cuda", "rocm", "tpu"]

@@ -1,10 +1,9 @@
-"""StableHLO by `jax.export`: the program for CPUs, GPUs and TPUs, loaded by JAX alone."""
+"""StableHLO by `jax.export`: the program for CPUs, GPUs and TPUs, loaded by nothing but JAX."""
 
 import datetime
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +84,7 @@ def load(folder: Path, manifest: Manifest) -> Run:
         exported = export.deserialize(bytearray(content))
     call = jax.jit(exported.call)
 
-    def run(images: Any) -> dict[str, np.ndarray]:  # noqa: ANN401
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
         return {name: np.asarray(array) for name, array in call(images).items()}
 
     return run

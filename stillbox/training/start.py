@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from stillbox.checkpoints.checkpoint import Checkpoint
-from stillbox.checkpoints.importer import ImportReport, import_weights
+from stillbox.checkpoints.importer import ImportOptions, ImportReport, import_weights
 from stillbox.checkpoints.model_directory import CHECKPOINTS, ModelDirectory, is_model_directory
 from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
@@ -140,11 +140,7 @@ def start_run(
             detector,
             experiment.model,
             train.fine_tune.checkpoint,
-            scope=train.fine_tune.scope,
-            load_heads=train.fine_tune.load_heads,
-            min_loaded=train.fine_tune.min_loaded,
-            skip=train.fine_tune.skip,
-            measures_ranges=True,
+            ImportOptions.of_training(train.fine_tune),
         )
     _, params, stats = split_detector(detector)
     trainable = select_trainable(params, reference_names(experiment.model, params), train)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from stillbox.checkpoints.importer import import_weights
+from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.names import reference_names
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -178,10 +178,16 @@ def torch_arrays():
     )
 
 
+def assert_same_arrays(held, arrays):
+    """Asserts that a mapping has these names in their order, with the same bits."""
+    assert list(held) == list(arrays)
+    for name, array in arrays.items():
+        assert (held[name].dtype, held[name].shape) == (array.dtype, array.shape), name
+        assert held[name].tobytes() == array.tobytes(), name
+
+
 def take(path, *, model=None, scope="classification", heads=False, least=1.0):
     """Imports a file into a stand-in of small arrays."""
     detector = build(small_shapes())
-    report = import_weights(
-        detector, model or ssd(), path, scope=scope, load_heads=heads, min_loaded=least
-    )
-    return detector, report
+    options = ImportOptions(scope=scope, load_heads=heads, min_loaded=least)
+    return detector, import_weights(detector, model or ssd(), path, options)

@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from stillbox.checkpoints.array_files import NpzFile, SafetensorsFile, read_npz_weights, write_npz
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
+from tests.checkpoints.detectors import assert_same_arrays
 
 
 def test_every_type_comes_back_bit_for_bit(tmp_path):
@@ -31,12 +32,7 @@ def test_every_type_comes_back_bit_for_bit(tmp_path):
         "file": np.ones(1, np.float32),
     }
     write_npz(path, arrays)
-    restored = dict(NpzFile(path))
-    assert list(restored) == list(arrays)
-    for name, array in arrays.items():
-        assert restored[name].dtype == array.dtype, name
-        assert restored[name].shape == array.shape, name
-        assert restored[name].tobytes() == array.tobytes(), name
+    assert_same_arrays(NpzFile(path), arrays)
 
 
 def test_the_same_arrays_give_the_same_bytes(tmp_path):
@@ -186,10 +182,7 @@ def test_every_type_of_safetensors_comes_back_bit_for_bit(path):
     file = SafetensorsFile(path)
     assert len(file) == 9 and set(file) == set(arrays)
     assert "scalar" in file and "vector" not in file
-    for name, array in arrays.items():
-        assert file[name].dtype == array.dtype, name
-        assert file[name].shape == array.shape, name
-        assert file[name].tobytes() == array.tobytes(), name
+    assert_same_arrays(file, {name: arrays[name] for name in file})
 
 
 def test_a_name_that_is_not_there_is_a_key_error(path):

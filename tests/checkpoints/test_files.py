@@ -11,7 +11,6 @@ import sys
 import numpy as np
 import pytest
 
-from stillbox.checkpoints import files
 from stillbox.checkpoints.checkpoint import Checkpoint
 from stillbox.checkpoints.files import (
     Checksums,
@@ -88,7 +87,7 @@ def test_a_file_system_without_locks_is_used_without_a_lock(tmp_path, monkeypatc
     def refuse(descriptor, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     DirectoryLock(tmp_path).release()
 
 

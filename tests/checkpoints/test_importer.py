@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from stillbox.checkpoints import checkpoint as checkpoint_format
 from stillbox.checkpoints.array_files import NpzFile, write_npz
 from stillbox.checkpoints.import_report import ImportReport, Mismatch
-from stillbox.checkpoints.importer import import_weights
+from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -38,15 +38,8 @@ def _reference_arrays(shapes, scope="detection"):
 
 
 def _import(detector, path, *, classes=20, scope="detection", heads=False, least=0.5, **options):
-    return import_weights(
-        detector,
-        _model(classes),
-        path,
-        scope=scope,
-        load_heads=heads,
-        min_loaded=least,
-        **options,
-    )
+    options = ImportOptions(scope=scope, load_heads=heads, min_loaded=least, **options)
+    return import_weights(detector, _model(classes), path, options)
 
 
 @pytest.fixture
@@ -231,9 +224,8 @@ del schema.Neck.variants["nameless_neck"]
 
 def _import_with_own_neck(detector, path, **options):
     model = replace(_model(), neck=_NamelessNeck())
-    return import_weights(
-        detector, model, path, scope="detection", load_heads=False, min_loaded=0.5, **options
-    )
+    options = ImportOptions(load_heads=False, min_loaded=0.5, **options)
+    return import_weights(detector, model, path, options)
 
 
 def test_a_tf1_checkpoint_is_refused_for_a_part_without_a_name_table(tmp_path, detector):

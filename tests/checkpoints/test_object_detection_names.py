@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stillbox.checkpoints.importer import read_weights
+from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.names import (
     names_under,
@@ -77,8 +77,8 @@ def test_parts_of_the_second_generation_have_no_names():
 
 def _read(path, arrays, name, **options):
     write_checkpoint(path, arrays)
-    settings = {"load_heads": False, "min_loaded": 1.0} | options
-    return read_weights(variables(name), MODELS[name], path, **settings)
+    options = ImportOptions(**{"load_heads": False} | options)
+    return read_weights(variables(name), MODELS[name], path, options)
 
 
 def _drawn(shapes):
@@ -152,14 +152,7 @@ def test_saved_weights_come_back(tmp_path):
         directory.save(1, sections, {})
     saved = save_weights(tmp_path / "m", tmp_path / "model.ckpt")
     assert saved.own == ()
-    _, found = read_weights(
-        {**params, **stats},
-        model,
-        tmp_path / "model.ckpt",
-        scope="detection",
-        load_heads=True,
-        min_loaded=1.0,
-    )
+    _, found = read_weights({**params, **stats}, model, tmp_path / "model.ckpt", ImportOptions())
     assert found.keys() == drawn.keys()
     for path, array in found.items():
         np.testing.assert_array_equal(array, drawn[path])

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from stillbox.checkpoints.importer import import_weights
+from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.experiment import schema
 from tests.checkpoints.detectors import Holder, random_arrays
 from tests.checkpoints.tf_writer import write_checkpoint
@@ -115,14 +115,8 @@ def test_imported_layers_compute_what_their_framework_computes(tmp_path, padding
     world.write(tmp_path / "weights.pth", arrays)
     holder = Holder(config, "group_2")
     model = schema.OneStage(backbone=config, neck=schema.SsdExtraLayers(taps=("group_2",)))
-    report = import_weights(
-        holder,
-        model,
-        tmp_path / "weights.pth",
-        scope="classification",
-        load_heads=False,
-        min_loaded=1.0,
-    )
+    options = ImportOptions(scope="classification", load_heads=False)
+    report = import_weights(holder, model, tmp_path / "weights.pth", options)
     assert len(report.loaded) == 6 * 5
     assert not report.notes and not report.skipped
     images = np.random.default_rng(2).standard_normal((1, 32, 32, 3), np.float32)

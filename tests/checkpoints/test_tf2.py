@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stillbox.checkpoints import tf2
-from stillbox.checkpoints.importer import read_weights
+from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.names import names_under, object_path_table
 from stillbox.checkpoints.tf1 import Tf1Checkpoint, write_tf1_checkpoint
@@ -59,8 +59,7 @@ def arrays_of(model, scope="detection", root=0):
 
 
 def read(path, model=MODEL, **options):
-    options = {"scope": "detection", "load_heads": True, "min_loaded": 1.0} | options
-    return read_weights(variables(model), model, path, **options)
+    return read_weights(variables(model), model, path, ImportOptions(**options))
 
 
 def test_variables_are_read_by_every_path_that_leads_to_them(tmp_path):
@@ -327,8 +326,7 @@ def test_saved_weights_come_back(tmp_path, train, capsys):
     command = ["weights", "save", str(tmp_path / "m"), "--to", str(tmp_path / "ckpt-1"), "--tf2"]
     assert main(command) == 0
     assert "renamed       5 as the original names them" in capsys.readouterr().out
-    wanted = {"scope": "detection", "load_heads": True, "min_loaded": 1.0}
-    report, found = read_weights(drawn, model, tmp_path / "ckpt-1", **wanted)
+    report, found = read_weights(drawn, model, tmp_path / "ckpt-1", ImportOptions())
     assert list(report.skipped) == ["save_counter"]
     assert found.keys() == drawn.keys()
     for path, array in found.items():

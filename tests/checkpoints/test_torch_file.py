@@ -10,6 +10,7 @@ import pytest
 
 from stillbox.checkpoints.torch_file import TorchFile
 from stillbox.errors import UserError
+from tests.checkpoints.detectors import assert_same_arrays
 from tests.checkpoints.torch_writer import (
     Built,
     Call,
@@ -44,14 +45,6 @@ def write(request):
     return FORMS[request.param]
 
 
-def _same(file, arrays):
-    assert list(file) == list(arrays)
-    for name, array in arrays.items():
-        assert file[name].dtype == array.dtype, name
-        assert file[name].shape == array.shape, name
-        assert file[name].tobytes() == array.tobytes(), name
-
-
 def test_every_type_and_shape_comes_back_bit_for_bit(path, write):
     arrays = typed_arrays() | {
         "scalar": np.array(7, np.int64),
@@ -60,7 +53,7 @@ def test_every_type_and_shape_comes_back_bit_for_bit(path, write):
     }
     write(path, state_dict(arrays))
     file = TorchFile(path)
-    _same(file, arrays)
+    assert_same_arrays(file, arrays)
     assert len(file) == 13 and "scalar" in file and "vector" not in file
 
 
@@ -76,7 +69,7 @@ def test_names_in_nested_dictionaries_are_joined(path, write):
         "done": True,
     }
     write(path, saved)
-    _same(
+    assert_same_arrays(
         TorchFile(path),
         {"state_dict.module.w": WEIGHT, "optimizer.state.0.momentum_buffer": WEIGHT + 1},
     )
@@ -124,7 +117,7 @@ def test_parameters_of_every_pytorch_version_are_tensors(path, write):
         "0.1": Built(New(PARAMETER, ()), (WEIGHT + 2, None, {}, True, False)),
     }
     write(path, saved)
-    _same(TorchFile(path), {"since 0.4": WEIGHT, "0.2": WEIGHT + 1, "0.1": WEIGHT + 2})
+    assert_same_arrays(TorchFile(path), {"since 0.4": WEIGHT, "0.2": WEIGHT + 1, "0.1": WEIGHT + 2})
 
 
 @pytest.mark.parametrize(
@@ -189,12 +182,12 @@ def test_no_file_changes_how_the_next_one_is_read(tmp_path, path, function, stat
     good = tmp_path / "good.pth"
     parameter = Built(New(PARAMETER, ()), (WEIGHT, None, {}, True, False))
     write_zip(good, state_dict({"w": WEIGHT, "p": parameter}))
-    _same(TorchFile(good), {"w": WEIGHT, "p": WEIGHT})
+    assert_same_arrays(TorchFile(good), {"w": WEIGHT, "p": WEIGHT})
 
 
 def test_a_dictionary_with_an_overridden_items_method_is_read(path):
     write_zip(path, Built({"w": WEIGHT}, {"items": 1}))
-    _same(TorchFile(path), {"w": WEIGHT})
+    assert_same_arrays(TorchFile(path), {"w": WEIGHT})
 
 
 @pytest.mark.parametrize("saved", [{}, {"epoch": 3}, 7, [WEIGHT], "text"])

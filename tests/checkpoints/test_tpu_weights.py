@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from stillbox.checkpoints.array_files import write_npz
-from stillbox.checkpoints.importer import import_weights
+from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -238,8 +238,7 @@ def small_retinanet_shapes(model):
 
 def take_retinanet(model, path, *, scope="detection"):
     detector = build(small_retinanet_shapes(model))
-    options = {"scope": scope, "load_heads": True, "min_loaded": 1.0}
-    return detector, import_weights(detector, model, path, **options)
+    return detector, import_weights(detector, model, path, ImportOptions(scope=scope))
 
 
 def retinanet_tf1_arrays(model):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stillbox.checkpoints import pretrained
-from stillbox.checkpoints.importer import import_weights
+from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.experiment.known_weights import known_weights
@@ -40,9 +40,7 @@ def test_all_arrays_come_back_into_a_fresh_detector(stillbox, trained, here, fil
 
     model = from_yaml((trained / "experiment.yaml").read_text(), "there").model
     detector = build_detector(model, seed=7)
-    report = import_weights(
-        detector, model, here / file, scope="detection", load_heads=True, min_loaded=1.0
-    )
+    report = import_weights(detector, model, here / file, ImportOptions())
     counters = {"global_step"} if report.skipped else set()
     assert set(report.skipped) == counters
     _, params, stats = split_detector(detector)

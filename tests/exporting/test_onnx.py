@@ -29,7 +29,7 @@ from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from tests.exporting.onnx_runtimes import RUNTIMES, loaded
-from tests.exporting.test_stablehlo import OUTPUTS
+from tests.exporting.programs import OUTPUTS, expected
 from tests.small import EVERY_DETECTION
 
 SIDE = 128
@@ -169,19 +169,6 @@ def free(model, images, tmp_path_factory):
     return exported(model, images, tmp_path_factory.mktemp("export") / "free", batch_size=0)
 
 
-def expected(model, settings, images):
-    """What the program itself returns for images `[B, h, w, 3]` of one size."""
-    program = ExportProgram(model, settings)
-    resized, sizes = zip(
-        *(resize_image(image, program.description.resizer) for image in images), strict=True
-    )
-    original = np.tile(np.array(images.shape[1:3], np.int32), (len(images), 1))
-    outputs = jax.jit(program.outputs)(
-        program.weights, np.stack(resized), np.array(sizes, np.int32), original
-    )
-    return {name: np.asarray(array) for name, array in outputs.items()}
-
-
 def assert_same(got, wanted):
     assert sorted(got) == sorted(wanted)
     for name, array in wanted.items():
@@ -205,24 +192,30 @@ def test_the_artefact_equals_its_checkpoint(free, checkpoint, images, blank, run
         assert len(got) > 10 or image is blank
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_outputs_of_the_object_detection_api(distinct, images, tmp_path, runtime):
-    result = exported(distinct, images, tmp_path / "out", batch_size=0)
-    run = load(result.folder, result.manifest, runtime)
-    for batch in (np.stack([images[0], images[0][::-1], images[0][:, ::-1]]), images[1][None]):
-        got = run(batch)
-        assert list(got) == OUTPUTS["detection_api"]
-        assert_same(got, expected(distinct, result.manifest.settings, batch))
-
-
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_outputs_of_the_tpu_page(distinct, images, tmp_path, runtime):
-    settings = {"signature": "tpu", "batch_size": 0, "image_size": images[0].shape[:2]}
-    result = exported(distinct, images[:1], tmp_path / "out", **settings)
+@pytest.fixture(scope="module", params=OUTPUTS)
+def signed(request, distinct, images, tmp_path_factory):
+    """An artefact of each signature, and what its program returns for some batches."""
     pair = np.stack([images[0], images[0][::-1]])
-    got = load(result.folder, result.manifest, runtime)(pair)
-    assert list(got) == OUTPUTS["tpu"]
-    assert_same(got, expected(distinct, result.manifest.settings, pair))
+    if request.param == "tpu":
+        settings = {"signature": "tpu", "image_size": images[0].shape[:2]}
+        shown, batches = images[:1], [pair]
+    else:
+        settings = {}
+        shown, batches = images, [np.stack([*pair, images[0][:, ::-1]]), images[1][None]]
+    folder = tmp_path_factory.mktemp("export") / request.param
+    result = exported(distinct, shown, folder, batch_size=0, **settings)
+    stated = result.manifest.settings
+    return result, [(batch, expected(distinct, stated, batch)) for batch in batches]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_outputs_of_a_signature(signed, runtime):
+    result, cases = signed
+    run = load(result.folder, result.manifest, runtime)
+    for batch, wanted in cases:
+        got = run(batch)
+        assert list(got) == OUTPUTS[result.manifest.settings.signature]
+        assert_same(got, wanted)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from stillbox.exporting.settings import ExportSettings
 from stillbox.inputs import decode
 from stillbox.inputs.resize import resize_image, resized_size
 from stillbox.records.wire import serialize_features
+from tests.exporting.programs import OUTPUTS
 from tests.small import EVERY_DETECTION
 
 tf = pytest.importorskip("tensorflow")
@@ -28,23 +29,9 @@ tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.xdist_group("tensorflow")
 
 TYPES = {
-    "detection_api": {
-        "detection_anchor_indices": tf.float32,
-        "detection_boxes": tf.float32,
-        "detection_classes": tf.float32,
-        "detection_multiclass_scores": tf.float32,
-        "detection_scores": tf.float32,
-        "num_detections": tf.float32,
-        "raw_detection_boxes": tf.float32,
-        "raw_detection_scores": tf.float32,
-    },
-    "tpu": {
-        "num_detections": tf.int32,
-        "detection_boxes": tf.float32,
-        "detection_classes": tf.int32,
-        "detection_scores": tf.float32,
-        "image_info": tf.float32,
-    },
+    "detection_api": dict.fromkeys(OUTPUTS["detection_api"], tf.float32),
+    "tpu": dict.fromkeys(OUTPUTS["tpu"], tf.float32)
+    | {"num_detections": tf.int32, "detection_classes": tf.int32},
 }
 
 
@@ -65,6 +52,14 @@ def encoded(model, images, tmp_path_factory):
     folder = tmp_path_factory.mktemp("export") / "encoded"
     settings = {"input_type": "encoded_image_string_tensor", "batch_size": 0, "signature": "tpu"}
     return exported(model, images, folder, **settings)
+
+
+@pytest.fixture(scope="module")
+def examples(model, images, tmp_path_factory):
+    """Two serialised tf.Examples in."""
+    folder = tmp_path_factory.mktemp("export") / "examples"
+    settings = {"input_type": "tf_example", "batch_size": 2, "max_detections": 7}
+    return exported(model, images, folder, platforms=("cpu",), **settings)
 
 
 def signature(export):
@@ -125,7 +120,6 @@ def test_files_of_different_sizes_make_one_batch(encoded, checkpoint, images):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"input_type": "tf_example", "batch_size": 2, "max_detections": 7},
         {"input_type": "float_image_tensor", "image_size": (48, 80), "input_name": "pixels"},
         {"input_type": "raw_image_tensor", "signature": "tpu", "float_count": True},
     ],
@@ -135,12 +129,16 @@ def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
     assert result.verification.detections > 10
     _, serving = signature(result)
     outputs = serving.structured_outputs
-    if "max_detections" in settings:
-        assert outputs["detection_scores"].shape == (2, 7)
     if "input_name" in settings:
         assert serving.structured_input_signature[1]["pixels"].shape == (1, 48, 80, 3)
     if "float_count" in settings:
         assert outputs["num_detections"].dtype == tf.float32
+
+
+def test_examples_equal_the_checkpoint(examples):
+    assert examples.verification.detections > 10
+    _, serving = signature(examples)
+    assert serving.structured_outputs["detection_scores"].shape == (2, 7)
 
 
 @pytest.mark.slow
@@ -168,12 +166,10 @@ def test_the_manifest_names_the_least_tensorflow(free):
     assert free.manifest.known_bad == ("tensorflow<2.20",)
 
 
-def test_an_example_without_an_image_is_refused_by_tensorflow(model, images, tmp_path):
-    settings = {"input_type": "tf_example", "platforms": ("cpu",)}
-    result = exported(model, images[:1], tmp_path / "out", **settings)
-    run = load(result.folder, result.manifest)
+def test_an_example_without_an_image_is_refused_by_tensorflow(examples):
+    run = load(examples.folder, examples.manifest)
     with pytest.raises(tf.errors.InvalidArgumentError, match="image/encoded"):
-        run(np.array([serialize_features({"image/key": [b"a"]})], object))
+        run(np.array([serialize_features({"image/key": [b"a"]})] * 2, object))
 
 
 @pytest.mark.parametrize(

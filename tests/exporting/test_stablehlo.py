@@ -9,27 +9,8 @@ from stillbox.exporting.export import export_model
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.stablehlo import FILE, load
+from tests.exporting.programs import OUTPUTS
 from tests.small import EVERY_DETECTION
-
-OUTPUTS = {
-    "detection_api": [
-        "detection_anchor_indices",
-        "detection_boxes",
-        "detection_classes",
-        "detection_multiclass_scores",
-        "detection_scores",
-        "num_detections",
-        "raw_detection_boxes",
-        "raw_detection_scores",
-    ],
-    "tpu": [
-        "num_detections",
-        "detection_boxes",
-        "detection_classes",
-        "detection_scores",
-        "image_info",
-    ],
-}
 
 
 def exported(model, images, folder, **settings):

@@ -186,17 +186,16 @@ def test_another_runtime_is_refused(export):
         ExportBackend(export.folder, "openvino")
 
 
-def test_integers_are_close_to_the_checkpoint_and_a_quarter_of_its_size(model, images, tmp_path):
+def test_integers_are_close_to_the_float_model(export, model, images, tmp_path):
     pytest.importorskip("ai_edge_quantizer")
     result = exported(model, images, tmp_path / "out", quantize="int8")
     runtime = interpreter.Interpreter(str(result.folder / FILE))
     kinds = [one["dtype"] for one in runtime.get_tensor_details() if len(one["shape"]) == 4]
     assert kinds.count(np.int8) > 10
     run = load(result.folder, result.manifest)
-    exact = exported(model, images, tmp_path / "exact")
     image = cv2.resize(images[0], (64, 64))[None]
     scores = run(image)["detection_scores"]
-    expected = load(exact.folder, exact.manifest)(image)["detection_scores"]
+    expected = load(export.folder, export.manifest)(image)["detection_scores"]
     np.testing.assert_allclose(scores, expected, atol=0.1)
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 
 import cv2
-import jax
 import numpy as np
 import pytest
 
@@ -13,14 +12,13 @@ from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.backend import ExportBackend, find_loader
 from stillbox.exporting.export import export_model, verify
-from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.tflite.metadata import operators
-from stillbox.inputs.resize import resize_image
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.records.label_map import LabelMap
+from tests.exporting.programs import expected
 from tests.models.two_stage.small import small_words
 
 # One worker imports TensorFlow.
@@ -60,16 +58,6 @@ def pictures():
     return [
         cv2.resize(rng.integers(0, 255, (*size, 3), np.uint8), None, fx=4, fy=4) for size in sizes
     ]
-
-
-def expected(model, settings, images):
-    """What the program itself returns for images `[B, h, w, 3]` of one size."""
-    program = ExportProgram(model, settings)
-    resized, sizes = zip(
-        *(resize_image(image, program.description.resizer) for image in images), strict=True
-    )
-    original = np.tile(np.int32(images.shape[1:3]), (len(images), 1))
-    return jax.jit(program.outputs)(program.weights, np.stack(resized), np.int32(sizes), original)
 
 
 def test_onnx_has_all_outputs_for_any_number_of_images(pictures, tmp_path):

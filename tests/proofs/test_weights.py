@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.checkpoints.importer import import_weights
+from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.names import reference_names
 from stillbox.checkpoints.tf1 import Tf1Checkpoint
 from stillbox.experiment import schema
@@ -42,9 +42,7 @@ def detector():
     """The COCO detector; the fixture proves that all of its weights are there."""
     detector = build_detector(_model(0.75))
     path = WEIGHTS / "ssd_mobilenet_v1_0.75_coco_folded.npz"
-    report = import_weights(
-        detector, _model(0.75), path, scope="detection", load_heads=True, min_loaded=1.0
-    )
+    report = import_weights(detector, _model(0.75), path, ImportOptions())
     assert len(report.loaded) == 199
     assert not report.skipped
     return detector
@@ -75,9 +73,8 @@ def test_anchors_are_those_of_tensorflow(detector):
 def test_imagenet_weights_fill_the_whole_backbone(kind):
     detector = build_detector(_model(1.0))
     path = WEIGHTS / f"mobilenet_v1_1.0_imagenet_{kind}.npz"
-    report = import_weights(
-        detector, _model(1.0), path, scope="classification", load_heads=False, min_loaded=1.0
-    )
+    options = ImportOptions(scope="classification", load_heads=False)
+    report = import_weights(detector, _model(1.0), path, options)
     assert len(report.loaded) == 135
     assert set(report.skipped.values()) == {"classifier's logits"}
     kernel = np.asarray(detector.backbone.conv_13_pointwise.kernel[...])

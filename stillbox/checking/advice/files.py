@@ -24,7 +24,7 @@ def checkpoint_fits(experiment: Experiment, origins: Origins) -> Findings:
     if not fine_tune.checkpoint or unreal:
         return
     # Only an existing checkpoint needs jax; no device is used.
-    from stillbox.checkpoints.importer import read_weights
+    from stillbox.checkpoints.importer import ImportOptions, read_weights
     from stillbox.checkpoints.weights_file import MissingWeightsError, open_weights
     from stillbox.models.build import abstract_detector
 
@@ -37,11 +37,7 @@ def checkpoint_fits(experiment: Experiment, origins: Origins) -> Findings:
             params | stats,
             experiment.model,
             fine_tune.checkpoint,
-            scope=fine_tune.scope,
-            load_heads=fine_tune.load_heads,
-            min_loaded=fine_tune.min_loaded,
-            skip=fine_tune.skip,
-            measures_ranges=True,
+            ImportOptions.of_training(fine_tune),
         )
     except MissingWeightsError as error:
         fix = f"{error.fix}; or --set {CHECKPOINT}= for random weights"

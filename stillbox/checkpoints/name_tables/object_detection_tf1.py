@@ -10,7 +10,7 @@ Necks, heads and stages: `object_detection/models/feature_map_generators.py`,
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -39,8 +39,6 @@ def register_network(
     """Registers the names of a network of the first generation.
 
     Args:
-        config: the backbone's class of configuration.
-        root: scope of the network.
         rules: of its layers; `{root}` is the scope with what is around it.
         tap_name: returns the original's name of a tap.
         coarse_layer: see `BackboneTable`.
@@ -194,7 +192,7 @@ for _config, _root, _last in (
             LayerRule(r"backbone\.conv_1", "{root}/Conv_1"),
             *_slim_blocks(),
         ),
-        tap_name=lambda tap, last=_last: _slim_tap(tap, last),  # type: ignore[misc]
+        tap_name=partial(_slim_tap, last=_last),
         # The original has no pyramid on these networks.
         coarse_layer="Conv2d_{0}",
     )
@@ -224,6 +222,10 @@ def _kind(block: Block) -> str:
     return {"fused": "FusedConv", "tucker": "TuckerConv"}[block.form]
 
 
+def _renamed(tap: str, names: Mapping[str, str]) -> str:
+    return names.get(tap, tap)
+
+
 _CONVOLUTIONS = {
     "IBN": (("expand", "Conv"), ("project", "Conv_1")),
     "IBNNoExpansion": (("project", "Conv"),),
@@ -242,7 +244,7 @@ for _network, _root in (
         _network,
         root=_root,
         rules=_mobiledet,
-        tap_name=lambda tap, names=_names: names.get(tap, tap),  # type: ignore[misc]
+        tap_name=partial(_renamed, names=_names),
         coarse_layer="Conv2d_{0}",
     )
 

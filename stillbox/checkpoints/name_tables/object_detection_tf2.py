@@ -185,7 +185,7 @@ def _conv(ours: str, layers: str, place: int = 0, *, depthwise: bool = False) ->
 def _ssd_layers(context: Context) -> tuple[LayerRule, ...]:
     neck: schema.SsdExtraLayers = context.parts["neck"]
     layers = f"{context.table.extra_layers}/convolutions/{{0}}"
-    # Behind convolution, norm and activation.
+    # After convolution, norm and activation.
     halve = 3 + neck.explicit_padding
     return (
         _conv(r"neck\.extra_(\d+)_1x1", layers),
@@ -226,7 +226,7 @@ def _bifpn(context: Context) -> Iterator[LayerRule]:
             ours = rf"neck\.cell_{cell}\.{name}"
             yield LayerRule(ours, f"{generator}/node_combine_op/{number}")
             yield _conv(rf"{ours}\.project", f"{generator}/node_input_blocks/{number}/0/1")
-            # Behind the activation.
+            # After the activation.
             yield _conv(rf"{ours}\.conv", f"{generator}/node_post_combine_block/{number}", 1)
             number += 1
 
@@ -272,7 +272,7 @@ def _shared_head(context: Context) -> tuple[LayerRule, ...]:
 
 
 def _tower(ours: str, theirs: str, head: str, layers: int) -> Iterator[LayerRule]:
-    """Yields the rules of a tower, whose kernels all feature maps share, and not its norms."""
+    """Yields the rules of a tower; all feature maps share its kernels, but not its norms."""
     for index in range(layers):
         yield LayerRule(
             rf"head\.{ours}\.layer_{index}(?:\.conv)?",
@@ -301,7 +301,7 @@ _register_part(
 
 
 def _box_predictor(context: Context) -> tuple[LayerRule, ...]:
-    # Behind a layer that flattens the features.
+    # After the layer that flattens the features.
     place = 1 + context.parts["box_predictor"].dropout
     return (
         _conv(r"box_predictor\.box", "{root}_box_prediction_head/_box_encoder_layers", place),

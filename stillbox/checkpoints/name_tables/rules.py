@@ -94,7 +94,7 @@ class Context:
     """Configurations of the model's parts by name."""
     table: "BackboneTable"
     shapes: ArrayShapes
-    """Of all arrays by path."""
+    """The shapes of all arrays by path."""
     roots: Mapping[str, str] = field(default_factory=dict)
     """`{root}` by part."""
 
@@ -107,7 +107,7 @@ class BackboneTable:
     """Names of a backbone's layers in one codebase."""
 
     convention: Convention
-    """Of all layers, those of neck and head included."""
+    """The convention of all layers, including those of neck and head."""
     roots: Mapping[Scope, tuple[str, ...]]
     """Candidates for `{root}` by the kind of model that weights are of, the usual one first.
     `{depth}` is the backbone's, `{scope}` is what `register_scopes` has for the part."""
@@ -158,8 +158,6 @@ def register_scopes(codebase: str, config: type, scopes: Scopes) -> None:
     """Registers where a codebase keeps the networks that a model's parts are of.
 
     Args:
-        codebase: as for `register_part`.
-        config: the model's class of configuration.
         scopes: by name of a part, with a slash at the end; or what returns them for the
             configurations of the parts.
     """

@@ -34,7 +34,7 @@ class NumberedLayer(NamedTuple):
     scope: str
     """Below `{root}`, with a slash at its end unless empty."""
     path: str
-    """In our detector."""
+    """Its path in our detector."""
     depthwise: bool = False
 
 
@@ -44,7 +44,6 @@ def number_layers(layers: Iterable[NumberedLayer], shapes: ArrayShapes) -> tuple
     Convolutions, depthwise convolutions and batch norms of a scope are counted apart.
 
     Args:
-        layers: in any order.
         shapes: of all arrays by path; they tell which layers have a batch norm.
     """
     counts: Counter[str] = Counter()
@@ -56,7 +55,7 @@ def number_layers(layers: Iterable[NumberedLayer], shapes: ArrayShapes) -> tuple
     rules = []
     for layer in sorted(layers):
         conv = number(layer.scope + ("depthwise_conv2d" if layer.depthwise else "conv2d"))
-        # Training names parameters alone, without moving statistics.
+        # Training names only parameters, not moving statistics.
         parts = ("scale", "bias", "mean")
         normalized = any(f"{layer.path}.norm.{part}" in shapes for part in parts)
         norm = number(layer.scope + "batch_normalization") if normalized else ""
@@ -152,13 +151,7 @@ _STEM_NODES = 2
 def _spinenet_layers(
     shapes: ArrayShapes, resample: str, depthwise: tuple[str, ...]
 ) -> Iterator[NumberedLayer]:
-    """Yields the convolutions: stem, nodes, endpoints.
-
-    Args:
-        shapes: of all arrays by path.
-        resample: scope of a resampling.
-        depthwise: names of depthwise layers.
-    """
+    """Yields the convolutions: stem, nodes, endpoints."""
     for match in filter(None, map(_SPINENET_KERNEL.fullmatch, shapes)):
         level, block, step = (int(match[name] or 0) for name in ("level", "block", "step"))
         node = int(match["node"] or -1)
@@ -268,7 +261,6 @@ def _squeeze(ours: str, scope: str, layer: str) -> LayerRule:
 
 
 def _block(ours: str, scope: str) -> Iterator[LayerRule]:
-    """Yields the rules of both kinds of block, a convolution and a bottleneck."""
     yield LayerRule(ours, f"{scope}/conv", norm=f"{scope}/bn")
     for index, name in enumerate(("shortcut", "conv_1", "conv_2", "conv_3")):
         number = f"_{index}" if index else ""

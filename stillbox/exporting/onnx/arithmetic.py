@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from stillbox.errors import UserError
 from stillbox.exporting.onnx.graph import (
+    BATCH,
     BOOL,
     FLOAT,
     INT32,
     UINT8,
+    Attribute,
     Clipped,
     Constant,
     Convolved,
@@ -24,18 +25,20 @@ from stillbox.exporting.onnx.graph import (
     fixed,
     identity,
 )
+from stillbox.exporting.onnx.jaxpr import Equation
 
-Operation = Callable[[NetworkWriter, list[Value], Any], "Value | list[Value]"]
+EquationWriter = Callable[[NetworkWriter, list[Value], Equation], Value | list[Value]]
 """From the inputs of an equation and the equation itself to its result, or all of its results."""
 
 TYPES = {"float32": FLOAT, "int32": INT32, "bool": BOOL, "uint8": UINT8}
 """ONNX's types by NumPy's names."""
 
 
-def fold(equation: Any, inputs: list[Constant]) -> Constant:  # noqa: ANN401
+def fold(equation: Equation, inputs: list[Constant]) -> Constant:
     """Computes an equation of a jaxpr whose inputs are constants."""
     kind, parameters = equation.primitive.name, equation.params
     arrays = [one.array for one in inputs]
+    shapes = [fixed(variable.aval.shape) for variable in equation.invars]
     if kind == "convert_element_type" and arrays[0].dtype == parameters["new_dtype"]:
         return inputs[0]  # the same object, by which a shared kernel is recognised
     if kind == "broadcast_in_dim":
@@ -47,19 +50,24 @@ def fold(equation: Any, inputs: list[Constant]) -> Constant:  # noqa: ANN401
         return Constant(arrays[0].reshape(shape))
     if kind == "reshape":
         shape = [length if isinstance(length, int) else -1 for length in parameters["new_sizes"]]
-        shapes = [fixed(variable.aval.shape) for variable in equation.invars]
         return Constant(np.broadcast_to(arrays[0], shapes[0]).reshape(shape))
     if kind in ARITHMETIC:
         arrays = list(np.broadcast_arrays(*arrays))
     else:
-        shapes = [fixed(variable.aval.shape) for variable in equation.invars]
         arrays = [np.broadcast_to(one, shape) for one, shape in zip(arrays, shapes, strict=True)]
-    parameters = {name: fixed(value) for name, value in parameters.items()}
+    parameters = {name: _fixed(value) for name, value in parameters.items()}
     return Constant(np.asarray(equation.primitive.bind(*arrays, **parameters)))
 
 
-def _binary(kind: str) -> Operation:
-    def write(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _fixed(parameter: object) -> object:
+    """Returns a parameter of an operation with 1 for free lengths."""
+    if type(parameter) is tuple:  # a named tuple has no lengths
+        return tuple(map(_fixed, parameter))
+    return 1 if isinstance(parameter, type(BATCH)) else parameter
+
+
+def _binary(kind: str) -> EquationWriter:
+    def write(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
         left, right = inputs
         if equation.outvars[0].aval.dtype != np.float32:
             return node(writer, kind, inputs)
@@ -75,13 +83,17 @@ def _binary(kind: str) -> Operation:
     return write
 
 
-def node(writer: NetworkWriter, kind: str, operands: list[Value], **attributes: Any) -> Tensor:  # noqa: ANN401
+def node(
+    writer: NetworkWriter, kind: str, operands: list[Value], **attributes: Attribute
+) -> Tensor:
     """Writes an elementwise node in the order of the first tensor among its operands."""
-    # Repeated operands stay thin if another operand has the whole shape.
+    # Repeated operands are not expanded if another operand has the whole shape.
     computed = [one for one in operands if not isinstance(one, Constant)]
     whole = any(not isinstance(one, Repeated) for one in computed)
     tensors: dict[int, Tensor] = {
-        id(one): writer.thin(one) if whole and isinstance(one, Repeated) else writer.tensor(one)
+        id(one): writer.unexpanded(one)
+        if whole and isinstance(one, Repeated)
+        else writer.tensor(one)
         for one in computed
     }
     order = tensors[id(computed[0])].order
@@ -91,7 +103,7 @@ def node(writer: NetworkWriter, kind: str, operands: list[Value], **attributes: 
         else writer.name(tensors[id(one)], order)
         for one in operands
     ]
-    return Tensor(writer.graph.op(kind, *names, **attributes), order)
+    return Tensor(writer.graph.op(kind, *names, name=None, **attributes), order)
 
 
 def _constant(writer: NetworkWriter, value: Constant, order: Order) -> str:
@@ -120,10 +132,9 @@ def _clipped(value: Value, kind: str, end: float) -> Clipped:
     return replace(value, low=min(value.low, end), high=min(value.high, end))
 
 
-def _unary(*kinds: str) -> Operation:
-    """Returns an operation that writes one node after the other."""
+def _unary(*kinds: str) -> EquationWriter:
 
-    def write(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    def write(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
         tensor = writer.tensor(inputs[0])
         name = tensor.name
         for kind in kinds:
@@ -133,16 +144,16 @@ def _unary(*kinds: str) -> Operation:
     return write
 
 
-def _same(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _same(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     return inputs[0]
 
 
-def _square(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _square(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     tensor = writer.tensor(inputs[0])
     return Tensor(writer.graph.op("Mul", tensor.name, tensor.name), tensor.order)
 
 
-def _convert(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _convert(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     wanted = equation.params["new_dtype"]
     if equation.invars[0].aval.dtype == wanted:
         return inputs[0]
@@ -152,26 +163,26 @@ def _convert(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value
     return Tensor(writer.graph.op("Cast", tensor.name, to=TYPES[wanted.name]), tensor.order)
 
 
-def _select(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _select(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     condition, otherwise, chosen = inputs
     return node(writer, "Where", [condition, chosen, otherwise])
 
 
-def _different(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _different(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     equal = node(writer, "Equal", inputs)
     return Tensor(writer.graph.op("Not", equal.name), equal.order)
 
 
-def _clamp(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _clamp(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     low, value, high = inputs
     return node(writer, "Min", [node(writer, "Max", [value, low]), high])
 
 
-def _remainder(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _remainder(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     return node(writer, "Mod", inputs, fmod=1)  # with the sign of the dividend
 
 
-ARITHMETIC: dict[str, Operation] = {
+ARITHMETIC: dict[str, EquationWriter] = {
     "add": _binary("Add"),
     "sub": _binary("Sub"),
     "mul": _binary("Mul"),
@@ -205,10 +216,10 @@ ARITHMETIC: dict[str, Operation] = {
 """By the names of JAX's primitives."""
 
 
-def reduction(kind: str) -> Operation:
+def reduction(kind: str) -> EquationWriter:
     """Returns an operation that writes an ONNX operator over some axes."""
 
-    def write(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+    def write(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
         tensor, axes = writer.tensor(inputs[0]), equation.params["axes"]
         kept = [axis for axis in identity(len(tensor.order)) if axis not in axes]
         name = writer.graph.op(

@@ -7,10 +7,11 @@ import functools
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import jax
 import numpy as np
@@ -36,10 +37,15 @@ from stillbox.exporting.onnx.graph import (
     Value,
     identity,
 )
-from stillbox.exporting.onnx.network import add_program, operations, trace
+from stillbox.exporting.onnx.jaxpr import TracedProgram, operations, trace
+from stillbox.exporting.onnx.network import add_program
 from stillbox.exporting.onnx.pixels import Resized, add_preprocessing
-from stillbox.exporting.program import ExportProgram, Weights
+from stillbox.exporting.program import ExportProgram, WeightArrays
 from stillbox.extras import import_extra
+
+if TYPE_CHECKING:
+    import onnx
+    import openvino
 
 FILE, RAW_FILE = "model.onnx", "model_raw.onnx"
 _PIXELS, _RAW_BOXES, _RAW_SCORES = "pixels", "raw_detection_boxes", "raw_detection_scores"
@@ -52,11 +58,11 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
         UserError: onnx is not installed, or the model has an operation that ONNX cannot hold.
     """
     del calibration  # nothing is quantised
-    onnx = import_extra("onnx", "onnx")
-    onnx.save(whole_model(program), folder / FILE)
+    library = import_extra("onnx", "onnx")
+    library.save(whole_model(program), folder / FILE)
     files = {FILE: "ONNX: images to detections, for onnxruntime and OpenVINO"}
     if (raw := raw_model(program)) is not None:
-        onnx.save(raw, folder / RAW_FILE)
+        library.save(raw, folder / RAW_FILE)
         files[RAW_FILE] = (
             "ONNX: resized images to boxes and scores before suppression, for TensorRT"
         )
@@ -67,11 +73,11 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
             "openvino": ">=2024.6",
             "onnx": f"opset {OPSET}, IR version {IR_VERSION}",
         },
-        written_with={"onnx": onnx.__version__},
+        written_with={"onnx": library.__version__},
     )
 
 
-def whole_model(program: ExportProgram) -> Any:  # noqa: ANN401
+def whole_model(program: ExportProgram) -> "onnx.ModelProto":
     """Returns the model from images to the outputs of the signature."""
     settings, size, graph = program.settings, program.image_size, Graph()
     uint8 = settings.input_dtype == "uint8"
@@ -84,8 +90,8 @@ def whole_model(program: ExportProgram) -> Any:  # noqa: ANN401
     pixels, pair = _pixels(program), jax.ShapeDtypeStruct((BATCH, 2), np.int32)
     names: list[str] = []
 
-    def function(*arguments: Any) -> tuple[jax.Array, ...]:  # noqa: ANN401
-        found = program.outputs(*arguments)
+    def function(weights: WeightArrays, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        found = program.outputs(weights, *arrays)
         names.extend(found)  # in their order, which JAX does not keep
         return tuple(found.values())
 
@@ -99,14 +105,14 @@ def whole_model(program: ExportProgram) -> Any:  # noqa: ANN401
     )
 
 
-def raw_model(program: ExportProgram) -> Any:  # noqa: ANN401
+def raw_model(program: ExportProgram) -> "onnx.ModelProto | None":
     """Returns the model that ends before suppression.
 
-    None: the boxes in front of the last suppression are the choice of another.
+    None if an earlier suppression chooses the boxes in front of the last one.
     """
 
     def raw(
-        weights: Weights, images: jax.Array, sizes: jax.Array
+        weights: WeightArrays, images: jax.Array, sizes: jax.Array
     ) -> tuple[jax.Array, jax.Array] | None:
         _, candidates = program.detect(weights, images, sizes)
         if candidates is None:
@@ -129,7 +135,7 @@ def raw_model(program: ExportProgram) -> Any:  # noqa: ANN401
 def _add_outputs(
     graph: Graph,
     program: ExportProgram,
-    traced: Any,  # noqa: ANN401
+    traced: TracedProgram,
     inputs: Sequence[Value],
     names: Sequence[str],
 ) -> dict[str, Info]:
@@ -184,7 +190,7 @@ def load_onnxruntime(folder: Path, manifest: Manifest) -> Run:
         )
     names = [one.name for one in session.get_outputs()]
 
-    def run(images: Any) -> dict[str, np.ndarray]:  # noqa: ANN401
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
         arrays = session.run(names, {manifest.settings.input: images})
         return dict(zip(names, arrays, strict=True))
 
@@ -212,7 +218,7 @@ def load_openvino(folder: Path, manifest: Manifest) -> Run:
     # A request serves one thread at a time.
     own = threading.local()
 
-    def run(images: Any) -> dict[str, np.ndarray]:  # noqa: ANN401
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
         if not hasattr(own, "request"):
             own.request = compiled.create_infer_request()
         results = own.request.infer({manifest.settings.input: images})
@@ -222,7 +228,7 @@ def load_openvino(folder: Path, manifest: Manifest) -> Run:
     return _checked(run, folder)
 
 
-def openvino_core() -> Any:  # noqa: ANN401
+def openvino_core() -> "openvino.Core":
     """Returns the one `openvino.Core` of this process.
 
     The CPU plugin of each core replaces the thread's alternate signal stack, and unmaps its own
@@ -236,33 +242,34 @@ def openvino_core() -> Any:  # noqa: ANN401
 
 
 @functools.cache
-def _shared_core(openvino: ModuleType) -> Any:  # noqa: ANN401
-    return openvino.Core()
+def _shared_core(module: ModuleType) -> "openvino.Core":
+    return module.Core()
 
 
-def _import_openvino() -> Any:  # noqa: ANN401
+def _import_openvino() -> ModuleType:
     """Imports OpenVINO without its telemetry.
 
     The telemetry sends a report and forks this process, which JAX's threads do not survive.
     """
-    name = "openvino_telemetry"
-    hide = name not in sys.modules
+    name, modules = "openvino_telemetry", cast(dict[str, ModuleType | None], sys.modules)
+    hide = name not in modules
     if hide:
-        sys.modules[name] = None  # type: ignore[assignment]
+        modules[name] = None
     try:
-        return import_extra("openvino", "openvino")
+        module: ModuleType = import_extra("openvino", "openvino")
+        return module
     finally:
         if hide:
-            del sys.modules[name]
+            del modules[name]
 
 
-def _refusal(runtime: str, folder: Path, manifest: Manifest) -> Any:  # noqa: ANN401
+def _refusal(runtime: str, folder: Path, manifest: Manifest) -> AbstractContextManager[None]:
     fix = f"it needs {runtime} {manifest.needs.get(runtime, '')}"
     return refusal(f"{runtime} {version(runtime)}", folder / FILE, fix, Exception)
 
 
 def _checked(run: Run, folder: Path) -> Run:
-    def checked_run(images: Any) -> dict[str, np.ndarray]:  # noqa: ANN401
+    def checked_run(images: np.ndarray) -> dict[str, np.ndarray]:
         try:
             return run(images)
         except Exception as error:  # the runtimes' classes differ

@@ -8,11 +8,14 @@ and so do the factors and offsets of a batch norm.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Union
 
 import numpy as np
 from jax.export import symbolic_shape
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import onnx
 
 OPSET = 18
 """Version of the operators."""
@@ -20,10 +23,13 @@ IR_VERSION = 8
 """Version of the file, that of these operators."""
 
 FLOAT, UINT8, INT32, INT64, BOOL = 1, 2, 6, 7, 9
-"""Of `onnx.TensorProto`."""
+"""Numbers of types in `onnx.TensorProto`."""
 
 Info = tuple[int, tuple[int | str, ...]]
 """Type and shape of an input or output."""
+
+Attribute = Union[int, str, Sequence[int], "onnx.GraphProto"]
+"""A parameter of an operator."""
 
 Operand = str | np.ndarray | float | int
 """The name of a tensor, or a constant; Python's numbers become float32 and int64."""
@@ -36,7 +42,7 @@ class Graph:
     """
 
     def __init__(self, parent: "Graph | None" = None) -> None:
-        self._nodes: list[Any] = []
+        self._nodes: list[onnx.NodeProto | Graph] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = (
             {} if parent is None else parent._constants
         )
@@ -47,13 +53,15 @@ class Graph:
         """Returns the empty graph of a branch of this one."""
         return type(self)(self)
 
-    def later(self) -> Self:
+    def placeholder(self) -> Self:
         """Returns a graph whose nodes, added later, take this place in this one."""
         place = type(self)(self)
         self._nodes.append(place)
         return place
 
-    def op(self, kind: str, *inputs: Operand, name: str | None = None, **attributes: Any) -> str:  # noqa: ANN401
+    def op(
+        self, kind: str, *inputs: Operand, name: str | None = None, **attributes: Attribute
+    ) -> str:
         """Appends a node of the operator `kind` with one output, and returns the output's name.
 
         An empty name among the inputs leaves an optional one out.
@@ -61,11 +69,7 @@ class Graph:
         return self.ops(kind, *inputs, names=[name], **attributes)[0]
 
     def ops(
-        self,
-        kind: str,
-        *inputs: Operand,
-        names: Sequence[str | None],
-        **attributes: Any,  # noqa: ANN401
+        self, kind: str, *inputs: Operand, names: Sequence[str | None], **attributes: Attribute
     ) -> list[str]:
         """Appends a node with several outputs; see `op`."""
         from onnx import helper
@@ -83,10 +87,11 @@ class Graph:
         key = (array.dtype.str, array.shape, array.tobytes())
         return self._constants.setdefault(key, f"constant_{len(self._constants)}")
 
-    def model(self, inputs: dict[str, Info], outputs: dict[str, Info], description: str) -> Any:  # noqa: ANN401
+    def model(
+        self, inputs: dict[str, Info], outputs: dict[str, Info], description: str
+    ) -> "onnx.ModelProto":
         """Returns the checked model; a length with a name is free."""
-        import onnx
-        from onnx import helper
+        from onnx import checker, helper
 
         graph = helper.make_graph(
             list(self._all_nodes()),
@@ -102,7 +107,7 @@ class Graph:
             ir_version=IR_VERSION,
             producer_name="stillbox",
         )
-        onnx.checker.check_model(model, full_check=True)
+        checker.check_model(model, full_check=True)
         return model
 
     def either(
@@ -121,20 +126,20 @@ class Graph:
         bodies = {"then_branch": branch._body(results), "else_branch": other._body(same)}
         return self.ops("If", condition, names=[None] * len(results), **bodies)
 
-    def _body(self, results: Sequence[str]) -> Any:  # noqa: ANN401
+    def _body(self, results: Sequence[str]) -> "onnx.GraphProto":
         from onnx import ValueInfoProto, helper
 
         outputs = [ValueInfoProto(name=name) for name in results]
         return helper.make_graph(list(self._all_nodes()), self.new_name("branch"), [], outputs)
 
-    def _all_nodes(self) -> Iterator[Any]:
+    def _all_nodes(self) -> Iterator["onnx.NodeProto"]:
         for node in self._nodes:
             if isinstance(node, Graph):
                 yield from node._all_nodes()
             else:
                 yield node
 
-    def _initializers(self) -> list[Any]:
+    def _initializers(self) -> list["onnx.TensorProto"]:
         from onnx import numpy_helper
 
         return [
@@ -215,11 +220,11 @@ class Convolved:
     source: Tensor
     """The input, in the order N, C, H, W."""
     kernel: Constant
-    """In the program's order."""
+    """Its axes are in the program's order."""
     kernel_order: Order
     """The axes O, I, H, W of the kernel."""
     order: Order
-    """Of the output."""
+    """Order of the output's axes."""
     attributes: dict[str, Any]
     factor: NDArray[np.float64]
     """`[O]`."""
@@ -235,11 +240,9 @@ def identity(rank: int) -> Order:
     return tuple(range(rank))
 
 
-def fixed(shape: Any) -> Any:  # noqa: ANN401
-    """Returns a shape, or a parameter of an operation, with 1 for free lengths."""
-    if type(shape) is tuple:  # a named tuple has no lengths
-        return tuple(map(fixed, shape))
-    return 1 if isinstance(shape, type(BATCH)) else shape
+def fixed(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns a shape with 1 for free lengths."""
+    return tuple(1 if isinstance(length, type(BATCH)) else length for length in shape)
 
 
 def by_channel(value: Constant, channels: int, axis: int) -> NDArray[np.float64] | None:
@@ -280,9 +283,9 @@ class NetworkWriter:
         return self.graph.op("Transpose", tensor.name, perm=moves)
 
     def full(
-        self, value: Value, shape: tuple[Any, ...], like: Value, order: Order | None = None
+        self, value: Value, shape: tuple[int, ...], like: Value, order: Order | None = None
     ) -> str:
-        """Returns the name of a value of `shape`, also of a constant with thin axes.
+        """Returns the name of a value of `shape`; a constant is expanded where it is not.
 
         Args:
             value: an array of the program.
@@ -302,11 +305,11 @@ class NetworkWriter:
         whole = self.graph.op("Expand", array, lengths)
         return self.name(Tensor(whole, identity(len(shape))), order)
 
-    def thin(self, value: Repeated) -> Tensor:
+    def unexpanded(self, value: Repeated) -> Tensor:
         """Returns a repeated array with its new axes, of length 1 where it repeats."""
         rank = len(value.shape)
         source = value.source
-        inner = self.thin(source) if isinstance(source, Repeated) else self.tensor(source)
+        inner = self.unexpanded(source) if isinstance(source, Repeated) else self.tensor(source)
         name = self.name(inner, identity(len(inner.order)))
         new = [axis for axis in range(rank) if axis not in value.axes]
         if new:
@@ -321,11 +324,11 @@ class NetworkWriter:
         if isinstance(value, Convolved):
             return self._convolve(value)
         if isinstance(value, Repeated):
-            thin = self.thin(value)
+            short = self.unexpanded(value)
             if not value.longer:
-                return thin
-            name = self.graph.op("Expand", thin.name, np.array(fixed(value.shape)))
-            return Tensor(name, thin.order)
+                return short
+            name = self.graph.op("Expand", short.name, np.array(fixed(value.shape)))
+            return Tensor(name, short.order)
         assert isinstance(value, Constant)
         return Tensor(self.graph.constant(value.array), identity(value.array.ndim))
 
@@ -344,7 +347,7 @@ class NetworkWriter:
 
     def _convolve(self, value: Convolved) -> Tensor:
         # The nodes are written at the end, when shared kernels are known.
-        place = self.graph.later()
+        place = self.graph.placeholder()
         name = self.graph.new_name("Conv")
         key = id(value.kernel.array), value.kernel_order
         self._convolutions[key].append((value, name, place))

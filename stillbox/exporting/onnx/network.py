@@ -1,19 +1,18 @@
 """A traced JAX program as an ONNX graph, operation by operation.
 
-Operations on weights alone are computed at export. Images keep the order N, C, H, W between
-convolutions and are transposed at the input and before the predictions only.
+Operations that depend only on weights are computed at export. Images keep the order N, C, H, W
+between convolutions and are transposed only at the input and before the predictions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from string import ascii_lowercase
 from typing import Any
 
-import jax
 import numpy as np
 
 from stillbox.boxes.nms import SEARCH
 from stillbox.errors import UserError
-from stillbox.exporting.onnx.arithmetic import ARITHMETIC, Operation, fold, reduction
+from stillbox.exporting.onnx.arithmetic import ARITHMETIC, EquationWriter, fold, reduction
 from stillbox.exporting.onnx.graph import (
     BOOL,
     INT32,
@@ -29,15 +28,22 @@ from stillbox.exporting.onnx.graph import (
     Value,
     identity,
 )
+from stillbox.exporting.onnx.jaxpr import (
+    Equation,
+    Jaxpr,
+    TracedProgram,
+    Variable,
+    called_program,
+    used_equations,
+)
 from stillbox.exporting.onnx.nms import search
 from stillbox.jax_internals import Literal
-from stillbox.lowering import lowering
 
 _NCHW = (0, 3, 1, 2)
 """The order of ONNX's images, as axes of `[B, H, W, C]`."""
 
 
-def _convolution(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _convolution(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     image, kernel = inputs
     parameters = equation.params
     layout = parameters["dimension_numbers"]
@@ -70,7 +76,7 @@ def _is_spatial(value: Padded, layout: Order) -> bool:
     return all(value.pads[axis] == (0, 0) for axis in layout[:2])
 
 
-def _pad(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _pad(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     image, value = inputs
     config = equation.params["padding_config"]
     if not isinstance(value, Constant) or any(inner for _, _, inner in config):
@@ -79,7 +85,7 @@ def _pad(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  #
     return Padded(image, pads, float(value.array.reshape(())))
 
 
-def _max_pool(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _max_pool(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     # The padding of ONNX is never the maximum, as in JAX.
     parameters, axes = equation.params, (1, 2)
     name = writer.graph.op(
@@ -92,7 +98,7 @@ def _max_pool(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Valu
     return Tensor(name, _NCHW)
 
 
-def _broadcast(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _broadcast(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     source, parameters = inputs[0], equation.params
     axes, shape = tuple(parameters["broadcast_dimensions"]), parameters["shape"]
     before = [1] * len(shape)
@@ -102,7 +108,7 @@ def _broadcast(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Val
     return Repeated(source, axes, shape, longer)
 
 
-def _reshape(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _reshape(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     (value,), shape, old = inputs, equation.outvars[0].aval.shape, equation.invars[0].aval.shape
     if isinstance(value, Repeated) and (enlarged := _enlarged(writer, value, shape)):
         return enlarged
@@ -133,12 +139,12 @@ def _enlarged(writer: NetworkWriter, value: Repeated, shape: tuple[Any, ...]) ->
     return Tensor(name, _NCHW)
 
 
-def _transpose(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _transpose(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     tensor, moved = writer.tensor(inputs[0]), equation.params["permutation"]
     return Tensor(tensor.name, tuple(moved.index(axis) for axis in tensor.order))
 
 
-def _slice(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _slice(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     tensor, parameters = writer.tensor(inputs[0]), equation.params
     starts, ends = parameters["start_indices"], parameters["limit_indices"]
     steps = parameters["strides"] or (1,) * len(starts)
@@ -154,7 +160,7 @@ def _slice(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value: 
     return Tensor(writer.graph.op("Slice", tensor.name, *arrays), tensor.order)
 
 
-def _concatenate(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _concatenate(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     order = next(writer.tensor(one) for one in inputs if not isinstance(one, Constant)).order
     like = next(one for one in inputs if not isinstance(one, Constant))
     names = [
@@ -165,7 +171,7 @@ def _concatenate(writer: NetworkWriter, inputs: list[Value], equation: Any) -> V
     return Tensor(writer.graph.op("Concat", *names, axis=axis), order)
 
 
-def _argmax(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _argmax(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     shape = equation.invars[0].aval.shape
     (axis,) = equation.params["axes"]
     name = writer.name(inputs[0], identity(len(shape)))
@@ -173,7 +179,7 @@ def _argmax(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:
     return Tensor(writer.graph.op("Cast", best, to=INT32), identity(len(shape) - 1))
 
 
-def _any(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _any(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     rank = len(equation.invars[0].aval.shape)
     marks = writer.graph.op("Cast", writer.name(inputs[0], identity(rank)), to=INT32)
     axes = np.array(equation.params["axes"])
@@ -181,7 +187,7 @@ def _any(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  #
     return Tensor(writer.graph.op("Cast", most, to=BOOL), identity(rank - len(axes)))
 
 
-def _product(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _product(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     """Writes `dot_general`: a matrix product, or a sum of products by the names of axes."""
     ranks = [len(one.aval.shape) for one in equation.invars]
     names = [writer.name(one, identity(rank)) for one, rank in zip(inputs, ranks, strict=True)]
@@ -211,10 +217,10 @@ def _product(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value
     return Tensor(writer.graph.op("Einsum", *names, equation=spec), identity(rank))
 
 
-def _gather(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _gather(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     """Writes a gather of whole rows: of one axis, or of the first axes behind those of a batch.
 
-    No index of a detector is outside, so that the modes of JAX are the same.
+    A detector has no index out of bounds, so the mode of the gather does not matter.
     """
     if isinstance(inputs[1], Constant) and inputs[1].array.ndim == 1:
         return _window(writer, inputs[0], inputs[1].array, equation)
@@ -242,7 +248,7 @@ def _gather(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:
     return Tensor(graph.op("Gather", source, places, axis=axis), identity(rank))
 
 
-def _window(writer: NetworkWriter, value: Value, starts: np.ndarray, equation: Any) -> Value:  # noqa: ANN401
+def _window(writer: NetworkWriter, value: Value, starts: np.ndarray, equation: Equation) -> Value:
     """Writes a gather of one window at a constant place, the form of slices of free lengths."""
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     name = writer.name(value, identity(len(sizes)))
@@ -255,13 +261,13 @@ def _window(writer: NetworkWriter, value: Value, starts: np.ndarray, equation: A
     return Tensor(name, identity(len(equation.outvars[0].aval.shape)))
 
 
-def _tile(writer: NetworkWriter, inputs: list[Value], equation: Any) -> Value:  # noqa: ANN401
+def _tile(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     repeats = np.array(equation.params["reps"])
     name = writer.name(inputs[0], identity(len(repeats)))
     return Tensor(writer.graph.op("Tile", name, repeats), identity(len(repeats)))
 
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, EquationWriter] = {
     **ARITHMETIC,
     "conv_general_dilated": _convolution,
     "pad": _pad,
@@ -285,21 +291,7 @@ OPERATIONS: dict[str, Operation] = {
 """By the names of JAX's primitives."""
 
 
-_CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
-
-
-def trace(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
-    """Returns the program of a function, in which the search of NMS is one operation.
-
-    Args:
-        function: of arrays, or pytrees of them.
-        arguments: arrays or shapes; `BATCH` is a free length of the first axis.
-    """
-    with lowering(portable=True, suppression="operation"):
-        return jax.make_jaxpr(function)(*arguments)
-
-
-def add_program(graph: Graph, traced: Any, inputs: Sequence[Value]) -> list[str]:  # noqa: ANN401
+def add_program(graph: Graph, traced: TracedProgram, inputs: Sequence[Value]) -> list[str]:
     """Writes a traced program into a graph and returns the names of its results.
 
     Raises:
@@ -317,51 +309,23 @@ def add_program(graph: Graph, traced: Any, inputs: Sequence[Value]) -> list[str]
     return names
 
 
-def operations(jaxpr: Any) -> set[str]:  # noqa: ANN401
-    """Returns the names of the operations that results of a jaxpr depend on."""
-    names: set[str] = set()
-    for equation in _used(jaxpr, jaxpr.outvars):
-        inner = _inner(equation)
-        names |= {equation.primitive.name} if inner is None else operations(inner.jaxpr)
-    return names
-
-
-def _write(writer: NetworkWriter, jaxpr: Any, inputs: list[Value]) -> list[Value]:  # noqa: ANN401
-    """Writes the equations of a jaxpr as nodes and returns the values of its outputs."""
+def _write(writer: NetworkWriter, jaxpr: Jaxpr, inputs: Sequence[Value]) -> list[Value]:
     names = [*jaxpr.constvars, *jaxpr.invars]
-    values: dict[Any, Value] = dict(zip(names, inputs, strict=True))
+    values: dict[Variable, Value] = dict(zip(names, inputs, strict=True))
 
-    def read(variable: Any) -> Value:  # noqa: ANN401
+    def read(variable: Variable) -> Value:
         if isinstance(variable, Literal):
-            dtype = variable.aval.dtype  # type: ignore[attr-defined]
-            return Constant(np.asarray(variable.val, dtype))
+            return Constant(np.asarray(variable.val, variable.aval.dtype))
         return values[variable]
 
-    for equation in _used(jaxpr, jaxpr.outvars):
+    for equation in used_equations(jaxpr):
         results = _results(writer, equation, [read(one) for one in equation.invars])
         values.update(zip(equation.outvars, results, strict=True))
     return [read(one) for one in jaxpr.outvars]
 
 
-def _used(jaxpr: Any, results: Sequence[Any]) -> list[Any]:  # noqa: ANN401
-    """Returns the equations that results depend on, in order."""
-    wanted, used = {one for one in results if not isinstance(one, Literal)}, []
-    for equation in reversed(jaxpr.eqns):
-        if not wanted.isdisjoint(equation.outvars):
-            used.append(equation)
-            wanted |= {one for one in equation.invars if not isinstance(one, Literal)}
-    return used[::-1]
-
-
-def _inner(equation: Any) -> Any:  # noqa: ANN401
-    """Returns the program that an equation calls; None if it calls none."""
-    if equation.primitive.name not in _CALLS:
-        return None
-    return equation.params.get("jaxpr") or equation.params["call_jaxpr"]
-
-
-def _results(writer: NetworkWriter, equation: Any, inputs: list[Value]) -> list[Value]:  # noqa: ANN401
-    if (inner := _inner(equation)) is not None:
+def _results(writer: NetworkWriter, equation: Equation, inputs: list[Value]) -> list[Value]:
+    if (inner := called_program(equation)) is not None:
         consts: list[Value] = [Constant(np.asarray(one)) for one in inner.consts]
         return _write(writer, inner.jaxpr, consts + inputs)
     kind = equation.primitive.name

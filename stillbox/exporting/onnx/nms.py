@@ -1,6 +1,6 @@
 """The search of non-maximum suppression as ONNX: `stillbox.boxes.nms.search`."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from stillbox.exporting.onnx.graph import (
     Value,
     identity,
 )
+from stillbox.exporting.onnx.jaxpr import Equation
 
 _OUT = np.array(-np.inf, np.float32)
 _ZERO = np.array(0, np.float32)
@@ -25,7 +26,7 @@ _FIRST = 10
 """Boxes in the first search, for each of `max_total` detections."""
 
 
-def search(writer: NetworkWriter, inputs: list[Value], equation: Any) -> list[Value]:  # noqa: ANN401
+def search(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> list[Value]:
     """Writes the operation `nms_search.SEARCH`.
 
     Raises:
@@ -80,7 +81,6 @@ class _Suppression:
             boxes: `[B, A, 4]`, or `[B, C, A, 4]` for boxes of each class.
             visible: the same without the last axis; None: all are.
             scores: `[B, A, C]`.
-            per_class: whether classes have their own boxes.
         """
         graph = self.graph
         if per_class:
@@ -151,7 +151,6 @@ class _Suppression:
         """Suppresses class by class and merges the classes.
 
         Args:
-            graph: nodes are appended to it.
             length: N.
             boxes: `[B, N, 4]`, or `[B, N, C, 4]` for boxes of each class.
             scores: `[B, N, C]`.

@@ -37,7 +37,6 @@ def add_antialias(
     """Writes the filter into a graph: columns first, as Pillow does, then rows.
 
     Args:
-        graph: nodes are appended to it.
         images: name of images `[B, h, w, 3]`.
         size: `[2]` float32, h and w.
         new_size: `[2]` float32, height and width of the result.
@@ -128,7 +127,8 @@ class _Band:
         return graph.op("Add", share, graph.op("Cast", up, to=INT64))
 
     def _divide(self, dividend: str, divisor: str) -> tuple[str, str]:
-        return tuple(self.graph.op(kind, dividend, divisor) for kind in ("Div", "Mod"))  # type: ignore[return-value]
+        graph = self.graph
+        return graph.op("Div", dividend, divisor), graph.op("Mod", dividend, divisor)
 
     def _centre(self, places: str, other: str) -> str:
         """Returns the centres of pixels, in units of half a pixel over `other`."""
@@ -162,7 +162,6 @@ def add_resize(
     """Writes one method of resizing into a graph.
 
     Args:
-        graph: nodes are appended to it.
         images: name of images `[B, h, w, 3]`, uint8 or float32.
         size: `[2]` float32, h and w.
         new_size: `[2]` float32, height and width of the result.
@@ -326,8 +325,6 @@ def add_preprocessing(
     """Writes resizing and padding to the network input into a graph.
 
     Args:
-        graph: nodes are appended to it.
-        resizer: of the model.
         images: name of the images `[B, h, w, 3]`, uint8 or float32.
         size: h and w if they are fixed.
         uint8: the type of the images.

@@ -7,7 +7,7 @@ StableHLO in an `XlaCallModule` operation, and the weights are variables.
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -19,6 +19,9 @@ from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ENCODED, ExportSettings
 from stillbox.extras import import_extra, install_command
 from stillbox.jax_internals import import_jax2tf
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 FOLDER = "saved_model"
 SIGNATURE = "serving_default"
@@ -69,14 +72,14 @@ def load(folder: Path, manifest: Manifest) -> Run:
     errors = OSError, ValueError, tf.errors.OpError
     with refusal(f"TensorFlow {tf.__version__}", place, fix, *errors):
         loaded = tf.saved_model.load(str(place))
-    signature = loaded.signatures[SIGNATURE]
 
-    def run(images: Any) -> dict[str, np.ndarray]:  # noqa: ANN401
-        outputs = signature(**{manifest.settings.input: tf.convert_to_tensor(images)})
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
+        # The variables live as long as `loaded`, which this function keeps.
+        outputs = loaded.signatures[SIGNATURE](
+            **{manifest.settings.input: tf.convert_to_tensor(images)}
+        )
         return {name: array.numpy() for name, array in outputs.items()}
 
-    # The variables live as long as the loaded object.
-    run.loaded = loaded  # type: ignore[attr-defined]
     return run
 
 
@@ -111,7 +114,7 @@ def known_bad(jax_version: str, tensorflow_version: str) -> bool:
     return _numbers(jax_version) >= (0, 10, 1) and _numbers(tensorflow_version) < (2, 22)
 
 
-def _module(program: ExportProgram) -> Any:  # noqa: ANN401
+def _module(program: ExportProgram) -> "tf.Module":
     """Returns a `tf.Module` with the weights as variables and the function `serve`."""
     import tensorflow as tf
 
@@ -126,7 +129,7 @@ def _module(program: ExportProgram) -> Any:  # noqa: ANN401
     }
     batch = program.settings.batch_size or None
 
-    def serve(**inputs: Any) -> dict[str, Any]:  # noqa: ANN401
+    def serve(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         (value,) = inputs.values()
         parts = [tf.ensure_shape(part, (batch, *part.shape[1:])) for part in prepare(value)]
         outputs = detect(module.weights, *NetworkInput(*parts))
@@ -141,8 +144,7 @@ def _module(program: ExportProgram) -> Any:  # noqa: ANN401
     return module
 
 
-def _converted(program: ExportProgram) -> Callable[..., dict[str, Any]]:
-    """Returns `ExportProgram.outputs` as a function of tensors."""
+def _converted(program: ExportProgram) -> "Callable[..., dict[str, tf.Tensor]]":
     batch = str(program.settings.batch_size or "b")
     height, width = program.input_size
     shapes = [None, f"({batch}, {height}, {width}, 3)", f"({batch}, 2)", f"({batch}, 2)"]
@@ -155,7 +157,7 @@ def _converted(program: ExportProgram) -> Callable[..., dict[str, Any]]:
     )
 
 
-def _input_spec(program: ExportProgram) -> Any:  # noqa: ANN401
+def _input_spec(program: ExportProgram) -> "tf.TensorSpec":
     import tensorflow as tf
 
     settings = program.settings

@@ -6,7 +6,7 @@ one shape. Pillow's triangle filter is that of `inputs.interpolation`.
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow.experimental.numpy as tnp
@@ -17,13 +17,11 @@ from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ENCODED
 from stillbox.inputs.resize import ENLARGE_CANVAS, Size
 
-Tensor = Any
-
 # Pillow's precision.
 _WEIGHT_BITS = 22
 
 
-def antialias(images: Tensor, sizes: Any, align_corners: bool) -> Tensor:  # noqa: ANN401
+def antialias(images: tf.Tensor, sizes: Size | tf.Tensor, align_corners: bool) -> tf.Tensor:
     """Resizes columns, then rows, in Pillow's integers, bit for bit.
 
     Args:
@@ -37,13 +35,10 @@ def antialias(images: Tensor, sizes: Any, align_corners: bool) -> Tensor:  # noq
     return _resize_axis(_resize_axis(images, 2, sizes[1]), 1, sizes[0])
 
 
-def _resize_axis(images: Tensor, axis: int, new_size: Any) -> Tensor:  # noqa: ANN401
+def _resize_axis(images: tf.Tensor, axis: int, new_size: int | tf.Tensor) -> tf.Tensor:
     """Resizes axis 1 or 2 of `[B, h, w, 3]` uint8, one source pixel of every sum at a time.
 
-    Args:
-        images: of a static size if `new_size` is an integer.
-        axis: 1 or 2.
-        new_size: an integer or a tensor.
+    `new_size` is an integer only if the size of the images is static.
     """
     static = isinstance(new_size, int)
     size = images.shape[axis] if static else tf.shape(images)[axis]
@@ -52,7 +47,7 @@ def _resize_axis(images: Tensor, axis: int, new_size: Any) -> Tensor:  # noqa: A
         first, weights = _antialias_weights(size, new_size)
     shape = (-1, 1) if axis == 2 else (-1, 1, 1)
 
-    def add(step: Any, total: Tensor) -> tuple[Any, Tensor]:  # noqa: ANN401
+    def add(step: int | tf.Tensor, total: tf.Tensor) -> tuple[int | tf.Tensor, tf.Tensor]:
         taken = tf.gather(images, tf.minimum(first + step, size - 1), axis=axis)
         return step + 1, total + tf.cast(taken, tf.int32) * tf.reshape(weights[step], shape)
 
@@ -66,7 +61,7 @@ def _resize_axis(images: Tensor, axis: int, new_size: Any) -> Tensor:  # noqa: A
     return tf.cast(tf.bitwise.right_shift(total, _WEIGHT_BITS), tf.uint8)
 
 
-def _antialias_weights(size: Tensor, new_size: Tensor) -> tuple[Tensor, Tensor]:
+def _antialias_weights(size: tf.Tensor, new_size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the first source pixel `[n]` of each of n sums, and K weights of each, `[K, n]`.
 
     A triangle `max(0, 1 - |x + 1/2 - c| / s)` around the centre `c = (i + 1/2) size / n`, with
@@ -84,21 +79,18 @@ def _antialias_weights(size: Tensor, new_size: Tensor) -> tuple[Tensor, Tensor]:
     return first, tf.cast(share * 2**_WEIGHT_BITS + 0.5, tf.int32)
 
 
-"""A `tf.Tensor`; TensorFlow has no type annotations."""
-
-
 class NetworkInput(NamedTuple):
     """The arguments of `ExportProgram.outputs` after the weights."""
 
-    images: Tensor
+    images: tf.Tensor
     """`[B, H, W, 3]` float32 in 0..255."""
-    true_sizes: Tensor
+    true_sizes: tf.Tensor
     """`[B, 2]` int32, height and width of the image proper."""
-    original_sizes: Tensor
+    original_sizes: tf.Tensor
     """`[B, 2]` int32, height and width before resizing."""
 
 
-def preprocessing(program: ExportProgram) -> Callable[[Tensor], NetworkInput]:
+def preprocessing(program: ExportProgram) -> Callable[[tf.Tensor], NetworkInput]:
     """Returns the function from the value of the signature's input to the network input."""
     resizer = program.description.resizer
     kind = program.settings.input_type
@@ -110,17 +102,17 @@ def preprocessing(program: ExportProgram) -> Callable[[Tensor], NetworkInput]:
     return lambda strings: _each_resized(strings, read, resizer)
 
 
-def _unchanged(images: Tensor) -> NetworkInput:
+def _unchanged(images: tf.Tensor) -> NetworkInput:
     sizes = _repeated(_sizes(images), images)
     return NetworkInput(images, sizes, sizes)
 
 
 def _each_resized(
-    strings: Tensor, read: Callable[[Tensor], Tensor], resizer: schema.Resizer
+    strings: tf.Tensor, read: Callable[[tf.Tensor], tf.Tensor], resizer: schema.Resizer
 ) -> NetworkInput:
     """Decodes and resizes images `[B]` one by one, since each has its own size."""
 
-    def one(string: Tensor) -> NetworkInput:
+    def one(string: tf.Tensor) -> NetworkInput:
         return NetworkInput(*(part[0] for part in resize_images(read(string)[None], resizer)))
 
     spec = NetworkInput(
@@ -131,22 +123,22 @@ def _each_resized(
     return NetworkInput(*tf.map_fn(one, strings, fn_output_signature=spec))
 
 
-def _example_image(string: Tensor) -> Tensor:
+def _example_image(string: tf.Tensor) -> tf.Tensor:
     feature = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
     return decode_image(tf.io.parse_single_example(string, feature)["image/encoded"])
 
 
-def decode_image(string: Tensor) -> Tensor:
+def decode_image(string: tf.Tensor) -> tf.Tensor:
     """Decodes a JPEG, PNG, GIF or BMP file to `[h, w, 3]` uint8; of a GIF the first picture.
 
     The EXIF orientation is not applied, as in training.
     """
 
-    def jpeg() -> Tensor:
+    def jpeg() -> tf.Tensor:
         # The accurate transform is that of OpenCV and Pillow, which decode in training.
         return tf.io.decode_jpeg(string, channels=3, dct_method="INTEGER_ACCURATE")
 
-    def other() -> Tensor:
+    def other() -> tf.Tensor:
         return tf.io.decode_image(string, channels=3, expand_animations=False)
 
     image = tf.cond(tf.io.is_jpeg(string), jpeg, other)
@@ -154,7 +146,7 @@ def decode_image(string: Tensor) -> Tensor:
 
 
 def resize_images(
-    images: Tensor, resizer: schema.Resizer, new_size: Size | None = None
+    images: tf.Tensor, resizer: schema.Resizer, new_size: Size | None = None
 ) -> NetworkInput:
     """Resizes images as `inputs.resize.resize_image` does, and pads them to the network input.
 
@@ -162,12 +154,11 @@ def resize_images(
 
     Args:
         images: `[B, h, w, 3]` uint8 or float32 in 0..255.
-        resizer: of the model.
         new_size: height and width after resizing, if the size of the images is static; the graph
             then has no loops.
     """
     sizes = _sizes(images)
-    true_size: Any = resized_sizes(tnp, tf.round, sizes, resizer) if new_size is None else new_size
+    true_size = resized_sizes(tnp, tf.round, sizes, resizer) if new_size is None else new_size
     resized = images
     if resizer.method is not None and new_size != tuple(images.shape[1:3]):
         resized = _METHODS[resizer.method](images, true_size, resizer.align_corners)
@@ -176,15 +167,15 @@ def resize_images(
     return NetworkInput(canvas, true_sizes, _repeated(sizes, images))
 
 
-def _sizes(images: Tensor) -> Tensor:
+def _sizes(images: tf.Tensor) -> tf.Tensor:
     return tf.shape(images)[1:3]
 
 
-def _repeated(pair: Tensor, images: Tensor) -> Tensor:
+def _repeated(pair: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
     return tf.tile(pair[None], [tf.shape(images)[0], 1])
 
 
-def _padded(images: Tensor, true_size: Tensor, resizer: schema.Resizer) -> Tensor:
+def _padded(images: tf.Tensor, true_size: tf.Tensor, resizer: schema.Resizer) -> tf.Tensor:
     """Pads images `[B, *true_size, 3]` at the bottom and right to the network input."""
     images = tf.cast(images, tf.float32)
     height, width = resizer.input_size
@@ -201,17 +192,17 @@ def _padded(images: Tensor, true_size: Tensor, resizer: schema.Resizer) -> Tenso
     return tf.ensure_shape(filled, (None, height, width, 3))
 
 
-def _legacy(name: str) -> Callable[[Tensor, Tensor, bool], Tensor]:
+def _legacy(name: str) -> Callable[[tf.Tensor, tf.Tensor, bool], tf.Tensor]:
     """Returns a resizing method of TensorFlow 1 by the name of its operation."""
 
-    def resize(images: Tensor, sizes: Tensor, align_corners: bool) -> Tensor:
+    def resize(images: tf.Tensor, sizes: tf.Tensor, align_corners: bool) -> tf.Tensor:
         operation = getattr(tf.raw_ops, name)
         return operation(images=images, size=sizes, align_corners=align_corners)
 
     return resize
 
 
-_METHODS: dict[str, Callable[[Tensor, Tensor, bool], Tensor]] = {
+_METHODS: dict[str, Callable[[tf.Tensor, tf.Tensor, bool], tf.Tensor]] = {
     "bilinear": _legacy("ResizeBilinear"),
     "nearest": _legacy("ResizeNearestNeighbor"),
     "bicubic": _legacy("ResizeBicubic"),

@@ -7,7 +7,7 @@ MediaPipe's ObjectDetector requires.
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import cv2
 import jax
@@ -20,7 +20,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
-from stillbox.exporting.program import ExportProgram, Weights
+from stillbox.exporting.program import ExportProgram, WeightArrays
 from stillbox.exporting.saved_model.format import refuse_known_bad
 from stillbox.exporting.tflite.metadata import (
     LABEL_IDS,
@@ -37,6 +37,9 @@ from stillbox.inputs.resize import misfit, resize_image, resized_size
 from stillbox.jax_internals import import_jax2tf
 from stillbox.lowering import lowering
 from stillbox.untrusted import read_untrusted
+
+if TYPE_CHECKING:
+    from tensorflow.types.experimental import ConcreteFunction
 
 FILE = "model.tflite"
 _UNUSED = "???"
@@ -119,7 +122,7 @@ def load(folder: Path, manifest: Manifest) -> Run:
         runner = interpreter.get_signature_runner()
     ids = np.array(label_ids(content, str(folder / FILE)), np.float32)
 
-    def run(images: Any) -> dict[str, np.ndarray]:  # noqa: ANN401
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
         outputs = runner(**{manifest.settings.input: np.asarray(images)})
         indices = np.rint(outputs["detection_classes"]).astype(int)
         if not 0 <= indices.min() <= indices.max() < len(ids):
@@ -153,8 +156,7 @@ def _first_line(error: Exception) -> str:
     return (lines or [str(error)])[0].strip()
 
 
-def _function(program: ExportProgram) -> Any:  # noqa: ANN401
-    """Returns the concrete function of TensorFlow for the converter."""
+def _function(program: ExportProgram) -> "ConcreteFunction":
     import tensorflow as tf
 
     from stillbox.exporting.saved_model.pixels import resize_images
@@ -164,7 +166,7 @@ def _function(program: ExportProgram) -> Any:  # noqa: ANN401
     )
     resizer, size = program.description.resizer, program.settings.image_size
 
-    def serve(images: Any) -> Any:  # noqa: ANN401
+    def serve(images: tf.Tensor) -> tuple[tf.Tensor, ...]:
         images = tf.cast(images, tf.float32)
         if size is not None:
             images = resize_images(images, resizer, resized_size(size, resizer)).images
@@ -191,7 +193,7 @@ def _detect(program: ExportProgram) -> Callable[[jax.Array], tuple[jax.Array, ..
     return detect
 
 
-def _with_variable_scales(weights: Weights, images: jax.Array) -> Weights:
+def _with_variable_scales(weights: WeightArrays, images: jax.Array) -> WeightArrays:
     """Returns weights whose scales of batch norms by level depend on the image.
 
     The converter multiplies a constant scale into the kernel before it. It would write a kernel

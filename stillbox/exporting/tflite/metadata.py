@@ -9,13 +9,17 @@ import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
 from stillbox.errors import UserError
 from stillbox.printing import count_text
 from stillbox.untrusted import open_zip
+
+if TYPE_CHECKING:
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
 
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
 """In the order of `TFLite_Detection_PostProcess`: `[1, K, 4]`, `[1, K]`, `[1, K]`, `[1]`."""
@@ -30,8 +34,9 @@ _IMAGE, _BOXES = np.uint8(2), np.uint8(3)  # members of the union ContentPropert
 _NORMALIZATION = np.uint8(1)  # of the union ProcessUnitOptions
 _RGB, _BOUNDARIES, _VALUE_LABELS = np.int8(1), np.int8(1), np.int8(3)
 
-_Table = Mapping[int, Any]
-"""Values by the number of their field: numpy scalars, numpy vectors, strings, tables, lists."""
+_Stored = Union[str, np.ndarray, list["_Stored"], "_Table"]
+_Table = Mapping[int, np.generic | _Stored]
+"""Values by the number of their field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +58,6 @@ def describe(content: bytes, input_name: str, description: Description) -> bytes
 
     Args:
         content: a model whose signature has the outputs `output_0` to `output_3`.
-        input_name: new name of the input.
-        description: content of the metadata.
     """
     from ai_edge_litert import schema_py_generated as schema
     from ai_edge_litert.tools import flatbuffer_utils
@@ -99,10 +102,6 @@ def least_runtime(content: bytes) -> str:
 def label_ids(content: bytes, where: str) -> list[int]:
     """Returns the label map id of every class index, as written by `describe`.
 
-    Args:
-        content: a TFLite file.
-        where: its name, for messages.
-
     Raises:
         UserError: the archive behind the model is damaged or has no ids, these unpack to more than
             2 MiB, or one is no id.
@@ -128,7 +127,7 @@ def label_ids(content: bytes, where: str) -> list[int]:
         ) from error
 
 
-def _name_tensors(model: Any, input_name: str) -> None:  # noqa: ANN401
+def _name_tensors(model: "schema.ModelT", input_name: str) -> None:
     (signature,) = model.signatureDefs
     graph = model.subgraphs[signature.subgraphIndex]
     signature.inputs[0].name = input_name
@@ -141,7 +140,7 @@ def _name_tensors(model: Any, input_name: str) -> None:  # noqa: ANN401
 
 
 def _with_archive(content: bytes, description: Description) -> bytes:
-    """Appends a ZIP archive, not compressed, since MediaPipe reads it so."""
+    """Appends a ZIP archive; MediaPipe reads only uncompressed ones."""
     buffer = io.BytesIO(content)
     texts = {LABELS: description.labels, LABEL_IDS: map(str, description.label_ids)}
     with zipfile.ZipFile(buffer, "a") as archive:
@@ -152,11 +151,10 @@ def _with_archive(content: bytes, description: Description) -> bytes:
 
 
 def _metadata(description: Description) -> bytes:
-    """Returns a `ModelMetadata` table."""
     import flatbuffers
 
-    labels = {0: LABELS, 1: "names of the classes by index", 2: _VALUE_LABELS}
-    outputs: list[_Table] = [
+    labels: _Table = {0: LABELS, 1: "names of the classes by index", 2: _VALUE_LABELS}
+    outputs: list[_Stored] = [
         {
             0: _NAMES[0],
             1: "ymin, xmin, ymax, xmax in 0..1 of the image",
@@ -166,8 +164,8 @@ def _metadata(description: Description) -> bytes:
         {0: _NAMES[2], 1: "confidence in 0..1, falling"},
         {0: _NAMES[3], 1: "how many of the rows are detections"},
     ]
-    group = {0: "detection_result", 1: list(_NAMES[:3])}
-    graph = {2: [_input(description)], 3: outputs, 8: [group]}
+    group: _Table = {0: "detection_result", 1: list(_NAMES[:3])}
+    graph: _Table = {2: [_input(description)], 3: outputs, 8: [group]}
     builder = flatbuffers.Builder(4096)
     # 1.5.0 is the first parser that supports all fields above.
     root = _write(builder, {0: description.name, 3: [graph], 7: "1.5.0"})
@@ -177,7 +175,9 @@ def _metadata(description: Description) -> bytes:
 
 def _input(description: Description) -> _Table:
     both = description.mean, description.std
-    normalization = {field: np.array(values, np.float32) for field, values in enumerate(both)}
+    normalization: _Table = {
+        field: np.array(values, np.float32) for field, values in enumerate(both)
+    }
     return {
         0: "image",
         1: "RGB pixels",
@@ -186,7 +186,7 @@ def _input(description: Description) -> _Table:
     }
 
 
-def _write(builder: Any, value: Any) -> int:  # noqa: ANN401
+def _write(builder: "flatbuffers.Builder", value: _Stored) -> int:
     """Writes a table, a list, a vector or a string, and returns its offset."""
     match value:
         case str():

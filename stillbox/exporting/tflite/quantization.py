@@ -26,7 +26,7 @@ _TRUNK, _HEAD = ".*/(backbone|neck)/.*", ".*/head/.*"
 _INPUT = "images"
 _OPERATIONS = ("CONV_2D", "DEPTHWISE_CONV_2D", "ADD", "MAX_POOL_2D", "RELU", "PAD")
 BITS = 8
-"""Of the integers."""
+"""Width of the integers."""
 
 
 def quantize(
@@ -85,7 +85,7 @@ Ranges = Mapping[str, Range]
 """By the path of a rounding, such as `backbone.conv_0.act_quant`."""
 
 _SITE = "_quant_"
-# Of the largest weight of a kernel: a quarter of a level.
+# A share of the kernel's largest weight: a quarter of a level.
 _LEAST_WEIGHT = 1e-3
 _DEPTHWISE = "depthwise_act_quant"
 # Operations whose result has the values of their first input.
@@ -207,7 +207,7 @@ def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dic
 
 
 def _fitting(scopes: Sequence[str], known: Iterable[str]) -> str | None:
-    """Returns the path that an operation is below; its own name comes before those of operands."""
+    """Returns the path above an operation; its own name comes before those of its operands."""
     pairs = ((scope, path) for scope in scopes for path in known)
     return next((path for scope, path in pairs if f"{scope}/".startswith(f"{path}/")), None)
 
@@ -224,7 +224,7 @@ def _scope(path: str) -> str:
 
 
 def _named_scopes(name: str, parts: tuple[str, ...]) -> list[str]:
-    """Returns the paths below the parts in a tensor's name, which joins those of several."""
+    """Returns the paths below the parts in a tensor's name, which can join several names."""
     pieces = [piece.split("/") for piece in name.split(";")]
     return [
         "/".join(words[words.index(part) :]) for words in pieces for part in parts if part in words
