@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from stillbox.errors import UserError
 from stillbox.experiment.params_dict.command_line import TEMPLATES, tree_of
-from stillbox.experiment.params_dict.keys import BACKBONES, FINAL, KEYS, NECKS, OLD, Key, Kind
+from stillbox.experiment.params_dict.keys import BACKBONES, FINAL, KEYS, NECKS, OLD, Key
 from stillbox.experiment.params_dict.merging import SECTIONS, TYPES, spell
 from stillbox.experiment.params_dict.reader import (
     OTHER_DEFAULTS,
@@ -145,13 +145,13 @@ alone.
 
 """
 _OTHER = "see [Other models](#other-models)"
-_KINDS: dict[Kind, str] = {
-    "bool": "true, false",
-    "int": "whole number",
-    "float": "number",
-    "str": "text",
-    "ints": "whole numbers",
-    "floats": "numbers",
+_TYPES: dict[object, str] = {
+    bool: "true, false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    tuple[int, ...]: "whole numbers",
+    tuple[float, ...]: "numbers",
 }
 
 
@@ -178,12 +178,12 @@ def _values(path: str) -> tuple[Plain, ...]:
     key = KEYS[path]
     if path in _VALUES:
         return _VALUES[path]
-    if key.kind == "bool":
+    if key.type is bool:
         # What is not given may follow a key whose default is either of them.
         return (True, False) if key.default is None else (not key.default,)
-    if key.kind == "str":
+    if key.type is str:
         return ("probe",)
-    if key.kind == "float":
+    if key.type is float:
         return (float(key.default or 0) + 0.25,)
     return (5 if key.default is None else key.default + 1,)
 
@@ -253,7 +253,7 @@ def _row(path: str) -> tuple[str, ...]:
 
 def _type(key: Key) -> str:
     shown = spell(key.default)
-    return _KINDS[key.kind] + (f", `{shown}`" if shown else "")
+    return _TYPES[key.type] + (f", `{shown}`" if shown else "")
 
 
 def _word(effect: Effect) -> str:
@@ -277,7 +277,7 @@ def _old() -> str:
     today = {path: f"`{new}`" for path, new in RENAMED.items()}
     today |= {path: f"`{new}`{again}" for new, copies in REPEATED.items() for path in copies}
     rows = (
-        (f"`{path}`", _KINDS[key.kind], today.get(path) or _explain(effects()[path]))
+        (f"`{path}`", _TYPES[key.type], today.get(path) or _explain(effects()[path]))
         for path, key in OLD.items()
     )
     return _OLD + table("key|type|where to, or why", rows)

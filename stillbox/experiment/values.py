@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -19,9 +18,6 @@ Hint: TypeAlias = Any
 """A type as a field of the schema declares it."""
 
 Mark = TypeVar("Mark")
-
-NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-"""How people write a number. YAML 1.1 takes `1e-4` and `1e+3` for text."""
 
 
 def to_plain(value: Value) -> Plain:

@@ -163,7 +163,7 @@ def test_an_old_spelling_and_todays_are_one(old, today):
 
 @pytest.mark.parametrize("name", NORM)
 def test_batch_norm_of_all_blocks_is_everybodys(name):
-    value = {"float": 0.5, "bool": name == "use_sync_bn"}[NORM[name]]
+    value = {float: 0.5, bool: name == "use_sync_bn"}[NORM[name]]
     blocks = ("resnet", "fpn", "retinanet_head")
     old = read_flat({f"{block}.batch_norm.{name}": value for block in blocks})
     today = read_flat({f"batch_norm_activation.{name}": value})
