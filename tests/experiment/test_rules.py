@@ -129,7 +129,7 @@ COSINE = (
             ["train.augmentations=[{kind: ssd_random_crop, operations: [{min_aspect_ratio: 3}]}]"],
             "min_aspect_ratio 3.0 is above max_aspect_ratio 1.33",
         ),
-        (["train.augmentations=[{kind: ssd_random_crop, operations: []}]"], "has no operations"),
+        (["train.augmentations=[{kind: ssd_random_crop, operations: []}]"], "no operations"),
         (
             ["train.augmentations=[{kind: random_horizontal_flip, probability: 2}]"],
             "train.augmentations.0.probability is 2.0",
