@@ -16,10 +16,10 @@ from stillbox.experiment.params_dict.reader import (
     ParamsReading,
     read_layers,
 )
-from stillbox.experiment.values import Plain
+from stillbox.experiment.values import Value
 from tools.effects import PROBE, Effect, changed_paths, shorten, table
 
-Layer = dict[str, Plain]
+Layer = dict[str, Value]
 """Dotted path -> value."""
 
 _SPINENET: Layer = {
@@ -50,7 +50,7 @@ BASES: tuple[Layer, ...] = (
 """Sound dictionaries with different parts in use; the first one is the defaults."""
 
 # Legal values of keys that do not take any value of their type, and illegal ones.
-_VALUES: dict[str, tuple[Plain, ...]] = {
+_VALUES: dict[str, tuple[Value, ...]] = {
     "type": tuple(TYPES),
     "architecture.parser": ("maskrcnn_parser",),
     "architecture.backbone": ("spinenet", "spinenet_mbconv", "efficientnet"),
@@ -173,7 +173,7 @@ def effects() -> dict[str, Effect]:
     return found
 
 
-def _values(path: str) -> tuple[Plain, ...]:
+def _values(path: str) -> tuple[Value, ...]:
     """Returns values of a key other than its default."""
     key = KEYS[path]
     if path in _VALUES:
@@ -188,7 +188,7 @@ def _values(path: str) -> tuple[Plain, ...]:
     return (5 if key.default is None else key.default + 1,)
 
 
-def _probe(effect: Effect, base: Layer, path: str, value: Plain) -> None:
+def _probe(effect: Effect, base: Layer, path: str, value: Value) -> None:
     """Enters the effect of one value."""
     before = _read(tuple(base.items()))
     if isinstance(before, UserError):
@@ -203,7 +203,7 @@ def _probe(effect: Effect, base: Layer, path: str, value: Plain) -> None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(layer: tuple[tuple[str, Plain], ...]) -> ParamsReading | UserError:
+def _read(layer: tuple[tuple[str, Value], ...]) -> ParamsReading | UserError:
     try:
         return read_layers([tree_of(dict(layer), PROBE)])
     except UserError as error:

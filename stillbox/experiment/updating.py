@@ -44,10 +44,10 @@ def update(
     notes: list[str] | None = None,
     stored: bool = False,
 ) -> Experiment:
-    """Lays a tree over an experiment.
+    """Merges a tree into an experiment.
 
     Args:
-        current: what holds where the tree says nothing.
+        current: the experiment, whose values stay where the tree has none.
         node: the tree. A `kind` that differs from the current one takes that variant's defaults.
         origins: dotted path -> where; what the tree sets is entered, what it displaces removed.
         notes: takes a note for each field of an older version that has no effect any more; without
@@ -58,17 +58,17 @@ def update(
         UserError: an unknown name or a value of the wrong type; names path, place and remedy.
     """
     import_entry_points()
-    laying = _Update(origins, notes, stored=stored)
-    result: Experiment = laying.dataclass((Experiment,), current, node, "")
-    if laying.left and notes is not None:
+    walk = _Update(origins, notes, stored=stored)
+    result: Experiment = walk.dataclass((Experiment,), current, node, "")
+    if walk.left and notes is not None:
         # Values are not quoted: they are of whoever made the model.
-        fields = ", ".join(laying.left)
+        fields = ", ".join(walk.left)
         notes.append(f"{node.where}: not taken from a stored experiment: {fields}; --set sets them")
     return result
 
 
 def read_section(default: Value, node: Node, path: str) -> Value:
-    """Lays a tree over one dataclass, of the schema or not; else as `update`."""
+    """Merges a tree into one dataclass, of the schema or not; else as `update`."""
     return _Update({}).dataclass((type(default),), default, node, path)
 
 
@@ -108,7 +108,7 @@ class _Update:
             node = Node({"kind": node}, node.where)
         if not isinstance(node.value, dict):
             refuse(node, path, "a section with named fields", _example(node, path, classes))
-        # A copy: the kind is taken out of it, and the tree may be laid over another value again.
+        # A copy: the kind is taken out of it, and the tree may be merged into another value again.
         content = dict(node.value)
         if hasattr(classes[0], "kind"):
             current = self._variant(classes, current, content.pop("kind", None), node, path)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import GenericAlias
 from typing import Any
 
-from stillbox.experiment.values import Hint, Plain
+from stillbox.experiment.values import Hint, Value
 
 BACKBONES = ("resnet", "spinenet", "spinenet_mbconv")
 """Values of `architecture.backbone`, and the sections that describe them."""
@@ -26,7 +26,7 @@ class Key:
     """Type and default of a key."""
 
     type: Hint
-    default: Plain
+    default: Value
     """None if the key is null unless it is set; null is then allowed."""
 
 

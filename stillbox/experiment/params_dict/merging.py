@@ -16,7 +16,7 @@ from typing import Any, get_args
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.converting import WANTED, convert, describe, refuse
 from stillbox.experiment.params_dict.keys import BLOCKS, FINAL, KEYS, OLD, Key, names_in
-from stillbox.experiment.values import Plain
+from stillbox.experiment.values import Value
 from stillbox.experiment.yaml_config import dump
 from stillbox.textformat.yaml_tree import Node, compose
 
@@ -70,22 +70,22 @@ def refuse_type(name: str, where: str, what: str) -> UserError:
 
 
 @dataclass(frozen=True)
-class Entry:
+class GivenValue:
     """A value that is given."""
 
-    value: Plain
+    value: Value
     where: str
     """file:line:column, or the option that holds it."""
 
 
 @dataclass(frozen=True)
 class Params:
-    """The dictionary: the given values over the defaults."""
+    """The dictionary: the given values, and defaults for the others."""
 
-    given: Mapping[str, Entry] = field(default_factory=dict)
+    given: Mapping[str, GivenValue] = field(default_factory=dict)
     """Dotted path -> value and place of every key that is given."""
 
-    def value(self, path: str) -> Plain:
+    def value(self, path: str) -> Value:
         """Returns a key's value, its default if none is given."""
         return self.given[path].value if path in self.given else KEYS[path].default
 
@@ -94,7 +94,7 @@ class Params:
         return self.given[path].where if path in self.given else None
 
     def differs(self, path: str) -> bool:
-        """Says whether a key has another value than its default."""
+        """Returns whether a key has another value than its default."""
         return bool(self.value(path) != KEYS[path].default)
 
     def used_blocks(self) -> tuple[str, ...]:
@@ -108,12 +108,12 @@ class Params:
         )
         return (*(name for name in BLOCKS if name in chosen), "retinanet_head")
 
-    def over(self, layer: Mapping[str, Entry]) -> "Params":
-        """Returns the dictionary with a layer laid over it."""
+    def over(self, layer: Mapping[str, GivenValue]) -> "Params":
+        """Returns the dictionary with a layer merged into it."""
         return Params({**self.given, **layer})
 
 
-def read_layer(tree: Node) -> dict[str, Entry]:
+def read_layer(tree: Node) -> dict[str, GivenValue]:
     """Returns what a tree of names and values gives, by dotted path.
 
     Raises:
@@ -131,11 +131,11 @@ def read_layer(tree: Node) -> dict[str, Entry]:
     return dict(_walk(tree, ""))
 
 
-def _walk(section: Node, path: str) -> Iterator[tuple[str, Entry]]:
+def _walk(section: Node, path: str) -> Iterator[tuple[str, GivenValue]]:
     for name, node in section.value.items():
         inner = f"{path}.{name}" if path else str(name)
         if inner in KEYS:
-            yield inner, Entry(read_key(KEYS[inner], node, inner), node.where)
+            yield inner, GivenValue(read_key(KEYS[inner], node, inner), node.where)
         elif not names_in(inner):
             raise _unknown(str(name), node, path)
         elif isinstance(node.value, dict):
@@ -149,7 +149,7 @@ def _walk(section: Node, path: str) -> Iterator[tuple[str, Entry]]:
             )
 
 
-def read_key(key: Key, node: Node, path: str) -> Plain:
+def read_key(key: Key, node: Node, path: str) -> Value:
     """Returns a node's value as the type of its key.
 
     Raises:
@@ -195,7 +195,7 @@ def _unknown(name: str, node: Node, path: str) -> UserError:
     return UserError(what, where=node.where, fix=fix)
 
 
-def spell(value: Plain) -> str:
+def spell(value: Value) -> str:
     """Returns a value as the dictionary's YAML writes it, shortly."""
     if isinstance(value, tuple):
         return f"[{', '.join(spell(item) for item in value)}]"
@@ -216,13 +216,13 @@ _LIST = "restrictions"
 _RESTRICTION = re.compile(r"\s*(?P<left>\S+?)\s*(?P<sign>==|!=|<=|>=|<|>)\s*(?P<right>.+?)\s*")
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
-Look = Callable[[str], Plain]
+ValueOf = Callable[[str], Value]
 """From a key's path to its value."""
-Place = Callable[[str], str | None]
+PlaceOf = Callable[[str], str | None]
 """From a key's path to where it is given; None for a default."""
 
 
-def check_restriction(text: str, value: Look, where: Place, *, fix: str | None = None) -> None:
+def check_restriction(text: str, value: ValueOf, where: PlaceOf, *, fix: str | None = None) -> None:
     """Checks that two keys, or a key and a constant, stand in a relation.
 
     Args:
@@ -257,7 +257,7 @@ def check_restriction(text: str, value: Look, where: Place, *, fix: str | None =
     )
 
 
-def _operand(text: str, value: Look) -> Plain:
+def _operand(text: str, value: ValueOf) -> Value:
     if text in KEYS:
         return value(text)
     if _KEY.fullmatch(text):

@@ -6,6 +6,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
 from stillbox.experiment.reading import FieldReader, field_mapping
+from stillbox.experiment.schema.postprocessing import ScoreConverter
 
 _read_multiscale = field_mapping(schema.MultiscaleAnchors)
 _read_grid = field_mapping(schema.GridAnchors, base_height="height", base_width="width")
@@ -244,7 +245,9 @@ def read_postprocessing(
     )
 
 
-def _converter_before(predictor: MessageSection, converter: Any, path: str) -> Any:  # noqa: ANN401
+def _converter_before(
+    predictor: MessageSection, converter: ScoreConverter, path: str
+) -> ScoreConverter:
     """Returns the score converter that a weight-shared predictor has, or else the given one."""
     section = predictor.child("weight_shared_convolutional_box_predictor")
     # The original applies the predictor's converter at inference alone, like the other one.
@@ -257,7 +260,8 @@ def _converter_before(predictor: MessageSection, converter: Any, path: str) -> A
             where=section.where("score_converter"),
             fix="take one of them out",
         )
-    return section.value("score_converter", path)
+    own: ScoreConverter = section.value("score_converter", path)
+    return own
 
 
 def _drops(section: MessageSection, path: str) -> bool:

@@ -109,7 +109,10 @@ MobileBackbone = (
 _OVERRIDE = "override_base_feature_extractor_hyperparams"
 
 
-def _read_slim(version: Any, section: MessageSection) -> MobileBackbone:  # noqa: ANN401
+def _read_slim(
+    version: type[schema.MobileNetV3Large | schema.MobileNetV3Small | schema.MobileNetEdgeTpu],
+    section: MessageSection,
+) -> MobileBackbone:
     if section.value("use_explicit_padding"):
         section.refuse(
             "use_explicit_padding",
@@ -127,7 +130,7 @@ def _read_slim(version: Any, section: MessageSection) -> MobileBackbone:  # noqa
     return backbone
 
 
-def _read_mobiledet(version: Any, section: MessageSection) -> MobileBackbone:  # noqa: ANN401
+def _read_mobiledet(version: type[schema.MobileDet], section: MessageSection) -> MobileBackbone:
     if section.value("use_explicit_padding"):
         section.refuse(
             "use_explicit_padding", "the original's MobileDet has none", "leave it at false"

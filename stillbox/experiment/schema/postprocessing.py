@@ -20,6 +20,7 @@ from stillbox.experiment.schema.ranges import (
 )
 from stillbox.experiment.variants import RegisteredConfig
 
+ScoreConverter = Literal["identity", "sigmoid", "softmax"]
 _CLASSES = Items(1_000_000, least=1, fix="give one, or calibration: null")
 
 
@@ -152,7 +153,7 @@ class Postprocessing:
 
     box_encodings_clip: BoxEncodingsClip | None = None
     """None: encodings are taken as they are. Training never clips them."""
-    score_converter: Literal["identity", "sigmoid", "softmax"] = "identity"
+    score_converter: ScoreConverter = "identity"
     """From logits to scores."""
     logit_scale: Positive = 1.0
     """Divides the logits first."""
