@@ -39,7 +39,7 @@ class ReadTracker:
     """The result of reading besides the experiment, and which fields are read.
 
     Args:
-        damaged: positions of sections from which refused fields were cut (see `refusals`).
+        damaged: positions of sections from which refused fields were removed (see `refusals`).
     """
 
     def __init__(self, damaged: Collection[str] = ()) -> None:

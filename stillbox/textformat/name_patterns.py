@@ -211,12 +211,7 @@ class NamePattern:
 def found_in(
     texts: Iterable[str], names: Mapping[str, str], where: str
 ) -> Iterator[tuple[str, set[str]]]:
-    """Yields each expression with the keys in which, or in whose values, it is found anywhere.
-
-    Args:
-        texts: the expressions.
-        names: keys and values.
-        where: the field that has the expressions.
+    """Yields each expression with the keys that contain it, or whose values do.
 
     Raises:
         UserError: one is none, or all together take too long.

@@ -140,13 +140,7 @@ def read_loss(ssd: MessageSection, path: str) -> schema.Loss:
 
 
 def read_miner(section: MessageSection, path: str, **values: int) -> schema.HardExampleMiner | None:
-    """Reads the `hard_example_miner` of a section, if it has one.
-
-    Args:
-        section: the message that has it.
-        path: the place of that message in the experiment.
-        values: fields that are not read.
-    """
+    """Reads the `hard_example_miner` of a section, if it has one; `values` are not read."""
     name = "hard_example_miner"
     if not section.has(name):
         return None
@@ -222,11 +216,8 @@ def read_postprocessing(
 ) -> schema.Postprocessing:
     """Reads a `PostProcessing`.
 
-    Args:
-        section: the message.
-        path: its place in the experiment.
-        predictor: the box predictor of an SSD, which may have a score converter, and the range that
-            encodings are clipped to.
+    The box predictor of an SSD may have a score converter, and the range that encodings are clipped
+    to.
     """
     calibration, clip = None, None
     if section.has("calibration_config"):

@@ -271,13 +271,7 @@ def read_extractor(section: MessageSection) -> Extractor:
 def read_type(
     section: MessageSection, valid: tuple[str, ...], refused: Mapping[str, str] | None = None
 ) -> str:
-    """Returns the `type` of a feature extractor.
-
-    Args:
-        section: the message.
-        valid: the supported ones.
-        refused: why others are refused.
-    """
+    """Returns the `type` of a feature extractor, which is `valid`, or is refused with a reason."""
     kind: str = section.value("type", "model.backbone.kind")
     if not kind and section.is_damaged() and not section.has_any():
         return valid[0]

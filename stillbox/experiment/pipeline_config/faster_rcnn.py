@@ -36,14 +36,7 @@ _RATIO = ("max_negatives_per_positive", "min_negatives_per_image")
 def read_box_stage(
     section: MessageSection, head: schema.BoxHead, path: str, *, keras: bool
 ) -> schema.RoIHead:
-    """Reads the fields of the second stage.
-
-    Args:
-        section: the `FasterRcnn`.
-        head: what the feature extractor has for crops.
-        path: the stage's place in the experiment.
-        keras: whether the model belongs to the original's second generation.
-    """
+    """Reads the fields of the second stage; `keras`: of a model of the second generation."""
     predictor = section.child("second_stage_box_predictor")
     predictor = predictor.child(predictor.member("box_predictor", {"mask_rcnn_box_predictor": 0}))
     _check_codes(predictor)

@@ -215,7 +215,7 @@ def read_block(
         block: the tree.
         name: the experiment's name.
         override: a tree that is merged into it.
-        damaged: positions of messages from which refused fields were cut; where such a message
+        damaged: positions of messages from which refused fields were removed; where such a message
             chooses nothing, a choice is made for it.
 
     Raises:
