@@ -45,6 +45,12 @@ def accepted(*overrides):
             "set it to null",
         ),
         (
+            [*PYRAMID, "model.backbone={kind: resnet, group_strides: []}"],
+            "model.backbone.group_strides",
+            "group_strides has 0 numbers",
+            "give four",
+        ),
+        (
             [*PYRAMID, "model.resizer.height=600"],
             "model.resizer.height",
             "a side of 600 pixels does not fit",
