@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from stillbox.errors import UserError
 from stillbox.experiment.params_dict.command_line import TEMPLATES, tree_of
-from stillbox.experiment.params_dict.keys import BACKBONES, FINAL, KEYS, NECKS, OLD, Key, Kind
+from stillbox.experiment.params_dict.keys import BACKBONES, FINAL, KEYS, NECKS, OLD, Key
 from stillbox.experiment.params_dict.merging import SECTIONS, TYPES, spell
 from stillbox.experiment.params_dict.reader import (
     OTHER_DEFAULTS,
@@ -16,10 +16,10 @@ from stillbox.experiment.params_dict.reader import (
     ParamsReading,
     read_layers,
 )
-from stillbox.experiment.values import Plain
+from stillbox.experiment.values import Value
 from tools.effects import PROBE, Effect, changed_paths, shorten, table
 
-Layer = dict[str, Plain]
+Layer = dict[str, Value]
 """Dotted path -> value."""
 
 _SPINENET: Layer = {
@@ -50,7 +50,7 @@ BASES: tuple[Layer, ...] = (
 """Sound dictionaries with different parts in use; the first one is the defaults."""
 
 # Legal values of keys that do not take any value of their type, and illegal ones.
-_VALUES: dict[str, tuple[Plain, ...]] = {
+_VALUES: dict[str, tuple[Value, ...]] = {
     "type": tuple(TYPES),
     "architecture.parser": ("maskrcnn_parser",),
     "architecture.backbone": ("spinenet", "spinenet_mbconv", "efficientnet"),
@@ -145,13 +145,13 @@ alone.
 
 """
 _OTHER = "see [Other models](#other-models)"
-_KINDS: dict[Kind, str] = {
-    "bool": "true, false",
-    "int": "whole number",
-    "float": "number",
-    "str": "text",
-    "ints": "whole numbers",
-    "floats": "numbers",
+_TYPES: dict[object, str] = {
+    bool: "true, false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    tuple[int, ...]: "whole numbers",
+    tuple[float, ...]: "numbers",
 }
 
 
@@ -173,22 +173,22 @@ def effects() -> dict[str, Effect]:
     return found
 
 
-def _values(path: str) -> tuple[Plain, ...]:
+def _values(path: str) -> tuple[Value, ...]:
     """Returns values of a key other than its default."""
     key = KEYS[path]
     if path in _VALUES:
         return _VALUES[path]
-    if key.kind == "bool":
+    if key.type is bool:
         # What is not given may follow a key whose default is either of them.
         return (True, False) if key.default is None else (not key.default,)
-    if key.kind == "str":
+    if key.type is str:
         return ("probe",)
-    if key.kind == "float":
+    if key.type is float:
         return (float(key.default or 0) + 0.25,)
     return (5 if key.default is None else key.default + 1,)
 
 
-def _probe(effect: Effect, base: Layer, path: str, value: Plain) -> None:
+def _probe(effect: Effect, base: Layer, path: str, value: Value) -> None:
     """Enters the effect of one value."""
     before = _read(tuple(base.items()))
     if isinstance(before, UserError):
@@ -203,7 +203,7 @@ def _probe(effect: Effect, base: Layer, path: str, value: Plain) -> None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(layer: tuple[tuple[str, Plain], ...]) -> ParamsReading | UserError:
+def _read(layer: tuple[tuple[str, Value], ...]) -> ParamsReading | UserError:
     try:
         return read_layers([tree_of(dict(layer), PROBE)])
     except UserError as error:
@@ -253,7 +253,7 @@ def _row(path: str) -> tuple[str, ...]:
 
 def _type(key: Key) -> str:
     shown = spell(key.default)
-    return _KINDS[key.kind] + (f", `{shown}`" if shown else "")
+    return _TYPES[key.type] + (f", `{shown}`" if shown else "")
 
 
 def _word(effect: Effect) -> str:
@@ -277,7 +277,7 @@ def _old() -> str:
     today = {path: f"`{new}`" for path, new in RENAMED.items()}
     today |= {path: f"`{new}`{again}" for new, copies in REPEATED.items() for path in copies}
     rows = (
-        (f"`{path}`", _KINDS[key.kind], today.get(path) or _explain(effects()[path]))
+        (f"`{path}`", _TYPES[key.type], today.get(path) or _explain(effects()[path]))
         for path, key in OLD.items()
     )
     return _OLD + table("key|type|where to, or why", rows)

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from stillbox.errors import UserError
 from stillbox.experiment.values import sections_of
@@ -26,9 +25,6 @@ _IMPORTED: dict[str, str] = {}
 
 def import_parts(names: Iterable[str]) -> None:
     """Imports files or modules, which register their parts.
-
-    Args:
-        names: paths of Python files, or dotted names of modules.
 
     Raises:
         UserError: there is no such file or module, or it raises.
@@ -57,7 +53,7 @@ def import_entry_points() -> None:
         import_parts([entry.module])
 
 
-def imports_of(experiment: Any) -> tuple[str, ...]:  # noqa: ANN401
+def imports_of(experiment: object) -> tuple[str, ...]:
     """Returns the arguments of `--import` that are needed to read an experiment."""
     modules = dict.fromkeys(type(section).__module__ for _, section in sections_of(experiment))
     foreign = [module for module in modules if module.partition(".")[0] != "stillbox"]

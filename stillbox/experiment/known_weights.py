@@ -71,7 +71,7 @@ class KnownWeights:
         return found[0] if found else "others"
 
     def fits(self, model: Model) -> bool:
-        """Says whether a model takes them."""
+        """Returns whether a model takes them."""
         try:
             return all(attrgetter(path)(model) == value for path, value in self.model.items())
         except AttributeError:
@@ -86,8 +86,8 @@ class KnownWeights:
 @functools.cache
 def known_weights() -> Mapping[str, KnownWeights]:
     """Returns all of them by name."""
-    table = compose(_TABLE.read_text(encoding="utf-8"), _TABLE.name).plain()
-    return {name: _read(name, row) for name, row in table.items()}
+    table = compose(_TABLE.read_text(encoding="utf-8"), _TABLE.name)
+    return {name: _read(name, row.plain()) for name, row in table.value.items()}
 
 
 def weight_families() -> Mapping[str, tuple[KnownWeights, ...]]:
@@ -98,7 +98,7 @@ def weight_families() -> Mapping[str, tuple[KnownWeights, ...]]:
     return {name: tuple(rows) for name, rows in sorted(families.items())}
 
 
-def _read(name: str, row: dict[str, Value]) -> KnownWeights:
+def _read(name: str, row: Value) -> KnownWeights:
     files = tuple(KnownFile(**file) for file in row["files"])
     fields: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
@@ -109,10 +109,7 @@ def _read(name: str, row: dict[str, Value]) -> KnownWeights:
 def suggest_weights(text: str, model: Model | None, scope: str = "") -> tuple[KnownWeights, ...]:
     """Returns weights that may be meant by a path that does not exist, the likeliest first.
 
-    Args:
-        text: the path.
-        model: what is to take them; None: unknown, then only similar names are suggested.
-        scope: the kind of model that is wanted.
+    Without a model only similar names are suggested; `scope` is the wanted kind of weights.
     """
     rows = known_weights().values()
     if model is None:

@@ -39,7 +39,7 @@ class ReadTracker:
     """The result of reading besides the experiment, and which fields are read.
 
     Args:
-        damaged: positions of sections from which refused fields were cut (see `refusals`).
+        damaged: positions of sections from which refused fields were removed (see `refusals`).
     """
 
     def __init__(self, damaged: Collection[str] = ()) -> None:
@@ -56,12 +56,9 @@ class ReadTracker:
     def finish(
         self, unread: Iterable[Unread], reasons: Mapping[str, str], *, together: bool = False
     ) -> None:
-        """Notes fields without effect.
+        """Notes fields without effect, those with one reason `together` if wanted.
 
-        Args:
-            unread: fields that are set and not read.
-            reasons: label -> why a field is refused, where more than `NO_COUNTERPART` is known.
-            together: fields with the same reason share a note.
+        `reasons`: label -> why a field is refused, where more than `NO_COUNTERPART` is known.
 
         Raises:
             UserError: names every field that is not read and has an effect in the original.
@@ -115,11 +112,11 @@ class Section(ABC):
 
     @abstractmethod
     def is_scalar(self, name: str) -> bool:
-        """Says whether the language has a field of this name that is no section."""
+        """Returns whether the language has a field of this name that is no section."""
 
     @abstractmethod
     def has(self, name: str) -> bool:
-        """Says whether a field is set."""
+        """Returns whether a field is set."""
 
     @abstractmethod
     def where(self, name: str = "") -> str | None:
@@ -138,12 +135,7 @@ class Section(ABC):
         """Returns the result of `reader` for an inner section, or for each of several."""
 
     def value(self, name: str, *paths: str) -> Value:
-        """Returns a scalar, its default if it is not set, or a tuple of scalars.
-
-        Args:
-            name: the field.
-            paths: fields of the experiment that follow it.
-        """
+        """Reads a field as `get`; `paths` are the fields of the experiment that follow it."""
         self.log.read.add(self.key(name))
         where = self.where(name)
         # Defaults have no origin: no position decides them.
@@ -152,13 +144,7 @@ class Section(ABC):
         return self.get(name)
 
     def read_fields(self, path: str, *names: str, **renamed: str) -> dict[str, Any]:
-        """Returns fields as keyword arguments; `ours="theirs"` where the names differ.
-
-        Args:
-            path: the section of the experiment that they belong to.
-            names: fields with the same name in both.
-            renamed: fields of the experiment -> fields of this section.
-        """
+        """Returns fields as keyword arguments; `ours="theirs"` where the names differ."""
         pairs = {name: name for name in names} | renamed
         return {ours: self.value(theirs, f"{path}.{ours}") for ours, theirs in pairs.items()}
 
@@ -166,12 +152,6 @@ class Section(ABC):
         self, name: str, valid: Iterable[str], *paths: str, reasons: Mapping[str, str] | None = None
     ) -> Value:
         """Returns a word, or a tuple of words, that has to be one of the valid ones.
-
-        Args:
-            name: the field.
-            valid: what is understood.
-            paths: fields of the experiment that follow it.
-            reasons: word -> why it is refused.
 
         Raises:
             UserError: a word is not valid.
@@ -275,11 +255,7 @@ READERS: list[tuple[Recognizer, FormatReader]] = []
 
 
 def reads(recognizes: Recognizer) -> Callable[[FormatReader], FormatReader]:
-    """Registers the decorated function as the reader of a format.
-
-    Args:
-        recognizes: whether a file is of this format.
-    """
+    """Registers the decorated function as the reader of a format."""
 
     def register(reader: FormatReader) -> FormatReader:
         READERS.append((recognizes, reader))

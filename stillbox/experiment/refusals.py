@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, TypeVar
 
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.reader import NoModelError, read_block
@@ -17,6 +17,8 @@ from stillbox.experiment.resolve import Resolved, Tree, find_config, open_config
 from stillbox.experiment.updating import apply_overrides
 from stillbox.textformat.parser import Block, Field
 from stillbox.textformat.yaml_tree import Node
+
+AnyTree = TypeVar("AnyTree", Block, Node)
 
 _MOST = 100
 # Sections of a pipeline.config, and those of an experiment that they become.
@@ -30,18 +32,18 @@ _SECTIONS = {
 
 @dataclass(frozen=True)
 class ConfigErrors:
-    """What the readers refuse of a config."""
+    """The errors of a config, and the rest of it."""
 
     errors: tuple[UserError, ...]
     """In the order in which they were found."""
     read: Resolved | None
-    """The config without what is refused; None if nothing of it can be read."""
+    """The config without the refused fields; None if no part of it can be read."""
     touched: frozenset[str] = frozenset()
-    """Sections of the experiment from which something was cut."""
+    """Sections of the experiment from which a field was removed."""
 
 
 def find_refusals(config: str | Path, overrides: Sequence[str] = ()) -> ConfigErrors:
-    """Reads a config as `read_config`, and returns everything that is refused."""
+    """Reads a config as `resolve`, and returns all of its errors."""
     errors: list[UserError] = []
     try:
         path = find_config(config)
@@ -89,34 +91,35 @@ def _section_of(error: UserError) -> str:
     return (error.where or "").removeprefix("--set ").partition(".")[0].strip()
 
 
-class _Cut(NamedTuple):
-    """A tree without something."""
+@dataclass(frozen=True)
+class _Cut(Generic[AnyTree]):
+    """A tree without one of its fields."""
 
-    tree: Block | Node
+    tree: AnyTree
     places: tuple[str, ...]
-    """Positions of what it was cut out of, the innermost first."""
+    """Positions of the sections around the removed field, the innermost first."""
     section: str
-    """The outermost section that it was cut out of, or itself."""
+    """The outermost section around the removed field, or the field itself."""
 
 
 class _Pruner:
-    """Cuts fields out of trees, and remembers where."""
+    """Removes fields from trees, and records where."""
 
     def __init__(self) -> None:
         self.touched: set[str] = set()
-        """Outermost sections from which something was cut."""
+        """Outermost sections from which a field was removed."""
         self.damaged: set[str] = set()
-        """Positions of all sections from which something was cut."""
+        """Positions of all sections from which a field was removed."""
 
     def follows(self, error: UserError) -> bool:
-        """Says whether an error is about a section from which something was cut.
+        """Returns whether an error is about a section from which a field was removed.
 
-        It may then be about what was cut, such as a choice of nothing.
+        The removal may be its cause, such as a choice without a member.
         """
         return error.where in self.damaged
 
     def add_model(self, tree: Tree) -> Tree:
-        """Returns a pipeline.config with a model, which stands for the one that it lacks."""
+        """Returns a pipeline.config with an empty model in place of the missing one."""
         where = "model"
         self.touched.add("model")
         self.damaged.add(where)
@@ -124,8 +127,8 @@ class _Pruner:
         return Block((*fields, Field("model", (Block((), where),), where)), where)
 
     def cut(self, tree: Tree, where: str | None) -> tuple[Tree, bool]:
-        """Returns the tree without what stands at a position, and whether there is such a thing."""
-        cut = None
+        """Returns the tree without the field at a position, and whether there is such a field."""
+        cut: _Cut[Block] | _Cut[Node] | None = None
         if where is not None and isinstance(tree, Block):
             cut = _cut_block(tree, where)
         elif where is not None and isinstance(tree, Node):
@@ -137,7 +140,7 @@ class _Pruner:
         return cut.tree, True
 
 
-def _cut_block(block: Block, where: str) -> _Cut | None:
+def _cut_block(block: Block, where: str) -> _Cut[Block] | None:
     for index, field in enumerate(block.fields):
         before, after = block.fields[:index], block.fields[index + 1 :]
         if where in (field.where, *(value.where for value in field.values)):
@@ -147,7 +150,7 @@ def _cut_block(block: Block, where: str) -> _Cut | None:
             if inner is None:
                 continue
             values = (*field.values[:at], inner.tree, *field.values[at + 1 :])
-            changed = Field(field.name, values, field.where, field.is_list)  # type: ignore[arg-type]
+            changed = Field(field.name, values, field.where, field.is_list)
             places = inner.places
             # A message is pointed at by its brace or by its name.
             if places[-1] == value.where:
@@ -156,24 +159,23 @@ def _cut_block(block: Block, where: str) -> _Cut | None:
     return None
 
 
-def _cut_node(node: Node, where: str) -> _Cut | None:
+def _cut_node(node: Node, where: str) -> _Cut[Node] | None:
     content = node.value
     if not isinstance(content, dict | list):
         return None
     parts = content.items() if isinstance(content, dict) else enumerate(content)
     for name, part in list(parts):
-        inner = None
-        if isinstance(part.value, dict | list):
-            inner = _cut_node(part, where)
-        # A section without its kind would be taken for one of another kind.
-        whole = inner is not None and isinstance(part.value, dict) and "kind" in part.value
-        whole = whole and "kind" not in inner.tree.value  # type: ignore[union-attr]
-        if part.where == where or whole:
+        inner = _cut_node(part, where)
+        if part.where == where or (inner is not None and _lost_kind(part, inner.tree)):
             return _Cut(_replaced(node, name, None), (node.where,), str(name))
         if inner is not None:
-            tree = _replaced(node, name, inner.tree)  # type: ignore[arg-type]
-            return _Cut(tree, inner.places, str(name))
+            return _Cut(_replaced(node, name, inner.tree), inner.places, str(name))
     return None
+
+
+def _lost_kind(before: Node, after: Node) -> bool:
+    """Returns whether a section lost its kind, without which it would be taken for another one."""
+    return isinstance(before.value, dict) and "kind" in before.value and "kind" not in after.value
 
 
 def _replaced(node: Node, name: str | int, part: Node | None) -> Node:

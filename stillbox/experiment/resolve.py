@@ -1,4 +1,4 @@
-"""From a CONFIG of the command line to an experiment; files of other programs are recognised by
+"""Reads a CONFIG of the command line as an experiment; files of other programs are recognised by
 name.
 """
 
@@ -106,7 +106,7 @@ def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
     Args:
         config: a recipe's name, a `pipeline.config` in text format, or YAML: an experiment, or the
             parameter dictionary of "Object Detection Models on TPU".
-        overrides: texts of the form `path=value`, see `overrides.apply_overrides`.
+        overrides: texts of the form `path=value`, see `updating.apply_overrides`.
 
     Raises:
         UserError: there is no such file or recipe, it cannot be read, or it contradicts itself.
@@ -116,12 +116,7 @@ def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
 
 
 def resolve_reading(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
-    """Overrides and checks an experiment that is read already.
-
-    Args:
-        reading: the result of any reader.
-        overrides: texts of the form `path=value`, see `overrides.apply_overrides`.
-        source: the file or command line that was read.
+    """Applies overrides to an experiment that is read already, and checks it.
 
     Raises:
         UserError: the experiment contradicts itself.
@@ -134,10 +129,6 @@ def resolve_reading(reading: Reading, overrides: Sequence[str], source: str) -> 
 
 def with_overrides(experiment: Experiment, overrides: Sequence[str]) -> Experiment:
     """Returns an experiment with overrides.
-
-    Args:
-        experiment: what they change.
-        overrides: texts of the form `path=value`, see `overrides.apply_overrides`.
 
     Raises:
         UserError: an unknown path, a value of the wrong type, or the result contradicts itself.
@@ -166,7 +157,7 @@ def _read_text(read: FormatReader, text: str, path: Path, _: Tree) -> Reading:
 
 def overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
     """Returns an experiment with overrides, and with the schedule that follows from its steps."""
-    # Overrides come before the rules, so that they can mend a file.
+    # Overrides come before the rules: they can mend a file.
     origins = dict(reading.origins)
     changed = apply_overrides(reading.experiment, overrides, origins)
     experiment, shortened = resolve_schedule(changed)

@@ -7,7 +7,7 @@ replica.
 import dataclasses
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from stillbox.experiment import schema
 from stillbox.experiment.values import Value, sections_of
@@ -146,12 +146,7 @@ def replicas_as_groups(model: AnyModel, batch_size: int, replicas: int) -> AnyMo
     """Returns a model with statistics of `groups` in place of `per_replica`.
 
     Layers are then independent of devices: a replica is `batch_size / replicas` images that
-    follow each other. A single replica is the whole batch, which is `global`.
-
-    Args:
-        model: the detector's description.
-        batch_size: images of a training step, over all devices.
-        replicas: equal parts of it.
+    follow each other in a training step. A single replica is the whole batch, which is `global`.
     """
 
     def group(norm: schema.BatchNorm) -> schema.BatchNorm:
@@ -162,7 +157,8 @@ def replicas_as_groups(model: AnyModel, batch_size: int, replicas: int) -> AnyMo
         size = batch_size // replicas
         return dataclasses.replace(norm, statistics="groups", group_size=size)
 
-    return _replace_norms(model, group)
+    replaced: AnyModel = _replace_norms(model, group)
+    return replaced
 
 
 def groups_of_crops(part: Part, crops: int) -> Part:
@@ -171,7 +167,8 @@ def groups_of_crops(part: Part, crops: int) -> Part:
     def enlarge(norm: schema.BatchNorm) -> schema.BatchNorm:
         return dataclasses.replace(norm, group_size=norm.group_size * crops)
 
-    return _replace_norms(part, enlarge)
+    replaced: Part = _replace_norms(part, enlarge)
+    return replaced
 
 
 def depends_on_replicas(model: schema.Model) -> bool:
@@ -187,17 +184,17 @@ def batch_norms(model: schema.Model) -> Iterator[tuple[str, schema.BatchNorm]]:
             yield path, section
 
 
-def _replace_norms(part: Part, change: Callable[[schema.BatchNorm], schema.BatchNorm]) -> Part:
+def _replace_norms(part: Value, change: Callable[[schema.BatchNorm], schema.BatchNorm]) -> Value:
     if isinstance(part, tuple):
-        return cast(Part, tuple(_replace_norms(item, change) for item in part))
-    if not dataclasses.is_dataclass(part):
+        return tuple(_replace_norms(item, change) for item in part)
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
         return part
     if isinstance(part, schema.BatchNorm):
-        return cast(Part, change(part))
+        return change(part)
     inside = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
     changes = {
         name: changed
         for name, value in inside.items()
         if (changed := _replace_norms(value, change)) is not value and changed != value
     }
-    return dataclasses.replace(part, **changes) if changes else part  # type: ignore[type-var]
+    return dataclasses.replace(part, **changes) if changes else part

@@ -5,18 +5,16 @@ a.b.c=value` into what was read. Fields that a tree does not mention keep their 
 """
 
 import dataclasses
-import math
 import types
 import typing
 from collections.abc import Sequence
-from typing import Literal, NoReturn
 
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.converting import convert, refuse
 from stillbox.experiment.imports import import_entry_points
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import Outside
 from stillbox.experiment.values import (
-    NUMBER,
     Hint,
     Plain,
     Value,
@@ -46,10 +44,10 @@ def update(
     notes: list[str] | None = None,
     stored: bool = False,
 ) -> Experiment:
-    """Lays a tree over an experiment.
+    """Merges a tree into an experiment.
 
     Args:
-        current: what holds where the tree says nothing.
+        current: the experiment, whose values stay where the tree has none.
         node: the tree. A `kind` that differs from the current one takes that variant's defaults.
         origins: dotted path -> where; what the tree sets is entered, what it displaces removed.
         notes: takes a note for each field of an older version that has no effect any more; without
@@ -60,17 +58,17 @@ def update(
         UserError: an unknown name or a value of the wrong type; names path, place and remedy.
     """
     import_entry_points()
-    laying = _Update(origins, notes, stored=stored)
-    result: Experiment = laying.dataclass((Experiment,), current, node, "")
-    if laying.left and notes is not None:
+    walk = _Update(origins, notes, stored=stored)
+    result: Experiment = walk.dataclass((Experiment,), current, node, "")
+    if walk.left and notes is not None:
         # Values are not quoted: they are of whoever made the model.
-        fields = ", ".join(laying.left)
+        fields = ", ".join(walk.left)
         notes.append(f"{node.where}: not taken from a stored experiment: {fields}; --set sets them")
     return result
 
 
 def read_section(default: Value, node: Node, path: str) -> Value:
-    """Lays a tree over one dataclass, of the schema or not; else as `update`."""
+    """Merges a tree into one dataclass, of the schema or not; else as `update`."""
     return _Update({}).dataclass((type(default),), default, node, path)
 
 
@@ -101,7 +99,7 @@ class _Update:
             return self.dataclass(members, current, node, path)
         if typing.get_origin(members[0]) is tuple:
             return self._tuple(typing.get_args(members[0])[0], current, node, path)
-        return self._set(_scalar(members[0], node, path), node, path)
+        return self._set(convert(members[0], node, path), node, path)
 
     def dataclass(self, classes: tuple[Hint, ...], current: Value, node: Node, path: str) -> Value:
         """Returns the new value of a section: one class, or several with a kind each."""
@@ -109,8 +107,8 @@ class _Update:
             # A kind alone is that kind with its defaults: `similarity: iou`.
             node = Node({"kind": node}, node.where)
         if not isinstance(node.value, dict):
-            _refuse(node, path, "a section with named fields", _example(node, path, classes))
-        # A copy: the kind is taken out of it, and the tree may be laid over another value again.
+            refuse(node, path, "a section with named fields", _example(node, path, classes))
+        # A copy: the kind is taken out of it, and the tree may be merged into another value again.
         content = dict(node.value)
         if hasattr(classes[0], "kind"):
             current = self._variant(classes, current, content.pop("kind", None), node, path)
@@ -156,7 +154,7 @@ class _Update:
                 )
             return classes[0]() if current is None else current
         if isinstance(kind.value, dict | list):
-            _refuse(kind, f"{path}.kind", "one word", " or ".join(kinds))
+            refuse(kind, f"{path}.kind", "one word", " or ".join(kinds))
         if kind.value not in kinds:
             raise UnknownKindError(
                 f"{path} has no kind {kind.value!r}",
@@ -174,7 +172,7 @@ class _Update:
         if isinstance(node.value, dict) and all(name.isdecimal() for name in node.value):
             return self._elements(hint, current or (), node, path)
         if isinstance(node.value, dict):
-            _refuse(node, path, "a list", "[first, second]")
+            refuse(node, path, "a list", "[first, second]")
         # The old elements are gone, and with them what was known about their origins.
         items = node.value if isinstance(node.value, list) else [node]
         self._forget(path)
@@ -212,44 +210,6 @@ class _Update:
             return
         for key in [k for k in self._origins if k == path or k.startswith(f"{path}.")]:
             del self._origins[key]
-
-
-def _scalar(hint: Hint, node: Node, path: str) -> Value:
-    value = node.value
-    if typing.get_origin(hint) is Literal:
-        allowed = typing.get_args(hint)
-        # True and 1.0 equal 1 in Python, and are other words.
-        if (type(value), value) not in [(type(word), word) for word in allowed]:
-            words = tuple(map(str, allowed))
-            _refuse(node, path, f"one of {', '.join(words)}", nearest(str(value), words))
-        return value
-    if hint is str:
-        if not isinstance(value, str) and node.text is None:
-            _refuse(node, path, "text", "put it in quotes")
-        return value if isinstance(value, str) else node.text
-    if hint is bool and not isinstance(value, bool):
-        _refuse(node, path, "true or false", None)
-    # True is an int in Python, but no number of steps.
-    if hint is int and (isinstance(value, bool) or not isinstance(value, int)):
-        _refuse(node, path, "a whole number", None)
-    return _to_float(node, path) if hint is float else value
-
-
-def _to_float(node: Node, path: str) -> float:
-    value = node.value
-    # YAML 1.1 takes 1e-4 (without a point) for text; a number is meant.
-    if isinstance(value, str) and NUMBER.fullmatch(value):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        _refuse(node, path, "a number", None)
-    return float(value)
-
-
-def _refuse(node: Node, path: str, wanted: str, example: str | None) -> NoReturn:
-    found = "null" if node.value is None else repr(node.value)
-    if isinstance(node.value, dict | list):
-        found = "a section" if isinstance(node.value, dict) else "a list"
-    raise UserError(f"{path} is {wanted}, not {found}", where=node.where, fix=example)
 
 
 def _example(node: Node, path: str, classes: tuple[Hint, ...]) -> str:

@@ -2,17 +2,14 @@
 
 import dataclasses
 import functools
-import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from stillbox.experiment.variants import RegisteredConfig
-from stillbox.textformat.yaml_tree import Node
+from stillbox.textformat.yaml_tree import Node, Plain
 
-Plain: TypeAlias = Any
-"""A scalar, None, a list of plain values or a mapping from names to them."""
 Value: TypeAlias = Any
 """What a field of the schema holds: a scalar, None, a tuple of values or a dataclass."""
 Hint: TypeAlias = Any
@@ -20,21 +17,23 @@ Hint: TypeAlias = Any
 
 Mark = TypeVar("Mark")
 
-NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-"""How people write a number. YAML 1.1 takes `1e-4` and `1e+3` for text."""
+
+def section_to_plain(section: Value) -> dict[str, Plain]:
+    """Returns a dataclass as a mapping, a variant's `kind` first; else as `to_plain`."""
+    # A class variable is no field of a dataclass, so the kind is added by hand.
+    kind = {"kind": section.kind} if hasattr(section, "kind") else {}
+    names = (field.name for field in dataclasses.fields(section))
+    return kind | {name: to_plain(getattr(section, name)) for name in names}
 
 
 def to_plain(value: Value) -> Plain:
-    """Returns dataclasses as mappings (a variant's `kind` first) and tuples as lists."""
+    """Returns dataclasses as mappings and tuples as lists."""
     if dataclasses.is_dataclass(value):
-        # A class variable is no field of a dataclass, so the kind is added by hand.
-        kind = {"kind": value.kind} if hasattr(value, "kind") else {}
-        names = (field.name for field in dataclasses.fields(value))
-        return kind | {name: to_plain(getattr(value, name)) for name in names}
+        return section_to_plain(value)
     return [to_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def node_of(plain: Plain, where: str) -> Node:
+def node_of(plain: object, where: str) -> Node:
     """Wraps a plain tree; all of it stands at `where`."""
     if isinstance(plain, dict):
         return Node({name: node_of(item, where) for name, item in plain.items()}, where)

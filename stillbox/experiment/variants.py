@@ -14,6 +14,7 @@ of a member registers itself; the family's docstring says how it is called:
 So a part can be added from one file, inside this package or outside of it.
 """
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable
@@ -33,6 +34,8 @@ class RegisteredConfig:
     """The word that selects the member in YAML and `--set`."""
     variants: ClassVar[dict[str, type]]
     """Members of the family by kind."""
+    # Declared alone: every member is a dataclass.
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[object]]]
 
     def __init_subclass__(cls, *, kind: str | None = None) -> None:
         if cls.__base__ is RegisteredConfig:
@@ -50,11 +53,7 @@ class RegisteredConfig:
 
 
 def implements(config: type[RegisteredConfig]) -> Callable[[Implementation], Implementation]:
-    """Registers the decorated class or function as the implementation of a member.
-
-    Args:
-        config: the member's schema class.
-    """
+    """Registers the decorated class or function as the implementation of a member."""
 
     def register(implementation: Implementation) -> Implementation:
         _IMPLEMENTATIONS[config] = implementation
@@ -81,12 +80,7 @@ def implementation_of(config: RegisteredConfig) -> Callable[..., Any]:
 
 
 def import_all(package: str, path: Iterable[str]) -> None:
-    """Imports every module of a package, so that each registers its implementations.
-
-    Args:
-        package: its `__name__`.
-        path: its `__path__`.
-    """
+    """Imports every module of a package; each registers its implementations."""
     for module in pkgutil.iter_modules(path):
         importlib.import_module(f"{package}.{module.name}")
 

@@ -22,7 +22,12 @@ from stillbox.experiment.recipes import recipe_path
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import INPUT, Outside
 from stillbox.experiment.updating import UnknownKindError, update
-from stillbox.experiment.values import Plain, Value, field_marks, to_plain
+from stillbox.experiment.values import (
+    Plain,
+    Value,
+    field_marks,
+    section_to_plain,
+)
 from stillbox.textformat.yaml_tree import Node, compose
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
@@ -33,12 +38,7 @@ def from_stored(
 ) -> Experiment:
     """Returns the experiment that is stored with a model, which may be of somebody else.
 
-    Fields of the machine, such as `data.workers`, have their defaults.
-
-    Args:
-        text: YAML.
-        where: the name of the text in errors.
-        say: called with a note about fields that have no effect.
+    Fields of the machine, such as `data.workers`, have their defaults, with a note for `say`.
 
     Raises:
         UserError: as `read_yaml`.
@@ -64,15 +64,10 @@ def from_yaml(text: str, where: str = "yaml") -> Experiment:
 
 
 def read_yaml(text: str, file: str, *, name: str = "experiment") -> Reading:
-    """Reads an experiment with the position of each value.
+    """Reads an experiment with the position of each value; `file` names the text in positions.
 
     Fields that the text does not set have their defaults, or the values of a recipe that it starts
     from (`recipe: ssd_mobilenet_v1_300x300`).
-
-    Args:
-        text: YAML.
-        file: the name of the file in positions.
-        name: the experiment's name, if the text has none.
 
     Raises:
         UserError: it is not YAML, or holds an unknown or repeated name or a value of a wrong type.
@@ -133,8 +128,9 @@ def to_yaml(experiment: Experiment, origins: Mapping[str, str] | None = None) ->
     a comment says where a value was set. `imports` names the modules of parts that are not this
     package's.
     """
-    imports = list(imports_of(experiment))
-    return dump(({"imports": imports} if imports else {}) | to_plain(experiment), origins)
+    imports: list[Plain] = [*imports_of(experiment)]
+    fields = section_to_plain(experiment)
+    return dump({"imports": imports, **fields} if imports else fields, origins)
 
 
 def dump(mapping: dict[str, Plain], origins: Mapping[str, str] | None = None) -> str:
@@ -155,6 +151,7 @@ def _emit_mapping(
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             yield f"{indent}{name}:{comment}"
             for index, item in enumerate(value):
+                assert isinstance(item, dict)
                 block = _emit_mapping(item, f"{inner}.{index}", indent + "  ", origins)
                 yield f"{indent}- {next(block).lstrip()}"
                 yield from block
@@ -202,9 +199,7 @@ def store_paths(experiment: Experiment, directory: Path) -> Experiment:
 def place_paths(experiment: Experiment, folder: Path) -> Experiment:
     """Returns a stored experiment with the paths that it has from the current folder.
 
-    Args:
-        experiment: as it was stored.
-        folder: that it was read from: a model directory, or the folder of a checkpoint in one.
+    `folder` is where it was read: a model directory, or the folder of a checkpoint in one.
 
     Raises:
         UserError: a path leads out of the directory.

@@ -16,7 +16,7 @@ from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.announcing import announcing_alone
 from stillbox.errors import UserError
 from stillbox.evaluation.results import iou_matrix
-from stillbox.experiment.values import to_plain
+from stillbox.experiment.values import section_to_plain
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.exporting.backend import ExportBackend, find_writer
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, Written, is_export
@@ -290,7 +290,7 @@ def _manifest(program: ExportProgram, written: Written) -> Manifest:
         settings=program.settings,
         files={**written.files, EXPERIMENT: "the experiment", LABEL_MAP: "the classes"},
         input_size=program.input_size,
-        resizer=to_plain(resizer),
+        resizer=section_to_plain(resizer),
         source=program.model.source,
         needs=written.needs,
         known_bad=written.known_bad,

@@ -73,13 +73,7 @@ class Schema:
     enums: Mapping[str, Mapping[str, int]]
 
     def convert(self, type_name: str, text: str, *, quoted: bool) -> Value | None:
-        """Returns a scalar of that type, None where the text does not spell one.
-
-        Args:
-            type_name: a scalar or an enum.
-            text: a word, a number, or what stands between quotes.
-            quoted: it stands between quotes.
-        """
+        """Returns a scalar or enum value, None if the text, `quoted` or not, spells none."""
         if type_name == "string" or quoted:
             return text if type_name == "string" and quoted else None
         if type_name == "bool":
@@ -199,9 +193,7 @@ class Message:
 class Decoder:
     """Decodes syntax trees by a schema and collects warnings on the way.
 
-    Args:
-        schema: the types of all messages.
-        strict: refuse a second value of a field, instead of replacing the first with a warning.
+    A `strict` one refuses a second value of a field; else it replaces the first with a warning.
     """
 
     def __init__(self, schema: Schema, *, strict: bool = False) -> None:

@@ -77,7 +77,7 @@ class _Names:
         return self.masks[step, behind]
 
     def with_any(self, places: int) -> list[bool]:
-        """Says for each name whether it has one of the places."""
+        """Returns for each name whether it has one of the places."""
         marks, start, found = f"{places:b}"[::-1], 0, []
         for name in self.names:
             found.append("1" in marks[start : start + len(name) + 1])
@@ -104,7 +104,7 @@ class NamePattern:
         self._step = self._choice(depth=0)
 
     def search(self, names: Iterable[str]) -> list[bool]:
-        """Says of each name whether the expression is found anywhere in it.
+        """Returns for each name whether the expression is found anywhere in it.
 
         Raises:
             UserError: that takes too long.
@@ -112,7 +112,7 @@ class NamePattern:
         return self.search_all(_Names(list(names)))
 
     def match(self, names: Iterable[str]) -> list[bool]:
-        """Says of each name whether it begins with the expression; else as `search`."""
+        """Returns for each name whether it begins with the expression; else as `search`."""
         every = _Names(list(names))
         return self._found(every, every.at(r"\A"))
 
@@ -211,12 +211,7 @@ class NamePattern:
 def found_in(
     texts: Iterable[str], names: Mapping[str, str], where: str
 ) -> Iterator[tuple[str, set[str]]]:
-    """Yields each expression with the keys in which, or in whose values, it is found anywhere.
-
-    Args:
-        texts: the expressions.
-        names: keys and values.
-        where: the field that has the expressions.
+    """Yields each expression with the keys that contain it, or whose values do.
 
     Raises:
         UserError: one is none, or all together take too long.

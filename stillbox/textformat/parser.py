@@ -1,4 +1,4 @@
-"""From protobuf text format to a syntax tree with positions: names and values without types.
+"""Parses protobuf text format as a syntax tree with positions: names and values without types.
 
 The lexer follows the Text Format Language Specification (protobuf.dev).
 """
@@ -6,7 +6,7 @@ The lexer follows the Text Format Language Specification (protobuf.dev).
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn, cast
 
 from stillbox.errors import UserError
 
@@ -66,7 +66,7 @@ def tokenize(text: str, file: str) -> Iterator[Token]:
             first = line != indented_line
             if first:
                 indented_line, indent = line, offset - line_start + 1
-            yield Token(kind, word, where, first, indent)  # type: ignore[arg-type]
+            yield Token(cast(TokenKind, kind), word, where, first, indent)
         offset = match.end()
         if newlines := word.count("\n"):
             line += newlines

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -76,6 +76,8 @@ _TAGS: dict[type[yaml.Node], frozenset[str]] = {
     yaml.MappingNode: frozenset({"map"}),
     yaml.ScalarNode: frozenset({"str", "int", "float", "bool", "null", "timestamp", "value"}),
 }
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
+"""A scalar, a list of plain values or a mapping from names to them."""
 _QUOTES = "put text that holds any of ? : # , [ ] { } in quotes"
 
 
@@ -90,7 +92,7 @@ class Node:
     text: str | None = None
     """A command line's value as typed: what a text field takes, whatever YAML makes of it."""
 
-    def plain(self) -> Any:  # noqa: ANN401
+    def plain(self) -> Plain:
         """Returns the value without positions: scalars, lists and dictionaries."""
         if isinstance(self.value, dict):
             return {name: node.plain() for name, node in self.value.items()}
@@ -152,7 +154,7 @@ class _Reader(yaml.SafeLoader):
             raise yaml.scanner.ScannerError(None, start_mark, what, self.get_mark()) from error
         return chunks
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Composes one node; PyYAML calls it for each."""
         mark = self.peek_event().start_mark
         self._composed += 1
@@ -179,8 +181,9 @@ class _Reader(yaml.SafeLoader):
             raise UserError(what, where=where, fix="write the values out")
         self._check_tag(node, where)
         self._enter(node.start_mark)
+        value: bool | int | float | str | list[Node] | dict[str, Node] | None
         if isinstance(node, yaml.SequenceNode):
-            value: Any = [self.convert(item) for item in node.value]
+            value = [self.convert(item) for item in node.value]
         elif isinstance(node, yaml.MappingNode):
             value = self._mapping(node)
         else:
@@ -197,7 +200,7 @@ class _Reader(yaml.SafeLoader):
                 fix="take it out: values are text, numbers, true, false, null, lists and sections",
             )
 
-    def _scalar(self, node: yaml.Node, where: str) -> Any:  # noqa: ANN401
+    def _scalar(self, node: yaml.Node, where: str) -> bool | int | float | str | None:
         kind = node.tag.removeprefix(_STANDARD)
         if kind in ("int", "float") and len(node.value) > _LONGEST_NUMBER:
             what = f"a number of {len(node.value):,} characters"
@@ -205,10 +208,11 @@ class _Reader(yaml.SafeLoader):
         if kind in ("timestamp", "value"):
             return node.value
         try:
-            return self.construct_object(node, deep=True)
+            value: bool | int | float | str | None = self.construct_object(node, deep=True)
         except (ValueError, LookupError, ArithmeticError) as error:
             what = f"{node.value!r} is no {kind}"
             raise UserError(what, where=where, fix="put text in quotes") from error
+        return value
 
     def _mapping(self, node: yaml.MappingNode) -> dict[str, Node]:
         own: dict[str, Node] = {}

@@ -1,8 +1,8 @@
 import pytest
 
-from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.updating import apply_overrides
+from tests.helpers import refusal as user_error
 
 START = schema.Experiment(
     train=schema.Training(
@@ -17,10 +17,9 @@ def overridden(*overrides):
 
 
 def refusal(override):
-    with pytest.raises(UserError) as caught:
-        overridden(override)
-    assert caught.value.where == f"--set {override}"
-    return caught.value
+    caught = user_error(overridden, override)
+    assert caught.where == f"--set {override}"
+    return caught
 
 
 def test_values_take_the_type_of_their_field():

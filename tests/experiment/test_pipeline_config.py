@@ -7,6 +7,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from tests.experiment.sample import SAMPLE
+from tests.helpers import refusal as user_error
 from tests.small import SHARED, needs_shared
 
 PIPELINES = SHARED / "configs" / "pipeline"
@@ -31,9 +32,8 @@ def changed(*replacements):
 
 
 def refusal(*replacements):
-    with pytest.raises(UserError) as caught:
-        read(changed(*replacements))
-    return caught.value
+    caught = user_error(read, changed(*replacements))
+    return caught
 
 
 def line_of(fragment):
@@ -381,9 +381,8 @@ def test_a_graph_rewriter_quantises():
 
 
 def test_other_architectures_are_refused_with_what_there_is():
-    with pytest.raises(UserError) as caught:
-        read("model {\n  center_net { object_center_params { } }\n}")
-    assert str(caught.value) == (
+    caught = user_error(read, "model {\n  center_net { object_center_params { } }\n}")
+    assert str(caught) == (
         "p.config:2:3: DetectionModel.center_net: stillbox has detectors with anchors\n"
         "  fix: there is: ssd, faster_rcnn"
     )
@@ -507,11 +506,10 @@ def test_every_real_config_resolves_or_is_refused_with_its_place(path):
     if path.stem not in REFUSED:
         resolve(path)
         return
-    with pytest.raises(UserError) as caught:
-        resolve(path)
-    assert REFUSED[path.stem] in caught.value.what
-    assert caught.value.where.startswith(f"{path}:")
-    assert caught.value.fix
+    caught = user_error(resolve, path)
+    assert REFUSED[path.stem] in caught.what
+    assert caught.where.startswith(f"{path}:")
+    assert caught.fix
 
 
 def test_what_the_original_trains_otherwise_is_noted():

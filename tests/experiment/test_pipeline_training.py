@@ -14,6 +14,7 @@ from stillbox.experiment.rules import check
 from stillbox.experiment.schema import Experiment, FineTune
 from stillbox.experiment.updating import apply_overrides
 from tests.experiment.sample import FASTER_RCNN, SAMPLE
+from tests.helpers import refusal as user_error
 
 TF2 = Path(__file__).parents[1] / "goldens/checkpoints/tf2"
 
@@ -93,11 +94,10 @@ def test_a_type_that_belongs_to_other_detectors_is_refused():
     ],
 )
 def test_what_there_is_not_is_refused_with_its_reason(place, field, reason):
-    with pytest.raises(UserError) as caught:
-        read(field, place)
-    assert reason in caught.value.what
-    assert caught.value.where.startswith("p.config:")
-    assert caught.value.fix
+    caught = user_error(read, field, place)
+    assert reason in caught.what
+    assert caught.where.startswith("p.config:")
+    assert caught.fix
 
 
 @pytest.mark.parametrize("kind", ["TF_EXAMPLE", "INPUT_DEFAULT"])
@@ -205,9 +205,8 @@ def read_evaluation(fields):
 
 
 def refusal(fields):
-    with pytest.raises(UserError) as caught:
-        read_evaluation(fields)
-    return caught.value
+    caught = user_error(read_evaluation, fields)
+    return caught
 
 
 @pytest.mark.parametrize(
@@ -372,9 +371,8 @@ def test_every_field_ends_in_one_of_the_three_ways():
 
 
 def broken(*overrides):
-    with pytest.raises(UserError) as caught:
-        check(apply_overrides(Experiment(), overrides, {}), {})
-    return caught.value
+    caught = user_error(check, apply_overrides(Experiment(), overrides, {}), {})
+    return caught
 
 
 def test_the_best_metric_is_one_that_is_computed():

@@ -21,6 +21,7 @@ from stillbox.experiment.pipeline_config.boxes import (
     read_similarity,
 )
 from tests.experiment.sample import members_of, read_section
+from tests.helpers import refusal
 
 LOSS = """
 loss {
@@ -111,10 +112,9 @@ def test_the_form_of_the_originals_output_has_no_effect(name):
     ],
 )
 def test_what_there_is_not_is_refused_with_a_reason(arguments, message):
-    with pytest.raises(UserError) as caught:
-        loss_of(**arguments)
-    assert message in str(caught.value)
-    assert caught.value.where.startswith("p:")
+    caught = refusal(loss_of, **arguments)
+    assert message in str(caught)
+    assert caught.where.startswith("p:")
 
 
 def test_confidences_as_targets_are_refused_with_a_reason():

@@ -16,6 +16,7 @@ from stillbox.experiment.values import leaf_paths
 from stillbox.experiment.yaml_config import from_yaml, read_yaml, to_yaml
 from tests.experiment.fuzzing import attempt, corpus, mutate
 from tests.experiment.sample import FASTER_RCNN, SAMPLE
+from tests.helpers import refusal
 
 CHARACTERS = "{}<>[]:;,\"'\\#.-+x0 \n\té\0?*&!%@|"
 VALUES = ["", "null", "true", "-1", "1e-3", "x", "[1, 2]", "{a: b}", "[{kind: adam}]", "1e400"]
@@ -118,11 +119,10 @@ def test_bad_input_has_line_column_the_offending_text_and_what_was_meant(
     monkeypatch.chdir(tmp_path)
     content = SAMPLE.replace(old, new, 1).encode(errors="surrogateescape")
     Path("p.config").write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        resolve("p.config")
-    assert str(caught.value).startswith(f"p.config:{place}: ")
-    assert said in str(caught.value)
-    assert len(str(caught.value).splitlines()) <= 3
+    caught = refusal(resolve, "p.config")
+    assert str(caught).startswith(f"p.config:{place}: ")
+    assert said in str(caught)
+    assert len(str(caught).splitlines()) <= 3
 
 
 def test_a_second_member_of_a_choice_is_pointed_at(tmp_path):
@@ -162,9 +162,8 @@ HOSTILE = {
 def test_hostile_files_are_refused_with_their_place(case, tmp_path):
     path = tmp_path / "e.yaml"
     path.write_text(HOSTILE[case])
-    with pytest.raises(UserError) as caught:
-        resolve(path)
-    assert caught.value.where.startswith(f"{path}:")
+    caught = refusal(resolve, path)
+    assert caught.where.startswith(f"{path}:")
 
 
 def test_a_hostile_option_is_refused():

@@ -4,10 +4,10 @@ import typing
 
 import pytest
 
-from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.rules import check, check_trainable, warnings_about
 from stillbox.experiment.updating import apply_overrides
+from tests.helpers import refusal
 
 READY = (
     "train.steps=10",
@@ -129,7 +129,7 @@ COSINE = (
             ["train.augmentations=[{kind: ssd_random_crop, operations: [{min_aspect_ratio: 3}]}]"],
             "min_aspect_ratio 3.0 is above max_aspect_ratio 1.33",
         ),
-        (["train.augmentations=[{kind: ssd_random_crop, operations: []}]"], "has no operations"),
+        (["train.augmentations=[{kind: ssd_random_crop, operations: []}]"], "no operations"),
         (
             ["train.augmentations=[{kind: random_horizontal_flip, probability: 2}]"],
             "train.augmentations.0.probability is 2.0",
@@ -166,11 +166,10 @@ COSINE = (
 )
 def test_a_contradiction_is_refused_with_its_place_and_a_remedy(overrides, message):
     experiment, origins = overridden(*overrides)
-    with pytest.raises(UserError) as caught:
-        check(experiment, origins)
-    assert message in str(caught.value)
-    assert caught.value.fix
-    where = caught.value.where
+    caught = refusal(check, experiment, origins)
+    assert message in str(caught)
+    assert caught.fix
+    where = caught.where
     assert where.startswith("--set ") or where.split(".")[0] in ("model", "train", "data")
 
 
@@ -209,18 +208,16 @@ def test_values_at_the_edge_are_fine(overrides):
 
 def test_every_broken_rule_is_in_one_message():
     experiment, origins = overridden("train.batch_size=0", "model.num_classes=0")
-    with pytest.raises(UserError) as caught:
-        check(experiment, origins)
-    text = str(caught.value)
+    caught = refusal(check, experiment, origins)
+    text = str(caught)
     assert "--set model.num_classes=0: model.num_classes is 0\n  fix: give a value of at" in text
     assert "\nand --set train.batch_size=0: train.batch_size is 0\n  fix: " in text
 
 
 def test_the_place_of_a_contradiction_is_where_its_value_was_written():
     experiment = schema.Experiment(model=schema.OneStage(num_classes=0))
-    with pytest.raises(UserError) as caught:
-        check(experiment, {"model.num_classes": "p.config:9:5"})
-    assert caught.value.where == "p.config:9:5"
+    caught = refusal(check, experiment, {"model.num_classes": "p.config:9:5"})
+    assert caught.where == "p.config:9:5"
 
 
 def test_an_experiment_that_is_ready_may_train():
@@ -254,10 +251,9 @@ def test_an_experiment_that_is_ready_may_train():
 def test_what_training_lacks_is_refused_with_the_set_that_gives_it(overrides, message, fix):
     experiment, origins = overridden(*READY, *overrides)
     check(experiment, origins)
-    with pytest.raises(UserError) as caught:
-        check_trainable(experiment, origins)
-    assert message in caught.value.what
-    assert fix in caught.value.fix
+    caught = refusal(check_trainable, experiment, origins)
+    assert message in caught.what
+    assert fix in caught.fix
 
 
 def test_one_shard_of_many_is_warned_about_with_the_pattern_for_all():
@@ -349,9 +345,8 @@ def test_every_number_of_the_schema_has_a_range_with_two_finite_ends():
     ],
 )
 def test_what_would_exhaust_a_check_is_refused(override, message):
-    with pytest.raises(UserError) as caught:
-        check(*overridden(override))
-    assert message in str(caught.value)
+    caught = refusal(check, *overridden(override))
+    assert message in str(caught)
 
 
 def test_a_cosine_without_a_decay_is_taken_with_a_warning():

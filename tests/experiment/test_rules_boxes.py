@@ -16,6 +16,7 @@ from stillbox.experiment.rules import (
 )
 from stillbox.experiment.schema import Experiment, FasterRcnn
 from stillbox.experiment.updating import apply_overrides
+from tests.helpers import refusal
 
 MULTISCALE = "model.anchors={kind: multiscale, max_level: 8}"
 COMBINED = "model.postprocessing.nms={combined: true, change_coordinate_frame: false, %s}"
@@ -125,10 +126,9 @@ def test_six_levels_suit_the_six_maps_of_the_default():
     ],
 )
 def test_contradictions_are_refused_with_a_fix(overrides, message):
-    with pytest.raises(UserError) as caught:
-        check(overridden(*overrides), {})
-    assert message in str(caught.value)
-    assert caught.value.fix
+    caught = refusal(check, overridden(*overrides), {})
+    assert message in str(caught)
+    assert caught.fix
 
 
 @pytest.mark.parametrize(
@@ -261,12 +261,11 @@ def experiment_of(*overrides):
     ],
 )
 def test_a_contradiction_is_refused_with_its_place_and_a_remedy(overrides, where, what, fix):
-    with pytest.raises(UserError) as caught:
-        check(experiment_of(*overrides), {})
-    assert caught.value.where == where
-    assert what in caught.value.what
-    assert fix in caught.value.fix
-    assert "pad_to_multiple" not in caught.value.fix
+    caught = refusal(check, experiment_of(*overrides), {})
+    assert caught.where == where
+    assert what in caught.what
+    assert fix in caught.fix
+    assert "pad_to_multiple" not in caught.fix
 
 
 def test_the_defaults_are_sound():

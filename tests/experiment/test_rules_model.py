@@ -7,11 +7,11 @@ Rules about the neck, and the backbone, input and anchors that fit it.
 
 import pytest
 
-from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
 from stillbox.experiment.updating import apply_overrides
+from tests.helpers import refusal
 
 PYRAMID = (
     "model.resizer={height: 640, width: 640}",
@@ -21,9 +21,8 @@ PYRAMID = (
 
 
 def refused(*overrides):
-    with pytest.raises(UserError) as caught:
-        check(apply_overrides(schema.Experiment(), overrides, {}), {})
-    return caught.value
+    caught = refusal(check, apply_overrides(schema.Experiment(), overrides, {}), {})
+    return caught
 
 
 def accepted(*overrides):
@@ -44,6 +43,12 @@ def accepted(*overrides):
             "train.quantization",
             "a model of kind faster_rcnn cannot be quantised",
             "set it to null",
+        ),
+        (
+            [*PYRAMID, "model.backbone={kind: resnet, group_strides: []}"],
+            "model.backbone.group_strides",
+            "group_strides has 0 numbers",
+            "give four",
         ),
         (
             [*PYRAMID, "model.resizer.height=600"],
@@ -172,9 +177,8 @@ def taken(*overrides):
 
 
 def refused_spinenet(*overrides):
-    with pytest.raises(UserError) as caught:
-        taken(*overrides)
-    return caught.value
+    caught = refusal(taken, *overrides)
+    return caught
 
 
 @pytest.mark.parametrize("kind", ["spinenet", "spinenet_mbconv"])
@@ -249,9 +253,8 @@ def with_levels(low, high):
 
 
 def refused_neck(*overrides):
-    with pytest.raises(UserError) as caught:
-        check(apply_overrides(resolve(RECIPE).experiment, overrides, {}), {})
-    return caught.value
+    caught = refusal(check, apply_overrides(resolve(RECIPE).experiment, overrides, {}), {})
+    return caught
 
 
 def test_the_backbones_levels_are_taken_as_they_are():

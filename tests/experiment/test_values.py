@@ -10,13 +10,13 @@ from stillbox.experiment.reading import field_mapping
 from stillbox.experiment.updating import from_plain
 from stillbox.experiment.values import choices, differences, field_types, leaf_paths, to_plain
 from tests.experiment.sample import read_section
+from tests.helpers import refusal as user_error
 
 
 def refusal(plain):
-    with pytest.raises(UserError) as caught:
-        from_plain(plain, "here")
-    assert caught.value.where == "here"
-    return caught.value
+    caught = user_error(from_plain, plain, "here")
+    assert caught.where == "here"
+    return caught
 
 
 def all_classes():

@@ -2,12 +2,12 @@ import dataclasses
 
 import pytest
 
-from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.yaml_config import from_yaml, read_yaml, to_yaml
 from tests.experiment.sample import SAMPLE
+from tests.helpers import refusal
 
 SAMPLED = read_pipeline_config(SAMPLE, "p.config")
 
@@ -168,11 +168,10 @@ def test_a_recipe_is_a_start_that_the_rest_changes():
     ],
 )
 def test_errors_say_file_line_and_column(text, where, message, fix):
-    with pytest.raises(UserError) as caught:
-        from_yaml(text, "e")
-    assert caught.value.where == where
-    assert message in caught.value.what
-    assert fix is None or fix in caught.value.fix
+    caught = refusal(from_yaml, text, "e")
+    assert caught.where == where
+    assert message in caught.what
+    assert fix is None or fix in caught.fix
 
 
 @pytest.mark.parametrize("name", recipe_names())

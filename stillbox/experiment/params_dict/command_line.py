@@ -274,7 +274,7 @@ def read_params(
 
     Args:
         config_file: a YAML file; if there is no such file, the built-in template of its name.
-        params_override: names and values as one text, see `override_text.read_text`.
+        params_override: names and values as one text, see `read_text`.
         model: the model whose defaults are meant.
         template: the name of a built-in template that the file overrides.
         flags: dotted path -> value, `Node(8, "--num_cores=8")`; they override everything.

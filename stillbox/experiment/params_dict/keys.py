@@ -6,9 +6,10 @@ The original's are in `detection/configs/base_config.py` and `detection/configs/
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from types import GenericAlias
+from typing import Any
 
-from stillbox.experiment.values import Plain
+from stillbox.experiment.values import Hint, Value
 
 BACKBONES = ("resnet", "spinenet", "spinenet_mbconv")
 """Values of `architecture.backbone`, and the sections that describe them."""
@@ -17,25 +18,19 @@ NECKS = ("fpn", "nasfpn")
 BLOCKS = (*BACKBONES, *NECKS)
 """All sections that are only in use if something chooses them."""
 
-Kind = Literal["bool", "int", "float", "str", "ints", "floats"]
-
-
-@dataclass(frozen=True)
-class Unset:
-    """The default of a key that is null unless it is set."""
-
-    kind: Kind
+_INTS = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Key:
     """Type and default of a key."""
 
-    kind: Kind
-    default: Plain
+    type: Hint
+    default: Value
     """None if the key is null unless it is set; null is then allowed."""
 
 
+# In place of a default, a type stands for a key that is null unless it is set.
 _FINAL: dict[str, Any] = {
     "type": "retinanet",
     "model_dir": "",
@@ -53,16 +48,16 @@ _FINAL: dict[str, Any] = {
         "num_classes": 91,
         "use_bfloat16": True,
         "space_to_depth_block_size": 1,
-        "pre_parser": Unset("str"),
+        "pre_parser": str,
         "output_flat_fpn_features": False,
     },
     "train": {
         "iterations_per_loop": 100,
         "train_batch_size": 64,
         "total_steps": 22500,
-        "num_shards": Unset("int"),
-        "num_cores_per_replica": Unset("int"),
-        "input_partition_dims": Unset("ints"),
+        "num_shards": int,
+        "num_cores_per_replica": int,
+        "input_partition_dims": _INTS,
         "optimizer": {"type": "momentum", "momentum": 0.9},
         "learning_rate": {
             "type": "step",
@@ -73,7 +68,7 @@ _FINAL: dict[str, Any] = {
             "learning_rate_steps": (15000, 20000),
         },
         "checkpoint": {"path": "", "prefix": "", "skip_variables_regex": ""},
-        "frozen_variable_prefix": Unset("str"),
+        "frozen_variable_prefix": str,
         "regularization_variable_regex": r".*(kernel|weight):0$",
         "l2_weight_decay": 0.0001,
         "gradient_clip_norm": 0.0,
@@ -85,9 +80,9 @@ _FINAL: dict[str, Any] = {
     "eval": {
         "type": "box",
         "eval_batch_size": 8,
-        "eval_samples": Unset("int"),
+        "eval_samples": int,
         "min_eval_interval": 180,
-        "eval_timeout": Unset("int"),
+        "eval_timeout": int,
         "num_steps_per_eval": 1000,
         "use_json_file": True,
         "val_json_file": "",
@@ -105,17 +100,17 @@ _FINAL: dict[str, Any] = {
         "use_sync_bn": False,
         "activation": "relu",
     },
-    "dropblock": {"dropblock_keep_prob": Unset("float"), "dropblock_size": Unset("int")},
-    "resnet": {"resnet_depth": 50, "init_drop_connect_rate": Unset("float")},
+    "dropblock": {"dropblock_keep_prob": float, "dropblock_size": int},
+    "resnet": {"resnet_depth": 50, "init_drop_connect_rate": float},
     "spinenet": {
         "model_id": "49",
-        "init_drop_connect_rate": Unset("float"),
+        "init_drop_connect_rate": float,
         "use_native_resize_op": False,
     },
     "spinenet_mbconv": {
         "model_id": "49",
         "se_ratio": 0.2,
-        "init_drop_connect_rate": Unset("float"),
+        "init_drop_connect_rate": float,
         "use_native_resize_op": False,
     },
     "fpn": {"fpn_feat_dims": 256, "use_separable_conv": False, "use_batch_norm": True},
@@ -123,9 +118,9 @@ _FINAL: dict[str, Any] = {
         "fpn_feat_dims": 256,
         "num_repeats": 5,
         "use_separable_conv": False,
-        "init_drop_connect_rate": Unset("float"),
+        "init_drop_connect_rate": float,
         "block_fn": "conv",
-        "activation": Unset("str"),
+        "activation": str,
         "use_sum_for_combination": False,
     },
     "anchor": {"num_scales": 3, "aspect_ratios": (1.0, 2.0, 0.5), "anchor_size": 4.0},
@@ -142,7 +137,7 @@ _FINAL: dict[str, Any] = {
         "regenerate_source_id": False,
     },
     "retinanet_head": {
-        "anchors_per_location": Unset("int"),
+        "anchors_per_location": int,
         "num_convs": 4,
         "num_filters": 256,
         "use_separable_conv": False,
@@ -167,47 +162,46 @@ _FINAL: dict[str, Any] = {
     },
 }
 
-_LEVELS = {"min_level": Unset("int"), "max_level": Unset("int")}
-NORM: Mapping[str, Kind] = {
-    "batch_norm_momentum": "float",
-    "batch_norm_epsilon": "float",
-    "batch_norm_trainable": "bool",
-    "use_sync_bn": "bool",
+_LEVELS = {"min_level": int, "max_level": int}
+NORM: Mapping[str, type[float | bool]] = {
+    "batch_norm_momentum": float,
+    "batch_norm_epsilon": float,
+    "batch_norm_trainable": bool,
+    "use_sync_bn": bool,
 }
 """Keys of each block's own `batch_norm` in 2020."""
-_NORM = {name: Unset(kind) for name, kind in NORM.items()}
-_DROPBLOCK = {"dropblock_keep_prob": Unset("float"), "dropblock_size": Unset("int")}
+_DROPBLOCK = {"dropblock_keep_prob": float, "dropblock_size": int}
 _OLD: dict[str, Any] = {
-    "train": {"space_to_depth_block_size": Unset("int")},
+    "train": {"space_to_depth_block_size": int},
     "anchor": _LEVELS,
-    "resnet": {"activation": Unset("str"), "batch_norm": _NORM, "dropblock": _DROPBLOCK},
+    "resnet": {"activation": str, "batch_norm": NORM, "dropblock": _DROPBLOCK},
     "spinenet": {
         **_LEVELS,
-        "filter_size_scale": Unset("float"),
-        "block_repeats": Unset("int"),
-        "resample_alpha": Unset("float"),
-        "endpoints_num_filters": Unset("int"),
-        "block_specs": Unset("str"),
-        "activation": Unset("str"),
-        "batch_norm": _NORM,
+        "filter_size_scale": float,
+        "block_repeats": int,
+        "resample_alpha": float,
+        "endpoints_num_filters": int,
+        "block_specs": str,
+        "activation": str,
+        "batch_norm": NORM,
     },
-    "fpn": {**_LEVELS, "batch_norm": _NORM},
-    "nasfpn": {**_LEVELS, "batch_norm": _NORM, "dropblock": _DROPBLOCK},
+    "fpn": {**_LEVELS, "batch_norm": NORM},
+    "nasfpn": {**_LEVELS, "batch_norm": NORM, "dropblock": _DROPBLOCK},
     "retinanet_parser": {
-        "use_bfloat16": Unset("bool"),
-        "use_autoaugment": Unset("bool"),
-        "autoaugment_policy_name": Unset("str"),
+        "use_bfloat16": bool,
+        "use_autoaugment": bool,
+        "autoaugment_policy_name": str,
     },
     "retinanet_head": {
         **_LEVELS,
-        "num_classes": Unset("int"),
-        "retinanet_head_num_convs": Unset("int"),
-        "retinanet_head_num_filters": Unset("int"),
-        "activation": Unset("str"),
-        "batch_norm": _NORM,
+        "num_classes": int,
+        "retinanet_head_num_convs": int,
+        "retinanet_head_num_filters": int,
+        "activation": str,
+        "batch_norm": NORM,
     },
-    "retinanet_loss": {"num_classes": Unset("int")},
-    "postprocess": {**_LEVELS, "num_classes": Unset("int")},
+    "retinanet_loss": {"num_classes": int},
+    "postprocess": {**_LEVELS, "num_classes": int},
 }
 
 
@@ -216,12 +210,12 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, K
         path = prefix + name
         if isinstance(item, dict):
             yield from _flatten(item, f"{path}.")
-        elif isinstance(item, Unset):
-            yield path, Key(item.kind, None)
+        elif isinstance(item, type | GenericAlias):
+            yield path, Key(item, None)
         elif isinstance(item, tuple):
-            yield path, Key("floats" if isinstance(item[0], float) else "ints", item)
+            yield path, Key(tuple[float, ...] if isinstance(item[0], float) else _INTS, item)
         else:
-            yield path, Key(type(item).__name__, item)  # type: ignore[arg-type]
+            yield path, Key(type(item), item)
 
 
 FINAL: Mapping[str, Key] = dict(_flatten(_FINAL))

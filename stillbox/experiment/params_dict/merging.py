@@ -11,11 +11,12 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, get_args
 
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.params_dict.keys import BLOCKS, FINAL, KEYS, OLD, Key, Kind, names_in
-from stillbox.experiment.values import NUMBER, Plain
+from stillbox.experiment.converting import WANTED, convert, describe, refuse
+from stillbox.experiment.params_dict.keys import BLOCKS, FINAL, KEYS, OLD, Key, names_in
+from stillbox.experiment.values import Value
 from stillbox.experiment.yaml_config import dump
 from stillbox.textformat.yaml_tree import Node, compose
 
@@ -68,34 +69,23 @@ def refuse_type(name: str, where: str, what: str) -> UserError:
     return UserError(f"{what}: {TYPES[name]}", where=where, fix=FIX)
 
 
-_TOO_LARGE = 1e300
-_WANTED: dict[Kind, str] = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "ints": "a list of whole numbers",
-    "floats": "a list of numbers",
-}
-
-
 @dataclass(frozen=True)
-class Entry:
+class GivenValue:
     """A value that is given."""
 
-    value: Plain
+    value: Value
     where: str
     """file:line:column, or the option that holds it."""
 
 
 @dataclass(frozen=True)
 class Params:
-    """The dictionary: the given values over the defaults."""
+    """The dictionary: the given values, and defaults for the others."""
 
-    given: Mapping[str, Entry] = field(default_factory=dict)
+    given: Mapping[str, GivenValue] = field(default_factory=dict)
     """Dotted path -> value and place of every key that is given."""
 
-    def value(self, path: str) -> Plain:
+    def value(self, path: str) -> Value:
         """Returns a key's value, its default if none is given."""
         return self.given[path].value if path in self.given else KEYS[path].default
 
@@ -104,7 +94,7 @@ class Params:
         return self.given[path].where if path in self.given else None
 
     def differs(self, path: str) -> bool:
-        """Says whether a key has another value than its default."""
+        """Returns whether a key has another value than its default."""
         return bool(self.value(path) != KEYS[path].default)
 
     def used_blocks(self) -> tuple[str, ...]:
@@ -118,12 +108,12 @@ class Params:
         )
         return (*(name for name in BLOCKS if name in chosen), "retinanet_head")
 
-    def over(self, layer: Mapping[str, Entry]) -> "Params":
-        """Returns the dictionary with a layer laid over it."""
+    def over(self, layer: Mapping[str, GivenValue]) -> "Params":
+        """Returns the dictionary with a layer merged into it."""
         return Params({**self.given, **layer})
 
 
-def read_layer(tree: Node) -> dict[str, Entry]:
+def read_layer(tree: Node) -> dict[str, GivenValue]:
     """Returns what a tree of names and values gives, by dotted path.
 
     Raises:
@@ -134,18 +124,18 @@ def read_layer(tree: Node) -> dict[str, Entry]:
         return {}
     if not isinstance(tree.value, dict):
         raise UserError(
-            f"the dictionary has names and values, not {_shown(tree)}",
+            f"the dictionary has names and values, not {describe(tree)}",
             where=tree.where,
             fix="for example {train: {total_steps: 1000}}",
         )
     return dict(_walk(tree, ""))
 
 
-def _walk(section: Node, path: str) -> Iterator[tuple[str, Entry]]:
+def _walk(section: Node, path: str) -> Iterator[tuple[str, GivenValue]]:
     for name, node in section.value.items():
         inner = f"{path}.{name}" if path else str(name)
         if inner in KEYS:
-            yield inner, Entry(convert(KEYS[inner], node, inner), node.where)
+            yield inner, GivenValue(read_key(KEYS[inner], node, inner), node.where)
         elif not names_in(inner):
             raise _unknown(str(name), node, path)
         elif isinstance(node.value, dict):
@@ -153,13 +143,13 @@ def _walk(section: Node, path: str) -> Iterator[tuple[str, Entry]]:
         # A section whose content is commented out is empty.
         elif node.value is not None:
             raise UserError(
-                f"{inner} is a section and cannot be {_shown(node)}",
+                f"{inner} is a section and cannot be {describe(node)}",
                 where=node.where,
                 fix=f"give what is in it: {', '.join(names_in(inner, FINAL))}",
             )
 
 
-def convert(key: Key, node: Node, path: str) -> Plain:
+def read_key(key: Key, node: Node, path: str) -> Value:
     """Returns a node's value as the type of its key.
 
     Raises:
@@ -169,63 +159,21 @@ def convert(key: Key, node: Node, path: str) -> Plain:
         if key.default is None:
             return None
         # A shell turns an empty variable into null.
-        if key.kind == "str":
+        if key.type is str:
             return ""
-        _refuse(node, path, key.kind)
+    wanted, item_types = WANTED[key.type], get_args(key.type)
     if isinstance(node.value, dict):
         raise UserError(
-            f"{path} is {_WANTED[key.kind]} and has nothing in it, not a section",
+            f"{path} is {wanted} and has nothing in it, not a section",
             where=node.where,
             fix=f"{path}={'' if key.default is None else spell(key.default)}",
         )
-    if key.kind in ("ints", "floats"):
-        if not isinstance(node.value, list):
-            _refuse(node, path, key.kind)
-        one: Kind = "int" if key.kind == "ints" else "float"
-        return tuple(_scalar(one, item, f"{path}.{at}") for at, item in enumerate(node.value))
-    return _scalar(key.kind, node, path)
-
-
-def _scalar(kind: Kind, node: Node, path: str) -> Plain:
-    value = node.value
-    if kind == "str":
-        return _text(node, path)
-    if kind == "bool":
-        if not isinstance(value, bool):
-            _refuse(node, path, kind)
-        return value
-    if isinstance(value, str) and NUMBER.fullmatch(value):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        _refuse(node, path, kind)
-    if not abs(value) < _TOO_LARGE:  # or nan
-        _refuse(node, path, kind)
-    if kind == "float":
-        return float(value)
-    # 9e4 is a whole number.
-    if value != int(value):
-        _refuse(node, path, kind)
-    return int(value)
-
-
-def _text(node: Node, path: str) -> str:
-    if isinstance(node.value, str):
-        return node.value
-    if isinstance(node.value, list | bool):
-        _refuse(node, path, "str")
-    # `model_id: 49` means the text.
-    return node.text if node.text is not None else str(node.value)
-
-
-def _refuse(node: Node, path: str, kind: Kind) -> NoReturn:
-    fix = "put it in quotes" if kind == "str" and not isinstance(node.value, list) else None
-    raise UserError(f"{path} is {_WANTED[kind]}, not {_shown(node)}", where=node.where, fix=fix)
-
-
-def _shown(node: Node) -> str:
-    if isinstance(node.value, dict | list):
-        return "a section" if isinstance(node.value, dict) else "a list"
-    return "null" if node.value is None else repr(node.value)
+    if not item_types:
+        return convert(key.type, node, path, loose=True)
+    if not isinstance(node.value, list):
+        refuse(node, path, wanted)
+    items = enumerate(node.value)
+    return tuple(convert(item_types[0], item, f"{path}.{at}", loose=True) for at, item in items)
 
 
 def _unknown(name: str, node: Node, path: str) -> UserError:
@@ -247,7 +195,7 @@ def _unknown(name: str, node: Node, path: str) -> UserError:
     return UserError(what, where=node.where, fix=fix)
 
 
-def spell(value: Plain) -> str:
+def spell(value: Value) -> str:
     """Returns a value as the dictionary's YAML writes it, shortly."""
     if isinstance(value, tuple):
         return f"[{', '.join(spell(item) for item in value)}]"
@@ -268,13 +216,13 @@ _LIST = "restrictions"
 _RESTRICTION = re.compile(r"\s*(?P<left>\S+?)\s*(?P<sign>==|!=|<=|>=|<|>)\s*(?P<right>.+?)\s*")
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
-Look = Callable[[str], Plain]
+ValueOf = Callable[[str], Value]
 """From a key's path to its value."""
-Place = Callable[[str], str | None]
+PlaceOf = Callable[[str], str | None]
 """From a key's path to where it is given; None for a default."""
 
 
-def check_restriction(text: str, value: Look, where: Place, *, fix: str | None = None) -> None:
+def check_restriction(text: str, value: ValueOf, where: PlaceOf, *, fix: str | None = None) -> None:
     """Checks that two keys, or a key and a constant, stand in a relation.
 
     Args:
@@ -309,7 +257,7 @@ def check_restriction(text: str, value: Look, where: Place, *, fix: str | None =
     )
 
 
-def _operand(text: str, value: Look) -> Plain:
+def _operand(text: str, value: ValueOf) -> Value:
     if text in KEYS:
         return value(text)
     if _KEY.fullmatch(text):

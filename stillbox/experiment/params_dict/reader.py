@@ -1,4 +1,4 @@
-"""From the parameter dictionary of RetinaNet on TPU, of 2020 or later, to an experiment.
+"""Reads the parameter dictionary of RetinaNet on TPU, of 2020 or later, as an experiment.
 
 A key of 2020 that has another name now is renamed. One that was repeated, such as `min_level` in
 six sections, is checked as it was then and becomes the one key that is left. A key of each block
@@ -15,7 +15,7 @@ from stillbox.experiment.params_dict.merging import (
     FIX,
     SECTIONS,
     TYPES,
-    Entry,
+    GivenValue,
     Params,
     check_restriction,
     read_layer,
@@ -89,12 +89,8 @@ class OldKeys:
             yield f"{next(iter(places.values()))}: {OTHER_DEFAULTS}"
 
 
-def rename(layer: Mapping[str, Entry], old: OldKeys) -> dict[str, Entry]:
-    """Returns a layer with today's names.
-
-    Args:
-        layer: the keys of one file or option.
-        old: renamed keys are entered.
+def rename(layer: Mapping[str, GivenValue], old: OldKeys) -> dict[str, GivenValue]:
+    """Returns a layer with today's names, and enters the renamed keys into `old`.
 
     Raises:
         UserError: a value is given under both names, and they differ.
@@ -111,9 +107,7 @@ def rename(layer: Mapping[str, Entry], old: OldKeys) -> dict[str, Entry]:
 def fold(params: Params, old: OldKeys) -> Params:
     """Moves the keys of 2020 into those of today, as far as today's can express them.
 
-    Args:
-        params: the merged dictionary.
-        old: moved keys are entered.
+    Moved keys are entered into `old`.
 
     Raises:
         UserError: keys that must agree do not.
@@ -121,7 +115,7 @@ def fold(params: Params, old: OldKeys) -> Params:
     return _Folding(params, old).run()
 
 
-def _check_same(path: str, entry: Entry, other: str, beside: Entry | None) -> None:
+def _check_same(path: str, entry: GivenValue, other: str, beside: GivenValue | None) -> None:
     if beside is not None and beside.value != entry.value:
         raise UserError(
             f"{path} and {other} are one thing, and have two values ({beside.where})",
@@ -185,9 +179,9 @@ class _Folding:
         if _USED not in self._given:
             return
         used = self._given.pop(_USED)
-        policy = Entry("", used.where)
+        policy = GivenValue("", used.where)
         if used.value:
-            policy = self._given.pop(_NAME, Entry("v0", used.where))
+            policy = self._given.pop(_NAME, GivenValue("v0", used.where))
             self._old.add(_NAME, _POLICY, policy.where)
         self._old.add(_USED, _POLICY, used.where)
         if self._params.value(_POLICY):
@@ -220,7 +214,7 @@ class ParamsReading(Reading):
 
 
 def is_dictionary(root: Node) -> bool:
-    """Says whether YAML is a parameter dictionary, even of another model, and no experiment.
+    """Returns whether YAML is a parameter dictionary, even of another model, and no experiment.
 
     Both have a section `train`; if there is nothing else, its names decide.
     """
@@ -243,13 +237,13 @@ def read_layers(
     restrictions: Iterable[str] = (),
     used: Collection[str] = (),
 ) -> ParamsReading:
-    """Reads layers of a dictionary, a later one over an earlier one, over the defaults.
+    """Reads layers of a dictionary, merged into the defaults one after the other.
 
     Args:
         layers: trees of names and values, such as a file and an option.
         name: the experiment's name.
         model: the model whose defaults are meant; only `retinanet` is supported.
-        restrictions: relations that must hold, see `restrictions.check_restriction`.
+        restrictions: relations that must hold, see `merging.check_restriction`.
         used: keys that the caller reads itself; they leave no note.
 
     Raises:

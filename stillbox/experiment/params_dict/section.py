@@ -129,11 +129,11 @@ class KeySection(Section):
         return f"{self._prefix}{name}"
 
     def is_scalar(self, name: str) -> bool:
-        """Says whether there is such a key."""
+        """Returns whether there is such a key."""
         return self.label(name) in KEYS
 
     def has(self, name: str) -> bool:
-        """Says whether a key is given."""
+        """Returns whether a key is given."""
         return self.label(name) in self.params.given
 
     def where(self, name: str = "") -> str | None:
@@ -167,10 +167,7 @@ class KeySection(Section):
         return super().choose(name, valid, *paths, reasons=reasons)
 
     def finish(self, used: Collection[str] = ()) -> None:
-        """Notes keys that are given without effect.
-
-        Args:
-            used: keys that the caller reads itself.
+        """Notes keys that are given without effect; the caller reads the `used` ones itself.
 
         Raises:
             UserError: a key is given that is not read, with another value than its default.
@@ -234,13 +231,8 @@ def read_conv(
 ) -> schema.ConvHyperparams:
     """Reads the hyperparameters of a part's convolutions.
 
-    Args:
-        root: the dictionary.
-        block: its section, which had keys of its own in 2020.
-        path: the part's place in the experiment.
-        initializer: of its kernels.
-        biased: its convolutions have a bias in front of batch norm.
-        norm: it has batch norm.
+    `block` is the section that had keys of its own in 2020; a `biased` part has biases in front of
+    its batch norm.
     """
     batch_norm = _read_norm(root, block, f"{path}.conv.batch_norm")
     return schema.ConvHyperparams(
@@ -253,7 +245,7 @@ def read_conv(
 
 
 def freezes_norm(root: KeySection, block: str) -> bool:
-    """Says whether scale and offset of a block's batch norm are frozen."""
+    """Returns whether scale and offset of a block's batch norm are frozen."""
     return not root.value(_norm_key(root, block, "batch_norm_trainable"), "train.freeze")
 
 
@@ -270,7 +262,7 @@ def _read_norm(root: KeySection, block: str, path: str) -> schema.BatchNorm:
     """Reads batch norm, over the images of a replica unless it is synchronised.
 
     The original silently synchronises over more than 8 replicas only. Its published runs with
-    `use_sync_bn` had 32, so that the key always means all replicas here.
+    `use_sync_bn` had 32. Here the key always means all replicas.
     """
     keys = {
         field: _norm_key(root, block, f"batch_norm_{name}")
@@ -285,12 +277,15 @@ def _read_norm(root: KeySection, block: str, path: str) -> schema.BatchNorm:
     )
 
 
-def _read_activation(root: KeySection, block: str, path: str) -> Any:  # noqa: ANN401
+def _read_activation(root: KeySection, block: str, path: str) -> schema.Activation:
     # In the last version only nasfpn has an activation of its own; null follows the common one.
     key = f"{block}.activation"
     if key not in KEYS or root.get(key) is None:
         key = f"{_COMMON}.activation"
-    return "relu" if block == "fpn" else root.choose(key, get_args(schema.Activation), path)
+    if block == "fpn":
+        return "relu"
+    activation: schema.Activation = root.choose(key, get_args(schema.Activation), path)
+    return activation
 
 
 def _read_penalty(root: KeySection, path: str) -> dict[str, Any]:
@@ -343,7 +338,7 @@ def read_drop_block(root: KeySection, block: str, path: str) -> schema.DropBlock
 
 
 def note_statistics(root: KeySection) -> None:
-    """Notes, once, whose statistics batch norm takes."""
+    """Notes, once, which images the statistics of batch norm include."""
     name = f"{_COMMON}.use_sync_bn"
     if not root.value(name):
         root.note(

@@ -111,13 +111,7 @@ _REGEX_FIX = "the original matches it against the start of variables' names"
 def read_training(
     root: KeySection, model: schema.Model, augmentations: tuple[schema.Augmentation, ...]
 ) -> schema.Training:
-    """Reads `train`.
-
-    Args:
-        root: the dictionary.
-        model: the model of the same dictionary.
-        augmentations: those of `retinanet_parser`.
-    """
+    """Reads `train`."""
     every = 0
     if root.get("eval.eval_file_pattern"):
         every = root.value("eval.num_steps_per_eval", "train.evaluate_every")

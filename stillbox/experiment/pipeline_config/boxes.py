@@ -6,6 +6,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
 from stillbox.experiment.reading import FieldReader, field_mapping
+from stillbox.experiment.schema.postprocessing import ScoreConverter
 
 _read_multiscale = field_mapping(schema.MultiscaleAnchors)
 _read_grid = field_mapping(schema.GridAnchors, base_height="height", base_width="width")
@@ -139,13 +140,7 @@ def read_loss(ssd: MessageSection, path: str) -> schema.Loss:
 
 
 def read_miner(section: MessageSection, path: str, **values: int) -> schema.HardExampleMiner | None:
-    """Reads the `hard_example_miner` of a section, if it has one.
-
-    Args:
-        section: the message that has it.
-        path: the place of that message in the experiment.
-        values: fields that are not read.
-    """
+    """Reads the `hard_example_miner` of a section, if it has one; `values` are not read."""
     name = "hard_example_miner"
     if not section.has(name):
         return None
@@ -221,11 +216,8 @@ def read_postprocessing(
 ) -> schema.Postprocessing:
     """Reads a `PostProcessing`.
 
-    Args:
-        section: the message.
-        path: its place in the experiment.
-        predictor: the box predictor of an SSD, which may have a score converter, and the range that
-            encodings are clipped to.
+    The box predictor of an SSD may have a score converter, and the range that encodings are clipped
+    to.
     """
     calibration, clip = None, None
     if section.has("calibration_config"):
@@ -244,7 +236,9 @@ def read_postprocessing(
     )
 
 
-def _converter_before(predictor: MessageSection, converter: Any, path: str) -> Any:  # noqa: ANN401
+def _converter_before(
+    predictor: MessageSection, converter: ScoreConverter, path: str
+) -> ScoreConverter:
     """Returns the score converter that a weight-shared predictor has, or else the given one."""
     section = predictor.child("weight_shared_convolutional_box_predictor")
     # The original applies the predictor's converter at inference alone, like the other one.
@@ -257,7 +251,8 @@ def _converter_before(predictor: MessageSection, converter: Any, path: str) -> A
             where=section.where("score_converter"),
             fix="take one of them out",
         )
-    return section.value("score_converter", path)
+    own: ScoreConverter = section.value("score_converter", path)
+    return own
 
 
 def _drops(section: MessageSection, path: str) -> bool:

@@ -109,7 +109,10 @@ MobileBackbone = (
 _OVERRIDE = "override_base_feature_extractor_hyperparams"
 
 
-def _read_slim(version: Any, section: MessageSection) -> MobileBackbone:  # noqa: ANN401
+def _read_slim(
+    version: type[schema.MobileNetV3Large | schema.MobileNetV3Small | schema.MobileNetEdgeTpu],
+    section: MessageSection,
+) -> MobileBackbone:
     if section.value("use_explicit_padding"):
         section.refuse(
             "use_explicit_padding",
@@ -127,7 +130,7 @@ def _read_slim(version: Any, section: MessageSection) -> MobileBackbone:  # noqa
     return backbone
 
 
-def _read_mobiledet(version: Any, section: MessageSection) -> MobileBackbone:  # noqa: ANN401
+def _read_mobiledet(version: type[schema.MobileDet], section: MessageSection) -> MobileBackbone:
     if section.value("use_explicit_padding"):
         section.refuse(
             "use_explicit_padding", "the original's MobileDet has none", "leave it at false"
@@ -268,13 +271,7 @@ def read_extractor(section: MessageSection) -> Extractor:
 def read_type(
     section: MessageSection, valid: tuple[str, ...], refused: Mapping[str, str] | None = None
 ) -> str:
-    """Returns the `type` of a feature extractor.
-
-    Args:
-        section: the message.
-        valid: the supported ones.
-        refused: why others are refused.
-    """
+    """Returns the `type` of a feature extractor, which is `valid`, or is refused with a reason."""
     kind: str = section.value("type", "model.backbone.kind")
     if not kind and section.is_damaged() and not section.has_any():
         return valid[0]

@@ -4,7 +4,7 @@ The second stage has crops, `MaskRCNNBoxPredictor`, losses and post-processing.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -21,6 +21,7 @@ from stillbox.experiment.pipeline_config.layers import (
     resizer_without_shape,
 )
 from stillbox.experiment.pipeline_config.section import REFUSED, MessageSection
+from stillbox.experiment.variants import RegisteredConfig
 
 _CROP = {
     "size": "initial_crop_size",
@@ -35,14 +36,7 @@ _RATIO = ("max_negatives_per_positive", "min_negatives_per_image")
 def read_box_stage(
     section: MessageSection, head: schema.BoxHead, path: str, *, keras: bool
 ) -> schema.RoIHead:
-    """Reads the fields of the second stage.
-
-    Args:
-        section: the `FasterRcnn`.
-        head: what the feature extractor has for crops.
-        path: the stage's place in the experiment.
-        keras: whether the model belongs to the original's second generation.
-    """
+    """Reads the fields of the second stage; `keras`: of a model of the second generation."""
     predictor = section.child("second_stage_box_predictor")
     predictor = predictor.child(predictor.member("box_predictor", {"mask_rcnn_box_predictor": 0}))
     _check_codes(predictor)
@@ -121,7 +115,7 @@ def _read_predictor(predictor: MessageSection, path: str, *, keras: bool) -> sch
 
 
 def _differs(given: schema.ConvHyperparams, heeded: schema.ConvHyperparams) -> bool:
-    """Says whether hyperparameters that are not heeded would have an effect."""
+    """Returns whether hyperparameters that are not heeded would have an effect."""
     same = (given.initializer, given.batch_norm) == (heeded.initializer, heeded.batch_norm)
     # A penalty of weight 0 is none.
     return not same or bool(getattr(given.regularizer, "weight", 0.0))
@@ -229,7 +223,7 @@ def _count_stages(section: MessageSection) -> int:
 
 
 def _masks_padding(section: MessageSection) -> bool:
-    """Says whether padding is masked: where the original has none that all images share."""
+    """Returns whether padding is masked: where the original has none that all images share."""
     resizer, path = resizer_without_shape(section), "model.mask_padding"
     if resizer is None:
         return False
@@ -244,23 +238,25 @@ def _masks_padding(section: MessageSection) -> bool:
 
 
 def _frozen(model: schema.FasterRcnn) -> schema.FasterRcnn:
-    """Returns a model whose statistics rest, as the original's without `batch_norm_trainable`."""
+    """Returns a model with frozen statistics, as the original's without `batch_norm_trainable`."""
     predictors = [model.proposals.conv, *([model.boxes.predictor] if model.boxes else [])]
     if not any(conv.batch_norm for conv in predictors):
         return dataclasses.replace(model, freeze_batch_norm=True)
     # It does not concern those of the predictors.
     changes: dict[str, Any] = {
-        "backbone": _with_frozen_norm(model.backbone),
-        "neck": _with_frozen_norm(model.neck),
+        "backbone": _with_frozen_norm(model.backbone, model.backbone.conv),
+        "neck": _with_frozen_norm(model.neck, model.neck.conv),
     }
     if model.boxes is not None:
-        head = _with_frozen_norm(model.boxes.head)
+        head = _with_frozen_norm(model.boxes.head, model.boxes.head.conv)
         changes["boxes"] = dataclasses.replace(model.boxes, head=head)
     return dataclasses.replace(model, **changes)
 
 
-def _with_frozen_norm(part: Any) -> Any:  # noqa: ANN401
-    conv: schema.ConvHyperparams | None = part.conv
+Part = TypeVar("Part", bound=RegisteredConfig)
+
+
+def _with_frozen_norm(part: Part, conv: schema.ConvHyperparams | None) -> Part:
     if conv is None or conv.batch_norm is None:
         return part
     norm = dataclasses.replace(conv.batch_norm, train=False)

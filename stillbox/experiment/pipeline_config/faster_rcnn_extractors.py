@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -137,8 +137,10 @@ def _unpenalised(backbone: schema.ResNetV1) -> schema.ResNetV1:
     return dataclasses.replace(backbone, conv=conv)
 
 
-def _check_stride(section: MessageSection, *valid: int, paths: tuple[str, ...] = ()) -> Any:  # noqa: ANN401
-    stride = section.value(_STRIDE, *paths)
+def _check_stride(
+    section: MessageSection, *valid: int, paths: tuple[str, ...] = ()
+) -> Literal[8, 16]:
+    stride: Literal[8, 16] = section.value(_STRIDE, *paths)
     if stride not in valid:
         there_is = " and ".join(map(str, valid))
         section.refuse(_STRIDE, "this extractor has no such stride", f"there is: {there_is}")

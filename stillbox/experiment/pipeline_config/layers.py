@@ -34,11 +34,8 @@ _read_conv = field_mapping(schema.ConvHyperparams, force_bias="force_use_bias")
 def read_hyperparams(section: MessageSection, path: str, *, keras: bool) -> schema.ConvHyperparams:
     """Reads a `Hyperparams` message.
 
-    Args:
-        section: the message.
-        path: its place in the experiment.
-        keras: whether it belongs to a model of the original's second generation, which leaves
-            depthwise kernels without penalty where the config does not say; the first does not.
+    Models of the second generation (`keras`) leave depthwise kernels without a penalty where the
+    config does not say; the first generation does not.
     """
     depthwise = section.value("regularize_depthwise", f"{path}.regularize_depthwise")
     regularizer = section.child("regularizer")

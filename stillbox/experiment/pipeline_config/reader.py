@@ -1,4 +1,4 @@
-"""From the text of a `pipeline.config` to an experiment, with `InputReader` and `EvalConfig`."""
+"""Reads the text of a `pipeline.config` as an experiment, with `InputReader` and `EvalConfig`."""
 
 import dataclasses
 from collections.abc import Collection
@@ -215,7 +215,7 @@ def read_block(
         block: the tree.
         name: the experiment's name.
         override: a tree that is merged into it.
-        damaged: positions of messages from which refused fields were cut; where such a message
+        damaged: positions of messages from which refused fields were removed; where such a message
             chooses nothing, a choice is made for it.
 
     Raises:
@@ -231,7 +231,7 @@ def read_block(
         raise NoModelError(
             "there is no model in this file", where=root.where(), fix="add model { ... }"
         )
-    # First, because what is said of the rest depends on it.
+    # First, because messages about the rest depend on it.
     model = read_model(root.child("model"))
     train = (
         read_training(root.child("train_config")) if root.has("train_config") else schema.Training()

@@ -235,16 +235,16 @@ class MessageSection(Section):
         return f"{self._message.type.name}.{name}"
 
     def is_scalar(self, name: str) -> bool:
-        """Says whether the message has a field of this name that is no message."""
+        """Returns whether the message has a field of this name that is no message."""
         kind = self._message.type.fields.get(name)
         return kind is not None and not kind.is_message
 
     def has(self, name: str) -> bool:
-        """Says whether a field is set."""
+        """Returns whether a field is set."""
         return bool(self._message.entries.get(name))
 
     def has_any(self) -> bool:
-        """Says whether any field is set."""
+        """Returns whether any field is set."""
         return bool(self._message.entries)
 
     def where(self, name: str = "") -> str:
@@ -287,7 +287,7 @@ class MessageSection(Section):
         return reader(self.child(name), path)
 
     def is_damaged(self) -> bool:
-        """Says whether something was cut out of it, or out of the message that lacks it."""
+        """Returns whether a field was removed from it, or from the message that lacks it."""
         return self._message.where in self.log.damaged
 
     def member(self, oneof: str, valid: Mapping[str, Any]) -> str:

@@ -34,14 +34,7 @@ _read_weight_shared = field_mapping(
 
 
 def read_head(section: MessageSection, path: str, *, keras: bool, code_size: int) -> schema.Head:
-    """Reads `box_predictor`.
-
-    Args:
-        section: the message.
-        path: its place in the experiment.
-        keras: whether it belongs to a model of the original's second generation.
-        code_size: numbers of the box coder for a box.
-    """
+    """Reads `box_predictor`; `keras`: of a model of the second generation."""
     readers = {
         "convolutional_box_predictor": _convolutional,
         "weight_shared_convolutional_box_predictor": _weight_shared,

@@ -234,12 +234,7 @@ def read_training(section: MessageSection) -> schema.Training:
 
 
 def as_trained_by_keras(train: schema.Training, extractor: MessageSection) -> schema.Training:
-    """Returns the training of a model of the second generation, whose parameters Keras updates.
-
-    Args:
-        train: that of the first generation, which models of the first generation keep.
-        extractor: `feature_extractor` of the model.
-    """
+    """Returns training with Keras's updates if the model is of the second generation."""
     if not extractor.get("type").endswith("_keras"):
         return train
     where, origins = extractor.where("type"), extractor.log.origins

@@ -8,35 +8,6 @@ from stillbox.experiment.rules.rule import error, rule
 from stillbox.findings import Finding
 from stillbox.printing import count_text
 
-_ANY_RATIO = "give at least one, such as 1.0"
-
-
-@rule(
-    schema.AnchorGrid,
-    schema.SsdAnchors,
-    schema.MultiscaleAnchors,
-    schema.GridAnchors,
-    schema.DefaultBoxes,
-)
-def lists_are_not_empty(
-    anchors: schema.AnchorGrid
-    | schema.SsdAnchors
-    | schema.MultiscaleAnchors
-    | schema.GridAnchors
-    | schema.DefaultBoxes,
-) -> Iterator[Finding]:
-    """Scales and ratios give at least one anchor at each location."""
-    if isinstance(anchors, schema.AnchorGrid):
-        if not anchors.sizes:
-            yield error("sizes", "no sizes", "give at least one")
-    elif isinstance(anchors, schema.DefaultBoxes):
-        if not anchors.maps:
-            yield error("maps", "no maps", "give at least one")
-    elif not anchors.aspect_ratios:
-        yield error("aspect_ratios", "no aspect ratios", _ANY_RATIO)
-    if isinstance(anchors, schema.GridAnchors) and not anchors.scales:
-        yield error("scales", "no scales", _ANY_RATIO)
-
 
 @rule(schema.SsdAnchors)
 def one_map_has_a_scale(anchors: schema.SsdAnchors) -> Iterator[Finding]:
@@ -317,5 +288,3 @@ def calibrated_slots_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterat
         if slot in seen:
             yield error(place, f"class slot {slot} is calibrated twice", "take one of them out")
         seen.add(slot)
-    if not slots:
-        yield error(f"{path}.{name}", f"no {name}", "give one, or calibration: null")

@@ -1,7 +1,7 @@
 """Limits of single fields, which their annotations declare (`schema/ranges.py`).
 
-A limit is broken by a number outside its range, a least value above the greatest, a list that is
-too long, or text that cannot be used.
+A limit is broken by a number outside its range, a least value above the greatest, a list of
+another length, or text that cannot be used.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.rules.rule import error, join_path
 from stillbox.experiment.values import Value, field_marks, sections_of
 from stillbox.findings import Finding
+from stillbox.printing import count_text
 
 _GREATEST = 2**63 - 1
 # Paths have at most 4096 characters; expressions are the longest texts.
@@ -33,18 +34,30 @@ def check_limits(experiment: schema.Experiment) -> Iterator[Finding]:
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
             inner = join_path(path, field.name)
-            most = items.get(field.name, schema.Items()).most
-            if isinstance(value, tuple) and len(value) > most:
-                yield Excess(
-                    "error", inner, f"{inner} has {len(value):,} items", f"give at most {most:,}"
-                )
-                continue
+            if isinstance(value, tuple):
+                wrong = _check_length(len(value), inner, items.get(field.name, schema.Items()))
+                if wrong is not None:
+                    yield wrong
+                if isinstance(wrong, Excess):
+                    continue
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, int | float) and not isinstance(item, bool):
                     yield from _check_number(item, inner, ranges.get(field.name))
                 elif isinstance(item, str):
                     yield from _check_text(item, inner)
         yield from _check_order(section, path)
+
+
+def _check_length(length: int, path: str, allowed: schema.Items) -> Finding | None:
+    if length > allowed.most:
+        most = f"give at most {allowed.most:,}"
+        return Excess("error", path, f"{path} has {length:,} items", most)
+    if allowed.lengths and length not in allowed.lengths:
+        return error(path, f"{path} has {count_text(length, 'number')}", allowed.fix)
+    if length < allowed.least:
+        name = path.rpartition(".")[2].replace("_", " ")
+        return error(path, f"no {name}", allowed.fix)
+    return None
 
 
 def _check_number(number: float, path: str, allowed: schema.Range | None) -> Iterator[Finding]:

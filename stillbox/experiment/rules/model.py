@@ -15,7 +15,6 @@ from stillbox.experiment.rules.rule import (
 from stillbox.experiment.schema.necks import Pyramid
 from stillbox.experiment.schema.searched_backbones import ScalePermuted
 from stillbox.findings import Finding
-from stillbox.printing import count_text
 
 # The original's Faster R-CNN has no coarser map than the proposals', and so a smaller one.
 _PROPOSALS_MIN_SIDE = 33
@@ -33,8 +32,6 @@ def canvas_is_given(resizer: schema.CanvasResizer) -> Iterator[Finding]:
             f"the resizer {resizer.kind} gives images of many shapes, and the network has one",
             f"--set {path}=[HEIGHT,WIDTH], pixels that every image fits into; it is padded to that",
         )
-    elif len(resizer.canvas) != 2:
-        yield error("canvas", f"canvas has {len(resizer.canvas)} numbers", "give height and width")
     elif isinstance(resizer, schema.PadToMultipleResizer) and resizer.multiple >= 1:
         legal = [-(-side // resizer.multiple) * resizer.multiple for side in resizer.canvas]
         if legal != list(resizer.canvas):
@@ -58,18 +55,6 @@ def image_is_large_enough(model: schema.OneStage | schema.FasterRcnn) -> Iterato
             yield error(path, what, f"at least {least}")
 
 
-@rule(schema.OneStage, schema.FasterRcnn)
-def channels_are_three(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
-    """Images are RGB."""
-    lists = {"pixels.mean": model.pixels.mean, "pixels.std": model.pixels.std}
-    if not isinstance(model.resizer, schema.FixedShapeResizer):
-        lists["resizer.pad_value"] = model.resizer.pad_value
-    for path, values in lists.items():
-        if len(values) != 3:
-            what = f"model.{path} has {count_text(len(values), 'number')}"
-            yield error(path, what, "give one for each of R, G, B")
-
-
 @rule(schema.ResNetV1, schema.ResNet)
 def resnet_exists(backbone: schema.ResNetV1 | schema.ResNet) -> Iterator[Finding]:
     """The depth is one of the published ones."""
@@ -77,17 +62,6 @@ def resnet_exists(backbone: schema.ResNetV1 | schema.ResNet) -> Iterator[Finding
     if backbone.depth not in depths:
         what = f"there is no {backbone.kind} with {backbone.depth} layers"
         yield error("depth", what, f"one of {', '.join(map(str, depths))}")
-    if isinstance(backbone, schema.ResNet) and len(backbone.group_strides) != 4:
-        what = f"group_strides has {len(backbone.group_strides)} numbers"
-        yield error("group_strides", what, "give four, such as [1, 2, 2, 2]")
-
-
-@rule(schema.MobileNetV1)
-def mobilenet_ends_with_two_layers(backbone: schema.MobileNetV1) -> Iterator[Finding]:
-    """The last layers have a depth each."""
-    if len(backbone.last_depths) != 2:
-        what = f"last_depths has {len(backbone.last_depths)} numbers"
-        yield error("last_depths", what, "give two, such as [1024, 1024]")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)

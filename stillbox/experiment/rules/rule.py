@@ -71,13 +71,7 @@ def padding_multiple(model: schema.OneStage | schema.FasterRcnn) -> int:
 def fit_stride(
     model: schema.OneStage | schema.FasterRcnn, stride: int, who: str
 ) -> Iterator[Finding]:
-    """Yields the sides of the network input that are no multiples of a stride.
-
-    Args:
-        model: the model.
-        stride: of its coarsest map, in pixels.
-        who: what requires it, for the message.
-    """
+    """Yields the sides of the network input that do not fit the stride that `who` requires."""
     multiple = padding_multiple(model)
     if multiple < 1:
         return

@@ -6,7 +6,6 @@ Rules about devices hold on all machines.
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from PIL import ImageColor
 
@@ -16,7 +15,6 @@ from stillbox.experiment.rules.rule import error, input_sides, rule
 from stillbox.experiment.run_length import batch_norms
 from stillbox.experiment.values import sections_of
 from stillbox.findings import Finding
-from stillbox.printing import count_text
 from stillbox.textformat.name_patterns import NamePattern
 
 
@@ -229,9 +227,8 @@ def quantized_parts_are_covered(experiment: schema.Experiment) -> Iterator[Findi
 
 @rule(schema.Evaluation)
 def best_metric_is_computed(evaluation: schema.Evaluation) -> Iterator[Finding]:
-    """There are metrics, and the best checkpoint is chosen by one of their numbers."""
+    """The best checkpoint is chosen by a number of one of the metrics."""
     if not evaluation.metrics:
-        yield error("metrics", "no metrics", "for example [coco]")
         return
     others = {
         "VOC_mAP": "pascal_voc",
@@ -280,28 +277,6 @@ def truth_has_a_color(evaluation: schema.Evaluation) -> Iterator[Finding]:
         # The whole list of colours would fill a screen.
         fix = guess if guess.startswith("did you mean") else "give a name such as lime, or #rrggbb"
         yield error("truth_color", f"{color!r} is no colour", fix)
-
-
-# Legal lengths of lists of numbers; the others have any length.
-_LENGTHS: dict[str, tuple[tuple[int, ...], str]] = {
-    "pad_color": ((0, 3), "give one for each of R, G, B, or none for the image's mean"),
-    "means": ((3,), "give one for each of R, G, B"),
-    "min_padded_size_ratio": ((2,), "give one for the height and one for the width"),
-    "max_padded_size_ratio": ((2,), "give one for the height and one for the width"),
-    "resize_to": ((0, 2), "give height and width, or none to leave the size to model.resizer"),
-}
-
-
-@rule(object)
-def lists_have_their_lengths(section: Any) -> Iterator[Finding]:  # noqa: ANN401
-    """A colour has three numbers, a size has two; operations are not empty."""
-    if getattr(section, "operations", None) == ():
-        fix = "leave them out for the usual ones, or give at least one"
-        yield error("operations", f"{section.kind} has no operations", fix)
-    for name, (lengths, fix) in _LENGTHS.items():
-        values = getattr(section, name, None)
-        if values is not None and len(values) not in lengths:
-            yield error(name, f"{name} has {count_text(len(values), 'number')}", fix)
 
 
 @rule(schema.RandomPadImage)

@@ -14,12 +14,14 @@ from stillbox.experiment.schema.ranges import (
     Fraction,
     NonNegative,
     NonNegativeInt,
+    PadColor,
     Percent,
     PerClass,
     Positive,
     PositiveInt,
     Range,
     Real,
+    Rgb,
     Side,
 )
 
@@ -80,7 +82,7 @@ class RandomPadImage(Augmentation, kind="random_pad_image"):
     """Greatest height of the canvas (excluded), in pixels; null: twice the image's."""
     max_width: Side | None = None
     """Greatest width of the canvas, likewise."""
-    pad_color: tuple[ColorValue, ...] = ()
+    pad_color: Annotated[tuple[ColorValue, ...], PadColor] = ()
     """Red, green and blue of the canvas, in 0..255; empty: the mean colour of the image."""
 
 
@@ -92,7 +94,7 @@ class RandomAbsolutePadImage(Augmentation, kind="random_absolute_pad_image"):
     """Rows that are added at most (excluded)."""
     max_width_padding: NonNegativeInt = 0
     """Columns that are added at most (excluded)."""
-    pad_color: tuple[ColorValue, ...] = ()
+    pad_color: Annotated[tuple[ColorValue, ...], PadColor] = ()
     """Red, green and blue of the padding, in 0..255; empty: the mean colour of the image."""
 
 
@@ -274,7 +276,7 @@ class NormalizeImage(Augmentation, kind="normalize_image"):
 class SubtractChannelMean(Augmentation, kind="subtract_channel_mean"):
     """Subtracts a number from each channel; not clipped."""
 
-    means: tuple[Real, ...] = (0.0, 0.0, 0.0)
+    means: Annotated[tuple[Real, ...], Rgb] = (0.0, 0.0, 0.0)
     """Red, green and blue."""
 
 

@@ -23,6 +23,7 @@ from stillbox.experiment.schema.ranges import (
     Channels,
     Fraction,
     FractionBelowOne,
+    Items,
     KernelSide,
     Multiplier,
     OptionalChannels,
@@ -113,7 +114,9 @@ class MobileNetV1(Backbone, kind="mobilenet_v1"):
     inner_multiplier: Multiplier = 1.0
     """Factor on all but `last_depths` before that, rounded down: the `_keras` extractors multiply
     twice."""
-    last_depths: tuple[Channels, ...] = (1024, 1024)
+    last_depths: Annotated[
+        tuple[Channels, ...], Items(lengths=(2,), fix="give two, such as [1024, 1024]")
+    ] = (1024, 1024)
     """Channels of the last two pairs before the multiplier; depthwise pyramids have 512, 256."""
     last_layer: str = ""
     """Layers up to this one exist, are penalised and saved, even where nothing reads them, as in
@@ -266,7 +269,10 @@ class ResNet(Backbone, kind="resnet"):
 
     depth: PositiveInt = 50
     """Layers by the usual count: 10, 14, 18, 26, 34, 50, 101, 152 or 200."""
-    group_strides: tuple[Annotated[int, Range(1, 2)], ...] = (1, 2, 2, 2)
+    group_strides: Annotated[
+        tuple[Annotated[int, Range(1, 2)], ...],
+        Items(lengths=(4,), fix="give four, such as [1, 2, 2, 2]"),
+    ] = (1, 2, 2, 2)
     """Stride of each of the four groups; SSD ResNet-34 keeps group 3 at that of group 2."""
     last_layer: str = ""
     """Groups up to this one exist even where nothing reads them; empty: up to the last tap."""

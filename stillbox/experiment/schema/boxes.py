@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from stillbox.experiment.schema.ranges import (
+    AtLeastOne,
     Count,
     Fraction,
     FractionBelowOne,
@@ -17,6 +18,7 @@ from stillbox.experiment.schema.ranges import (
     PerClass,
     Positive,
     Range,
+    Ratios,
     Real,
     Side,
 )
@@ -46,7 +48,7 @@ class SsdAnchors(Anchors, kind="ssd"):
     """Scale of the coarsest map."""
     scales: tuple[Positive, ...] = ()
     """Explicit scales, one a map; when given, `min_scale` and `max_scale` are not used."""
-    aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 3.0, 0.5, 1.0 / 3)
+    aspect_ratios: Annotated[tuple[Positive, ...], Ratios] = (1.0, 2.0, 3.0, 0.5, 1.0 / 3)
     """Width over height, in the order of the head's channels."""
     interpolated_scale_aspect_ratio: NonNegative = 1.0
     """Aspect ratio of one further anchor between two scales; 0 leaves it out."""
@@ -80,7 +82,7 @@ class MultiscaleAnchors(Anchors, kind="multiscale"):
     """Level of the coarsest map."""
     anchor_scale: Positive = 4.0
     """Side of the smallest square anchor of a level, in strides."""
-    aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 0.5)
+    aspect_ratios: Annotated[tuple[Positive, ...], Ratios] = (1.0, 2.0, 0.5)
     """Width over height, in the order of the head's channels."""
     scales_per_octave: Count = 2
     """Anchor sizes of each aspect ratio on a level, at equal ratios up to the next level's."""
@@ -101,9 +103,9 @@ class GridAnchors(Anchors, kind="grid"):
     """Height of an anchor of scale 1 and aspect ratio 1."""
     base_width: Side = 256
     """Width of an anchor of scale 1 and aspect ratio 1."""
-    scales: tuple[Positive, ...] = (0.5, 1.0, 2.0)
+    scales: Annotated[tuple[Positive, ...], Ratios] = (0.5, 1.0, 2.0)
     """Multiples of the base size; those of one aspect ratio stand together."""
-    aspect_ratios: tuple[Positive, ...] = (0.5, 1.0, 2.0)
+    aspect_ratios: Annotated[tuple[Positive, ...], Ratios] = (0.5, 1.0, 2.0)
     """Width over height, for a square base."""
     height_stride: Side = 16
     """Vertical distance of the centres."""
@@ -123,7 +125,7 @@ class GridAnchors(Anchors, kind="grid"):
 class AnchorGrid:
     """What stands on one feature map, in pixels of the network input."""
 
-    sizes: tuple[Positive, ...] = (32.0,)
+    sizes: Annotated[tuple[Positive, ...], AtLeastOne] = (32.0,)
     """Side of the square with the anchor's area, for each of the anchors of a location."""
     aspect_ratios: tuple[Positive, ...] = (1.0,)
     """Width over height, one for each of the sizes."""
@@ -167,7 +169,7 @@ class DefaultBoxMap:
 class DefaultBoxes(Anchors, kind="default_boxes"):
     """Default boxes in whole steps of pixels (arXiv:1512.02325)."""
 
-    maps: tuple[DefaultBoxMap, ...] = (DefaultBoxMap(),)
+    maps: Annotated[tuple[DefaultBoxMap, ...], AtLeastOne] = (DefaultBoxMap(),)
     """One for each feature map, from fine to coarse."""
     clip: bool = True
     """Clip centres and sizes to the image. Edges may lie outside all the same."""

@@ -1,20 +1,29 @@
 """The family of all augmentations, and those by random windows, some padded afterwards."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from stillbox.experiment.schema.ranges import (
     ColorValue,
     Count,
     Draws,
     Fraction,
+    Items,
+    PadColor,
     Positive,
     PositiveFraction,
     Range,
     Real,
     Side,
+    SizeRatio,
 )
 from stillbox.experiment.variants import RegisteredConfig
+
+_Crop = TypeVar("_Crop")
+_Operations = Annotated[
+    tuple[_Crop, ...],
+    Items(least=1, fix="leave them out for the usual ones, or give at least one"),
+]
 
 
 class Augmentation(RegisteredConfig):
@@ -51,11 +60,11 @@ class RandomCropImage(Augmentation, kind="random_crop_image"):
 class RandomCropPadImage(RandomCropImage, kind="random_crop_pad_image"):
     """Cuts a random window and pads it, to a size relative to the image before the cut."""
 
-    min_padded_size_ratio: tuple[Positive, ...] = (1.0, 1.0)
+    min_padded_size_ratio: Annotated[tuple[Positive, ...], SizeRatio] = (1.0, 1.0)
     """Least height and width after padding, relative to those before the cut."""
-    max_padded_size_ratio: tuple[Positive, ...] = (2.0, 2.0)
+    max_padded_size_ratio: Annotated[tuple[Positive, ...], SizeRatio] = (2.0, 2.0)
     """Greatest height and width after padding (excluded), relative to those before the cut."""
-    pad_color: tuple[ColorValue, ...] = ()
+    pad_color: Annotated[tuple[ColorValue, ...], PadColor] = ()
     """Red, green and blue of the padding, in 0..255; empty: the mean colour of the window."""
 
 
@@ -109,7 +118,7 @@ def _ssd_pad_operations() -> tuple[RandomCropPadImage, ...]:
 class SsdRandomCrop(Augmentation, kind="ssd_random_crop"):
     """Chooses one of several crops uniformly."""
 
-    operations: tuple[RandomCropImage, ...] = field(default_factory=_ssd_operations)
+    operations: _Operations[RandomCropImage] = field(default_factory=_ssd_operations)
     """The crops to choose from; the default is the original's seven."""
 
 
@@ -117,7 +126,7 @@ class SsdRandomCrop(Augmentation, kind="ssd_random_crop"):
 class SsdRandomCropPad(Augmentation, kind="ssd_random_crop_pad"):
     """Chooses one of several crops with padding uniformly."""
 
-    operations: tuple[RandomCropPadImage, ...] = field(default_factory=_ssd_pad_operations)
+    operations: _Operations[RandomCropPadImage] = field(default_factory=_ssd_pad_operations)
     """The crops to choose from; the default is the original's six."""
 
 
@@ -146,7 +155,12 @@ class SsdIouCrop(Augmentation, kind="ssd_iou_crop"):
     max_draws: Draws = 100
     """Draws without success after which the whole image is taken. With the usual fields fewer than
     one image in a million comes so far, whatever its boxes: (6/7) ** 100 is 2e-7."""
-    resize_to: tuple[Side, ...] = (300, 300)
+    resize_to: Annotated[
+        tuple[Side, ...],
+        Items(
+            lengths=(0, 2), fix="give height and width, or none to leave the size to model.resizer"
+        ),
+    ] = (300, 300)
     """Height and width that the window is resized to, bilinearly between its corners and without
     antialiasing (TensorFlow's crop_and_resize), the whole image too. Empty: whole pixels are cut,
     and `model.resizer` does the rest."""
@@ -181,7 +195,7 @@ def _fixed_operations() -> tuple[FixedAspectCrop, ...]:
 class SsdRandomCropFixedAspectRatio(Augmentation, kind="ssd_random_crop_fixed_aspect_ratio"):
     """Chooses one of several crops of one aspect ratio, then cuts to exactly that ratio."""
 
-    operations: tuple[FixedAspectCrop, ...] = field(default_factory=_fixed_operations)
+    operations: _Operations[FixedAspectCrop] = field(default_factory=_fixed_operations)
     """The crops to choose from; the default is the original's seven."""
     aspect_ratio: Positive = 1.0
     """Width over height of the result."""
@@ -191,13 +205,13 @@ class SsdRandomCropFixedAspectRatio(Augmentation, kind="ssd_random_crop_fixed_as
 class SsdRandomCropPadFixedAspectRatio(Augmentation, kind="ssd_random_crop_pad_fixed_aspect_ratio"):
     """Chooses one of several crops, then pads with black to exactly one aspect ratio."""
 
-    operations: tuple[RandomCropImage, ...] = field(default_factory=_ssd_operations)
+    operations: _Operations[RandomCropImage] = field(default_factory=_ssd_operations)
     """The crops to choose from; the default is the original's seven."""
     aspect_ratio: Positive = 1.0
     """Width over height of the result."""
-    min_padded_size_ratio: tuple[Positive, ...] = (1.0, 1.0)
+    min_padded_size_ratio: Annotated[tuple[Positive, ...], SizeRatio] = (1.0, 1.0)
     """Least height and width after padding, relative to the window's."""
-    max_padded_size_ratio: tuple[Positive, ...] = (2.0, 2.0)
+    max_padded_size_ratio: Annotated[tuple[Positive, ...], SizeRatio] = (2.0, 2.0)
     """Greatest height and width after padding, relative to the window's."""
 
 

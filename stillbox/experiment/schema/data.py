@@ -12,12 +12,14 @@ from stillbox.experiment.schema.ranges import (
     Boxes,
     ColorValue,
     InputPath,
+    Items,
     NonNegativeInt,
     Outside,
     PerClass,
     Positive,
     PositiveInt,
     Range,
+    Rgb,
     Seed,
     Side,
 )
@@ -84,7 +86,7 @@ class KeepAspectRatioResizer(Resizer, kind="keep_aspect_ratio"):
     """Length that the long side may not pass, and the side of the padded canvas, in pixels."""
     method: ResizeMethod = "bilinear"
     """Interpolation, as for the fixed shape."""
-    pad_value: tuple[ColorValue, ...] = (0.0, 0.0, 0.0)
+    pad_value: Annotated[tuple[ColorValue, ...], Rgb] = (0.0, 0.0, 0.0)
     """Colour of the padding, one number for each channel, in 0..255."""
 
     @property
@@ -100,10 +102,10 @@ class CanvasResizer(Resizer):
     An image that does not fit is a bad record: it is never shrunk silently.
     """
 
-    canvas: tuple[Side, ...] = ()
+    canvas: Annotated[tuple[Side, ...], Items(lengths=(0, 2), fix="give height and width")] = ()
     """Height and width of the network input, in pixels. It must be given: the original has as many
     input shapes as there are image sizes."""
-    pad_value: tuple[ColorValue, ...] = (0.0, 0.0, 0.0)
+    pad_value: Annotated[tuple[ColorValue, ...], Rgb] = (0.0, 0.0, 0.0)
     """Colour of the padding, one number for each channel, in 0..255."""
 
     @property
@@ -171,7 +173,7 @@ class ScaleJitterResizer(Resizer, kind="scale_jitter"):
     """Pad height and width of the network input to a multiple of this, in pixels."""
     method: ResizeMethod = "bilinear"
     """Interpolation, as for the fixed shape."""
-    pad_value: tuple[ColorValue, ...] = (0.0, 0.0, 0.0)
+    pad_value: Annotated[tuple[ColorValue, ...], Rgb] = (0.0, 0.0, 0.0)
     """Colour of the padding, one number for each channel, in 0..255."""
 
     @property

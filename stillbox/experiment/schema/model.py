@@ -5,7 +5,7 @@ A head leads from feature maps to box encodings and class logits.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from stillbox.experiment.schema.backbones import Backbone, MobileNetV1
 from stillbox.experiment.schema.boxes import (
@@ -38,6 +38,7 @@ from stillbox.experiment.schema.ranges import (
     Positive,
     PositiveFraction,
     Real,
+    Rgb,
     Side,
 )
 from stillbox.experiment.variants import RegisteredConfig
@@ -225,9 +226,9 @@ class WeightSharedHead(Head, kind="weight_shared"):
 class PixelNormalization:
     """`(pixel - mean) / std`, one number for each channel, pixels in 0..255."""
 
-    mean: tuple[Real, ...] = (127.5, 127.5, 127.5)
+    mean: Annotated[tuple[Real, ...], Rgb] = (127.5, 127.5, 127.5)
     """Subtracted first. The default maps 0..255 to -1..1, the input range of MobileNets."""
-    std: tuple[Positive, ...] = (127.5, 127.5, 127.5)
+    std: Annotated[tuple[Positive, ...], Rgb] = (127.5, 127.5, 127.5)
     """Divides afterwards."""
 
 

@@ -10,15 +10,18 @@ from typing import Annotated, Literal
 from stillbox.experiment.schema.ranges import (
     Boxes,
     Fraction,
+    Items,
     Many,
     NonNegative,
     NonNegativeInt,
-    PerClass,
     Positive,
     Real,
     Slot,
 )
 from stillbox.experiment.variants import RegisteredConfig
+
+ScoreConverter = Literal["identity", "sigmoid", "softmax"]
+_CLASSES = Items(1_000_000, least=1, fix="give one, or calibration: null")
 
 
 class Calibration(RegisteredConfig):
@@ -54,7 +57,7 @@ class ClassCurve:
 class ClassCurveCalibration(Calibration, kind="class_curves"):
     """A curve for each of some classes; the scores of the others stay."""
 
-    curves: Annotated[tuple[ClassCurve, ...], PerClass] = (ClassCurve(),)
+    curves: Annotated[tuple[ClassCurve, ...], _CLASSES] = (ClassCurve(),)
     """One for each class that has one."""
 
 
@@ -84,7 +87,7 @@ class ClassSigmoid:
 class ClassSigmoidCalibration(Calibration, kind="class_sigmoids"):
     """Platt's scaling of some classes; the scores of the others stay."""
 
-    sigmoids: Annotated[tuple[ClassSigmoid, ...], PerClass] = (ClassSigmoid(),)
+    sigmoids: Annotated[tuple[ClassSigmoid, ...], _CLASSES] = (ClassSigmoid(),)
     """One for each class that has one."""
 
 
@@ -150,7 +153,7 @@ class Postprocessing:
 
     box_encodings_clip: BoxEncodingsClip | None = None
     """None: encodings are taken as they are. Training never clips them."""
-    score_converter: Literal["identity", "sigmoid", "softmax"] = "identity"
+    score_converter: ScoreConverter = "identity"
     """From logits to scores."""
     logit_scale: Positive = 1.0
     """Divides the logits first."""

@@ -56,11 +56,21 @@ InputPath = Annotated[str, INPUT]
 
 @dataclass(frozen=True)
 class Items:
-    """Most items of a list, for the annotation of a field that may have more than 64."""
+    """How many items a list has, for the annotation of a field."""
 
     most: int = 64
+    least: int = 0
+    lengths: tuple[int, ...] = ()
+    """The allowed numbers of items; empty: all from `least` to `most`."""
+    fix: str = "give at least one"
+    """The remedy for a list that is too short or has another length."""
 
 
+AtLeastOne = Items(least=1)
+Ratios = Items(least=1, fix="give at least one, such as 1.0")
+Rgb = Items(lengths=(3,), fix="give one for each of R, G, B")
+PadColor = Items(lengths=(0, 3), fix="give one for each of R, G, B, or none for the image's mean")
+SizeRatio = Items(lengths=(2,), fix="give one for the height and one for the width")
 Many = Items(10_000)
 Texts = Items(1000)
 PerClass = Items(1_000_000)

@@ -13,6 +13,7 @@ from stillbox.experiment.schema.ranges import (
     Batch,
     Fraction,
     InputPath,
+    Items,
     LearningRate,
     Many,
     NonNegative,
@@ -351,7 +352,7 @@ class Evaluation:
     padded and masked."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of activations in evaluation and prediction."""
-    metrics: tuple[Metric, ...] = ("coco",)
+    metrics: Annotated[tuple[Metric, ...], Items(least=1, fix="for example [coco]")] = ("coco",)
     """What is computed: COCO's twelve numbers; Pascal VOC's mean over the classes' AP
     (`VOC_mAP`); the AP of all classes' detections in one list (`VOC_weighted_mAP`); Open Images
     V2's mean at an IoU of .50, which ignores detections inside groups (`OpenImages_mAP`)."""

@@ -12,6 +12,7 @@ from stillbox.experiment.params_dict.merging import read_layer
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.values import differences
 from stillbox.textformat.yaml_tree import Node
+from tests.helpers import refusal as user_error
 from tests.small import SHARED, needs_shared
 
 
@@ -21,9 +22,8 @@ def values(text):
 
 
 def refusal(text):
-    with pytest.raises(UserError) as error:
-        values(text)
-    return str(error.value)
+    error = user_error(values, text)
+    return str(error)
 
 
 def test_the_line_of_the_page():

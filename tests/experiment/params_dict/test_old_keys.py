@@ -13,10 +13,11 @@ from stillbox.errors import UserError
 from stillbox.experiment.params_dict import read_params, resolved_text
 from stillbox.experiment.params_dict.command_line import tree_of
 from stillbox.experiment.params_dict.keys import FINAL, KEYS, NORM, OLD
-from stillbox.experiment.params_dict.merging import Entry, Params, check_restriction
+from stillbox.experiment.params_dict.merging import GivenValue, Params, check_restriction
 from stillbox.experiment.params_dict.reader import read_layers
 from stillbox.experiment.rules import check
 from tests.experiment.test_robustness import damaged
+from tests.helpers import refusal as user_error
 
 # All defaults of 2020 that RetinaNet with ResNet and FPN had, key by key.
 NORM_2020 = {
@@ -80,9 +81,8 @@ def read_flat(layer):
 
 
 def refusal(layer):
-    with pytest.raises(UserError) as error:
-        read_flat(layer)
-    return str(error.value)
+    error = user_error(read_flat, layer)
+    return str(error)
 
 
 def test_the_dictionary_of_2020_is_todays():
@@ -163,7 +163,7 @@ def test_an_old_spelling_and_todays_are_one(old, today):
 
 @pytest.mark.parametrize("name", NORM)
 def test_batch_norm_of_all_blocks_is_everybodys(name):
-    value = {"float": 0.5, "bool": name == "use_sync_bn"}[NORM[name]]
+    value = {float: 0.5, bool: name == "use_sync_bn"}[NORM[name]]
     blocks = ("resnet", "fpn", "retinanet_head")
     old = read_flat({f"{block}.batch_norm.{name}": value for block in blocks})
     today = read_flat({f"batch_norm_activation.{name}": value})
@@ -245,7 +245,7 @@ def test_copies_in_blocks_that_are_not_used_do_not_matter():
     )
 
 
-PARAMS = Params({"anchor.num_scales": Entry(2, "a.yaml:3:1")})
+PARAMS = Params({"anchor.num_scales": GivenValue(2, "a.yaml:3:1")})
 
 
 def check_restrictions(text):
@@ -294,9 +294,8 @@ def test_what_does_not_hold(text):
 
 def test_the_message_names_both_values_and_places():
     # I.restr_eq_fail: "Found inconsistncy between key `a ` and key ` b`".
-    with pytest.raises(UserError) as error:
-        check_restrictions("anchor.num_scales == retinanet_head.num_convs")
-    assert str(error.value) == (
+    error = user_error(check_restrictions, "anchor.num_scales == retinanet_head.num_convs")
+    assert str(error) == (
         "a.yaml:3:1: anchor.num_scales is 2 (a.yaml:3:1) and retinanet_head.num_convs is 4 (the "
         "default), but anchor.num_scales == retinanet_head.num_convs is required"
     )

@@ -17,6 +17,7 @@ from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.training.optimizer import build_schedule
 from stillbox.training.step import select_trainable
+from tests.helpers import refusal as user_error
 from tests.small import SHARED, needs_shared
 
 NORM = schema.BatchNorm(
@@ -33,9 +34,8 @@ def read(override=""):
 
 
 def refusal(override):
-    with pytest.raises(UserError) as error:
-        read(override)
-    return str(error.value)
+    error = user_error(read, override)
+    return str(error)
 
 
 def test_the_defaults_are_consistent():
