@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from stillbox.cli.arguments import add_option, print_json
 from stillbox.cli.parsing import VerbParser
@@ -154,18 +153,12 @@ _FORMATS = ("coco", "voc")
 class ConvertParser(VerbParser):
     """The parser of `convert FOLDER` and of `convert coco|voc`."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(*args, **options)
-        self.folder: VerbParser | None = None
+    folder: VerbParser | None = None
 
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Leaves the words to the parser of FOLDER unless they start with a format."""
-        own = not args or args[0] in (*_FORMATS, "-h", "--help")
-        if own or self.folder is None:
-            return super().parse_known_args(args, namespace)
-        return self.folder.parse_known_args(args, namespace)
+    def parser_of(self, words: Sequence[str]) -> VerbParser:
+        """Returns the parser of FOLDER unless the words start with a format."""
+        own = not words or words[0] in (*_FORMATS, "-h", "--help")
+        return self if own or self.folder is None else self.folder
 
 
 def add_convert(parser: ConvertParser) -> None:

@@ -8,9 +8,9 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -138,6 +138,14 @@ class FaultTolerantLogger:
             print(f"warning: {what}", file=sys.stderr, flush=True)
 
 
+class _WandbApi(Protocol):
+    """The methods of `wandb.Run` that are called."""
+
+    def define_metric(self, name: str, *, step_metric: str) -> object: ...
+    def log(self, data: dict[str, object]) -> None: ...
+    def finish(self, exit_code: int) -> None: ...
+
+
 class WandbRun:
     """A run of Weights & Biases. Its files are in `wandb` of the model directory.
 
@@ -146,7 +154,7 @@ class WandbRun:
         image_type: `wandb.Image`.
     """
 
-    def __init__(self, run: Any, image_type: Callable[[np.ndarray], Any]) -> None:  # noqa: ANN401
+    def __init__(self, run: _WandbApi, image_type: Callable[[np.ndarray], object]) -> None:
         self._run, self._image_type = run, image_type
         # W&B's own steps only rise; those of a resumed run go back to its checkpoint.
         run.define_metric("*", step_metric="step")
@@ -187,6 +195,14 @@ class WandbRun:
         self._run.finish(exit_code=int(failed))
 
 
+class _MlflowApi(Protocol):
+    """The methods of `mlflow.MlflowClient` that are called once a run is open."""
+
+    def log_batch(self, run_id: str, metrics: Sequence[object]) -> object: ...
+    def log_image(self, run_id: str, image: np.ndarray, *, key: str, step: int) -> None: ...
+    def set_terminated(self, run_id: str, status: str) -> None: ...
+
+
 class MlflowRun:
     """A run of MLflow.
 
@@ -196,7 +212,12 @@ class MlflowRun:
         run: the run's id.
     """
 
-    def __init__(self, client: Any, metric_type: Callable[..., Any], run: str) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        client: _MlflowApi,
+        metric_type: Callable[[str, float, int, int], object],
+        run: str,
+    ) -> None:
         self._client, self._metric_type, self._run = client, metric_type, run
 
     @classmethod
