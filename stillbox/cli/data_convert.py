@@ -68,6 +68,12 @@ def label_map_of(path: str | None) -> LabelMap | None:
     return LabelMap.from_file(path) if path else None
 
 
+def _options(args: argparse.Namespace) -> ConversionOptions:
+    return ConversionOptions(
+        **{field.name: getattr(args, field.name) for field in fields(ConversionOptions)}
+    )
+
+
 ABOUT_FOLDER = """`stillbox data convert FOLDER`: annotated images in any known format to records.
 
 The format is recognised by the content of the files. `convert coco` and `convert voc` read one set
@@ -91,7 +97,6 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
 
 def run_folder(args: argparse.Namespace) -> int:
     """Converts a folder."""
-    options = {field.name: getattr(args, field.name) for field in fields(ConversionOptions)}
     with ExitStack() as stack:
         converted = convert_folder(
             args.folder,
@@ -100,7 +105,7 @@ def run_folder(args: argparse.Namespace) -> int:
             seed=args.seed,
             format=args.format,
             label_map=label_map_of(args.label_map),
-            options=ConversionOptions(**options),
+            options=_options(args),
             bad_records=args.bad_records,
             bad_boxes=args.bad_boxes,
             on_image=_bars(stack),
@@ -250,7 +255,6 @@ def _convert(
     label_map: LabelMap,
     log: ConversionLog,
 ) -> int:
-    options = {field.name: getattr(args, field.name) for field in fields(ConversionOptions)}
     engine = _engine(args)
     with progress_bar("images") as progress:
         report = convert(
@@ -258,7 +262,7 @@ def _convert(
             label_map,
             args.output,
             name,
-            options=ConversionOptions(**options),
+            options=_options(args),
             log=log,
             on_image=progress,
             engine=engine,

@@ -115,13 +115,7 @@ def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
 
 
 def state_shardings(state: TrainState, mesh: Mesh, settings: schema.Devices) -> TrainState:
-    """Returns the sharding of each array of a state: replicated, except what `shard` names.
-
-    Args:
-        state: arrays, or what has their shapes.
-        mesh: of `build_mesh`.
-        settings: what is spread.
-    """
+    """Returns the sharding of each array of a state: replicated, except what `shard` names."""
     shardings: TrainState = jax.tree.map(lambda _: replicated(mesh), state)
     if settings.shard == "nothing":
         return shardings
