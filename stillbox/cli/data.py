@@ -159,7 +159,6 @@ def add_tile(parser: argparse.ArgumentParser) -> None:
 
 def run_tile(arguments: argparse.Namespace) -> int:
     """Writes the tiles and prints their numbers."""
-    from stillbox.records.label_map import LabelMap
     from stillbox.records.tiling import TileOptions, tile_records
 
     options = TileOptions(
@@ -174,7 +173,7 @@ def run_tile(arguments: argparse.Namespace) -> int:
             arguments.output,
             arguments.name,
             options,
-            label_map=LabelMap.from_file(arguments.label_map) if arguments.label_map else None,
+            label_map=label_map_of(arguments.label_map),
             shards=arguments.shards,
             overwrite=arguments.overwrite,
             bad_records=arguments.bad_records,

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from stillbox.cli.arguments import add_option, print_json
 from stillbox.cli.parsing import VerbParser
@@ -69,6 +68,12 @@ def label_map_of(path: str | None) -> LabelMap | None:
     return LabelMap.from_file(path) if path else None
 
 
+def _options(args: argparse.Namespace) -> ConversionOptions:
+    return ConversionOptions(
+        **{field.name: getattr(args, field.name) for field in fields(ConversionOptions)}
+    )
+
+
 ABOUT_FOLDER = """`stillbox data convert FOLDER`: annotated images in any known format to records.
 
 The format is recognised by the content of the files. `convert coco` and `convert voc` read one set
@@ -92,7 +97,6 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
 
 def run_folder(args: argparse.Namespace) -> int:
     """Converts a folder."""
-    options = {field.name: getattr(args, field.name) for field in fields(ConversionOptions)}
     with ExitStack() as stack:
         converted = convert_folder(
             args.folder,
@@ -101,7 +105,7 @@ def run_folder(args: argparse.Namespace) -> int:
             seed=args.seed,
             format=args.format,
             label_map=label_map_of(args.label_map),
-            options=ConversionOptions(**options),
+            options=_options(args),
             bad_records=args.bad_records,
             bad_boxes=args.bad_boxes,
             on_image=_bars(stack),
@@ -154,18 +158,12 @@ _FORMATS = ("coco", "voc")
 class ConvertParser(VerbParser):
     """The parser of `convert FOLDER` and of `convert coco|voc`."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(*args, **options)
-        self.folder: VerbParser | None = None
+    folder: VerbParser | None = None
 
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Leaves the words to the parser of FOLDER unless they start with a format."""
-        own = not args or args[0] in (*_FORMATS, "-h", "--help")
-        if own or self.folder is None:
-            return super().parse_known_args(args, namespace)
-        return self.folder.parse_known_args(args, namespace)
+    def parser_of(self, words: Sequence[str]) -> VerbParser:
+        """Returns the parser of FOLDER unless the words start with a format."""
+        own = not words or words[0] in (*_FORMATS, "-h", "--help")
+        return self if own or self.folder is None else self.folder
 
 
 def add_convert(parser: ConvertParser) -> None:
@@ -257,7 +255,6 @@ def _convert(
     label_map: LabelMap,
     log: ConversionLog,
 ) -> int:
-    options = {field.name: getattr(args, field.name) for field in fields(ConversionOptions)}
     engine = _engine(args)
     with progress_bar("images") as progress:
         report = convert(
@@ -265,7 +262,7 @@ def _convert(
             label_map,
             args.output,
             name,
-            options=ConversionOptions(**options),
+            options=_options(args),
             log=log,
             on_image=progress,
             engine=engine,

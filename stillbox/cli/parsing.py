@@ -4,7 +4,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from stillbox.errors import UserError, nearest
 
@@ -15,15 +15,20 @@ _ADDRESS = re.compile(r"(?:--?[\w-]+=)?(?:https?|ftp)://")
 class VerbParser(argparse.ArgumentParser):
     """A parser that names the nearest option of a misspelt one."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(*args, **options)
-        self._words: Sequence[str] = ()
+    _words: Sequence[str] = ()
+
+    def parser_of(self, words: Sequence[str]) -> "VerbParser":
+        """Returns the parser that reads these words."""
+        return self
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Refuses what is left over here, where the options are known."""
         self._words = args or ()
+        parser = self.parser_of(self._words)
+        if parser is not self:
+            return parser.parse_known_args(args, namespace)
         parsed, left = super().parse_known_args(args, namespace)
         if left:
             self.error(f"unrecognized arguments: {' '.join(left)}")

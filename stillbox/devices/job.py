@@ -91,7 +91,7 @@ def replicated_tree(tree: Tree) -> Tree:
 
     def gather(array: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
         if isinstance(array, jax.Array) and not array.is_fully_replicated:
-            return multihost_utils.process_allgather(array, tiled=True)
+            array = multihost_utils.process_allgather(array, tiled=True)
         return array
 
     whole: Tree = jax.tree.map(gather, tree)

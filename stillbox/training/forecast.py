@@ -37,10 +37,7 @@ class Forecast(NamedTuple):
 def forecast(compiled: jax.stages.Compiled, devices: int, precision: str) -> Forecast | None:
     """Returns the time of a compiled step on this machine; None where its devices are not known.
 
-    Args:
-        compiled: the step.
-        devices: that share a batch.
-        precision: of the step.
+    `devices` is the number of those that share a batch.
     """
     costs: Any = compiled.cost_analysis() or {}
     flops, traffic = float(costs.get("flops", 0)), float(costs.get("bytes accessed", 0))

@@ -84,11 +84,11 @@ def train(
     *,
     profile: ProfileSteps | None = None,
 ) -> Outcome:
-    """Trains an experiment.
+    """Trains an experiment into a new folder, or goes on with the run in it.
 
     Args:
         experiment: all of it.
-        model_directory: a new folder, or one with a run to resume.
+        model_directory: the folder.
         origins: where fields were given, for messages.
         profile: steps of this run that are traced.
 

@@ -32,7 +32,7 @@ from stillbox.training.signals import StopRequest
 from stillbox.training.step import TrainState
 from stillbox.training.summaries import Summaries
 
-Scores = Mapping[str, float | None]
+SummaryScores = Mapping[str, float | None]
 
 # Few, so that the event file stays small.
 _PICTURES = 3
@@ -94,7 +94,7 @@ class PeriodicEvaluation:
         summaries: Summaries,
         progress: RunProgress,
         stop: StopRequest,
-    ) -> Scores | None:
+    ) -> SummaryScores | None:
         """Scores the checkpoint resumed from, if the run was killed before it was scored."""
         done = dict(summaries.evaluations())
         self._done = len(done)
@@ -112,7 +112,7 @@ class PeriodicEvaluation:
         summaries: Summaries,
         progress: RunProgress,
         stop: StopRequest,
-    ) -> Scores:
+    ) -> SummaryScores:
         """Scores `state`, records the scores and marks the checkpoint if it is the best.
 
         Raises:
@@ -121,17 +121,22 @@ class PeriodicEvaluation:
         assert self._dataset is not None
         self._done += 1
         progress.doing(_EVALUATING)
-        so_far = _SoFar()
+        so_far = ""
+
+        def update(done: int, total: int) -> None:
+            nonlocal so_far
+            so_far = f", {done} of {count_text(total, 'image')}"
+
         params = state.ema if state.ema and self._settings.use_ema else state.params
         # The loop forbids implicit transfers; scoring needs them.
         # The other processes of a job would wait for one that leaves.
         interruptible = stop.ends(_EVALUATING) if jax.process_count() == 1 else nullcontext()
-        with jax.transfer_guard("allow"), interruptible, announcing(so_far.describe):
+        with jax.transfer_guard("allow"), interruptible, announcing(lambda: _EVALUATING + so_far):
             result = score_dataset(
                 self._program.bind(params, state.stats),
                 self._experiment,
                 self._dataset,
-                progress=so_far.update,
+                progress=update,
                 trained=self._label_map,
             )
         scores = result.scores.summary
@@ -176,7 +181,7 @@ class PeriodicEvaluation:
             return ""
         return f"{metric} has not risen above {best:.4f} in {count_text(since, 'evaluation')}"
 
-    def _mark_best(self, step: int, scores: Scores, directory: ModelDirectory) -> None:
+    def _mark_best(self, step: int, scores: SummaryScores, directory: ModelDirectory) -> None:
         metric, best = self._settings.best_metric, directory.best()
         value = scores.get(metric)
         if value is None:  # without such objects no checkpoint is better than another
@@ -197,13 +202,7 @@ class PeriodicEvaluation:
 
 
 def draw_inputs(batch: Batch, dataset: Dataset, *, limit: int = 8) -> np.ndarray:
-    """Returns a contact sheet of the images that the model trains on, with their boxes.
-
-    Args:
-        batch: of the training set.
-        dataset: that set.
-        limit: show no more images than this.
-    """
+    """Returns a contact sheet of at most `limit` images of a batch, with their boxes."""
     host = jax.tree.map(local_rows, batch)
     height, width = host.images.shape[1:3]
     scale = np.array([height, width, height, width], np.float64)
@@ -226,19 +225,6 @@ def draw_inputs(batch: Batch, dataset: Dataset, *, limit: int = 8) -> np.ndarray
     return contact_sheet(pictures)
 
 
-class _SoFar:
-    """The progress of an evaluation, for reports."""
-
-    def __init__(self) -> None:
-        self._images = ""
-
-    def update(self, done: int, total: int) -> None:
-        self._images = f", {done} of {count_text(total, 'image')}"
-
-    def describe(self) -> str:
-        return _EVALUATING + self._images
-
-
-def _value(scores: Scores, metric: str) -> float:
+def _value(scores: SummaryScores, metric: str) -> float:
     value = scores.get(metric)
     return float("-inf") if value is None else value

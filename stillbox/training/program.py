@@ -7,7 +7,7 @@ score and predict are in `evaluation/program.py`.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -115,13 +115,7 @@ def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
 
 
 def state_shardings(state: TrainState, mesh: Mesh, settings: schema.Devices) -> TrainState:
-    """Returns the sharding of each array of a state: replicated, except what `shard` names.
-
-    Args:
-        state: arrays, or what has their shapes.
-        mesh: of `build_mesh`.
-        settings: what is spread.
-    """
+    """Returns the sharding of each array of a state: replicated, except what `shard` names."""
     shardings: TrainState = jax.tree.map(lambda _: replicated(mesh), state)
     if settings.shard == "nothing":
         return shardings
@@ -137,18 +131,18 @@ def abstract_batch(
     `pixels` is the type of the images.
     """
 
-    def rows(dtype: Any, *shape: int) -> Any:  # noqa: ANN401
-        return jax.ShapeDtypeStruct((batch_size, *shape), dtype)
+    def zeros() -> Batch:
+        return Batch(
+            images=jnp.zeros((batch_size, *model.resizer.input_size, 3), pixels),
+            boxes=jnp.zeros((batch_size, max_boxes, 4), jnp.float32),
+            classes=jnp.zeros((batch_size, max_boxes), jnp.int32),
+            weights=jnp.zeros((batch_size, max_boxes), jnp.float32),
+            true_sizes=jnp.zeros((batch_size, 2), jnp.int32),
+            records=jnp.zeros(batch_size, jnp.int32),
+            image_weights=jnp.zeros(batch_size, jnp.float32),
+        )
 
-    return Batch(
-        images=rows(jnp.dtype(pixels), *model.resizer.input_size, 3),
-        boxes=rows(jnp.float32, max_boxes, 4),
-        classes=rows(jnp.int32, max_boxes),
-        weights=rows(jnp.float32, max_boxes),
-        true_sizes=rows(jnp.int32, 2),
-        records=rows(jnp.int32),
-        image_weights=rows(jnp.float32),
-    )
+    return jax.eval_shape(zeros)
 
 
 def _abstract_state(

@@ -161,12 +161,7 @@ class RunProgress:
             self.say(f"... {what}")
 
     def at(self, step: int, seconds_left: float | None = None) -> None:
-        """Moves the bar.
-
-        Args:
-            step: done.
-            seconds_left: until the end of the run; None if it is unknown or the run has no end.
-        """
+        """Moves the bar; `seconds_left` is None if it is unknown or the run has no end."""
         if self._line:
             self._line.doing, self._line.done = _TRAINING, step
             self._line.rest = (_eta(seconds_left), *self._metrics)
@@ -174,13 +169,7 @@ class RunProgress:
     def metrics(
         self, step: int, values: Mapping[str, float], seconds_left: float | None = None
     ) -> None:
-        """Shows the metrics of a step, under the names of the history with spaces.
-
-        Args:
-            step: its number.
-            values: metrics by name.
-            seconds_left: as for `at`.
-        """
+        """Shows the metrics of a step, under the names of the history with spaces."""
         loss, terms = f"loss {values['loss']:.4f}", f"({_terms(values)})"
         rate = f"learning rate {values['learning_rate']:.3g}"
         speed = f"{values['images_per_second']:.1f} images/s"

@@ -105,11 +105,7 @@ class Speedometer:
         self._stretch = Stretch(0, 0, 1e-9, (0.0,))
 
     def look(self, steps: int) -> Stretch:
-        """Returns the steps since the last call.
-
-        Args:
-            steps: done so far. As many as at the look before: the same stretch again.
-        """
+        """Returns the steps since the last call; without new ones the same stretch again."""
         done = steps - self._steps
         if not done:
             return self._stretch
@@ -148,9 +144,7 @@ class Epochs:
     def ended(self, step: int, done: int) -> str:
         """Returns a sentence if an epoch ends with this step and a sentence is due.
 
-        Args:
-            step: every step has to be passed, in order.
-            done: steps of this run that are done by now.
+        Every step has to be passed, in order; `done` steps of this run are done by now.
         """
         now = self._ended_by(step)
         if now == self._ended_by(step - 1) or step - self._said_at < self._apart:
@@ -258,12 +252,7 @@ class StepReport:
                 self._describe_cache()
 
     def end(self, step: int, seconds: float) -> Totals:
-        """Reports and returns the totals.
-
-        Args:
-            step: the last completed step.
-            seconds: duration of the whole run.
-        """
+        """Reports and returns the totals of a run that took `seconds` to its last step."""
         images = self._loader.images(step) - self._loader.images(self._first)
         totals = Totals(images, images / self._stopwatch.seconds, peak_memory())
         self._progress.say(

@@ -22,9 +22,7 @@ _AT_ONCE = 1.0
 class RunInterrupted(KeyboardInterrupt):
     """A signal ended a run in something that is not worth finishing.
 
-    Args:
-        number: the signal's.
-        doing: as in "compiling the train step".
+    `doing` is such as "compiling the train step".
     """
 
     def __init__(self, number: signal.Signals, doing: str) -> None:
@@ -78,9 +76,6 @@ class StopRequest:
     @contextmanager
     def ends(self, doing: str) -> Iterator[None]:
         """Lets a signal end what is done while this is entered: it takes long and can be repeated.
-
-        Args:
-            doing: as in "compiling the train step".
 
         Raises:
             RunInterrupted: a signal came before or while it was entered.

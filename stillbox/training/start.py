@@ -90,12 +90,7 @@ class ResumePoint:
 def find_previous(
     experiment: schema.Experiment, directory: Path, dataset: Dataset
 ) -> ResumePoint | None:
-    """Returns the run to resume, or None if the model directory holds no checkpoint.
-
-    Args:
-        experiment: all of it.
-        directory: the model directory, which need not exist.
-        dataset: the training data.
+    """Returns the run to resume, or None if the model directory is new or holds no checkpoint.
 
     Raises:
         UserError: the directory belongs to a different experiment or to different data.
@@ -120,11 +115,6 @@ def start_run(
     1. The model directory holds a checkpoint: resume from the newest; `fine_tune` has no effect.
     2. `train.fine_tune.checkpoint` is given: fresh weights, then those of the checkpoint.
     3. Neither: fresh weights.
-
-    Args:
-        experiment: all of it.
-        directory: the model directory, which need not exist.
-        previous: the run to resume, of `find_previous`.
 
     Raises:
         UserError: the checkpoint fits badly or is damaged.
@@ -162,13 +152,7 @@ def start_run(
 
 
 def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -> int | None:
-    """Returns the number of replicas of a checkpoint's training, if results depend on it.
-
-    Args:
-        directory: the model directory.
-        step: the checkpoint's.
-        experiment: that of the run.
-    """
+    """Returns the number of replicas that trained a checkpoint, if results depend on it."""
     if not step or not depends_on_replicas(experiment.model):
         return None
     # Older checkpoints do not hold it.

@@ -54,12 +54,8 @@ def create_state(
 ) -> TrainState:
     """Returns the state before the first step.
 
-    Args:
-        params: parameters by path.
-        stats: moving statistics by path.
-        train: optimiser and averaging.
-        trainable: paths of the parameters that training changes.
-        loss: `Detector.initial_loss_state`.
+    `trainable` are the paths of the parameters that training changes, `loss` is
+    `Detector.initial_loss_state`.
     """
     optimizer = build_optimizer(train).init({path: params[path] for path in sorted(trainable)})
     ema = _first_average(params, train, trainable) if train.ema_decay is not None else {}
@@ -81,11 +77,8 @@ def average_parameters(
 ) -> Arrays:
     """Returns the moving average after a step; empty without one.
 
-    Args:
-        ema: the average before, by path.
-        params: parameters after the step, by path.
-        step: int32 scalar, updates before the step.
-        train: decay and warm-up of the average.
+    `ema` is the average before the step, `params` are the parameters after it, and `step` is an
+    int32 scalar, the updates before it.
     """
     if train.ema_decay is None:
         return ema

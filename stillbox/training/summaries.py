@@ -64,10 +64,8 @@ class Summaries:
     ) -> None:
         """Records the scores of one evaluation.
 
-        Args:
-            step: updates done so far.
-            summary: for the history.
-            named: for TensorBoard too, under the names of the Object Detection API.
+        `summary` goes into the history and the loggers. `named` are scores under the names of the
+        Object Detection API, for TensorBoard.
         """
         self._evaluations[step] = dict(summary)
         if not self._writes:
@@ -93,11 +91,7 @@ class Summaries:
         return tuple(sorted(self._evaluations.items()))
 
     def close(self, *, failed: bool = False) -> None:
-        """Closes the loggers.
-
-        Args:
-            failed: whether an error ended the run.
-        """
+        """Closes the loggers; `failed` tells them that an error ended the run."""
         for logger in self._loggers:
             logger.close(failed=failed)
 

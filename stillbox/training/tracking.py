@@ -8,9 +8,9 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -46,10 +46,7 @@ def open_loggers(
 ) -> tuple[Logger, ...]:
     """Opens the loggers of `train.loggers`; a resumed run continues with its own.
 
-    Args:
-        directory: the model directory.
-        experiment: the run's configuration; None: TensorBoard alone.
-        from_step: updates done so far.
+    Without an experiment TensorBoard alone is opened.
 
     Raises:
         UserError: a tracker refuses the run.
@@ -77,7 +74,7 @@ def _open_tracker(name: str, directory: Path, experiment: schema.Experiment) -> 
         ) from error
     if runs.get(name) != run:
         replace_durably(directory / _RUNS, json.dumps(runs | {name: run}))
-    return FaultTolerantLogger(tracker, name)
+    return _FaultTolerantLogger(tracker, name)
 
 
 def _read_runs(directory: Path) -> dict[str, str]:
@@ -97,34 +94,25 @@ def _read_runs(directory: Path) -> dict[str, str]:
         ) from error
 
 
-class FaultTolerantLogger:
-    """A tracker whose failure ends nothing: it is reported once, and no more is sent.
-
-    Args:
-        tracker: receives everything until it fails.
-        name: in the report.
-    """
+class _FaultTolerantLogger:
+    """A tracker that receives everything until it fails once, which is reported."""
 
     def __init__(self, tracker: Logger, name: str) -> None:
         self._tracker: Logger | None = tracker
         self._name = name
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Records the metrics of a step."""
         self._try(lambda tracker: tracker.metrics(values, step))
 
     def evaluation(
         self, scores: Mapping[str, float], original: Mapping[str, float], step: int
     ) -> None:
-        """Records scores."""
         self._try(lambda tracker: tracker.evaluation(scores, original, step))
 
     def image(self, name: str, image: np.ndarray, step: int) -> None:
-        """Records a picture."""
         self._try(lambda tracker: tracker.image(name, image, step))
 
     def close(self, *, failed: bool) -> None:
-        """Writes what is left."""
         self._try(lambda tracker: tracker.close(failed=failed))
 
     def _try(self, tell: Callable[[Logger], None]) -> None:
@@ -138,15 +126,18 @@ class FaultTolerantLogger:
             print(f"warning: {what}", file=sys.stderr, flush=True)
 
 
-class WandbRun:
-    """A run of Weights & Biases. Its files are in `wandb` of the model directory.
+class _WandbApi(Protocol):
+    """The methods of `wandb.Run` that are called."""
 
-    Args:
-        run: of `wandb.init`.
-        image_type: `wandb.Image`.
-    """
+    def define_metric(self, name: str, *, step_metric: str) -> object: ...
+    def log(self, data: dict[str, object]) -> None: ...
+    def finish(self, exit_code: int) -> None: ...
 
-    def __init__(self, run: Any, image_type: Callable[[np.ndarray], Any]) -> None:  # noqa: ANN401
+
+class _WandbRun:
+    """A run of Weights & Biases. Its files are in `wandb` of the model directory."""
+
+    def __init__(self, run: _WandbApi, image_type: Callable[[np.ndarray], object]) -> None:
         self._run, self._image_type = run, image_type
         # W&B's own steps only rise; those of a resumed run go back to its checkpoint.
         run.define_metric("*", step_metric="step")
@@ -154,7 +145,7 @@ class WandbRun:
     @classmethod
     def open(
         cls, directory: Path, experiment: schema.Experiment, run: str | None
-    ) -> tuple["WandbRun", str]:
+    ) -> tuple["_WandbRun", str]:
         """Starts a run, or goes on with the one of this id; returns it with its id."""
         wandb = import_extra("wandb", "wandb")
         run = os.environ.get("WANDB_RUN_ID") or run or uuid.uuid4().hex
@@ -169,40 +160,41 @@ class WandbRun:
         return cls(opened, wandb.Image), run
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Records the metrics of a step."""
         self._run.log({"step": step, **values})
 
     def evaluation(
         self, scores: Mapping[str, float], original: Mapping[str, float], step: int
     ) -> None:
-        """Records scores."""
         self._run.log({"step": step, **as_evaluation(scores)})
 
     def image(self, name: str, image: np.ndarray, step: int) -> None:
-        """Records a picture."""
         self._run.log({"step": step, name: self._image_type(image)})
 
     def close(self, *, failed: bool) -> None:
-        """Sends what is left."""
         self._run.finish(exit_code=int(failed))
 
 
-class MlflowRun:
-    """A run of MLflow.
+class _MlflowApi(Protocol):
+    """The methods of `mlflow.MlflowClient` that are called once a run is open."""
 
-    Args:
-        client: `mlflow.MlflowClient`.
-        metric_type: `mlflow.entities.Metric`.
-        run: the run's id.
-    """
+    def log_batch(self, run_id: str, metrics: Sequence[object]) -> object: ...
+    def log_image(self, run_id: str, image: np.ndarray, *, key: str, step: int) -> None: ...
+    def set_terminated(self, run_id: str, status: str) -> None: ...
 
-    def __init__(self, client: Any, metric_type: Callable[..., Any], run: str) -> None:  # noqa: ANN401
+
+class _MlflowRun:
+    def __init__(
+        self,
+        client: _MlflowApi,
+        metric_type: Callable[[str, float, int, int], object],
+        run: str,
+    ) -> None:
         self._client, self._metric_type, self._run = client, metric_type, run
 
     @classmethod
     def open(
         cls, directory: Path, experiment: schema.Experiment, run: str | None
-    ) -> tuple["MlflowRun", str]:
+    ) -> tuple["_MlflowRun", str]:
         """Starts a run, or goes on with the one of this id; returns it with its id."""
         client = import_extra("mlflow", "mlflow").MlflowClient()
         entities = import_extra("mlflow.entities", "mlflow")
@@ -223,7 +215,6 @@ class MlflowRun:
         return cls(client, entities.Metric, run), run
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Records the metrics of a step."""
         now = time.time_ns() // 1_000_000
         metrics = [self._metric_type(name, value, now, step) for name, value in values.items()]
         self._client.log_batch(self._run, metrics=metrics)
@@ -231,21 +222,18 @@ class MlflowRun:
     def evaluation(
         self, scores: Mapping[str, float], original: Mapping[str, float], step: int
     ) -> None:
-        """Records scores."""
         self.metrics(as_evaluation(scores), step)
 
     def image(self, name: str, image: np.ndarray, step: int) -> None:
-        """Records a picture."""
         self._client.log_image(self._run, image, key=name, step=step)
 
     def close(self, *, failed: bool) -> None:
-        """Marks the run as ended."""
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
 _TRACKERS: dict[str, Callable[[Path, schema.Experiment, str | None], tuple[Logger, str]]] = {
-    "wandb": WandbRun.open,
-    "mlflow": MlflowRun.open,
+    "wandb": _WandbRun.open,
+    "mlflow": _MlflowRun.open,
 }
 _FIXES = {
     "wandb": "wandb login, or WANDB_MODE=offline",

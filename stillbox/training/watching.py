@@ -28,8 +28,6 @@ from stillbox.records.files import make_folder
 from stillbox.textformat.yaml_tree import read_text_file
 from stillbox.training.summaries import Summaries
 
-Say = Callable[[str], None]
-
 _SETTINGS = "experiment.yaml"
 # Fields that define a score; all scores of a history share them.
 _DECISIVE = (
@@ -63,7 +61,7 @@ class CheckpointScorer:
         experiment: schema.Experiment,
         directory: Path,
         output: Path,
-        say: Say,
+        say: Callable[[str], None],
         progress: ImageProgress | None = None,
         observer: StepObserver = NO_OBSERVER,
     ) -> None:
@@ -228,7 +226,7 @@ class CheckpointWatcher:
         checkpoints: Path,
         output: Path,
         patience: WatchPolicy,
-        say: Say = print,
+        say: Callable[[str], None] = print,
         on_scores: OnScores = lambda step, scores: None,
         progress: ImageProgress | None = None,
         observer: StepObserver = NO_OBSERVER,

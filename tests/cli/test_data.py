@@ -295,4 +295,4 @@ def test_scenes_that_are_there_are_replaced_only_on_demand(stillbox, refused, he
 
 @pytest.mark.parametrize("number", ["-1", "many"])
 def test_a_number_of_scenes_is_a_number(refused, here, number):
-    assert refused("data", "scenes", "--output", "s", "--train", number)
+    assert number in refused("data", "scenes", "--output", "s", "--train", number)

@@ -20,6 +20,7 @@ from stillbox.records.scenes import write_scenes
 from stillbox.records.tfrecord import tfrecord_writer
 from stillbox.training import loggers, loop, periodic
 from tests.records.builders import read_records
+from tests.signals import send_at
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -31,6 +32,21 @@ def train(stillbox, settings, tmp_path):
     def run(*overrides, **options):
         words = settings(*overrides, **options)
         return stillbox("train", "demo_scenes", "--model-dir", tmp_path / "model", *words)
+
+    return run
+
+
+@pytest.fixture
+def untrained(refused, settings, tmp_path):
+    """The function from overrides to the message of a run that is refused and writes nothing."""
+
+    def run(*overrides, words=(), **options):
+        directory = tmp_path / "model"
+        fields = settings(*overrides, **options)
+        message = refused("train", "demo_scenes", "--model-dir", directory, *fields, *words)
+        assert message.startswith("stillbox train: ")
+        assert not directory.exists()
+        return message
 
     return run
 
@@ -83,10 +99,8 @@ def test_a_run_prints_its_stages_and_the_result_last(train, tmp_path):
         ("3,5", "--profile: steps 3 to 5 cannot be traced: this run has 4\n  fix: --profile 1,4"),
     ],
 )
-def test_steps_that_cannot_be_traced_are_refused(refused, settings, tmp_path, profile, expected):
-    words = ["--model-dir", tmp_path / "model", "--profile", profile, *settings()]
-    assert expected in refused("train", "demo_scenes", *words)
-    assert not (tmp_path / "model").exists()
+def test_steps_that_cannot_be_traced_are_refused(untrained, profile, expected):
+    assert expected in untrained(words=["--profile", profile])
 
 
 def test_steps_can_be_traced(stillbox, settings, tmp_path):
@@ -117,14 +131,8 @@ def test_the_yaml_of_a_model_directory_resumes_it(stillbox, trained, scenes):
         ("train.early_stopping={patience: 2}", "set train.evaluate_every"),
     ],
 )
-def test_an_untrainable_experiment_is_refused_and_nothing_is_written(
-    refused, settings, tmp_path, override, expected
-):
-    directory = tmp_path / "model"
-    message = refused("train", "demo_scenes", "--model-dir", directory, *settings(override))
-    assert message.startswith("stillbox train: ")
-    assert expected in message
-    assert not directory.exists()
+def test_an_untrainable_experiment_is_refused_and_nothing_is_written(untrained, override, expected):
+    assert expected in untrained(override)
 
 
 def test_what_check_warns_of_is_printed_before_the_run(train):
@@ -136,13 +144,10 @@ def test_what_check_warns_of_is_printed_before_the_run(train):
     assert err.count("batch norm takes its statistics") == 1
 
 
-def test_what_cannot_fit_is_refused_before_a_batch_is_made(refused, settings, tmp_path):
-    directory = tmp_path / "model"
-    words = settings("train.batch_size=1000000")
-    message = refused("train", "demo_scenes", "--model-dir", directory, *words)
+def test_what_cannot_fit_is_refused_before_a_batch_is_made(untrained):
+    message = untrained("train.batch_size=1000000")
     assert "the run needs at least" in message
     assert "--set train.batch_size=1000000" in message
-    assert not directory.exists()
 
 
 def test_a_run_has_the_length_that_is_asked_for(stillbox, trained):
@@ -177,31 +182,26 @@ def test_a_recipe_without_records_says_how_to_give_them(refused, tmp_path):
     assert "--set data.train.label_map=" in message
 
 
-def test_early_stopping_without_anything_to_score_is_refused(refused, settings, tmp_path):
-    words = settings(
-        "train.early_stopping={patience: 2}", "train.evaluate_every=1", evaluated=False
-    )
-    message = refused("train", "demo_scenes", "--model-dir", tmp_path / "model", *words)
+def test_early_stopping_without_anything_to_score_is_refused(untrained):
+    stopping = ["train.early_stopping={patience: 2}", "train.evaluate_every=1"]
+    message = untrained(*stopping, evaluated=False)
     assert "early_stopping without evaluation records never stops" in message
 
 
-def test_a_label_map_of_other_records_is_refused(refused, settings, tmp_path):
+def test_a_label_map_of_other_records_is_refused(untrained, tmp_path):
     (tmp_path / "cats.pbtxt").write_text("item { id: 1 name: 'cat' }")
-    words = settings(f"data.train.label_map={tmp_path}/cats.pbtxt")
-    message = refused("train", "demo_scenes", "--model-dir", tmp_path / "model", *words)
+    message = untrained(f"data.train.label_map={tmp_path}/cats.pbtxt")
     assert "has none of the classes of 27 boxes" in message
 
 
 def test_evaluation_records_that_mean_other_classes_are_refused_before_training(
-    refused, settings, scenes, tmp_path
+    untrained, scenes, tmp_path
 ):
     text = (scenes / "label_map.pbtxt").read_text()
     swapped = text.replace("disc", "?").replace("ring", "disc").replace("?", "ring")
     (tmp_path / "swapped.pbtxt").write_text(swapped)
-    words = settings(f"data.evaluation.label_map={tmp_path}/swapped.pbtxt")
-    message = refused("train", "demo_scenes", "--model-dir", tmp_path / "model", *words)
+    message = untrained(f"data.evaluation.label_map={tmp_path}/swapped.pbtxt")
     assert "class id 1 is 'ring' in the label map and 'disc' elsewhere" in message
-    assert not (tmp_path / "model").exists()
 
 
 def test_a_data_set_as_config_leads_to_its_option(refused, tmp_path):
@@ -362,15 +362,13 @@ def test_a_full_disk_is_said_and_the_last_checkpoint_stays(train, tmp_path, monk
     assert checkpoint(tmp_path / "model", 1)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_with_its_code_after_a_checkpoint(train, tmp_path, monkeypatch, number, code):
-    class Trigger(loop.MetricsGuard):
-        def push(self, step, *rest):
-            super().push(step, *rest)
-            if step == 3:
-                os.kill(os.getpid(), number)
-
-    monkeypatch.setattr(loop, "MetricsGuard", Trigger)
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_a_signal_ends_a_run_without_end_after_a_checkpoint(
+    train, tmp_path, monkeypatch, number, code
+):
+    send_at(monkeypatch, 3, number)
     answer = train("train.steps=0", evaluated=False)
     assert answer.code == code
     assert f"stopped by {number.name} after step 3; run again to go on" in answer.out
@@ -393,13 +391,7 @@ def test_a_signal_between_two_looks_loses_no_step(train, tmp_path, monkeypatch):
 
 
 def test_a_signal_in_the_last_step_changes_nothing_about_a_finished_run(train, monkeypatch):
-    class Last(loop.MetricsGuard):
-        def push(self, step, *rest):
-            super().push(step, *rest)
-            if step == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(loop, "MetricsGuard", Last)
+    send_at(monkeypatch, 2)
     answer = train("train.steps=2", evaluated=False)
     assert (answer.code, answer.out.split(";")[0]) == (0, "finished at step 2")
 

@@ -6,6 +6,7 @@ The processors of a process, alone and beside others on its machine.
 """
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -135,26 +136,21 @@ def test_the_same_command_is_started_once(restarts):
     assert len(restarts) == 1
 
 
-@pytest.mark.parametrize(("name", "value"), [("MALLOC_ARENA_MAX", "2"), ("GLIBC_TUNABLES", "")])
-def test_a_configured_allocator_needs_no_restart(restarts, monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
-    restart_with_large_pages()
-    assert restarts == []
-
-
-@pytest.mark.parametrize("pages", ["[always] madvise never", "always madvise [never]", None])
-def test_a_system_that_is_not_asked_needs_no_restart(restarts, pages):
-    if pages is None:
-        process._PAGES.unlink()
-    else:
-        process._PAGES.write_text(pages)
-    restart_with_large_pages()
-    assert restarts == []
-
-
-@pytest.mark.parametrize("version", [(), (2, 34)])
-def test_a_library_that_cannot_ask_needs_no_restart(restarts, monkeypatch, version):
-    monkeypatch.setattr(process, "_glibc", lambda: version)
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda patch: patch.setenv("MALLOC_ARENA_MAX", "2"),
+        lambda patch: patch.setenv("GLIBC_TUNABLES", ""),
+        lambda patch: process._PAGES.write_text("[always] madvise never"),
+        lambda patch: process._PAGES.write_text("always madvise [never]"),
+        lambda patch: process._PAGES.unlink(),
+        lambda patch: patch.setattr(process, "_glibc", lambda: ()),
+        lambda patch: patch.setattr(process, "_glibc", lambda: (2, 34)),
+    ],
+    ids=["arenas", "tunables", "always", "never", "no pages", "no glibc", "old glibc"],
+)
+def test_where_nothing_is_to_be_gained_there_is_no_restart(restarts, monkeypatch, prepare):
+    prepare(monkeypatch)
     restart_with_large_pages()
     assert restarts == []
 
@@ -165,6 +161,8 @@ def test_a_command_that_cannot_be_started_goes_on(restarts, monkeypatch):
 
     monkeypatch.setattr(process.os, "execv", refuse)
     restart_with_large_pages()
+    # Ctrl-C is handled again.
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 @pytest.mark.skipif(not process._on_demand(), reason="large pages are not given on demand")
@@ -237,31 +235,25 @@ def machine(monkeypatch):
     return machine
 
 
-def test_a_single_process_takes_all_allowed_processors(machine):
-    machine(96, 96)
-    assert own_processors() == 96
-    machine(96, 12)
-    assert own_processors() == 12
-
-
-def test_processes_of_a_machine_share_its_processors(machine):
-    machine(96, 96, FOUR_ON_THIS_MACHINE)
-    # 96 / 4 = 24 of its own, bound or not; bound to one socket of two it may use 48.
-    assert own_processors() == 24
-    machine(96, 48)
-    assert own_processors() == 24
-    machine(96, 1)
-    assert own_processors() == 1
-
-
-def test_more_processes_than_processors_have_one_each(machine):
-    machine(2, 2, FOUR_ON_THIS_MACHINE)
-    assert own_processors() == 1
-
-
-def test_an_incomplete_launcher_environment_leaves_the_whole_machine(machine):
-    machine(96, 96, FOUR_ON_THIS_MACHINE | {"PMIX_NAMESPACE": ""})
-    assert own_processors() == 96
+@pytest.mark.parametrize(
+    ("count", "allowed", "variables", "own"),
+    [
+        (96, 96, {}, 96),
+        (96, 12, {}, 12),
+        # 96 / 4 = 24 of its own, bound or not; bound to one socket of two it may use 48.
+        (96, 96, FOUR_ON_THIS_MACHINE, 24),
+        (96, 48, FOUR_ON_THIS_MACHINE, 24),
+        (96, 1, FOUR_ON_THIS_MACHINE, 1),
+        (2, 2, FOUR_ON_THIS_MACHINE, 1),
+        # The environment of a launcher is incomplete.
+        (96, 96, FOUR_ON_THIS_MACHINE | {"PMIX_NAMESPACE": ""}, 96),
+    ],
+)
+def test_processes_of_a_machine_share_its_allowed_processors(
+    machine, count, allowed, variables, own
+):
+    machine(count, allowed, variables)
+    assert own_processors() == own
 
 
 def test_input_threads_are_as_configured_or_one_for_each_processor(machine):

@@ -119,28 +119,12 @@ def test_the_cache_is_the_user_s_alone(cache):
     assert jax.config.jax_compilation_cache_dir == str(cache)
 
 
-def open_to_others(cache, monkeypatch):
-    cache.mkdir(parents=True)
-    cache.chmod(0o777)
-
-
-def open_to_the_group(cache, monkeypatch):
-    cache.mkdir(parents=True)
-    cache.chmod(0o770)
-
-
-def replaceable_by_others(cache, monkeypatch):
-    cache.mkdir(parents=True)
-    cache.parent.chmod(0o777)
-
-
 def of_somebody_else(cache, monkeypatch):
-    cache.mkdir(parents=True)
     monkeypatch.setattr(os, "geteuid", lambda: cache.stat().st_uid + 1)
 
 
 def a_link_of_somebody_else(cache, monkeypatch):
-    (cache.parent / "private").mkdir(parents=True)
+    cache.rename(cache.parent / "private")
     cache.symlink_to("private")
     if os.geteuid() == 0:
         os.chown(cache, 4321, -1, follow_symlinks=False)
@@ -151,14 +135,16 @@ def a_link_of_somebody_else(cache, monkeypatch):
 @pytest.mark.parametrize(
     ("make", "fault"),
     [
-        (open_to_others, "others can write"),
-        (open_to_the_group, "others can write"),
-        (replaceable_by_others, "others can put"),
+        (lambda cache, patch: cache.chmod(0o777), "others can write"),
+        (lambda cache, patch: cache.chmod(0o770), "others can write"),
+        (lambda cache, patch: cache.parent.chmod(0o777), "others can put"),
         (of_somebody_else, "belongs to another user"),
         (a_link_of_somebody_else, "belongs to another user"),
     ],
+    ids=["open", "open to the group", "replaceable", "of another", "link of another"],
 )
 def test_a_cache_that_others_can_fill_is_not_used(make, fault, cache, monkeypatch, capsys):
+    cache.mkdir(parents=True)
     make(cache, monkeypatch)
     planted = cache / program_name("a")
     planted.write_bytes(bytes(2**20))

@@ -31,6 +31,7 @@ from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.training.program import train_program
 from stillbox.training.step import TrainState, create_state
+from tests.batches import batch_of
 from tests.models.two_stage.small import small_words
 from tests.small import SMALL
 
@@ -95,15 +96,9 @@ def make_batch(experiment: schema.Experiment) -> Batch:
     corners = rng.uniform(0, 0.6, (count, 4, 2))
     boxes = np.concatenate([corners, corners + rng.uniform(0.1, 0.4, (count, 4, 2))], axis=-1)
     weights = np.arange(4) < 1 + np.arange(count)[:, None] % 4
-    return Batch(
-        images=rng.uniform(0, 255, (count, height, width, 3)).astype(np.float32),
-        boxes=(boxes * weights[..., None]).astype(np.float32),
-        classes=rng.integers(0, 6, (count, 4), dtype=np.int32),
-        weights=weights.astype(np.float32),
-        true_sizes=np.tile(np.array([height, width], np.int32), (count, 1)),
-        records=np.arange(count, dtype=np.int32),
-        image_weights=np.ones(count, np.float32),
-    )
+    images = rng.uniform(0, 255, (count, height, width, 3)).astype(np.float32)
+    classes = rng.integers(0, 6, (count, 4), dtype=np.int32)
+    return batch_of(images, boxes * weights[..., None], weights, classes)
 
 
 def first_state(experiment: schema.Experiment) -> TrainState:
@@ -236,9 +231,11 @@ def see(name: str, output: Path) -> dict[str, Seen]:
         "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
         "--xla_cpu_use_fusion_emitters=false --xla_llvm_disable_expensive_passes=true"
     )
+    # This process waits, so that the other one may write into its cache.
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
     subprocess.run(
         [sys.executable, "-m", "tests.training.eight_devices", name, str(output)],
-        env=os.environ | {"XLA_FLAGS": flags},
+        env=os.environ | cache | {"XLA_FLAGS": flags},
         cwd=Path(__file__).parents[2],
         check=True,
     )

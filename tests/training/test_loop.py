@@ -1,10 +1,7 @@
 """Runs, whole and in parts."""
 
 import json
-import os
 import re
-import signal
-import threading
 
 import jax
 import numpy as np
@@ -176,12 +173,13 @@ def test_one_batch_is_trained_again_and_again_and_a_resumed_run_goes_on_with_it(
     assert_same_bits(sections(tmp_path / "whole", 4), sections(tmp_path / "parts", 4))
 
 
-def test_the_end_tells_time_images_and_memory(tmp_path, experiment, capfd):
+def test_the_last_epoch_ends_a_run_which_tells_time_images_and_memory(tmp_path, experiment, capfd):
     outcome = train(
         experiment("train.steps=0", "data.train.num_epochs=1", "data.cache_images=true"), tmp_path
     )
-    # 10 images in batches of 4: the last has two rows that are none.
+    # 10 images in batches of 4: the last has two rows that are none, and is trained.
     assert (outcome.step, outcome.images) == (3, 10)
+    assert ModelDirectory.open(tmp_path).latest_step() == 3
     assert outcome.seconds > outcome.seconds_to_first_step > 0
     assert outcome.images_per_second > 10 / outcome.seconds
     assert outcome.peak_memory.nbytes > 2**26
@@ -191,34 +189,6 @@ def test_the_end_tells_time_images_and_memory(tmp_path, experiment, capfd):
     assert re.search(r"of the evaluation's data: 6 decoded images in memory", error)
     assert f"10 images, {outcome.images_per_second:,.1f} images/s in training" in error
     assert outcome.peak_memory.describe() in error
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_a_run_without_end_after_a_checkpoint(tmp_path, experiment, number):
-    timer = threading.Timer(0.0, lambda: None)
-
-    class Trigger(loop.MetricsGuard):
-        def push(self, step, metrics, records):
-            super().push(step, metrics, records)
-            if step == 3:
-                os.kill(os.getpid(), number)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "MetricsGuard", Trigger)
-        outcome = train(experiment("train.steps=0", evaluated=False), tmp_path)
-    timer.cancel()
-    assert outcome.interrupted == number
-    assert outcome.reason.startswith(f"stopped by {signal.Signals(number).name} after step 3")
-    assert ModelDirectory.open(tmp_path).latest_step() == 3
-
-
-def test_epochs_end_a_run_and_its_ragged_last_batch_is_trained(tmp_path, experiment):
-    # 10 images in batches of 4, one epoch: 4 + 4 + 2.
-    outcome = train(
-        experiment("train.steps=0", "data.train.num_epochs=1", evaluated=False), tmp_path
-    )
-    assert outcome.step == 3
-    assert ModelDirectory.open(tmp_path).latest_step() == 3
 
 
 def test_the_moving_average_is_what_is_scored(tmp_path, experiment):

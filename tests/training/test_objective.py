@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.models.anchors import build_anchors
 from stillbox.models.build import build_detector
@@ -19,6 +18,7 @@ from stillbox.models.detector import Predictions
 from stillbox.models.one_stage.loss import MatchAverage, batch_targets, detection_loss
 from stillbox.models.variables import bind_detector, split_detector
 from tests import reference
+from tests.batches import batch_of
 
 CONFIG1 = reference.model(reference.SSD)
 GOLDEN = json.loads((Path(__file__).parents[1] / "goldens/training_losses.json").read_text())
@@ -43,17 +43,8 @@ def toy_batch(*images, weight=1.0, image_weights=None):
     for row, image in enumerate(images):
         for column, box in enumerate(image):
             boxes[row, column], weights[row, column] = box, weight
-    return Batch(
-        images=np.zeros((count, 1, 1, 3), np.float32),
-        boxes=boxes,
-        classes=np.zeros((count, 2), np.int32),
-        weights=weights,
-        true_sizes=np.ones((count, 2), np.int32),
-        records=np.arange(count, dtype=np.int32),
-        image_weights=np.ones(count, np.float32)
-        if image_weights is None
-        else np.array(image_weights, np.float32),
-    )
+    images = np.zeros((count, 1, 1, 3), np.float32)
+    return batch_of(images, boxes, weights, image_weights=image_weights)
 
 
 def toy_predictions(count=1, logits=((0.0, 2.0), (0.0, -1.0)), codes=((0.0,) * 4,) * 2):

@@ -1,5 +1,6 @@
 """Evaluation while training goes on: when, which is best, and when it is enough."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -7,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
 from stillbox.evaluation import program
@@ -21,6 +21,7 @@ from stillbox.training.loop import train
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.signals import StopRequest
 from stillbox.training.step import create_state
+from tests.batches import batch_of
 
 NAMES = LabelMap.from_names(("disc", "ring", "square", "triangle", "star", "cross"))
 
@@ -74,10 +75,16 @@ def directory(tmp_path):
     directory.close()
 
 
-def evaluate(evaluation, directory, step, history=None):
-    state = SimpleNamespace(params={}, stats={}, ema={})
-    quiet = SimpleNamespace(doing=lambda text: None, say=lambda text: None)
-    return evaluation.run(step, state, directory, history or History(), quiet, StopRequest())
+STATE = SimpleNamespace(params={}, stats={}, ema={})
+QUIET = SimpleNamespace(doing=lambda text: None, say=lambda text: None)
+
+
+def evaluate(evaluation, directory, step, state=STATE):
+    return evaluation.run(step, state, directory, History(), QUIET, StopRequest())
+
+
+def catch_up(evaluation, directory, step, history):
+    return evaluation.catch_up(step, STATE, directory, history, QUIET, StopRequest())
 
 
 @pytest.mark.parametrize(
@@ -117,10 +124,7 @@ def test_evaluations_before_a_resume_count(experiment, scored, directory):
     evaluation = make(
         experiment, "evaluation.max_evaluations=3", "train.evaluate_every=1", last_step=9
     )
-    state, quiet = SimpleNamespace(), SimpleNamespace()
-    assert evaluation.catch_up(2, state, directory, History(0.1, 0.2), quiet, StopRequest()) == {
-        "AP50": 0.2
-    }
+    assert catch_up(evaluation, directory, 2, History(0.1, 0.2)) == {"AP50": 0.2}
     assert [step for step in range(3, 10) if evaluation.due(step)] == [9]
 
 
@@ -182,48 +186,39 @@ def test_patience_counts_evaluations_since_the_last_rise(
     assert bool(evaluation.exhausted(History(*scores))) == ends
 
 
+_TARGET = "{patience: 0, target: 0.23}"
+
+
 @pytest.mark.parametrize(
-    ("scores", "ends"),
+    ("stopping", "scores", "ends"),
     [
-        ((), ""),
-        ((0.1, None, 0.2299), ""),
-        ((0.1, 0.23), "AP50 0.2300 at step 2 reaches the target 0.23"),
+        (_TARGET, (), ""),
+        (_TARGET, (0.1, None, 0.2299), ""),
+        (_TARGET, (0.1, 0.23), "AP50 0.2300 at step 2 reaches the target 0.23"),
         # What a run resumes from may lie behind the step that was good enough.
-        ((0.1, 0.25, 0.2), "AP50 0.2500 at step 2 reaches the target 0.23"),
+        (_TARGET, (0.1, 0.25, 0.2), "AP50 0.2500 at step 2 reaches the target 0.23"),
         # Without patience no number of evaluations is too many.
-        (30 * (0.1,), ""),
+        (_TARGET, 30 * (0.1,), ""),
+        (
+            *("{patience: 2, target: 0.23}", (0.2, 0.1, 0.1)),
+            "AP50 has not risen above 0.2000 in 2 evaluations",
+        ),
+        ("null", (0.3, 0.2, 0.1, 0.0), ""),
     ],
 )
-def test_a_target_ends_a_run_as_soon_as_it_is_reached(experiment, scores, ends):
-    stopping = "train.early_stopping={patience: 0, target: 0.23}"
-    evaluation = make(experiment, stopping, "train.evaluate_every=1")
+def test_a_target_ends_a_run_as_soon_as_it_is_reached(experiment, stopping, scores, ends):
+    evaluation = make(experiment, f"train.early_stopping={stopping}", "train.evaluate_every=1")
     assert evaluation.exhausted(History(*scores)) == ends
-
-
-def test_patience_may_end_a_run_before_its_target_does(experiment):
-    stopping = "train.early_stopping={patience: 2, target: 0.23}"
-    evaluation = make(experiment, stopping, "train.evaluate_every=1")
-    assert "has not risen above 0.2000" in evaluation.exhausted(History(0.2, 0.1, 0.1))
-
-
-def test_without_early_stopping_nothing_ends_a_run(experiment):
-    assert make(experiment).exhausted(History(0.3, 0.2, 0.1, 0.0)) == ""
 
 
 def test_a_checkpoint_that_was_not_scored_before_the_kill_is_scored(experiment, scored, directory):
     evaluation = make(experiment, "train.evaluate_every=2")
-    state = SimpleNamespace(params={}, stats={}, ema={})
-    quiet = SimpleNamespace(doing=lambda text: None, say=lambda text: None)
-    history = History(0.1)
+    again = partial(catch_up, evaluation, directory, history=History(0.1))
     scored.append(0.7)
-
-    def catch_up(step):
-        return evaluation.catch_up(step, state, directory, history, quiet, StopRequest())
-
-    assert catch_up(1) == {"AP50": 0.1}
-    assert catch_up(2)["AP50"] == 0.7
-    assert catch_up(2)["AP50"] == 0.7  # from the history: there are no more scores to bring
-    assert catch_up(3) is None
+    assert again(1) == {"AP50": 0.1}
+    assert again(2)["AP50"] == 0.7
+    assert again(2)["AP50"] == 0.7  # from the history: there are no more scores to bring
+    assert again(3) is None
 
 
 @pytest.mark.parametrize(("use_ema", "scored_value"), [(True, 2.0), (False, 1.0)])
@@ -244,10 +239,8 @@ def test_the_average_is_scored_where_there_is_one_and_it_is_wanted(
         raise StopIteration
 
     monkeypatch.setattr(DetectProgram, "bind", bind)
-    evaluation = PeriodicEvaluation(settings, NAMES, 4)
-    quiet = SimpleNamespace(doing=lambda text: None, say=lambda text: None)
     with pytest.raises(StopIteration):
-        evaluation.run(1, state, directory, History(), quiet, StopRequest())
+        evaluate(PeriodicEvaluation(settings, NAMES, 4), directory, 1, state)
     assert {float(array.max()) for array in seen[0].values()} == {scored_value}
 
 
@@ -272,20 +265,9 @@ def test_scoring_may_transfer_what_the_loop_may_not(experiment, directory, monke
 
 
 def test_inputs_are_drawn_with_their_boxes():
-    images = np.zeros((3, 40, 60, 3), np.float32)
-    boxes = np.zeros((3, 2, 4), np.float32)
-    boxes[0, 0] = [0.25, 0.25, 0.75, 0.75]
-    weights = np.zeros((3, 2), np.float32)
-    weights[0, 0] = 1
-    batch = Batch(
-        images=images,
-        boxes=boxes,
-        classes=np.zeros((3, 2), np.int32),
-        weights=weights,
-        true_sizes=np.full((3, 2), (40, 60), np.int32),
-        records=np.arange(3, dtype=np.int32),
-        image_weights=np.ones(3, np.float32),
-    )
+    boxes, weights = np.zeros((3, 2, 4)), np.zeros((3, 2), np.float32)
+    boxes[0, 0], weights[0, 0] = [0.25, 0.25, 0.75, 0.75], 1
+    batch = batch_of(np.zeros((3, 40, 60, 3), np.float32), boxes, weights)
     dataset = SimpleNamespace(label_map=NAMES, slots=ClassSlots((1,)))
     sheet = draw_inputs(batch, dataset)
     assert sheet.dtype == np.uint8

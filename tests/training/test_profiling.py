@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import signal
 
 import pytest
@@ -13,15 +12,15 @@ from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training import loop
 from stillbox.training.loop import train
 from tests.helpers import refusal
+from tests.signals import send_at
 
 
-@pytest.mark.parametrize("text", ["50,53", " 50 , 53 "])
-def test_two_numbers_are_the_ends_of_a_trace(text):
-    assert ProfileSteps.parse(text) == ProfileSteps(50, 53)
-
-
-def test_two_zeros_trace_nothing():
-    assert ProfileSteps.parse("0,0") is None
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("50,53", ProfileSteps(50, 53)), (" 50 , 53 ", ProfileSteps(50, 53)), ("0,0", None)],
+)
+def test_two_numbers_are_the_ends_of_a_trace_and_two_zeros_trace_nothing(text, steps):
+    assert ProfileSteps.parse(text) == steps
 
 
 @pytest.mark.parametrize(
@@ -109,13 +108,7 @@ def test_steps_are_counted_from_where_the_run_resumes(experiment, tmp_path, capf
 
 
 def test_a_run_that_is_stopped_inside_the_trace_closes_it(experiment, tmp_path, monkeypatch):
-    class Trigger(loop.MetricsGuard):
-        def push(self, step, metrics, records):
-            super().push(step, metrics, records)
-            if step == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(loop, "MetricsGuard", Trigger)
+    send_at(monkeypatch, 3)
     settings = experiment("train.steps=0", evaluated=False)
     outcome = train(settings, tmp_path / "stopped", profile=ProfileSteps(2, 50))
     assert outcome.interrupted == signal.SIGTERM
@@ -128,11 +121,10 @@ def test_a_run_that_is_stopped_inside_the_trace_closes_it(experiment, tmp_path, 
 
 
 def test_a_run_that_fails_inside_the_trace_closes_it(experiment, tmp_path, monkeypatch):
-    class Trigger(loop.MetricsGuard):
-        def push(self, step, metrics, records):
-            raise ZeroDivisionError
+    def fail(*step):
+        raise ZeroDivisionError
 
-    monkeypatch.setattr(loop, "MetricsGuard", Trigger)
+    monkeypatch.setattr(loop.MetricsGuard, "push", fail)
     with pytest.raises(ZeroDivisionError):
         train(experiment(evaluated=False), tmp_path / "failed", profile=ProfileSteps(1, 2))
     assert len(traces(tmp_path / "failed")) == 1

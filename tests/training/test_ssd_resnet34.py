@@ -17,6 +17,7 @@ from stillbox.models.anchors import build_anchors
 from stillbox.models.detector import Predictions
 from stillbox.models.one_stage.loss import LossParts, batch_targets, detection_loss
 from stillbox.training.optimizer import build_schedule
+from tests.batches import batch_of
 
 SHAPES = tuple((side, side) for side in (38, 19, 10, 5, 3, 1))
 ANCHORS = 8732
@@ -39,7 +40,7 @@ def anchors() -> np.ndarray:
     return build_anchors(experiment().model.anchors, SHAPES, (300, 300))
 
 
-def batch_of(*images, image_weights=None) -> Batch:
+def batch_with(*images, image_weights=None) -> Batch:
     count, room = len(images), 6
     boxes, classes = np.zeros((count, room, 4), np.float32), np.zeros((count, room), np.int32)
     weights = np.zeros((count, room), np.float32)
@@ -47,21 +48,14 @@ def batch_of(*images, image_weights=None) -> Batch:
         for column, (box, class_) in enumerate(image):
             boxes[row, column], classes[row, column] = box, class_ - 1
             weights[row, column] = 1
-    return Batch(
-        images=np.zeros((count, 1, 1, 3), np.float32),
-        boxes=boxes,
-        classes=classes,
-        weights=weights,
-        true_sizes=np.full((count, 2), 300, np.int32),
-        records=np.arange(count, dtype=np.int32),
-        image_weights=np.ones(count, np.float32) if image_weights is None else image_weights,
-    )
+    pixels = np.zeros((count, 1, 1, 3), np.float32)
+    return batch_of(pixels, boxes, weights, classes, image_weights)
 
 
 @cache
 def targets_of(*images):
     compute = jax.jit(lambda batch: batch_targets(batch, anchors(), experiment().model))
-    return jax.device_get(compute(batch_of(*images)))
+    return jax.device_get(compute(batch_with(*images)))
 
 
 def test_one_box_has_the_thirteen_matches_of_the_original():
@@ -110,7 +104,7 @@ def zeros(count: int = 2) -> Predictions:
 
 
 def test_losses_of_zero_logits_equal_the_original():
-    parts = losses_of(zeros(), batch_of(ONE_BOX, FOUR_BOXES), experiment().model)
+    parts = losses_of(zeros(), batch_with(ONE_BOX, FOUR_BOXES), experiment().model)
     # One positive and three negatives for each of N, all with a cross entropy of ln 81.
     assert parts.classification == pytest.approx(4 * np.log(81), abs=2e-5)
     assert parts.classification == pytest.approx(17.577797, abs=2e-5)
@@ -122,17 +116,17 @@ def test_losses_of_waves_equal_the_original():
     logits = 3 * np.sin(0.001 * np.arange(2 * ANCHORS * 81)).reshape(2, ANCHORS, 81)
     codes = 2 * np.cos(0.01 * np.arange(2 * ANCHORS * 4)).reshape(2, ANCHORS, 4)
     predictions = Predictions(jnp.asarray(codes, jnp.float32), jnp.asarray(logits, jnp.float32))
-    parts = losses_of(predictions, batch_of(ONE_BOX, FOUR_BOXES), experiment().model)
+    parts = losses_of(predictions, batch_with(ONE_BOX, FOUR_BOXES), experiment().model)
     assert parts.classification == pytest.approx(17.963066, abs=2e-5)
     assert parts.localization == pytest.approx(5.109417, abs=2e-6)
     assert parts.classification + parts.localization == pytest.approx(23.072483, abs=2e-5)
 
 
 def test_rows_that_fill_up_do_not_count_as_images():
-    full = losses_of(zeros(), batch_of(ONE_BOX, FOUR_BOXES), experiment().model)
+    full = losses_of(zeros(), batch_with(ONE_BOX, FOUR_BOXES), experiment().model)
     padded = losses_of(
         zeros(3),
-        batch_of(ONE_BOX, FOUR_BOXES, (), image_weights=np.float32([1, 1, 0])),
+        batch_with(ONE_BOX, FOUR_BOXES, (), image_weights=np.float32([1, 1, 0])),
         experiment().model,
     )
     np.testing.assert_allclose(padded[:2], full[:2], rtol=1e-6)
@@ -145,7 +139,7 @@ def test_the_order_of_the_anchors_changes_no_loss():
     boxes = build_anchors(older.anchors, SHAPES, (300, 300))
     assert not np.array_equal(boxes, anchors())
     compute = jax.jit(lambda *inputs: detection_loss(*inputs, boxes, older))
-    parts = compute(zeros(), batch_of(ONE_BOX, FOUR_BOXES))
+    parts = compute(zeros(), batch_with(ONE_BOX, FOUR_BOXES))
     assert parts.classification == pytest.approx(17.577797, abs=2e-5)
     assert parts.localization == pytest.approx(3.0433292, abs=2e-6)
 

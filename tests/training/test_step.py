@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -34,6 +33,7 @@ from stillbox.training.step import (
     make_train_step,
     select_trainable,
 )
+from tests.batches import batch_of
 from tests.helpers import refusal
 from tests.small import SMALL
 
@@ -341,15 +341,8 @@ FLOAT = 4
 
 
 def large_batch():
-    return Batch(
-        images=np.zeros((IMAGES, 1, 1, 3), np.float32),
-        boxes=np.zeros((IMAGES, BOXES, 4), np.float32),
-        classes=np.zeros((IMAGES, BOXES), np.int32),
-        weights=np.zeros((IMAGES, BOXES), np.float32),
-        true_sizes=np.full((IMAGES, 2), 128, np.int32),
-        records=np.zeros(IMAGES, np.int32),
-        image_weights=np.ones(IMAGES, np.float32),
-    )
+    images = np.zeros((IMAGES, 1, 1, 3), np.float32)
+    return batch_of(images, np.zeros((IMAGES, BOXES, 4)), np.zeros((IMAGES, BOXES)))
 
 
 def temporary_bytes(function, *arguments):

@@ -25,6 +25,11 @@ def steps_of(directory):
     return [json.loads(line)["step"] for line in (directory / HISTORY).read_text().splitlines()]
 
 
+def events_of(directory):
+    (event_file,) = (directory / "tensorboard").iterdir()
+    return [Event.FromString(payload) for payload in read_records(event_file)]
+
+
 def test_a_resumed_run_cuts_the_history_back_to_its_checkpoint(tmp_path):
     with closing(Summaries(tmp_path, from_step=0)) as summaries:
         for step in (10, 20, 30):
@@ -54,10 +59,9 @@ def test_a_damaged_line_does_not_end_a_resumed_run(tmp_path, capsys):
 def test_a_resumed_run_hides_the_events_after_its_checkpoint_and_not_its_own(tmp_path):
     with closing(Summaries(tmp_path, from_step=20)):
         pass
-    (event_file,) = (tmp_path / "tensorboard").iterdir()
-    events = [Event.FromString(payload) for payload in read_records(event_file)]
     # TensorBoard hides what older files say of the step of this mark and of those after it.
-    assert [event.step for event in events if event.HasField("session_log")] == [21]
+    marks = [event for event in events_of(tmp_path) if event.HasField("session_log")]
+    assert [event.step for event in marks] == [21]
 
 
 def test_evaluations_come_back_in_order(tmp_path):
@@ -71,35 +75,26 @@ def test_evaluations_come_back_in_order(tmp_path):
         )
 
 
-def test_scores_keep_the_names_that_the_original_gives_them_in_tensorboard(tmp_path):
+def test_tensorboard_has_the_names_that_the_original_gives_scores_and_metrics(tmp_path):
     named = {"DetectionBoxes_Precision/mAP@.50IOU": 0.25, "DetectionBoxes_Recall/AR@1": None}
     with closing(Summaries(tmp_path, from_step=0)) as summaries:
         summaries.evaluation(7, {"AP50": 0.25}, named)
-    (event_file,) = (tmp_path / "tensorboard").iterdir()
-    events = [Event.FromString(payload) for payload in read_records(event_file)]
-    values = [(event.step, value) for event in events for value in event.summary.value]
+        summaries.metrics(8, {"loss": 1.0, "learning_rate": 0.5})
+    values = [(event.step, one) for event in events_of(tmp_path) for one in event.summary.value]
     # What has no value leaves no point.
     assert [(step, value.tag, value.simple_value) for step, value in values] == [
         (7, "evaluation/AP50", 0.25),  # as in the log and the report
         (7, "DetectionBoxes_Precision/mAP@.50IOU", 0.25),
+        (8, "Loss/total_loss", 1.0),
+        (8, "learning_rate", 0.5),
     ]
-
-
-def test_tensorboard_events_are_written(tmp_path):
-    with closing(Summaries(tmp_path, from_step=0)) as summaries:
-        summaries.metrics(1, {"loss": 1.0, "learning_rate": 0.1})
-    (event_file,) = (tmp_path / "tensorboard").iterdir()
-    content = event_file.read_bytes()
-    assert b"Loss/total_loss" in content
-    assert b"learning_rate" in content
 
 
 def test_a_picture_comes_back_from_its_event(tmp_path):
     picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     with closing(Summaries(tmp_path, from_step=0)) as summaries:
         summaries.image(4, "train_input_images", picture)
-    (event_file,) = (tmp_path / "tensorboard").iterdir()
-    event = [Event.FromString(payload) for payload in read_records(event_file)][-1]
+    event = events_of(tmp_path)[-1]
     (value,) = event.summary.value
     assert (event.step, value.tag) == (4, "train_input_images")
     assert (value.image.height, value.image.width, value.image.colorspace) == (2, 3, 3)

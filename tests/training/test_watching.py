@@ -52,15 +52,20 @@ def coming(trained, monkeypatch):
     return hide
 
 
-def ignore(step, scores):
-    pass
+@pytest.fixture
+def compiled(monkeypatch, shared_programs):
+    """A list with an entry for each program that is compiled from now on."""
+    shared_programs.forget()
+    entries, lower = [], DetectProgram.lower
+    monkeypatch.setattr(DetectProgram, "lower", lambda self: entries.append(1) or lower(self))
+    return entries
 
 
 @pytest.fixture
 def watch(experiment, trained):
     """The function that watches `trained` and returns the steps that were scored and the lines."""
 
-    def run(*overrides, checkpoints=trained, said=None, on_scores=ignore, **patience):
+    def run(*overrides, checkpoints=trained, said=None, on_scores=lambda *scored: None, **patience):
         said = [] if said is None else said
         settings = experiment(*FIELDS, *overrides)
         output = trained.parent / "out"
@@ -76,13 +81,12 @@ def out(trained):
     return trained.parent / "out"
 
 
-def test_every_checkpoint_is_scored_as_it_comes(
-    watch, trained, coming, monkeypatch, shared_programs
-):
-    shared_programs.forget()
-    compiled = []
-    lower = DetectProgram.lower
-    monkeypatch.setattr(DetectProgram, "lower", lambda self: compiled.append(1) or lower(self))
+def recorded(trained):
+    """Returns the steps in the history of the scores."""
+    return [step for step, _ in read_history(out(trained) / HISTORY).evaluations]
+
+
+def test_every_checkpoint_is_scored_as_it_comes(watch, trained, coming, compiled):
     coming([2], [3])
     steps, said = watch(last_step=3)
     assert steps == (1, 2, 3)
@@ -98,24 +102,26 @@ def test_every_checkpoint_is_scored_as_it_comes(
         metrics = json.loads((out(trained) / f"{step}/metrics.json").read_text())
         assert metrics["weights"] == f"{trained}, step {step}"
         assert (out(trained) / f"{step}/report.html").is_file()
-    history = read_history(out(trained) / HISTORY).evaluations
-    assert [step for step, _ in history] == [1, 2, 3]
+    assert recorded(trained) == [1, 2, 3]
     (events,) = (out(trained) / "tensorboard").iterdir()
     assert b"DetectionBoxes_Precision/mAP@.50IOU" in events.read_bytes()
 
 
-def test_several_that_come_at_once_are_scored_in_order(watch, trained, coming):
-    coming([2, 3])
-    assert watch(last_step=3)[0] == (1, 2, 3)
-
-
-def test_whoever_comes_late_scores_the_newest_only(watch):
-    assert watch(last_step=3)[0] == (3,)
-
-
-def test_with_an_interval_only_the_newest_of_those_that_came_meanwhile_is_scored(watch, coming):
-    coming([2, 3])
-    assert watch(last_step=3, interval=180.0)[0] == (1, 3)
+@pytest.mark.parametrize(
+    ("come_together", "interval", "scored"),
+    [
+        ((2, 3), 0.0, (1, 2, 3)),
+        # Of those that are there at the start, or that came during an interval, only the newest.
+        ((), 0.0, (3,)),
+        ((2, 3), 180.0, (1, 3)),
+    ],
+)
+def test_several_that_come_at_once_are_scored_in_order(
+    watch, coming, come_together, interval, scored
+):
+    if come_together:
+        coming(come_together)
+    assert watch(last_step=3, interval=interval)[0] == scored
 
 
 def test_what_was_scored_is_not_scored_again(watch, trained, coming):
@@ -124,7 +130,7 @@ def test_what_was_scored_is_not_scored_again(watch, trained, coming):
     assert watch(last_step=3)[0] == (3,)
     steps, said = watch(last_step=3)
     assert (steps, said) == ((), [f"0 checkpoints scored; results in {out(trained)}"])
-    assert [s for s, _ in read_history(out(trained) / HISTORY).evaluations] == [2, 3]
+    assert recorded(trained) == [2, 3]
 
 
 def test_once_scores_the_newest_and_ends(watch, trained):
@@ -135,12 +141,9 @@ def test_once_scores_the_newest_and_ends(watch, trained):
 
 
 def test_all_that_there_are_are_scored_in_order_and_nothing_is_waited_for(
-    watch, trained, monkeypatch, shared_programs
+    watch, trained, monkeypatch, compiled
 ):
-    shared_programs.forget()
-    compiled, given = [], []
-    lower = DetectProgram.lower
-    monkeypatch.setattr(DetectProgram, "lower", lambda self: compiled.append(1) or lower(self))
+    given = []
     monkeypatch.setattr(watching.time, "sleep", lambda seconds: pytest.fail("it waits"))
     steps, said = watch(existing=True, on_scores=lambda *scored: given.append(scored))
     assert steps == (1, 2, 3)
@@ -157,7 +160,7 @@ def test_only_those_that_are_not_scored_yet_are_scored_older_ones_too(watch, tra
     steps, said = watch(existing=True)
     assert steps == (2,)
     assert said[0] == f"step 1 is scored already: {out(trained)}/1"
-    assert [s for s, _ in read_history(out(trained) / HISTORY).evaluations] == [1, 2, 3]
+    assert recorded(trained) == [1, 2, 3]
 
 
 def test_what_comes_while_the_others_are_scored_is_scored_too(watch, trained, coming):
@@ -221,7 +224,7 @@ def test_ctrl_c_ends_the_wait_and_keeps_what_was_scored(watch, trained, monkeypa
     with pytest.raises(KeyboardInterrupt):
         watch(said=said)
     assert said[-1] == f"stopped after 1 checkpoint; results in {out(trained)}"
-    assert [s for s, _ in read_history(out(trained) / HISTORY).evaluations] == [3]
+    assert recorded(trained) == [3]
 
 
 @pytest.fixture
@@ -262,10 +265,10 @@ def test_checkpoints_of_another_model_are_refused_and_other_thresholds_are_not(w
     assert watch("model.postprocessing.nms.score_threshold=0.3", once=True)[0] == (3,)
 
 
-@pytest.mark.parametrize(("use_ema", "wanted"), [("true", "true"), ("false", "false")])
-def test_the_average_is_scored_where_the_config_wants_it(watch, monkeypatch, use_ema, wanted):
+@pytest.mark.parametrize("use_ema", ["true", "false"])
+def test_the_average_is_scored_where_the_config_wants_it(watch, monkeypatch, use_ema):
     def load(directory, *, step, overrides):
-        assert overrides == [f"evaluation.use_ema={wanted}", "evaluation.precision=float32"]
+        assert overrides == [f"evaluation.use_ema={use_ema}", "evaluation.precision=float32"]
         raise UserError("seen")
 
     monkeypatch.setattr(watching, "load_trained", load)

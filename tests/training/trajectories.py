@@ -24,6 +24,7 @@ from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.training.program import train_program
 from stillbox.training.step import create_state
+from tests.batches import batch_of
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "trajectories"
 Names = Callable[[Experiment, Mapping[str, Any]], Mapping[str, str]]
@@ -118,15 +119,7 @@ def batches(case: Case, room: int) -> Iterator[Batch]:
                 boxes[i, k], classes[i, k] = _draw_object(rng, image, case.classes)
             weights[i, :count] = 1
             images[i] = np.clip(image, 0, 255)
-        yield Batch(
-            images=images,
-            boxes=boxes,
-            classes=classes,
-            weights=weights,
-            true_sizes=np.full((case.batch, 2), case.side, np.int32),
-            records=np.arange(case.batch, dtype=np.int32),
-            image_weights=np.ones(case.batch, np.float32),
-        )
+        yield batch_of(images, boxes, weights, classes)
 
 
 def _background(rng: np.random.RandomState, side: int) -> np.ndarray:
