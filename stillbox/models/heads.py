@@ -81,19 +81,19 @@ class MapHead(Part):
             self.box_depthwise = DepthwiseConv2d(inputs, size, 1, config.conv, **layers)
             self.class_depthwise = DepthwiseConv2d(inputs, size, 1, config.conv, **layers)
             size = 1
-        self.box = Conv2d(inputs, anchors * outputs.codes, size, 1, plain, **layers)
+        self.box = Conv2d(inputs, anchors * outputs.code_size, size, 1, plain, **layers)
         self.class_ = Conv2d(inputs, anchors * outputs.class_channels, size, 1, plain, **layers)
         self.class_.bias[...] = jnp.full(
             anchors * outputs.class_channels, config.class_bias_init, jnp.float32
         )
         self.keep = config.dropout_keep_probability if config.dropout else None
-        self.class_channels, self.codes = outputs.class_channels, outputs.codes
+        self.class_channels, self.code_size = outputs.class_channels, outputs.code_size
 
     @rematerialized
     def __call__(
         self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Maps `[B, H, W, C]` to `[B, HWA, codes]` and `[B, HWA, class_channels]`, both float32."""
+        """Maps `[B, H, W, C]` to deltas `[B, HWA, S]` and logits `[B, HWA, C]`, both float32."""
         for index in range(self.layers_before):
             x = getattr(self, f"before_{index}")(x, train=train)
         # Dropout precedes the class convolution only.
@@ -106,7 +106,9 @@ class MapHead(Part):
         boxes = self.box(box_input, train=train)
         logits = self.class_(class_input, train=train)
         batch = x.shape[0]
-        return boxes.reshape(batch, -1, self.codes), logits.reshape(batch, -1, self.class_channels)
+        return boxes.reshape(batch, -1, self.code_size), logits.reshape(
+            batch, -1, self.class_channels
+        )
 
 
 @implements(schema.WeightSharedHead)
@@ -142,13 +144,13 @@ class WeightSharedPredictor(Part):
         plain = _predictor_hyperparams(config)
         convolution = SeparableConv2d if config.depthwise else Conv2d
         size, layers = config.kernel_size, options.layer_arguments() | {"num_uses": len(inputs)}
-        self.box = convolution(depth, anchors * outputs.codes, size, 1, plain, **layers)
+        self.box = convolution(depth, anchors * outputs.code_size, size, 1, plain, **layers)
         self.class_ = convolution(depth, anchors * outputs.class_channels, size, 1, plain, **layers)
         self.class_.bias[...] = jnp.full(
             anchors * outputs.class_channels, config.class_bias_init, jnp.float32
         )
         self.keep = config.dropout_keep_probability if config.dropout else None
-        self.class_channels, self.codes = outputs.class_channels, outputs.codes
+        self.class_channels, self.code_size = outputs.class_channels, outputs.code_size
 
     def __call__(
         self, maps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None
@@ -159,14 +161,14 @@ class WeightSharedPredictor(Part):
             with jax.named_scope(f"map_{index}"):
                 raw = self._predict(features, index, train=train, dropout_key=dropout_key)
             batch = features.shape[0]
-            boxes.append(raw[0].reshape(batch, -1, self.codes))
+            boxes.append(raw[0].reshape(batch, -1, self.code_size))
             logits.append(raw[1].reshape(batch, -1, self.class_channels))
         return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
 
     def _predict(
         self, x: jax.Array, index: int, *, train: bool, dropout_key: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns box codes and class logits of feature map `index`, as maps."""
+        """Returns box deltas and class logits of feature map `index`, as maps."""
         if hasattr(self, f"projection_{index}"):
             x = getattr(self, f"projection_{index}")(x, 0, train=train)
         box_input, class_input = self._apply_towers(x, index, train=train)

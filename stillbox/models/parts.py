@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
@@ -35,7 +36,7 @@ class Part(nnx.Module):
 class BuildOptions:
     """Options that all layers of one detector share."""
 
-    dtype: Any
+    dtype: DTypeLike
     """Of activations and products."""
     freeze_norm: bool
     """Normalise with the moving statistics in training too."""
@@ -46,7 +47,11 @@ class BuildOptions:
 
     def layer_arguments(self) -> dict[str, Any]:
         """Returns them as keyword arguments of a layer."""
-        arguments = {"dtype": self.dtype, "freeze_norm": self.freeze_norm, "rng": self.rng}
+        arguments: dict[str, Any] = {
+            "dtype": self.dtype,
+            "freeze_norm": self.freeze_norm,
+            "rng": self.rng,
+        }
         if self.quantization is not None:
             arguments["quantization"] = self.quantization
         return arguments
@@ -64,9 +69,9 @@ class Outputs:
     anchors: tuple[int, ...]
     """Anchors of each feature map."""
     class_channels: int
-    """Class logits of one anchor, the background's included."""
-    codes: int
-    """Box codes of one anchor."""
+    """Logits of one anchor, the background's included."""
+    code_size: int
+    """Box deltas of one anchor."""
 
 
 def rounded(part: Part, name: str, x: jax.Array, *, train: bool) -> jax.Array:

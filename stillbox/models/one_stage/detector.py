@@ -112,7 +112,7 @@ class OneStageDetector(Detector):
         outputs = Outputs(
             anchors=anchors_per_location(model.anchors, len(self.neck.channels)),
             class_channels=model.class_logits,
-            codes=model.box_coder.code_size,
+            code_size=model.box_coder.code_size,
         )
         self.head = implementation_of(head)(head, self.neck.channels, outputs, options)
         self.model = model

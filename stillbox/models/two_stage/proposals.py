@@ -9,7 +9,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
+from jax import Array
+from jaxtyping import Bool, Float32, Int, Int32
 
 from stillbox.boxes.geometry import clip_to_window, extents_on_map
 from stillbox.boxes.losses import smooth_l1_loss, softmax_loss
@@ -31,14 +32,13 @@ Shape = tuple[int, int]
 class AnchorGrid(NamedTuple):
     """The anchors of all feature maps of one network input, A in all."""
 
-    boxes: NDArray[np.float32]
-    """`[A, 4]`, in pixels of the network input, not clipped."""
-    rows: NDArray[np.int32]
-    """`[A]`, the row of the map that the anchor belongs to."""
-    columns: NDArray[np.int32]
-    """`[A]`, its column."""
-    maps: NDArray[np.int32]
-    """`[A]`, the number of the map."""
+    boxes: Float32[np.ndarray, "A 4"]
+    """In pixels of the network input, not clipped."""
+    rows: Int32[np.ndarray, "A"]
+    """The row of the map that the anchor belongs to."""
+    columns: Int32[np.ndarray, "A"]
+    maps: Int32[np.ndarray, "A"]
+    """The number of the map."""
     shapes: tuple[Shape, ...]
     """Heights and widths of the maps."""
 
@@ -46,10 +46,10 @@ class AnchorGrid(NamedTuple):
 class FramedAnchors(NamedTuple):
     """The anchors of B images."""
 
-    boxes: jax.Array
-    """`[B, A, 4]`, in pixels of the network input, clipped if the configuration says so."""
-    usable: jax.Array
-    """`[B, A]` bool, false for anchors that do not exist for an image of this size."""
+    boxes: Float32[Array, "B A 4"]
+    """In pixels of the network input, clipped if the configuration says so."""
+    usable: Bool[Array, "B A"]
+    """False for anchors that do not exist for an image of this size."""
 
 
 def anchor_grid(config: schema.Anchors, shapes: tuple[Shape, ...], input_size: Shape) -> AnchorGrid:
@@ -71,9 +71,9 @@ def anchor_grid(config: schema.Anchors, shapes: tuple[Shape, ...], input_size: S
 
 
 def frame_anchors(
-    grid: AnchorGrid, sizes: jax.Array, input_size: Shape, *, clip: bool
+    grid: AnchorGrid, sizes: Int[Array, "B 2"], input_size: Shape, *, clip: bool
 ) -> FramedAnchors:
-    """Returns the anchors of images of `sizes` `[B, 2]`, heights and widths in pixels.
+    """Returns the anchors of images of `sizes`, heights and widths in pixels.
 
     Args:
         grid: the anchors of the whole network input.
@@ -98,16 +98,16 @@ def frame_anchors(
 PIXEL = 1, 1
 """The unit of boxes, as the input size that they are relative to."""
 
-# Slot 0 of the two logits is the background.
-_SLOTS = 2
+# Channel 0 of the two is the background.
+_CLASS_CHANNELS = 2
 
 
 class StageLoss(NamedTuple):
-    """The loss of one stage, float32 scalars, weighted and normalised."""
+    """The loss of one stage, weighted and normalised."""
 
-    classification: jax.Array
-    localization: jax.Array
-    positives: jax.Array
+    classification: Float32[Array, ""]
+    localization: Float32[Array, ""]
+    positives: Float32[Array, ""]
     """Sampled boxes of the batch that are assigned to a ground-truth box; not minimised."""
 
 
@@ -125,11 +125,11 @@ class ProposalNetwork(Part):
             dilation=config.dilation,
             **layers,
         )
-        self.codes = config.box_coder.code_size
+        self.code_size = config.box_coder.code_size
         plain = replace(config.conv, batch_norm=None, activation="none")
         for number, anchors in enumerate(anchors_per_location(config.anchors, len(inputs))):
-            boxes = Conv2d(config.depth, anchors * self.codes, 1, 1, plain, **layers)
-            classes = Conv2d(config.depth, anchors * _SLOTS, 1, 1, plain, **layers)
+            boxes = Conv2d(config.depth, anchors * self.code_size, 1, 1, plain, **layers)
+            classes = Conv2d(config.depth, anchors * _CLASS_CHANNELS, 1, 1, plain, **layers)
             setattr(self, f"box_{number}", boxes)
             setattr(self, f"class_{number}", classes)
 
@@ -139,17 +139,17 @@ class ProposalNetwork(Part):
         boxes, logits = [], []
         for number, features in enumerate(maps):
             x = self.conv(features, train=train)
-            codes = getattr(self, f"box_{number}")(x, train=train)
+            deltas = getattr(self, f"box_{number}")(x, train=train)
             scores = getattr(self, f"class_{number}")(x, train=train)
-            boxes.append(codes.reshape(x.shape[0], -1, self.codes))
-            logits.append(scores.reshape(x.shape[0], -1, _SLOTS))
+            boxes.append(deltas.reshape(x.shape[0], -1, self.code_size))
+            logits.append(scores.reshape(x.shape[0], -1, _CLASS_CHANNELS))
         return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
 
 
 def choose_proposals(
     predictions: Predictions,
     anchors: FramedAnchors,
-    windows: jax.Array,
+    windows: Float32[Array, "B 4"],
     config: schema.RPN,
 ) -> Detections:
     """Returns at most `max_proposals` boxes an image, best first, without a gradient.
@@ -157,7 +157,7 @@ def choose_proposals(
     Args:
         predictions: raw, of the anchors.
         anchors: of the images.
-        windows: `[B, 4]`, the true images; proposals are clipped to them.
+        windows: the true images; proposals are clipped to them.
         config: the first stage.
 
     Returns:
@@ -196,7 +196,7 @@ def proposal_loss(
     predictions: Predictions,
     batch: Batch,
     anchors: FramedAnchors,
-    priorities: jax.Array,
+    priorities: Float32[Array, "B A"],
     config: schema.RPN,
 ) -> StageLoss:
     """Returns the loss of a sample of the anchors.
@@ -205,7 +205,7 @@ def proposal_loss(
         predictions: raw, of the anchors.
         batch: images and ground truth in pixels of the network input.
         anchors: of the images.
-        priorities: `[B, A]`, random; anchors of high priority are sampled.
+        priorities: random; anchors of high priority are sampled.
         config: the first stage.
     """
     # Without an area, an anchor is assigned to no box.
