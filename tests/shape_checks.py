@@ -8,11 +8,11 @@ from beartype import BeartypeConf, beartype
 
 # A whole number is a `float` in annotations, as type checkers read them.
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))
+# The layers below are traced thousands of times, and the rest of `models` has no shapes.
 CHECKED = (
-    "boxes",
-    *(
-        f"models.{name}"
-        for name in ("detector", "one_stage", "postprocessing", "targets", "two_stage")
-    ),
+    *("anchors", "backbones", "box_heads", "detector", "heads", "necks", "one_stage"),
+    *("postprocessing", "targets", "two_stage"),
 )
-jaxtyping.install_import_hook([f"stillbox.{name}" for name in CHECKED], f"{__name__}.check")
+jaxtyping.install_import_hook(
+    ["stillbox.boxes", *(f"stillbox.models.{name}" for name in CHECKED)], f"{__name__}.check"
+)

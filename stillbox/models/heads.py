@@ -20,7 +20,7 @@ from stillbox.models.layers import Conv2d, DepthwiseConv2d, NormLayer, Separable
 from stillbox.models.layers.conv import ConvLayer
 from stillbox.models.layers.hyperparams import GLOROT_UNIFORM, norm_regularizer
 from stillbox.models.layers.stochastic import dropout, fold_key
-from stillbox.models.parts import BuildOptions, Outputs, Part
+from stillbox.models.parts import BuildOptions, FeatureMap, Outputs, Part
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -39,7 +39,7 @@ class ConvolutionalPredictor(Part):
             setattr(self, f"map_{index}", MapHead(config, channels, anchors, outputs, options))
 
     def __call__(
-        self, maps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None
+        self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
     ) -> Predictions:
         """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
         parts = []
@@ -91,7 +91,7 @@ class MapHead(Part):
 
     @rematerialized
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
         """Maps `[B, H, W, C]` to deltas `[B, HWA, S]` and logits `[B, HWA, C]`, both float32."""
         for index in range(self.layers_before):
@@ -153,7 +153,7 @@ class WeightSharedPredictor(Part):
         self.class_channels, self.code_size = outputs.class_channels, outputs.code_size
 
     def __call__(
-        self, maps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None
+        self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
     ) -> Predictions:
         """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
         boxes, logits = [], []
@@ -166,7 +166,7 @@ class WeightSharedPredictor(Part):
         return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
 
     def _predict(
-        self, x: jax.Array, index: int, *, train: bool, dropout_key: jax.Array | None
+        self, x: FeatureMap, index: int, *, train: bool, dropout_key: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
         """Returns box deltas and class logits of feature map `index`, as maps."""
         if hasattr(self, f"projection_{index}"):
@@ -178,7 +178,7 @@ class WeightSharedPredictor(Part):
         return boxes, self.class_(class_input, train=train, use=index)
 
     def _apply_towers(
-        self, x: jax.Array, index: int, *, train: bool
+        self, x: FeatureMap, index: int, *, train: bool
     ) -> tuple[jax.Array, jax.Array]:
         """Returns the inputs of the box and the class convolution for feature map `index`."""
         if hasattr(self, "tower"):
@@ -211,7 +211,7 @@ class Tower(Part):
         self.layers = tuple(f"layer_{index}" for index in range(config.layers_before))
 
     @rematerialized
-    def __call__(self, x: jax.Array, index: int, *, train: bool) -> jax.Array:
+    def __call__(self, x: FeatureMap, index: int, *, train: bool) -> FeatureMap:
         """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, depth]`."""
         for name in self.layers:
             x = getattr(self, name)(x, index, train=train)
@@ -261,7 +261,7 @@ class SharedLayer(Part):
                 setattr(self, f"norm_{index}", layer)
         self.dtype = jnp.dtype(options.dtype)
 
-    def __call__(self, x: jax.Array, index: int, *, train: bool) -> jax.Array:
+    def __call__(self, x: FeatureMap, index: int, *, train: bool) -> FeatureMap:
         """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, D]`."""
         norm: NormLayer | None = getattr(self, f"norm_{index}", None)
         if self.conv.roundings is not None:

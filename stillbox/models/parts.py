@@ -9,10 +9,14 @@ import jax
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
+from jaxtyping import Float
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
 from stillbox.models.layers.quantization import FakeQuant
+
+FeatureMap = Float[jax.Array, "B _ _ _"]
+"""One map of each of B images, `[B, H, W, C]`; heights, widths and channels differ by place."""
 
 
 class Part(nnx.Module):
