@@ -10,7 +10,7 @@ it:
 called with `(config, options)`.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -120,6 +120,7 @@ class Detector(nnx.Module):
         return jnp.sum(jnp.stack(penalties)) if penalties else jnp.zeros(())
 
 
+@runtime_checkable
 class DetectFunction(Protocol):
     """`Detector.detect` as a function of a detector's arrays."""
 
