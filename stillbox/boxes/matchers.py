@@ -215,9 +215,6 @@ def assign_targets(
         encode_background_as_zeros: background anchors have a class target of zeros; otherwise
             channel 0 is 1, if it is the background.
         negative_class_weight: weight of background anchors in the classification loss.
-        match: the row that each anchor is assigned to.
-        encode: the box coder.
-        similarity: the matcher's function of pairs.
         used_rows: rows from this one on are padding; None: any row may be a box.
     """
     anchors, boxes = jnp.asarray(anchors, jnp.float32), jnp.asarray(boxes, jnp.float32)

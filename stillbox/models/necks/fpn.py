@@ -200,11 +200,7 @@ class BiFpnCell(Part):
     """Sums `down_{m}` of map m and the coarser one, then `up_{m}` of m and the finer one.
 
     Map 0 is the finest. An upward sum also reads the downward one of its map.
-
-    Args:
-        config: of the neck.
-        channels: of the maps that are taps of the backbone, None for others.
-        options: as for all layers.
+    `channels` are those of maps that come from the backbone, None for others.
     """
 
     def __init__(

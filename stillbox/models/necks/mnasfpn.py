@@ -81,12 +81,7 @@ class MnasFpnNeck(Part):
 
 class MnasFpnCell(Part):
     """Blocks `block_{b}`, the last four beside shortcuts where channels agree.
-
-    Args:
-        scope: of its operations in profiles.
-        config: of the neck.
-        channels: of the maps that enter, from fine to coarse.
-        options: as for all layers.
+    `scope` is that of its operations in profiles.
     """
 
     def __init__(
@@ -133,13 +128,7 @@ class MnasFpnCell(Part):
 
 class MnasFpnBlock(Part):
     """`input_0` and `input_1` widen maps, whose activated sum goes through `separable`.
-
-    Args:
-        scope: of its sum in profiles.
-        config: of the neck.
-        block: its sizes.
-        inputs: channels of each map, and its level above that of the block.
-        options: as for all layers.
+    `inputs` are the channels of each map, and its level above that of the block.
     """
 
     def __init__(

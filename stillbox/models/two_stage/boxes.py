@@ -186,11 +186,8 @@ def sample_proposals(
 ) -> Sample:
     """Returns the proposals that training uses, with their targets.
 
-    Args:
-        proposals: at most P of each image.
-        batch: images and ground truth in pixels of the network input.
-        priorities: random; proposals of high priority are sampled.
-        model: the detector's configuration, with a second stage.
+    The ground truth is in pixels of the network input. Priorities are random; proposals of high
+    priority are sampled. The model has a second stage.
     """
     config = model.boxes
     assert config is not None
@@ -228,14 +225,7 @@ def sample_proposals(
 def box_loss(
     predictions: BoxPredictions, sample: Sample, batch: Batch, model: schema.FasterRcnn
 ) -> StageLoss:
-    """Returns the loss of the sampled proposals; each image counts alike.
-
-    Args:
-        predictions: raw, of the sampled boxes.
-        sample: the boxes and their targets.
-        batch: its weights of images count.
-        model: the detector's configuration, with a second stage.
-    """
+    """Returns the loss of the sampled proposals; each image counts alike."""
     config, targets = model.boxes, sample.targets
     assert config is not None
     valid = sample.valid.astype(jnp.float32)
@@ -315,13 +305,8 @@ def detect_boxes_among(
     """Returns at most `max_total` detections an image, and the boxes of all proposals.
 
     Those are normalised to the true images and clipped to them, each that of its best class.
-    The `anchors` of detections are the numbers of proposals.
-
-    Args:
-        predictions: raw, of the proposals.
-        proposals: at most P of each image.
-        true_sizes: height and width of the image inside the network input, in pixels.
-        model: the detector's configuration, with a second stage.
+    The `anchors` of detections are the numbers of proposals. `true_sizes` are heights and widths of
+    the images inside the network input, in pixels.
     """
     config = model.boxes
     assert config is not None

@@ -53,13 +53,7 @@ class FramedAnchors(NamedTuple):
 
 
 def anchor_grid(config: schema.Anchors, shapes: tuple[Shape, ...], input_size: Shape) -> AnchorGrid:
-    """Returns the anchors of feature maps of `shapes`, location by location.
-
-    Args:
-        config: the anchors.
-        shapes: heights and widths of the maps.
-        input_size: height and width of the network input, in pixels.
-    """
+    """Returns the anchors of feature maps of `shapes`, location by location."""
     counts = anchors_per_location(config, len(shapes))
     cells = [
         np.repeat(np.indices(shape, np.int32).reshape(2, -1), count, axis=1)
@@ -153,15 +147,7 @@ def choose_proposals(
     config: schema.RPN,
 ) -> Detections:
     """Returns at most `max_proposals` boxes an image, best first, without a gradient.
-
-    Args:
-        predictions: raw, of the anchors.
-        anchors: of the images.
-        windows: the true images; proposals are clipped to them.
-        config: the first stage.
-
-    Returns:
-        Boxes in pixels of the network input.
+    Boxes are in pixels of the network input and clipped to `windows`, the true images.
     """
     boxes, scores = decode_proposals(jax.lax.stop_gradient(predictions), anchors, config)
     return batched_nms(
@@ -180,13 +166,7 @@ def choose_proposals(
 def decode_proposals(
     predictions: Predictions, anchors: FramedAnchors, config: schema.RPN
 ) -> Candidates:
-    """Returns the boxes of all anchors, in pixels of the network input and not clipped.
-
-    Args:
-        predictions: raw, of the anchors.
-        anchors: of the images.
-        config: the first stage.
-    """
+    """Returns the boxes of all anchors, in pixels of the network input and not clipped."""
     coder = build_box_coder(config.box_coder, PIXEL)
     boxes = coder.decode(predictions.box_encodings, anchors.boxes)
     return Candidates(boxes, jax.nn.softmax(predictions.class_logits))
@@ -201,12 +181,8 @@ def proposal_loss(
 ) -> StageLoss:
     """Returns the loss of a sample of the anchors.
 
-    Args:
-        predictions: raw, of the anchors.
-        batch: images and ground truth in pixels of the network input.
-        anchors: of the images.
-        priorities: random; anchors of high priority are sampled.
-        config: the first stage.
+    The ground truth is in pixels of the network input. Priorities are random; anchors of high
+    priority are sampled.
     """
     # Without an area, an anchor is assigned to no box.
     boxes = jnp.where(anchors.usable[..., None], anchors.boxes, 0.0)
