@@ -17,6 +17,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")
 import jax
 import pytest
 
+import tests.shape_checks  # noqa: F401 - before stillbox  # isort: skip
 from stillbox.cli.main import main
 from stillbox.devices.process import silence_libtpu
 from stillbox.records.scenes import write_scenes

@@ -16,9 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float32]
+from jaxtyping import Float, Float32, Float64, Int64
 
 
 class BoxSpec(NamedTuple):
@@ -46,14 +44,14 @@ class Grid(NamedTuple):
 def grid_anchors(
     feature_shape: tuple[int, int],
     specs: Sequence[BoxSpec],
-    base: Sequence[float] | Floats,
+    base: Sequence[float] | Float[np.ndarray, "2"],
     stride: tuple[float, float],
     offset: tuple[float, float],
-) -> Floats:
-    """Returns the anchors of one feature map, `[H * W * len(specs), 4]`.
+) -> Float32[np.ndarray, "A 4"]:
+    """Returns the anchors of one feature map, all specs at every location.
 
     Args:
-        feature_shape: height and width of the map, H and W.
+        feature_shape: height and width of the map.
         base: height and width of the base anchor, in any unit.
         stride: vertical and horizontal distance of the centres, in the same unit.
         offset: centre of the first location.
@@ -78,15 +76,17 @@ def pixel_grid_anchors(
     feature_shapes: Sequence[tuple[int, int]],
     image_shape: tuple[int, int],
     grids: Sequence[Grid],
-) -> Floats:
-    """Returns the anchors of one grid a map, normalised, `[A, 4]`; shapes are (height, width)."""
+) -> Float32[np.ndarray, "A 4"]:
+    """Returns the anchors of one grid a map, normalised; shapes are (height, width)."""
     # The original multiplies by the rounded reciprocal, which differs in the last bit.
     shrink = np.tile(rounded([1 / side for side in image_shape]), 2).astype(np.float32)
     return anchors_in_pixels(feature_shapes, grids) * shrink
 
 
-def anchors_in_pixels(feature_shapes: Sequence[tuple[int, int]], grids: Sequence[Grid]) -> Floats:
-    """Returns the anchors of one grid a map in pixels of the network input, `[A, 4]`."""
+def anchors_in_pixels(
+    feature_shapes: Sequence[tuple[int, int]], grids: Sequence[Grid]
+) -> Float32[np.ndarray, "A 4"]:
+    """Returns the anchors of one grid a map in pixels of the network input."""
     maps = zip(feature_shapes, grids, strict=True)
     return np.concatenate([grid_anchors(shape, *grid) for shape, grid in maps])
 
@@ -161,8 +161,8 @@ def ssd_anchors(
     width_strides: Sequence[int] = (),
     height_offsets: Sequence[int] = (),
     width_offsets: Sequence[int] = (),
-) -> Floats:
-    """Returns SSD's anchors, `[A, 4]`.
+) -> Float32[np.ndarray, "A 4"]:
+    """Returns SSD's anchors.
 
     Args:
         feature_shapes: height and width of every map that carries anchors.
@@ -275,9 +275,6 @@ def _check_length(name: str, values: Sequence[float], count: int) -> None:
         )
 
 
-Doubles = NDArray[np.float64]
-
-
 class DefaultBoxSpec(NamedTuple):
     """The boxes at every location of one feature map, in pixels of the network input."""
 
@@ -302,8 +299,8 @@ def default_boxes(
     specs: Sequence[DefaultBoxSpec],
     *,
     clip: bool,
-) -> Floats:
-    """Returns the boxes `[A, 4]`, normalised, those of a location together, rows before columns.
+) -> Float32[np.ndarray, "A 4"]:
+    """Returns the normalised boxes, those of a location together, rows before columns.
 
     Clipping is done in centre form: a clipped box keeps its centre, and edges may lie outside the
     image. The arguments are those of `default_boxes_in_center_form`.
@@ -319,8 +316,8 @@ def default_boxes_in_center_form(
     specs: Sequence[DefaultBoxSpec],
     *,
     clip: bool,
-) -> Doubles:
-    """Returns the same as centre y and x, height and width, in float64.
+) -> Float64[np.ndarray, "A 4"]:
+    """Returns the same as centre y and x, height and width.
 
     Shapes are heights and widths, that of the image in pixels; `clip` clips centres and sizes to
     0..1.
@@ -335,8 +332,8 @@ def default_boxes_in_center_form(
 
 def anchor_major_order(
     feature_shapes: Sequence[tuple[int, int]], specs: Sequence[DefaultBoxSpec]
-) -> NDArray[np.int64]:
-    """Returns `[A]`: the cell-major indices of the boxes, sorted by map, then spec, then cell."""
+) -> Int64[np.ndarray, "A"]:
+    """Returns the cell-major indices of the boxes, sorted by map, then spec, then cell."""
     orders, start = [], 0
     for (height, width), spec in zip(feature_shapes, specs, strict=True):
         cells = height * width
@@ -347,8 +344,8 @@ def anchor_major_order(
 
 def _boxes_of_map(
     shape: tuple[int, int], image_shape: tuple[int, int], spec: DefaultBoxSpec
-) -> Doubles:
-    """Returns `[H * W * boxes, 4]`: centre y and x, height and width, normalised."""
+) -> Float64[np.ndarray, "A 4"]:
+    """Returns the boxes of one map: centre y and x, height and width, normalised."""
     image = np.asarray(image_shape, np.float64)
     rows, columns = np.meshgrid(*map(np.arange, shape), indexing="ij")
     centers = (np.stack([rows, columns], axis=-1) + 0.5) * spec.step / image
@@ -359,8 +356,8 @@ def _boxes_of_map(
     ).reshape(-1, 4)
 
 
-def _sizes(spec: DefaultBoxSpec) -> Doubles:
-    """Returns heights and widths `[boxes, 2]` in pixels."""
+def _sizes(spec: DefaultBoxSpec) -> Float64[np.ndarray, "S 2"]:
+    """Returns heights and widths in pixels."""
     large = math.sqrt(spec.size * spec.next_size)
     sizes = [(spec.size, spec.size), (large, large)]
     for ratio in spec.aspect_ratios:

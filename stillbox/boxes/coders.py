@@ -1,32 +1,31 @@
 """From outputs of a network to boxes and scores: box coders and calibration.
 
-Boxes and anchors are `[..., 4]` and broadcast. Decoded boxes are not clipped.
+Boxes, anchors and deltas broadcast. Decoded boxes are not clipped.
 """
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Float, Int, Real
 
 _EPSILON = 1e-8
 
 
 def encode_faster_rcnn(
-    boxes: ArrayLike,
-    anchors: ArrayLike,
+    boxes: Real[ArrayLike, "*#B 4"],
+    anchors: Real[ArrayLike, "*#B 4"],
     *,
     scales: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0),
     pixel: tuple[float, float] | None = None,
-) -> Array:
-    """Returns the codes `ty, tx, th, tw` of boxes, `[..., 4]` (arXiv:1506.01497).
+) -> Float[Array, "*B 4"]:
+    """Returns the deltas `ty, tx, th, tw` of boxes (arXiv:1506.01497).
 
     `ty` is the distance of the centres over the anchor's height, `th` the logarithm of the ratio
-    of the heights, each times its scale. 1e-8 is added to all heights and widths first, so that
-    a box without area has finite codes.
+    of the heights, each times its scale. 1e-8 is added to all heights and widths first: a box
+    without area has finite deltas.
 
     Args:
-        boxes: `[..., 4]`.
-        anchors: `[..., 4]`.
         scales: factors of ty, tx, th and tw.
         pixel: height and width of a pixel in the boxes' unit, if edges are inclusive: boxes and
             anchors are then a pixel higher and wider.
@@ -40,22 +39,22 @@ def encode_faster_rcnn(
 
 
 def decode_faster_rcnn(
-    codes: ArrayLike,
-    anchors: ArrayLike,
+    deltas: Real[ArrayLike, "*#B 4"],
+    anchors: Real[ArrayLike, "*#B 4"],
     *,
     scales: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0),
     pixel: tuple[float, float] | None = None,
     max_log_ratio: float = 0.0,
-) -> Array:
-    """Returns the boxes `[..., 4]` of codes `[..., 4]`, `ty, tx, th, tw`.
+) -> Float[Array, "*B 4"]:
+    """Returns the boxes of the deltas `ty, tx, th, tw`.
 
     `max_log_ratio` limits the logarithms of the ratios of heights and widths; 0: no limit. The
     other arguments are those of `encode_faster_rcnn`.
     """
-    codes = jnp.asarray(codes, jnp.float32) / jnp.asarray(scales, jnp.float32)
+    deltas = jnp.asarray(deltas, jnp.float32) / jnp.asarray(scales, jnp.float32)
     anchor_centers, anchor_sizes = _center_form(anchors, pixel)
-    centers = codes[..., :2] * anchor_sizes + anchor_centers
-    stretches = codes[..., 2:]
+    centers = deltas[..., :2] * anchor_sizes + anchor_centers
+    stretches = deltas[..., 2:]
     if max_log_ratio:
         stretches = jnp.minimum(stretches, max_log_ratio)
     half = jnp.exp(stretches) * anchor_sizes / 2.0
@@ -66,9 +65,12 @@ def decode_faster_rcnn(
 
 
 def encode_square(
-    boxes: ArrayLike, anchors: ArrayLike, *, scales: tuple[float, float, float]
-) -> Array:
-    """Returns the codes `ty, tx, tl` of boxes, `[..., 3]`, which keep the area, not the shape.
+    boxes: Real[ArrayLike, "*#B 4"],
+    anchors: Real[ArrayLike, "*#B 4"],
+    *,
+    scales: tuple[float, float, float],
+) -> Float[Array, "*B 3"]:
+    """Returns the deltas `ty, tx, tl` of boxes, which keep the area, not the shape.
 
     Box and anchor are replaced by the squares of their area. `ty` is the distance of the centres
     over the anchor's side, `tl` the logarithm of the ratio of the sides, each times its scale; 1e-8
@@ -78,35 +80,44 @@ def encode_square(
     anchor_centers, anchor_sizes = _center_form(anchors)
     side, anchor_side = _square_side(sizes) + _EPSILON, _square_side(anchor_sizes) + _EPSILON
     shifts = (centers - anchor_centers) / anchor_side
-    codes = jnp.concatenate([shifts, jnp.log(side / anchor_side)], axis=-1)
-    return codes * jnp.asarray(scales, jnp.float32)
+    deltas = jnp.concatenate([shifts, jnp.log(side / anchor_side)], axis=-1)
+    return deltas * jnp.asarray(scales, jnp.float32)
 
 
 def decode_square(
-    codes: ArrayLike, anchors: ArrayLike, *, scales: tuple[float, float, float]
-) -> Array:
-    """Returns the square boxes `[..., 4]` of codes `[..., 3]`."""
-    codes = jnp.asarray(codes, jnp.float32) / jnp.asarray(scales, jnp.float32)
+    deltas: Real[ArrayLike, "*#B 3"],
+    anchors: Real[ArrayLike, "*#B 4"],
+    *,
+    scales: tuple[float, float, float],
+) -> Float[Array, "*B 4"]:
+    """Returns square boxes."""
+    deltas = jnp.asarray(deltas, jnp.float32) / jnp.asarray(scales, jnp.float32)
     anchor_centers, anchor_sizes = _center_form(anchors)
     anchor_side = _square_side(anchor_sizes)
-    centers = codes[..., :2] * anchor_side + anchor_centers
-    half = jnp.exp(codes[..., 2:]) * anchor_side / 2.0
+    centers = deltas[..., :2] * anchor_side + anchor_centers
+    half = jnp.exp(deltas[..., 2:]) * anchor_side / 2.0
     return jnp.concatenate([centers - half, centers + half], axis=-1)
 
 
-def encode_mean_stddev(boxes: ArrayLike, anchors: ArrayLike, *, stddev: float) -> Array:
-    """Returns the distances of the four edges from the anchor's, over `stddev`: `[..., 4]`."""
+def encode_mean_stddev(
+    boxes: Real[ArrayLike, "*#B 4"], anchors: Real[ArrayLike, "*#B 4"], *, stddev: float
+) -> Float[Array, "*B 4"]:
+    """Returns the distances of the four edges from the anchor's, over `stddev`."""
     difference = jnp.asarray(boxes, jnp.float32) - jnp.asarray(anchors, jnp.float32)
     return difference / stddev
 
 
-def decode_mean_stddev(codes: ArrayLike, anchors: ArrayLike, *, stddev: float) -> Array:
-    """Returns the boxes `[..., 4]` of codes `[..., 4]`."""
-    return jnp.asarray(codes, jnp.float32) * stddev + jnp.asarray(anchors, jnp.float32)
+def decode_mean_stddev(
+    deltas: Real[ArrayLike, "*#B 4"], anchors: Real[ArrayLike, "*#B 4"], *, stddev: float
+) -> Float[Array, "*B 4"]:
+    """Returns the boxes of deltas."""
+    return jnp.asarray(deltas, jnp.float32) * stddev + jnp.asarray(anchors, jnp.float32)
 
 
-def _center_form(boxes: ArrayLike, pixel: tuple[float, float] | None = None) -> tuple[Array, Array]:
-    """Returns centres `[..., 2]` and heights and widths `[..., 2]`; `pixel` is added to these."""
+def _center_form(
+    boxes: Real[ArrayLike, "*B 4"], pixel: tuple[float, float] | None = None
+) -> tuple[Float[Array, "*B 2"], Float[Array, "*B 2"]]:
+    """Returns centres, and heights and widths plus those of a pixel."""
     boxes = jnp.asarray(boxes, jnp.float32)
     low, sizes = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
     if pixel is not None:
@@ -114,15 +125,22 @@ def _center_form(boxes: ArrayLike, pixel: tuple[float, float] | None = None) -> 
     return low + sizes / 2.0, sizes
 
 
-def _square_side(sizes: Array) -> Array:
-    """Returns the side `[..., 1]` of the square with the area of sizes `[..., 2]`."""
+def _square_side(sizes: Float[Array, "*B 2"]) -> Float[Array, "*B 1"]:
+    """Returns the side of the square of the same area."""
     return jnp.sqrt(jnp.prod(sizes, axis=-1, keepdims=True))
 
 
-def curve_scores(scores: ArrayLike, *, inputs: ArrayLike, outputs: ArrayLike) -> Array:
-    """Interpolates scores `[...]` linearly between points; constant beyond the outer points.
+def curve_scores(
+    scores: Real[ArrayLike, "*B"],
+    *,
+    inputs: Real[ArrayLike, "P"],
+    outputs: Real[ArrayLike, "P"],
+) -> Float[Array, "*B"]:
+    """Interpolates scores linearly between points; constant beyond the outer points.
 
-    `inputs` `[P]` are rising, `outputs` `[P]` are the calibrated scores there.
+    Args:
+        inputs: rising scores.
+        outputs: the calibrated scores there.
     """
     return jnp.interp(
         jnp.asarray(scores, jnp.float32),
@@ -132,29 +150,40 @@ def curve_scores(scores: ArrayLike, *, inputs: ArrayLike, outputs: ArrayLike) ->
 
 
 def class_curve_scores(
-    scores: ArrayLike, *, slots: ArrayLike, inputs: ArrayLike, outputs: ArrayLike
-) -> Array:
-    """Interpolates the scores `[..., C]` of distinct `slots` `[S]` int, each by its own curve.
+    scores: Real[ArrayLike, "*B C"],
+    *,
+    class_channels: Int[ArrayLike, "S"],
+    inputs: Real[ArrayLike, "S P"],
+    outputs: Real[ArrayLike, "S P"],
+) -> Float[Array, "*B C"]:
+    """Interpolates the scores of some classes, each by its own curve.
 
     Args:
-        scores: `[..., C]`.
-        slots: `[S]`; other slots are not changed.
-        inputs: `[S, P]`, rising in each row; shorter curves repeat their last point.
-        outputs: `[S, P]`.
+        class_channels: distinct channels; others are not changed.
+        inputs: rising in each row; shorter curves repeat their last point.
+        outputs: the calibrated scores there.
     """
-    scores, slots = jnp.asarray(scores, jnp.float32), jnp.asarray(slots)
+    scores, channels = jnp.asarray(scores, jnp.float32), jnp.asarray(class_channels)
     inputs, outputs = jnp.asarray(inputs, jnp.float32), jnp.asarray(outputs, jnp.float32)
-    by_slot = jax.vmap(jnp.interp, in_axes=(-1, 0, 0), out_axes=-1)
-    return scores.at[..., slots].set(by_slot(scores[..., slots], inputs, outputs))
+    by_class = jax.vmap(jnp.interp, in_axes=(-1, 0, 0), out_axes=-1)
+    return scores.at[..., channels].set(by_class(scores[..., channels], inputs, outputs))
 
 
-def platt_scores(scores: ArrayLike, *, a: ArrayLike, b: ArrayLike) -> Array:
-    """Returns `1 / (1 + exp(a score + b))`, Platt's scaling, of `[..., C]`; a, b: `[]` or `[C]`."""
+def platt_scores(
+    scores: Real[ArrayLike, "*B C"], *, a: Real[ArrayLike, "*#C"], b: Real[ArrayLike, "*#C"]
+) -> Float[Array, "*B C"]:
+    """Returns `1 / (1 + exp(a score + b))`, Platt's scaling."""
     return jax.nn.sigmoid(-(jnp.asarray(scores, jnp.float32) * a + b))
 
 
-def class_platt_scores(scores: ArrayLike, *, slots: ArrayLike, a: ArrayLike, b: ArrayLike) -> Array:
-    """Applies Platt's scaling with `a` and `b` `[S]` to distinct `slots` `[S]` of `[..., C]`."""
-    scores, slots = jnp.asarray(scores, jnp.float32), jnp.asarray(slots)
+def class_platt_scores(
+    scores: Real[ArrayLike, "*B C"],
+    *,
+    class_channels: Int[ArrayLike, "S"],
+    a: Real[ArrayLike, "S"],
+    b: Real[ArrayLike, "S"],
+) -> Float[Array, "*B C"]:
+    """Applies Platt's scaling with `a` and `b` to distinct channels."""
+    scores, channels = jnp.asarray(scores, jnp.float32), jnp.asarray(class_channels)
     a, b = jnp.asarray(a, jnp.float32), jnp.asarray(b, jnp.float32)
-    return scores.at[..., slots].set(platt_scores(scores[..., slots], a=a, b=b))
+    return scores.at[..., channels].set(platt_scores(scores[..., channels], a=a, b=b))

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
+from jaxtyping import Float, Float32, Int32, Real
 
 from stillbox.boxes.geometry import area
 
@@ -28,14 +29,18 @@ from stillbox.boxes.geometry import area
 _FAR = 2.0**29
 
 
-def quotient(dividend: ArrayLike, divisor: ArrayLike) -> Array:
+def quotient(
+    dividend: Real[ArrayLike, "*#B"], divisor: Real[ArrayLike, "*#B"]
+) -> Float32[Array, "*B"]:
     """Divides; where the divisor is a constant, XLA would multiply by its rounded reciprocal."""
     dividend = jnp.asarray(dividend, jnp.float32)
     # No constant any more: it depends on the dividend.
     return dividend / jnp.where(jnp.isnan(dividend), 1, jnp.asarray(divisor, jnp.float32))
 
 
-def scaled_down(values: ArrayLike, divisor: ArrayLike) -> Array:
+def scaled_down(
+    values: Real[ArrayLike, "*#B"], divisor: Real[ArrayLike, "*#B"]
+) -> Float32[Array, "*B"]:
     """Multiplies by the rounded reciprocal, as the original brings boxes into units of an image.
 
     A division would differ in the last place.
@@ -43,7 +48,7 @@ def scaled_down(values: ArrayLike, divisor: ArrayLike) -> Array:
     return product(values, 1 / jnp.asarray(divisor, jnp.float32))
 
 
-def product(left: ArrayLike, right: ArrayLike) -> Array:
+def product(left: Real[ArrayLike, "*#B"], right: Real[ArrayLike, "*#B"]) -> Float32[Array, "*B"]:
     """Multiplies and limits the product to +-2^29; it can be added to without a merger.
 
     LLVM would merge product and sum also through `optimization_barrier` and `reduce_precision`,
@@ -58,10 +63,10 @@ Outside = Literal["zero", "fade"]
 class AxisSamples(NamedTuple):
     """Samples along one axis of a map: weighted sums of K of its rows, or columns."""
 
-    indices: Array
-    """`[P, S, K]` int32 of rows or columns, all of them inside the map."""
-    weights: Array
-    """`[P, S, K]` float32, 0 for what is outside."""
+    indices: Int32[Array, "P S K"]
+    """Rows or columns, all of them inside the map."""
+    weights: Float32[Array, "P S K"]
+    """0 for what is outside."""
 
 
 class Samples(NamedTuple):
@@ -71,15 +76,21 @@ class Samples(NamedTuple):
     columns: AxisSamples
 
 
-def edge_samples(boxes: ArrayLike, extent: ArrayLike, *, size: int, outside: Outside) -> Samples:
+PerBox = Real[ArrayLike, "2"] | Real[ArrayLike, "P 2"]
+"""Height and width for all P boxes, or for each."""
+
+
+def edge_samples(
+    boxes: Real[ArrayLike, "P 4"], extent: PerBox, *, size: int, outside: Outside
+) -> Samples:
     """Returns evenly spaced bilinear samples from edge to edge of boxes; one is in the centre.
 
     A coordinate y is the point `y * (H - 1)` of H rows. The last point of a box that ends at 1 may
     lie beyond the last row by rounding, and is outside then, as in the original; see `rounding`.
 
     Args:
-        boxes: `[P, 4]`, normalised to the part of the map that counts.
-        extent: `[2]` or `[P, 2]`, rows and columns of that part, in its upper left corner.
+        boxes: normalised to the part of the map that counts.
+        extent: rows and columns of that part, in its upper left corner.
         size: S, points in a row and in a column.
         outside: value of a point outside of that part. `zero`: 0. `fade`: its four neighbours that
             are outside are 0.
@@ -92,8 +103,10 @@ def edge_samples(boxes: ArrayLike, extent: ArrayLike, *, size: int, outside: Out
     return Samples(rows, columns)
 
 
-def _edge_points(low: Array, high: Array, side: Array, size: int) -> Array:
-    """Returns coordinates `[P, S]` of the points between two edges `[P]`."""
+def _edge_points(
+    low: Float32[Array, "P"], high: Float32[Array, "P"], side: Float32[Array, "*P"], size: int
+) -> Float32[Array, "P {size}"]:
+    """Returns the coordinates of evenly spaced points from edge to edge."""
     last = side - 1
     if size == 1:
         return (0.5 * (low + high) * last)[:, None]
@@ -102,8 +115,10 @@ def _edge_points(low: Array, high: Array, side: Array, size: int) -> Array:
     return product(low, last)[:, None] + offsets
 
 
-def _bilinear(points: Array, side: Array, outside: Outside) -> AxisSamples:
-    """Returns the two neighbours of points `[P, S]` on an axis of `side` `[]` or `[P]` cells."""
+def _bilinear(
+    points: Float32[Array, "P S"], side: Float32[Array, "*P"], outside: Outside
+) -> AxisSamples:
+    """Returns the two neighbours of points on an axis of `side` cells, `[]` or `[P]`."""
     last = side[..., None] - 1
     floor = jnp.floor(points)
     neighbours = jnp.stack([floor, floor + 1], axis=-1)
@@ -116,7 +131,7 @@ def _bilinear(points: Array, side: Array, outside: Outside) -> AxisSamples:
 
 
 def cell_samples(
-    boxes: ArrayLike, extent: ArrayLike, window: ArrayLike, *, size: int, samples: int
+    boxes: Real[ArrayLike, "P 4"], extent: PerBox, window: PerBox, *, size: int, samples: int
 ) -> Samples:
     """Returns the samples of RoIAlign: each is the mean of bilinear samples in a cell of a box.
 
@@ -125,10 +140,10 @@ def cell_samples(
     `y * height - 0.5`. Points up to one row outside have the value of the edge, points beyond 0.
 
     Args:
-        boxes: `[P, 4]`, normalised to the window.
-        extent: `[2]` or `[P, 2]`, rows and columns of the map that count.
-        window: `[2]` or `[P, 2]`, height and width of the window in cells of the map, its pixels
-            divided by the map's stride.
+        boxes: normalised to the window.
+        extent: rows and columns of the map that count.
+        window: height and width of the window in cells of the map, its pixels divided by the map's
+            stride.
         size: S, rows and columns of cells.
         samples: points in a row and in a column of a cell.
     """
@@ -151,15 +166,17 @@ def cell_samples(
     return Samples(along(0), along(1))
 
 
-def pyramid_level(boxes: ArrayLike, window: ArrayLike, levels: int) -> Array:
-    """Returns the index of the level of each box `[P, 4]`, `[P]` int32 (arXiv:1612.03144, 1).
+def pyramid_level(
+    boxes: Real[ArrayLike, "P 4"], window: Real[ArrayLike, "2"], levels: int
+) -> Int32[Array, "P"]:
+    """Returns the index of the level of each box (arXiv:1612.03144, 1).
 
     It is `levels - 2 + floor(log2(sqrt(area) / 224))`, limited to `0..levels - 1`; 0 for a box
     without area.
 
     Args:
         boxes: normalised to the window.
-        window: `[2]`, height and width in pixels.
+        window: height and width in pixels.
         levels: the number of levels; index 0 is the finest.
     """
     if levels == 1:
@@ -177,7 +194,9 @@ Computation = Callable[[Sequence[Array], Array, Samples], Array]
 samples on it; returns `[P, S, S, C]` of the maps' type."""
 
 
-def gathered(maps: Sequence[Array], levels: Array, samples: Samples) -> Array:
+def gathered(
+    maps: Sequence[Float[Array, "_ _ C"]], levels: Int32[Array, "P"], samples: Samples
+) -> Float[Array, "P S T C"]:
     """Computes samples, in float32, from the cells that they are made of.
 
     The maps are copied into one array, so that the number of levels costs nothing else.
@@ -198,20 +217,26 @@ def gathered(maps: Sequence[Array], levels: Array, samples: Samples) -> Array:
     return total.astype(dtype)
 
 
-def _starts_of_rows(maps: Sequence[Array], levels: Array, rows: Array) -> Array:
-    """Returns the indices of the first cells of rows `[P, S, K]` in all cells of all maps."""
+def _starts_of_rows(
+    maps: Sequence[Float[Array, "_ _ C"]], levels: Int32[Array, "P"], rows: Int32[Array, "P S K"]
+) -> Int32[Array, "P S K"]:
+    """Returns the indices of the rows' first cells in all cells of all maps."""
     heights, widths = np.array([features.shape[:2] for features in maps], np.int32).T
     starts = np.cumsum(heights * widths, dtype=np.int32) - heights * widths
     start, width = jnp.asarray(starts)[levels], jnp.asarray(widths)[levels]
     return start[:, None, None] + rows * width[:, None, None]
 
 
-def _outer(function: Callable[[Array, Array], Array], rows: Array, columns: Array) -> Array:
-    """Applies a function to all pairs: `[P, S]` and `[P, S]` to `[P, S, S]`."""
+def _outer(
+    function: Callable[[Array, Array], Array], rows: Real[Array, "P S"], columns: Real[Array, "P T"]
+) -> Real[Array, "P S T"]:
+    """Applies a function to all pairs of each box."""
     return function(rows[:, :, None], columns[:, None, :])
 
 
-def multiplied(maps: Sequence[Array], levels: Array, samples: Samples) -> Array:
+def multiplied(
+    maps: Sequence[Float[Array, "_ _ C"]], levels: Int32[Array, "P"], samples: Samples
+) -> Float[Array, "P S T C"]:
     """Computes samples as two products of matrices for each map, in the maps' type.
 
     Boxes of other levels have weights of 0: all boxes are work on every level.
@@ -229,14 +254,15 @@ def multiplied(maps: Sequence[Array], levels: Array, samples: Samples) -> Array:
     return total
 
 
-def _matrix(samples: AxisSamples, side: int) -> Array:
-    """Returns the weights `[P, S, side]` of all rows, or columns, of a map."""
+def _matrix(samples: AxisSamples, side: int) -> Float32[Array, "P S {side}"]:
+    """Returns the weights of all rows, or columns, of a map."""
     hits = samples.indices[..., None] == jnp.arange(side)
     return jnp.sum(jnp.where(hits, samples.weights[..., None], 0), axis=-2)
 
 
-def _product(features: Array, rows: Array, columns: Array) -> Array:
-    """Multiplies `[H, W, C]` by `[P, S, H]` and `[P, S, W]`."""
+def _product(
+    features: Float[Array, "H W C"], rows: Float[Array, "P S H"], columns: Float[Array, "P T W"]
+) -> Float[Array, "P S T C"]:
     rows, columns = rows.astype(features.dtype), columns.astype(features.dtype)
     # Accelerators would round float32 to fewer bits.
     highest = lax.Precision.HIGHEST
@@ -245,62 +271,43 @@ def _product(features: Array, rows: Array, columns: Array) -> Array:
 
 
 def crop_and_resize(
-    features: ArrayLike,
-    boxes: ArrayLike,
+    features: Float[ArrayLike, "H W C"],
+    boxes: Real[ArrayLike, "P 4"],
     *,
     size: int,
-    extent: ArrayLike,
+    extent: Real[ArrayLike, "2"],
     outside: Outside,
     compute: Computation = gathered,
-) -> Array:
+) -> Float[Array, "P {size} {size} C"]:
     """Returns bilinear samples of one map, evenly spaced from edge to edge of each box.
 
     As the original's `crop_and_resize`; see `edge_samples`.
-
-    Args:
-        features: `[H, W, C]`.
-        boxes: `[P, 4]`, normalised to the part of the map that counts.
-        size: S, points in a row and in a column of a box.
-        extent: `[2]`, rows and columns of that part.
-        outside: value of a point outside of it.
-        compute: `gathered` or `multiplied`.
-
-    Returns:
-        `[P, S, S, C]` of the features' type.
+    The result has the features' type. `compute` is `gathered` or `multiplied`.
     """
     return _crops(features, edge_samples(boxes, extent, size=size, outside=outside), compute)
 
 
 def roi_align(
-    features: ArrayLike,
-    boxes: ArrayLike,
+    features: Float[ArrayLike, "H W C"],
+    boxes: Real[ArrayLike, "P 4"],
     *,
     size: int,
     samples: int,
-    extent: ArrayLike,
-    window: ArrayLike,
+    extent: Real[ArrayLike, "2"],
+    window: Real[ArrayLike, "2"],
     compute: Computation = gathered,
-) -> Array:
+) -> Float[Array, "P {size} {size} C"]:
     """Returns the means of bilinear samples in the cells of each box (arXiv:1703.06870).
 
     As torchvision's `roi_align(aligned=True)`; see `cell_samples`.
-
-    Args:
-        features: `[H, W, C]`.
-        boxes: `[P, 4]`, normalised to the window.
-        size: S, rows and columns of cells.
-        samples: points in a row and in a column of a cell.
-        extent: `[2]`, rows and columns of the map that count.
-        window: `[2]`, height and width of the window divided by the map's stride.
-        compute: `gathered` or `multiplied`.
-
-    Returns:
-        `[P, S, S, C]` of the features' type.
+    The result has the features' type. `compute` is `gathered` or `multiplied`.
     """
     found = cell_samples(boxes, extent, window, size=size, samples=samples)
     return _crops(features, found, compute)
 
 
-def _crops(features: ArrayLike, samples: Samples, compute: Computation) -> Array:
+def _crops(
+    features: Float[ArrayLike, "H W C"], samples: Samples, compute: Computation
+) -> Float[Array, "P S S C"]:
     levels = jnp.zeros(samples.rows.indices.shape[0], jnp.int32)
     return compute([jnp.asarray(features)], levels, samples)

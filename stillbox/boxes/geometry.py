@@ -9,23 +9,28 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Float, Int, Int32, Real
 
 PairFunction = Callable[[ArrayLike, ArrayLike], Array]
+"""A function of the pairs of two broadcast sets of boxes `[..., 4]`, with results `[...]`."""
+Corners = tuple[Float[Array, "*B"], Float[Array, "*B"], Float[Array, "*B"], Float[Array, "*B"]]
 
 
-def _corners(boxes: ArrayLike) -> tuple[Array, Array, Array, Array]:
-    """Returns ymin, xmin, ymax, xmax, each without the last axis."""
+def _corners(boxes: Real[ArrayLike, "*B 4"]) -> Corners:
+    """Returns ymin, xmin, ymax, xmax."""
     boxes = jnp.asarray(boxes, jnp.float32)
     return boxes[..., 0], boxes[..., 1], boxes[..., 2], boxes[..., 3]
 
 
-def area(boxes: ArrayLike) -> Array:
-    """Returns height times width, `[...]` for boxes `[..., 4]`; negative for inverted ones."""
+def area(boxes: Real[ArrayLike, "*B 4"]) -> Float[Array, "*B"]:
+    """Returns height times width, which is negative if one of them is."""
     ymin, xmin, ymax, xmax = _corners(boxes)
     return (ymax - ymin) * (xmax - xmin)
 
 
-def intersection(boxes: ArrayLike, others: ArrayLike) -> Array:
+def intersection(
+    boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]
+) -> Float[Array, "*B"]:
     """Returns the common area of each pair, 0 if disjoint."""
     ymin, xmin, ymax, xmax = _corners(boxes)
     other_ymin, other_xmin, other_ymax, other_xmax = _corners(others)
@@ -34,7 +39,7 @@ def intersection(boxes: ArrayLike, others: ArrayLike) -> Array:
     return jnp.maximum(height, 0.0) * jnp.maximum(width, 0.0)
 
 
-def iou(boxes: ArrayLike, others: ArrayLike) -> Array:
+def iou(boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]) -> Float[Array, "*B"]:
     """Returns intersection over union of each pair.
 
     It is 0 if the intersection is, so that padding boxes `[0, 0, 0, 0]`, whose union may be 0 as
@@ -44,7 +49,7 @@ def iou(boxes: ArrayLike, others: ArrayLike) -> Array:
     return _share(shared, area(boxes) + area(others) - shared)
 
 
-def ioa(boxes: ArrayLike, others: ArrayLike) -> Array:
+def ioa(boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]) -> Float[Array, "*B"]:
     """Returns the intersection over the area of the second box.
 
     As in the original, whose matchers compare ground truth (first) with anchors (second).
@@ -53,18 +58,22 @@ def ioa(boxes: ArrayLike, others: ArrayLike) -> Array:
     return _share(shared, jnp.broadcast_to(area(others), shared.shape))
 
 
-def thresholded_iou(boxes: ArrayLike, others: ArrayLike, *, iou_threshold: float) -> Array:
+def thresholded_iou(
+    boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"], *, iou_threshold: float
+) -> Float[Array, "*B"]:
     """Returns 1 for each pair with an IoU above the threshold, otherwise 0."""
     return (iou(boxes, others) > iou_threshold).astype(jnp.float32)
 
 
-def neg_sq_dist(boxes: ArrayLike, others: ArrayLike) -> Array:
+def neg_sq_dist(
+    boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]
+) -> Float[Array, "*B"]:
     """Returns minus the squared distance of each pair, a box being a point of four numbers."""
     difference = jnp.asarray(boxes, jnp.float32) - jnp.asarray(others, jnp.float32)
     return -jnp.sum(difference * difference, axis=-1)
 
 
-def giou(boxes: ArrayLike, others: ArrayLike) -> Array:
+def giou(boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]) -> Float[Array, "*B"]:
     """Returns generalised IoU of each pair, in -1..1 (arXiv:1902.09630).
 
     It is the IoU less the part of the smallest enclosing box that neither covers.
@@ -79,21 +88,25 @@ def giou(boxes: ArrayLike, others: ArrayLike) -> Array:
     return _share(shared, union) - _share(hull - union, hull)
 
 
-def _share(part: Array, whole: Array) -> Array:
+def _share(part: Float[Array, "*B"], whole: Float[Array, "*B"]) -> Float[Array, "*B"]:
     """Returns `part / whole`, 0 if `part` is 0, whatever `whole` is."""
     nothing = part == 0.0
     # The inner `where` keeps 0/0 out of the gradient, which the outer one alone would not.
     return jnp.where(nothing, 0.0, part / jnp.where(nothing, 1.0, whole))
 
 
-def pairwise(function: PairFunction, boxes: ArrayLike, others: ArrayLike) -> Array:
-    """Applies `function` to all pairs: `[..., N, 4]` and `[..., M, 4]` to `[..., N, M]`."""
+def pairwise(
+    function: PairFunction, boxes: Real[ArrayLike, "*B N 4"], others: Real[ArrayLike, "*#B M 4"]
+) -> Float[Array, "*B N M"]:
+    """Applies `function` to all pairs of two lists of boxes."""
     boxes, others = jnp.asarray(boxes), jnp.asarray(others)
     return function(boxes[..., :, None, :], others[..., None, :, :])
 
 
-def clip_to_window(boxes: ArrayLike, window: ArrayLike) -> Array:
-    """Clips boxes `[..., 4]` to `window` `[..., 4]`; boxes outside it lose their area."""
+def clip_to_window(
+    boxes: Real[ArrayLike, "*#B 4"], window: Real[ArrayLike, "*#B 4"]
+) -> Float[Array, "*B 4"]:
+    """Clips boxes to a window; boxes outside it lose their area."""
     boxes, window = jnp.asarray(boxes, jnp.float32), jnp.asarray(window, jnp.float32)
     low, high = window[..., :2], window[..., 2:]
     return jnp.clip(
@@ -101,15 +114,14 @@ def clip_to_window(boxes: ArrayLike, window: ArrayLike) -> Array:
     )
 
 
-def change_frame(boxes: ArrayLike, window: ArrayLike) -> Array:
-    """Re-expresses boxes `[..., 4]` so that `window` `[..., 4]` becomes `[0, 0, 1, 1]`."""
+def change_frame(
+    boxes: Real[ArrayLike, "*#B 4"], window: Real[ArrayLike, "*#B 4"]
+) -> Float[Array, "*B 4"]:
+    """Re-expresses boxes in a frame where the window is `[0, 0, 1, 1]`."""
     boxes, window = jnp.asarray(boxes, jnp.float32), jnp.asarray(window, jnp.float32)
     origin, size = window[..., :2], window[..., 2:] - window[..., :2]
     origin, size = jnp.concatenate([origin] * 2, axis=-1), jnp.concatenate([size] * 2, axis=-1)
     return (boxes - origin) / size
-
-
-Shape = tuple[int, int]
 
 
 def stride_of(map_side: int, input_side: int) -> int:
@@ -120,8 +132,10 @@ def stride_of(map_side: int, input_side: int) -> int:
     return stride
 
 
-def extents_on_map(sizes: ArrayLike, map_shape: Shape, input_shape: Shape) -> Array:
-    """Returns rows and columns `[B, 2]` int32 of a map that images of `sizes` `[B, 2]` fill.
+def extents_on_map(
+    sizes: Int[ArrayLike, "B 2"], map_shape: tuple[int, int], input_shape: tuple[int, int]
+) -> Int32[Array, "B 2"]:
+    """Returns the rows and columns of a map that images fill.
 
     A map of stride s of an unpadded image of n pixels has `ceil(n / s)` rows.
 

@@ -1,9 +1,8 @@
 """Losses of classification and localization, computed in float32 for any input type.
 
-Logits and targets of elementwise functions are `[...]`, otherwise `[..., A, C]`. Functions with
-weights, `[..., A]` or `[..., A, C]`, return weighted losses `[..., A]`. Nothing is normalised.
-Codes are `[..., A, S]` and decoded boxes `[..., A, 4]`. A NaN in a target (a code of an inverted
-box) has no loss, and with `skip_zeros` a code whose target is exactly 0 has none.
+Functions with weights, of anchors or of each class channel, return weighted losses of anchors.
+Nothing is normalised. A NaN in a target (a delta of an inverted box) has no loss, and with
+`skip_zeros` a delta whose target is exactly 0 has none.
 
 The focal loss (arXiv:1708.02002) has an explicit gradient. RetinaNet has millions of logits an
 image; the automatic gradient either keeps five arrays as large as the logits or takes as long as
@@ -18,11 +17,21 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Float, Float32, Real
 
 from stillbox.boxes.geometry import PairFunction, giou, iou
 
+Logits = Real[ArrayLike, "*B A C"]
+Weights = Real[ArrayLike, "*B A"] | Real[ArrayLike, "*B A C"]
+Deltas = Real[ArrayLike, "*B A S"]
+Boxes = Real[ArrayLike, "*B A 4"]
+AnchorWeights = Real[ArrayLike, "*#B A"]
+AnchorLosses = Float32[Array, "*B A"]
 
-def sigmoid_cross_entropy(logits: ArrayLike, targets: ArrayLike) -> Array:
+
+def sigmoid_cross_entropy(
+    logits: Real[ArrayLike, "*#B"], targets: Real[ArrayLike, "*#B"]
+) -> Float[Array, "*B"]:
     """Returns binary cross entropy, elementwise; targets are in 0..1."""
     logits, targets = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
     # -z log s(x) - (1 - z) log s(-x), written so that no exponential can overflow. `where` selects
@@ -34,8 +43,12 @@ def sigmoid_cross_entropy(logits: ArrayLike, targets: ArrayLike) -> Array:
 
 
 def bootstrapped_sigmoid_cross_entropy(
-    logits: ArrayLike, targets: ArrayLike, *, alpha: float, hard: bool
-) -> Array:
+    logits: Real[ArrayLike, "*#B"],
+    targets: Real[ArrayLike, "*#B"],
+    *,
+    alpha: float,
+    hard: bool,
+) -> Float[Array, "*B"]:
     """Returns binary cross entropy against `alpha t + (1 - alpha) q` (arXiv:1412.6596).
 
     q is the predicted probability or, if `hard`, 1 where it is above .5 and else 0. A gradient
@@ -47,27 +60,27 @@ def bootstrapped_sigmoid_cross_entropy(
     return sigmoid_cross_entropy(logits, alpha * targets + (1.0 - alpha) * own)
 
 
-def sigmoid_loss(logits: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array:
+def sigmoid_loss(logits: Logits, targets: Logits, weights: Weights) -> AnchorLosses:
     """Returns binary cross entropy, summed over the classes."""
     return weighted_sum(sigmoid_cross_entropy(logits, targets), weights)
 
 
 def bootstrapped_sigmoid_loss(
-    logits: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, alpha: float, hard: bool
-) -> Array:
+    logits: Logits, targets: Logits, weights: Weights, *, alpha: float, hard: bool
+) -> AnchorLosses:
     """Returns `bootstrapped_sigmoid_cross_entropy`, summed over the classes."""
     losses = bootstrapped_sigmoid_cross_entropy(logits, targets, alpha=alpha, hard=hard)
     return weighted_sum(losses, weights)
 
 
 def softmax_loss(
-    logits: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, logit_scale: float = 1.0
-) -> Array:
-    """Returns cross entropy over the class slots of logits divided by `logit_scale`.
+    logits: Logits, targets: Logits, weights: Weights, *, logit_scale: float = 1.0
+) -> AnchorLosses:
+    """Returns cross entropy over the class logits divided by `logit_scale`.
 
-    It is 0 for a target of all zeros. A slot's weight multiplies its term, and so the loss of the
-    anchors of that class; the original takes the mean of the slots' weights, which is the same if
-    they are equal.
+    It is 0 for a target of all zeros. A class's weight multiplies its term, and so the loss of the
+    anchors of that class. The original takes the mean of the weights of all classes, which is the
+    same if they are equal.
     """
     logits = jnp.asarray(logits, jnp.float32) / logit_scale
     losses = -jnp.asarray(targets, jnp.float32) * jax.nn.log_softmax(logits)
@@ -75,8 +88,8 @@ def softmax_loss(
 
 
 def softmax_against_logits_loss(
-    logits: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, logit_scale: float = 1.0
-) -> Array:
+    logits: Logits, targets: Logits, weights: Weights, *, logit_scale: float = 1.0
+) -> AnchorLosses:
     """Returns cross entropy against the softmax of targets that are logits too.
 
     One-hot targets are taken as logits of 0 and 1. `logit_scale` divides logits and targets.
@@ -85,8 +98,8 @@ def softmax_against_logits_loss(
     return softmax_loss(logits, probabilities, weights, logit_scale=logit_scale)
 
 
-def weighted_sum(losses: Array, weights: ArrayLike) -> Array:
-    """Returns `[..., A]` of losses `[..., A, C]`; weights are those of anchors or slots."""
+def weighted_sum(losses: Float[Array, "*B A C"], weights: Weights) -> AnchorLosses:
+    """Returns the sums over the classes."""
     weights = jnp.asarray(weights, jnp.float32)
     if weights.ndim == losses.ndim:
         return (losses * weights).sum(axis=-1)
@@ -98,15 +111,18 @@ _TINY = 1e-30
 
 
 def sigmoid_focal_cross_entropy(
-    logits: ArrayLike, targets: ArrayLike, *, gamma: float, alpha: float | None
-) -> Array:
+    logits: Real[ArrayLike, "*#B"],
+    targets: Real[ArrayLike, "*#B"],
+    *,
+    gamma: float,
+    alpha: float | None,
+) -> Float[Array, "*B"]:
     """Returns binary cross entropy times `(1 - p_t)^gamma * alpha_t`, elementwise.
 
     `p_t` is the predicted probability of the target. No gradient flows into `targets`.
 
     Args:
-        logits: `[...]`.
-        targets: `[...]`, in 0..1.
+        targets: in 0..1.
         gamma: 0 is plain cross entropy.
         alpha: weight of positive targets, `1 - alpha` that of negative ones; None: both 1.
     """
@@ -115,14 +131,14 @@ def sigmoid_focal_cross_entropy(
 
 
 def sigmoid_focal_loss(
-    logits: ArrayLike,
-    targets: ArrayLike,
-    weights: ArrayLike,
+    logits: Logits,
+    targets: Logits,
+    weights: Weights,
     *,
     gamma: float = 2.0,
     alpha: float | None = None,
-) -> Array:
-    """Returns `[..., A]`, weighted by `[..., A]` or `[..., A, C]` and summed over the classes."""
+) -> AnchorLosses:
+    """Returns `sigmoid_focal_cross_entropy`, summed over the classes."""
     losses = sigmoid_focal_cross_entropy(logits, targets, gamma=gamma, alpha=alpha)
     return weighted_sum(losses, weights)
 
@@ -130,19 +146,19 @@ def sigmoid_focal_loss(
 class _Parts(NamedTuple):
     """Common terms of loss and gradient, elementwise."""
 
-    probability: Array
+    probability: Float[Array, "*B"]
     """s(x), of the class."""
-    complement: Array
+    complement: Float[Array, "*B"]
     """s(-x), with all of its digits."""
-    entropy: Array
+    entropy: Float[Array, "*B"]
     """-t log s(x) - (1 - t) log s(-x)."""
-    mistake: Array
+    mistake: Float[Array, "*B"]
     """t s(-x) + (1 - t) s(x), which is 1 - p_t."""
-    alpha: Array | float
+    alpha: Float[Array, "*B"] | float
     """Weight of the element."""
 
 
-def _parts(logits: Array, targets: Array, alpha: float | None) -> _Parts:
+def _parts(logits: Float[Array, "*B"], targets: Float[Array, "*B"], alpha: float | None) -> _Parts:
     # One exponential of a number that is never above 0.
     decay = jnp.exp(-jnp.abs(logits))
     larger = 1.0 / (1.0 + decay)
@@ -162,7 +178,7 @@ def _parts(logits: Array, targets: Array, alpha: float | None) -> _Parts:
     )
 
 
-def _power(base: Array, exponent: float) -> Array:
+def _power(base: Float[Array, "*B"], exponent: float) -> Float[Array, "*B"]:
     """Returns a power of positive numbers.
 
     An exponent that ends in .5 becomes a product with a square root: on a CPU, XLA's general power
@@ -175,21 +191,22 @@ def _power(base: Array, exponent: float) -> Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _focal(logits: Array, targets: Array, gamma: float, alpha: float | None) -> Array:
-    """Returns the loss of arrays of one shape."""
+def _focal(
+    logits: Float[Array, "*B"], targets: Float[Array, "*B"], gamma: float, alpha: float | None
+) -> Float[Array, "*B"]:
     parts = _parts(logits, targets, alpha)
     return parts.alpha * parts.entropy * _power(parts.mistake, gamma)
 
 
 def _focal_forward(
-    logits: Array, targets: Array, gamma: float, alpha: float | None
-) -> tuple[Array, tuple[Array, Array]]:
+    logits: Float[Array, "*B"], targets: Float[Array, "*B"], gamma: float, alpha: float | None
+) -> tuple[Float[Array, "*B"], tuple[Array, Array]]:
     return _focal(logits, targets, gamma, alpha), (logits, targets)
 
 
 def _focal_backward(
-    gamma: float, alpha: float | None, kept: tuple[Array, Array], cotangent: Array
-) -> tuple[Array, None]:
+    gamma: float, alpha: float | None, kept: tuple[Array, Array], cotangent: Float[Array, "*B"]
+) -> tuple[Float[Array, "*B"], None]:
     logits, targets = kept
     # Without the barrier, the compiler would reuse, and so keep, the terms of the forward pass.
     logits = jax.lax.optimization_barrier(logits)
@@ -204,7 +221,7 @@ def _focal_backward(
 _focal.defvjp(_focal_forward, _focal_backward)
 
 
-def huber(differences: ArrayLike, *, delta: float) -> Array:
+def huber(differences: Real[ArrayLike, "*B"], *, delta: float) -> Float32[Array, "*B"]:
     """Returns `x^2 / 2` up to `delta` and `delta |x| - delta^2 / 2` beyond, elementwise."""
     magnitudes = jnp.abs(jnp.asarray(differences, jnp.float32))
     curved = jnp.minimum(magnitudes, delta)
@@ -212,59 +229,59 @@ def huber(differences: ArrayLike, *, delta: float) -> Array:
 
 
 def smooth_l1_loss(
-    codes: ArrayLike,
-    targets: ArrayLike,
-    weights: ArrayLike,
+    deltas: Deltas,
+    targets: Deltas,
+    weights: AnchorWeights,
     *,
     delta: float = 1.0,
     skip_zeros: bool = False,
-) -> Array:
-    """Returns Huber's loss, summed over the codes; `delta` ends the parabola."""
-    losses = huber(_differences(codes, targets, skip_zeros), delta=delta)
+) -> AnchorLosses:
+    """Returns Huber's loss, summed over the deltas; `delta` ends the parabola."""
+    losses = huber(_differences(deltas, targets, skip_zeros), delta=delta)
     return losses.sum(axis=-1) * jnp.asarray(weights, jnp.float32)
 
 
 def l1_loss(
-    codes: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, skip_zeros: bool = False
-) -> Array:
-    """Returns the sum of the absolute differences of the codes."""
-    losses = jnp.abs(_differences(codes, targets, skip_zeros))
+    deltas: Deltas, targets: Deltas, weights: AnchorWeights, *, skip_zeros: bool = False
+) -> AnchorLosses:
+    """Returns the sum of the absolute differences of the deltas."""
+    losses = jnp.abs(_differences(deltas, targets, skip_zeros))
     return losses.sum(axis=-1) * jnp.asarray(weights, jnp.float32)
 
 
 def l2_loss(
-    codes: ArrayLike, targets: ArrayLike, weights: ArrayLike, *, skip_zeros: bool = False
-) -> Array:
-    """Returns half the sum of the squared, weighted differences of the codes.
+    deltas: Deltas, targets: Deltas, weights: AnchorWeights, *, skip_zeros: bool = False
+) -> AnchorLosses:
+    """Returns half the sum of the squared, weighted differences of the deltas.
 
     As in the original the weight multiplies the difference, so that it counts squared.
     """
-    differences = _differences(codes, targets, skip_zeros)
+    differences = _differences(deltas, targets, skip_zeros)
     weighted = differences * jnp.asarray(weights, jnp.float32)[..., None]
     return 0.5 * (weighted * weighted).sum(axis=-1)
 
 
-def iou_loss(boxes: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array:
+def iou_loss(boxes: Boxes, targets: Boxes, weights: AnchorWeights) -> AnchorLosses:
     """Returns one minus the IoU of predicted and target boxes (arXiv:1608.01471)."""
     return _overlap_loss(iou, boxes, targets, weights)
 
 
-def giou_loss(boxes: ArrayLike, targets: ArrayLike, weights: ArrayLike) -> Array:
+def giou_loss(boxes: Boxes, targets: Boxes, weights: AnchorWeights) -> AnchorLosses:
     """Returns one minus the generalised IoU of predicted and target boxes (arXiv:1902.09630)."""
     return _overlap_loss(giou, boxes, targets, weights)
 
 
-def _differences(codes: ArrayLike, targets: ArrayLike, skip_zeros: bool) -> Array:
-    codes, targets = jnp.asarray(codes, jnp.float32), jnp.asarray(targets, jnp.float32)
+def _differences(deltas: Deltas, targets: Deltas, skip_zeros: bool) -> Float32[Array, "*B A S"]:
+    deltas, targets = jnp.asarray(deltas, jnp.float32), jnp.asarray(targets, jnp.float32)
     skipped = jnp.isnan(targets)
     if skip_zeros:
         skipped |= targets == 0.0
-    return jnp.where(skipped, 0.0, codes - targets)
+    return jnp.where(skipped, 0.0, deltas - targets)
 
 
 def _overlap_loss(
-    overlap: PairFunction, boxes: ArrayLike, targets: ArrayLike, weights: ArrayLike
-) -> Array:
+    overlap: PairFunction, boxes: Boxes, targets: Boxes, weights: AnchorWeights
+) -> AnchorLosses:
     boxes, targets = jnp.asarray(boxes, jnp.float32), jnp.asarray(targets, jnp.float32)
     losses = 1.0 - overlap(boxes, jnp.where(jnp.isnan(targets), boxes, targets))
     return losses * jnp.asarray(weights, jnp.float32)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, Float32, Int, Int32, Real
 
 from stillbox.boxes.geometry import PairFunction, area, iou
 
@@ -24,10 +25,10 @@ class Rows(NamedTuple):
 
     similarity: Callable[[Array], Array]
     """From the index of a row, an int32 scalar, to its similarities `[A]`."""
-    valid: ArrayLike
-    """`[N]` bool, false for padding and for boxes without weight."""
-    used: ArrayLike
-    """Rows from this one on are padding, which matches nothing; an int32 scalar, at most N."""
+    valid: Bool[ArrayLike, "N"]
+    """False for padding and for boxes without weight."""
+    used: Int[ArrayLike, ""]
+    """Rows from this one on are padding, which matches nothing; at most N."""
 
 
 def argmax_match(
@@ -38,7 +39,7 @@ def argmax_match(
     ignore_thresholds: bool = False,
     negatives_lower_than_unmatched: bool = True,
     force_match_for_each_row: bool = False,
-) -> Array:
+) -> Int32[Array, "A"]:
     """Assigns every anchor to its most similar ground-truth box, or to none.
 
     As `object_detection/matchers/argmax_matcher.py`. Among equals the lowest row wins, and with
@@ -56,7 +57,7 @@ def argmax_match(
             anchor 0.
 
     Returns:
-        `[A]` int32: the row, `BACKGROUND` or `IGNORED`.
+        The row, `BACKGROUND` or `IGNORED`.
 
     Raises:
         ValueError: the thresholds contradict each other.
@@ -76,7 +77,7 @@ def argmax_match(
     return matches
 
 
-def bipartite_match(rows: Rows) -> Array:
+def bipartite_match(rows: Rows) -> Int32[Array, "A"]:
     """Assigns one anchor to every valid ground-truth box, the most similar pair first.
 
     The greedy matching of `object_detection/matchers/bipartite_matcher.py`: of all pairs of a valid
@@ -86,7 +87,7 @@ def bipartite_match(rows: Rows) -> Array:
     first, and assigns anchors to wrong boxes if they do not. All similarities are held at once.
 
     Returns:
-        `[A]` int32: the row or `BACKGROUND`.
+        The row or `BACKGROUND`.
     """
     valid_rows = jnp.asarray(rows.valid, bool)
     similarity = jax.vmap(rows.similarity)(jnp.arange(len(valid_rows)))
@@ -95,7 +96,7 @@ def bipartite_match(rows: Rows) -> Array:
     values, columns = lax.top_k(similarity, min(count, anchors))
     width = values.shape[1]
 
-    def assign(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def assign(_: Int32[Array, ""], state: tuple[Array, Array]) -> tuple[Array, Array]:
         matches, free = state
         pair = jnp.argmax(free)
         row, column = pair // width, columns.reshape(-1)[pair]
@@ -113,10 +114,10 @@ def bipartite_match(rows: Rows) -> Array:
     return matches
 
 
-def _scan_rows(rows: Rows) -> tuple[Array, Array, Array]:
-    """Returns each anchor's highest similarity `[A]` and its row `[A]`, and each row's best anchor.
+def _scan_rows(rows: Rows) -> tuple[Float[Array, "A"], Int32[Array, "A"], Int32[Array, "N"]]:
+    """Returns each anchor's highest similarity and its row, and each row's best anchor.
 
-    The latter is `[N]`. Among equals the lowest row and the lowest anchor win.
+    Among equals the lowest row and the lowest anchor win.
     """
     anchors = jax.eval_shape(rows.similarity, jnp.int32(0)).shape[0]
 
@@ -138,7 +139,9 @@ def _scan_rows(rows: Rows) -> tuple[Array, Array, Array]:
     return lax.fori_loop(jnp.int32(0), jnp.asarray(rows.used, jnp.int32), scan, start)
 
 
-def _force_match(best_anchors: Array, valid_rows: Array, matches: Array) -> Array:
+def _force_match(
+    best_anchors: Int32[Array, "N"], valid_rows: Bool[Array, "N"], matches: Int32[Array, "A"]
+) -> Int32[Array, "A"]:
     """Overwrites the match of each valid row's most similar anchor with that row."""
     count, anchors = len(best_anchors), len(matches)
     rows = jnp.where(valid_rows, jnp.arange(count, dtype=jnp.int32), count)
@@ -165,29 +168,28 @@ def _check_thresholds(
 Match = Callable[[Rows], Array]
 """From similarities to matches `[A]`."""
 Encode = Callable[[Array, Array], Array]
-"""From boxes `[A, 4]` and anchors `[A, 4]` to codes `[A, S]`."""
+"""From boxes `[A, 4]` and anchors `[A, 4]` to deltas `[A, S]`."""
 
 
 class Targets(NamedTuple):
-    """Targets and weights of A anchors over C class slots; under `vmap` with `[B]` in front."""
+    """Targets and weights of A anchors, or, with leading axes, of a batch or sample of them."""
 
-    class_targets: Array
-    """`[A, C]` float32, C counts the background slot, if any."""
-    class_weights: Array
-    """`[A]` float32."""
-    box_targets: Array
-    """`[A, S]` float32, S codes of the box coder, 0 for anchors without a match."""
-    box_weights: Array
-    """`[A]` float32, 0 for anchors without a match."""
-    matches: Array
-    """`[A]` int32, the ground-truth row, or `matchers.BACKGROUND` or `matchers.IGNORED`."""
+    class_targets: Float32[Array, "*B A C"]
+    """C counts the background, if it is a class."""
+    class_weights: Float32[Array, "*B A"]
+    box_targets: Float32[Array, "*B A S"]
+    """Deltas of the box coder, 0 for anchors without a match."""
+    box_weights: Float32[Array, "*B A"]
+    """0 for anchors without a match."""
+    matches: Int32[Array, "*B A"]
+    """The ground-truth row, or `matchers.BACKGROUND` or `matchers.IGNORED`."""
 
 
 def assign_targets(
-    anchors: ArrayLike,
-    boxes: ArrayLike,
-    classes: ArrayLike,
-    weights: ArrayLike,
+    anchors: Real[ArrayLike, "A 4"],
+    boxes: Real[ArrayLike, "N 4"],
+    classes: Int[ArrayLike, "N"],
+    weights: Real[ArrayLike, "N"],
     *,
     num_classes: int,
     background_class: bool,
@@ -196,7 +198,7 @@ def assign_targets(
     match: Match,
     encode: Encode,
     similarity: PairFunction = iou,
-    used_rows: ArrayLike | None = None,
+    used_rows: Int[ArrayLike, ""] | None = None,
 ) -> Targets:
     """Returns the targets of one image; `jax.vmap` makes it those of a batch.
 
@@ -205,19 +207,15 @@ def assign_targets(
     which has neither weight nor area, matches nothing.
 
     Args:
-        anchors: `[A, 4]`.
-        boxes: `[N, 4]`, ground truth and padding, N at least 1.
-        classes: `[N]` int, from 0; a class of `num_classes` or more has no slot and is all zeros.
-        weights: `[N]`, 0 for padding and for ignored boxes.
+        boxes: ground truth and padding, N at least 1.
+        classes: from 0; a class of `num_classes` or more has a target of zeros.
+        weights: 0 for padding and for ignored boxes.
         num_classes: foreground classes.
-        background_class: slot 0 is the background, the classes follow.
-        encode_background_as_zeros: background anchors have a class target of zeros; otherwise slot
-            0, if there is a background slot.
+        background_class: class channel 0 is the background, the classes follow.
+        encode_background_as_zeros: background anchors have a class target of zeros; otherwise
+            channel 0 is 1, if it is the background.
         negative_class_weight: weight of background anchors in the classification loss.
-        match: the row that each anchor is assigned to.
-        encode: the box coder.
-        similarity: the matcher's function of pairs.
-        used_rows: rows from this one on are padding, an int32 scalar; None: any row may be a box.
+        used_rows: rows from this one on are padding; None: any row may be a box.
     """
     anchors, boxes = jnp.asarray(anchors, jnp.float32), jnp.asarray(boxes, jnp.float32)
     classes, weights = jnp.asarray(classes, jnp.int32), jnp.asarray(weights, jnp.float32)
@@ -233,18 +231,20 @@ def assign_targets(
 
     first = 1 if background_class else 0
     background = 0 if background_class and not encode_background_as_zeros else -1
-    slot = jnp.where(matched, classes[rows] + first, background)
-    codes = encode(boxes[rows], anchors)
+    channels = jnp.where(matched, classes[rows] + first, background)
+    deltas = encode(boxes[rows], anchors)
     unmatched_weights = jnp.where(matches == IGNORED, 0.0, negative_class_weight)
     return Targets(
-        class_targets=jax.nn.one_hot(slot, num_classes + first, dtype=jnp.float32),
+        class_targets=jax.nn.one_hot(channels, num_classes + first, dtype=jnp.float32),
         class_weights=jnp.where(matched, row_weights, unmatched_weights),
-        box_targets=jnp.where(matched[:, None], codes, 0.0),
+        box_targets=jnp.where(matched[:, None], deltas, 0.0),
         box_weights=jnp.where(matched, row_weights, 0.0),
         matches=matches,
     )
 
 
-def is_padding(boxes: ArrayLike, weights: ArrayLike) -> Array:
-    """Returns `[..., N]`: which of the boxes `[..., N, 4]` have neither weight nor area."""
+def is_padding(
+    boxes: Real[ArrayLike, "*B N 4"], weights: Real[ArrayLike, "*B N"]
+) -> Bool[Array, "*B N"]:
+    """Returns which boxes have neither weight nor area."""
     return (jnp.asarray(weights) == 0.0) & (area(boxes) == 0.0)

@@ -7,9 +7,16 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, export, lax
 from jax.typing import ArrayLike
+from jaxtyping import Bool, Float32, Int32, Real
 
 from stillbox.boxes.geometry import area, change_frame, clip_to_window, iou
-from stillbox.boxes.nms_prefix import NmsResult, SearchLimits, search_prefix
+from stillbox.boxes.nms_prefix import (
+    BoxesOfClasses,
+    NmsResult,
+    SearchLimits,
+    VisibleOfClasses,
+    search_prefix,
+)
 from stillbox.boxes.sampling import top_k_mask
 from stillbox.boxes.structures import Detections
 from stillbox.jax_internals import Primitive, ShapedArray
@@ -45,19 +52,24 @@ def _search_shapes(
 class _Search(NamedTuple):
     """State of the search between two picks."""
 
-    scores: Array
-    """`[B, C, A]`, minus infinity for what is picked, suppressed or below the threshold."""
-    best: Array
-    """`[B, C]`, the best score left in each class; minus infinity where the class is done."""
-    picks: Array
-    """`[B, C]` int32, boxes picked in each class."""
-    found: Array
+    scores: Float32[Array, "B C A"]
+    """Minus infinity for what is picked, suppressed or below the threshold."""
+    best: Float32[Array, "B C"]
+    """The best score left in each class; minus infinity where the class is done."""
+    picks: Int32[Array, "B C"]
+    """Boxes picked in each class."""
+    found: Int32[Array, "B K"]
     """This and the two below: see `NmsResult`."""
-    found_scores: Array
-    found_count: Array
+    found_scores: Float32[Array, "B K"]
+    found_count: Int32[Array, "B"]
 
 
-def search(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) -> NmsResult:
+def search(
+    boxes: BoxesOfClasses,
+    visible: VisibleOfClasses,
+    scores: Float32[Array, "B A C"],
+    limits: SearchLimits,
+) -> NmsResult:
     """Picks the best boxes of each image until it has all of its detections.
 
     The suppression of the current `Lowering` chooses its form:
@@ -68,12 +80,6 @@ def search(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) ->
       detections are the same but for one case: boxes of which clipping leaves nothing are left out
       before and not during the search, so they suppress nothing and do not count in their class.
     - `operation` is `SEARCH`.
-
-    Args:
-        boxes: `[B, A, 4]` or `[B, C, A, 4]`.
-        visible: `[B, A]` or `[B, C, A]` bool, which boxes can be a detection.
-        scores: `[B, A, C]`.
-        limits: of the search.
     """
     form = current_lowering().suppression
     if form == "operation":
@@ -93,10 +99,17 @@ def search(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) ->
     return search_from(_DEPTHS)
 
 
-def _search_all(boxes: Array, visible: Array, scores: Array, limits: SearchLimits) -> NmsResult:
+def _search_all(
+    boxes: BoxesOfClasses,
+    visible: VisibleOfClasses,
+    scores: Float32[Array, "B A C"],
+    limits: SearchLimits,
+) -> NmsResult:
     threshold, sigma = limits.score_threshold, limits.soft_sigma
 
-    def suppress(row: Array, overlaps: Array) -> Array:
+    def suppress(
+        row: Float32[Array, "B A"], overlaps: Float32[Array, "B A"]
+    ) -> Float32[Array, "B A"]:
         if sigma > 0.0:
             decayed = row * jnp.exp(overlaps * overlaps * (-0.5 / sigma))
             # Dropped boxes have minus infinity; times 0 it is NaN, and they stay dropped.
@@ -114,7 +127,9 @@ def _search_all(boxes: Array, visible: Array, scores: Array, limits: SearchLimit
     return NmsResult(end.found, end.found_scores, end.found_count)
 
 
-def _start_search(scores: Array, visible: Array, limits: SearchLimits) -> _Search:
+def _start_search(
+    scores: Float32[Array, "B A C"], visible: VisibleOfClasses, limits: SearchLimits
+) -> _Search:
     batch, anchors, classes = scores.shape
     max_total = limits.max_total
     # Classes before anchors: a pick then reads and writes one contiguous row an image.
@@ -134,12 +149,12 @@ def _start_search(scores: Array, visible: Array, limits: SearchLimits) -> _Searc
     )
 
 
-def _best_candidates(candidates: Array, most: int) -> Array:
-    """Returns the candidates `[B, C, A]` with all but the best of each class at minus infinity."""
+def _best_candidates(candidates: Float32[Array, "B C A"], most: int) -> Float32[Array, "B C A"]:
+    """Sets all but the best candidates of each class to minus infinity."""
     if current_lowering().suppression == "unrolled":
         return _sorted_candidates(candidates, most)
 
-    def limit(scores: Array) -> Array:
+    def limit(scores: Float32[Array, "B C A"]) -> Float32[Array, "B C A"]:
         return jnp.where(top_k_mask(scores, jnp.full(scores.shape[:2], most)), scores, -jnp.inf)
 
     # Few images have so many in one class, and the mask takes 32 passes over all scores.
@@ -147,7 +162,7 @@ def _best_candidates(candidates: Array, most: int) -> Array:
     return lax.cond(crowded, limit, lambda scores: scores, candidates)
 
 
-def _sorted_candidates(candidates: Array, most: int) -> Array:
+def _sorted_candidates(candidates: Float32[Array, "B C A"], most: int) -> Float32[Array, "B C A"]:
     """As `_best_candidates`, with a sort; of equal candidates the first are kept."""
     scores, places = lax.top_k(candidates, most)
     least, last = scores[..., -1:], places[..., -1:]
@@ -156,8 +171,10 @@ def _sorted_candidates(candidates: Array, most: int) -> Array:
     return jnp.where(kept, candidates, -jnp.inf)
 
 
-def _best_left(scores: Array, visible: Array) -> Array:
-    """Returns the best score `[...]` of `[..., A]`; minus infinity without visible candidates.
+def _best_left(
+    scores: Float32[Array, "*B A"], visible: Bool[Array, "*#B A"]
+) -> Float32[Array, "*B"]:
+    """Returns the best score; minus infinity without visible candidates.
 
     Without the latter, images with few objects, and padding rows, would prolong the search.
     """
@@ -179,16 +196,19 @@ def _run_search(start: _Search, pick: Callable[[_Search], _Search], max_total: i
 
 
 def _pick(
-    search: _Search, boxes: Array, visible: Array, suppress: Suppress, max_per_class: int
+    search: _Search,
+    boxes: BoxesOfClasses,
+    visible: VisibleOfClasses,
+    suppress: Suppress,
+    max_per_class: int,
 ) -> _Search:
     """Picks the best box of every image, and drops what it suppresses from its class.
 
     Finished images take part without a change of the result.
 
     Args:
-        boxes: `[B, A, 4]` or `[B, C, A, 4]`.
-        visible: `[B, A]` or `[B, C, A]` bool, false for boxes that clipping leaves no area; they
-            suppress like any other and are counted in their class, but are no detections.
+        visible: false for boxes that clipping leaves no area; they suppress like any other and are
+            counted in their class, but are no detections.
         suppress: from the scores `[B, A]` of a class and their overlaps with its pick to the
             remaining scores.
     """
@@ -221,8 +241,10 @@ def _pick(
     )
 
 
-def _with_row(array: Array, class_: Array, row: Array) -> Array:
-    """Returns `array` `[B, C, ...]` with `row` `[B, ...]` at `class_` `[B]` of each image."""
+def _with_row(
+    array: Real[Array, "B C *rest"], class_: Int32[Array, "B"], row: Real[Array, "B *rest"]
+) -> Real[Array, "B C *rest"]:
+    """Returns `array` with `row` at `class_` of each image."""
     if array.shape[0] == 1:  # false for a symbolic batch size, too
         # Without a scatter, which TensorFlow Lite lacks.
         return lax.dynamic_update_slice_in_dim(array, row[:, None], class_[0], axis=1)
@@ -230,15 +252,15 @@ def _with_row(array: Array, class_: Array, row: Array) -> Array:
 
 
 def batched_nms(
-    boxes: ArrayLike,
-    scores: ArrayLike,
+    boxes: Real[ArrayLike, "B A 4"] | Real[ArrayLike, "B A C 4"],
+    scores: Real[ArrayLike, "B A C"],
     *,
     score_threshold: float,
     iou_threshold: float,
     max_per_class: int,
     max_total: int,
-    clip_window: ArrayLike | None = None,
-    frame: ArrayLike | None = None,
+    clip_window: Real[ArrayLike, "B 4"] | None = None,
+    frame: Real[ArrayLike, "B 4"] | None = None,
     clip_first: bool = False,
     keep_outside: bool = False,
     class_agnostic: bool = False,
@@ -254,16 +276,16 @@ def batched_nms(
     that is needed. Equal scores go to the lower class, then the lower anchor.
 
     Args:
-        boxes: `[B, A, 4]`, the same for every class, or `[B, A, C, 4]`; not clipped.
-        scores: `[B, A, C]`, without a background slot.
+        boxes: the same for every class, or those of each; not clipped.
+        scores: those of the classes, without the background.
         score_threshold: only scores strictly above are candidates.
         iou_threshold: a box is dropped if it overlaps a better one of its class by more.
         max_per_class: most boxes of a class, counted before clipping drops any.
         max_total: most boxes of an image, the K of the result.
-        clip_window: `[B, 4]`; boxes are clipped to it, and those without area left are dropped.
-            None: boxes are not clipped, and all are kept.
-        frame: `[B, 4]`; the boxes are re-expressed so that this window becomes `[0, 0, 1, 1]`.
-            None: they stay in their own.
+        clip_window: boxes are clipped to it, and those without area left are dropped. None: boxes
+            are not clipped, and all are kept.
+        frame: the boxes are re-expressed so that this window becomes `[0, 0, 1, 1]`. None: they
+            stay in their own.
         clip_first: measure overlaps on the clipped boxes instead of the original ones.
         keep_outside: keep boxes that clipping leaves without area.
         class_agnostic: a box is a candidate of its best class only (the lowest among equals), and
@@ -304,11 +326,10 @@ def batched_nms(
     return _gather_detections(found, output_boxes, best_classes)
 
 
-def _gather_detections(end: NmsResult, boxes: Array, best_classes: Array | None) -> Detections:
-    """Returns detections with boxes `[B, A, 4]` or `[B, C, A, 4]`.
-
-    `best_classes` are the classes `[B, A]` if the search was class-agnostic.
-    """
+def _gather_detections(
+    end: NmsResult, boxes: BoxesOfClasses, best_classes: Int32[Array, "B A"] | None
+) -> Detections:
+    """Returns detections; `best_classes` are those of the anchors in a class-agnostic search."""
     real = jnp.arange(end.found.shape[1]) < end.count[:, None]
     found_classes, found_anchors = jnp.divmod(end.found, boxes.shape[-2])
     if best_classes is not None:
@@ -327,9 +348,9 @@ def _gather_detections(end: NmsResult, boxes: Array, best_classes: Array | None)
 
 
 def _clip_boxes(
-    boxes: Array, clip_window: ArrayLike | None, keep_outside: bool
-) -> tuple[Array, Array]:
-    """Returns the clipped boxes `[B, ..., 4]`, and which can be a detection, `[B, ...]`."""
+    boxes: BoxesOfClasses, clip_window: Real[ArrayLike, "B 4"] | None, keep_outside: bool
+) -> tuple[BoxesOfClasses, VisibleOfClasses]:
+    """Returns the clipped boxes, and which can be a detection."""
     visible = jnp.ones(boxes.shape[:-1], bool)
     if clip_window is None:
         return boxes, visible
@@ -337,7 +358,9 @@ def _clip_boxes(
     return clipped, visible if keep_outside else area(clipped) > 0.0
 
 
-def _beside(windows: ArrayLike, boxes: Array) -> Array:
-    """Returns windows `[B, 4]` in a shape that broadcasts with boxes `[B, ..., 4]`."""
+def _beside(
+    windows: Real[ArrayLike, "B 4"], boxes: Float32[Array, "B ... 4"]
+) -> Float32[Array, "B ... 4"]:
+    """Returns windows in a shape that broadcasts with boxes."""
     windows = jnp.asarray(windows, jnp.float32)
     return jnp.expand_dims(windows, tuple(range(1, boxes.ndim - 1)))

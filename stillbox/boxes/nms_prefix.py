@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float32, Int32
 
 from stillbox.boxes.geometry import iou
 
@@ -29,34 +30,29 @@ class SearchLimits(NamedTuple):
 class NmsResult(NamedTuple):
     """Boxes in the order in which a search has picked them, zeros behind them."""
 
-    found: Array
-    """`[B, K]` int32, class * A + anchor of each detection."""
-    scores: Array
-    """`[B, K]`, falling."""
-    count: Array  # type: ignore[assignment]  # hides tuple.count
-    """`[B]` int32."""
+    found: Int32[Array, "B K"]
+    """Class * A + anchor of each detection."""
+    scores: Float32[Array, "B K"]
+    """Falling."""
+    count: Int32[Array, "B"]  # type: ignore[assignment]  # hides tuple.count
 
 
 class Candidates(NamedTuple):
     """The N best candidates of each image, in the order of a search."""
 
-    scores: Array
-    """`[B, N]`, falling; minus infinity behind the last candidate."""
-    classes: Array
-    """`[B, N]` int32."""
-    anchors: Array
-    """`[B, N]` int32."""
-    complete: Array
-    """`[B]` bool, there are no others."""
+    scores: Float32[Array, "B N"]
+    """Falling; minus infinity behind the last candidate."""
+    classes: Int32[Array, "B N"]
+    anchors: Int32[Array, "B N"]
+    complete: Bool[Array, "B"]
+    """There are no others."""
 
 
 class _Boxes(NamedTuple):
     """Boxes of candidates; those behind the last candidate are of class -1."""
 
-    corners: Array
-    """`[B, N, 4]`."""
-    classes: Array
-    """`[B, N]` int32."""
+    corners: Float32[Array, "B N 4"]
+    classes: Int32[Array, "B N"]
 
     def padded(self) -> "_Boxes":
         """Returns whole chunks, at least one of them empty."""
@@ -65,12 +61,12 @@ class _Boxes(NamedTuple):
         corners = jnp.pad(self.corners, ((0, 0), (0, more), (0, 0)))
         return _Boxes(corners, jnp.pad(self.classes, ((0, 0), (0, more)), constant_values=-1))
 
-    def part(self, start: Array) -> "_Boxes":
+    def part(self, start: Int32[Array, ""]) -> "_Boxes":
         """Returns one chunk."""
         return _Boxes(*(lax.dynamic_slice_in_dim(one, start, _CHUNK, axis=1) for one in self))
 
-    def marked(self, marks: Array, most: int) -> "_Boxes":
-        """Returns the first `most` of those marked in `[B, N]`."""
+    def marked(self, marks: Bool[Array, "B N"], most: int) -> "_Boxes":
+        """Returns the first `most` of the marked ones."""
         places, real = _first(marks, most)
         corners = jnp.take_along_axis(self.corners, places[..., None], axis=1)
         classes = jnp.take_along_axis(self.classes, places, axis=1)
@@ -80,29 +76,36 @@ class _Boxes(NamedTuple):
 class _State(NamedTuple):
     """State of a suppression between two chunks."""
 
-    start: Array
-    """`[]` int32, of the next chunk."""
-    kept: Array
-    """`[B, N]` bool, boxes that no better one suppresses and that their class has room for."""
+    start: Int32[Array, ""]
+    """Of the next chunk."""
+    kept: Bool[Array, "B N"]
+    """Boxes that no better one suppresses and that their class has room for."""
+
+
+BoxesOfClasses = Float32[Array, "B A 4"] | Float32[Array, "B C A 4"]
+"""Boxes that all classes share, or those of each class."""
+VisibleOfClasses = Bool[Array, "B A"] | Bool[Array, "B C A"]
+"""Which of them can be a detection."""
 
 
 def search_prefix(
-    boxes: Array, visible: Array, scores: Array, limits: SearchLimits, depth: int
-) -> tuple[NmsResult, Array]:
+    boxes: BoxesOfClasses,
+    visible: VisibleOfClasses,
+    scores: Float32[Array, "B A C"],
+    limits: SearchLimits,
+    depth: int,
+) -> tuple[NmsResult, Bool[Array, "B"]]:
     """Searches the best candidates of each image instead of all.
 
-    Greedy suppression goes by descending score, so that its result above a score does not depend on
-    lower ones.
+    Greedy suppression goes by descending score: its result above a score does not depend on lower
+    ones.
 
     Args:
-        boxes: `[B, A, 4]` or `[B, C, A, 4]`.
-        visible: `[B, A]` or `[B, C, A]` bool.
-        scores: `[B, A, C]`.
         limits: of the search, which is not soft.
         depth: candidates for each of `max_total` detections.
 
     Returns:
-        What it finds; and `[B]` bool, whether it is all that a search among all boxes would find.
+        What it finds, and whether a search among all boxes would find no more.
     """
     _, anchors, classes = scores.shape
     most = min(depth * limits.max_total, anchors * classes)
@@ -110,7 +113,7 @@ def search_prefix(
     return suppress_candidates(boxes, visible, candidates, classes, limits)
 
 
-def best_candidates(scores: Array, threshold: float, most: int) -> Candidates:
+def best_candidates(scores: Float32[Array, "B A C"], threshold: float, most: int) -> Candidates:
     """Returns the best candidates; of equal ones, the lower class, then the lower anchor.
 
     The scores are read once, for the best of each anchor. Anchors that are left out have no score
@@ -118,9 +121,8 @@ def best_candidates(scores: Array, threshold: float, most: int) -> Candidates:
     others of it, in lower classes, may be.
 
     Args:
-        scores: `[B, A, C]`.
         threshold: candidates are strictly above.
-        most: N.
+        most: the number of candidates.
     """
     _, anchors, classes = scores.shape
     least = jnp.full(scores.shape[:1], -jnp.inf)
@@ -148,9 +150,13 @@ def best_candidates(scores: Array, threshold: float, most: int) -> Candidates:
 
 
 def suppress_candidates(
-    boxes: Array, visible: Array, candidates: Candidates, classes: int, limits: SearchLimits
-) -> tuple[NmsResult, Array]:
-    """Returns the detections among candidates, and `[B]` bool, whether the image has no others.
+    boxes: BoxesOfClasses,
+    visible: VisibleOfClasses,
+    candidates: Candidates,
+    classes: int,
+    limits: SearchLimits,
+) -> tuple[NmsResult, Bool[Array, "B"]]:
+    """Returns the detections among candidates, and whether the image has no others.
 
     Arguments are those of `search_prefix`; `classes` is C.
     """
@@ -164,15 +170,15 @@ def suppress_candidates(
     shown = jnp.pad(shown, ((0, 0), (0, listed.classes.shape[1] - rows.shape[1])))
     room = limits.max_total + _CHUNK
 
-    def left(state: _State) -> Array:
+    def left(state: _State) -> Bool[Array, "B"]:
         return listed.part(state.start).classes[:, 0] >= 0
 
-    def enough(state: _State) -> Array:
+    def enough(state: _State) -> Bool[Array, "B"]:
         detections = jnp.sum(state.kept & shown, axis=1)
         full = jnp.sum(state.kept, axis=1) >= classes * limits.max_per_class
         return (detections >= limits.max_total) | full
 
-    def more(state: _State) -> Array:
+    def more(state: _State) -> Bool[Array, ""]:
         # Invisible boxes are kept without being detections, so that there may be more than fit.
         fits = jnp.sum(state.kept, axis=1) <= room
         return jnp.any(left(state) & ~enough(state)) & jnp.all(fits)
@@ -193,7 +199,7 @@ def suppress_candidates(
     return found, enough(end) | (candidates.complete & ~left(end))
 
 
-def _candidates_of(listed: _Boxes, start: Array, limits: SearchLimits) -> _Boxes:
+def _candidates_of(listed: _Boxes, start: Int32[Array, ""], limits: SearchLimits) -> _Boxes:
     """Returns the chunk at `start`, without what exceeds the limit of candidates of a class."""
     own, limit = listed.part(start), limits.max_candidates_per_class
     size = listed.classes.shape[1]
@@ -204,8 +210,8 @@ def _candidates_of(listed: _Boxes, start: Array, limits: SearchLimits) -> _Boxes
     return own._replace(classes=jnp.where(rank < limit, own.classes, -1))
 
 
-def _keep(own: _Boxes, before: _Boxes, limits: SearchLimits) -> Array:
-    """Returns which boxes `[B, N]` of a chunk are kept, given those that are kept before it."""
+def _keep(own: _Boxes, before: _Boxes, limits: SearchLimits) -> Bool[Array, "B N"]:
+    """Marks the boxes of a chunk that are kept, given those that are kept before it."""
     earlier = jnp.arange(_CHUNK)[:, None] < jnp.arange(_CHUNK)
     open_ = (own.classes >= 0) & ~jnp.any(_over(before, own, limits), axis=1)
     kept = _undominated(open_, _over(own, own, limits) & earlier)
@@ -214,15 +220,15 @@ def _keep(own: _Boxes, before: _Boxes, limits: SearchLimits) -> Array:
     return kept & (picks < limits.max_per_class)
 
 
-def _undominated(open_: Array, over: Array) -> Array:
-    """Returns which boxes `[B, N]` greedy suppression keeps among themselves.
+def _undominated(open_: Bool[Array, "B N"], over: Bool[Array, "B N N"]) -> Bool[Array, "B N"]:
+    """Marks the boxes that greedy suppression keeps among themselves.
 
     A box is kept if no kept one suppresses it. Each repetition of that for all boxes settles at
     least one more of them, mostly all.
 
     Args:
-        open_: `[B, N]`, boxes that may be kept.
-        over: `[B, N, N]`, the first suppresses the second, which is a later one.
+        open_: boxes that may be kept.
+        over: the first suppresses the second, which is a later one.
     """
 
     def again(state: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -232,20 +238,22 @@ def _undominated(open_: Array, over: Array) -> Array:
     return lax.while_loop(lambda state: state[1], again, (open_, jnp.bool_(True)))[0]
 
 
-def _over(boxes: _Boxes, others: _Boxes, limits: SearchLimits) -> Array:
-    """Returns `[B, N, M]`, which of N boxes suppress which of M others if they are kept."""
+def _over(boxes: _Boxes, others: _Boxes, limits: SearchLimits) -> Bool[Array, "B N M"]:
+    """Returns which of N boxes suppress which of M others if they are kept."""
     overlap = iou(boxes.corners[:, :, None], others.corners[:, None])
     most = limits.iou_threshold
     over = overlap >= most if limits.drop_at_threshold else overlap > most
     return over & _same_class(boxes, others)
 
 
-def _same_class(boxes: _Boxes, others: _Boxes) -> Array:
+def _same_class(boxes: _Boxes, others: _Boxes) -> Bool[Array, "B N M"]:
     return boxes.classes[:, :, None] == others.classes[:, None]
 
 
-def _first(marked: Array, most: int) -> tuple[Array, Array]:
-    """Returns the places `[B, most]` of the first of `marked` `[B, N]`, and which are real."""
+def _first(
+    marked: Bool[Array, "B N"], most: int
+) -> tuple[Int32[Array, "B {most}"], Bool[Array, "B {most}"]]:
+    """Returns the places of the first marked ones, and which are real."""
     size = marked.shape[1]
     # A sort of integers would be slower.
     order = jnp.where(marked, size - jnp.arange(size, dtype=jnp.float32), 0.0)

@@ -11,6 +11,7 @@ from typing import Literal
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
+from jaxtyping import Bool, Float32, Int, Int32, Real, UInt32
 
 from stillbox.boxes.geometry import iou, pairwise
 from stillbox.boxes.matchers import BACKGROUND
@@ -18,12 +19,12 @@ from stillbox.boxes.matchers import BACKGROUND
 _BITS = 32
 
 
-def top_k_mask(values: ArrayLike, k: ArrayLike) -> Array:
-    """Marks the k greatest of `[..., A]` float32, as `[..., A]` bool; of equal ones the first.
+def top_k_mask(values: Real[ArrayLike, "*B A"], k: Int[ArrayLike, "*B"]) -> Bool[Array, "*B A"]:
+    """Marks the k greatest values, compared as float32; of equal ones the first.
 
-    `k` is `[...]` int, from 0; more than A marks all. `lax.top_k` needs a static k, and sorting is
-    slow everywhere. The bits of floating point numbers are ordered like the numbers, so that
-    bisection finds the k-th greatest: one bit of it with each of 32 counts.
+    `k` is not negative, and more than A marks all. `lax.top_k` needs a static k, and sorting is
+    slow everywhere. The bits of floating point numbers are ordered like the numbers. Bisection
+    therefore finds the k-th greatest: one bit of it with each of 32 counts.
     """
     keys = _ordered_keys(jnp.asarray(values, jnp.float32))
     k = jnp.asarray(k, jnp.int32)[..., None]
@@ -41,7 +42,7 @@ def top_k_mask(values: ArrayLike, k: ArrayLike) -> Array:
     return above | (equal & (jnp.cumsum(equal, axis=-1, dtype=jnp.int32) <= k - count(above)))
 
 
-def _ordered_keys(values: Array) -> Array:
+def _ordered_keys(values: Float32[Array, "*B"]) -> UInt32[Array, "*B"]:
     """Maps float32 to uint32 in the same order; -0 and 0 become equal."""
     bits = lax.bitcast_convert_type(jnp.where(values == 0.0, 0.0, values), jnp.int32)
     # The bits of negative numbers are in reverse order.
@@ -50,14 +51,14 @@ def _ordered_keys(values: Array) -> Array:
 
 
 def balanced_sample(
-    priorities: ArrayLike,
-    candidates: ArrayLike,
-    positives: ArrayLike,
+    priorities: Real[ArrayLike, "*B N"],
+    candidates: Bool[ArrayLike, "*B N"],
+    positives: Bool[ArrayLike, "*B N"],
     *,
     size: int,
     positive_fraction: float,
-) -> Array:
-    """Marks a random sample of the candidates, `[..., N]` bool.
+) -> Bool[Array, "*B N"]:
+    """Marks a random sample of the candidates.
 
     At most `int(positive_fraction * size)` positive candidates are drawn, then negative ones until
     there are `size`. Fewer candidates give fewer samples. Of either kind those of the highest
@@ -70,9 +71,9 @@ def balanced_sample(
     no candidates, the row of the lowest priority for each of them.
 
     Args:
-        priorities: `[..., N]`, independent and uniform, such as `jax.random.uniform` draws them.
-        candidates: `[..., N]` bool, what may be drawn.
-        positives: `[..., N]` bool; only those of candidates matter.
+        priorities: independent and uniform, such as `jax.random.uniform` draws them.
+        candidates: what may be drawn.
+        positives: only those of candidates matter.
         size: most samples.
         positive_fraction: largest share of positive ones in `size`, in 0..1.
     """
@@ -83,22 +84,20 @@ def balanced_sample(
     return drawn | _highest(priorities, candidates & ~positives, rest)
 
 
-def _highest(priorities: ArrayLike, among: Array, count: Array) -> Array:
-    """Marks the `count` `[...]` highest priorities of `among` `[..., N]`, or all if fewer."""
+def _highest(
+    priorities: Real[ArrayLike, "*B N"], among: Bool[Array, "*B N"], count: Int32[Array, "*#B"]
+) -> Bool[Array, "*B N"]:
+    """Marks the `count` highest priorities of `among`, or all if fewer."""
     keys = jnp.where(among, jnp.asarray(priorities, jnp.float32), -jnp.inf)
     return top_k_mask(keys, jnp.broadcast_to(count, among.shape[:-1])) & among
 
 
-def select_rows(mask: ArrayLike, size: int) -> tuple[Array, Array]:
-    """Returns the indices of the marked rows, rising, and which of them are meant.
+def select_rows(
+    mask: Bool[ArrayLike, "*B N"], size: int
+) -> tuple[Int32[Array, "*B {size}"], Bool[Array, "*B {size}"]]:
+    """Returns the indices of the first `size` marked rows, and which indices are not padding.
 
-    Args:
-        mask: `[..., N]` bool; rows beyond the first `size` marked ones are left out.
-        size: the number of indices, at most N.
-
-    Returns:
-        indices: `[..., size]` int32, padded with 0.
-        valid: `[..., size]` bool, False for padding.
+    The indices rise and are padded with 0. `size` is at most N.
     """
     # Comparisons in place of `top_k`, for which XLA would gather the rows of all devices.
     marked = jnp.cumsum(jnp.asarray(mask, jnp.int32), axis=-1)
@@ -116,30 +115,27 @@ _TILE = 64
 
 
 def mine_hard_examples(
-    localization_losses: ArrayLike,
-    class_losses: ArrayLike,
-    boxes: ArrayLike,
-    matches: ArrayLike,
+    localization_losses: Real[ArrayLike, "B A"],
+    class_losses: Real[ArrayLike, "B A"],
+    boxes: Real[ArrayLike, "B A 4"],
+    matches: Int[ArrayLike, "B A"],
     *,
     loss_type: LossType = "both",
-    classification_weight: float = 1.0,
-    localization_weight: float = 1.0,
+    classification_weight: Real[ArrayLike, ""] = 1.0,
+    localization_weight: Real[ArrayLike, ""] = 1.0,
     num_hard_examples: int = 64,
     iou_threshold: float = 0.7,
     max_negatives_per_positive: float = 0,
     min_negatives_per_image: int = 0,
-) -> Array:
-    """Returns which anchors count: `[B, A]` float32 of 0 and 1, without a gradient.
+) -> Float32[Array, "B A"]:
+    """Returns 1 for the anchors that count and 0 for others, without a gradient.
 
     Anchors of an image are taken in order of their loss, except those whose predicted box overlaps
-    that of a harder one by more than `iou_threshold`, so that one mistake does not count many
-    times.
+    that of a harder one by more than `iou_threshold`: one mistake does not count many times.
 
     Args:
-        localization_losses: `[B, A]`.
-        class_losses: `[B, A]`.
-        boxes: `[B, A, 4]`, the decoded predictions.
-        matches: `[B, A]` int, as in `Targets`.
+        boxes: the decoded predictions.
+        matches: as in `Targets`.
         loss_type: the loss that orders the anchors.
         classification_weight: weight of the class loss in `both`.
         localization_weight: weight of the localisation loss in `both`.
@@ -173,8 +169,10 @@ def mine_hard_examples(
     return kept.astype(jnp.float32)
 
 
-def _hardest_apart(hardness: Array, boxes: Array, iou_threshold: float, most: int) -> Array:
-    """Returns the hardest anchors whose boxes overlap no kept harder one, `[B, A]` bool."""
+def _hardest_apart(
+    hardness: Float32[Array, "B A"], boxes: Float32[Array, "B A 4"], iou_threshold: float, most: int
+) -> Bool[Array, "B A"]:
+    """Marks the hardest anchors whose boxes overlap no kept harder one."""
     order = jnp.argsort(-hardness, axis=-1, stable=True)
     ranked_boxes = jnp.take_along_axis(boxes, order[..., None], axis=1)
     kept = greedy_nms_mask(ranked_boxes, iou_threshold=iou_threshold, max_kept=most)
@@ -182,13 +180,13 @@ def _hardest_apart(hardness: Array, boxes: Array, iou_threshold: float, most: in
 
 
 def _limit_negatives(
-    kept: Array,
-    hardness: Array,
-    matches: Array,
+    kept: Bool[Array, "B A"],
+    hardness: Float32[Array, "B A"],
+    matches: Int[Array, "B A"],
     max_negatives_per_positive: float,
     min_negatives_per_image: int,
-) -> Array:
-    """Drops the easiest background anchors beyond the limits; all arrays are `[B, A]`."""
+) -> Bool[Array, "B A"]:
+    """Drops the easiest background anchors beyond the limits."""
     positives, negatives = kept & (matches >= 0), kept & (matches == BACKGROUND)
     limit = (max_negatives_per_positive * positives.sum(axis=1)).astype(jnp.int32)
     limit = jnp.maximum(limit, min_negatives_per_image)
@@ -196,15 +194,17 @@ def _limit_negatives(
     return positives | (negatives & hardest)
 
 
-def greedy_nms_mask(boxes: ArrayLike, *, iou_threshold: float, max_kept: int) -> Array:
-    """Returns the boxes that greedy non-maximum suppression keeps: `[B, A]` bool.
+def greedy_nms_mask(
+    boxes: Real[ArrayLike, "B A 4"], *, iou_threshold: float, max_kept: int
+) -> Bool[Array, "B A"]:
+    """Marks the boxes that greedy non-maximum suppression keeps.
 
     A box is kept if no kept box before it overlaps it by more than `iou_threshold`. Boxes are
     processed in tiles: a tile is compared with the kept boxes of all earlier tiles, then with
     itself. The loop ends when every image has `max_kept`.
 
     Args:
-        boxes: `[B, A, 4]`, best first.
+        boxes: best first.
         iou_threshold: in 0..1.
         max_kept: most boxes an image keeps.
     """
@@ -241,16 +241,17 @@ def greedy_nms_mask(boxes: ArrayLike, *, iou_threshold: float, max_kept: int) ->
     return flat & (jnp.cumsum(flat, axis=1) <= max_kept)
 
 
-def _suppress_within_tile(candidates: Array, hits: Array) -> Array:
-    """Returns the candidates of one tile that no kept box before them hits.
+def _suppress_within_tile(
+    candidates: Bool[Array, "B T"], hits: Bool[Array, "B T T"]
+) -> Bool[Array, "B T"]:
+    """Marks the candidates of one tile that no kept box before them hits.
 
     Each round suppresses by the boxes that the last round kept. The first box is final after round
     one, the second after round two and so on, so a round without a change is the fixed point. It
     takes as many rounds as the longest chain of hits, usually few.
 
     Args:
-        candidates: `[B, T]` bool.
-        hits: `[B, T, T]` bool, true if box i comes before box j and overlaps it.
+        hits: true if box i comes before box j and overlaps it.
     """
 
     def suppress(kept: Array) -> Array:

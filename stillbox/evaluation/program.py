@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, use_abstract_mesh
 
-from stillbox.boxes.structures import Detections, Ints, Pixels
+from stillbox.boxes.structures import AnyArray, Detections
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import batch_shardings, build_mesh, put_batch, replicate, replicated
 from stillbox.devices.setup import collection_paused
@@ -25,7 +25,7 @@ from stillbox.models.detector import DetectFunction, detect_function
 from stillbox.models.layers.lowering.winograd import PreparedKernels
 from stillbox.models.variables import Arrays
 
-BoundDetect = Callable[[Pixels, Ints], Detections]
+BoundDetect = Callable[[AnyArray, AnyArray], Detections]
 """From images `[B, H, W, 3]` and true sizes `[B, 2]`, on the host, to detections."""
 
 AbstractArrays = dict[str, jax.ShapeDtypeStruct]
@@ -135,7 +135,7 @@ class DetectProgram:
     def bind_weights(self, weights: PreparedWeights) -> BoundDetect:
         """Returns `bind` of the result of `prepare`, which may be for batches of another size."""
 
-        def detect(images: Pixels, true_sizes: Ints) -> Detections:
+        def detect(images: AnyArray, true_sizes: AnyArray) -> Detections:
             batch = put_batch((images, true_sizes), self.mesh)
             found: Detections = self.compiled(*weights, *batch)
             return found

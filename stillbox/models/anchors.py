@@ -5,7 +5,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float32, Int64
 
 from stillbox.boxes.anchors import (
     BoxSpec,
@@ -25,8 +25,8 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 
 Shape = tuple[int, int]
-Floats = NDArray[np.float32]
-Order = NDArray[np.int64] | None
+AnchorBoxes = Float32[np.ndarray, "A 4"]
+Order = Int64[np.ndarray, "A"] | None
 # RetinaNet has 442,368 at 1536 x 1536.
 _MOST_ANCHORS = 8_000_000
 
@@ -36,8 +36,8 @@ class AnchorGenerator(NamedTuple):
 
     per_location: tuple[int, ...]
     """Anchors at one location of each feature map."""
-    boxes: Callable[[tuple[Shape, ...], Shape], Floats]
-    """From the shapes of the feature maps and of the network input to anchors `[A, 4]`."""
+    boxes: Callable[[tuple[Shape, ...], Shape], AnchorBoxes]
+    """From the shapes of the feature maps and of the network input to anchors."""
     order: Callable[[tuple[Shape, ...]], Order] = lambda feature_shapes: None
     """From the shapes of the feature maps to `prediction_order`."""
     grids: Callable[[Shape], Sequence[Grid]] | None = None
@@ -47,8 +47,8 @@ class AnchorGenerator(NamedTuple):
 @lru_cache(maxsize=8)
 def build_anchors(
     config: schema.Anchors, feature_shapes: tuple[Shape, ...], image_shape: Shape
-) -> Floats:
-    """Returns the anchors `[A, 4]`, normalised to the network input, read-only.
+) -> AnchorBoxes:
+    """Returns the anchors, normalised to the network input, read-only.
 
     Shapes are heights and widths: of every feature map, and of the network input in pixels.
     """
@@ -60,8 +60,8 @@ def build_anchors(
 @lru_cache(maxsize=8)
 def build_pixel_anchors(
     config: schema.Anchors, feature_shapes: tuple[Shape, ...], image_shape: Shape
-) -> Floats:
-    """Returns the anchors `[A, 4]` in pixels of the network input, read-only.
+) -> AnchorBoxes:
+    """Returns the anchors in pixels of the network input, read-only.
 
     As the original's detectors of two stages have them: rounding decides which of two anchors with
     equal overlaps a box is assigned to.
@@ -110,7 +110,7 @@ def check_number(config: schema.Anchors, feature_shapes: tuple[Shape, ...]) -> N
 
 
 def prediction_order(config: schema.Anchors, feature_shapes: tuple[Shape, ...]) -> Order:
-    """Returns `[A]`, the index of the head's prediction for each anchor; None: the same order.
+    """Returns the index of the head's prediction for each anchor; None: the same order.
 
     Heads predict location by location; the anchors may have another order.
     """
@@ -180,7 +180,7 @@ def _flexible_grid(config: schema.FlexibleGridAnchors) -> AnchorGenerator:
 def _on_grids(
     per_location: tuple[int, ...], grids: Callable[[Shape], Sequence[Grid]]
 ) -> AnchorGenerator:
-    def boxes(feature_shapes: tuple[Shape, ...], image_shape: Shape) -> Floats:
+    def boxes(feature_shapes: tuple[Shape, ...], image_shape: Shape) -> AnchorBoxes:
         return pixel_grid_anchors(feature_shapes, image_shape, grids(image_shape))
 
     return AnchorGenerator(per_location, boxes, grids=grids)
@@ -197,7 +197,7 @@ def _default_boxes(config: schema.DefaultBoxes) -> AnchorGenerator:
             return anchor_major_order(feature_shapes, specs)
         return None
 
-    def boxes(feature_shapes: tuple[Shape, ...], image_shape: Shape) -> Floats:
+    def boxes(feature_shapes: tuple[Shape, ...], image_shape: Shape) -> AnchorBoxes:
         cell_major = default_boxes(feature_shapes, image_shape, specs, clip=config.clip)
         own = order(feature_shapes)
         return cell_major if own is None else cell_major[own]

@@ -16,7 +16,7 @@ from stillbox.models.backbones.inception import InceptionBlock
 from stillbox.models.backbones.resnet_v1 import ResNetBlock
 from stillbox.models.layers import Dense, NormLayer
 from stillbox.models.layers.hyperparams import norm_regularizer
-from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.parts import BuildOptions, FeatureMap, Part
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -45,7 +45,7 @@ class FullyConnectedBoxHead(Part):
 
     @rematerialized
     def __call__(
-        self, crops: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+        self, crops: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> jax.Array:
         """Maps crops `[N, S, S, C]` to `[N, D]`, D being the last of the widths."""
         x = crops.reshape(crops.shape[0], -1)
@@ -74,12 +74,12 @@ class InceptionV2BlockBoxHead(Part):
         self.channels = channels
 
     def __call__(
-        self, crops: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+        self, crops: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> jax.Array:
         """Maps crops `[N, S, S, C]` to `[N, D]`."""
         return jnp.mean(self.features(crops, train=train), axis=(1, 2))
 
-    def features(self, crops: jax.Array, *, train: bool) -> jax.Array:
+    def features(self, crops: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps crops `[N, S, S, C]` to maps `[N, ceil(S / 2), ceil(S / 2), D]`."""
         x = crops
         for name in _BLOCKS:
@@ -106,11 +106,11 @@ class ResNetBlockBoxHead(Part):
         self.channels = self.block_4.channels
 
     def __call__(
-        self, crops: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+        self, crops: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> jax.Array:
         """Maps crops `[N, S, S, C]` to `[N, 2048]`."""
         return jnp.mean(self.features(crops, train=train), axis=(1, 2))
 
-    def features(self, crops: jax.Array, *, train: bool) -> jax.Array:
+    def features(self, crops: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps crops `[N, S, S, C]` to maps `[N, ceil(S / stride), ceil(S / stride), 2048]`."""
         return self.block_4(crops[:, :: self.stride, :: self.stride], train=train)

@@ -3,12 +3,13 @@
 Shapes and types are enough to trace and to compile without arrays.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -18,14 +19,14 @@ from stillbox.models.layers.hyperparams import ShapesOnly
 from stillbox.models.one_stage import detector as _one_stage  # noqa: F401 - registers it
 from stillbox.models.parts import BuildOptions
 from stillbox.models.two_stage import detector as _two_stage  # noqa: F401 - registers it
-from stillbox.models.variables import bind_detector, split_detector
+from stillbox.models.variables import Shapes, bind_detector, split_detector
 
 
 def build_detector(
     model: schema.Model,
     *,
     seed: int = 0,
-    dtype: Any = jnp.float32,  # noqa: ANN401
+    dtype: DTypeLike = jnp.float32,
     rng: np.random.Generator | None = None,
     quantization: schema.Quantization | None = None,
 ) -> Detector:
@@ -54,16 +55,16 @@ _MOST_ARRAYS = 1600
 class AbstractDetector(NamedTuple):
     """Static part and shapes of a detector."""
 
-    graph: Any
+    graph: nnx.GraphDef[Detector]
     """Static part, equal to that of the same detector with arrays."""
-    params: dict[str, jax.ShapeDtypeStruct]
+    params: Shapes
     """Shapes of the parameters by path."""
-    stats: dict[str, jax.ShapeDtypeStruct]
+    stats: Shapes
     """Shapes of the moving statistics by path."""
 
-    def module(self) -> Any:  # noqa: ANN401
+    def module(self) -> Detector:
         """Returns the detector with shapes instead of arrays."""
-        return bind_detector(self.graph, self.params, self.stats)  # type: ignore[arg-type]
+        return bind_detector(self.graph, self.params, self.stats)
 
 
 def abstract_detector(

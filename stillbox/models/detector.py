@@ -10,44 +10,47 @@ it:
 called with `(config, options)`.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jaxtyping import Bool, Float, Float32, Int, Real
 
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.models.layers.conv import share_prepared_kernels
 from stillbox.models.layers.lowering.winograd import PreparedKernels
 from stillbox.models.variables import Arrays, bind_detector
 
+Images = Real[Array, "B H W 3"]
+
 
 class Predictions(NamedTuple):
     """Raw predictions for B images and A anchors, in the anchors' order, always float32."""
 
-    box_encodings: Array
-    """`[B, A, S]`, S codes of the box coder."""
-    class_logits: Array
-    """`[B, A, C]`, C counts the background slot, if any."""
+    box_encodings: Float32[Array, "B A S"]
+    """Deltas of the box coder."""
+    class_logits: Float32[Array, "B A C"]
+    """C counts the background, if it is a class."""
 
 
 class Candidates(NamedTuple):
     """The boxes of B images that the last suppression chooses from, N for each."""
 
-    boxes: Array
-    """`[B, N, 4]` float32, as `raw_detection_boxes` of the original."""
-    scores: Array
-    """`[B, N, slots]` float32, the background's in slot 0 if the model has that class."""
+    boxes: Float32[Array, "B N 4"]
+    """As `raw_detection_boxes` of the original."""
+    scores: Float32[Array, "B N C"]
+    """The background's in channel 0 if the model has that class."""
 
 
 class LossOutput(NamedTuple):
     """Loss terms, metrics and state of one step."""
 
-    terms: dict[str, jax.Array]
-    """float32 scalars by name, such as `classification_loss`; training minimises their sum."""
-    metrics: dict[str, jax.Array]
-    """float32 scalars by name, reported but not minimised."""
+    terms: dict[str, Float32[Array, ""]]
+    """By name, such as `classification_loss`; training minimises their sum."""
+    metrics: dict[str, Float32[Array, ""]]
+    """By name, reported but not minimised."""
     state: Arrays
     """The next `loss_state`."""
 
@@ -60,13 +63,16 @@ class Detector(nnx.Module):
     time of a step.
     """
 
+    feature_shapes: tuple[tuple[int, int], ...]
+    """Heights and widths of the feature maps, from fine to coarse."""
+
     def loss(
         self,
         batch: Batch,
         loss_state: Arrays,
         *,
-        step: jax.Array,
-        key: jax.Array,
+        step: Int[Array, ""],
+        key: Array,
         replicas: int = 1,
     ) -> LossOutput:
         """Returns the loss of a batch without `regularization`, and updates moving statistics.
@@ -74,18 +80,18 @@ class Detector(nnx.Module):
         Args:
             batch: B images and their ground truth.
             loss_state: state of the loss from the step before, or `initial_loss_state`.
-            step: int32 scalar, steps before this one.
+            step: steps before this one.
             key: for everything random, such as dropout.
             replicas: equal parts of the batch, for a loss that is normalised per replica.
         """
         raise NotImplementedError
 
-    def detect(self, images: jax.Array, true_sizes: jax.Array) -> Detections:
+    def detect(self, images: Images, true_sizes: Int[Array, "B 2"]) -> Detections:
         """Returns the objects in images.
 
         Args:
-            images: `[B, H, W, 3]`, RGB in 0..255, resized and padded to the network input.
-            true_sizes: `[B, 2]`, height and width of the image inside the network input, pixels.
+            images: RGB in 0..255, resized and padded to the network input.
+            true_sizes: height and width of the image inside the network input, in pixels.
 
         Returns:
             Boxes normalised to the true images, unless the configuration says otherwise. A
@@ -94,7 +100,7 @@ class Detector(nnx.Module):
         raise NotImplementedError
 
     def detect_among(
-        self, images: jax.Array, true_sizes: jax.Array
+        self, images: Images, true_sizes: Int[Array, "B 2"]
     ) -> tuple[Detections, Candidates | None]:
         """Returns `detect`, and the boxes that it has chosen from, for exports.
 
@@ -107,13 +113,14 @@ class Detector(nnx.Module):
         return {}
 
     @jax.named_scope("penalty")
-    def regularization(self) -> jax.Array:
-        """Returns the sum of the penalties of all layers, a float32 scalar."""
+    def regularization(self) -> Float32[Array, ""]:
+        """Returns the sum of the penalties of all layers."""
         modules = (module for _, module in nnx.iter_modules(self))
         penalties = [module.penalty() for module in modules if hasattr(module, "penalty")]
         return jnp.sum(jnp.stack(penalties)) if penalties else jnp.zeros(())
 
 
+@runtime_checkable
 class DetectFunction(Protocol):
     """`Detector.detect` as a function of a detector's arrays."""
 
@@ -121,8 +128,8 @@ class DetectFunction(Protocol):
         self,
         params: Arrays,
         stats: Arrays,
-        images: jax.Array,
-        true_sizes: jax.Array,
+        images: Images,
+        true_sizes: Int[Array, "B 2"],
         kernels: PreparedKernels | None = None,
     ) -> Detections:
         """Returns the objects in images.
@@ -136,7 +143,7 @@ class DetectFunction(Protocol):
         """
 
 
-def detect_function(graph: Any) -> DetectFunction:  # noqa: ANN401
+def detect_function(graph: nnx.GraphDef[Detector]) -> DetectFunction:
     """Returns the `DetectFunction` of a detector, not yet compiled.
 
     The arrays are arguments and not constants: evaluation during training compiles once.
@@ -148,11 +155,11 @@ def detect_function(graph: Any) -> DetectFunction:  # noqa: ANN401
     def detect(
         params: Arrays,
         stats: Arrays,
-        images: jax.Array,
-        true_sizes: jax.Array,
+        images: Images,
+        true_sizes: Int[Array, "B 2"],
         kernels: PreparedKernels | None = None,
     ) -> Detections:
-        detector: Detector = bind_detector(graph, params, stats)
+        detector = bind_detector(graph, params, stats)
         if kernels is not None:
             share_prepared_kernels(detector, kernels)
         found = detector.detect(images, true_sizes)
@@ -163,7 +170,7 @@ def detect_function(graph: Any) -> DetectFunction:  # noqa: ANN401
     return detect
 
 
-def finite_images(*arrays: jax.Array) -> jax.Array:
-    """Returns for each of B images whether all its numbers in arrays `[B, ...]` are finite."""
+def finite_images(*arrays: Float[Array, "B ..."]) -> Bool[Array, "B"]:
+    """Returns for each image whether all its numbers are finite."""
     flags = [jnp.isfinite(array.reshape(array.shape[0], -1)).all(axis=1) for array in arrays]
     return jnp.stack(flags).all(axis=0)

@@ -20,7 +20,7 @@ from stillbox.models.layers import Conv2d, DepthwiseConv2d, NormLayer, Separable
 from stillbox.models.layers.conv import ConvLayer
 from stillbox.models.layers.hyperparams import GLOROT_UNIFORM, norm_regularizer
 from stillbox.models.layers.stochastic import dropout, fold_key
-from stillbox.models.parts import BuildOptions, Outputs, Part
+from stillbox.models.parts import BuildOptions, FeatureMap, Outputs, Part
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -39,7 +39,7 @@ class ConvolutionalPredictor(Part):
             setattr(self, f"map_{index}", MapHead(config, channels, anchors, outputs, options))
 
     def __call__(
-        self, maps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None
+        self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
     ) -> Predictions:
         """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
         parts = []
@@ -81,19 +81,19 @@ class MapHead(Part):
             self.box_depthwise = DepthwiseConv2d(inputs, size, 1, config.conv, **layers)
             self.class_depthwise = DepthwiseConv2d(inputs, size, 1, config.conv, **layers)
             size = 1
-        self.box = Conv2d(inputs, anchors * outputs.codes, size, 1, plain, **layers)
+        self.box = Conv2d(inputs, anchors * outputs.code_size, size, 1, plain, **layers)
         self.class_ = Conv2d(inputs, anchors * outputs.class_channels, size, 1, plain, **layers)
         self.class_.bias[...] = jnp.full(
             anchors * outputs.class_channels, config.class_bias_init, jnp.float32
         )
         self.keep = config.dropout_keep_probability if config.dropout else None
-        self.class_channels, self.codes = outputs.class_channels, outputs.codes
+        self.class_channels, self.code_size = outputs.class_channels, outputs.code_size
 
     @rematerialized
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Maps `[B, H, W, C]` to `[B, HWA, codes]` and `[B, HWA, class_channels]`, both float32."""
+        """Maps `[B, H, W, C]` to deltas `[B, HWA, S]` and logits `[B, HWA, C]`, both float32."""
         for index in range(self.layers_before):
             x = getattr(self, f"before_{index}")(x, train=train)
         # Dropout precedes the class convolution only.
@@ -106,7 +106,9 @@ class MapHead(Part):
         boxes = self.box(box_input, train=train)
         logits = self.class_(class_input, train=train)
         batch = x.shape[0]
-        return boxes.reshape(batch, -1, self.codes), logits.reshape(batch, -1, self.class_channels)
+        return boxes.reshape(batch, -1, self.code_size), logits.reshape(
+            batch, -1, self.class_channels
+        )
 
 
 @implements(schema.WeightSharedHead)
@@ -142,16 +144,16 @@ class WeightSharedPredictor(Part):
         plain = _predictor_hyperparams(config)
         convolution = SeparableConv2d if config.depthwise else Conv2d
         size, layers = config.kernel_size, options.layer_arguments() | {"num_uses": len(inputs)}
-        self.box = convolution(depth, anchors * outputs.codes, size, 1, plain, **layers)
+        self.box = convolution(depth, anchors * outputs.code_size, size, 1, plain, **layers)
         self.class_ = convolution(depth, anchors * outputs.class_channels, size, 1, plain, **layers)
         self.class_.bias[...] = jnp.full(
             anchors * outputs.class_channels, config.class_bias_init, jnp.float32
         )
         self.keep = config.dropout_keep_probability if config.dropout else None
-        self.class_channels, self.codes = outputs.class_channels, outputs.codes
+        self.class_channels, self.code_size = outputs.class_channels, outputs.code_size
 
     def __call__(
-        self, maps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None
+        self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
     ) -> Predictions:
         """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
         boxes, logits = [], []
@@ -159,14 +161,14 @@ class WeightSharedPredictor(Part):
             with jax.named_scope(f"map_{index}"):
                 raw = self._predict(features, index, train=train, dropout_key=dropout_key)
             batch = features.shape[0]
-            boxes.append(raw[0].reshape(batch, -1, self.codes))
+            boxes.append(raw[0].reshape(batch, -1, self.code_size))
             logits.append(raw[1].reshape(batch, -1, self.class_channels))
         return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
 
     def _predict(
-        self, x: jax.Array, index: int, *, train: bool, dropout_key: jax.Array | None
+        self, x: FeatureMap, index: int, *, train: bool, dropout_key: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns box codes and class logits of feature map `index`, as maps."""
+        """Returns box deltas and class logits of feature map `index`, as maps."""
         if hasattr(self, f"projection_{index}"):
             x = getattr(self, f"projection_{index}")(x, 0, train=train)
         box_input, class_input = self._apply_towers(x, index, train=train)
@@ -176,7 +178,7 @@ class WeightSharedPredictor(Part):
         return boxes, self.class_(class_input, train=train, use=index)
 
     def _apply_towers(
-        self, x: jax.Array, index: int, *, train: bool
+        self, x: FeatureMap, index: int, *, train: bool
     ) -> tuple[jax.Array, jax.Array]:
         """Returns the inputs of the box and the class convolution for feature map `index`."""
         if hasattr(self, "tower"):
@@ -209,7 +211,7 @@ class Tower(Part):
         self.layers = tuple(f"layer_{index}" for index in range(config.layers_before))
 
     @rematerialized
-    def __call__(self, x: jax.Array, index: int, *, train: bool) -> jax.Array:
+    def __call__(self, x: FeatureMap, index: int, *, train: bool) -> FeatureMap:
         """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, depth]`."""
         for name in self.layers:
             x = getattr(self, name)(x, index, train=train)
@@ -259,7 +261,7 @@ class SharedLayer(Part):
                 setattr(self, f"norm_{index}", layer)
         self.dtype = jnp.dtype(options.dtype)
 
-    def __call__(self, x: jax.Array, index: int, *, train: bool) -> jax.Array:
+    def __call__(self, x: FeatureMap, index: int, *, train: bool) -> FeatureMap:
         """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, D]`."""
         norm: NormLayer | None = getattr(self, f"norm_{index}", None)
         if self.conv.roundings is not None:

@@ -46,7 +46,7 @@ def batch_shard_map(
     specs = {"batch": PartitionSpec(axis), "replicated": PartitionSpec()}
     single = isinstance(out_shardings, str)
 
-    def local(*arrays: Any) -> Any:  # noqa: ANN401
+    def local(*arrays: object) -> object:
         results = function(*arrays)
         if single:
             return results

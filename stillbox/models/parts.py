@@ -8,10 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Float
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
 from stillbox.models.layers.quantization import FakeQuant
+
+FeatureMap = Float[jax.Array, "B _ _ _"]
+"""One map of each of B images, `[B, H, W, C]`; heights, widths and channels differ by place."""
 
 
 class Part(nnx.Module):
@@ -35,7 +40,7 @@ class Part(nnx.Module):
 class BuildOptions:
     """Options that all layers of one detector share."""
 
-    dtype: Any
+    dtype: DTypeLike
     """Of activations and products."""
     freeze_norm: bool
     """Normalise with the moving statistics in training too."""
@@ -46,7 +51,11 @@ class BuildOptions:
 
     def layer_arguments(self) -> dict[str, Any]:
         """Returns them as keyword arguments of a layer."""
-        arguments = {"dtype": self.dtype, "freeze_norm": self.freeze_norm, "rng": self.rng}
+        arguments: dict[str, Any] = {
+            "dtype": self.dtype,
+            "freeze_norm": self.freeze_norm,
+            "rng": self.rng,
+        }
         if self.quantization is not None:
             arguments["quantization"] = self.quantization
         return arguments
@@ -64,9 +73,9 @@ class Outputs:
     anchors: tuple[int, ...]
     """Anchors of each feature map."""
     class_channels: int
-    """Class logits of one anchor, the background's included."""
-    codes: int
-    """Box codes of one anchor."""
+    """Logits of one anchor, the background's included."""
+    code_size: int
+    """Box deltas of one anchor."""
 
 
 def rounded(part: Part, name: str, x: jax.Array, *, train: bool) -> jax.Array:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
+from jax import Array
+from jaxtyping import Float, Float32, Int
 
 from stillbox.boxes import coders
 from stillbox.boxes.nms import batched_nms
@@ -17,60 +18,62 @@ from stillbox.boxes.structures import Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 
+Scores = Float[Array, "*B C"]
+
 
 @implements(schema.CurveCalibration)
-def _curve(config: schema.CurveCalibration, scores: jax.Array) -> jax.Array:
+def _curve(config: schema.CurveCalibration, scores: Scores) -> Scores:
     return coders.curve_scores(
         scores, inputs=np.array(config.scores), outputs=np.array(config.calibrated)
     )
 
 
 @implements(schema.ClassCurveCalibration)
-def _class_curves(config: schema.ClassCurveCalibration, scores: jax.Array) -> jax.Array:
+def _class_curves(config: schema.ClassCurveCalibration, scores: Scores) -> Scores:
     longest = max(len(curve.scores) for curve in config.curves)
     return coders.class_curve_scores(
         scores,
-        slots=np.array([curve.slot for curve in config.curves]),
+        class_channels=np.array([curve.slot for curve in config.curves]),
         inputs=np.stack([_repeat_last(curve.scores, longest) for curve in config.curves]),
         outputs=np.stack([_repeat_last(curve.calibrated, longest) for curve in config.curves]),
     )
 
 
 @implements(schema.SigmoidCalibration)
-def _sigmoid(config: schema.SigmoidCalibration, scores: jax.Array) -> jax.Array:
+def _sigmoid(config: schema.SigmoidCalibration, scores: Scores) -> Scores:
     return coders.platt_scores(scores, a=config.a, b=config.b)
 
 
 @implements(schema.ClassSigmoidCalibration)
-def _class_sigmoids(config: schema.ClassSigmoidCalibration, scores: jax.Array) -> jax.Array:
+def _class_sigmoids(config: schema.ClassSigmoidCalibration, scores: Scores) -> Scores:
     return coders.class_platt_scores(
         scores,
-        slots=np.array([sigmoid.slot for sigmoid in config.sigmoids]),
+        class_channels=np.array([sigmoid.slot for sigmoid in config.sigmoids]),
         a=np.array([sigmoid.a for sigmoid in config.sigmoids]),
         b=np.array([sigmoid.b for sigmoid in config.sigmoids]),
     )
 
 
 @implements(schema.TemperatureCalibration)
-def _temperature(config: schema.TemperatureCalibration, scores: jax.Array) -> jax.Array:
+def _temperature(config: schema.TemperatureCalibration, scores: Scores) -> Scores:
     return scores / config.scaler
 
 
-def _repeat_last(values: tuple[float, ...], length: int) -> NDArray[np.float32]:
+def _repeat_last(values: tuple[float, ...], length: int) -> Float32[np.ndarray, "{length}"]:
     return np.pad(np.asarray(values, np.float32), (0, length - len(values)), mode="edge")
 
 
-def convert_logits(logits: jax.Array, config: schema.Postprocessing) -> jax.Array:
-    """Maps logits `[..., slots]` to scores `[..., slots]`, the background's among them."""
+def convert_logits(logits: Scores, config: schema.Postprocessing) -> Scores:
+    """Returns the scores of all class channels, the background's among them."""
     convert = _CONVERTERS[config.score_converter]
     scores = convert(logits / config.logit_scale)
     if config.calibration is not None:
-        # Before the background slot is removed: calibrations count slots with it.
+        # Before the background is removed: calibrations count its channel.
         scores = implementation_of(config.calibration)(config.calibration, scores)
     return scores
 
 
-_CONVERTERS: dict[str, Callable[[jax.Array], jax.Array]] = {
+_CONVERTERS: dict[str, Callable[[Array], Array]] = {
     "identity": lambda logits: logits,
     "sigmoid": jax.nn.sigmoid,
     "softmax": jax.nn.softmax,
@@ -78,9 +81,9 @@ _CONVERTERS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def suppress(
-    boxes: jax.Array,
-    scores: jax.Array,
-    true_sizes: jax.Array,
+    boxes: Float[Array, "B A 4"] | Float[Array, "B A C 4"],
+    scores: Float[Array, "B A C"],
+    true_sizes: Int[Array, "B 2"],
     nms: schema.Nms,
     input_size: tuple[int, int],
     *,
@@ -89,10 +92,9 @@ def suppress(
     """Returns at most `max_total` detections an image.
 
     Args:
-        boxes: `[B, A, 4]`, or `[B, A, C, 4]` for boxes of each class; normalised to the network
-            input, or in its pixels.
-        scores: `[B, A, C]`, without the background's.
-        true_sizes: `[B, 2]`, height and width of the image inside the network input, in pixels.
+        boxes: those of all classes or of each, normalised to the network input or in its pixels.
+        scores: without the background's.
+        true_sizes: height and width of the image inside the network input, in pixels.
         nms: how.
         input_size: height and width of the network input, in pixels.
         in_pixels: the boxes are in pixels.
@@ -125,13 +127,16 @@ def suppress(
 
 
 def _clip_window(
-    ends: jax.Array, whole: jax.Array, pixel: jax.Array | float, nms: schema.Nms
-) -> jax.Array:
-    """Returns the windows that boxes are clipped to, `[B, 4]`.
+    ends: Float[Array, "B 2"],
+    whole: Float[Array, "2"],
+    pixel: Float[Array, "2"] | float,
+    nms: schema.Nms,
+) -> Float[Array, "B 4"]:
+    """Returns the windows that boxes are clipped to.
 
     Args:
-        ends: of the true images, `[B, 2]`, in the unit of the boxes.
-        whole: height and width of the network input in that unit, `[2]`.
+        ends: of the true images, in the unit of the boxes.
+        whole: height and width of the network input in that unit.
         pixel: the divisor from pixels to that unit.
         nms: how.
     """
@@ -142,6 +147,6 @@ def _clip_window(
     return window_of(ends)
 
 
-def window_of(ends: jax.Array) -> jax.Array:
-    """Returns the windows `[B, 4]` from the upper left corner to `ends` `[B, 2]`."""
+def window_of(ends: Float[Array, "B 2"]) -> Float[Array, "B 4"]:
+    """Returns the windows from the upper left corner to `ends`."""
     return jnp.concatenate([jnp.zeros_like(ends), ends], axis=-1)

@@ -6,26 +6,26 @@ proposals are the anchors of the second stage.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Float
 
 from stillbox.boxes import coders, losses
-from stillbox.boxes.geometry import PairFunction, ioa, iou, neg_sq_dist, thresholded_iou
+from stillbox.boxes.geometry import ioa, iou, neg_sq_dist, thresholded_iou
 from stillbox.boxes.matchers import (
-    Match,
     Targets,
     argmax_match,
     assign_targets,
     bipartite_match,
     is_padding,
 )
-from stillbox.boxes.structures import Batch
+from stillbox.boxes.structures import AnyArray, Batch
 from stillbox.experiment import schema
-from stillbox.experiment.variants import implementation_of, implements
+from stillbox.experiment.variants import RegisteredConfig, implementation_of, implements
 
 Coding = Callable[[ArrayLike, ArrayLike], Array]
 
@@ -34,9 +34,9 @@ class BoxCodec(NamedTuple):
     """Encodes boxes relative to their anchors, and decodes them."""
 
     encode: Coding
-    """From boxes `[..., 4]` and anchors `[..., 4]` to codes `[..., code_size]`."""
+    """From boxes `[..., 4]` and anchors `[..., 4]` to deltas `[..., code_size]`."""
     decode: Coding
-    """From codes `[..., code_size]` and anchors `[..., 4]` to boxes `[..., 4]`."""
+    """From deltas `[..., code_size]` and anchors `[..., 4]` to boxes `[..., 4]`."""
 
 
 def build_box_coder(config: schema.BoxCoder, input_size: tuple[int, int]) -> BoxCodec:
@@ -71,7 +71,7 @@ def _faster_rcnn(config: schema.FasterRcnnBoxCoder, input_size: tuple[int, int])
 
 
 @implements(schema.MeanStddevBoxCoder)
-def _mean_stddev(config: schema.MeanStddevBoxCoder, input_size: Any) -> BoxCodec:  # noqa: ANN401
+def _mean_stddev(config: schema.MeanStddevBoxCoder, input_size: tuple[int, int]) -> BoxCodec:
     return BoxCodec(
         partial(coders.encode_mean_stddev, stddev=config.stddev),
         partial(coders.decode_mean_stddev, stddev=config.stddev),
@@ -79,125 +79,107 @@ def _mean_stddev(config: schema.MeanStddevBoxCoder, input_size: Any) -> BoxCodec
 
 
 @implements(schema.SquareBoxCoder)
-def _square(config: schema.SquareBoxCoder, input_size: Any) -> BoxCodec:  # noqa: ANN401
+def _square(config: schema.SquareBoxCoder, input_size: tuple[int, int]) -> BoxCodec:
     scales = config.y_scale, config.x_scale, config.length_scale
     return BoxCodec(
         partial(coders.encode_square, scales=scales), partial(coders.decode_square, scales=scales)
     )
 
 
-@implements(schema.ArgmaxMatcher)
-def _argmax(config: schema.ArgmaxMatcher) -> Match:
-    return partial(argmax_match, **vars(config))
+# From here on the fields of a section are the keyword arguments of the function that it selects.
+_SELECTED: dict[type[RegisteredConfig], Callable[..., Array]] = {
+    schema.ArgmaxMatcher: argmax_match,
+    schema.BipartiteMatcher: bipartite_match,
+    schema.IouSimilarity: iou,
+    schema.IoaSimilarity: ioa,
+    schema.NegSqDistSimilarity: neg_sq_dist,
+    schema.ThresholdedIouSimilarity: thresholded_iou,
+}
+_CLASSIFICATION_LOSSES: dict[type[RegisteredConfig], Callable[..., Array]] = {
+    schema.SigmoidLoss: losses.sigmoid_loss,
+    schema.SigmoidFocalLoss: losses.sigmoid_focal_loss,
+    schema.BootstrappedSigmoidLoss: losses.bootstrapped_sigmoid_loss,
+    schema.SoftmaxLoss: losses.softmax_loss,
+    schema.SoftmaxAgainstLogitsLoss: losses.softmax_against_logits_loss,
+}
+_DELTA_LOSSES: dict[type[RegisteredConfig], Callable[..., Array]] = {
+    schema.SmoothL1Loss: losses.smooth_l1_loss,
+    schema.L1Loss: losses.l1_loss,
+    schema.L2Loss: losses.l2_loss,
+}
+_BOX_LOSSES: dict[type[RegisteredConfig], Callable[..., Array]] = {
+    schema.IouLoss: losses.iou_loss,
+    schema.GiouLoss: losses.giou_loss,
+}
+
+Decode = Callable[[Array], Array]
+"""From deltas `[B, A, S]` to boxes `[B, A, 4]`."""
 
 
-@implements(schema.BipartiteMatcher)
-def _bipartite(config: schema.BipartiteMatcher) -> Match:
-    return bipartite_match
+def _classification_loss(
+    loss: Callable[..., Array], config: schema.ClassificationLoss, *arrays: Array
+) -> Array:
+    return loss(*arrays, **vars(config))
 
 
-@implements(schema.IouSimilarity)
-def _iou(config: schema.IouSimilarity) -> PairFunction:
-    return iou
+def _delta_loss(
+    loss: Callable[..., Array],
+    config: schema.LocalizationLoss,
+    *arrays: Array,
+    decode: Decode,
+    skip_zeros: bool,
+) -> Array:
+    return loss(*arrays, **vars(config), skip_zeros=skip_zeros)
 
 
-@implements(schema.IoaSimilarity)
-def _ioa(config: schema.IoaSimilarity) -> PairFunction:
-    return ioa
+def _box_loss(
+    loss: Callable[..., Array],
+    config: schema.LocalizationLoss,
+    deltas: Array,
+    targets: Array,
+    weights: Array,
+    *,
+    decode: Decode,
+    skip_zeros: bool,
+) -> Array:
+    return loss(decode(deltas), decode(targets), weights)
 
 
-@implements(schema.NegSqDistSimilarity)
-def _neg_sq_dist(config: schema.NegSqDistSimilarity) -> PairFunction:
-    return neg_sq_dist
+for _section, _function in _SELECTED.items():
+    implements(_section)(lambda config, _function=_function: partial(_function, **vars(config)))
+for _section, _function in _CLASSIFICATION_LOSSES.items():
+    implements(_section)(partial(_classification_loss, _function))
+for _section, _function in _DELTA_LOSSES.items():
+    implements(_section)(partial(_delta_loss, _function))
+for _section, _function in _BOX_LOSSES.items():
+    implements(_section)(partial(_box_loss, _function))
 
 
-@implements(schema.ThresholdedIouSimilarity)
-def _thresholded_iou(config: schema.ThresholdedIouSimilarity) -> PairFunction:
-    return partial(thresholded_iou, iou_threshold=config.iou_threshold)
+class TargetOptions(TypedDict):
+    """Options of `assign_targets` about classes."""
 
-
-Decode = Callable[[jax.Array], jax.Array]
-"""From codes `[B, A, S]` to boxes `[B, A, 4]`."""
-
-
-@implements(schema.SigmoidLoss)
-def _sigmoid(config: schema.SigmoidLoss, *arrays: jax.Array) -> jax.Array:
-    return losses.sigmoid_loss(*arrays)
-
-
-@implements(schema.SigmoidFocalLoss)
-def _focal(config: schema.SigmoidFocalLoss, *arrays: jax.Array) -> jax.Array:
-    return losses.sigmoid_focal_loss(*arrays, gamma=config.gamma, alpha=config.alpha)
-
-
-@implements(schema.BootstrappedSigmoidLoss)
-def _bootstrapped(config: schema.BootstrappedSigmoidLoss, *arrays: jax.Array) -> jax.Array:
-    return losses.bootstrapped_sigmoid_loss(*arrays, alpha=config.alpha, hard=config.hard)
-
-
-@implements(schema.SoftmaxLoss)
-def _softmax(config: schema.SoftmaxLoss, *arrays: jax.Array) -> jax.Array:
-    return losses.softmax_loss(*arrays, logit_scale=config.logit_scale)
-
-
-@implements(schema.SoftmaxAgainstLogitsLoss)
-def _against_logits(config: schema.SoftmaxAgainstLogitsLoss, *arrays: jax.Array) -> jax.Array:
-    return losses.softmax_against_logits_loss(*arrays, logit_scale=config.logit_scale)
-
-
-@implements(schema.SmoothL1Loss)
-def _smooth_l1(
-    config: schema.SmoothL1Loss, *arrays: jax.Array, decode: Decode, skip_zeros: bool
-) -> jax.Array:
-    return losses.smooth_l1_loss(*arrays, delta=config.delta, skip_zeros=skip_zeros)
-
-
-@implements(schema.L1Loss)
-def _l1(config: schema.L1Loss, *arrays: jax.Array, decode: Decode, skip_zeros: bool) -> jax.Array:
-    return losses.l1_loss(*arrays, skip_zeros=skip_zeros)
-
-
-@implements(schema.L2Loss)
-def _l2(config: schema.L2Loss, *arrays: jax.Array, decode: Decode, skip_zeros: bool) -> jax.Array:
-    return losses.l2_loss(*arrays, skip_zeros=skip_zeros)
-
-
-@implements(schema.IouLoss)
-def _iou_loss(
-    config: schema.IouLoss, *arrays: jax.Array, decode: Decode, skip_zeros: bool
-) -> jax.Array:
-    codes, targets, weights = arrays
-    return losses.iou_loss(decode(codes), decode(targets), weights)
-
-
-@implements(schema.GiouLoss)
-def _giou(
-    config: schema.GiouLoss, *arrays: jax.Array, decode: Decode, skip_zeros: bool
-) -> jax.Array:
-    codes, targets, weights = arrays
-    return losses.giou_loss(decode(codes), decode(targets), weights)
-
-
-Shape = tuple[int, int]
+    num_classes: int
+    background_class: bool
+    encode_background_as_zeros: bool
+    negative_class_weight: float
 
 
 @jax.named_scope("targets")
 def targets_of_batch(
     batch: Batch,
-    anchors: ArrayLike,
+    anchors: Float[AnyArray, "A 4"] | Float[AnyArray, "B A 4"],
     *,
     matcher: schema.Matcher,
     similarity: schema.Similarity,
     box_coder: schema.BoxCoder,
-    input_size: Shape,
-    **options: Any,  # noqa: ANN401
+    input_size: tuple[int, int],
+    **options: Unpack[TargetOptions],
 ) -> Targets:
     """Returns the targets of a batch; padding rows have weights of 0.
 
     Args:
         batch: B images and their ground truth.
-        anchors: `[A, 4]`, or `[B, A, 4]` where images have their own; normalised to the network
-            input.
+        anchors: those of all images, or of each; normalised to the network input.
         matcher: assigns ground-truth boxes to anchors.
         similarity: what it compares.
         box_coder: of the targets.

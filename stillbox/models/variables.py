@@ -4,15 +4,17 @@ The module object stays outside compiled functions; inside, `bind_detector` puts
 Freezing, averaging, checkpoints and weight import work on the dictionaries.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from flax import nnx
 
 Arrays = dict[str, jax.Array]
+Shapes = dict[str, jax.ShapeDtypeStruct]
+Module = TypeVar("Module", bound=nnx.Module)
 
 
-def split_detector(detector: nnx.Module) -> tuple[Any, Arrays, Arrays]:
+def split_detector(detector: Module) -> tuple[nnx.GraphDef[Module], Arrays, Arrays]:
     """Returns static graph (hashable), trainable parameters and moving statistics of a detector.
 
     The latter two are keyed like `backbone.conv_0.kernel`.
@@ -22,7 +24,9 @@ def split_detector(detector: nnx.Module) -> tuple[Any, Arrays, Arrays]:
     return graph, params, stats
 
 
-def bind_detector(graph: Any, params: Arrays, stats: Arrays) -> Any:  # noqa: ANN401
+def bind_detector(
+    graph: nnx.GraphDef[Module], params: Arrays | Shapes, stats: Arrays | Shapes
+) -> Module:
     """Rebuilds a detector from the results of `split_detector`."""
     return nnx.merge(graph, _unflatten(params), _unflatten(stats))
 
@@ -37,13 +41,13 @@ def write_statistics(detector: nnx.Module, stats: Arrays) -> None:
     nnx.update(detector, _unflatten(stats))
 
 
-def _flatten(state: Any) -> Arrays:  # noqa: ANN401
+def _flatten(state: nnx.State) -> Arrays:
     flat = nnx.to_pure_dict(state)
     leaves = jax.tree_util.tree_leaves_with_path(flat)
     return {".".join(str(key.key) for key in path): leaf for path, leaf in leaves}
 
 
-def _unflatten(arrays: Arrays) -> dict[str, Any]:
+def _unflatten(arrays: Arrays | Shapes) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for path, array in arrays.items():
         *parents, name = path.split(".")

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from stillbox.boxes.structures import Batch, Ints
+from stillbox.boxes.structures import AnyArray, Batch
 from stillbox.devices.job import local_rows
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -219,9 +219,9 @@ class MetricsGuard:
 
     def __init__(self, name_records: Callable[[np.ndarray], list[str]]) -> None:
         self._name_records = name_records
-        self._pending: deque[tuple[int, Metrics, Ints]] = deque()
+        self._pending: deque[tuple[int, Metrics, AnyArray]] = deque()
 
-    def push(self, step: int, metrics: Metrics, records: Ints) -> None:
+    def push(self, step: int, metrics: Metrics, records: AnyArray) -> None:
         """Takes the metrics of the step just dispatched."""
         self._pending.append((step, metrics, records))
 

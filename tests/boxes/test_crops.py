@@ -48,7 +48,7 @@ def test_one_unit_in_the_last_place_decides_whether_a_crop_ends_on_its_map():
     """Executed: the original samples the last row of a proposal from 53.04454 to 192 of 192."""
     box = np.float32([[53.04454, 0, 192, 192]])
     for framed, inside in ((scaled_down(box, 192), True), (quotient(box, 192), False)):
-        rows = edge_samples(framed, (12, 12), size=14, outside="zero").rows
+        rows = edge_samples(framed, np.array([12, 12]), size=14, outside="zero").rows
         assert bool(rows.weights[0, -1].sum() > 0) == inside
 
 
@@ -147,7 +147,7 @@ def random_case(seed=0, boxes=7):
 
 
 crop = partial(crop_and_resize, size=4, outside="fade")
-align = partial(roi_align, size=3, samples=2, window=(6.7, 4.5))
+align = partial(roi_align, size=3, samples=2, window=np.float32([6.7, 4.5]))
 each_crop = pytest.mark.parametrize("function", [crop, align], ids=["crop_and_resize", "roi_align"])
 
 
@@ -157,7 +157,7 @@ each_crop = pytest.mark.parametrize("function", [crop, align], ids=["crop_and_re
 def test_crops_equal_the_originals(case, compute, form):
     def one(features, boxes):
         by_size = [
-            edge_samples(boxes, [5, 6], size=size, outside=FORMS[form])
+            edge_samples(boxes, np.array([5, 6]), size=size, outside=FORMS[form])
             for size in case["crop_size"]
         ]
         samples = Samples(by_size[0].rows, by_size[1].columns)

@@ -1,4 +1,5 @@
 import jax
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -17,13 +18,13 @@ from stillbox.boxes.geometry import (
 from tests.boxes import golden
 
 # The published unit test of the reference .
-SOME = [[4.0, 3, 7, 5], [5, 6, 10, 7]]
-OTHERS = [[3.0, 4, 6, 8], [14, 14, 15, 15], [0, 0, 20, 20]]
+SOME = np.float32([[4, 3, 7, 5], [5, 6, 10, 7]])
+OTHERS = np.float32([[3, 4, 6, 8], [14, 14, 15, 15], [0, 0, 20, 20]])
 
 
 def test_area_is_height_times_width():
     # (7 - 4) * (5 - 3) = 6; (10 - 5) * (7 - 6) = 5; a point has none.
-    np.testing.assert_array_equal(area([*SOME, [2, 2, 2, 2]]), [6, 5, 0])
+    np.testing.assert_array_equal(area(np.float32([*SOME, [2, 2, 2, 2]])), [6, 5, 0])
 
 
 def test_intersection_of_every_pair():
@@ -61,19 +62,21 @@ def test_negative_squared_distance_of_every_pair():
 def test_boxes_without_area_have_no_overlap_even_with_themselves():
     padding = np.zeros((2, 4), np.float32)
     np.testing.assert_array_equal(pairwise(iou, padding, padding), np.zeros((2, 2)))
-    np.testing.assert_array_equal(pairwise(ioa, [[0, 0, 1, 1]], padding), np.zeros((1, 2)))
+    np.testing.assert_array_equal(
+        pairwise(ioa, np.float32([[0, 0, 1, 1]]), padding), np.zeros((1, 2))
+    )
 
 
 def test_boxes_that_touch_along_an_edge_have_iou_zero():
-    assert iou([0, 0, 1, 1], [0, 1, 1, 2]) == 0
+    assert iou(np.float32([0, 0, 1, 1]), np.float32([0, 1, 1, 2])) == 0
 
 
 def test_giou_equals_the_published_table():
     # Equal boxes: 1.  [5,7,7,9] and [5,11,7,13]: hull 2 * 6 = 12, union 8, so 0 - 4/12.
-    pairs = giou([[5, 7, 7, 9], [5, 7, 7, 9]], [[5, 7, 7, 9], [5, 11, 7, 13]])
+    pairs = giou(np.float32([5, 7, 7, 9]), np.float32([[5, 7, 7, 9], [5, 11, 7, 13]]))
     np.testing.assert_allclose(pairs, [1, -1 / 3], rtol=1e-6)
     # A point and a square: hull 100, union 25, so 0 - 75/100 (row 21).
-    np.testing.assert_allclose(giou([0, 0, 0, 0], [5, 5, 10, 10]), -0.75, rtol=1e-6)
+    np.testing.assert_allclose(giou(np.zeros(4), np.float32([5, 5, 10, 10])), -0.75, rtol=1e-6)
 
 
 def test_iou_and_giou_equal_the_reference_losses():
@@ -90,17 +93,22 @@ def test_the_gradient_of_iou_is_finite_for_boxes_without_area():
 
 
 def test_clipping_moves_edges_onto_the_window():
-    boxes = [[0, 0, 10, 10], [1, 1, 2, 2], [6, 5, 7, 6]]
-    clipped = clip_to_window(boxes, [5, 4, 8, 7])
+    boxes = np.float32([[0, 0, 10, 10], [1, 1, 2, 2], [6, 5, 7, 6]])
+    clipped = clip_to_window(boxes, np.float32([5, 4, 8, 7]))
     # The second box lies outside and shrinks to the nearest corner.
     np.testing.assert_array_equal(clipped, [[5, 4, 8, 7], [5, 4, 5, 4], [6, 5, 7, 6]])
 
 
 def test_the_window_becomes_the_unit_square():
-    boxes = [[5, 4, 8, 7], [6.5, 4, 8, 5.5]]
-    framed = change_frame(boxes, [5, 4, 8, 7])
+    boxes = np.float32([[5, 4, 8, 7], [6.5, 4, 8, 5.5]])
+    framed = change_frame(boxes, boxes[0])
     # Half of the height is 1.5 of 3, half of the width likewise.
     np.testing.assert_allclose(framed, [[0, 0, 1, 1], [0.5, 0, 1, 0.5]])
+
+
+def test_a_wrong_shape_is_found_while_tests_run():
+    with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'boxes'"):
+        area(np.zeros((2, 3), np.float32))
 
 
 @pytest.mark.parametrize("function", [iou, ioa, giou])

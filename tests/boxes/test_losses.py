@@ -10,8 +10,8 @@ from tests.boxes import golden
 
 GOLDEN = golden.load("boxes_losses.json")
 LOGITS, TARGETS = (np.float32(GOLDEN["inputs"][name]) for name in ("pred", "target"))
-SLOT_WEIGHTS = np.float32(GOLDEN["inputs"]["weights"])
-WEIGHTS = SLOT_WEIGHTS[..., 0]
+CLASS_WEIGHTS = np.float32(GOLDEN["inputs"]["weights"])
+WEIGHTS = CLASS_WEIGHTS[..., 0]
 LN2 = math.log(2)
 
 
@@ -37,7 +37,7 @@ def bootstrapped(hard):
 def test_elementwise_losses_equal_the_executed_reference(name, function):
     # The reference takes 1 - p_t in float32, which costs its focal loss the sixth digit of the
     # smallest value: 1 / (1 + e^4)^2 * ln(1 + e^-4) is 5.871569e-6, and it has 5.871589e-6.
-    np.testing.assert_allclose(function(LOGITS, TARGETS) * SLOT_WEIGHTS, GOLDEN[name], rtol=4e-6)
+    np.testing.assert_allclose(function(LOGITS, TARGETS) * CLASS_WEIGHTS, GOLDEN[name], rtol=4e-6)
 
 
 @pytest.mark.parametrize(
@@ -49,40 +49,45 @@ def test_elementwise_losses_equal_the_executed_reference(name, function):
         ("boot_soft", lambda *a: losses.bootstrapped_sigmoid_loss(*a, alpha=0.9, hard=False)),
     ],
 )
-def test_anchor_losses_are_the_sums_over_the_slots(name, function):
+def test_anchor_losses_are_the_sums_over_the_classes(name, function):
     expected = np.sum(GOLDEN[name], axis=-1)
     np.testing.assert_allclose(function(LOGITS, TARGETS, WEIGHTS), expected, rtol=2e-6)
-    # The reference weighs every slot, here all slots of an anchor alike.
-    np.testing.assert_allclose(function(LOGITS, TARGETS, SLOT_WEIGHTS), expected, rtol=2e-6)
+    # The reference weighs every class, here all classes of an anchor alike.
+    np.testing.assert_allclose(function(LOGITS, TARGETS, CLASS_WEIGHTS), expected, rtol=2e-6)
 
 
 @pytest.mark.parametrize("name, scale", [("softmax", 1.0), ("softmax_ls2", 2.0)])
 def test_softmax_equals_the_executed_reference(name, scale):
     result = losses.softmax_loss(LOGITS, TARGETS, WEIGHTS, logit_scale=scale)
     np.testing.assert_allclose(result, GOLDEN[name], rtol=1e-6)
-    result = losses.softmax_loss(LOGITS, TARGETS, SLOT_WEIGHTS, logit_scale=scale)
+    result = losses.softmax_loss(LOGITS, TARGETS, CLASS_WEIGHTS, logit_scale=scale)
     np.testing.assert_allclose(result, GOLDEN[name], rtol=1e-6)
 
 
-def test_slots_of_one_anchor_can_weigh_differently():
-    # Logits 0: every slot costs ln 2; focal with gamma 1 half of that; softmax ln 3.
-    zeros, targets, weights = np.zeros((1, 3)), [[0, 1, 0]], [[0.5, 4.0, 0.0]]
+def test_classes_of_one_anchor_can_weigh_differently():
+    # Logits 0: every class costs ln 2; focal with gamma 1 half of that; softmax ln 3.
+    zeros = np.zeros((1, 3))
+    targets, weights = np.float32([[0, 1, 0]]), np.float32([[0.5, 4, 0]])
     np.testing.assert_allclose(losses.sigmoid_loss(zeros, targets, weights), [4.5 * LN2])
     focal = losses.sigmoid_focal_loss(zeros, targets, weights, gamma=1.0)
     np.testing.assert_allclose(focal, [2.25 * LN2], rtol=1e-6)
-    # The target's slot alone has a loss.
+    # The target's class alone has a loss.
     softmax = losses.softmax_loss(zeros, targets, weights)
     np.testing.assert_allclose(softmax, [4 * math.log(3)], rtol=1e-6)
 
 
 def test_softmax_against_logits_is_softmax_against_their_softmax():
     # Targets over 2: (0, ln 3) have the softmax (1/4, 3/4); logits over 2: (0, 0) cost ln 2.
-    targets = [[0.0, 2 * math.log(3)]]
-    result = losses.softmax_against_logits_loss([[1.0, 1.0]], targets, [0.5], logit_scale=2.0)
+    def loss(logits, weight):
+        weights = np.float32([weight])
+        return losses.softmax_against_logits_loss(logits, targets, weights, logit_scale=2.0)
+
+    targets = np.float32([[0, 2 * math.log(3)]])
+    result = loss(np.ones((1, 2)), 0.5)
     np.testing.assert_allclose(result, [0.5 * LN2], rtol=1e-6)
     # Logits over 2: (0, ln 3): -(ln .25 / 4 + 3 ln .75 / 4), what the target itself costs.
     own = -(math.log(0.25) + 3 * math.log(0.75)) / 4
-    result = losses.softmax_against_logits_loss(targets, targets, [1.0], logit_scale=2.0)
+    result = loss(targets, 1)
     np.testing.assert_allclose(result, [own], rtol=1e-6)
 
 
@@ -99,23 +104,23 @@ def test_soft_bootstrapping_has_a_gradient_through_the_prediction():
 
 
 def test_sigmoid_at_extreme_logits_costs_only_the_undecided_ones():
-    # Correct confident slots cost 0, a logit of 0 costs ln 2: twice, and once without weight.
-    logits = [[-100.0, 100, -100], [100, 0, -100], [0, -100, 100], [0, -100, -100]]
-    targets = [[0, 1, 0], [1, 0, 0], [1, 0, 1], [0, 0, 0]]
-    result = losses.sigmoid_loss(logits, targets, [1, 1, 1, 0])
+    # Correct confident classes cost 0, a logit of 0 costs ln 2: twice, and once without weight.
+    logits = np.float32([[-100, 100, -100], [100, 0, -100], [0, -100, 100], [0, -100, -100]])
+    targets = np.float32([[0, 1, 0], [1, 0, 0], [1, 0, 1], [0, 0, 0]])
+    result = losses.sigmoid_loss(logits, targets, np.float32([1, 1, 1, 0]))
     np.testing.assert_allclose(result, [0, LN2, LN2, 0], atol=1e-6)
 
 
 def test_sigmoid_grows_linearly_when_surely_wrong():
-    result = losses.sigmoid_cross_entropy([100.0, -100.0], [0, 1])
+    result = losses.sigmoid_cross_entropy(np.float32([100, -100]), np.float32([0, 1]))
     np.testing.assert_allclose(result, [100, 100])
 
 
 def test_softmax_at_extreme_logits_costs_only_the_undecided_ones():
     # Two equal winners cost ln 2: once in full and once by half (row 23).
-    logits = [[-100.0, 100, -100], [0, 0, -100], [100, 100, -100], [-100, -100, 100]]
-    targets = [[0, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    result = losses.softmax_loss(logits, targets, [1, 1, 0.5, 1])
+    logits = np.float32([[-100, 100, -100], [0, 0, -100], [100, 100, -100], [-100, -100, 100]])
+    targets = np.float32([[0, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    result = losses.softmax_loss(logits, targets, np.float32([1, 1, 0.5, 1]))
     np.testing.assert_allclose(result.sum(), 1.5 * LN2, rtol=1e-6)
 
 
@@ -139,9 +144,9 @@ def test_gradients_are_finite_at_extreme_logits(gamma):
         losses.softmax_loss,
         lambda *a: losses.sigmoid_focal_loss(*a, gamma=gamma, alpha=0.25),
     ):
-        value, gradient = jax.value_and_grad(lambda x, f=function: f(x, targets, [1, 1]).sum())(
-            logits
-        )
+        value, gradient = jax.value_and_grad(
+            lambda x, f=function: f(x, targets, jnp.ones(2)).sum()
+        )(logits)
         assert np.isfinite(value)
         assert np.isfinite(gradient).all()
 
@@ -165,7 +170,7 @@ FOCAL_LN2 = math.log(2.0)
     "alpha, total", [(1.0, 8 * FOCAL_LN2), (0.75, 10 * FOCAL_LN2), (None, 24 * FOCAL_LN2)]
 )
 def test_focal_without_focus_equals_the_published_test(alpha, total):
-    # 8 anchors of 3 slots, one of them positive: 8 alpha + 16 (1 - alpha) times ln 2 (row 24).
+    # 8 anchors of 3 classes, one of them positive: 8 alpha + 16 (1 - alpha) times ln 2 (row 24).
     targets = np.eye(3)[np.arange(8) % 3].reshape(2, 4, 3)
     result = losses.sigmoid_focal_loss(
         np.zeros((2, 4, 3)), targets, np.ones((2, 4)), gamma=0.0, alpha=alpha
@@ -213,7 +218,7 @@ def test_the_gradient_is_the_slope_of_the_loss(gamma, alpha):
     np.testing.assert_allclose(gradient, (upper - lower) / (2 * step), rtol=2e-5, atol=1e-7)
 
 
-CODES, BOX_TARGETS, BOX_WEIGHTS = (
+DELTAS, BOX_TARGETS, BOX_WEIGHTS = (
     np.float32(GOLDEN["inputs"][key]) for key in ("box_pred", "box_target", "box_weights")
 )
 BOXES, TRUE_BOXES = (np.float32(GOLDEN["inputs"][key]) for key in ("iou_b1", "iou_b2"))
@@ -221,18 +226,18 @@ BOXES, TRUE_BOXES = (np.float32(GOLDEN["inputs"][key]) for key in ("iou_b1", "io
 
 @pytest.mark.parametrize("name, delta", [("smooth_l1_d1", 1.0), ("smooth_l1_d.11", 1 / 9)])
 def test_smooth_l1_equals_the_executed_reference(name, delta):
-    result = losses.smooth_l1_loss(CODES, BOX_TARGETS, BOX_WEIGHTS, delta=delta)
+    result = losses.smooth_l1_loss(DELTAS, BOX_TARGETS, BOX_WEIGHTS, delta=delta)
     np.testing.assert_allclose(result, GOLDEN[name], rtol=1e-5)
 
 
 def test_smooth_l1_equals_the_published_test():
-    codes = [
+    rows = [
         [[2.5, 0, 0.4, 0], [0, 0, 0, 0], [0, 2.5, 0, 0.4]],
         [[3.5, 0, 0, 0], [0, 0.4, 0, 0.9], [0, 0, 1.5, 0]],
     ]
-    weights = [[2, 1, 1], [0, 3, 0]]
+    deltas, weights = np.float32(rows), np.float32([[2, 1, 1], [0, 3, 0]])
     # Row by row: 2 (2 + .08) + 0 + (2 + .08) = 6.24; 3 (.08 + .405) = 1.455.
-    result = losses.smooth_l1_loss(codes, np.zeros((2, 3, 4)), weights)
+    result = losses.smooth_l1_loss(deltas, np.zeros((2, 3, 4)), weights)
     np.testing.assert_allclose(result, [[4.16, 0, 2.08], [0, 1.455, 0]], rtol=1e-6)
     np.testing.assert_allclose(result.sum(), 7.695, rtol=1e-6)
 
@@ -240,13 +245,13 @@ def test_smooth_l1_equals_the_published_test():
 def test_l2_equals_the_executed_reference():
     # Second anchor: differences -.3, 2, .4, -1.5, squares 6.5 in all, half of that times .5 * .5.
     np.testing.assert_allclose(GOLDEN["l2"], [[0.0525, 0.8125]], rtol=1e-6)
-    result = losses.l2_loss(CODES, BOX_TARGETS, BOX_WEIGHTS)
+    result = losses.l2_loss(DELTAS, BOX_TARGETS, BOX_WEIGHTS)
     np.testing.assert_allclose(result, GOLDEN["l2"], rtol=1e-6)
 
 
 def test_l2_equals_the_published_test():
-    # From the original's unit tests: 3 images, 5 of 10 anchors count, 4 codes of 1: 3 * 5 * 4 / 2.
-    weights = np.tile(np.arange(10) < 5, (3, 1))
+    # From the original's unit tests: 3 images, 5 of 10 anchors count, 4 deltas of 1: 3 * 5 * 4 / 2.
+    weights = np.tile(np.arange(10) < 5, (3, 1)).astype(np.float32)
     result = losses.l2_loss(np.ones((3, 10, 4)), np.zeros((3, 10, 4)), weights)
     assert result.sum() == 30
     # Likewise when half of the targets are no numbers and all anchors count.
@@ -257,7 +262,7 @@ def test_l2_equals_the_published_test():
 def test_l1_is_the_sum_of_the_distances():
     # .05 + .1 + .05 + .3, and .3 + 2 + .4 + 1.5 at weight .5.
     np.testing.assert_allclose(
-        losses.l1_loss(CODES, BOX_TARGETS, BOX_WEIGHTS), [[0.5, 2.1]], rtol=1e-6
+        losses.l1_loss(DELTAS, BOX_TARGETS, BOX_WEIGHTS), [[0.5, 2.1]], rtol=1e-6
     )
 
 
@@ -271,27 +276,28 @@ def test_overlap_losses_equal_the_executed_reference(name):
 
 def test_overlap_losses_equal_the_published_test():
     # From the original's unit tests: two equal pairs cost nothing, one apart costs 1 at weight 2.
-    boxes = [[1.5, 0, 2.4, 1], [0, 0, 1, 1], [0, 0, 0.5, 0.25]]
-    targets = [[1.5, 0, 2.4, 1], [0, 0, 1, 1], [50, 50, 500.5, 100.25]]
-    np.testing.assert_allclose(losses.iou_loss(boxes, targets, [1, 0.5, 2]), [0, 0, 2])
+    boxes = np.float32([[1.5, 0, 2.4, 1], [0, 0, 1, 1], [0, 0, 0.5, 0.25]])
+    targets = np.float32([*boxes[:2], [50, 50, 500.5, 100.25]])
+    weights = np.float32([1, 0.5, 2])
+    np.testing.assert_allclose(losses.iou_loss(boxes, targets, weights), [0, 0, 2])
     # A point and a box of 25 in a hull of 100: 1 + 75 / 100, twice.
     boxes[2], targets[2] = [0, 0, 0, 0], [5, 5, 10, 10]
-    np.testing.assert_allclose(losses.giou_loss(boxes, targets, [1, 0.5, 2]), [0, 0, 3.5])
+    np.testing.assert_allclose(losses.giou_loss(boxes, targets, weights), [0, 0, 3.5])
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_box_losses_are_float32_for_any_input_type(dtype):
-    codes, weights = jnp.ones((2, 4), dtype), jnp.ones(2, dtype)
+    deltas, weights = jnp.ones((2, 4), dtype), jnp.ones(2, dtype)
     for name in ("smooth_l1", "l1", "l2", "iou", "giou"):
         function = getattr(losses, f"{name}_loss")
-        assert function(codes, codes, weights).dtype == jnp.float32
+        assert function(deltas, deltas, weights).dtype == jnp.float32
 
 
 def test_targets_that_are_not_numbers_count_as_met():
     targets = jnp.asarray([[jnp.nan, 0.0, jnp.nan, 0.0]])
 
-    def loss(codes):
-        return losses.smooth_l1_loss(codes, targets, [1.0]).sum()
+    def loss(deltas):
+        return losses.smooth_l1_loss(deltas, targets, jnp.ones(1)).sum()
 
     value, gradient = jax.value_and_grad(loss)(jnp.asarray([[5.0, 2.0, -5.0, 0.5]]))
     # 2 - .5 and .5 * .25; slopes 1 and .5.
@@ -304,7 +310,7 @@ def test_an_edge_that_is_not_a_number_counts_as_met(function):
     targets = jnp.asarray([[jnp.nan, 0.0, jnp.nan, 1.0], [jnp.nan] * 4])
 
     def loss(boxes):
-        return function(boxes, targets, [1.0, 1.0])
+        return function(boxes, targets, jnp.ones(2))
 
     boxes = jnp.asarray([[0.0, 0.0, 1.0, 0.5], [0.2, 0.2, 0.4, 0.4]])
     # Met from top to bottom, half as wide: IoU .5, hull the target itself. All met: no loss.
@@ -317,8 +323,8 @@ def test_an_edge_that_is_not_a_number_counts_as_met(function):
 
 def test_huber_bends_at_delta():
     # x = .5: .125; x = 2, delta 1: 2 - .5; delta .5: .5 * 2 - .125; slopes x, then delta.
-    np.testing.assert_allclose(losses.huber([0.5, -2.0], delta=1.0), [0.125, 1.5])
-    np.testing.assert_allclose(losses.huber([2.0], delta=0.5), [0.875])
+    np.testing.assert_allclose(losses.huber(np.float32([0.5, -2]), delta=1.0), [0.125, 1.5])
+    np.testing.assert_allclose(losses.huber(2.0, delta=0.5), 0.875)
     slopes = [jax.grad(lambda x: losses.huber(x, delta=1.0))(x) for x in (0.5, 1.0, 3.0, -3.0)]
     np.testing.assert_allclose(slopes, [0.5, 1, 1, -1])
 
@@ -332,7 +338,8 @@ def test_huber_bends_at_delta():
         (losses.smooth_l1_loss, 0.125 + 0.5),
     ],
 )
-def test_codes_with_a_target_of_zero_can_be_left_out(loss, expected):
-    codes, targets = [[2.0, 0.0, 3.0, 0.0]], [[0.0, 0.5, 0.0, 1.0]]
-    assert float(loss(codes, targets, [1.0], skip_zeros=True)[0]) == pytest.approx(expected)
-    assert float(loss(codes, targets, [1.0])[0]) > expected
+def test_deltas_with_a_target_of_zero_can_be_left_out(loss, expected):
+    deltas, targets = np.float32([[2, 0, 3, 0]]), np.float32([[0, 0.5, 0, 1]])
+    weights = np.ones(1)
+    assert float(loss(deltas, targets, weights, skip_zeros=True)[0]) == pytest.approx(expected)
+    assert float(loss(deltas, targets, weights)[0]) > expected

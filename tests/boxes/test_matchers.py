@@ -233,7 +233,7 @@ def test_bipartite_matching_compiles_once_for_any_number_of_boxes():
 # with box 1: .12 / (.15 + .16 - .12) = .63; anchor 3 with box 2: .05 / (.0625 + .054 - .05) = .75.
 ANCHORS = np.float32([[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 0.8], [0, 0.5, 0.5, 1], [0.75, 0, 1, 0.25]])
 BOXES = np.float32([[0, 0, 0.5, 0.5], [0.5, 0.5, 0.9, 0.9], [0.75, 0, 0.95, 0.27]])
-# Slots 1, 5 and 3 of the published test are classes 0, 4 and 2 behind a background slot.
+# Channels 1, 5 and 3 of the published test are classes 0, 4 and 2 behind the background.
 CLASSES = np.int32([0, 4, 2])
 
 
@@ -250,7 +250,7 @@ OPTIONS = {
 def test_targets_equal_the_published_test():
     targets = assign_targets(ANCHORS, BOXES, CLASSES, np.ones(3), **OPTIONS)
     np.testing.assert_array_equal(targets.matches, [0, 1, -1, 2])
-    # Anchor 2 meets no box: background, slot 0.
+    # Anchor 2 meets no box: background, channel 0.
     np.testing.assert_array_equal(targets.class_targets, np.eye(7)[[1, 5, 0, 3]])
     np.testing.assert_array_equal(targets.class_weights, [1, 1, 1, 1])
     # Box 1 less anchor 1: [0, 0, -.1, .1]; box 2 less anchor 3: [0, 0, -.05, .02]; over .1.
@@ -272,7 +272,7 @@ def test_weights_of_the_boxes_become_weights_of_their_anchors():
     "background_class, as_zeros, width, background",
     [(True, True, 7, []), (True, False, 7, [0]), (False, True, 6, []), (False, False, 6, [])],
 )
-def test_the_background_has_a_slot_only_where_there_is_one(
+def test_the_background_has_a_channel_only_where_it_is_a_class(
     background_class, as_zeros, width, background
 ):
     options = {
@@ -317,13 +317,14 @@ def test_ignored_boxes_exclude_the_anchors_that_they_cover():
     np.testing.assert_array_equal(targets.box_weights, np.zeros(4))
 
 
-def test_a_box_without_area_forces_a_match_with_a_finite_code():
+def test_a_box_without_area_forces_a_match_with_a_finite_delta():
     options = {
         **OPTIONS,
         "encode": encode_faster_rcnn,
         "match": partial(argmax_match, force_match_for_each_row=True),
     }
-    targets = assign_targets(ANCHORS, [[0.3, 0.3, 0.3, 0.3]], [0], [1.0], **options)
+    box = np.full((1, 4), 0.3)
+    targets = assign_targets(ANCHORS, box, CLASSES[:1], np.ones(1), **options)
     np.testing.assert_array_equal(targets.matches, [0, -1, -1, -1])
     assert np.isfinite(targets.box_targets).all()
 
@@ -331,13 +332,13 @@ def test_a_box_without_area_forces_a_match_with_a_finite_code():
 def test_padding_matches_nothing_for_every_similarity():
     # The anchor in the corner is nearer to the padding at 0, 0, 0, 0 than to the box.
     anchors = np.float32([[0, 0, 0.1, 0.1], [0.5, 0.5, 0.9, 0.9]])
-    boxes = np.float32([[0.5, 0.5, 1, 1], [0, 0, 0, 0]])
+    boxes, classes = np.float32([[0.5, 0.5, 1, 1], [0, 0, 0, 0]]), np.zeros(2, np.int32)
     options = {**OPTIONS, "similarity": neg_sq_dist}
     options["match"] = partial(argmax_match, ignore_thresholds=True)
-    targets = assign_targets(anchors, boxes, [0, 0], [1.0, 0.0], **options)
+    targets = assign_targets(anchors, boxes, classes, np.float32([1, 0]), **options)
     np.testing.assert_array_equal(targets.matches, [0, 0])
     # Without any box there is nothing to match.
-    targets = assign_targets(anchors, np.zeros((2, 4)), [0, 0], [0.0, 0.0], **options)
+    targets = assign_targets(anchors, np.zeros((2, 4)), classes, np.zeros(2), **options)
     np.testing.assert_array_equal(targets.matches, [-1, -1])
 
 
@@ -352,12 +353,12 @@ def test_bipartite_matching_gives_each_weighted_box_one_anchor():
 
 
 def test_one_anchor_and_one_box():
-    targets = assign_targets(ANCHORS[:1], BOXES[:1], CLASSES[:1], [1.0], **OPTIONS)
+    targets = assign_targets(ANCHORS[:1], BOXES[:1], CLASSES[:1], np.ones(1), **OPTIONS)
     np.testing.assert_array_equal(targets.matches, [0])
 
 
-def test_a_class_beyond_the_last_slot_has_no_target():
-    targets = assign_targets(ANCHORS, BOXES, [6, 4, 2], np.ones(3), **OPTIONS)
+def test_a_class_beyond_the_last_has_no_target():
+    targets = assign_targets(ANCHORS, BOXES, np.array([6, 4, 2]), np.ones(3), **OPTIONS)
     np.testing.assert_array_equal(targets.class_targets[0], np.zeros(7))
 
 
@@ -396,7 +397,7 @@ def test_targets_of_an_ssd_equal_the_executed_reference():
     np.testing.assert_allclose(
         targets.box_targets[0, positives[:3]], expected["regt_first_pos_img0"], atol=1e-6
     )
-    # Anchor 150 is assigned to box 2 of class 89, whose slot is the last of 91.
+    # Anchor 150 is assigned to box 2 of class 89, whose channel is the last of 91.
     assert targets.class_targets.shape == (2, 1917, 91)
     np.testing.assert_array_equal(np.flatnonzero(targets.class_targets[0, 150]), [90])
 

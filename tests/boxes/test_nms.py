@@ -427,7 +427,7 @@ def test_only_the_best_candidates_of_a_class_take_part():
     np.testing.assert_array_equal(shown, np.float32(boxes)[[0, 3, 2]])
 
 
-@pytest.mark.parametrize("window", [None, [[0.1, 0, 0.8, 0.6]]])
+@pytest.mark.parametrize("window", [None, np.float32([[0.1, 0, 0.8, 0.6]])])
 @pytest.mark.parametrize("most", [0, 7, 40])
 def test_the_search_without_loops_finds_the_same(most, window):
     rng = np.random.default_rng(most)

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -153,7 +154,7 @@ def test_the_executed_reference(monkeypatch, searches, name, options):
 
 def test_candidates_of_the_last_score_are_left_out():
     # Anchors 1 and 2 are kept. Their .5 is not: class 0 of anchor 3 has it too, and comes first.
-    scores = np.float32([[[0, 0], [0.5, 0.9], [0.8, 0.5], [0.5, 0.1]]])
+    scores = jnp.float32([[[0, 0], [0.5, 0.9], [0.8, 0.5], [0.5, 0.1]]])
     found = best_candidates(scores, 0.0, 3)
     np.testing.assert_array_equal(found.scores, np.float32([[0.9, 0.8, -np.inf]]))
     np.testing.assert_array_equal(found.classes[0, :2], [1, 0])
@@ -162,7 +163,7 @@ def test_candidates_of_the_last_score_are_left_out():
 
 
 def test_a_score_that_is_no_number_hides_no_other():
-    scores = np.float32([[[0.1, 0.2], [np.nan, 0.9], [0.3, 0.2], [0.4, 0.1]]])
+    scores = jnp.float32([[[0.1, 0.2], [np.nan, 0.9], [0.3, 0.2], [0.4, 0.1]]])
     found = best_candidates(scores, 0.0, 2)
     np.testing.assert_array_equal(found.scores[0, :1], np.float32([0.9]))
     assert found.anchors[0, 0] == 1

@@ -65,7 +65,7 @@ def test_random_rows_equal_a_stable_sort():
 def test_the_best_two_boxes_of_each_class_equal_the_published_test():
     # From RetinaNet for TPU: of class 0 boxes 2 and 3, of class 1 boxes 1 and 3.
     scores = np.float32([[0.2, 0.2], [0.1, 0.9], [0.5, 0.1], [0.3, 0.5]])
-    marked = np.asarray(top_k_mask(scores.T, [2, 2]))
+    marked = np.asarray(top_k_mask(scores.T, np.array([2, 2])))
     assert [np.flatnonzero(row).tolist() for row in marked] == [[2, 3], [1, 3]]
 
 

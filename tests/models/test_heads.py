@@ -19,7 +19,7 @@ from stillbox.models.parts import BuildOptions, Outputs
 
 _CONV = schema.ConvHyperparams(activation="relu6", batch_norm=schema.BatchNorm())
 _MAPS = (jnp.ones((2, 2, 3, 6)), jnp.ones((2, 1, 1, 4)))
-_OUTPUTS = Outputs(anchors=(3, 2), class_channels=5, codes=4)
+_OUTPUTS = Outputs(anchors=(3, 2), class_channels=5, code_size=4)
 
 
 def _build(**fields):
@@ -116,7 +116,7 @@ def test_depthwise_heads_filter_before_they_predict():
 _CONV_WEIGHT_SHARED = schema.ConvHyperparams(
     activation="relu6", batch_norm=schema.BatchNorm(scale=True)
 )
-_OUTPUTS_WEIGHT_SHARED = Outputs(anchors=(2, 2), class_channels=5, codes=4)
+_OUTPUTS_WEIGHT_SHARED = Outputs(anchors=(2, 2), class_channels=5, code_size=4)
 
 
 def _build_weight_shared(
@@ -184,7 +184,7 @@ def test_without_batch_norm_the_towers_have_biases():
 
 
 def test_a_map_of_other_channels_is_projected_to_those_of_most():
-    outputs = Outputs(anchors=(2, 2, 2), class_channels=5, codes=4)
+    outputs = Outputs(anchors=(2, 2, 2), class_channels=5, code_size=4)
     head = _build_weight_shared((6, 4, 6), outputs)
     assert head.projection_1.conv.kernel.shape == (1, 1, 4, 6)
     assert not hasattr(_build_weight_shared(), "projection_0")
@@ -234,5 +234,5 @@ def test_the_last_kernels_may_have_a_separate_initializer():
 
 def test_maps_of_different_anchors_are_refused():
     with pytest.raises(UserError, match="3, 6 anchors at a location") as caught:
-        _build_weight_shared(outputs=Outputs(anchors=(3, 6), class_channels=5, codes=4))
+        _build_weight_shared(outputs=Outputs(anchors=(3, 6), class_channels=5, code_size=4))
     assert "reduce_boxes_in_lowest_layer" in caught.value.fix

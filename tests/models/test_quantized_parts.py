@@ -49,7 +49,7 @@ def mnasfpn(options):
 def head(options):
     config = schema.WeightSharedHead(conv=CONV, depth=4, layers_before=1)
     maps = tuple(random(1, side, side, 3) for side in (4, 2))
-    outputs = Outputs(anchors=(2, 2), class_channels=3, codes=4)
+    outputs = Outputs(anchors=(2, 2), class_channels=3, code_size=4)
     made = implementation_of(config)(config, (3, 3), outputs, options)
     made.box.kernel[...] = random(*made.box.kernel.shape)
     return made, maps

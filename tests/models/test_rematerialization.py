@@ -59,7 +59,7 @@ def random_backbone():
 def head():
     """Towers that several maps share, with statistics of their own."""
     config = schema.WeightSharedHead(conv=CONV, depth=4, layers_before=2)
-    outputs = Outputs(anchors=(2, 2), class_channels=3, codes=4)
+    outputs = Outputs(anchors=(2, 2), class_channels=3, code_size=4)
     made = implementation_of(config)(config, (3, 3), outputs, options())
     return made, tuple(random(2, side, side, 3) for side in (4, 2))
 

@@ -13,7 +13,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.masking import mean_of_map
 from stillbox.models.layers.stochastic import drop_connect, fold_key
-from stillbox.models.parts import BuildOptions, Part, layers_in_use, make_divisible
+from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use, make_divisible
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -74,8 +74,8 @@ class MbConv(Part):
 
     @rematerialized
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> jax.Array:
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
         y = self.expand(x, train=train) if hasattr(self, "expand") else x
         y = self.depthwise(y, train=train)
@@ -143,8 +143,8 @@ class EfficientNetBackbone(Part):
         self.channels = tuple(widths[tap] for tap in taps)
 
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         outputs = {"stem": (x := self.stem(x, train=train))}
         for number, name in enumerate(self.names[1:]):

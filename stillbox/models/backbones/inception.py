@@ -15,7 +15,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.lowering.windows import Padding
 from stillbox.models.layers.resampling import average_pool, max_pool
-from stillbox.models.parts import BuildOptions, Part, layers_in_use, widened
+from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use, widened
 from stillbox.models.rematerialization import rematerialized
 
 Config = schema.InceptionV2 | schema.InceptionV2BlockHead
@@ -64,8 +64,8 @@ class _InceptionBackbone(Part):
     taps: tuple[str, ...]
 
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         outputs = {}
         for name in self.names:
@@ -73,7 +73,7 @@ class _InceptionBackbone(Part):
         return tuple(outputs[tap] for tap in self.taps)
 
     @rematerialized
-    def _layer(self, x: jax.Array, name: str, *, train: bool) -> jax.Array:
+    def _layer(self, x: FeatureMap, name: str, *, train: bool) -> FeatureMap:
         if name.startswith("pool"):
             return max_pool(x, 3, 2, padding=self.padding)
         layer: Part = getattr(self, name)
@@ -102,7 +102,7 @@ class InceptionV2Backbone(_InceptionBackbone):
         self.channels = tuple(widths[tap] for tap in taps)
 
 
-def _run_branches(block: Part, inputs: Sequence[jax.Array], *, train: bool) -> jax.Array:
+def _run_branches(block: Part, inputs: Sequence[FeatureMap], *, train: bool) -> FeatureMap:
     """Returns the outputs of `branch_0`, `branch_1`, ... of a block, one input each, together."""
     outputs = [
         getattr(block, f"branch_{index}")(source, train=train)
@@ -131,7 +131,7 @@ class InceptionBlock(Part):
             self.channels += branch.channels
 
     @rematerialized
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
         pooled = average_pool(x, 3) if self.average else max_pool(x, 3, self.stride)
         return _run_branches(self, [x] * (self.branches - 1) + [pooled], train=train)
@@ -161,7 +161,7 @@ class _Branch(Part):
             inputs = width
         self.channels = inputs
 
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         for name in self.layers:
             x = getattr(self, name)(x, train=train)
         return x
@@ -317,7 +317,7 @@ class InceptionV3Block(Part):
             self.channels += branch.channels
 
     @rematerialized
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to the same size, or to the size of a 3x3 maximum of stride 2."""
         pooled = max_pool(x, 3, 2, padding="valid") if self.strided else average_pool(x, 3)
         return _run_branches(self, [x] * (self.branches - 1) + [pooled], train=train)
@@ -353,7 +353,7 @@ class InceptionV3Branch(Part):
         if self.forked:
             self.channels *= 2
 
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to the size of the block's output."""
         in_row = self.layers[:-2] if self.forked else self.layers
         for layer in in_row:

@@ -14,6 +14,7 @@ from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.lowering.windows import padding_of
 from stillbox.models.parts import (
     BuildOptions,
+    FeatureMap,
     Part,
     blocks_of,
     layers_in_use,
@@ -44,17 +45,19 @@ class MobileNetV1Backbone(Part):
         self.channels = tuple(widths[tap] for tap in taps)
 
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
-        outputs: dict[str, jax.Array] = {}
+        outputs: dict[str, FeatureMap] = {}
         for names in blocks_of(self.names):
             outputs |= self._block(x, names, train=train)
             x = outputs[names[-1]]
         return tuple(outputs[tap] for tap in self.taps)
 
     @rematerialized
-    def _block(self, x: jax.Array, names: tuple[str, ...], *, train: bool) -> dict[str, jax.Array]:
+    def _block(
+        self, x: FeatureMap, names: tuple[str, ...], *, train: bool
+    ) -> dict[str, FeatureMap]:
         return {name: (x := getattr(self, name)(x, train=train)) for name in names}
 
 
@@ -117,17 +120,19 @@ class MobileNetV2Backbone(Part):
             options.add_rounding(self, f"{name}_sum")
 
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
-        outputs: dict[str, jax.Array] = {}
+        outputs: dict[str, FeatureMap] = {}
         for names in blocks_of(self.names):
             outputs |= self._block(x, names, train=train)
             x = outputs[names[-1]]
         return tuple(outputs[tap] for tap in self.taps)
 
     @rematerialized
-    def _block(self, x: jax.Array, names: tuple[str, ...], *, train: bool) -> dict[str, jax.Array]:
+    def _block(
+        self, x: FeatureMap, names: tuple[str, ...], *, train: bool
+    ) -> dict[str, FeatureMap]:
         block_input, outputs = x, {}
         for name in names:
             if hasattr(self, name):

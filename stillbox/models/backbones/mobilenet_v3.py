@@ -19,7 +19,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.hyperparams import relu6
 from stillbox.models.layers.masking import mean_of_map
-from stillbox.models.parts import BuildOptions, Part, layers_in_use, make_divisible
+from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use, make_divisible
 from stillbox.models.rematerialization import rematerialized
 
 Config = schema.MobileNetV3 | schema.MobileNetEdgeTpu | schema.MobileDet
@@ -108,7 +108,7 @@ class MobileBlock(Part):
         fits = block.stride == 1 and block.inputs == block.channels
         self.residual = block.shortcut and fits
 
-    def widen(self, x: jax.Array, *, train: bool) -> jax.Array:
+    def widen(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to the widest map, `[B, H, W, wide]`, strided in a fused block."""
         for name in ("reduce", "expand"):
             if hasattr(self, name):
@@ -116,7 +116,7 @@ class MobileBlock(Part):
         return x
 
     @rematerialized
-    def __call__(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, x: FeatureMap, *, train: bool) -> tuple[FeatureMap, FeatureMap]:
         """Returns the widest map and the result, `[B, H / stride, W / stride, channels]`."""
         wide = self.widen(x, train=train)
         y = self.depthwise(wide, train=train) if hasattr(self, "depthwise") else wide
@@ -170,8 +170,8 @@ class MobileNetwork(Part):
         self.channels = tuple(widths[tap] for tap in taps)
 
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         outputs = {}
         for name in dict.fromkeys(name.removesuffix("_expand") for name in self.names):

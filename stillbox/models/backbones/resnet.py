@@ -17,7 +17,7 @@ from stillbox.models.layers.conv import SpaceToDepthConv2d
 from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.resampling import max_pool
 from stillbox.models.layers.stochastic import drop_block, drop_connect, fold_key
-from stillbox.models.parts import BuildOptions, Part, layers_in_use
+from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use
 from stillbox.models.rematerialization import rematerialized
 
 BlockKind = Literal["residual", "bottleneck"]
@@ -58,8 +58,8 @@ class BlockGroup(Part):
         self.blocks = tuple(names)
 
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> jax.Array:
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
         for number, name in enumerate(self.blocks):
             x = getattr(self, name)(x, train=train, dropout_key=fold_key(dropout_key, number))
@@ -119,11 +119,11 @@ class Block(Part):
 
     @rematerialized
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> jax.Array:
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
 
-        def drop(x: jax.Array, number: int) -> jax.Array:
+        def drop(x: FeatureMap, number: int) -> FeatureMap:
             if not train or self.drop_block is None:
                 return x
             return drop_block(x, self.drop_block, fold_key(dropout_key, number))
@@ -180,8 +180,8 @@ class ResNetBackbone(Part):
         self.channels = tuple(widths[tap] for tap in taps)
 
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         stem, x = self._halve_twice(x, train=train)
         outputs = {"stem": stem}
@@ -191,7 +191,7 @@ class ResNetBackbone(Part):
         return tuple(outputs[tap] for tap in self.taps)
 
     @rematerialized
-    def _halve_twice(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, jax.Array]:
+    def _halve_twice(self, x: FeatureMap, *, train: bool) -> tuple[FeatureMap, FeatureMap]:
         stem = self.stem(x, train=train)
         return stem, max_pool(stem, 3, 2, padding=self.pool_padding)
 

@@ -9,7 +9,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.resampling import max_pool
-from stillbox.models.parts import BuildOptions, Part, layers_in_use
+from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use
 from stillbox.models.rematerialization import rematerialized
 
 _ROOT_CHANNELS = 64
@@ -57,8 +57,8 @@ class ResNetV1Backbone(Part):
         self.halved = tuple(halved)
 
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         outputs = {}
         outputs["root"], x = self._halve_twice(x, train=train)
@@ -69,7 +69,7 @@ class ResNetV1Backbone(Part):
         return tuple(outputs[tap] for tap in self.taps)
 
     @rematerialized
-    def _halve_twice(self, x: jax.Array, *, train: bool) -> tuple[jax.Array, jax.Array]:
+    def _halve_twice(self, x: FeatureMap, *, train: bool) -> tuple[FeatureMap, FeatureMap]:
         root = self.root(x, train=train)
         return root, max_pool(root, 3, 2)
 
@@ -98,7 +98,7 @@ class ResNetBlock(Part):
             setattr(self, name, BottleneckUnit(config, inputs, width, options, **steps))
             inputs = self.channels
 
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), 4 * width]`."""
         for name in self.units:
             x = getattr(self, name)(x, train=train)
@@ -133,7 +133,7 @@ class BottleneckUnit(Part):
         self.activation, self.stride = config.unit_activation, stride
 
     @rematerialized
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), 4 * width]`."""
         if hasattr(self, "shortcut"):
             shortcut = self.shortcut(x, train=train)

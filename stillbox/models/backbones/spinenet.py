@@ -5,7 +5,7 @@ Both are scale-permuted networks.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 
@@ -24,7 +24,7 @@ from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.resampling import max_pool, upsample
 from stillbox.models.layers.stochastic import fold_key
-from stillbox.models.parts import BuildOptions, Part, layers_in_use, make_divisible
+from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use, make_divisible
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -40,6 +40,7 @@ class NodeSpec:
     """Of the map."""
 
 
+@runtime_checkable
 class Components(Protocol):
     """Builds the parts of a network."""
 
@@ -96,8 +97,8 @@ class ScalePermutedBackbone(Part):
         self.channels = (config.endpoints_depth,) * len(taps)
 
     def __call__(
-        self, x: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
+        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order.
 
         H and W are multiples of the coarsest stride.
@@ -138,8 +139,8 @@ class Node(Part):
         self.group = group
 
     def __call__(
-        self, maps: list[jax.Array], *, train: bool, dropout_key: jax.Array | None
-    ) -> jax.Array:
+        self, maps: list[FeatureMap], *, train: bool, dropout_key: jax.Array | None
+    ) -> FeatureMap:
         """Returns a map `[B, h, w, D]` from those of all nodes before, `[B, H, W, C]`."""
         terms = [
             getattr(self, f"resample_{index}")(maps[number], train=train)
@@ -236,7 +237,7 @@ class Resample(Part):
         self.expand = Conv2d(width, target.channels, 1, 1, linear, **layers)
 
     @rematerialized
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, H / 2^steps, W / 2^steps, D]`."""
         x = self.squeeze(x, train=train)
         if self.steps > 0:
@@ -329,7 +330,7 @@ class SeparableResample(Part):
         self.match = Conv2d(source.channels, target.channels, 1, 1, linear, **layers)
 
     @rematerialized
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, H / 2^steps, W / 2^steps, D]`."""
         for step in range(1, self.steps + 1):
             x = getattr(self, f"halve_{step}")(x, train=train)

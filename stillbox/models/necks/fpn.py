@@ -21,7 +21,7 @@ from stillbox.models.layers.conv import ConvLayer
 from stillbox.models.layers.hyperparams import ACTIVATIONS, norm_regularizer
 from stillbox.models.layers.lowering.windows import padding_of
 from stillbox.models.layers.resampling import max_pool, upsample
-from stillbox.models.parts import BuildOptions, Part, rounded
+from stillbox.models.parts import BuildOptions, FeatureMap, Part, rounded
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -58,13 +58,13 @@ class FpnNeck(Part):
 
     @rematerialized
     def __call__(
-        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
-        """Maps the taps to all feature maps, from fine to coarse."""
-        running = self._project(len(taps), taps[-1], train=train)
+        self, features: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
+        """Maps the features of the backbone to all feature maps, from fine to coarse."""
+        running = self._project(len(features), features[-1], train=train)
         maps = [running]
-        for number in range(len(taps) - 1, 0, -1):
-            lateral = self._project(number, taps[number - 1], train=train)
+        for number in range(len(features) - 1, 0, -1):
+            lateral = self._project(number, features[number - 1], train=train)
             running = upsample_to(running, lateral)
             with jax.named_scope(f"sum_{number}"):
                 running = rounded(self, f"sum_{number}", running + lateral, train=train)
@@ -75,12 +75,12 @@ class FpnNeck(Part):
             maps.append(getattr(self, f"coarse_{step}")(maps[-1], train=train))
         return tuple(maps)
 
-    def _project(self, number: int, tap: jax.Array, *, train: bool) -> jax.Array:
+    def _project(self, number: int, tap: FeatureMap, *, train: bool) -> FeatureMap:
         # Outputs with a bias are float32.
         return getattr(self, f"projection_{number}")(tap, train=train).astype(self.dtype)
 
 
-def upsample_to(x: jax.Array, fine: jax.Array) -> jax.Array:
+def upsample_to(x: FeatureMap, fine: FeatureMap) -> FeatureMap:
     """Doubles `[B, h, w, C]` by repetition and crops it to `fine`, `[B, H, W, C]`."""
     return upsample(x, 2)[:, : fine.shape[1], : fine.shape[2]]
 
@@ -120,10 +120,10 @@ class RetinaNetFpnNeck(Part):
 
     @rematerialized
     def __call__(
-        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
-        """Maps the taps to all feature maps, from fine to coarse."""
-        maps = self._descend(taps, train=train)
+        self, features: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
+        """Maps the features of the backbone to all feature maps, from fine to coarse."""
+        maps = self._descend(features, train=train)
         for level in self.coarse:
             above = maps[level - 1]
             if level > self.coarse[0]:
@@ -131,21 +131,21 @@ class RetinaNetFpnNeck(Part):
             maps[level] = self._convolve(f"coarse_{level}", above, train=train)
         return tuple(self._normalize(level, maps[level], train=train) for level in sorted(maps))
 
-    def _descend(self, taps: tuple[jax.Array, ...], *, train: bool) -> dict[int, jax.Array]:
+    def _descend(self, features: tuple[FeatureMap, ...], *, train: bool) -> dict[int, FeatureMap]:
         """Returns the maps of the backbone's levels."""
-        maps: dict[int, jax.Array] = {}
+        maps: dict[int, FeatureMap] = {}
         running = None
-        for level, tap in reversed(list(enumerate(taps, start=self.first))):
+        for level, tap in reversed(list(enumerate(features, start=self.first))):
             lateral = self._convolve(f"lateral_{level}", tap, train=train)
             running = lateral if running is None else upsample(running, 2) + lateral
             maps[level] = self._convolve(f"output_{level}", running, train=train)
         return maps
 
-    def _convolve(self, name: str, x: jax.Array, *, train: bool) -> jax.Array:
+    def _convolve(self, name: str, x: FeatureMap, *, train: bool) -> FeatureMap:
         # Outputs with a bias are float32.
         return getattr(self, name)(x, train=train).astype(self.dtype)
 
-    def _normalize(self, level: int, x: jax.Array, *, train: bool) -> jax.Array:
+    def _normalize(self, level: int, x: FeatureMap, *, train: bool) -> FeatureMap:
         norm = getattr(self, f"norm_{level}", None)
         return x if norm is None else norm(x, "none", train=train)
 
@@ -184,12 +184,12 @@ class BiFpnNeck(Part):
         self.channels = (config.depth,) * maps
 
     def __call__(
-        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
-        """Maps the taps to all feature maps, from fine to coarse."""
-        maps = list(taps)
+        self, features: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
+        """Maps the features of the backbone to all feature maps, from fine to coarse."""
+        maps = list(features)
         while len(maps) < len(self.channels):
-            x = self.coarse(maps[-1], train=train) if len(maps) == len(taps) else maps[-1]
+            x = self.coarse(maps[-1], train=train) if len(maps) == len(features) else maps[-1]
             maps.append(max_pool(x, 3, 2))
         for name in self.cells:
             maps = getattr(self, name)(maps, train=train)
@@ -200,11 +200,7 @@ class BiFpnCell(Part):
     """Sums `down_{m}` of map m and the coarser one, then `up_{m}` of m and the finer one.
 
     Map 0 is the finest. An upward sum also reads the downward one of its map.
-
-    Args:
-        config: of the neck.
-        channels: of the maps that are taps of the backbone, None for others.
-        options: as for all layers.
+    `channels` are those of maps that come from the backbone, None for others.
     """
 
     def __init__(
@@ -218,7 +214,7 @@ class BiFpnCell(Part):
             setattr(self, f"up_{place}", MapSum(config, count, channels[place], options))
 
     @rematerialized
-    def __call__(self, maps: Sequence[jax.Array], *, train: bool) -> list[jax.Array]:
+    def __call__(self, maps: Sequence[FeatureMap], *, train: bool) -> list[FeatureMap]:
         """Maps `[B, H, W, C]`, from fine to coarse, to as many of the same sizes."""
         down = [*maps]
         for place in reversed(range(self.last)):
@@ -252,7 +248,7 @@ class MapSum(Part):
         self.activation = config.conv.activation
         self.dtype = jnp.dtype(options.dtype)
 
-    def __call__(self, maps: Sequence[jax.Array], *, train: bool) -> jax.Array:
+    def __call__(self, maps: Sequence[FeatureMap], *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` of one size to one `[B, H, W, depth]`."""
         first, *others = maps
         if hasattr(self, "project"):

@@ -15,7 +15,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.resampling import max_pool, max_pool_with_zeros, upsample
-from stillbox.models.parts import BuildOptions, Part, make_divisible, rounded
+from stillbox.models.parts import BuildOptions, FeatureMap, Part, make_divisible, rounded
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -67,10 +67,10 @@ class MnasFpnNeck(Part):
         self.dtype = jnp.dtype(options.dtype)
 
     def __call__(
-        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
-        """Maps the taps to all feature maps, from fine to coarse."""
-        maps = list(taps)
+        self, features: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
+        """Maps the features of the backbone to all feature maps, from fine to coarse."""
+        maps = list(features)
         for step in self.coarse:
             x = getattr(self, f"coarse_{step}")(_shrink(maps[-1], 2, self.zeros), train=train)
             maps.append(x.astype(self.dtype))
@@ -81,12 +81,7 @@ class MnasFpnNeck(Part):
 
 class MnasFpnCell(Part):
     """Blocks `block_{b}`, the last four beside shortcuts where channels agree.
-
-    Args:
-        scope: of its operations in profiles.
-        config: of the neck.
-        channels: of the maps that enter, from fine to coarse.
-        options: as for all layers.
+    `scope` is that of its operations in profiles.
     """
 
     def __init__(
@@ -116,7 +111,7 @@ class MnasFpnCell(Part):
         self.scope = scope
 
     @rematerialized
-    def __call__(self, maps: Sequence[jax.Array], *, train: bool) -> list[jax.Array]:
+    def __call__(self, maps: Sequence[FeatureMap], *, train: bool) -> list[FeatureMap]:
         """Maps `[B, H, W, C]`, from fine to coarse, to as many of the same sizes."""
         made = [*maps]
         for number, block in enumerate(_CELL):
@@ -133,13 +128,7 @@ class MnasFpnCell(Part):
 
 class MnasFpnBlock(Part):
     """`input_0` and `input_1` widen maps, whose activated sum goes through `separable`.
-
-    Args:
-        scope: of its sum in profiles.
-        config: of the neck.
-        block: its sizes.
-        inputs: channels of each map, and its level above that of the block.
-        options: as for all layers.
+    `inputs` are the channels of each map, and its level above that of the block.
     """
 
     def __init__(
@@ -162,7 +151,7 @@ class MnasFpnBlock(Part):
         self.activation, self.zeros = config.conv.activation, config.explicit_padding
         self.dtype, self.scope = jnp.dtype(options.dtype), scope
 
-    def __call__(self, maps: Sequence[jax.Array], *, train: bool) -> jax.Array:
+    def __call__(self, maps: Sequence[FeatureMap], *, train: bool) -> FeatureMap:
         """Maps two maps `[B, H, W, C]` to one of the block's level."""
         first, second = (self._widen(place, x, train=train) for place, x in enumerate(maps))
         with jax.named_scope(f"{self.scope}/input_sum"):
@@ -170,7 +159,7 @@ class MnasFpnBlock(Part):
             x = rounded(self, "input_sum", x, train=train)
         return self.separable(x, train=train).astype(self.dtype)
 
-    def _widen(self, place: int, x: jax.Array, *, train: bool) -> jax.Array:
+    def _widen(self, place: int, x: FeatureMap, *, train: bool) -> FeatureMap:
         level = self.levels[place]
         if level < 0:
             x = _shrink(x, 2**-level, self.zeros)
@@ -183,6 +172,6 @@ def _width(config: schema.MnasFpn, depth: int) -> int:
     return make_divisible(depth * config.depth_multiplier, config.min_depth)
 
 
-def _shrink(x: jax.Array, stride: int, zeros: bool) -> jax.Array:
+def _shrink(x: FeatureMap, stride: int, zeros: bool) -> FeatureMap:
     """Returns the maxima of 3x3 windows of `[B, H, W, C]`, `stride` pixels apart."""
     return (max_pool_with_zeros if zeros else max_pool)(x, 3, stride)

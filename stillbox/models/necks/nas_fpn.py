@@ -16,7 +16,7 @@ from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.resampling import max_pool, upsample
 from stillbox.models.layers.stochastic import drop_block, fold_key
-from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.parts import BuildOptions, FeatureMap, Part
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -81,12 +81,12 @@ class NasFpnNeck(Part):
         self.channels = (channels,) * maps
 
     def __call__(
-        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
-        """Maps the taps to all feature maps, from fine to coarse."""
+        self, features: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
+        """Maps the features of the backbone to all feature maps, from fine to coarse."""
         maps = [
             _project(self, f"resample_{level}", tap, train=train)
-            for level, tap in zip(self.resampled, taps, strict=True)
+            for level, tap in zip(self.resampled, features, strict=True)
         ]
         while len(maps) < len(self.channels):
             maps.append(max_pool(maps[-1], 2, 2))
@@ -111,8 +111,8 @@ class NasFpnCell(Part):
 
     @rematerialized
     def __call__(
-        self, maps: list[jax.Array], *, train: bool, dropout_key: jax.Array | None = None
-    ) -> list[jax.Array]:
+        self, maps: list[FeatureMap], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> list[FeatureMap]:
         """Maps `[B, H, W, C]`, from fine to coarse, to as many of the same sizes."""
         maps, levels = list(maps), list(self.levels)
         for number, step in enumerate(self.steps, start=len(maps)):
@@ -141,12 +141,12 @@ class CombineNode(Part):
 
     def __call__(
         self,
-        maps: list[jax.Array],
+        maps: list[FeatureMap],
         levels: list[int],
         *,
         train: bool,
         dropout_key: jax.Array | None = None,
-    ) -> jax.Array:
+    ) -> FeatureMap:
         """Returns the node's map `[B, H, W, channels]` from those before it."""
         first, second, *joined = (
             _resample(_project(self, name, maps[m], train=train), levels[m], self.step.level)
@@ -182,12 +182,12 @@ def _add_projection(
         setattr(part, name, layer)
 
 
-def _project(part: Part, name: str, x: jax.Array, *, train: bool) -> jax.Array:
+def _project(part: Part, name: str, x: FeatureMap, *, train: bool) -> FeatureMap:
     """Applies the projection `name`, if it exists."""
     return getattr(part, name)(x, train=train).astype(x.dtype) if hasattr(part, name) else x
 
 
-def _resample(x: jax.Array, level: int, target: int) -> jax.Array:
+def _resample(x: FeatureMap, level: int, target: int) -> FeatureMap:
     """Brings `[B, H, W, C]` of one level to another."""
     if level < target:
         factor = 2 ** (target - level)
@@ -195,7 +195,7 @@ def _resample(x: jax.Array, level: int, target: int) -> jax.Array:
     return upsample(x, 2 ** (level - target)) if level > target else x
 
 
-def _combine(first: jax.Array, second: jax.Array, gate: int | None) -> jax.Array:
+def _combine(first: FeatureMap, second: FeatureMap, gate: int | None) -> FeatureMap:
     """Adds two maps of one shape; `gate` is the one that gates the other, if any."""
     if gate is None:
         return first + second

@@ -11,13 +11,13 @@ from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.lowering.windows import padding_of
 from stillbox.models.layers.resampling import max_pool
-from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.parts import BuildOptions, FeatureMap, Part
 from stillbox.models.rematerialization import rematerialized
 
 
 @implements(schema.SsdExtraLayers)
 class SsdLayersNeck(Part):
-    """The taps, then extra maps, each smaller than the one before.
+    """The features, then extra maps, each smaller than the one before.
 
     Map k is made by `extra_{k}_1x1` and `extra_{k}_3x3`, which is strided or not padded; k counts
     the taps too, as in TF1's variable names. With depthwise convolutions `extra_{k}_depthwise`
@@ -56,10 +56,10 @@ class SsdLayersNeck(Part):
 
     @rematerialized
     def __call__(
-        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
-        """Maps the taps to all feature maps, from fine to coarse."""
-        maps = list(taps)
+        self, features: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
+        """Maps the features of the backbone to all feature maps, from fine to coarse."""
+        maps = list(features)
         for index in self.extra:
             x = maps[-1]
             for step in self.steps:
@@ -80,10 +80,10 @@ class PpnNeck(Part):
         self.channels = (config.depth or channels,) * config.num_maps
 
     def __call__(
-        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
-        """Maps the tap to all feature maps, from fine to coarse."""
-        (x,) = taps
+        self, features: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
+        """Maps the feature of the backbone to all feature maps, from fine to coarse."""
+        (x,) = features
         maps = [self.base(x, train=train) if hasattr(self, "base") else x]
         while len(maps) < len(self.channels):
             maps.append(max_pool(maps[-1], 2, 2))
@@ -92,7 +92,7 @@ class PpnNeck(Part):
 
 @implements(schema.Identity)
 class IdentityNeck(Part):
-    """Returns the taps unchanged."""
+    """Returns the features of the backbone unchanged."""
 
     def __init__(
         self, config: schema.Identity, inputs: tuple[int, ...], options: BuildOptions
@@ -100,7 +100,7 @@ class IdentityNeck(Part):
         self.channels = inputs
 
     def __call__(
-        self, taps: tuple[jax.Array, ...], *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
-        """Returns the taps as the feature maps."""
-        return taps
+        self, features: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
+        """Returns the features of the backbone."""
+        return features

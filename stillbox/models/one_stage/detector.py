@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from numpy import float32
-from numpy.typing import NDArray
+from jax import Array
+from jaxtyping import Float, Float32, Int, Int64
 
-from stillbox.boxes.structures import Batch, Detections
+from stillbox.boxes.structures import AnyArray, Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models import backbones, heads, necks  # noqa: F401 - registers them
@@ -22,13 +22,20 @@ from stillbox.models.anchors import (
     check_number,
     prediction_order,
 )
-from stillbox.models.detector import Candidates, Detector, LossOutput, Predictions, finite_images
+from stillbox.models.detector import (
+    Candidates,
+    Detector,
+    Images,
+    LossOutput,
+    Predictions,
+    finite_images,
+)
 from stillbox.models.layers import ConvLayer
 from stillbox.models.layers.quantization import set_training_step
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.one_stage.loss import MatchAverage, detection_loss
 from stillbox.models.parallel import batch_shard_map, batch_sharded
-from stillbox.models.parts import BuildOptions, Outputs
+from stillbox.models.parts import BuildOptions, FeatureMap, Outputs
 from stillbox.models.postprocessing import convert_logits, suppress
 from stillbox.models.targets import build_box_coder
 from stillbox.models.variables import Arrays
@@ -36,15 +43,15 @@ from stillbox.models.variables import Arrays
 
 def postprocess(
     predictions: Predictions,
-    anchors: NDArray[float32] | jax.Array,
-    true_sizes: jax.Array,
+    anchors: Float[AnyArray, "A 4"],
+    true_sizes: Int[Array, "B 2"],
     model: schema.OneStage,
 ) -> Detections:
     """Turns predictions into at most `max_total` detections an image.
 
     Args:
-        anchors: `[A, 4]`, normalised to the network input.
-        true_sizes: `[B, 2]`, height and width of the image inside the network input, in pixels.
+        anchors: normalised to the network input.
+        true_sizes: height and width of the image inside the network input, in pixels.
 
     Returns:
         Boxes normalised to the true images and clipped to them, unless configured otherwise.
@@ -55,8 +62,8 @@ def postprocess(
 @jax.named_scope("postprocess")
 def postprocess_among(
     predictions: Predictions,
-    anchors: NDArray[float32] | jax.Array,
-    true_sizes: jax.Array,
+    anchors: Float[AnyArray, "A 4"],
+    true_sizes: Int[Array, "B 2"],
     model: schema.OneStage,
 ) -> tuple[Detections, Candidates]:
     """Returns `postprocess`, and the boxes of all anchors that it has chosen from.
@@ -71,7 +78,7 @@ def postprocess_among(
 
 
 def decode_boxes(
-    encodings: jax.Array, anchors: NDArray[float32] | jax.Array, model: schema.OneStage
+    encodings: Float32[Array, "B A S"], anchors: Float[AnyArray, "A 4"], model: schema.OneStage
 ) -> jax.Array:
     """Maps encodings `[B, A, code_size]` to boxes `[B, A, 4]`, normalised to the network input."""
     limits = model.postprocessing.box_encodings_clip
@@ -81,8 +88,8 @@ def decode_boxes(
     return coder.decode(encodings, jnp.asarray(anchors))
 
 
-def class_scores(scores: jax.Array, model: schema.OneStage) -> jax.Array:
-    """Returns the scores `[B, A, num_classes]` among those of all slots, `[B, A, slots]`."""
+def class_scores(scores: Float[Array, "B A _"], model: schema.OneStage) -> Float[Array, "B A C"]:
+    """Returns the scores without the background's."""
     return scores[..., 1:] if model.background_class else scores
 
 
@@ -112,7 +119,7 @@ class OneStageDetector(Detector):
         outputs = Outputs(
             anchors=anchors_per_location(model.anchors, len(self.neck.channels)),
             class_channels=model.class_logits,
-            codes=model.box_coder.code_size,
+            code_size=model.box_coder.code_size,
         )
         self.head = implementation_of(head)(head, self.neck.channels, outputs, options)
         self.model = model
@@ -150,12 +157,12 @@ class OneStageDetector(Detector):
         """Returns the moving average of matches, if the loss is divided by one."""
         return {_MATCHES: jnp.zeros(())} if self.model.loss.normalizer_momentum else {}
 
-    def detect(self, images: jax.Array, true_sizes: jax.Array) -> Detections:
+    def detect(self, images: Images, true_sizes: Int[Array, "B 2"]) -> Detections:
         """Returns at most `model.max_detections` objects an image; see `Detector.detect`."""
         return self.detect_among(images, true_sizes)[0]
 
     def detect_among(
-        self, images: jax.Array, true_sizes: jax.Array
+        self, images: Images, true_sizes: Int[Array, "B 2"]
     ) -> tuple[Detections, Candidates]:
         """Returns `detect`, and the decoded boxes of all anchors."""
         predictions = self(images, train=False)
@@ -169,12 +176,12 @@ class OneStageDetector(Detector):
         return detections._replace(finite=finite_images(*predictions)), candidates
 
     def __call__(
-        self, images: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+        self, images: Images, *, train: bool, dropout_key: jax.Array | None = None
     ) -> Predictions:
         """Predicts boxes and classes for every anchor.
 
         Args:
-            images: `[B, H, W, 3]`, RGB in 0..255, resized and padded to the network input.
+            images: RGB in 0..255, resized and padded to the network input.
             train: normalise by the batch's statistics and update the moving ones; apply dropout.
             dropout_key: needed in training by parts with dropout.
 
@@ -193,9 +200,9 @@ class OneStageDetector(Detector):
             return Predictions(*(array[:, order] for array in predictions))
 
     def features(
-        self, images: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> tuple[jax.Array, ...]:
-        """Maps images in 0..255 to the feature maps `[B, H, W, C]`, from fine to coarse."""
+        self, images: Images, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> tuple[FeatureMap, ...]:
+        """Maps images in 0..255 to the feature maps, from fine to coarse."""
         mean = np.asarray(self.model.pixels.mean, np.float32)
         std = np.asarray(self.model.pixels.std, np.float32)
         with jax.named_scope("pixels"):
@@ -207,8 +214,8 @@ class OneStageDetector(Detector):
             return self.neck(taps, train=train, dropout_key=fold_key(dropout_key, _NECK))
 
     @property
-    def anchors(self) -> NDArray[np.float32]:
-        """`[A, 4]`, `[ymin, xmin, ymax, xmax]`, normalised to the network input, not clipped."""
+    def anchors(self) -> Float32[np.ndarray, "A 4"]:
+        """`[ymin, xmin, ymax, xmax]`, normalised to the network input, not clipped."""
         return build_anchors(self.model.anchors, self.feature_shapes, self.image_shape)
 
     def _infer_feature_shapes(self) -> tuple[Shape, ...]:
@@ -224,12 +231,12 @@ def _name_layers(detector: Detector) -> None:
             module.scope = "/".join(map(str, path[1:])) or module.scope
 
 
-def _static(order: NDArray[np.int64] | None) -> tuple[int, ...] | None:
+def _static(order: Int64[np.ndarray, "A"] | None) -> tuple[int, ...] | None:
     # Static attributes are hashable; an array would be taken for a variable.
     return None if order is None else tuple(order.tolist())
 
 
-def _pad_to_multiple(images: jax.Array, multiple: int) -> jax.Array:
-    """Pads `[B, H, W, C]` with zeros at the bottom and right."""
+def _pad_to_multiple(images: FeatureMap, multiple: int) -> FeatureMap:
+    """Pads with zeros at the bottom and right."""
     bottom, right = (-side % multiple for side in images.shape[1:3])
     return jnp.pad(images, ((0, 0), (0, bottom), (0, right), (0, 0)))

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jaxtyping import Float, Float32, Int
 
 from stillbox.boxes.matchers import Targets
 from stillbox.boxes.sampling import mine_hard_examples
@@ -18,9 +20,12 @@ from stillbox.experiment.variants import implementation_of
 from stillbox.models.detector import Predictions
 from stillbox.models.targets import build_box_coder, targets_of_batch
 
+Anchors = Float[np.ndarray, "A 4"]
+AnchorLosses = Float32[Array, "B A"]
 
-def batch_targets(batch: Batch, anchors: np.ndarray, model: schema.OneStage) -> Targets:
-    """Returns the targets of a batch for anchors `[A, 4]`; padding rows have weights of 0."""
+
+def batch_targets(batch: Batch, anchors: Anchors, model: schema.OneStage) -> Targets:
+    """Returns the targets of a batch; padding rows have weights of 0."""
     return targets_of_batch(
         batch,
         anchors,
@@ -36,23 +41,22 @@ def batch_targets(batch: Batch, anchors: np.ndarray, model: schema.OneStage) -> 
 
 
 class LossParts(NamedTuple):
-    """The terms of the loss, float32 scalars, weighted and normalised."""
+    """The terms of the loss, weighted and normalised."""
 
-    classification: jax.Array
-    localization: jax.Array
-    matched_anchors: jax.Array
+    classification: Float32[Array, ""]
+    localization: Float32[Array, ""]
+    matched_anchors: Float32[Array, ""]
     """Anchors of the batch that are assigned to a ground-truth box; not minimised."""
-    average: jax.Array
+    average: Float32[Array, ""]
     """The next `MatchAverage.value`; 0 without an average."""
 
 
 class MatchAverage(NamedTuple):
     """Moving average of the number of matches that the losses are divided by."""
 
-    value: jax.Array | float = 0.0
-    """float32 scalar after `steps` batches, 0 before the first."""
-    steps: jax.Array | int = 0
-    """int32 scalar."""
+    value: Float32[Array, ""] | float = 0.0
+    """The average after `steps` batches, 0 before the first."""
+    steps: Int[Array, ""] | int = 0
 
 
 INITIAL_AVERAGE = MatchAverage()
@@ -63,7 +67,7 @@ INITIAL_AVERAGE = MatchAverage()
 def detection_loss(
     predictions: Predictions,
     batch: Batch,
-    anchors: np.ndarray,
+    anchors: Anchors,
     model: schema.OneStage,
     average: MatchAverage = INITIAL_AVERAGE,
     *,
@@ -72,7 +76,7 @@ def detection_loss(
     """Returns the loss of a batch.
 
     Args:
-        anchors: `[A, 4]`, normalised to the network input.
+        anchors: normalised to the network input.
         average: of the batches before, if the losses are divided by one.
         replicas: equal parts of the batch, if losses are normalised per replica.
     """
@@ -103,8 +107,8 @@ def detection_loss(
     )
 
 
-def _count_matches(targets: Targets, loss: schema.Loss, replicas: int) -> jax.Array:
-    """Returns the number of matches that divides each image's targets, `[B, 1]`."""
+def _count_matches(targets: Targets, loss: schema.Loss, replicas: int) -> Float32[Array, "B 1"]:
+    """Returns the number of matches that divides each image's targets."""
     matches = jnp.sum(targets.box_weights, axis=1, keepdims=True)
     if not loss.normalize_per_image:
         matches = _sum_over_replica(matches, replicas)
@@ -112,9 +116,9 @@ def _count_matches(targets: Targets, loss: schema.Loss, replicas: int) -> jax.Ar
 
 
 def _average_matches(
-    matches: jax.Array, average: MatchAverage, momentum: float
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the averaged number of matches `[B, 1]`, and the next average.
+    matches: Float32[Array, "B 1"], average: MatchAverage, momentum: float
+) -> tuple[Float32[Array, "B 1"], Float32[Array, ""]]:
+    """Returns the averaged number of matches, and the next average.
 
     The average starts at 0, which weighs `momentum^n` after n batches; it is divided by the rest,
     as in TF1's `assign_moving_average`.
@@ -128,12 +132,14 @@ def _average_matches(
 
 
 def _normalizing_weights(
-    matches: jax.Array, image_weights: jax.Array, loss: schema.Loss, replicas: int
-) -> jax.Array:
-    """Returns the factors of each image's targets, `[B, 1]`.
+    matches: Float32[Array, "B 1"],
+    image_weights: Float32[Array, "B"],
+    loss: schema.Loss,
+    replicas: int,
+) -> Float32[Array, "B 1"]:
+    """Returns the factors of each image's targets; the losses of `replicas` are averaged.
 
-    `matches` are `[B, 1]`, `image_weights` `[B]` with 0 for padding rows; the losses of `replicas`
-    are averaged.
+    `image_weights` are 0 for padding rows.
     """
     # With the floor of 1, images without objects still train the background.
     weights = (
@@ -145,36 +151,39 @@ def _normalizing_weights(
     return weights / replicas
 
 
-def _sum_over_replica(values: jax.Array, replicas: int) -> jax.Array:
-    """Returns for each image the sum of `values` `[B, 1]` over all images of its replica."""
+def _sum_over_replica(values: Float32[Array, "B 1"], replicas: int) -> Float32[Array, "B 1"]:
+    """Returns for each image the sum of `values` over all images of its replica."""
     parts = values.reshape(replicas, -1)
     sums = jnp.sum(parts, axis=1, keepdims=True)
     return jnp.broadcast_to(sums, parts.shape).reshape(values.shape)
 
 
-def _classification_losses(logits: jax.Array, targets: Targets, loss: schema.Loss) -> jax.Array:
-    """Returns `[B, A]`, weighted."""
+def _classification_losses(
+    logits: Float32[Array, "B A C"], targets: Targets, loss: schema.Loss
+) -> AnchorLosses:
     weights = targets.class_weights
     if loss.class_weights:
-        # `class_weights` are those of the foreground; the background slot, if any, keeps 1.
+        # `class_weights` are those of the foreground; the background, if any, keeps 1.
         background = logits.shape[-1] - len(loss.class_weights)
         weights = weights[..., None] * jnp.asarray((1.0,) * background + loss.class_weights)
     function = implementation_of(loss.classification)
-    weighted: jax.Array = function(loss.classification, logits, targets.class_targets, weights)
+    weighted: Array = function(loss.classification, logits, targets.class_targets, weights)
     return weighted
 
 
 def _localization_losses(
-    encodings: jax.Array, targets: Targets, anchors: jax.Array, model: schema.OneStage
-) -> jax.Array:
-    """Returns `[B, A]`, weighted."""
+    encodings: Float32[Array, "B A S"],
+    targets: Targets,
+    anchors: Float[Array, "A 4"],
+    model: schema.OneStage,
+) -> AnchorLosses:
     coder = build_box_coder(model.box_coder, model.resizer.input_size)
-    loss: jax.Array = implementation_of(model.loss.localization)(
+    loss: Array = implementation_of(model.loss.localization)(
         model.loss.localization,
         encodings,
         targets.box_targets,
         targets.box_weights,
-        decode=lambda codes: coder.decode(codes, anchors),
+        decode=lambda deltas: coder.decode(deltas, anchors),
         skip_zeros=model.loss.skip_zero_codes,
     )
     return loss
@@ -183,12 +192,12 @@ def _localization_losses(
 def _hard_example_mask(
     predictions: Predictions,
     targets: Targets,
-    classification: jax.Array,
-    localization: jax.Array,
-    anchors: np.ndarray,
+    classification: AnchorLosses,
+    localization: AnchorLosses,
+    anchors: Anchors,
     model: schema.OneStage,
-) -> jax.Array:
-    """Returns `[B, A]`, 1 for the anchors that count."""
+) -> AnchorLosses:
+    """Returns 1 for the anchors that count."""
     miner = model.loss.hard_example_miner
     assert miner is not None
     coder = build_box_coder(model.box_coder, model.resizer.input_size)

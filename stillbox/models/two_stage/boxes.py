@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Float32, Int, Int32, Real
 
 from stillbox.boxes.crops import (
     Samples,
@@ -45,12 +47,12 @@ Shape = tuple[int, int]
 @implements(schema.CropAndResize)
 def crop_and_resize(
     config: schema.CropAndResize,
-    maps: Sequence[jax.Array],
-    boxes: jax.Array,
-    windows: jax.Array,
+    maps: Sequence[Float[Array, "B _ _ C"]],
+    boxes: Float32[Array, "B P 4"],
+    windows: Int[Array, "B 2"],
     input_size: Shape,
-) -> jax.Array:
-    """Returns pooled bilinear samples `[B, P, S, S, C]`; see `schema.RoiCrop`."""
+) -> Float[Array, "B P S S C"]:
+    """Returns pooled bilinear samples; see `schema.RoiCrop`."""
     place = partial(edge_samples, size=config.size, outside=config.outside)
     levels = _levels(boxes, windows, len(maps))
     extents = _of_level(_extents(maps, windows, input_size), levels)
@@ -65,12 +67,12 @@ def crop_and_resize(
 @implements(schema.RoiAlign)
 def roi_align(
     config: schema.RoiAlign,
-    maps: Sequence[jax.Array],
-    boxes: jax.Array,
-    windows: jax.Array,
+    maps: Sequence[Float[Array, "B _ _ C"]],
+    boxes: Float32[Array, "B P 4"],
+    windows: Int[Array, "B 2"],
     input_size: Shape,
-) -> jax.Array:
-    """Returns means of bilinear samples `[B, P, S, S, C]`; see `schema.RoiCrop`."""
+) -> Float[Array, "B P S S C"]:
+    """Returns means of bilinear samples; see `schema.RoiCrop`."""
     place = partial(cell_samples, size=config.size, samples=config.samples)
     levels = _levels(boxes, windows, len(maps))
     extents = _of_level(_extents(maps, windows, input_size), levels)
@@ -78,27 +80,31 @@ def roi_align(
     return _crops(maps, levels, jax.vmap(place)(boxes, extents, in_cells))
 
 
-def _levels(boxes: jax.Array, windows: jax.Array, count: int) -> jax.Array:
-    """Returns the index of the level of each box, `[B, P]` int32."""
+def _levels(
+    boxes: Float32[Array, "B P 4"], windows: Int[Array, "B 2"], count: int
+) -> Int32[Array, "B P"]:
+    """Returns the index of the level of each box."""
     return jax.vmap(partial(pyramid_level, levels=count))(boxes, windows)
 
 
-def _of_level(sizes: jax.Array, levels: jax.Array) -> jax.Array:
-    """Returns the sizes of each box's level, `[B, P, 2]` of `[B, L, 2]`."""
+def _of_level(sizes: Real[Array, "B L 2"], levels: Int32[Array, "B P"]) -> Real[Array, "B P 2"]:
+    """Returns the sizes of each box's level."""
     return jnp.take_along_axis(sizes, levels[..., None], axis=1)
 
 
-def _extents(maps: Sequence[jax.Array], windows: jax.Array, input_size: Shape) -> jax.Array:
-    """Returns rows and columns of the maps that the windows fill, `[B, L, 2]`."""
+def _extents(
+    maps: Sequence[Array], windows: Int[Array, "B 2"], input_size: Shape
+) -> Int32[Array, "B L 2"]:
+    """Returns rows and columns of the maps that the windows fill."""
     return jnp.stack(
         [extents_on_map(windows, _sides(features), input_size) for features in maps], axis=1
     )
 
 
 def _windows_in_cells(
-    maps: Sequence[jax.Array], windows: jax.Array, input_size: Shape
-) -> jax.Array:
-    """Returns heights and widths of the windows divided by the maps' strides, `[B, L, 2]`."""
+    maps: Sequence[Array], windows: Int[Array, "B 2"], input_size: Shape
+) -> Float32[Array, "B L 2"]:
+    """Returns heights and widths of the windows divided by the maps' strides."""
     strides = [
         [stride_of(*sides) for sides in zip(_sides(features), input_size, strict=True)]
         for features in maps
@@ -106,13 +112,14 @@ def _windows_in_cells(
     return windows[:, None] / jnp.asarray(strides, jnp.float32)
 
 
-def _sides(features: jax.Array) -> Shape:
-    """Returns height and width of `[B, H, W, C]`."""
+def _sides(features: Float[Array, "B H W C"]) -> Shape:
     return features.shape[1], features.shape[2]
 
 
-def _crops(maps: Sequence[jax.Array], levels: jax.Array, samples: Samples) -> jax.Array:
-    """Computes the samples of a batch, `[B, P, S, S, C]`."""
+def _crops(
+    maps: Sequence[Float[Array, "B _ _ C"]], levels: Int32[Array, "B P"], samples: Samples
+) -> Float[Array, "B P S S C"]:
+    """Computes the samples of a batch."""
 
     def batch_of(
         compute: Callable[[Sequence[jax.Array], jax.Array, Samples], jax.Array],
@@ -128,21 +135,21 @@ def _crops(maps: Sequence[jax.Array], levels: jax.Array, samples: Samples) -> ja
 class Sample(NamedTuple):
     """S proposals of each of B images, that the second stage is trained with."""
 
-    boxes: jax.Array
-    """`[B, S, 4]`, in pixels of the network input."""
-    valid: jax.Array
-    """`[B, S]` bool, false for places that no proposal fills."""
+    boxes: Float32[Array, "B S 4"]
+    """In pixels of the network input."""
+    valid: Bool[Array, "B S"]
+    """False for places that no proposal fills."""
     targets: Targets
     """Of the boxes."""
 
 
 class BoxPredictions(NamedTuple):
-    """Raw predictions for P boxes of B images, float32."""
+    """Raw predictions for P boxes of B images."""
 
-    box_encodings: jax.Array
-    """`[B, P, Q, S]`, Q being 1 for boxes that classes share, else the number of classes."""
-    class_logits: jax.Array
-    """`[B, P, 1 + C]`, slot 0 is the background."""
+    box_encodings: Float32[Array, "B P Q S"]
+    """Q is 1 for boxes that classes share, else the number of classes."""
+    class_logits: Float32[Array, "B P C"]
+    """Channel 0 is the background."""
 
 
 class BoxPredictor(Part):
@@ -152,35 +159,35 @@ class BoxPredictor(Part):
         self, config: schema.RoIHead, inputs: int, num_classes: int, options: BuildOptions
     ) -> None:
         layers = options.layer_arguments()
-        self.codes = config.box_coder.code_size
+        self.code_size = config.box_coder.code_size
         self.boxes = 1 if config.share_boxes else num_classes
-        self.box = Dense(inputs, self.boxes * self.codes, config.predictor, **layers)
+        self.box = Dense(inputs, self.boxes * self.code_size, config.predictor, **layers)
         self.class_ = Dense(inputs, 1 + num_classes, config.predictor, **layers)
         self.keep = config.dropout_keep_probability if config.dropout else None
 
     def __call__(
         self, features: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """Maps features `[N, D]` to codes `[N, Q, S]` and logits `[N, 1 + C]`, float32."""
+        """Maps features `[N, D]` to deltas `[N, Q, S]` and logits `[N, 1 + C]`, float32."""
         box_input = class_input = features
         if train and self.keep is not None:
             box_input = dropout(features, self.keep, fold_key(dropout_key, 0))
             class_input = dropout(features, self.keep, fold_key(dropout_key, 1))
-        codes = self.box(box_input, train=train).astype(jnp.float32)
+        deltas = self.box(box_input, train=train).astype(jnp.float32)
         logits = self.class_(class_input, train=train).astype(jnp.float32)
-        return codes.reshape(features.shape[0], self.boxes, self.codes), logits
+        return deltas.reshape(features.shape[0], self.boxes, self.code_size), logits
 
 
 def sample_proposals(
-    proposals: Detections, batch: Batch, priorities: jax.Array, model: schema.FasterRcnn
+    proposals: Detections,
+    batch: Batch,
+    priorities: Float32[Array, "B P"],
+    model: schema.FasterRcnn,
 ) -> Sample:
     """Returns the proposals that training uses, with their targets.
 
-    Args:
-        proposals: at most P of each image.
-        batch: images and ground truth in pixels of the network input.
-        priorities: `[B, P]`, random; proposals of high priority are sampled.
-        model: the detector's configuration, with a second stage.
+    The ground truth is in pixels of the network input. Priorities are random; proposals of high
+    priority are sampled. The model has a second stage.
     """
     config = model.boxes
     assert config is not None
@@ -218,22 +225,15 @@ def sample_proposals(
 def box_loss(
     predictions: BoxPredictions, sample: Sample, batch: Batch, model: schema.FasterRcnn
 ) -> StageLoss:
-    """Returns the loss of the sampled proposals; each image counts alike.
-
-    Args:
-        predictions: raw, of the sampled boxes.
-        sample: the boxes and their targets.
-        batch: its weights of images count.
-        model: the detector's configuration, with a second stage.
-    """
+    """Returns the loss of the sampled proposals; each image counts alike."""
     config, targets = model.boxes, sample.targets
     assert config is not None
     valid = sample.valid.astype(jnp.float32)
-    codes = _codes_of_class(predictions.box_encodings, targets.class_targets)
+    deltas = _deltas_of_class(predictions.box_encodings, targets.class_targets)
     coder = build_box_coder(config.box_coder, PIXEL)
 
-    def decode(codes: jax.Array) -> jax.Array:
-        return coder.decode(codes, sample.boxes)
+    def decode(deltas: jax.Array) -> jax.Array:
+        return coder.decode(deltas, sample.boxes)
 
     classification = implementation_of(config.classification)(
         config.classification,
@@ -243,7 +243,7 @@ def box_loss(
     )
     localization = implementation_of(config.localization)(
         config.localization,
-        codes,
+        deltas,
         targets.box_targets,
         targets.box_weights * valid,
         decode=decode,
@@ -253,7 +253,7 @@ def box_loss(
         kept = mine_hard_examples(
             localization,
             classification,
-            decode(codes),
+            decode(deltas),
             targets.matches,
             classification_weight=config.classification_weight,
             localization_weight=config.localization_weight,
@@ -273,21 +273,23 @@ def box_loss(
     )
 
 
-def _codes_of_class(codes: jax.Array, class_targets: jax.Array) -> jax.Array:
-    """Returns the codes `[B, S, 4]` of the target class of codes `[B, S, Q, 4]`.
+def _deltas_of_class(
+    deltas: Float32[Array, "B S Q 4"], class_targets: Float32[Array, "B S C"]
+) -> Float32[Array, "B S 4"]:
+    """Returns the deltas of the target class.
 
-    Boxes without a target have the codes of class 0, and no loss.
+    Boxes without a target have the deltas of class 0, and no loss.
     """
-    if codes.shape[2] == 1:
-        return codes[:, :, 0]
+    if deltas.shape[2] == 1:
+        return deltas[:, :, 0]
     classes = jnp.argmax(class_targets[..., 1:], axis=-1)
-    return jnp.take_along_axis(codes, classes[..., None, None], axis=2)[:, :, 0]
+    return jnp.take_along_axis(deltas, classes[..., None, None], axis=2)[:, :, 0]
 
 
 def detect_boxes(
     predictions: BoxPredictions,
     proposals: Detections,
-    true_sizes: jax.Array,
+    true_sizes: Int[Array, "B 2"],
     model: schema.FasterRcnn,
 ) -> Detections:
     """Returns at most `max_total` detections an image; see `detect_boxes_among`."""
@@ -297,27 +299,22 @@ def detect_boxes(
 def detect_boxes_among(
     predictions: BoxPredictions,
     proposals: Detections,
-    true_sizes: jax.Array,
+    true_sizes: Int[Array, "B 2"],
     model: schema.FasterRcnn,
 ) -> tuple[Detections, Candidates]:
     """Returns at most `max_total` detections an image, and the boxes of all proposals.
 
     Those are normalised to the true images and clipped to them, each that of its best class.
-    The `anchors` of detections are the numbers of proposals.
-
-    Args:
-        predictions: raw, of the proposals.
-        proposals: at most P of each image.
-        true_sizes: `[B, 2]`, height and width of the image inside the network input, in pixels.
-        model: the detector's configuration, with a second stage.
+    The `anchors` of detections are the numbers of proposals. `true_sizes` are heights and widths of
+    the images inside the network input, in pixels.
     """
     config = model.boxes
     assert config is not None
-    codes, limits = predictions.box_encodings, config.postprocessing.box_encodings_clip
+    deltas, limits = predictions.box_encodings, config.postprocessing.box_encodings_clip
     if limits is not None:
-        codes = jnp.clip(codes, limits.min, limits.max)
+        deltas = jnp.clip(deltas, limits.min, limits.max)
     coder = build_box_coder(config.box_coder, PIXEL)
-    boxes = coder.decode(codes, proposals.boxes[:, :, None])
+    boxes = coder.decode(deltas, proposals.boxes[:, :, None])
     scores = convert_logits(predictions.class_logits, config.postprocessing)
     exists = jnp.arange(boxes.shape[1]) < proposals.count[:, None]
     existing = jnp.where(exists[..., None], scores[..., 1:], -jnp.inf)
@@ -327,8 +324,10 @@ def detect_boxes_among(
     return found, Candidates(_best_boxes(boxes, scores, true_sizes), scores)
 
 
-def _best_boxes(boxes: jax.Array, scores: jax.Array, true_sizes: jax.Array) -> jax.Array:
-    """Returns the box `[B, P, 4]` of the best class of each proposal, clipped to 0..1.
+def _best_boxes(
+    boxes: Float32[Array, "B P Q 4"], scores: Float32[Array, "B P C"], true_sizes: Int[Array, "B 2"]
+) -> Float32[Array, "B P 4"]:
+    """Returns the box of the best class of each proposal, clipped to 0..1.
 
     As `raw_detection_boxes` of `object_detection/meta_architectures/faster_rcnn_meta_arch.py`.
     """

@@ -207,12 +207,7 @@ class FasterRcnnDetector(Detector):
     ) -> BoxPredictions:
         """Returns the raw predictions of the second stage.
 
-        Args:
-            maps: feature maps `[B, H, W, C]`, from fine to coarse.
-            boxes: `[B, P, 4]`, in pixels of the network input; they have no gradient.
-            true_sizes: `[B, 2]`, height and width of the images, in pixels.
-            train: as for layers.
-            dropout_key: needed in training with dropout.
+        Boxes `[B, P, 4]` are in pixels of the network input, and have no gradient.
         """
         stage = self.model.boxes
         assert stage is not None

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
+from jax import Array
+from jaxtyping import Bool, Float32, Int, Int32
 
 from stillbox.boxes.geometry import clip_to_window, extents_on_map
 from stillbox.boxes.losses import smooth_l1_loss, softmax_loss
@@ -31,14 +32,13 @@ Shape = tuple[int, int]
 class AnchorGrid(NamedTuple):
     """The anchors of all feature maps of one network input, A in all."""
 
-    boxes: NDArray[np.float32]
-    """`[A, 4]`, in pixels of the network input, not clipped."""
-    rows: NDArray[np.int32]
-    """`[A]`, the row of the map that the anchor belongs to."""
-    columns: NDArray[np.int32]
-    """`[A]`, its column."""
-    maps: NDArray[np.int32]
-    """`[A]`, the number of the map."""
+    boxes: Float32[np.ndarray, "A 4"]
+    """In pixels of the network input, not clipped."""
+    rows: Int32[np.ndarray, "A"]
+    """The row of the map that the anchor belongs to."""
+    columns: Int32[np.ndarray, "A"]
+    maps: Int32[np.ndarray, "A"]
+    """The number of the map."""
     shapes: tuple[Shape, ...]
     """Heights and widths of the maps."""
 
@@ -46,20 +46,14 @@ class AnchorGrid(NamedTuple):
 class FramedAnchors(NamedTuple):
     """The anchors of B images."""
 
-    boxes: jax.Array
-    """`[B, A, 4]`, in pixels of the network input, clipped if the configuration says so."""
-    usable: jax.Array
-    """`[B, A]` bool, false for anchors that do not exist for an image of this size."""
+    boxes: Float32[Array, "B A 4"]
+    """In pixels of the network input, clipped if the configuration says so."""
+    usable: Bool[Array, "B A"]
+    """False for anchors that do not exist for an image of this size."""
 
 
 def anchor_grid(config: schema.Anchors, shapes: tuple[Shape, ...], input_size: Shape) -> AnchorGrid:
-    """Returns the anchors of feature maps of `shapes`, location by location.
-
-    Args:
-        config: the anchors.
-        shapes: heights and widths of the maps.
-        input_size: height and width of the network input, in pixels.
-    """
+    """Returns the anchors of feature maps of `shapes`, location by location."""
     counts = anchors_per_location(config, len(shapes))
     cells = [
         np.repeat(np.indices(shape, np.int32).reshape(2, -1), count, axis=1)
@@ -71,9 +65,9 @@ def anchor_grid(config: schema.Anchors, shapes: tuple[Shape, ...], input_size: S
 
 
 def frame_anchors(
-    grid: AnchorGrid, sizes: jax.Array, input_size: Shape, *, clip: bool
+    grid: AnchorGrid, sizes: Int[Array, "B 2"], input_size: Shape, *, clip: bool
 ) -> FramedAnchors:
-    """Returns the anchors of images of `sizes` `[B, 2]`, heights and widths in pixels.
+    """Returns the anchors of images of `sizes`, heights and widths in pixels.
 
     Args:
         grid: the anchors of the whole network input.
@@ -98,16 +92,16 @@ def frame_anchors(
 PIXEL = 1, 1
 """The unit of boxes, as the input size that they are relative to."""
 
-# Slot 0 of the two logits is the background.
-_SLOTS = 2
+# Channel 0 of the two is the background.
+_CLASS_CHANNELS = 2
 
 
 class StageLoss(NamedTuple):
-    """The loss of one stage, float32 scalars, weighted and normalised."""
+    """The loss of one stage, weighted and normalised."""
 
-    classification: jax.Array
-    localization: jax.Array
-    positives: jax.Array
+    classification: Float32[Array, ""]
+    localization: Float32[Array, ""]
+    positives: Float32[Array, ""]
     """Sampled boxes of the batch that are assigned to a ground-truth box; not minimised."""
 
 
@@ -125,11 +119,11 @@ class ProposalNetwork(Part):
             dilation=config.dilation,
             **layers,
         )
-        self.codes = config.box_coder.code_size
+        self.code_size = config.box_coder.code_size
         plain = replace(config.conv, batch_norm=None, activation="none")
         for number, anchors in enumerate(anchors_per_location(config.anchors, len(inputs))):
-            boxes = Conv2d(config.depth, anchors * self.codes, 1, 1, plain, **layers)
-            classes = Conv2d(config.depth, anchors * _SLOTS, 1, 1, plain, **layers)
+            boxes = Conv2d(config.depth, anchors * self.code_size, 1, 1, plain, **layers)
+            classes = Conv2d(config.depth, anchors * _CLASS_CHANNELS, 1, 1, plain, **layers)
             setattr(self, f"box_{number}", boxes)
             setattr(self, f"class_{number}", classes)
 
@@ -139,29 +133,21 @@ class ProposalNetwork(Part):
         boxes, logits = [], []
         for number, features in enumerate(maps):
             x = self.conv(features, train=train)
-            codes = getattr(self, f"box_{number}")(x, train=train)
+            deltas = getattr(self, f"box_{number}")(x, train=train)
             scores = getattr(self, f"class_{number}")(x, train=train)
-            boxes.append(codes.reshape(x.shape[0], -1, self.codes))
-            logits.append(scores.reshape(x.shape[0], -1, _SLOTS))
+            boxes.append(deltas.reshape(x.shape[0], -1, self.code_size))
+            logits.append(scores.reshape(x.shape[0], -1, _CLASS_CHANNELS))
         return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
 
 
 def choose_proposals(
     predictions: Predictions,
     anchors: FramedAnchors,
-    windows: jax.Array,
+    windows: Float32[Array, "B 4"],
     config: schema.RPN,
 ) -> Detections:
     """Returns at most `max_proposals` boxes an image, best first, without a gradient.
-
-    Args:
-        predictions: raw, of the anchors.
-        anchors: of the images.
-        windows: `[B, 4]`, the true images; proposals are clipped to them.
-        config: the first stage.
-
-    Returns:
-        Boxes in pixels of the network input.
+    Boxes are in pixels of the network input and clipped to `windows`, the true images.
     """
     boxes, scores = decode_proposals(jax.lax.stop_gradient(predictions), anchors, config)
     return batched_nms(
@@ -180,13 +166,7 @@ def choose_proposals(
 def decode_proposals(
     predictions: Predictions, anchors: FramedAnchors, config: schema.RPN
 ) -> Candidates:
-    """Returns the boxes of all anchors, in pixels of the network input and not clipped.
-
-    Args:
-        predictions: raw, of the anchors.
-        anchors: of the images.
-        config: the first stage.
-    """
+    """Returns the boxes of all anchors, in pixels of the network input and not clipped."""
     coder = build_box_coder(config.box_coder, PIXEL)
     boxes = coder.decode(predictions.box_encodings, anchors.boxes)
     return Candidates(boxes, jax.nn.softmax(predictions.class_logits))
@@ -196,17 +176,13 @@ def proposal_loss(
     predictions: Predictions,
     batch: Batch,
     anchors: FramedAnchors,
-    priorities: jax.Array,
+    priorities: Float32[Array, "B A"],
     config: schema.RPN,
 ) -> StageLoss:
     """Returns the loss of a sample of the anchors.
 
-    Args:
-        predictions: raw, of the anchors.
-        batch: images and ground truth in pixels of the network input.
-        anchors: of the images.
-        priorities: `[B, A]`, random; anchors of high priority are sampled.
-        config: the first stage.
+    The ground truth is in pixels of the network input. Priorities are random; anchors of high
+    priority are sampled.
     """
     # Without an area, an anchor is assigned to no box.
     boxes = jnp.where(anchors.usable[..., None], anchors.boxes, 0.0)
