@@ -4,7 +4,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Self
 
 from jax.profiler import TraceAnnotation
 
@@ -53,7 +52,7 @@ class DevicePrefetcher:
         self._thread = threading.Thread(target=self._run, name="stillbox-prefetch", daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> Self:
+    def __iter__(self) -> "DevicePrefetcher":
         return self
 
     def __next__(self) -> Batch:
@@ -95,7 +94,7 @@ class DevicePrefetcher:
         # A thread that hangs in the source cannot be ended.
         self._thread.join(_LOOK_SECONDS if self._stopped() else None)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "DevicePrefetcher":
         return self
 
     def __exit__(self, *_: object) -> None:
