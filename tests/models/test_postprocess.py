@@ -192,7 +192,7 @@ def test_class_agnostic_nms_keeps_one_class_of_a_box():
 
 
 # Centres .5 and .4, sizes .2 x .2 and .4 x .4: shifts .1 / .4 = .25, ln(.2 / .4) = -.693147.
-BOX, ANCHOR = [0.4, 0.4, 0.6, 0.6], [0.2, 0.2, 0.6, 0.6]
+BOX, ANCHOR = np.float32([[0.4, 0.4, 0.6, 0.6], [0.2, 0.2, 0.6, 0.6]])
 HALVED = -0.693147
 
 
