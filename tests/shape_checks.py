@@ -1,12 +1,35 @@
 """Checks the shapes and types in signatures while tests run; imported before stillbox is.
 
-A user's process does not check them.
+A user's process does not check them. A call with a symbolic size, as in an export of any batch
+size, is not checked: jaxtyping compares numbers.
 """
+
+from functools import wraps
 
 import jaxtyping
 from beartype import BeartypeConf, beartype
 
 CHECKED = ("stillbox.boxes",)
 # A whole number is a `float` in annotations, as type checkers read them.
-check = beartype(conf=BeartypeConf(is_pep484_tower=True))
+_check = beartype(conf=BeartypeConf(is_pep484_tower=True))
+
+
+def check(function):
+    """Returns the function with checks of its arguments and its result."""
+    checked = _check(function)
+    if not callable(function) or isinstance(function, type):
+        return checked
+
+    @wraps(function)
+    def call(*arguments, **named):
+        symbolic = any(map(_is_symbolic, (*arguments, *named.values())))
+        return (function if symbolic else checked)(*arguments, **named)
+
+    return call
+
+
+def _is_symbolic(value):
+    return not all(isinstance(size, int) for size in getattr(value, "shape", ()) or ())
+
+
 jaxtyping.install_import_hook(CHECKED, f"{__name__}.check")
