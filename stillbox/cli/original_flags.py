@@ -23,7 +23,7 @@ _UNSET = ("", "false", "f", "0")
 class Flag:
     """A flag of an original program.
 
-    A flag with `note`, `parameter` or `refusal` takes any value or none. One with neither these
+    A flag with `note`, `warning` or `refusal` takes any value or none. One with neither these
     nor `about` is accepted silently.
     """
 
@@ -43,8 +43,8 @@ class Flag:
     """Field of the experiment that takes its value unchanged."""
     note: str = ""
     """Why it changes nothing; printed if it is given."""
-    parameter: str = ""
-    """The parameter that the original reads in place of this flag; printed as a warning."""
+    warning: str = ""
+    """What to know about its use; printed after its name if it is given."""
     refusal: str = ""
     """What to do instead; the flag is an error."""
     hidden: bool = False
@@ -55,9 +55,6 @@ class Flag:
         """The text of its line in the help."""
         if self.hidden or self.refusal:
             return argparse.SUPPRESS
-        if self.parameter:
-            unread = f"without effect, as in the original, which reads {self.parameter}"
-            return f"accepted: {unread}"
         return self.about or self.field or (f"accepted: {self.note}" if self.note else "")
 
 
@@ -67,7 +64,7 @@ def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
         option, help_text = f"--{flag.name}", flag.help or argparse.SUPPRESS
         if flag.kind is bool:
             add_switch(parser, flag.name, help_text, default=bool(flag.default), short=flag.short)
-        elif flag.note or flag.parameter or flag.refusal or not flag.help:
+        elif flag.note or flag.warning or flag.refusal or not flag.help:
             parser.add_argument(option, nargs="?", const="true", metavar="X", help=help_text)
         elif flag.default is not None and flag.choices is None:
             add_option(parser, option, flag.default, flag.about, flag.metavar, short=flag.short)
@@ -99,11 +96,8 @@ def explain_flags(arguments: argparse.Namespace, flags: Iterable[Flag]) -> None:
             raise UserError(f"--{flag.name} is not supported", fix=flag.refusal)
         if flag.note:
             notes.setdefault(flag.note, []).append(f"--{flag.name}")
-        if flag.parameter:
-            warn(
-                f"--{flag.name} has no effect, as in the original; give it in --params_override: "
-                f"{flag.parameter}"
-            )
+        if flag.warning:
+            warn(f"--{flag.name} {flag.warning}")
     for sentence, names in notes.items():
         note(f"{', '.join(names)}: {sentence}")
 

@@ -19,6 +19,17 @@ from stillbox.experiment.resolve import Resolved, resolve_reading
 from stillbox.printing import count_text
 
 _DEVICES = "all devices that JAX finds are used, and a batch is split over them"
+
+
+def _unread(name: str, parameter: str) -> Flag:
+    """Returns a flag that the original never reads: it reads the parameter."""
+    return Flag(
+        name,
+        f"accepted: without effect, as in the original, which reads {parameter}",
+        warning=f"has no effect, as in the original; give it in --params_override: {parameter}",
+    )
+
+
 _FLAGS = (
     Flag(
         "mode",
@@ -43,13 +54,13 @@ _FLAGS = (
     Flag("tpu_zone", note=_DEVICES),
     Flag("tpu_job_name", note=_DEVICES),
     Flag("eval_master", note="training and evaluation run in this process"),
-    Flag("data_dir", parameter="train.train_file_pattern and eval.eval_file_pattern"),
-    Flag("train_batch_size", parameter="train.train_batch_size"),
-    Flag("train_steps", parameter="train.total_steps"),
-    Flag("eval_batch_size", parameter="eval.eval_batch_size"),
-    Flag("skip_host_call", parameter="enable_summary"),
-    Flag("iterations_per_loop", parameter="train.iterations_per_loop"),
-    Flag("precision", parameter="architecture.use_bfloat16"),
+    _unread("data_dir", "train.train_file_pattern and eval.eval_file_pattern"),
+    _unread("train_batch_size", "train.train_batch_size"),
+    _unread("train_steps", "train.total_steps"),
+    _unread("eval_batch_size", "eval.eval_batch_size"),
+    _unread("skip_host_call", "enable_summary"),
+    _unread("iterations_per_loop", "train.iterations_per_loop"),
+    _unread("precision", "architecture.use_bfloat16"),
 )
 _USED = ("model_dir", "eval.eval_timeout", "eval.min_eval_interval", "eval.suffix")
 _PARAMS = "params.yaml"
