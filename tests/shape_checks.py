@@ -9,7 +9,11 @@ from functools import wraps
 import jaxtyping
 from beartype import BeartypeConf, beartype
 
-CHECKED = ("stillbox.boxes",)
+_MODELS = "anchors box_heads detector heads necks one_stage postprocessing targets two_stage"
+CHECKED = (
+    *("stillbox.boxes", "stillbox.inputs"),
+    *(f"stillbox.models.{name}" for name in _MODELS.split()),
+)
 # A whole number is a `float` in annotations, as type checkers read them.
 _check = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
@@ -29,7 +33,8 @@ def check(function):
 
 
 def _is_symbolic(value):
-    return not all(isinstance(size, int) for size in getattr(value, "shape", ()) or ())
+    shape = getattr(value, "shape", None)
+    return isinstance(shape, tuple) and not all(isinstance(size, int) for size in shape)
 
 
 jaxtyping.install_import_hook(CHECKED, f"{__name__}.check")

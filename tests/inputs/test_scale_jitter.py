@@ -23,10 +23,11 @@ from tests.inputs.helpers import MODEL, dataset, example, picture, saved
 JITTER = schema.ScaleJitterResizer
 
 
-class Drawn:
+class Drawn(np.random.Generator):
     """A generator that draws given numbers."""
 
     def __init__(self, scale, *places):
+        super().__init__(np.random.PCG64())
         self.scale, self.places = scale, np.array(places)
 
     def uniform(self, low, high):

@@ -83,8 +83,9 @@ def test_later_cells_have_no_projections():
 
 
 def test_a_pyramid_without_coarser_levels_is_refused():
+    options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
     with pytest.raises(UserError, match="ends above the backbone's levels, not at 5") as caught:
-        BiFpnNeck(schema.BiFpn(min_level=4, max_level=5), (8, 8), None)
+        BiFpnNeck(schema.BiFpn(min_level=4, max_level=5), (8, 8), options)
     assert caught.value.where == "model.neck.max_level"
 
 

@@ -35,14 +35,16 @@ def test_the_crop_is_flattened_and_the_norm_follows_the_activation():
     hidden = (hidden - [1, 2]) / np.sqrt(np.add([4, 9], 1e-3)) * [2, -1] + [0, -3]
     # Behind an activation the second value could not be below zero.
     assert (hidden[:, 1] < 0).any()
-    np.testing.assert_allclose(head(crops, train=False), np.maximum(hidden @ second, 0), atol=1e-5)
+    np.testing.assert_allclose(
+        head(jnp.asarray(crops), train=False), np.maximum(hidden @ second, 0), atol=1e-5
+    )
 
 
 def test_norms_follow_the_batch_in_training_unless_frozen():
     crops = np.random.default_rng(1).normal(size=(5, 3, 3, 4)).astype(np.float32)
     for frozen in (False, True):
         head = _build(schema.FullyConnectedHead().conv, freeze_norm=frozen)
-        head(crops, train=True)
+        head(jnp.asarray(crops), train=True)
         assert bool(jnp.all(head.norm_1.mean[...] == 0)) == frozen
 
 

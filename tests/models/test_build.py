@@ -86,7 +86,7 @@ def test_paths_are_dotted_and_sorted_into_parameters_and_statistics(detector):
 
 
 def test_a_detector_put_together_again_predicts_the_same(detector):
-    images = np.random.default_rng(0).uniform(0, 255, (2, 64, 64, 3)).astype(np.float32)
+    images = jnp.asarray(np.random.default_rng(0).uniform(0, 255, (2, 64, 64, 3)), jnp.float32)
     graph, params, stats = split_detector(detector)
     again = bind_detector(graph, params, stats)
     for ours, theirs in zip(again(images, train=False), detector(images, train=False), strict=True):
@@ -94,7 +94,7 @@ def test_a_detector_put_together_again_predicts_the_same(detector):
 
 
 def test_other_arrays_change_predictions_and_not_the_module(detector):
-    images = np.full((1, 64, 64, 3), 100, np.float32)
+    images = jnp.full((1, 64, 64, 3), 100, jnp.float32)
     graph, params, stats = split_detector(detector)
     doubled = bind_detector(graph, jax.tree.map(lambda array: 2 * array, params), stats)
     assert (doubled(images, train=False)[1] != detector(images, train=False)[1]).any()
@@ -102,7 +102,7 @@ def test_other_arrays_change_predictions_and_not_the_module(detector):
 
 
 def test_a_training_call_moves_the_statistics_of_its_own_copy(detector):
-    images = np.random.default_rng(0).uniform(0, 255, (2, 64, 64, 3)).astype(np.float32)
+    images = jnp.asarray(np.random.default_rng(0).uniform(0, 255, (2, 64, 64, 3)), jnp.float32)
     graph, params, stats = split_detector(detector)
     copy = bind_detector(graph, params, stats)
     copy(images, train=True, dropout_key=None)

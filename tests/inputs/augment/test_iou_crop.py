@@ -32,10 +32,11 @@ def holds_centre(window, box):
     return window[0] < y < window[2] and window[1] < x < window[3]
 
 
-class Drawn:
+class Drawn(np.random.Generator):
     """Stands for a generator: the candidates' numbers are given, and it never takes the whole."""
 
     def __init__(self, *candidates):
+        super().__init__(np.random.PCG64())
         self.candidates, self.draws = np.array(candidates), 0
 
     def random(self, size=None):

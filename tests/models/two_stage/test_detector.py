@@ -12,7 +12,7 @@ from stillbox.models.variables import bind_detector, split_detector
 from tests.models.two_stage.small import small_batch, small_model
 
 KEY = jax.random.key(0)
-STEP = np.int32(0)
+STEP = jnp.int32(0)
 # Images do not influence each other, and samples are all that there is.
 WHOLE = (
     "model.freeze_batch_norm=true",
