@@ -23,8 +23,8 @@ _UNSET = ("", "false", "f", "0")
 class Flag:
     """A flag of an original program.
 
-    A flag with `note`, `warning` or `refusal` takes any value or none. One without these, `about` and
-    `field` is accepted silently.
+    A flag with `note`, `warning` or `refusal` takes any value or none. One without these, `about`
+    and `field` is accepted silently.
     """
 
     name: str
