@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from PIL import Image
 
 from stillbox.api import load_model
@@ -280,5 +281,6 @@ def test_a_detector_that_says_nothing_is_judged_by_its_detections(monkeypatch):
             return Detections(boxes, scores, jnp.zeros((3, 2), int), counts, jnp.zeros((3, 2), int))
 
     monkeypatch.setattr(detectors, "bind_detector", lambda *arrays: Silent())
-    found = detectors.detect_function(None)({}, {}, jnp.zeros((3, 4, 4, 3)), jnp.full((3, 2), 4))
+    detect = detectors.detect_function(nnx.graphdef(nnx.Module()))
+    found = detect({}, {}, jnp.zeros((3, 4, 4, 3)), jnp.full((3, 2), 4))
     assert found.finite.tolist() == [True, False, False]
