@@ -126,6 +126,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
     Raises:
         UserError: a flag is not supported, or has no valid value.
     """
+    explain_flags(arguments, FLAGS)
     for name in ("batch_size", "num_examples_per_epoch", "save_checkpoints_epochs", "max_cpus"):
         if getattr(arguments, name) <= 0:
             raise UserError(f"--{name} is {getattr(arguments, name)}", fix="give one above 0")
@@ -139,7 +140,6 @@ def check_flags(arguments: argparse.Namespace) -> None:
         )
     if arguments.use_horovod:
         _count_processes(arguments)
-    explain_flags(arguments, FLAGS)
 
 
 def _count_processes(arguments: argparse.Namespace) -> None:

@@ -25,10 +25,10 @@ from stillbox.printing import file_name_text, printable_line
 from stillbox.records.example import Example, no_flags, no_numbers
 from stillbox.records.image_files import MAX_IMAGE_BYTES, PreparedImage
 from stillbox.records.problems import ProblemLog
-from stillbox.textformat.yaml_tree import compose, read_text_file
+from stillbox.textformat.yaml_tree import Plain, compose, read_text_file
 from stillbox.untrusted import open_untrusted, read_untrusted
 
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+Json: TypeAlias = Plain
 """Content of a JSON or YAML file."""
 
 LONGEST_SIDE = 2**31

@@ -161,8 +161,11 @@ def _train(
         with stop.ends("compiling the train step"):
             compiled = compilation.result()
         memory = compiled.memory_analysis()
-        progress.say(_describe_memory(compiled))
-        if memory is not None:
+        if memory is None:
+            progress.say("compiled")
+        else:
+            peak = memory.temp_size_in_bytes + memory.argument_size_in_bytes
+            progress.say(f"compiled; the step needs {size_text(peak)} on each device")
             refuse_what_exceeds_memory(memory.temp_size_in_bytes)
         del start  # the first step donates its buffers
 
@@ -370,14 +373,6 @@ def _metadata(
             "files": dataset.source.fingerprint(),
         },
     }
-
-
-def _describe_memory(compiled: jax.stages.Compiled) -> str:
-    memory = compiled.memory_analysis()
-    if memory is None:
-        return "compiled"
-    peak = memory.temp_size_in_bytes + memory.argument_size_in_bytes
-    return f"compiled; the step needs {size_text(peak)} on each device"
 
 
 def refuse_what_exceeds_memory(temporary: int) -> None:

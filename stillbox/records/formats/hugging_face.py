@@ -63,7 +63,7 @@ def class_names(content: Json) -> Sequence[str]:
     It is `{_type: ClassLabel, names: [a, b]}`, or `class_label: {names: {'0': a, '1': b}}` in
     `README.md`.
     """
-    columns = (
+    columns: Iterator[Json] = (
         one.get("objects", one if one.get("name") == "objects" else None)
         for one in _mappings(content)
     )

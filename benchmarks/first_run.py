@@ -1,0 +1,102 @@
+"""What a first run on a folder of images reaches: AP by starting point, after so many minutes.
+
+Every row is `stillbox train RECIPE --data FOLDER` with as many steps as the machine makes in the
+given minutes, compilation and evaluations not counted, and the best AP of the ten evaluations on
+the validation images of the folder. The step is timed first, in a short run of the same command.
+
+    python benchmarks/first_run.py BCCD RACCOON --minutes 5 15
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+_TIMED_STEPS, _BATCH = 24, 16
+
+
+@dataclass(frozen=True)
+class Start:
+    """A recipe, and the weights that it starts from."""
+
+    recipe: str
+    weights: str
+    overrides: tuple[str, ...] = ()
+
+    def command(self, data: Path, folder: Path, steps: int, every: int) -> list[str]:
+        """Returns the command that trains `steps` steps and evaluates after each `every`."""
+        changes = (*self.overrides, f"train.batch_size={_BATCH}", f"train.evaluate_every={every}")
+        sets = [word for change in changes for word in ("--set", change)]
+        return [
+            *(sys.executable, "-m", "stillbox.cli.main", "train", self.recipe),
+            *("--data", str(data), "--model-dir", str(folder), "--weights", self.weights),
+            *("--steps", str(steps), *sets),
+        ]
+
+
+_V2_TAPS = "model.neck.taps=[block_6_expand, block_13_expand, conv_1]"
+_V2 = ("model.backbone.kind=mobilenet_v2", _V2_TAPS)
+
+
+def starts(arguments: argparse.Namespace) -> list[Start]:
+    """Returns the starting points: random weights, then those that were given."""
+    found = [Start("ssd_mobilenet_v1_bccd", "none")]
+    if arguments.mobilenet_v1:
+        found.append(Start("ssd_mobilenet_v1_bccd", arguments.mobilenet_v1))
+    if arguments.mobilenet_v2:
+        found.append(Start("ssd_mobilenet_v1_bccd", arguments.mobilenet_v2, _V2))
+    for given in arguments.start:
+        recipe, _, weights = given.partition(":")
+        found.append(Start(recipe, weights))
+    return found
+
+
+def metrics(folder: Path, name: str) -> list[float]:
+    """Returns the values of a metric in the log of a run, in order."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [row[name] for row in map(json.loads, lines) if row.get(name) is not None]
+
+
+def train(start: Start, data: Path, steps: int, every: int) -> tuple[list[float], list[float]]:
+    """Returns the speeds in images a second, and the APs of a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = start.command(data, Path(folder, "model"), steps, every)
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+        log = Path(folder, "model")
+        return metrics(log, "images_per_second"), metrics(log, "AP")
+
+
+def main() -> None:
+    """Prints one row for each folder and starting point."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, nargs="+", metavar="FOLDER")
+    parser.add_argument("--minutes", type=float, nargs="+", default=[5.0])
+    parser.add_argument("--mobilenet-v1", metavar="FILE", help="ImageNet weights")
+    parser.add_argument("--mobilenet-v2", metavar="FILE", help="ImageNet weights")
+    parser.add_argument("--start", action="append", default=[], metavar="RECIPE:WEIGHTS")
+    parser.add_argument()
+    arguments = parser.parse_args()
+    columns = " | ".join(f"AP after {minutes:g} min" for minutes in arguments.minutes)
+    print(f"| data | recipe | weights | images/s | {columns} |", flush=True)
+    print("|---" * (4 + len(arguments.minutes)) + "|")
+    for data in arguments.data:
+        for start in starts(arguments):
+            speeds, _ = train(start, data, _TIMED_STEPS, 0)
+            speed = max(speeds)
+            cells = []
+            for minutes in arguments.minutes:
+                steps = max(int(60 * minutes * speed / _BATCH), 10)
+                _, scores = train(start, data, steps, steps // 5)
+                cells.append(f"{max(scores):.3f} ({steps} steps)")
+            weights = Path(start.weights).name
+            row = [data.name, start.recipe, weights, f"{speed:.1f}", *cells]
+            print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
