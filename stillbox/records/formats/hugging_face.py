@@ -67,7 +67,7 @@ def class_names(content: Json) -> Sequence[str]:
         one.get("objects", one if one.get("name") == "objects" else None)
         for one in _mappings(content)
     )
-    for one in _mappings(next(filter(None, columns), None)):
+    for one in _mappings(next((column for column in columns if column), None)):
         label = one if one.get("_type") == "ClassLabel" else one.get("class_label")
         names = json_object(label).get("names")
         if isinstance(names, dict):
