@@ -7,12 +7,14 @@ pair and broadcast their leading axes; `pairwise` applies them to every pair of 
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Int32, Real
 
 PairFunction = Callable[[ArrayLike, ArrayLike], Array]
 """A function of the pairs of two broadcast sets of boxes `[..., 4]`, with results `[...]`."""
+# It keeps the angle of a box without height, and its gradient, finite.
+_LEAST_HEIGHT = 1e-7
 Corners = tuple[Float[Array, "*B"], Float[Array, "*B"], Float[Array, "*B"], Float[Array, "*B"]]
 
 
@@ -76,16 +78,54 @@ def neg_sq_dist(
 def giou(boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]) -> Float[Array, "*B"]:
     """Returns generalised IoU of each pair, in -1..1 (arXiv:1902.09630).
 
-    It is the IoU less the part of the smallest enclosing box that neither covers.
+    It is the IoU less the part of the smallest enclosing box that neither covers. The common area
+    of boxes that only touch has no gradient.
     """
     shared = intersection(boxes, others)
+    shared = jnp.where(shared > 0.0, shared, 0.0)
     union = area(boxes) + area(others) - shared
     ymin, xmin, ymax, xmax = _corners(boxes)
     other_ymin, other_xmin, other_ymax, other_xmax = _corners(others)
     height = jnp.maximum(ymax, other_ymax) - jnp.minimum(ymin, other_ymin)
     width = jnp.maximum(xmax, other_xmax) - jnp.minimum(xmin, other_xmin)
     hull = height * width
-    return _share(shared, union) - _share(hull - union, hull)
+    empty = hull == 0.0
+    uncovered = jnp.where(empty, 0.0, (hull - union) / jnp.where(empty, 1.0, hull))
+    return _share(shared, union) - uncovered
+
+
+def diou(boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]) -> Float[Array, "*B"]:
+    """Returns distance-IoU of each pair, in -1..1 (arXiv:1911.08287).
+
+    It is the IoU less the squared distance of the centres over the squared diagonal of the smallest
+    enclosing box.
+    """
+    ymin, xmin, ymax, xmax = _corners(boxes)
+    other_ymin, other_xmin, other_ymax, other_xmax = _corners(others)
+    height = jnp.maximum(ymax, other_ymax) - jnp.minimum(ymin, other_ymin)
+    width = jnp.maximum(xmax, other_xmax) - jnp.minimum(xmin, other_xmin)
+    rows = (ymin + ymax - other_ymin - other_ymax) / 2.0
+    columns = (xmin + xmax - other_xmin - other_xmax) / 2.0
+    return iou(boxes, others) - _share(rows**2 + columns**2, height**2 + width**2)
+
+
+def ciou(boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]) -> Float[Array, "*B"]:
+    """Returns complete IoU of each pair, in -1..1 (arXiv:1911.08287).
+
+    It is the distance-IoU less a term of the difference of the aspect ratios, which counts for
+    pairs with an IoU above .5. No gradient flows through the weight of that term.
+    """
+    difference = _angle(others) - _angle(boxes)
+    shape = 4.0 / jnp.pi**2 * difference * difference
+    overlap = iou(boxes, others)
+    weight = jnp.where(overlap > 0.5, _share(shape, 1.0 - overlap + shape), 0.0)
+    return jnp.clip(diou(boxes, others) - lax.stop_gradient(weight) * shape, -1.0, 1.0)
+
+
+def _angle(boxes: Real[ArrayLike, "*B 4"]) -> Float[Array, "*B"]:
+    """Returns the angle of the diagonal; that of a box without height is 90 degrees."""
+    ymin, xmin, ymax, xmax = _corners(boxes)
+    return jnp.arctan((xmax - xmin) / (ymax - ymin + _LEAST_HEIGHT))
 
 
 def _share(part: Float[Array, "*B"], whole: Float[Array, "*B"]) -> Float[Array, "*B"]:

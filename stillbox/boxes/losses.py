@@ -19,7 +19,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Float32, Real
 
-from stillbox.boxes.geometry import PairFunction, giou, iou
+from stillbox.boxes.geometry import PairFunction, ciou, diou, giou, iou
 
 Logits = Real[ArrayLike, "*B A C"]
 Weights = Real[ArrayLike, "*B A"] | Real[ArrayLike, "*B A C"]
@@ -141,6 +141,54 @@ def sigmoid_focal_loss(
     """Returns `sigmoid_focal_cross_entropy`, summed over the classes."""
     losses = sigmoid_focal_cross_entropy(logits, targets, gamma=gamma, alpha=alpha)
     return weighted_sum(losses, weights)
+
+
+def quality_focal_loss(
+    logits: Logits, targets: Logits, weights: Weights, *, beta: float = 2.0
+) -> AnchorLosses:
+    """Returns binary cross entropy times `|p - t|^beta`, summed over the classes.
+
+    The target of an anchor's class is the quality of its box, in 0..1 (arXiv:2006.04388, (5)). The
+    gradient flows through both factors.
+    """
+    logits, targets = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
+    mistakes = jnp.abs(jax.nn.sigmoid(logits) - targets)
+    return weighted_sum(sigmoid_cross_entropy(logits, targets) * mistakes**beta, weights)
+
+
+def quality_focal_loss_of_probabilities(
+    probabilities: Logits, targets: Logits, weights: Weights, *, beta: float = 2.0
+) -> AnchorLosses:
+    """Returns `quality_focal_loss` of predicted probabilities.
+
+    As in the original, logarithms of probabilities are at least -100.
+    """
+    shares = jnp.asarray(probabilities, jnp.float32)
+    targets = jnp.asarray(targets, jnp.float32)
+    yes, no = (jnp.maximum(jnp.log(jnp.maximum(p, _TINY)), -100.0) for p in (shares, 1.0 - shares))
+    entropy = -targets * yes - (1.0 - targets) * no
+    return weighted_sum(entropy * jnp.abs(shares - targets) ** beta, weights)
+
+
+def varifocal_loss(
+    logits: Logits,
+    targets: Logits,
+    weights: Weights,
+    *,
+    alpha: float = 0.75,
+    gamma: float = 2.0,
+    weighted_by_quality: bool = True,
+) -> AnchorLosses:
+    """Returns binary cross entropy, weighted by quality or focally, summed over the classes.
+
+    A class with a quality above 0 has its quality as weight, or 1; the others have
+    `alpha p^gamma` (arXiv:2008.13367, (2)), through which the gradient flows.
+    """
+    logits, targets = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
+    positive = targets if weighted_by_quality else 1.0
+    mistakes = jnp.abs(jax.nn.sigmoid(logits) - targets)
+    focal = jnp.where(targets > 0.0, positive, alpha * mistakes**gamma)
+    return weighted_sum(sigmoid_cross_entropy(logits, targets) * focal, weights)
 
 
 class _Parts(NamedTuple):
@@ -269,6 +317,16 @@ def iou_loss(boxes: Boxes, targets: Boxes, weights: AnchorWeights) -> AnchorLoss
 def giou_loss(boxes: Boxes, targets: Boxes, weights: AnchorWeights) -> AnchorLosses:
     """Returns one minus the generalised IoU of predicted and target boxes (arXiv:1902.09630)."""
     return _overlap_loss(giou, boxes, targets, weights)
+
+
+def diou_loss(boxes: Boxes, targets: Boxes, weights: AnchorWeights) -> AnchorLosses:
+    """Returns one minus the distance-IoU of predicted and target boxes (arXiv:1911.08287)."""
+    return _overlap_loss(diou, boxes, targets, weights)
+
+
+def ciou_loss(boxes: Boxes, targets: Boxes, weights: AnchorWeights) -> AnchorLosses:
+    """Returns one minus the complete IoU of predicted and target boxes (arXiv:1911.08287)."""
+    return _overlap_loss(ciou, boxes, targets, weights)
 
 
 def _differences(deltas: Deltas, targets: Deltas, skip_zeros: bool) -> Float32[Array, "*B A S"]:

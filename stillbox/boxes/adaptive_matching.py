@@ -1,0 +1,175 @@
+"""Matchers whose thresholds follow from the boxes: ATSS, and task-aligned assignment.
+
+Both visit one ground-truth box after the other and keep a few numbers of each anchor, so that
+memory does not grow with the number of boxes.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Bool, Float, Float32, Int, Int32
+
+from stillbox.boxes.geometry import iou
+from stillbox.boxes.matchers import BACKGROUND
+
+# Of the original, in pixels: a centre on the edge of a box is outside.
+_INSIDE = 0.01
+
+
+class _Best(NamedTuple):
+    """For each anchor, what the best box so far gave it."""
+
+    overlap: Float32[Array, "A"]
+    """IoU with the box; -1 without one."""
+    row: Int32[Array, "A"]
+    alignment: Float32[Array, "A"]
+
+
+class Aligned(NamedTuple):
+    """A task-aligned assignment."""
+
+    matches: Int32[Array, "A"]
+    """The row of the box, or `BACKGROUND`."""
+    quality: Float32[Array, "A"]
+    """Normalised alignment, the target of the score; 0 for the background."""
+
+
+def atss_match(
+    boxes: Float[Array, "N 4"],
+    valid: Bool[Array, "N"],
+    anchors: Float[Array, "A 4"],
+    *,
+    level_sizes: tuple[int, ...],
+    candidates: int = 9,
+) -> Int32[Array, "A"]:
+    """Assigns anchors to boxes by a threshold of each box (ATSS, arXiv:1912.02424, algorithm 1).
+
+    Candidates of a box are the anchors of each level whose centres are nearest to its own. Those
+    whose IoU reaches mean plus standard deviation (of a sample) of the candidates' IoUs, and whose
+    centre lies inside the box, are assigned to it. Of several boxes an anchor gets the one with the
+    largest IoU, among equals the lowest row. A box may get none.
+
+    As `mmdet/models/task_modules/assigners/atss_assigner.py`; among equal distances the lowest
+    anchor is nearest, where the original's choice is not defined.
+
+    Args:
+        boxes: in pixels.
+        valid: false for padding, which gets no anchor.
+        anchors: in pixels, level after level.
+        level_sizes: numbers of anchors of the levels.
+        candidates: of each level, if it has as many.
+
+    Returns:
+        The row, or `BACKGROUND`.
+    """
+    starts = np.cumsum([0, *level_sizes])
+    centers = _centers(anchors)
+
+    def visit(row: Array, best: _Best) -> _Best:
+        box = boxes[row]
+        distance = jnp.sum((centers - _centers(box)) ** 2, axis=-1)
+        nearest = [
+            start + lax.top_k(-distance[start : start + size], min(candidates, size))[1]
+            for start, size in zip(starts[:-1], level_sizes, strict=True)
+        ]
+        chosen = jnp.concatenate(nearest)
+        overlap = iou(box, anchors[chosen])
+        threshold = jnp.mean(overlap) + jnp.std(overlap, ddof=1)
+        positive = (overlap >= threshold) & _is_inside(centers[chosen], box) & valid[row]
+        return _offer(best, row, chosen, overlap, jnp.zeros_like(overlap), positive)
+
+    return lax.fori_loop(0, len(boxes), visit, _nothing(len(anchors))).row
+
+
+def task_aligned_match(
+    boxes: Float[Array, "N 4"],
+    classes: Int[Array, "N"],
+    valid: Bool[Array, "N"],
+    anchors: Float[Array, "A 4"],
+    *,
+    probabilities: Float[Array, "A C"],
+    predicted: Float[Array, "A 4"],
+    alpha: float = 1.0,
+    beta: float = 6.0,
+    candidates: int = 13,
+) -> Aligned:
+    """Assigns anchors to boxes by what the network predicts there (TOOD, arXiv:2108.07755, 3.2).
+
+    The alignment of an anchor with a box is `s^alpha u^beta` of the probability s of the box's
+    class and the IoU u of the predicted box. Candidates of a box are the anchors with the largest
+    alignments, over all levels; those with an alignment above 0 and their centre inside the box are
+    assigned to it. Of several boxes an anchor gets the one with the largest IoU, among equals the
+    lowest row. No gradient flows through the result.
+
+    As `mmdet/models/task_modules/assigners/task_aligned_assigner.py`, and the normalisation in
+    `mmdet/models/dense_heads/tood_head.py`: alignments of a box are scaled so that the largest is
+    the largest IoU of its anchors.
+
+    Args:
+        boxes: in pixels.
+        classes: channels of `probabilities`.
+        valid: false for padding, which gets no anchor.
+        anchors: in pixels.
+        probabilities: predicted scores.
+        predicted: predicted boxes, in pixels.
+        alpha: exponent of the probability.
+        beta: exponent of the IoU.
+        candidates: of each box.
+    """
+    probabilities, predicted = lax.stop_gradient((probabilities, predicted))
+    centers = _centers(anchors)
+
+    def visit(row: Array, best: _Best) -> _Best:
+        box = boxes[row]
+        overlap = iou(box, predicted)
+        score = jnp.take(probabilities, classes[row], axis=1)
+        alignment, chosen = lax.top_k(score**alpha * overlap**beta, min(candidates, len(anchors)))
+        positive = (alignment > 0.0) & _is_inside(centers[chosen], box) & valid[row]
+        return _offer(best, row, chosen, overlap[chosen], alignment, positive)
+
+    best = lax.fori_loop(0, len(boxes), visit, _nothing(len(anchors)))
+    assigned = best.row != BACKGROUND
+    rows = jnp.where(assigned, best.row, len(boxes))
+    largest = jnp.zeros((2, len(boxes) + 1)).at[0, rows].max(best.alignment)
+    largest = largest.at[1, rows].max(best.overlap)
+    quality = best.alignment / (largest[0, rows] + 1e-7) * largest[1, rows]
+    return Aligned(best.row, jnp.where(assigned, quality, 0.0))
+
+
+def _centers(boxes: Float[Array, "*B 4"]) -> Float[Array, "*B 2"]:
+    return (boxes[..., :2] + boxes[..., 2:]) / 2.0
+
+
+def _is_inside(centers: Float[Array, "K 2"], box: Float[Array, "4"]) -> Bool[Array, "K"]:
+    distances = jnp.concatenate([centers - box[:2], box[2:] - centers], axis=-1)
+    return distances.min(axis=-1) > _INSIDE
+
+
+def _nothing(anchors: int) -> _Best:
+    return _Best(
+        overlap=jnp.full(anchors, -1.0),
+        row=jnp.full(anchors, BACKGROUND, jnp.int32),
+        alignment=jnp.zeros(anchors),
+    )
+
+
+def _offer(
+    best: _Best,
+    row: Int32[Array, ""],
+    chosen: Int32[Array, "K"],
+    overlap: Float32[Array, "K"],
+    alignment: Float32[Array, "K"],
+    positive: Bool[Array, "K"],
+) -> _Best:
+    """Gives the positive anchors to a box, unless another box has a larger IoU with them."""
+    better = positive & (overlap > best.overlap[chosen])
+    # Anchors that are not better are written out of range, which drops them.
+    place = jnp.where(better, chosen, len(best.row))
+    return jax.tree.map(
+        lambda kept, new: kept.at[place].set(new, mode="drop"),
+        best,
+        _Best(overlap, jnp.broadcast_to(row, chosen.shape).astype(jnp.int32), alignment),
+    )
