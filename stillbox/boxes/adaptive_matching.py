@@ -13,7 +13,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float, Float32, Int, Int32
 
 from stillbox.boxes.geometry import iou
-from stillbox.boxes.matchers import BACKGROUND
+from stillbox.boxes.matchers import BACKGROUND, Rows
 
 # Of the original, in pixels: a centre on the edge of a box is outside.
 _INSIDE = 0.01
@@ -37,36 +37,30 @@ class Aligned(NamedTuple):
     """Normalised alignment, the target of the score; 0 for the background."""
 
 
-def atss_match(
-    boxes: Float[Array, "N 4"],
-    valid: Bool[Array, "N"],
-    anchors: Float[Array, "A 4"],
-    *,
-    level_sizes: tuple[int, ...],
-    candidates: int = 9,
-) -> Int32[Array, "A"]:
+def atss_match(rows: Rows, *, candidates: int = 9) -> Int32[Array, "A"]:
     """Assigns anchors to boxes by a threshold of each box (ATSS, arXiv:1912.02424, algorithm 1).
 
-    Candidates of a box are the anchors of each level whose centres are nearest to its own. Those
-    whose IoU reaches mean plus standard deviation (of a sample) of the candidates' IoUs, and whose
-    centre lies inside the box, are assigned to it. Of several boxes an anchor gets the one with the
-    largest IoU, among equals the lowest row. A box may get none.
+    Candidates of a box are the anchors of each feature map whose centres are nearest to its own.
+    Those whose similarity reaches mean plus standard deviation (of a sample) of the candidates'
+    similarities, and whose centre lies inside the box, are assigned to it. Of several boxes an
+    anchor gets the one with the largest similarity, among equals the lowest row. A box may get
+    none, and one without weight gets none.
 
     As `mmdet/models/task_modules/assigners/atss_assigner.py`; among equal distances the lowest
     anchor is nearest, where the original's choice is not defined.
 
     Args:
-        boxes: in pixels.
-        valid: false for padding, which gets no anchor.
-        anchors: in pixels, level after level.
-        level_sizes: numbers of anchors of the levels.
-        candidates: of each level, if it has as many.
+        rows: with similarities that are IoUs.
+        candidates: of each feature map, if it has as many.
 
     Returns:
         The row, or `BACKGROUND`.
     """
+    pixels = jnp.asarray(rows.frame.size * 2, jnp.float32)
+    boxes, centers = rows.boxes * pixels, _centers(rows.anchors * pixels)
+    level_sizes = rows.frame.level_sizes or (len(centers),)
     starts = np.cumsum([0, *level_sizes])
-    centers = _centers(anchors)
+    valid = jnp.asarray(rows.valid, bool)
 
     def visit(row: Array, best: _Best) -> _Best:
         box = boxes[row]
@@ -76,12 +70,13 @@ def atss_match(
             for start, size in zip(starts[:-1], level_sizes, strict=True)
         ]
         chosen = jnp.concatenate(nearest)
-        overlap = iou(box, anchors[chosen])
+        overlap = rows.similarity(row)[chosen]
         threshold = jnp.mean(overlap) + jnp.std(overlap, ddof=1)
         positive = (overlap >= threshold) & _is_inside(centers[chosen], box) & valid[row]
         return _offer(best, row, chosen, overlap, jnp.zeros_like(overlap), positive)
 
-    return lax.fori_loop(0, len(boxes), visit, _nothing(len(anchors))).row
+    used = jnp.asarray(rows.used, jnp.int32)
+    return lax.fori_loop(jnp.int32(0), used, visit, _nothing(len(centers))).row
 
 
 def task_aligned_match(

@@ -17,6 +17,18 @@ IGNORED = -2
 """The anchor counts in no loss."""
 
 
+class Frame(NamedTuple):
+    """What the anchors of an image lie on."""
+
+    size: tuple[int, int] = (1, 1)
+    """Height and width of the network input, in pixels; boxes are normalised to it."""
+    level_sizes: tuple[int, ...] = ()
+    """Numbers of anchors of the feature maps, in their order; empty: there is one map."""
+
+
+_NO_FRAME = Frame()
+
+
 class Rows(NamedTuple):
     """The rows of a matrix of similarities, N ground-truth boxes (at least 1) by A anchors.
 
@@ -29,6 +41,9 @@ class Rows(NamedTuple):
     """False for padding and for boxes without weight."""
     used: Int[ArrayLike, ""]
     """Rows from this one on are padding, which matches nothing; at most N."""
+    boxes: Float[Array, "N 4"]
+    anchors: Float[Array, "A 4"]
+    frame: Frame
 
 
 def argmax_match(
@@ -198,6 +213,7 @@ def assign_targets(
     match: Match,
     encode: Encode,
     similarity: PairFunction = iou,
+    frame: Frame = _NO_FRAME,
     used_rows: Int[ArrayLike, ""] | None = None,
 ) -> Targets:
     """Returns the targets of one image; `jax.vmap` makes it those of a batch.
@@ -215,6 +231,7 @@ def assign_targets(
         encode_background_as_zeros: background anchors have a class target of zeros; otherwise
             channel 0 is 1, if it is the background.
         negative_class_weight: weight of background anchors in the classification loss.
+        frame: of the anchors, for matchers that measure in pixels or by feature map.
         used_rows: rows from this one on are padding; None: any row may be a box.
     """
     anchors, boxes = jnp.asarray(anchors, jnp.float32), jnp.asarray(boxes, jnp.float32)
@@ -225,7 +242,7 @@ def assign_targets(
         return jnp.where(padding[index], -jnp.inf, similarity(boxes[index], anchors))
 
     used = len(boxes) if used_rows is None else used_rows
-    matches = match(Rows(row, weights > 0, used))
+    matches = match(Rows(row, weights > 0, used, boxes, anchors, frame))
     matched, rows = matches >= 0, jnp.maximum(matches, 0)
     row_weights = weights[rows]
 

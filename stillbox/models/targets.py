@@ -15,8 +15,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from stillbox.boxes import coders, losses
+from stillbox.boxes.adaptive_matching import atss_match
 from stillbox.boxes.geometry import ioa, iou, neg_sq_dist, thresholded_iou
 from stillbox.boxes.matchers import (
+    Frame,
     Targets,
     argmax_match,
     assign_targets,
@@ -90,6 +92,7 @@ def _square(config: schema.SquareBoxCoder, input_size: tuple[int, int]) -> BoxCo
 _SELECTED: dict[type[RegisteredConfig], Callable[..., Array]] = {
     schema.ArgmaxMatcher: argmax_match,
     schema.BipartiteMatcher: bipartite_match,
+    schema.AtssMatcher: atss_match,
     schema.IouSimilarity: iou,
     schema.IoaSimilarity: ioa,
     schema.NegSqDistSimilarity: neg_sq_dist,
@@ -110,6 +113,8 @@ _DELTA_LOSSES: dict[type[RegisteredConfig], Callable[..., Array]] = {
 _BOX_LOSSES: dict[type[RegisteredConfig], Callable[..., Array]] = {
     schema.IouLoss: losses.iou_loss,
     schema.GiouLoss: losses.giou_loss,
+    schema.DiouLoss: losses.diou_loss,
+    schema.CiouLoss: losses.ciou_loss,
 }
 
 Decode = Callable[[Array], Array]
@@ -173,6 +178,7 @@ def targets_of_batch(
     similarity: schema.Similarity,
     box_coder: schema.BoxCoder,
     input_size: tuple[int, int],
+    level_sizes: tuple[int, ...] = (),
     **options: Unpack[TargetOptions],
 ) -> Targets:
     """Returns the targets of a batch; padding rows have weights of 0.
@@ -184,6 +190,7 @@ def targets_of_batch(
         similarity: what it compares.
         box_coder: of the targets.
         input_size: height and width of the network input, in pixels.
+        level_sizes: see `matchers.Frame`.
         options: of `assign_targets`.
     """
     anchors = jnp.asarray(anchors)
@@ -195,6 +202,7 @@ def targets_of_batch(
         match=implementation_of(matcher)(matcher),
         encode=build_box_coder(box_coder, input_size).encode,
         similarity=implementation_of(similarity)(similarity),
+        frame=Frame(input_size, level_sizes),
         used_rows=used,
         **options,
     )

@@ -11,6 +11,7 @@ from stillbox.boxes.geometry import neg_sq_dist
 from stillbox.boxes.matchers import (
     BACKGROUND,
     IGNORED,
+    Frame,
     Rows,
     argmax_match,
     assign_targets,
@@ -28,7 +29,9 @@ ALL = [True, True, True]
 def rows_of(similarity, valid, used=None):
     """The rows of a matrix."""
     matrix = jnp.asarray(similarity, jnp.float32)
-    return Rows(lambda row: matrix[row], valid, len(matrix) if used is None else used)
+    used = len(matrix) if used is None else used
+    boxes, anchors = (np.zeros((size, 4), np.float32) for size in matrix.shape)
+    return Rows(lambda row: matrix[row], valid, used, boxes, anchors, Frame())
 
 
 def compiled_argmax(similarity, valid, used=None, **options):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stillbox.boxes.geometry import iou, pairwise
-from stillbox.boxes.matchers import Rows, argmax_match
+from stillbox.boxes.matchers import Frame, Rows, argmax_match
 from stillbox.checking import anchor_shapes
 from stillbox.checking.anchor_shapes import (
     Shape,
@@ -216,7 +216,14 @@ def test_chosen_boxes_are_those_of_the_matcher(pairs, monkeypatch):
     boxes, anchors = random_boxes(9), random_boxes(300, seed=1)
     overlaps = pairwise(iou, boxes, anchors)
     matches = argmax_match(
-        Rows(lambda row: overlaps[row], np.ones(9, bool), 9),
+        Rows(
+            lambda row: overlaps[row],
+            np.ones(9, bool),
+            9,
+            np.zeros((9, 4), np.float32),
+            np.zeros((overlaps.shape[1], 4), np.float32),
+            Frame(),
+        ),
         matched_threshold=0.4,
         unmatched_threshold=0.4,
     )

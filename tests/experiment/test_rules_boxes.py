@@ -123,6 +123,8 @@ def test_six_levels_suit_the_six_maps_of_the_default():
             "nothing is divided by the number of matches",
         ),
         (["model.loss={skip_zero_codes: true, localization: giou}"], "with giou, which compares"),
+        (["model.loss={skip_zero_codes: true, localization: ciou}"], "with ciou, which compares"),
+        (["model.matcher=atss", "model.similarity=ioa"], "atss compares boxes by iou"),
     ],
 )
 def test_contradictions_are_refused_with_a_fix(overrides, message):

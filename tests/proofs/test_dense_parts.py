@@ -23,7 +23,7 @@ from stillbox.boxes.distributions import (
     encode_distances,
     mean_distances,
 )
-from stillbox.boxes.geometry import clip_to_window
+from stillbox.boxes.geometry import clip_to_window, iou
 from stillbox.boxes.losses import (
     ciou_loss,
     diou_loss,
@@ -33,6 +33,7 @@ from stillbox.boxes.losses import (
     sigmoid_cross_entropy,
     varifocal_loss,
 )
+from stillbox.boxes.matchers import Frame, Rows
 from tests.small import SHARED, needs_shared
 
 pytestmark = [needs_shared, pytest.mark.proof]
@@ -98,9 +99,15 @@ def test_atss_assigns_the_anchors_of_the_original(name):
     boxes, labels = drawn(case["inputs"]["gts"])
     anchors, sizes = drawn(case["inputs"]["anchors"])
     rows, _, valid = padded(boxes, labels)
-    matches = jax.jit(atss_match, static_argnames="level_sizes")(
-        rows, valid, flipped(anchors).astype(np.float32), level_sizes=tuple(sizes)
+    size = case["inputs"]["gts"]["height"], case["inputs"]["gts"]["width"]
+    boxes_in, anchors_in = (
+        jnp.asarray(one, jnp.float32) / jnp.asarray(size * 2) for one in (rows, flipped(anchors))
     )
+    frame = Frame(size, tuple(sizes))
+    given = Rows(
+        lambda row: iou(boxes_in[row], anchors_in), valid, len(rows), boxes_in, anchors_in, frame
+    )
+    matches = jax.jit(lambda: atss_match(given, candidates=case["inputs"]["topk"]))()
     if name == "atss_ties":
         # The original's choice among equal distances is not defined; each box gets as many.
         counts = np.bincount(np.asarray(matches)[np.asarray(matches) >= 0], minlength=len(boxes))

@@ -107,6 +107,30 @@ def thresholds_can_be_reached(
             )
 
 
+@rule(schema.RPN, schema.RoIHead)
+def atss_has_feature_maps(stage: schema.RPN | schema.RoIHead) -> Iterator[Finding]:
+    """ATSS takes candidates from every feature map, and compares them by IoU."""
+    if isinstance(stage.matcher, schema.AtssMatcher):
+        yield error(
+            "matcher.kind",
+            "atss chooses among the anchors of the feature maps of a one-stage detector",
+            "take argmax",
+        )
+
+
+@rule(schema.OneStage)
+def atss_compares_overlaps(model: schema.OneStage) -> Iterator[Finding]:
+    """The threshold of ATSS is one of IoUs."""
+    if isinstance(model.matcher, schema.AtssMatcher) and not isinstance(
+        model.similarity, schema.IouSimilarity
+    ):
+        yield error(
+            "similarity.kind",
+            f"the matcher atss compares boxes by iou, and similarity is {model.similarity.kind}",
+            "--set model.similarity.kind=iou",
+        )
+
+
 @rule(schema.Loss, schema.RoIHead)
 def focal_loss_has_no_miner(loss: schema.Loss | schema.RoIHead) -> Iterator[Finding]:
     """Both select hard examples, in contradictory ways."""
@@ -163,10 +187,13 @@ def moving_average_is_of_the_batch(loss: schema.Loss) -> Iterator[Finding]:
         )
 
 
+_OF_BOXES = schema.IouLoss | schema.GiouLoss | schema.DiouLoss | schema.CiouLoss
+
+
 @rule(schema.Loss)
 def skipped_codes_are_compared(loss: schema.Loss) -> Iterator[Finding]:
     """Losses of overlaps compare boxes, not codes."""
-    if loss.skip_zero_codes and isinstance(loss.localization, schema.IouLoss | schema.GiouLoss):
+    if loss.skip_zero_codes and isinstance(loss.localization, _OF_BOXES):
         yield error(
             "skip_zero_codes",
             f"skip_zero_codes together with {loss.localization.kind}, which compares whole boxes",

@@ -265,6 +265,19 @@ class BipartiteMatcher(Matcher, kind="bipartite"):
     """Every ground truth box has one anchor of its own, the most similar pairs first."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class AtssMatcher(Matcher, kind="atss"):
+    """Assigns anchors by a threshold that follows from each box's candidates (arXiv:1912.02424).
+
+    Candidates are the anchors whose centres are nearest to the box's; the threshold is mean plus
+    standard deviation of their similarities. One square anchor at each location is enough. A box
+    may get no anchor.
+    """
+
+    candidates: Count = 9
+    """Candidates of each feature map."""
+
+
 class Similarity(RegisteredConfig):
     """What a matcher compares anchors and ground-truth boxes by.
 
@@ -379,6 +392,16 @@ class IouLoss(LocalizationLoss, kind="iou"):
 @dataclass(frozen=True, kw_only=True)
 class GiouLoss(LocalizationLoss, kind="giou"):
     """One minus the generalised IoU of the decoded box (arXiv:1902.09630)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiouLoss(LocalizationLoss, kind="diou"):
+    """One minus the distance-IoU of the decoded box (arXiv:1911.08287)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CiouLoss(LocalizationLoss, kind="ciou"):
+    """One minus the complete IoU of the decoded box (arXiv:1911.08287)."""
 
 
 @dataclass(frozen=True, kw_only=True)

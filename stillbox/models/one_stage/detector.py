@@ -4,6 +4,7 @@ Every anchor has predictions. Postprocessing converts scores, decodes boxes and 
 """
 
 from dataclasses import replace
+from operator import mul
 
 import jax
 import jax.numpy as jnp
@@ -128,6 +129,8 @@ class OneStageDetector(Detector):
         _name_layers(self)
         self.feature_shapes = self._infer_feature_shapes()
         check_number(model.anchors, self.feature_shapes)
+        locations = (rows * columns for rows, columns in self.feature_shapes)
+        self.level_sizes = tuple(map(mul, locations, outputs.anchors))
         self.order = _static(prediction_order(model.anchors, self.feature_shapes))
 
     def loss(
@@ -144,7 +147,13 @@ class OneStageDetector(Detector):
         predictions = self(jnp.asarray(batch.images), train=True, dropout_key=key)
         average = MatchAverage(loss_state.get(_MATCHES, 0.0), step)
         parts = detection_loss(
-            predictions, batch, self.anchors, self.model, average, replicas=replicas
+            predictions,
+            batch,
+            self.anchors,
+            self.model,
+            average,
+            replicas=replicas,
+            level_sizes=self.level_sizes,
         )
         terms = {
             "classification_loss": parts.classification,

@@ -24,8 +24,13 @@ Anchors = Float[np.ndarray, "A 4"]
 AnchorLosses = Float32[Array, "B A"]
 
 
-def batch_targets(batch: Batch, anchors: Anchors, model: schema.OneStage) -> Targets:
-    """Returns the targets of a batch; padding rows have weights of 0."""
+def batch_targets(
+    batch: Batch, anchors: Anchors, model: schema.OneStage, level_sizes: tuple[int, ...] = ()
+) -> Targets:
+    """Returns the targets of a batch; padding rows have weights of 0.
+
+    `level_sizes` are the numbers of anchors of the feature maps; empty: there is one map.
+    """
     return targets_of_batch(
         batch,
         anchors,
@@ -33,6 +38,7 @@ def batch_targets(batch: Batch, anchors: Anchors, model: schema.OneStage) -> Tar
         similarity=model.similarity,
         box_coder=model.box_coder,
         input_size=model.resizer.input_size,
+        level_sizes=level_sizes,
         num_classes=model.num_classes,
         background_class=model.background_class,
         encode_background_as_zeros=model.loss.encode_background_as_zeros,
@@ -72,6 +78,7 @@ def detection_loss(
     average: MatchAverage = INITIAL_AVERAGE,
     *,
     replicas: int = 1,
+    level_sizes: tuple[int, ...] = (),
 ) -> LossParts:
     """Returns the loss of a batch.
 
@@ -79,10 +86,11 @@ def detection_loss(
         anchors: normalised to the network input.
         average: of the batches before, if the losses are divided by one.
         replicas: equal parts of the batch, if losses are normalised per replica.
+        level_sizes: see `batch_targets`.
     """
     # Losses of each anchor, [B, A].
     loss = model.loss
-    targets = batch_targets(batch, anchors, model)
+    targets = batch_targets(batch, anchors, model, level_sizes)
     classification = _classification_losses(predictions.class_logits, targets, loss)
     localization = _localization_losses(
         predictions.box_encodings, targets, jnp.asarray(anchors), model
