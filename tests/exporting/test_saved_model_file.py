@@ -6,22 +6,31 @@ import jax
 import numpy as np
 import pytest
 
+import stillbox
 from stillbox.checkpoints.graph_constants import GraphConstants
-from stillbox.checkpoints.tf1 import Tf1Checkpoint
+from stillbox.checkpoints.tf1 import Tf1Checkpoint, write_tf1_checkpoint
+from stillbox.errors import UserError
 from stillbox.exporting.backend import find_writer
+from stillbox.exporting.export import export_model
 from stillbox.exporting.program import ExportProgram
+from stillbox.exporting.saved_model import format as form
 from stillbox.exporting.saved_model.graph import Graph
 from stillbox.exporting.saved_model.messages import DType
 from stillbox.exporting.settings import ExportSettings
 from stillbox.records.wire import values
 
 
-@pytest.fixture
-def write(model, tmp_path, monkeypatch):
-    """Writes a SavedModel where TensorFlow cannot be imported; returns its folder."""
+@pytest.fixture(autouse=True)
+def no_tensorflow(monkeypatch):
+    """TensorFlow cannot be imported."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
+
+
+@pytest.fixture
+def write(model, tmp_path):
+    """Writes a SavedModel and returns its folder."""
 
     def write(**settings):
         settings = ExportSettings(format="saved_model", platforms=("cpu",), **settings)
@@ -41,10 +50,8 @@ def nodes(folder):
     return [(node[2].decode(), node[1].decode()) for node in read]
 
 
-def test_tensorflow_is_not_needed_to_write(write, model):
+def test_the_weights_are_variables_by_their_paths(write, model):
     folder = write()
-    with pytest.raises(ImportError):
-        import tensorflow  # noqa: F401
     weights = Tf1Checkpoint(folder / "variables/variables")
     assert set(weights) == model.params.keys() | model.stats.keys()
     for path, array in (model.params | model.stats).items():
@@ -52,6 +59,39 @@ def test_tensorflow_is_not_needed_to_write(write, model):
     # None of them is in the graph, too.
     sizes = [array.size for array in GraphConstants(folder / "saved_model.pb").values()]
     assert max(sizes, default=0) <= 3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"input_type": "raw_image_tensor", "signature": "tpu", "batch_size": 2},
+        {"input_type": "tf_example", "batch_size": 0},
+    ],
+    ids=lambda settings: settings.get("input_type", "image_tensor"),
+)
+def test_the_program_equals_its_checkpoint(model, images, tmp_path, settings):
+    lines = []
+    settings = ExportSettings(format="saved_model", platforms=("cpu",), **settings)
+    result = export_model(model, tmp_path / "out", settings, images, say=lines.append)
+    assert result.verification.detections > 10
+    assert result.verification.max_score_difference < 1e-5
+    assert result.manifest.verified["whole"] is False
+    assert any("runtime is not installed" in line for line in lines)
+    with pytest.raises(UserError, match="tensorflow is not installed") as caught:
+        stillbox.load(result.folder).predict(images[0])
+    assert "[tf]" in caught.value.fix
+
+
+def test_wrong_weights_are_found(model, images, tmp_path, monkeypatch):
+    def damaged(prefix, arrays):
+        write_tf1_checkpoint(prefix, {path: array * 1.5 for path, array in arrays.items()})
+
+    monkeypatch.setattr(form, "write_tf1_checkpoint", damaged)
+    settings = ExportSettings(format="saved_model", platforms=("cpu",))
+    with pytest.raises(UserError, match="verification of the export"):
+        export_model(model, tmp_path / "out", settings, images)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("batch_size", [0, 2])

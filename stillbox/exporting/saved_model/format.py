@@ -27,7 +27,7 @@ from stillbox.exporting.settings import ENCODED, ExportSettings
 from stillbox.extras import import_extra
 from stillbox.lowering import lowering
 
-FOLDER = "saved_model"
+FOLDER, MODEL, VARIABLES = "saved_model", "saved_model.pb", "variables/variables"
 SIGNATURE = "serving_default"
 # The tensors of "Object Detection Models on TPU", for clients of frozen graphs.
 _TENSORS = {
@@ -44,12 +44,11 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     """Writes `saved_model/` with the signature `serving_default`."""
     del calibration  # nothing is quantised
     place = model_folder(folder, program.settings)
-    variables = place / "variables"
-    variables.mkdir(parents=True)
     arrays = {path: array for group in program.weights.values() for path, array in group.items()}
-    write_tf1_checkpoint(variables / "variables", arrays)
-    (place / "saved_model.pb").write_bytes(_saved_model(program, arrays))
-    name = "saved_model.pb" if place == folder else FOLDER
+    (place / VARIABLES).parent.mkdir(parents=True)
+    write_tf1_checkpoint(place / VARIABLES, arrays)
+    (place / MODEL).write_bytes(_saved_model(program, arrays))
+    name = MODEL if place == folder else FOLDER
     return Written(
         files={name: f"SavedModel, tag {messages.TAG}, signature {SIGNATURE}"},
         needs={"tensorflow": f">={_NEEDS}"},
@@ -83,7 +82,7 @@ def _add_program(
     graph: Graph, program: ExportProgram, weights: Mapping[str, Tensor], resized: NetworkInput
 ) -> dict[str, Info]:
     """Writes the program and returns its outputs by name."""
-    exported = _exported(program)
+    exported = exported_program(program)
     held = {kind: {path: weights[path] for path in own} for kind, own in program.weights.items()}
     # In the order of the program's arguments, of which it drops those that it does not read.
     arguments = jax.tree.leaves((held, *resized))
@@ -106,7 +105,7 @@ def _add_program(
     return outputs
 
 
-def _exported(program: ExportProgram) -> export.Exported:
+def exported_program(program: ExportProgram) -> export.Exported:
     """Returns the program from weights and network input to the outputs."""
     batch = program.settings.batch_size
     (rows,) = export.symbolic_shape(str(batch or "b"), constraints=[] if batch else ["b >= 1"])

@@ -12,7 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from stillbox.checkpoints.tf1 import DTYPES
-from stillbox.records.wire import VARINT, bytes_field, encode_varint, varint_field
+from stillbox.records.wire import (
+    VARINT,
+    bytes_field,
+    bytes_of,
+    encode_varint,
+    values,
+    varint_field,
+)
 
 TAG = "serve"
 # Of TensorFlow 2.17: what a writer of that version promises of its graphs.
@@ -64,12 +71,12 @@ class Array(NamedTuple):
     """The field of `TensorProto` with the values."""
 
     @classmethod
-    def of(cls, values: np.ndarray | bytes | list[bytes]) -> "Array":
+    def of(cls, content: np.ndarray | bytes | list[bytes]) -> "Array":
         """Returns an array of numbers, one text, or an axis of texts."""
-        if isinstance(values, np.ndarray):
-            return cls(DType.of(values.dtype), values.shape, bytes_field(4, values.tobytes()))
-        texts = [values] if isinstance(values, bytes) else values
-        shape = () if isinstance(values, bytes) else (len(values),)
+        if isinstance(content, np.ndarray):
+            return cls(DType.of(content.dtype), content.shape, bytes_field(4, content.tobytes()))
+        texts = [content] if isinstance(content, bytes) else content
+        shape = () if isinstance(content, bytes) else (len(content),)
         return cls(DType.STRING, shape, b"".join(bytes_field(8, text) for text in texts))
 
 
@@ -222,3 +229,13 @@ def saved_model(graph: bytes, signatures: Mapping[str, bytes], saver: Saver) -> 
 def _entry(key: str, value: bytes) -> bytes:
     """Returns an entry of a map."""
     return bytes_field(1, key.encode()) + bytes_field(2, value)
+
+
+def find_attribute(saved_model: bytes, operator: str, key: str) -> bytes:
+    """Returns a text among the attributes of the only node of an operator."""
+    graph = bytes_of(dict(values(bytes_of(dict(values(saved_model)), 2))), 2)
+    nodes = (list(values(content)) for _, content in values(graph) if isinstance(content, bytes))
+    (found,) = (node for node in nodes if (2, operator.encode()) in node)
+    entries = (dict(values(one)) for number, one in found if number == 5 and isinstance(one, bytes))
+    (attribute,) = (bytes_of(entry, 2) for entry in entries if entry[1] == key.encode())
+    return bytes_of(dict(values(attribute)), 2)
