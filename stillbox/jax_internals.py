@@ -4,8 +4,6 @@ JAX may change them in any release. Each was first seen to work with JAX 0.10.0,
 that is supported.
 """
 
-from types import ModuleType
-
 # Shape and type of what a primitive returns, without values.
 from jax.core import ShapedArray as ShapedArray
 
@@ -27,10 +25,3 @@ from jax.extend.core import Literal as Literal
 
 # Suppression is one operation in traced programs, for which an exporter writes its own.
 from jax.extend.core import Primitive as Primitive
-
-
-def import_jax2tf() -> ModuleType:
-    """Returns the module `jax2tf`, which imports TensorFlow."""
-    from jax.experimental import jax2tf
-
-    return jax2tf

@@ -14,6 +14,8 @@ CpuConvolutions = Literal["exact", "fast"]
 
 Suppression = Literal["loop", "unrolled", "operation"]
 
+TopK = Literal["operation", "sort"]
+
 
 @dataclass(frozen=True)
 class Lowering:
@@ -29,12 +31,16 @@ class Lowering:
     """
     suppression: Suppression = "loop"
     """The search of NMS: a loop, the operations of each of its steps, or one operation."""
+    top_k: TopK = "operation"
+    """The search of the greatest values: one operation of XLA, which other readers of StableHLO
+    may not know, or sorts."""
 
 
 class _Changes(TypedDict, total=False):
     cpu_convolutions: CpuConvolutions
     portable: bool
     suppression: Suppression
+    top_k: TopK
 
 
 _DEFAULT = Lowering()

@@ -293,7 +293,7 @@ TRUSTED = (
     "devices/process.py", "evaluation/html_page.py",
     "experiment/known_weights.py", "experiment/params_dict/command_line.py",
     "experiment/pipeline_config/section.py", "experiment/recipes/__init__.py",
-    "experiment/yaml_config.py", "exporting/saved_model/format.py", "extras.py",
+    "experiment/yaml_config.py", "extras.py",
     "inputs/memory.py", "profiling/profiler.py", "scaling/beam.py",
     "serving/app.py",
 )  # fmt: skip

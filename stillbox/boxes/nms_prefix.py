@@ -3,6 +3,7 @@
 It stands alone beside `nms`, which searches on where the prefix is not enough.
 """
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
 
 from stillbox.boxes.geometry import iou
+from stillbox.lowering import current_lowering
 
 _CHUNK = 64
 """Candidates that one round decides."""
@@ -131,13 +133,13 @@ def best_candidates(scores: Float32[Array, "B A C"], threshold: float, most: int
         best = scores.max(axis=-1)
         # NaN hides the other scores of its anchor.
         best = jnp.where(best > threshold, best, jnp.where(jnp.isnan(best), jnp.inf, -jnp.inf))
-        best, rows = lax.top_k(best, most)
+        best, rows = _top_k(best, most)
         least = best.min(axis=-1)
         rows = jnp.sort(rows, axis=-1)
         scores = jnp.take_along_axis(scores, rows[..., None], axis=1)
     kept = scores.shape[1]
     scores = jnp.where(scores > threshold, scores, -jnp.inf).swapaxes(1, 2)
-    scores, places = lax.top_k(scores.reshape(scores.shape[0], kept * classes), most)
+    scores, places = _top_k(scores.reshape(scores.shape[0], kept * classes), most)
     if most < kept * classes:
         least = jnp.maximum(least, scores.min(axis=-1))
     found_classes, found = jnp.divmod(places, kept)
@@ -258,5 +260,39 @@ def _first(
     # A sort of integers would be slower.
     order = jnp.where(marked, size - jnp.arange(size, dtype=jnp.float32), 0.0)
     order = jnp.pad(order, ((0, 0), (0, max(most - size, 0))))
-    order, places = lax.top_k(order, most)
+    order, places = _top_k(order, most)
     return places, order > 0.0
+
+
+def _top_k(
+    values: Float32[Array, "B N"], most: int
+) -> tuple[Float32[Array, "B {most}"], Int32[Array, "B {most}"]]:
+    """Returns the greatest values, which are not NaN, falling, and their places.
+
+    Of equal ones the first come first. A sort takes the best of each group of neighbours, and
+    another all of the groups that are among the best: both together are shorter than the whole.
+    """
+    if current_lowering().top_k == "operation":
+        greatest, places = lax.top_k(values, most)
+        return greatest, places
+    width = math.isqrt(values.shape[1] // most)
+    if width <= 1:
+        return _sorted(values, _places(values), most)
+    # Padding is never among the first `most`, since it comes last of its equals.
+    values = jnp.pad(values, ((0, 0), (0, -values.shape[1] % width)), constant_values=-jnp.inf)
+    best = values.reshape(values.shape[0], -1, width).max(axis=-1)
+    _, groups = _sorted(best, _places(best), most)
+    places = (groups[:, :, None] * width + jnp.arange(width)).reshape(values.shape[0], -1)
+    return _sorted(jnp.take_along_axis(values, places, axis=1), places, most)
+
+
+def _places(values: Float32[Array, "B N"]) -> Int32[Array, "B N"]:
+    return lax.broadcasted_iota(jnp.int32, values.shape, 1)
+
+
+def _sorted(
+    values: Float32[Array, "B N"], places: Int32[Array, "B N"], most: int
+) -> tuple[Float32[Array, "B {most}"], Int32[Array, "B {most}"]]:
+    """Returns the greatest values, falling, with their places; of equal ones the lowest place."""
+    low, places = lax.sort((-values, places), num_keys=2)
+    return -low[:, :most], places[:, :most]

@@ -25,7 +25,6 @@ from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.exporting import manifest as export
 from stillbox.exporting.manifest import Manifest
-from stillbox.exporting.saved_model.format import known_bad
 from stillbox.printing import count_text, size_text
 
 _PACKAGES = (
@@ -77,12 +76,6 @@ def bad_pairs(versions: dict[str, str]) -> list[str]:
     """Returns the pairs of versions that are known not to work together."""
     problems = []
     jax_version, jaxlib = versions.get("jax"), versions.get("jaxlib")
-    tensorflow = versions.get("tensorflow") or versions.get("tensorflow-cpu")
-    if tensorflow and known_bad(jax_version or "0", tensorflow):
-        problems.append(
-            f"jax {jax_version} writes SavedModels that TensorFlow {tensorflow} cannot load "
-            "(top_k becomes vhlo.composite_v2): use jax 0.10.0, or TensorFlow 2.22 or newer"
-        )
     if jax_version != jaxlib:
         problems.append(f"jax {jax_version} and jaxlib {jaxlib} are not of one release")
     return problems

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -32,6 +33,9 @@ Loader = Callable[[Path, Manifest], Run]
 """Loads the artefact in a folder. Raises UserError if the runtime is not installed or refuses
 the artefact."""
 
+StandIn = Callable[[ExportProgram, Path], Run]
+"""Loads the program of an artefact that was just written into JAX, without what is before it."""
+
 _WRITERS = {
     "saved_model": "stillbox.exporting.saved_model.format:write",
     "stablehlo": "stillbox.exporting.stablehlo:write",
@@ -48,6 +52,8 @@ _LOADERS = {
     },
 }
 """By format and runtime; the first runtime is the default."""
+_STAND_INS = {"saved_model": ("tensorflow", "stillbox.exporting.saved_model.stand_in:load")}
+"""By format: the package of its runtime, and what runs the program where that is missing."""
 
 
 def find_writer(form: Format) -> Writer:
@@ -74,6 +80,18 @@ def find_loader(form: Format, runtime: str = "") -> Loader:
     return loader
 
 
+def find_stand_in(form: Format) -> StandIn | None:
+    """Returns what runs the program of a format if its runtime is not installed.
+
+    None if it is installed, or no other runs the program.
+    """
+    package, name = _STAND_INS.get(form, ("", ""))
+    if not package or find_spec(package) is not None:
+        return None
+    stand_in: StandIn = resolve_name(name)
+    return stand_in
+
+
 @contextmanager
 def refusal(runtime: str, file: Path, fix: str, *errors: type[Exception]) -> Iterator[None]:
     """Turns a runtime's errors on loading a file into a `UserError`."""
@@ -95,13 +113,14 @@ class ExportBackend:
     Args:
         folder: of an export.
         runtime: one of the format's runtimes; empty: the default.
+        stand_in: runs the artefact instead of a runtime.
 
     Raises:
         UserError: there is no export, or the runtime does not run its format.
     """
 
-    def __init__(self, folder: Path, runtime: str = "") -> None:
-        self._folder, self._runtime = folder, runtime
+    def __init__(self, folder: Path, runtime: str = "", *, stand_in: Run | None = None) -> None:
+        self._folder, self._runtime, self._stand_in = folder, runtime, stand_in
         self.manifest = Manifest.read(folder)
         # Before a runtime gets any of them.
         self.manifest.verify()
@@ -180,6 +199,8 @@ class ExportBackend:
 
     @cached_property
     def _run(self) -> Run:
+        if self._stand_in is not None:
+            return self._stand_in
         check_files(self._folder)
         return self._load(self._folder, self.manifest)
 

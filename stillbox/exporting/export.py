@@ -18,7 +18,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.results import iou_matrix
 from stillbox.experiment.values import section_to_plain
 from stillbox.experiment.yaml_config import to_yaml
-from stillbox.exporting.backend import ExportBackend, find_writer
+from stillbox.exporting.backend import ExportBackend, StandIn, find_stand_in, find_writer
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, Written, is_export
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
@@ -35,6 +35,10 @@ SURE = 0.3
 """Least score of a detection in the comparison of a quantised artefact."""
 LEAST_FOUND = 0.8
 """Least part of the checkpoint's detections that a quantised artefact has to find."""
+_PARTLY = (
+    "comparing its program and weights with the checkpoint; its runtime is not installed, which "
+    "alone could run its decoding and resizing"
+)
 _REPORT = "nothing was written; please report this with the model's experiment.yaml"
 
 
@@ -257,10 +261,15 @@ def export_model(
         (partial / EXPERIMENT).write_text(to_yaml(model.experiment))
         (partial / LABEL_MAP).write_text(model.label_map.to_text())
         manifest.write(partial)
-        say("loading it again and comparing it with the checkpoint")
+        stand_in = find_stand_in(settings.format)
+        say(
+            "loading it again and comparing it with the checkpoint" if stand_in is None else _PARTLY
+        )
         with announcing_alone("comparing it with the checkpoint"):
-            verified = _verify(partial, program, images)
-        manifest = dataclasses.replace(manifest, verified=dataclasses.asdict(verified))
+            verified = _verify(partial, program, images, stand_in)
+        manifest = dataclasses.replace(
+            manifest, verified={**dataclasses.asdict(verified), "whole": stand_in is None}
+        )
         manifest.write(partial)
     return Exported(output, manifest, verified)
 
@@ -299,11 +308,11 @@ def _manifest(program: ExportProgram, written: Written) -> Manifest:
 
 
 def _verify(
-    folder: Path, program: ExportProgram, images: Sequence[Pixels]
+    folder: Path, program: ExportProgram, images: Sequence[Pixels], stand_in: StandIn | None
 ) -> Verification | Agreement:
     experiment = dataclasses.replace(program.model.experiment, model=program.description)
     checkpoint = CheckpointBackend(dataclasses.replace(program.model, experiment=experiment))
-    artefact = ExportBackend(folder)
+    artefact = ExportBackend(folder, stand_in=stand_in and stand_in(program, folder))
     inputs = [artefact.resized_by_client(image) for image in images]
     # Rounding to simulated levels depends on the last digits of floats, which differ by runtime.
     if program.settings.quantize != "none" or program.quantization is not None:

@@ -52,7 +52,8 @@ class Manifest(Written):
     source: str
     """The exported model."""
     verified: dict[str, Any] = field(default_factory=dict)
-    """Largest differences to the checkpoint in boxes (pixels) and scores."""
+    """Largest differences to the checkpoint in boxes (pixels) and scores, and whether all of the
+    artefact was compared."""
 
     checksums: Checksums | None = field(default=None, compare=False, repr=False)
     """Checksums of the files in the folder that the manifest was read from."""

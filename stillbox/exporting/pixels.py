@@ -7,7 +7,7 @@ array of the result has a fixed shape.
 
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -18,7 +18,7 @@ from stillbox.experiment import schema
 
 _CUBIC_STEPS, _CUBIC_A = 1024, -0.75
 AnyArray = TypeVar("AnyArray")
-"""An array of JAX, or a tensor of TensorFlow."""
+"""An array of JAX, or a tensor of a graph."""
 _HALF = 11
 """Half of the 22 bits of Pillow's weights."""
 
@@ -49,7 +49,7 @@ def resize_images(images: jax.Array, resizer: schema.Resizer) -> tuple[jax.Array
     """
     sizes = images.shape[1], images.shape[2]
     own = jnp.stack([jnp.asarray(size, jnp.int32) for size in sizes])
-    new_sizes = resized_sizes(jnp, jnp.rint, own, resizer)
+    new_sizes = resized_sizes(jnp, own, resizer)
     # A resizer without a method keeps sizes; the nearest pixel is then the pixel itself.
     method = resizer.method or "nearest"
     axes = [
@@ -74,23 +74,21 @@ def _padded(images: jax.Array, true_size: jax.Array, resizer: schema.Resizer) ->
 
 
 def resized_sizes(
-    xp: ModuleType, rint: Callable[[AnyArray], AnyArray], sizes: AnyArray, resizer: schema.Resizer
+    xp: ModuleType | SimpleNamespace, sizes: AnyArray, resizer: schema.Resizer
 ) -> AnyArray:
     """Returns height and width after resizing; the arithmetic is that of `resized_size`.
 
     Args:
-        xp: `jax.numpy` or `tensorflow.experimental.numpy`, which has no `rint`.
-        rint: rounds half to even.
+        xp: `jax.numpy`, or its functions for another kind of array.
         sizes: height and width of the images, `[2]` int32.
 
     Returns:
         `[2]` int32.
     """
-    # Typed constants: TensorFlow takes a Python float for float64.
     constant = partial(xp.asarray, dtype=np.float32)
 
     def rounded(exact: AnyArray) -> AnyArray:
-        return xp.maximum(xp.asarray(rint(exact), dtype=np.int32), 1)
+        return xp.maximum(xp.asarray(xp.rint(exact), dtype=np.int32), 1)
 
     exact = constant(sizes)
     match resizer:

@@ -9,7 +9,8 @@ import pytest
 
 from stillbox.boxes import nms
 from stillbox.boxes.nms import batched_nms
-from stillbox.boxes.nms_prefix import best_candidates
+from stillbox.boxes.nms_prefix import _top_k, best_candidates
+from stillbox.lowering import lowering
 from tests.boxes import golden
 
 OPTIONS = {"score_threshold": 0.2, "iou_threshold": 0.3, "max_per_class": 40, "max_total": 15}
@@ -167,3 +168,16 @@ def test_a_score_that_is_no_number_hides_no_other():
     found = best_candidates(scores, 0.0, 2)
     np.testing.assert_array_equal(found.scores[0, :1], np.float32([0.9]))
     assert found.anchors[0, 0] == 1
+
+
+@pytest.mark.parametrize("most", [1, 7, 150, 200])
+def test_sorts_find_the_greatest_values_in_the_same_order(most):
+    rng = np.random.default_rng(5)
+    # Many ties, in the last place too, and rows that have fewer candidates than are wanted.
+    values = (rng.integers(-9, 9, (3, 200)) / 8).astype(np.float32)
+    values[1, 100:] = -np.inf
+    values[2] = -np.inf
+    with lowering(top_k="sort"):
+        found = jax.jit(lambda values: _top_k(values, most))(values)
+    for one, other in zip(found, jax.lax.top_k(values, most), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -1,29 +1,33 @@
 """SavedModel: from image files or pixels to detections, for TensorFlow and TensorFlow Serving.
 
 Preprocessing consists of operations of TensorFlow; detector and post-processing are one program of
-StableHLO in an `XlaCallModule` operation, and the weights are variables.
+StableHLO in an `XlaCallModule` operation, and the weights are variables. Everything is written
+without TensorFlow. The form of the file is that of TensorFlow 1, a graph with signatures, which
+all loaders read.
 """
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import export
 
-from stillbox.errors import UserError
+from stillbox.checkpoints.tf1 import write_tf1_checkpoint
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import Manifest, Written
-from stillbox.exporting.program import ExportProgram
+from stillbox.exporting.program import ExportProgram, Outputs, WeightArrays
+from stillbox.exporting.saved_model import messages
+from stillbox.exporting.saved_model.graph import Graph, Tensor
+from stillbox.exporting.saved_model.messages import DType, Info, Shape
+from stillbox.exporting.saved_model.pixels import NetworkInput, add_preprocessing
+from stillbox.exporting.saved_model.variables import add_variables
 from stillbox.exporting.settings import ENCODED, ExportSettings
-from stillbox.extras import import_extra, install_command
-from stillbox.jax_internals import import_jax2tf
+from stillbox.extras import import_extra
+from stillbox.lowering import lowering
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-FOLDER = "saved_model"
+FOLDER, MODEL, VARIABLES = "saved_model", "saved_model.pb", "variables/variables"
 SIGNATURE = "serving_default"
 # The tensors of "Object Detection Models on TPU", for clients of frozen graphs.
 _TENSORS = {
@@ -33,31 +37,93 @@ _TENSORS = {
     "detection_scores": "DetectionScores",
     "image_info": "ImageInfo",
 }
-# The least TensorFlow that reads StableHLO up to a version, by experiment. TensorFlow 2.19 refuses
-# version 10 of the operation `XlaCallModule`, whatever its content.
-_READERS = (((1, 13), "2.20"), ((1, 15), "2.22"))
+_NEEDS = "2.20"
 
 
 def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray]) -> Written:
-    """Writes `saved_model/` with the signature `serving_default`.
-
-    Raises:
-        UserError: TensorFlow is not installed, or cannot read the StableHLO of this jax.
-    """
+    """Writes `saved_model/` with the signature `serving_default`."""
     del calibration  # nothing is quantised
-    tf = import_extra("tensorflow", "tf")
-    refuse_known_bad(jax.__version__, tf.__version__)
-    module = _module(program)
     place = model_folder(folder, program.settings)
-    tf.saved_model.save(module, str(place), signatures={SIGNATURE: module.serve})
-    needs = _needs(place)
-    name = "saved_model.pb" if place == folder else FOLDER
+    arrays = {path: array for group in program.weights.values() for path, array in group.items()}
+    (place / VARIABLES).parent.mkdir(parents=True)
+    write_tf1_checkpoint(place / VARIABLES, arrays)
+    (place / MODEL).write_bytes(_saved_model(program, arrays))
+    name = MODEL if place == folder else FOLDER
     return Written(
-        files={name: f"SavedModel, tag serve, signature {SIGNATURE}"},
-        needs={"tensorflow": f">={needs}"},
-        known_bad=(f"tensorflow<{needs}",),
-        written_with={"jax": jax.__version__, "tensorflow": tf.__version__},
+        files={name: f"SavedModel, tag {messages.TAG}, signature {SIGNATURE}"},
+        needs={"tensorflow": f">={_NEEDS}"},
+        known_bad=(f"tensorflow<{_NEEDS}",),
+        written_with={"jax": jax.__version__},
     )
+
+
+def _saved_model(program: ExportProgram, arrays: Mapping[str, np.ndarray]) -> bytes:
+    settings, graph = program.settings, Graph()
+    dtype, shape = _input(program)
+    value = graph.node("Placeholder", [], [dtype], name=settings.input, dtype=dtype, shape=shape)[0]
+    weights, saver = add_variables(graph, arrays)
+    resized = add_preprocessing(value, settings.input_type, program.description.resizer)
+    outputs = _add_program(graph, program, weights, resized)
+    signature = messages.signature({settings.input: Info(value.name, dtype, shape)}, outputs)
+    return messages.saved_model(graph.message(), {SIGNATURE: signature}, saver)
+
+
+def _input(program: ExportProgram) -> tuple[DType, Shape]:
+    """Returns type and shape of the input."""
+    settings = program.settings
+    batch = settings.batch_size or None
+    if settings.input_type in ENCODED:
+        return DType.STRING, (batch,)
+    height, width = program.image_size or (None, None)
+    return DType.of(np.dtype(settings.input_dtype)), (batch, height, width, 3)
+
+
+def _add_program(
+    graph: Graph, program: ExportProgram, weights: Mapping[str, Tensor], resized: NetworkInput
+) -> dict[str, Info]:
+    """Writes the program and returns its outputs by name."""
+    exported = exported_program(program)
+    held = {kind: {path: weights[path] for path in own} for kind, own in program.weights.items()}
+    # In the order of the program's arguments, of which it drops those that it does not read.
+    arguments = jax.tree.leaves((held, *resized))
+    inputs = [arguments[index] for index in exported.module_kept_var_idx]
+    types = [DType.of(aval.dtype) for aval in exported.out_avals]
+    shapes = [_shape(aval.shape) for aval in exported.out_avals]
+    results = graph.node(
+        *("XlaCallModule", inputs, types),
+        version=exported.calling_convention_version,
+        module=exported.mlir_module_serialized,
+        platforms=[name.upper() for name in exported.platforms],
+        Tin=[one.dtype for one in inputs],
+        Tout=types,
+        Sout=shapes,
+    )
+    outputs = {}
+    for name, index in jax.tree.unflatten(exported.out_tree, range(len(results))).items():
+        tensor = graph.op("Identity", results[index], name=_TENSORS.get(name, name))
+        outputs[name] = Info(tensor.name, tensor.dtype, shapes[index])
+    return outputs
+
+
+def exported_program(program: ExportProgram) -> export.Exported:
+    """Returns the program from weights and network input to the outputs."""
+    batch = program.settings.batch_size
+    (rows,) = export.symbolic_shape(str(batch or "b"), constraints=[] if batch else ["b >= 1"])
+    images = jax.ShapeDtypeStruct((rows, *program.input_size, 3), jnp.float32)
+    pair = jax.ShapeDtypeStruct((rows, 2), jnp.int32)
+
+    # A new function, so that no program of another lowering is taken for it.
+    def detect(weights: WeightArrays, *inputs: jax.Array) -> Outputs:
+        return program.outputs(weights, *inputs)
+
+    with lowering(top_k="sort"):
+        exporting = export.export(jax.jit(detect), platforms=program.settings.platforms)
+        return exporting(program.weights, images, pair, pair)
+
+
+def _shape(shape: Sequence[object]) -> Shape:
+    """Returns a shape of JAX, in which an expression is the length of a free axis."""
+    return tuple(size if isinstance(size, int) else None for size in shape)
 
 
 def load(folder: Path, manifest: Manifest) -> Run:
@@ -90,93 +156,3 @@ def model_folder(folder: Path, settings: ExportSettings) -> Path:
     `export_saved_model.py` of tpu/models writes into the output folder itself.
     """
     return folder / FOLDER if settings.signature == "detection_api" else folder
-
-
-def refuse_known_bad(jax_version: str, tensorflow_version: str) -> None:
-    """Refuses a pair of versions of which TensorFlow would save the model and not load it.
-
-    Raises:
-        UserError: the pair is known bad.
-    """
-    if known_bad(jax_version, tensorflow_version):
-        raise UserError(
-            f"TensorFlow {tensorflow_version} cannot read what jax {jax_version} writes",
-            where="--format saved_model",
-            fix=f"{install_command('tf')}, or use tensorflow>=2.22",
-        )
-
-
-def known_bad(jax_version: str, tensorflow_version: str) -> bool:
-    """Whether TensorFlow cannot load the SavedModels that this jax writes.
-
-    Their `top_k` becomes `vhlo.composite_v2`, which TensorFlow 2.21 does not support.
-    """
-    return _numbers(jax_version) >= (0, 10, 1) and _numbers(tensorflow_version) < (2, 22)
-
-
-def _module(program: ExportProgram) -> "tf.Module":
-    """Returns a `tf.Module` with the weights as variables and the function `serve`."""
-    import tensorflow as tf
-
-    from stillbox.exporting.saved_model.pixels import NetworkInput, preprocessing
-
-    prepare = preprocessing(program)
-    detect = _converted(program)
-    module = tf.Module()
-    module.weights = {
-        kind: {path: tf.Variable(array, name=path) for path, array in arrays.items()}
-        for kind, arrays in program.weights.items()
-    }
-    batch = program.settings.batch_size or None
-
-    def serve(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        (value,) = inputs.values()
-        parts = [tf.ensure_shape(part, (batch, *part.shape[1:])) for part in prepare(value)]
-        outputs = detect(module.weights, *NetworkInput(*parts))
-        return {
-            name: tf.identity(array, name=_TENSORS.get(name)) for name, array in outputs.items()
-        }
-
-    spec = _input_spec(program)
-    module.serve = tf.function(serve, autograph=False).get_concrete_function(
-        **{program.settings.input: spec}
-    )
-    return module
-
-
-def _converted(program: ExportProgram) -> "Callable[..., dict[str, tf.Tensor]]":
-    batch = str(program.settings.batch_size or "b")
-    height, width = program.input_size
-    shapes = [None, f"({batch}, {height}, {width}, 3)", f"({batch}, 2)", f"({batch}, 2)"]
-    return import_jax2tf().convert(
-        program.outputs,
-        polymorphic_shapes=shapes,
-        polymorphic_constraints=() if program.settings.batch_size else ("b >= 1",),
-        native_serialization_platforms=program.settings.platforms,
-        with_gradient=False,
-    )
-
-
-def _input_spec(program: ExportProgram) -> "tf.TensorSpec":
-    import tensorflow as tf
-
-    settings = program.settings
-    batch = settings.batch_size or None
-    if settings.input_type in ENCODED:
-        return tf.TensorSpec((batch,), tf.string, settings.input)
-    size = program.image_size or (None, None)
-    return tf.TensorSpec((batch, *size, 3), settings.input_dtype, settings.input)
-
-
-def _needs(folder: Path) -> str:
-    """Returns the least TensorFlow that reads the program, by its version of StableHLO."""
-    names = re.findall(rb"StableHLO_v(\d+)\.(\d+)\.\d+", (folder / "saved_model.pb").read_bytes())
-    newest = max((int(major), int(minor)) for major, minor in names)
-    for most, tensorflow in _READERS:
-        if newest <= most:
-            return tensorflow
-    return f"{_READERS[-1][1]} or later, with StableHLO {newest[0]}.{newest[1]}"
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])

@@ -1,211 +1,252 @@
-"""From the input of a SavedModel to the network input, in operations of TensorFlow.
+"""From the input of a SavedModel to the network input, as nodes of its graph.
 
-These operations take images of any size; a new size compiles nothing. The program behind them has
-one shape. Pillow's triangle filter is that of `inputs.interpolation`.
+These nodes take images of any size; a new size compiles nothing. The program behind them has one
+shape. Pillow's triangle filter is that of `inputs.interpolation`.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
 from typing import NamedTuple
 
-import tensorflow as tf
-import tensorflow.experimental.numpy as tnp
+import numpy as np
+from numpy.typing import ArrayLike
 
 from stillbox.experiment import schema
 from stillbox.exporting.pixels import resized_sizes
-from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.settings import ENCODED
-from stillbox.inputs.resize import ENLARGE_CANVAS, Size
+from stillbox.exporting.saved_model.graph import DType, Graph, Tensor
+from stillbox.exporting.settings import InputType
+from stillbox.inputs.resize import ENLARGE_CANVAS
 
 # Pillow's precision.
 _WEIGHT_BITS = 22
-
-
-def antialias(images: tf.Tensor, sizes: Size | tf.Tensor, align_corners: bool) -> tf.Tensor:
-    """Resizes columns, then rows, in Pillow's integers, bit for bit.
-
-    Args:
-        images: `[B, h, w, 3]` in 0..255; rounded to whole numbers first.
-        sizes: height and width of the result, integers or a tensor `[2]`.
-        align_corners: of other methods, without effect here.
-    """
-    del align_corners
-    if images.dtype != tf.uint8:
-        images = tf.cast(tf.round(images), tf.uint8)
-    return _resize_axis(_resize_axis(images, 2, sizes[1]), 1, sizes[0])
-
-
-def _resize_axis(images: tf.Tensor, axis: int, new_size: int | tf.Tensor) -> tf.Tensor:
-    """Resizes axis 1 or 2 of `[B, h, w, 3]` uint8, one source pixel of every sum at a time.
-
-    `new_size` is an integer only if the size of the images is static.
-    """
-    static = isinstance(new_size, int)
-    size = images.shape[axis] if static else tf.shape(images)[axis]
-    # Weights of a static size are constants of the graph.
-    with tf.init_scope() if static else nullcontext():
-        first, weights = _antialias_weights(size, new_size)
-    shape = (-1, 1) if axis == 2 else (-1, 1, 1)
-
-    def add(step: int | tf.Tensor, total: tf.Tensor) -> tuple[int | tf.Tensor, tf.Tensor]:
-        taken = tf.gather(images, tf.minimum(first + step, size - 1), axis=axis)
-        return step + 1, total + tf.cast(taken, tf.int32) * tf.reshape(weights[step], shape)
-
-    place = tf.scatter_nd([[axis]], [new_size - size], [4])
-    total = tf.fill(tf.shape(images) + place, 1 << (_WEIGHT_BITS - 1))
-    if static:
-        for step in range(len(weights)):
-            _, total = add(step, total)
-    else:
-        _, total = tf.while_loop(lambda step, _: step < tf.shape(weights)[0], add, (0, total))
-    return tf.cast(tf.bitwise.right_shift(total, _WEIGHT_BITS), tf.uint8)
-
-
-def _antialias_weights(size: tf.Tensor, new_size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the first source pixel `[n]` of each of n sums, and K weights of each, `[K, n]`.
-
-    A triangle `max(0, 1 - |x + 1/2 - c| / s)` around the centre `c = (i + 1/2) size / n`, with
-    `s = max(size / n, 1)`, divided by its sum and rounded to 22 bits.
-    """
-    scale = tf.cast(size, tf.float64) / tf.cast(new_size, tf.float64)
-    reach = tf.maximum(scale, 1.0)
-    centre = (tf.cast(tf.range(new_size), tf.float64) + 0.5) * scale
-    first = tf.maximum(tf.cast(centre - reach + 0.5, tf.int32), 0)
-    count = 2 * tf.cast(tf.math.ceil(reach), tf.int32) + 1
-    index = first + tf.range(count)[:, None]
-    weights = 1.0 - tf.abs(tf.cast(index, tf.float64) - centre + 0.5) / reach
-    weights = tf.where(index < size, tf.maximum(weights, 0.0), 0.0)
-    share = weights / tf.reduce_sum(weights, axis=0)
-    return first, tf.cast(share * 2**_WEIGHT_BITS + 0.5, tf.int32)
+_ENCODED_IMAGE = b"image/encoded"
+_JPEG = b"\xff\xd8\xff"
 
 
 class NetworkInput(NamedTuple):
     """The arguments of `ExportProgram.outputs` after the weights."""
 
-    images: tf.Tensor
+    images: Tensor
     """`[B, H, W, 3]` float32 in 0..255."""
-    true_sizes: tf.Tensor
+    true_sizes: Tensor
     """`[B, 2]` int32, height and width of the image proper."""
-    original_sizes: tf.Tensor
+    original_sizes: Tensor
     """`[B, 2]` int32, height and width before resizing."""
 
 
-def preprocessing(program: ExportProgram) -> Callable[[tf.Tensor], NetworkInput]:
-    """Returns the function from the value of the signature's input to the network input."""
-    resizer = program.description.resizer
-    kind = program.settings.input_type
+def add_preprocessing(value: Tensor, kind: InputType, resizer: schema.Resizer) -> NetworkInput:
+    """Writes the nodes from the value of the signature's input to the network input.
+
+    An image larger than the canvas of a resizer that does not shrink fails when the model runs.
+    """
     if kind == "raw_image_tensor":
-        return _unchanged
-    if kind not in ENCODED:
-        return lambda images: resize_images(images, resizer)
-    read = _example_image if kind == "tf_example" else decode_image
-    return lambda strings: _each_resized(strings, read, resizer)
+        sizes = _repeated(_sizes(value), value)
+        return NetworkInput(value, sizes, sizes)
+    if kind in ("image_tensor", "float_image_tensor"):
+        images, true_size, size = _resize_images(value, resizer)
+        return NetworkInput(images, _repeated(true_size, value), _repeated(size, value))
+    if kind == "tf_example":
+        value = _encoded_images(value)
+
+    def one(file: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        image = file.graph.op("ExpandDims", decode_image(file), 0)
+        images, *sizes = _resize_images(image, resizer)
+        return images[0], sizes[0], sizes[1]
+
+    # Each image has its own size.
+    function = value.graph.function("prepare", [DType.STRING], one)
+    shapes = [(*resizer.input_size, 3), (2,), (2,)]
+    return NetworkInput(*value.graph.map(function, value, shapes))
 
 
-def _unchanged(images: tf.Tensor) -> NetworkInput:
-    sizes = _repeated(_sizes(images), images)
-    return NetworkInput(images, sizes, sizes)
+def _encoded_images(examples: Tensor) -> Tensor:
+    """Returns the image files `[B]` of serialised tf.Examples `[B]`."""
+    graph = examples.graph
+    none, key = graph.constant([]), graph.constant([_ENCODED_IMAGE])
+    # An empty default means that there is none.
+    return graph.node(
+        "ParseExampleV2",
+        [examples, none, none, key, none, none],
+        [DType.STRING],
+        output="dense_values",
+        Tdense=[DType.STRING],
+        dense_shapes=[()],
+        num_sparse=0,
+        sparse_types=[],
+        ragged_value_types=[],
+        ragged_split_types=[],
+    )[0]
 
 
-def _each_resized(
-    strings: tf.Tensor, read: Callable[[tf.Tensor], tf.Tensor], resizer: schema.Resizer
-) -> NetworkInput:
-    """Decodes and resizes images `[B]` one by one, since each has its own size."""
-
-    def one(string: tf.Tensor) -> NetworkInput:
-        return NetworkInput(*(part[0] for part in resize_images(read(string)[None], resizer)))
-
-    spec = NetworkInput(
-        tf.TensorSpec((*resizer.input_size, 3), tf.float32),
-        tf.TensorSpec((2,), tf.int32),
-        tf.TensorSpec((2,), tf.int32),
-    )
-    return NetworkInput(*tf.map_fn(one, strings, fn_output_signature=spec))
-
-
-def _example_image(string: tf.Tensor) -> tf.Tensor:
-    feature = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
-    return decode_image(tf.io.parse_single_example(string, feature)["image/encoded"])
-
-
-def decode_image(string: tf.Tensor) -> tf.Tensor:
+def decode_image(file: Tensor) -> Tensor:
     """Decodes a JPEG, PNG, GIF or BMP file to `[h, w, 3]` uint8; of a GIF the first picture.
 
     The EXIF orientation is not applied, as in training.
     """
 
-    def jpeg() -> tf.Tensor:
+    def jpeg(content: Tensor) -> Tensor:
         # The accurate transform is that of OpenCV and Pillow, which decode in training.
-        return tf.io.decode_jpeg(string, channels=3, dct_method="INTEGER_ACCURATE")
+        return content.graph.op("DecodeJpeg", content, channels=3, dct_method="INTEGER_ACCURATE")
 
-    def other() -> tf.Tensor:
-        return tf.io.decode_image(string, channels=3, expand_animations=False)
+    def other(content: Tensor) -> Tensor:
+        return content.graph.op("DecodeImage", content, channels=3, expand_animations=False)
 
-    image = tf.cond(tf.io.is_jpeg(string), jpeg, other)
-    return tf.ensure_shape(image, (None, None, 3))
+    graph = file.graph
+    is_jpeg = graph.op("Equal", graph.op("Substr", file, 0, len(_JPEG)), _JPEG)
+    image = graph.choose(is_jpeg, jpeg, other, file)
+    return graph.op("EnsureShape", image, shape=(None, None, 3))
 
 
-def resize_images(
-    images: tf.Tensor, resizer: schema.Resizer, new_size: Size | None = None
-) -> NetworkInput:
+def _resize_images(images: Tensor, resizer: schema.Resizer) -> tuple[Tensor, Tensor, Tensor]:
     """Resizes images as `inputs.resize.resize_image` does, and pads them to the network input.
-
-    An image larger than the canvas of a resizer that does not shrink fails when the model runs.
 
     Args:
         images: `[B, h, w, 3]` uint8 or float32 in 0..255.
-        new_size: height and width after resizing, if the size of the images is static; the graph
-            then has no loops.
+
+    Returns:
+        Images `[B, H, W, 3]`, height and width `[2]` of the image proper, and those before.
     """
-    sizes = _sizes(images)
-    true_size = resized_sizes(tnp, tf.round, sizes, resizer) if new_size is None else new_size
-    resized = images
-    if resizer.method is not None and new_size != tuple(images.shape[1:3]):
-        resized = _METHODS[resizer.method](images, true_size, resizer.align_corners)
-    canvas = _padded(resized, true_size, resizer)
-    true_sizes = _repeated(tf.convert_to_tensor(true_size), images)
-    return NetworkInput(canvas, true_sizes, _repeated(sizes, images))
+    size = _sizes(images)
+    true_size = resized_sizes(_array_functions(images.graph), size, resizer)
+    if resizer.method is not None:
+        images = _METHODS[resizer.method](images, true_size, resizer.align_corners)
+    return _padded(images.cast(DType.FLOAT), true_size, resizer), true_size, size
 
 
-def _sizes(images: tf.Tensor) -> tf.Tensor:
-    return tf.shape(images)[1:3]
+def _array_functions(graph: Graph) -> SimpleNamespace:
+    """Returns the functions of `jax.numpy` that `resized_sizes` calls, for tensors of a graph."""
+
+    def asarray(values: Tensor | ArrayLike, dtype: type[np.generic]) -> Tensor:
+        if isinstance(values, Tensor):
+            return values.cast(DType.of(np.dtype(dtype)))
+        return graph.constant(np.asarray(values, dtype))
+
+    def reduction(kind: str) -> Callable[[Tensor], Tensor]:
+        return lambda values: graph.op(kind, values, 0, keep_dims=False)
+
+    return SimpleNamespace(
+        asarray=asarray,
+        rint=partial(graph.op, "Round"),
+        maximum=partial(graph.op, "Maximum"),
+        minimum=partial(graph.op, "Minimum"),
+        where=partial(graph.op, "SelectV2"),
+        max=reduction("Max"),
+        min=reduction("Min"),
+    )
 
 
-def _repeated(pair: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-    return tf.tile(pair[None], [tf.shape(images)[0], 1])
+def _sizes(images: Tensor) -> Tensor:
+    return images.graph.op("Shape", images).at(np.array([1, 2]))
 
 
-def _padded(images: tf.Tensor, true_size: tf.Tensor, resizer: schema.Resizer) -> tf.Tensor:
+def _repeated(pair: Tensor, images: Tensor) -> Tensor:
+    """Returns a pair as `[B, 2]`."""
+    graph = images.graph
+    batch = graph.op("Shape", images).at(np.array([0, 0]))
+    return graph.op("BroadcastTo", pair, batch * np.array([1, 0]) + np.array([0, 2]))
+
+
+def _padded(images: Tensor, true_size: Tensor, resizer: schema.Resizer) -> Tensor:
     """Pads images `[B, *true_size, 3]` at the bottom and right to the network input."""
-    images = tf.cast(images, tf.float32)
+    graph = images.graph
     height, width = resizer.input_size
+    shape = None, height, width, 3
     if isinstance(resizer, schema.FixedShapeResizer):
-        return tf.ensure_shape(images, (None, height, width, 3))
+        return graph.op("EnsureShape", images, shape=shape)
+    canvas = graph.constant(np.array([height, width], np.int32))
+    fits = graph.op("All", graph.op("LessEqual", true_size, canvas), 0, keep_dims=False)
     message = f"the image does not fit the canvas {height}x{width}; {ENLARGE_CANVAS}"
-    fits = tf.debugging.assert_less_equal(true_size, tf.constant([height, width]), message)
-    with tf.control_dependencies([fits]):
-        room = tf.constant([height, width]) - true_size
-    padded = tf.pad(images, [[0, 0], [0, room[0]], [0, room[1]], [0, 0]])
-    rows, columns = tf.range(height)[:, None, None], tf.range(width)[:, None]
+    refusal = graph.refuse_unless(fits, message)
+    room = graph.op("Sub", canvas, true_size, after=[refusal])
+    ends = np.array([[0, 0], [0, 1], [0, 0], [0, 0]]), np.array([[0, 0], [0, 0], [0, 1], [0, 0]])
+    padded = graph.op("Pad", images, room[0] * ends[0] + room[1] * ends[1])
+    rows, columns = graph.constant(_steps(height, 2)), graph.constant(_steps(width, 1))
     inside = (rows < true_size[0]) & (columns < true_size[1])
-    filled = tf.where(inside, padded, tf.constant(resizer.pad_value, tf.float32))
-    return tf.ensure_shape(filled, (None, height, width, 3))
+    colour = np.array(resizer.pad_value, np.float32)
+    filled = graph.op("SelectV2", inside, padded, colour)
+    return graph.op("EnsureShape", filled, shape=shape)
 
 
-def _legacy(name: str) -> Callable[[tf.Tensor, tf.Tensor, bool], tf.Tensor]:
-    """Returns a resizing method of TensorFlow 1 by the name of its operation."""
+def _steps(count: int, trailing: int) -> np.ndarray:
+    return np.arange(count, dtype=np.int32).reshape(-1, *[1] * trailing)
 
-    def resize(images: tf.Tensor, sizes: tf.Tensor, align_corners: bool) -> tf.Tensor:
-        operation = getattr(tf.raw_ops, name)
-        return operation(images=images, size=sizes, align_corners=align_corners)
+
+def _antialias(images: Tensor, sizes: Tensor, align_corners: bool) -> Tensor:
+    """Resizes columns, then rows, in Pillow's integers, bit for bit.
+
+    Args:
+        images: `[B, h, w, 3]` in 0..255; rounded to whole numbers first.
+        sizes: height and width `[2]` of the result.
+        align_corners: of other methods, without effect here.
+    """
+    del align_corners
+    if images.dtype is not DType.UINT8:
+        images = images.graph.op("Round", images).cast(DType.UINT8)
+    for axis in (2, 1):
+        images = _resize_axis(images, axis, sizes[axis - 1])
+    return images
+
+
+def _resize_axis(images: Tensor, axis: int, new_size: Tensor) -> Tensor:
+    """Resizes axis 1 or 2 of `[B, h, w, 3]` uint8, one source pixel of every sum at a time."""
+    graph = images.graph
+    shape = graph.op("Shape", images)
+    places, weights = _antialias_weights(shape[axis], new_size)
+    resized = graph.op("SelectV2", np.arange(4) == axis, new_size, shape)
+    half = graph.op("Fill", resized, 1 << (_WEIGHT_BITS - 1))
+    column = np.array([-1, 1] if axis == 2 else [-1, 1, 1])
+
+    def more(step: Tensor, total: Tensor, *state: Tensor) -> Tensor:
+        weights = state[-1]
+        return step < weights.graph.op("Shape", weights)[0]
+
+    def add(step: Tensor, total: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        images, places, weights = state
+        taken = images.at(places.at(step), axis).cast(DType.INT32)
+        weight = images.graph.op("Reshape", weights.at(step), column)
+        return step + 1, total + taken * weight, *state
+
+    start = graph.constant(np.array(0, np.int32)), half, images, places, weights
+    total = graph.repeat(more, add, start)[1]
+    return (total >> _WEIGHT_BITS).cast(DType.UINT8)
+
+
+def _antialias_weights(size: Tensor, new_size: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the K source pixels of each of n sums, and their weights, `[K, n]` each.
+
+    A triangle `max(0, 1 - |x + 1/2 - c| / s)` around the centre `c = (i + 1/2) size / n`, with
+    `s = max(size / n, 1)`, divided by its sum and rounded to 22 bits.
+    """
+    graph = size.graph
+    scale = size.cast(DType.DOUBLE) / new_size.cast(DType.DOUBLE)
+    reach = graph.op("Maximum", scale, graph.constant(np.array(1.0)))
+    centre = (graph.op("Range", 0, new_size, 1).cast(DType.DOUBLE) + 0.5) * scale
+    first = graph.op("Maximum", (centre - reach + 0.5).cast(DType.INT32), 0)
+    count = graph.op("Ceil", reach).cast(DType.INT32) * 2 + 1
+    index = graph.op("ExpandDims", graph.op("Range", 0, count, 1), 1) + first
+    distance = graph.op("Abs", index.cast(DType.DOUBLE) - centre + 0.5)
+    zero = graph.constant(np.array(0.0))
+    weights = graph.op("Maximum", graph.constant(np.array(1.0)) - distance / reach, zero)
+    weights = graph.op("SelectV2", index < size, weights, zero)
+    share = weights / graph.op("Sum", weights, 0, keep_dims=False)
+    places = graph.op("Minimum", index, size - 1)
+    return places, (share * 2**_WEIGHT_BITS + 0.5).cast(DType.INT32)
+
+
+def _resizing(operator: str) -> Callable[[Tensor, Tensor, bool], Tensor]:
+    """Returns a resizing method of TensorFlow 1 by the name of its operator."""
+
+    def resize(images: Tensor, sizes: Tensor, align_corners: bool) -> Tensor:
+        return images.graph.op(operator, images, sizes, align_corners=align_corners)
 
     return resize
 
 
-_METHODS: dict[str, Callable[[tf.Tensor, tf.Tensor, bool], tf.Tensor]] = {
-    "bilinear": _legacy("ResizeBilinear"),
-    "nearest": _legacy("ResizeNearestNeighbor"),
-    "bicubic": _legacy("ResizeBicubic"),
-    "area": _legacy("ResizeArea"),
-    "bilinear_antialias": antialias,
+_METHODS: dict[str, Callable[[Tensor, Tensor, bool], Tensor]] = {
+    "bilinear": _resizing("ResizeBilinear"),
+    "nearest": _resizing("ResizeNearestNeighbor"),
+    "bicubic": _resizing("ResizeBicubic"),
+    "area": _resizing("ResizeArea"),
+    "bilinear_antialias": _antialias,
 }
