@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from stillbox.checkpoints.array_files import check_finite
+from stillbox.checkpoints.graphs.matched import match_weights
 from stillbox.checkpoints.import_report import (
     ImportReport,
     Mismatch,
@@ -115,6 +116,9 @@ def read_weights(
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     wanted = [name for name in shapes if options.wants(name, model)]
     name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
+    if name_map.count_found(wanted, weights.arrays) < len(wanted):
+        weights = match_weights(weights, model)
+        name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
     left_out = _matching(wanted, name_map, options.skip)
 
     found = {

@@ -11,6 +11,8 @@ import numpy as np
 from stillbox.checkpoints.array_files import SafetensorsFile, read_npz_weights
 from stillbox.checkpoints.files import MAX_JSON_BYTES, list_folder
 from stillbox.checkpoints.graph_constants import GraphConstants
+from stillbox.checkpoints.graphs.tfjs import MODEL_JSON, TfjsModel
+from stillbox.checkpoints.graphs.tflite import TfliteModel
 from stillbox.checkpoints.name_tables.rules import Library, Scope
 from stillbox.checkpoints.packed import find_model
 from stillbox.checkpoints.pretrained import MissingWeightsError, resolve_weights
@@ -33,6 +35,8 @@ _READERS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {
     ".pth": TorchFile,
     ".pt": TorchFile,
     ".pb": GraphConstants,
+    ".json": TfjsModel,
+    ".tflite": TfliteModel,
 }
 _LIBRARIES: Mapping[str, Library] = {".pth": "torch", ".pt": "torch", ".pb": "tensorflow"}
 _SAVED_MODEL = "saved_model.pb"
@@ -50,6 +54,8 @@ class Weights:
     """The framework, if the kind of file tells."""
     find: Callable[[str], str] = str
     """Returns the name in `arrays` of what has several names, or else the name itself."""
+    departure: str = ""
+    """Where a graph is first another model's than the one that it was compared with."""
 
 
 def open_weights(
