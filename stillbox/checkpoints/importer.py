@@ -117,7 +117,7 @@ def read_weights(
     wanted = [name for name in shapes if options.wants(name, model)]
     name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
     if name_map.count_found(wanted, weights.arrays) < len(wanted):
-        weights = match_weights(weights, model)
+        weights = match_weights(weights, model, wanted)
         name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
     left_out = _matching(wanted, name_map, options.skip)
 
@@ -153,6 +153,7 @@ def read_weights(
         missing=missing,
         mismatched=mismatched,
         notes=notes_on_parts(name_map, loaded, mismatched, model),
+        departure=weights.departure,
     )
     if not loaded or report.loaded_share < options.min_loaded:
         # Rounded down: 399 of 400 must not read as all of them.

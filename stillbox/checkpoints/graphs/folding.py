@@ -6,7 +6,7 @@ kept is its gamma. Where feature maps share a kernel but not the norms, each map
 kernel, and the copies differ by a factor for each channel, which is the map's gamma.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,20 +48,22 @@ def parameters_of(uses: Sequence[Use], graph: GraphArrays[ArrayEntry]) -> dict[s
     Raises:
         ValueError: the graph computes what the layer cannot.
     """
-    layer = uses[0].model
-    # Rows of weights, a column for each channel of the result.
-    kernels = [graph.read_kernel(use.graph.kernel) for use in uses]
-    columns = [own.astype(np.float64).reshape(-1, use.graph.shape[-1]) for own, use in
-               zip(kernels, uses, strict=True)]  # fmt: skip
+    columns = [_columns(use.graph, graph) for use in uses]
     same = all(np.array_equal(columns[0], own) for own in columns[1:])
-    norms = [_kept_norm(use, graph) for use in uses]
-    if same and all(norm is not None for norm in norms):
-        kernel, arrays = columns[0], {path: own for norm in norms for path, own in (norm or {}).items()}
+    norms = [norm for use in uses if (norm := _kept_norm(use, graph)) is not None]
+    if same and len(norms) == len(uses):
+        kernel, arrays = columns[0], {path: own for norm in norms for path, own in norm.items()}
     else:
         affines = [_affine(use.graph, graph) for use in uses]
         kernel, arrays = _folded(uses, columns, affines, same=same)
+    layer = uses[0].model
     arrays[layer.path] = kernel.reshape(layer.kernel_shape)
     return {path: array.astype(np.float32) for path, array in arrays.items()}
+
+
+def _columns(layer: Layer, graph: GraphArrays[ArrayEntry]) -> Reals:
+    """Returns a kernel with a column for each channel of the result."""
+    return graph.read_kernel(layer.kernel).astype(np.float64).reshape(-1, layer.shape[-1])
 
 
 def _kept_norm(use: Use, graph: GraphArrays[ArrayEntry]) -> dict[str, Reals] | None:

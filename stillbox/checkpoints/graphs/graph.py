@@ -227,9 +227,10 @@ class _Search:
             return None
         value = operation.outputs[0]
         users = [self._operations[index] for index in self._users[value]]
-        user, *others = [own for own in users if own.kind != "size"] or [None]
-        if user is None or others:
+        users = [user for user in users if user.kind != "size"]
+        if len(users) != 1:
             return None
+        (user,) = users
         fits = user.kind in ("add", "multiply") or (
             user.kind in ("subtract", "norm") and user.inputs[0] == value
         )

@@ -1,14 +1,14 @@
 """The weights of a graph by the paths of a model's parameters."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
-from stillbox.checkpoints.array_files import LazyArrays
+from stillbox.checkpoints.array_files import ArrayEntry, LazyArrays
 from stillbox.checkpoints.graphs.folding import Use, parameters_of
 from stillbox.checkpoints.graphs.graph import GraphArrays, Layer
 from stillbox.checkpoints.graphs.matching import find_departure, match_layers
@@ -18,10 +18,15 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 
 
-def match_weights(weights: Weights, model: schema.Model) -> Weights:
+def match_weights(weights: Weights, model: schema.Model, wanted: Collection[str]) -> Weights:
     """Returns the weights of a graph by the paths of a model's parameters, others as they are.
 
     Layers of the graph that the model lacks keep their names.
+
+    Args:
+        weights: those of a file.
+        model: what is to take them.
+        wanted: paths that the departure of the graph from the model may be at.
 
     Raises:
         UserError: the graph is damaged, or the model cannot be built.
@@ -40,8 +45,10 @@ def match_weights(weights: Weights, model: schema.Model) -> Weights:
         uses[ours[mine].path].append(Use(ours[mine], theirs[own]))
     used = set(pairs.values())
     rest = [layer for index, layer in enumerate(theirs) if index not in used]
-    arrays = MatchedArrays(weights.path, graph, list(uses.values()), rest)
-    departure = find_departure(ours, theirs, pairs)
+    arrays = MatchedArrays(weights.path, graph, uses.values(), rest)
+    # Heads of other classes are not another model.
+    places = [path for path in wanted if path.partition(".")[0] not in model.head_parts]
+    departure = find_departure(ours, theirs, pairs, set(places))
     return replace(weights, arrays=arrays, library=None, departure=departure)
 
 
@@ -66,32 +73,31 @@ class MatchedArrays(LazyArrays[_Source]):
     def __init__(
         self,
         where: str,
-        graph: GraphArrays,  # type: ignore[type-arg]
-        layers: Sequence[Sequence[Use]],
-        rest: Sequence[Layer],
+        graph: GraphArrays[ArrayEntry],
+        layers: Iterable[Sequence[Use]],
+        rest: Iterable[Layer],
     ) -> None:
         self._where = where
-        self._graph = graph
-        self._parameters = lru_cache(maxsize=4)(self._compute)
-        entries = {layer.name: _Source(layer.shape, ()) for layer in rest}
+        self._lacking = {layer.name: layer for layer in rest}
+        self._read_kernel = graph.read_kernel
+        # The parameters of a layer are asked for one after the other.
+        self._parameters = lru_cache(maxsize=4)(partial(parameters_of, graph=graph))
+        entries = {name: _Source(layer.shape, ()) for name, layer in self._lacking.items()}
         for uses in layers:
             entries |= {path: _Source(shape, tuple(uses)) for path, shape in _shapes(uses)}
-        self._kernels = {layer.name: layer.kernel for layer in rest}
         super().__init__(entries)
 
     def _read(self, name: str, entry: _Source) -> np.ndarray:
         if not entry.uses:
-            return self._graph.read_kernel(self._kernels[name])
-        return self._parameters(entry.uses)[name]
-
-    def _compute(self, uses: tuple[Use, ...]) -> dict[str, np.ndarray]:
+            return self._read_kernel(self._lacking[name].kernel)
         try:
-            return parameters_of(uses, self._graph)
+            return self._parameters(entry.uses)[name]
         except ValueError as error:
+            first = entry.uses[0]
             raise UserError(
-                f"{uses[0].model.path} cannot be taken from {uses[0].graph.name!r}: {error}",
+                f"{first.model.path} cannot be taken from {first.graph.name!r}: {error}",
                 where=self._where,
-                fix="take the model that the graph was exported from",
+                fix="give the config of the model that was exported",
             ) from error
 
 

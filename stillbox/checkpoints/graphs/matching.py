@@ -5,12 +5,13 @@ Where that is true of several, such as the first layers of a box head and a clas
 the layers behind them decide, and whether they lead to scores.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from stillbox.checkpoints.graphs.graph import Layer
 from stillbox.checkpoints.graphs.traced import ModelLayer
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Place(NamedTuple):
@@ -19,25 +20,36 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
     """As `graph.Layer.shape`."""
     behind: int
-    """A number that is the same for equal layers with equal layers behind them."""
+    """A number that is the same for equal shapes with equal layers behind them."""
+    outline: int
+    """The same, if channels do not count."""
     scores: bool
     """It leads to scores."""
+    deep: bool
+    """It is not close to an end: networks go on where heads branch off."""
 
     @property
     def form(self) -> tuple[int, ...]:
         """Whether it is depthwise, and the size of its kernel."""
-        return len(self.shape), *self.shape[:2]
+        return _form(self.shape)
 
 
+# The sharpest first. Those of the form alone find layers of another shape: those of other classes,
+# or of another number of channels.
 _TESTS: tuple[Callable[[Place], Hashable], ...] = (
     lambda place: place,
     lambda place: (place.shape, place.behind),
+    lambda place: (place.shape, place.outline, place.scores),
+    lambda place: (place.shape, place.outline),
     lambda place: (place.shape, place.scores),
+    lambda place: (place.shape, place.deep),
     lambda place: place.shape,
-    # Other shapes are left: those of other classes, or of another number of channels.
+    lambda place: (place.form, place.outline, place.scores),
+    lambda place: (place.form, place.outline),
     lambda place: (place.form, place.scores),
     lambda place: place.form,
 )
+_DEEP = 3
 
 
 def match_layers(ours: Sequence[ModelLayer], theirs: Sequence[Layer]) -> dict[int, int]:
@@ -70,45 +82,54 @@ def _pair(
     pairs: dict[int, int] = {}
     for test in _TESTS:
         taken = set(pairs.values())
-        mine, others = defaultdict[Hashable, list[int]](list), defaultdict[Hashable, list[int]](list)
-        for index in ours:
-            if index not in pairs:
-                mine[test(our_places[index])].append(index)
-        for index in theirs:
-            if index not in taken:
-                others[test(their_places[index])].append(index)
+        mine = _grouped((index, test(our_places[index])) for index in ours if index not in pairs)
+        others = _grouped(
+            (index, test(their_places[index])) for index in theirs if index not in taken
+        )
         for key, found in mine.items():
-            if len(found) == 1 == len(others[key]):
+            if len(found) == 1 == len(others.get(key, ())):
                 pairs[found[0]] = others[key][0]
     return pairs
 
 
-def _by_sources(layers: Sequence[ModelLayer] | Sequence[Layer]) -> dict[int, list[int]]:
-    groups = defaultdict[int, list[int]](list)
-    for index, layer in enumerate(layers):
-        groups[layer.before].append(index)
+def _by_sources(layers: Sequence[ModelLayer | Layer]) -> dict[int, list[int]]:
+    return _grouped((index, layer.before) for index, layer in enumerate(layers))
+
+
+def _grouped(items: Iterable[tuple[int, Key]]) -> dict[Key, list[int]]:
+    groups: dict[Key, list[int]] = {}
+    for index, key in items:
+        groups.setdefault(key, []).append(index)
     return groups
 
 
 def _places(
-    layers: Sequence[ModelLayer] | Sequence[Layer],
+    layers: Sequence[ModelLayer | Layer],
     ends: Sequence[bool],
     numbers: dict[Hashable, int],
 ) -> list[Place]:
     """Returns the place of each layer; `numbers` has those given to layers so far."""
-    behind: list[list[int]] = [[] for _ in layers]
-    scores = [False] * len(layers)
+    behind: list[list[Place]] = [[] for _ in layers]
+    depths = [0] * len(layers)
     places: dict[int, Place] = {}
     for index in reversed(range(len(layers))):
-        layer = layers[index]
-        key = layer.shape, tuple(sorted(behind[index]))
-        number = numbers.setdefault(key, len(numbers))
-        scores[index] = scores[index] or (ends[index] and not behind[index])
-        places[index] = Place(layer.shape, number, scores[index])
+        layer, following = layers[index], behind[index]
+        whole = layer.shape, tuple(sorted(own.behind for own in following))
+        outline = _form(layer.shape), tuple(sorted(own.outline for own in following))
+        scores = any(own.scores for own in following) or (ends[index] and not following)
+        behind_number, outline_number = (
+            numbers.setdefault(key, len(numbers)) for key in (whole, outline)
+        )
+        place = Place(layer.shape, behind_number, outline_number, scores, depths[index] >= _DEEP)
+        places[index] = place
         for source in _bits(layer.before):
-            behind[source].append(number)
-            scores[source] = scores[source] or scores[index]
+            behind[source].append(place)
+            depths[source] = max(depths[source], 1 + depths[index])
     return [places[index] for index in range(len(layers))]
+
+
+def _form(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return len(shape), *shape[:2]
 
 
 def _ends_in_scores(layers: Sequence[Layer]) -> list[bool]:
@@ -127,15 +148,22 @@ def _bits(number: int) -> Iterator[int]:
 
 
 def find_departure(
-    ours: Sequence[ModelLayer], theirs: Sequence[Layer], pairs: Mapping[int, int]
+    ours: Sequence[ModelLayer],
+    theirs: Sequence[Layer],
+    pairs: Mapping[int, int],
+    places: Collection[str],
 ) -> str:
-    """Describes the first layer of a model that the graph lacks or has in another shape."""
+    """Describes the first layer of a model that a graph lacks or has in another shape, if any.
+
+    Args:
+        places: paths of the kernels that are looked at.
+    """
     for index, layer in enumerate(ours):
-        if not all(source in pairs for source in _bits(layer.before)):
+        if layer.path not in places:
             continue
-        partner = theirs[pairs[index]] if index in pairs else None
-        if partner is None:
-            return f"{layer.path} {list(layer.shape)} has no counterpart"
-        if partner.shape != layer.shape:
-            return f"{layer.path} {list(layer.shape)} is {list(partner.shape)} there"
+        if index not in pairs:
+            return f"nothing in it is {layer.path}, {list(layer.shape)}"
+        shape = theirs[pairs[index]].shape
+        if shape != layer.shape:
+            return f"{layer.path}: {list(shape)} in the graph, {list(layer.shape)} wanted"
     return ""
