@@ -30,6 +30,12 @@ class Use(NamedTuple):
     model: ModelLayer
     graph: Layer
 
+    @property
+    def kernel_shape(self) -> tuple[int, ...]:
+        """The shape that the graph has for the model's kernel."""
+        same = self.model.shape == self.graph.shape
+        return self.model.kernel_shape if same else self.graph.shape
+
 
 class _Affine(NamedTuple):
     """Factor and offset of each channel of a convolution's result."""
@@ -56,8 +62,7 @@ def parameters_of(uses: Sequence[Use], graph: GraphArrays[ArrayEntry]) -> dict[s
     else:
         affines = [_affine(use.graph, graph) for use in uses]
         kernel, arrays = _folded(uses, columns, affines, same=same)
-    layer = uses[0].model
-    arrays[layer.path] = kernel.reshape(layer.kernel_shape)
+    arrays[uses[0].model.path] = kernel.reshape(uses[0].kernel_shape)
     return {path: array.astype(np.float32) for path, array in arrays.items()}
 
 

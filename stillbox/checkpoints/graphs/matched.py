@@ -36,6 +36,8 @@ def match_weights(weights: Weights, model: schema.Model, wanted: Collection[str]
         return weights
     try:
         theirs = graph.layers
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(f"the graph cannot be read: {error}", where=weights.path) from error
     ours = trace_layers(model)
@@ -91,7 +93,11 @@ class MatchedArrays(LazyArrays[_Source]):
         if not entry.uses:
             return self._read_kernel(self._lacking[name].kernel)
         try:
-            return self._parameters(entry.uses)[name]
+            # What is not finite is refused by the name of its parameter.
+            with np.errstate(all="ignore"):
+                return self._parameters(entry.uses)[name]
+        except UserError:
+            raise
         except ValueError as error:
             first = entry.uses[0]
             raise UserError(
@@ -104,14 +110,15 @@ class MatchedArrays(LazyArrays[_Source]):
 def _shapes(uses: Sequence[Use]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yields the paths of a layer's parameters, with the shapes that the graph has for them."""
     model, graph = uses[0]
-    same = model.shape == graph.shape
-    yield model.path, model.kernel_shape if same else graph.shape
+    yield model.path, uses[0].kernel_shape
     channels = (graph.shape[-1],)
-    if model.bias is not None:
-        yield model.bias, channels
-    for use in uses:
-        for variable in _norm_variables(use.model):
-            yield variable, channels
+    # What follows a kernel of other inputs is of no use either, and its shape does not show it.
+    if model.shape == graph.shape or model.shape[-1] != graph.shape[-1]:
+        if model.bias is not None:
+            yield model.bias, channels
+        for use in uses:
+            for variable in _norm_variables(use.model):
+                yield variable, channels
 
 
 def _norm_variables(layer: ModelLayer) -> Iterator[str]:

@@ -162,7 +162,7 @@ def find_departure(
         if layer.path not in places:
             continue
         if index not in pairs:
-            return f"nothing in it is {layer.path}, {list(layer.shape)}"
+            return f"it has no convolution for {layer.path}, {list(layer.shape)}"
         shape = theirs[pairs[index]].shape
         if shape != layer.shape:
             return f"{layer.path}: {list(shape)} in the graph, {list(layer.shape)} wanted"

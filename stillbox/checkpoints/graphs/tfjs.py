@@ -31,6 +31,8 @@ _MOST_JSON_BYTES = 2**26
 _MOST_AXES = 8
 _DTYPES = {"float32": "<f4", "int32": "<i4", "bool": "u1", "complex64": "<c8"}
 _STORED = {"float16": "<f2", "uint8": "u1", "uint16": "<u2"}
+# What JSON of other types than the format's can raise.
+_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _COPY = "copy the whole folder again: model.json and all its shards"
 
 
@@ -81,8 +83,9 @@ class TfjsModel(GraphArrays[_Weight]):
             self._nodes = document["modelTopology"]["node"]
             groups = document["weightsManifest"]
             weights = [own for group in groups for own in _weights(group, path.parent)]
-        # JSON of other types than the format's can raise several kinds.
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except UserError:
+            raise
+        except _ERRORS as error:
             raise self._damaged(error) from error
         entries = {name: own for name, own in weights if own.is_weight and own.shape}
         super().__init__(entries)
@@ -94,7 +97,7 @@ class TfjsModel(GraphArrays[_Weight]):
             if len(self._nodes) > MOST_OPERATIONS:
                 raise ValueError(f"it has more than {MOST_OPERATIONS:,} nodes")
             return tuple(operation_of(_node(node)) for node in self._nodes)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except _ERRORS as error:
             raise self._damaged(error) from error
 
     def _read(self, name: str, entry: _Weight) -> np.ndarray:
@@ -105,7 +108,9 @@ class TfjsModel(GraphArrays[_Weight]):
         stored = np.frombuffer(data, entry.dtype).reshape(entry.shape)
         if entry.dtype.kind == "f":
             return stored
-        values = stored * np.float32(entry.scale) + np.float32(entry.offset)
+        # What is not finite is refused by the name of its parameter.
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = stored * np.float32(entry.scale) + np.float32(entry.offset)
         return values.astype(np.float32)
 
     def _pieces(self, entry: _Weight) -> Iterator[bytes]:

@@ -1,6 +1,7 @@
 """The convolutions of a model, and the parameters that each uses, by tracing its program."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -59,6 +60,7 @@ class _Flow(NamedTuple):
     parameters: tuple[str, ...] = ()
 
 
+@lru_cache(maxsize=4)
 def trace_layers(model: schema.Model) -> tuple[ModelLayer, ...]:
     """Returns the convolutions of a model; a layer stands after those before it.
 
