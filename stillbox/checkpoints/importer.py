@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from stillbox.checkpoints.array_files import check_finite
-from stillbox.checkpoints.graphs.matched import match_weights
+from stillbox.checkpoints.graphs.matched import MatchedArrays, match_weights
 from stillbox.checkpoints.import_report import (
     ImportReport,
     Mismatch,
@@ -24,6 +24,7 @@ from stillbox.checkpoints.weights_file import Weights, open_weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.layers.quantization import RANGE_ENDS
+from stillbox.printing import count_text
 from stillbox.textformat.name_patterns import found_in
 
 _KINDS: Mapping[Library | None, str] = {
@@ -152,7 +153,8 @@ def read_weights(
         skipped=explain_rest(weights.arrays, set(sources.values()), variables, left_out, name_map),
         missing=missing,
         mismatched=mismatched,
-        notes=notes_on_parts(name_map, loaded, mismatched, model),
+        notes=notes_on_parts(name_map, loaded, mismatched, model)
+        + _notes_on_folds(weights, loaded, model, options),
         departure=weights.departure,
     )
     if not loaded or report.loaded_share < options.min_loaded:
@@ -167,6 +169,20 @@ def read_weights(
         )
     check_finite({sources[name]: array for name, array in arrays.items()}, weights.path)
     return report, arrays
+
+
+def _notes_on_folds(
+    weights: Weights, loaded: Collection[str], model: schema.Model, options: ImportOptions
+) -> tuple[str, ...]:
+    """Notes that training would normalise by statistics which the kernels have in them already."""
+    arrays = weights.arrays
+    if not options.measures_ranges or getattr(model, "freeze_batch_norm", False):
+        return ()
+    count = arrays.count_folded(loaded) if isinstance(arrays, MatchedArrays) else 0
+    return (
+        f"{count_text(count, 'batch norm')} folded into kernels, whose statistics are lost: "
+        "training changes what they compute, unless --set model.freeze_batch_norm=true",
+    ) * bool(count)
 
 
 def _matching(wanted: list[str], name_map: NameMap, patterns: tuple[str, ...]) -> set[str]:

@@ -180,6 +180,17 @@ def test_the_backbone_of_a_classifier_is_found(model, arrays, tmp_path):
     assert not report.departure
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_training_is_told_that_statistics_are_lost(arrays, tmp_path, frozen):
+    model = small_model(f"model.freeze_batch_norm={str(frozen).lower()}")
+    path = WRITERS["tflite"](tmp_path, *folded(arrays))
+    report, _ = imported(model, path, measures_ranges=True)
+    notes = [note for note in report.notes if "5 batch norms folded into kernels" in note]
+    assert len(notes) == (not frozen)
+    report, _ = imported(model, path)
+    assert not report.notes
+
+
 def test_a_graph_of_another_model_is_refused_by_its_first_other_layer(arrays, tmp_path):
     path = WRITERS["tflite"](tmp_path, *folded(arrays))
     wide = small_model("model.backbone.depth_multiplier=0.5")

@@ -60,6 +60,8 @@ class _Source(NamedTuple):
     shape: tuple[int, ...]
     uses: tuple[Use, ...]
     """Those of its layer's kernel; none of a kernel that the model lacks."""
+    lost: bool = False
+    """It is a statistic of training that is no longer in the graph."""
 
 
 class MatchedArrays(LazyArrays[_Source]):
@@ -86,8 +88,14 @@ class MatchedArrays(LazyArrays[_Source]):
         self._parameters = lru_cache(maxsize=4)(partial(parameters_of, graph=graph))
         entries = {name: _Source(layer.shape, ()) for name, layer in self._lacking.items()}
         for uses in layers:
-            entries |= {path: _Source(shape, tuple(uses)) for path, shape in _shapes(uses)}
+            folded = any([step.kind for step in use.graph.steps] != ["norm"] for use in uses)
+            for path, shape in _shapes(uses):
+                entries[path] = _Source(shape, tuple(uses), folded and path.endswith(".mean"))
         super().__init__(entries)
+
+    def count_folded(self, paths: Iterable[str]) -> int:
+        """Counts the batch norms among paths whose statistics are lost."""
+        return sum(self.entries[path].lost for path in paths)
 
     def _read(self, name: str, entry: _Source) -> np.ndarray:
         if not entry.uses:

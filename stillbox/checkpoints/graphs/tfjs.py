@@ -53,7 +53,7 @@ class _Weight(NamedTuple):
     scale: float
     offset: float
     is_weight: bool
-    """It is of floating point."""
+    """It is an array of floating point with values."""
 
     @property
     def end(self) -> int:
@@ -87,7 +87,7 @@ class TfjsModel(GraphArrays[_Weight]):
             raise
         except _ERRORS as error:
             raise self._damaged(error) from error
-        entries = {name: own for name, own in weights if own.is_weight and own.shape}
+        entries = {name: own for name, own in weights if own.is_weight}
         super().__init__(entries)
 
     @cached_property
@@ -176,7 +176,8 @@ def _weight(description: Mapping[str, Any], shards: _Shards, start: int) -> _Wei
         halves = kind == "float16"
         scale = 1.0 if halves else float(quantization["scale"])
         offset = 0.0 if halves else float(quantization["min"])
-    is_weight = dtype == "float32"
+    # The axes of an array without values may have any length.
+    is_weight = dtype == "float32" and bool(shape) and all(shape)
     return _Weight(shards, start, np.dtype(stored), tuple(shape), scale, offset, is_weight)
 
 
