@@ -257,6 +257,15 @@ ONES = {"k": np.ones((1, 1, 3, 2)), "b": np.ones(2), "m": np.full(2, 3.0), "v": 
             ],
             ["multiply", "subtract"],
         ),
+        # A conversion lies between.
+        (
+            [
+                Node("Conv2D", "c", ["x", "k"]),
+                Node("Identity", "d", ["c"]),
+                Node("BiasAdd", "e", ["d", "b"]),
+            ],
+            ["add"],
+        ),
         # What is subtracted from is the constant.
         ([Node("Conv2D", "c", ["x", "k"]), Node("Sub", "e", ["b", "c"])], []),
         # A norm, by itself and as part of the convolution.
@@ -409,6 +418,13 @@ def test_an_offset_that_the_layer_cannot_add_is_refused():
     theirs = Layer("c", "k", kernel.shape, 0, False, (Step("add", ("b",)),))
     with pytest.raises(ValueError, match="an offset is added"):
         parameters_of([Use(ours, theirs)], Constants(k=kernel, b=np.ones(4)))
+
+
+def test_a_layer_whose_offset_is_not_recognised_is_refused():
+    uses, constants = tower([(np.ones((1, 1, 2, 3)), np.ones(3))])
+    bare = Use(uses[0].model, uses[0].graph._replace(steps=()))
+    with pytest.raises(ValueError, match="no constants follow it"):
+        parameters_of([bare], constants)
 
 
 def test_a_norm_that_was_kept_keeps_its_statistics():

@@ -54,6 +54,10 @@ def parameters_of(uses: Sequence[Use], graph: GraphArrays[ArrayEntry]) -> dict[s
     Raises:
         ValueError: the graph computes what the layer cannot.
     """
+    for use in uses:
+        # An offset of zeros is not trained: what follows is something else than a bias or a norm.
+        if not use.graph.steps and (use.model.norm or use.model.bias):
+            raise ValueError("no constants follow it where the model has a bias or a norm")
     columns = [_columns(use.graph, graph) for use in uses]
     same = all(np.array_equal(columns[0], own) for own in columns[1:])
     norms = [norm for use in uses if (norm := _kept_norm(use, graph)) is not None]

@@ -101,14 +101,21 @@ class _Search:
 
     def __init__(self, graph: GraphArrays[ArrayEntry]) -> None:
         self._graph = graph
-        self._operations = graph.operations
+        self._operations: list[Operation] = []
         self._moved: set[str] = set()  # offsets behind sums
         self._producer: dict[str, int] = {}
         self._users: dict[str, list[int]] = defaultdict(list)
-        for index, operation in enumerate(self._operations):
-            self._producer.update(dict.fromkeys(operation.outputs, index))
-            for value in operation.inputs:
-                self._users[value].append(index)
+        for operation in graph.operations:
+            # A SavedModel may hold its graph several times.
+            if self._producer.keys().isdisjoint(operation.outputs):
+                self._add(operation)
+
+    def _add(self, operation: Operation) -> None:
+        index = len(self._operations)
+        self._operations.append(operation)
+        self._producer.update(dict.fromkeys(operation.outputs, index))
+        for value in operation.inputs:
+            self._users[value].append(index)
 
     def layers(self) -> Iterator[Layer]:
         order = self._order()
@@ -205,6 +212,8 @@ class _Search:
             if following is None:
                 return
             value, operation = operation.outputs[0], following
+            if operation.kind == "same":
+                continue
             others = [other for other in operation.inputs if other != value]
             step = self._step(operation.kind, others, channels, operation.epsilon)
             if step is None and operation.kind == "add":
@@ -222,7 +231,7 @@ class _Search:
         return first
 
     def _following(self, operation: Operation) -> Operation | None:
-        """Returns the only operation on a result, if it is one of those on channels."""
+        """Returns the only operation on a result, if it is one on channels or a conversion."""
         if operation.activated or len(operation.outputs) == 0:
             return None
         value = operation.outputs[0]
@@ -232,7 +241,7 @@ class _Search:
             return None
         (user,) = users
         fits = user.kind in ("add", "multiply") or (
-            user.kind in ("subtract", "norm") and user.inputs[0] == value
+            user.kind in ("subtract", "norm", "same") and user.inputs[0] == value
         )
         return user if fits else None
 

@@ -25,6 +25,8 @@ _KINDS: Mapping[str, OperationKind] = {
     "FusedBatchNormV3": "norm",
     "Identity": "same",
     "Cast": "same",
+    # After a convolution with dilation.
+    "BatchToSpaceND": "same",
     # The ranges of training for integers are applied to the kernels themselves.
     "FakeQuantWithMinMaxVars": "same",
     "FakeQuantWithMinMaxVarsPerChannel": "same",

@@ -42,6 +42,7 @@ _KINDS: Mapping[int, OperationKind] = {
     14: "scores",  # LOGISTIC
     18: "multiply",
     25: "scores",  # SOFTMAX
+    37: "same",  # BATCH_TO_SPACE_ND, after a convolution with dilation
     41: "subtract",
     53: "same",  # CAST
     77: "size",  # SHAPE
