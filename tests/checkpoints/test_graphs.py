@@ -134,6 +134,37 @@ def test_the_folder_of_a_graph_opens_it(arrays, tmp_path, kind):
     assert open_weights(path.parent).path == str(path)
 
 
+@pytest.mark.parametrize(
+    ("steps", "factor"),
+    [
+        # A converter has folded the division of pixels into the kernel, the demo's mean and
+        # deviation are 127.5.
+        ([("Sub", 127.5)], 127.5),
+        ([("Sub", [127.5] * 3)], 127.5),
+        # It has not.
+        ([("Sub", 127.5), ("RealDiv", 127.5)], 1),
+        ([("Mul", 2 / 255), ("Sub", 1.0)], 1),
+        # Pixels are 0..1; they are normalised before they come here.
+        ([("Sub", 0.5), ("RealDiv", 0.5)], 1),
+        ([("Mul", 2.0)], 1),
+    ],
+)
+def test_a_division_of_pixels_that_is_folded_into_the_first_kernel_is_undone(
+    model, arrays, tmp_path, steps, factor
+):
+    nodes, constants = folded(arrays)
+    value = "pixels"
+    for number, (operation, constant) in enumerate(steps):
+        constants[f"c{number}"] = np.array(constant)
+        nodes.append(Node(operation, name := f"p{number}", [value, f"c{number}"]))
+        value = name
+    nodes.append(Node("Pad", "image", [value, "paddings"]))
+    constants["op_0_k"] = constants["op_0_k"] / factor
+    _, read = imported(model, WRITERS["tfjs"](tmp_path, nodes, constants))
+    kernel, _ = effect(arrays, "backbone.conv_0")
+    np.testing.assert_allclose(read["backbone.conv_0.kernel"], kernel, rtol=1e-5)
+
+
 def test_heads_of_other_classes_are_told_apart_from_boxes(arrays, tmp_path):
     path = WRITERS["tflite"](tmp_path, *folded(arrays))
     other = small_model("model.num_classes=30")

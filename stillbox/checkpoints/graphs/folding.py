@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 from stillbox.checkpoints.array_files import ArrayEntry
 from stillbox.checkpoints.graphs.graph import GraphArrays, Layer, Step
 from stillbox.checkpoints.graphs.traced import ModelLayer, NormUse
+from stillbox.experiment import schema
 
 Reals = NDArray[np.float64]
 # Of copies of a kernel, the share of their norm that a factor for each channel does not explain.
 # It is 0.0000001 of float32 and about 0.01 of integers of 8 bits.
 _MOST_RESIDUAL = 0.2
+# Of the mean of pixels, which is rounded to float32 several times.
+_SAME_MEAN = 1e-4
 # Steps of the fit of a kernel to its copies; of exact copies the first is exact.
 _FIT_STEPS = 3
 
@@ -44,12 +47,17 @@ class _Affine(NamedTuple):
     offset: Reals
 
 
-def parameters_of(uses: Sequence[Use], graph: GraphArrays[ArrayEntry]) -> dict[str, np.ndarray]:
+def parameters_of(
+    uses: Sequence[Use],
+    graph: GraphArrays[ArrayEntry],
+    normalization: schema.PixelNormalization | None = None,
+) -> dict[str, np.ndarray]:
     """Returns a kernel with its bias and the batch norms that follow its uses, float32 by path.
 
     Args:
         uses: all uses of one kernel.
         graph: what holds their constants.
+        normalization: the model's.
 
     Raises:
         ValueError: the graph computes what the layer cannot.
@@ -58,7 +66,7 @@ def parameters_of(uses: Sequence[Use], graph: GraphArrays[ArrayEntry]) -> dict[s
         # An offset of zeros is not trained: what follows is something else than a bias or a norm.
         if not use.graph.steps and (use.model.norm or use.model.bias):
             raise ValueError("no constants follow it where the model has a bias or a norm")
-    columns = [_columns(use.graph, graph) for use in uses]
+    columns = [_columns(use.graph, graph, normalization) for use in uses]
     same = all(np.array_equal(columns[0], own) for own in columns[1:])
     norms = [norm for use in uses if (norm := _kept_norm(use, graph)) is not None]
     if same and len(norms) == len(uses):
@@ -70,9 +78,33 @@ def parameters_of(uses: Sequence[Use], graph: GraphArrays[ArrayEntry]) -> dict[s
     return {path: array.astype(np.float32) for path, array in arrays.items()}
 
 
-def _columns(layer: Layer, graph: GraphArrays[ArrayEntry]) -> Reals:
+def _columns(
+    layer: Layer, graph: GraphArrays[ArrayEntry], normalization: schema.PixelNormalization | None
+) -> Reals:
     """Returns a kernel with a column for each channel of the result."""
-    return graph.read_kernel(layer.kernel).astype(np.float64).reshape(-1, layer.shape[-1])
+    kernel = graph.read_kernel(layer.kernel).astype(np.float64)
+    if layer.pixels and normalization is not None and len(layer.shape) == 4:
+        kernel = kernel * _pixel_factors(layer, graph, normalization)[:, None]
+    return kernel.reshape(-1, layer.shape[-1])
+
+
+def _pixel_factors(
+    layer: Layer, graph: GraphArrays[ArrayEntry], normalization: schema.PixelNormalization
+) -> Reals:
+    """Returns what a first kernel has to be multiplied by, for each channel of its input.
+
+    Converters fold the division of pixels by a constant into the first kernel. A graph that
+    subtracts the model's mean, and so takes pixels as the model does, shows by how much.
+    """
+    ones = np.ones(layer.shape[2])
+    if any(
+        graph[name].size not in (1, len(ones)) for own in layer.pixels for name in own.constants
+    ):
+        return ones
+    factor, offset = _apply(layer.pixels, graph, ones, 0 * ones)
+    mean, std = np.array(normalization.mean), np.array(normalization.std)
+    same = offset.any() and np.allclose(-offset, factor * mean, rtol=_SAME_MEAN)
+    return factor * std if same else ones
 
 
 def _kept_norm(use: Use, graph: GraphArrays[ArrayEntry]) -> dict[str, Reals] | None:
@@ -91,8 +123,15 @@ def _kept_norm(use: Use, graph: GraphArrays[ArrayEntry]) -> dict[str, Reals] | N
 
 def _affine(layer: Layer, graph: GraphArrays[ArrayEntry]) -> _Affine:
     """Returns what the steps after a convolution do together."""
-    factor, offset = np.ones(layer.shape[-1]), np.zeros(layer.shape[-1])
-    for step in layer.steps:
+    channels = layer.shape[-1]
+    return _apply(layer.steps, graph, np.ones(channels), np.zeros(channels))
+
+
+def _apply(
+    steps: Sequence[Step], graph: GraphArrays[ArrayEntry], factor: Reals, offset: Reals
+) -> _Affine:
+    """Returns a factor and an offset with steps behind them."""
+    for step in steps:
         first, *others = _constants(step, graph)
         match step.kind:
             case "add":
@@ -101,6 +140,8 @@ def _affine(layer: Layer, graph: GraphArrays[ArrayEntry]) -> _Affine:
                 offset = offset - first
             case "multiply":
                 factor, offset = factor * first, offset * first
+            case "divide":
+                factor, offset = factor / first, offset / first
             case _:
                 beta, mean, var = others
                 scale = first / np.sqrt(var + step.epsilon)

@@ -16,15 +16,15 @@ import numpy as np
 from stillbox.checkpoints.array_files import ArrayEntry, LazyArrays
 
 OperationKind = Literal[
-    "convolution", "depthwise", "add", "subtract", "multiply", "norm", "same", "size", "scores",
-    "other",
+    "convolution", "depthwise", "add", "subtract", "multiply", "divide", "norm", "same", "pad",
+    "size", "scores", "other",
 ]  # fmt: skip
 """`same` returns its first input, perhaps of another type; `size` returns the shape of its input,
 and `scores` sigmoids or a softmax."""
 MOST_OPERATIONS = 100_000
 """Real graphs have some thousands."""
 _MOST_CONVOLUTIONS = 5_000
-# Conversions of a constant, and operations that follow a convolution with constants alone.
+# Conversions of a constant, and operations before or behind a convolution with constants alone.
 _MOST_IN_A_ROW = 8
 
 
@@ -65,6 +65,8 @@ class Layer(NamedTuple):
     """The result becomes scores, with no layer between."""
     steps: tuple[Step, ...]
     """What follows the convolution with constants alone, such as a bias."""
+    pixels: tuple[Step, ...] = ()
+    """What is done with constants alone between the input of the graph and the convolution."""
 
 
 class GraphArrays(LazyArrays[ArrayEntry]):
@@ -135,7 +137,8 @@ class _Search:
             count += 1
             shape = self._shape(operation, kernel)
             steps = tuple(self._steps(operation, shape[-1]))
-            yield Layer(operation.name, kernel, shape, before, index in scored, steps)
+            pixels = () if before else self._pixels(operation.inputs[0])
+            yield Layer(operation.name, kernel, shape, before, index in scored, steps, pixels)
 
     def _union(self, values: Iterable[str], reached: Mapping[int, int]) -> int:
         union = 0
@@ -224,6 +227,25 @@ class _Search:
                 return
             yield step
 
+    def _pixels(self, value: str) -> tuple[Step, ...]:
+        """Returns the steps from an input of the graph to a value, if there is nothing else."""
+        steps: list[Step] = []
+        for _ in range(_MOST_IN_A_ROW):
+            if value not in self._producer:
+                return tuple(reversed(steps))
+            operation = self._operations[self._producer[value]]
+            if not operation.inputs:
+                return ()
+            value, *others = operation.inputs
+            if operation.kind in ("same", "pad"):
+                continue
+            constant = self._constant(others[0]) if len(others) == 1 else None
+            arithmetic = operation.kind in ("add", "subtract", "multiply", "divide")
+            if constant is None or operation.activated or not arithmetic:
+                return ()
+            steps.append(Step(operation.kind, (constant,)))
+        return ()
+
     def _is_first_offset(self, operation: Operation) -> bool:
         """Whether it adds an offset to a sum, and none of the summands has it yet."""
         first = operation.kind == "add" and operation.name not in self._moved
@@ -241,7 +263,7 @@ class _Search:
             return None
         (user,) = users
         fits = user.kind in ("add", "multiply") or (
-            user.kind in ("subtract", "norm", "same") and user.inputs[0] == value
+            user.kind in ("subtract", "divide", "norm", "same") and user.inputs[0] == value
         )
         return user if fits else None
 

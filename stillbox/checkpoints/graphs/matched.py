@@ -1,7 +1,7 @@
 """The weights of a graph by the paths of a model's parameters."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -47,7 +47,8 @@ def match_weights(weights: Weights, model: schema.Model, wanted: Collection[str]
         uses[ours[mine].path].append(Use(ours[mine], theirs[own]))
     used = set(pairs.values())
     rest = [layer for index, layer in enumerate(theirs) if index not in used]
-    arrays = MatchedArrays(weights.path, graph, uses.values(), rest)
+    compute = partial(parameters_of, graph=graph, normalization=model.normalization)
+    arrays = MatchedArrays(weights.path, graph, uses.values(), rest, compute)
     # Heads of other classes are not another model.
     places = [path for path in wanted if path.partition(".")[0] not in model.head_parts]
     departure = find_departure(ours, theirs, pairs, set(places))
@@ -72,6 +73,7 @@ class MatchedArrays(LazyArrays[_Source]):
         graph: holds the constants.
         layers: all uses of each kernel.
         rest: layers that the model lacks.
+        compute: returns the parameters of a layer by path, as `parameters_of`.
     """
 
     def __init__(
@@ -80,12 +82,13 @@ class MatchedArrays(LazyArrays[_Source]):
         graph: GraphArrays[ArrayEntry],
         layers: Iterable[Sequence[Use]],
         rest: Iterable[Layer],
+        compute: Callable[[tuple[Use, ...]], dict[str, np.ndarray]],
     ) -> None:
         self._where = where
         self._lacking = {layer.name: layer for layer in rest}
         self._read_kernel = graph.read_kernel
         # The parameters of a layer are asked for one after the other.
-        self._parameters = lru_cache(maxsize=4)(partial(parameters_of, graph=graph))
+        self._parameters = lru_cache(maxsize=4)(compute)
         entries = {name: _Source(layer.shape, ()) for name, layer in self._lacking.items()}
         for uses in layers:
             folded = any([step.kind for step in use.graph.steps] != ["norm"] for use in uses)

@@ -20,6 +20,7 @@ _KINDS: Mapping[str, OperationKind] = {
     "BiasAdd": "add",
     "Sub": "subtract",
     "Mul": "multiply",
+    "RealDiv": "divide",
     "FusedBatchNorm": "norm",
     "FusedBatchNormV2": "norm",
     "FusedBatchNormV3": "norm",
@@ -30,6 +31,8 @@ _KINDS: Mapping[str, OperationKind] = {
     # The ranges of training for integers are applied to the kernels themselves.
     "FakeQuantWithMinMaxVars": "same",
     "FakeQuantWithMinMaxVarsPerChannel": "same",
+    "Pad": "pad",
+    "PadV2": "pad",
     "Shape": "size",
     "ShapeN": "size",
     "Size": "size",

@@ -53,7 +53,7 @@ class _Weight(NamedTuple):
     scale: float
     offset: float
     is_weight: bool
-    """It is an array of floating point with values."""
+    """It is of floating point and has values."""
 
     @property
     def end(self) -> int:
@@ -177,7 +177,7 @@ def _weight(description: Mapping[str, Any], shards: _Shards, start: int) -> _Wei
         scale = 1.0 if halves else float(quantization["scale"])
         offset = 0.0 if halves else float(quantization["min"])
     # The axes of an array without values may have any length.
-    is_weight = dtype == "float32" and bool(shape) and all(shape)
+    is_weight = dtype == "float32" and all(shape)
     return _Weight(shards, start, np.dtype(stored), tuple(shape), scale, offset, is_weight)
 
 

@@ -42,9 +42,12 @@ _KINDS: Mapping[int, OperationKind] = {
     14: "scores",  # LOGISTIC
     18: "multiply",
     25: "scores",  # SOFTMAX
+    34: "pad",
     37: "same",  # BATCH_TO_SPACE_ND, after a convolution with dilation
     41: "subtract",
+    42: "divide",
     53: "same",  # CAST
+    60: "pad",  # PADV2
     77: "size",  # SHAPE
     106: "add",  # ADD_N
     110: "size",  # RANK
@@ -57,6 +60,7 @@ _ACTIVATIONS: Mapping[OperationKind, int] = {
     "add": 0,
     "subtract": 0,
     "multiply": 0,
+    "divide": 0,
 }
 
 
@@ -193,13 +197,13 @@ def _tensor(tensor: Table, places: list[tuple[int, int]]) -> _Tensor | None:
         raise ValueError(f"a tensor has buffer {buffer} of {len(places)}")
     start, end = places[buffer]
     axes = tensor.numbers(0, "<i4")
-    if start == end or dtype not in _DTYPES or not 0 < len(axes) <= _MOST_AXES:
+    if start == end or dtype not in _DTYPES or len(axes) > _MOST_AXES:
         return None
     shape = tuple(axes.tolist())
     sparse = tensor.table(6) is not None
     size = np.dtype(_DTYPES[dtype]).itemsize
     name = tensor.text(3)[:80]
-    if min(shape) < 0 or (math.prod(shape) * size != end - start and not sparse):
+    if min(shape, default=0) < 0 or (math.prod(shape) * size != end - start and not sparse):
         raise ValueError(f"{name!r} of shape {list(shape)} has {end - start:,} bytes")
     parameters = tensor.table(4)
     scales = parameters.numbers(2, "<f4") if parameters else np.zeros(0)
