@@ -116,10 +116,7 @@ def read_weights(
     weights = open_weights(path, prefer_ema=prefer_ema, model=model, scope=scope)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     wanted = [name for name in shapes if options.wants(name, model)]
-    name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
-    if name_map.count_found(wanted, weights.arrays) < len(wanted):
-        weights = match_weights(weights, model, wanted)
-        name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
+    weights, name_map = _identify(weights, model, variables, wanted, scope)
     left_out = _matching(wanted, name_map, options.skip)
 
     found = {
@@ -169,6 +166,24 @@ def read_weights(
         )
     check_finite({sources[name]: array for name, array in arrays.items()}, weights.path)
     return report, arrays
+
+
+def _identify(
+    weights: Weights,
+    model: schema.Model,
+    variables: Mapping[str, Any],
+    wanted: Collection[str],
+    scope: Scope,
+) -> tuple[Weights, NameMap]:
+    """Finds the wanted arrays by their names, or in a graph by their places if that finds more."""
+    name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
+    found = name_map.count_found(wanted, weights.arrays)
+    if found == len(wanted):
+        return weights, name_map
+    matched = match_weights(weights, model, wanted)
+    matched_map = choose_name_map(matched, model, variables, wanted, scope=scope)
+    better = not found or matched_map.count_found(wanted, matched.arrays) > found
+    return (matched, matched_map) if better else (weights, name_map)
 
 
 def _notes_on_folds(

@@ -223,6 +223,7 @@ def test_integers_are_close_to_the_float_model(export, model, images, tmp_path):
     scores = run(image)["detection_scores"]
     expected = load(export.folder, export.manifest)(image)["detection_scores"]
     np.testing.assert_allclose(scores, expected, atol=0.1)
+    read_back(model, result.folder)
 
 
 def test_integers_need_images(model, tmp_path):

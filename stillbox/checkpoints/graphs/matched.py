@@ -19,9 +19,10 @@ from stillbox.experiment import schema
 
 
 def match_weights(weights: Weights, model: schema.Model, wanted: Collection[str]) -> Weights:
-    """Returns the weights of a graph by the paths of a model's parameters, others as they are.
+    """Returns the weights of a graph by the paths of a model's parameters.
 
-    Layers of the graph that the model lacks keep their names.
+    Other weights, and those of a graph without convolutions, are returned as they are. Layers that
+    the model lacks keep their names.
 
     Args:
         weights: those of a file.
@@ -40,6 +41,8 @@ def match_weights(weights: Weights, model: schema.Model, wanted: Collection[str]
         raise
     except ValueError as error:
         raise UserError(f"the graph cannot be read: {error}", where=weights.path) from error
+    if not theirs:
+        return weights
     ours = trace_layers(model)
     pairs = match_layers(ours, theirs)
     uses = defaultdict[str, list[Use]](list)
