@@ -176,6 +176,8 @@ READERS = {
     "a.safetensors": open_weights,
     "a.pth": open_weights,
     "a.pb": open_weights,
+    "a.tflite": open_weights,
+    "model.json": open_weights,
     "a.unknown": open_weights,
     "a.index": Tf1Checkpoint,
     "b.index": lambda file: open_weights(file.with_suffix("")),

@@ -2,18 +2,23 @@
 
 Freezing replaces every variable of a graph by a constant of its name: `frozen_inference_graph.pb`,
 and `saved_model.pb` of the Object Detection API's first generation, whose `variables` are empty.
+Where tools have rewritten the graph, the operations say what the constants are.
 Source: `tensorflow/core/framework/{graph,node_def,attr_value,tensor}.proto`,
 `tensorflow/core/protobuf/{saved_model,meta_graph}.proto`.
 """
 
 import math
+import struct
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from stillbox.checkpoints.array_files import LazyArrays, check_unpacked
+from stillbox.checkpoints.array_files import check_unpacked
+from stillbox.checkpoints.graphs.graph import MOST_OPERATIONS, GraphArrays, Operation
+from stillbox.checkpoints.graphs.tensorflow import Node, operation_of
 from stillbox.checkpoints.tf1 import DTYPES
 from stillbox.errors import UserError
 from stillbox.records.wire import LENGTH, VARINT, fields, integer_of, read_varint, values
@@ -45,7 +50,7 @@ class Constant(NamedTuple):
         return math.prod(self.shape) * DTYPES[self.dtype_number].itemsize
 
 
-class GraphConstants(LazyArrays[Constant]):
+class GraphConstants(GraphArrays[Constant]):
     """The constants of a graph by name that are arrays of floating point.
 
     Args:
@@ -63,12 +68,19 @@ class GraphConstants(LazyArrays[Constant]):
             # A constant whose values are equal holds them once.
             check_unpacked(sum(own.size for own in constants.values()), len(self._data))
         except (IndexError, ValueError) as error:
-            raise UserError(
-                f"the file is damaged or no graph of TensorFlow: {error}",
-                where=str(path),
-                fix="copy the file again, or give the checkpoint that it was made of",
-            ) from error
+            raise self._unusable(error) from error
         super().__init__(constants)
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """The nodes of the graph."""
+        try:
+            places = [node for graph in _graphs(self._data) for node in _find(self._data, graph, 1)]
+            if len(places) > MOST_OPERATIONS:
+                raise ValueError(f"it has more than {MOST_OPERATIONS:,} nodes")
+            return tuple(operation_of(_node(self._data, place)) for place in places)
+        except (IndexError, ValueError) as error:
+            raise self._unusable(error) from error
 
     def _read(self, name: str, entry: Constant) -> np.ndarray:
         dtype, count = DTYPES[entry.dtype_number], math.prod(entry.shape)
@@ -88,6 +100,13 @@ class GraphConstants(LazyArrays[Constant]):
 
     def _fields(self, entry: Constant) -> Iterator[tuple[int, int, int, int]]:
         return fields(self._data, entry.start, entry.end)
+
+    def _unusable(self, error: Exception) -> UserError:
+        return UserError(
+            f"the file is damaged or no graph of TensorFlow: {error}",
+            where=str(self._path),
+            fix="copy the file again, or give the checkpoint that it was made of",
+        )
 
     def _damaged(self, name: str) -> UserError:
         what = f"the values of the constant {name!r} are not as many as its shape says"
@@ -127,6 +146,29 @@ def _find(data: bytes, place: tuple[int, int], number: int) -> Iterator[tuple[in
     for field, kind, start, end in fields(data, *place):
         if field == number and kind == LENGTH:
             yield start, end
+
+
+def _node(data: bytes, node: tuple[int, int]) -> Node:
+    """Returns a node without the values of a constant.
+
+    Raises:
+        IndexError: the message is damaged.
+        ValueError: a name is no text.
+    """
+    name, operation = (data[slice(*next(_find(data, node, own), (0, 0)))] for own in (1, 2))
+    inputs = tuple(data[slice(*place)].decode() for place in _find(data, node, 3))
+    fused: tuple[str, ...] = ()
+    epsilon = None
+    for attribute in _find(data, node, 5):
+        key = data[slice(*next(_find(data, attribute, 1), (0, 0)))]
+        for value in _find(data, attribute, 2):
+            if key == b"fused_ops":
+                places = (place for own in _find(data, value, 1) for place in _find(data, own, 2))
+                fused = tuple(data[slice(*place)].decode() for place in places)
+            elif key == b"epsilon":
+                bits = integer_of(dict(values(data[slice(*value)])), 4)
+                (epsilon,) = struct.unpack("<f", bits.to_bytes(8, "little")[:4])
+    return Node(name.decode(), operation.decode(), inputs, fused, epsilon)
 
 
 def _constant(data: bytes, node: tuple[int, int]) -> Constant | None:

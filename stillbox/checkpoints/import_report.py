@@ -46,6 +46,8 @@ class ImportReport:
     mismatched: tuple[Mismatch, ...]
     """Found under the right name, with another shape."""
     notes: tuple[str, ...] = ()
+    departure: str = ""
+    """The first layer apart from heads that is missing or different in a graph."""
 
     @property
     def wanted(self) -> int:
@@ -75,7 +77,12 @@ class ImportReport:
             f"  not wanted   {len(self.skipped):4d}"
             + "".join(f"{_INDENT}{count:4d} {reason}" for reason, count in reasons),
         ]
-        return "\n".join(lines + [f"  note: {note}" for note in self.notes])
+        notes = (*self.notes, *filter(None, [_about_graph(self.departure)]))
+        return "\n".join(lines + [f"  note: {note}" for note in notes])
+
+
+def _about_graph(departure: str) -> str:
+    return departure and f"the graph is of another model: {departure}"
 
 
 def _enumerate(items: Iterable[str]) -> str:
@@ -98,6 +105,8 @@ def explain_failure(
         unnamed: parts of the detector that no name table is registered for.
         heads: parts whose shapes depend on the number of classes.
     """
+    if report.departure:
+        return f"{_about_graph(report.departure)}; is it of this architecture and depth_multiplier?"
     held = sorted(held)
     advice = []
     if unnamed:

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from stillbox.checkpoints.array_files import check_finite
+from stillbox.checkpoints.graphs.matched import MatchedArrays, match_weights
 from stillbox.checkpoints.import_report import (
     ImportReport,
     Mismatch,
@@ -23,6 +24,7 @@ from stillbox.checkpoints.weights_file import Weights, open_weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.layers.quantization import RANGE_ENDS
+from stillbox.printing import count_text
 from stillbox.textformat.name_patterns import found_in
 
 _KINDS: Mapping[Library | None, str] = {
@@ -114,7 +116,7 @@ def read_weights(
     weights = open_weights(path, prefer_ema=prefer_ema, model=model, scope=scope)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     wanted = [name for name in shapes if options.wants(name, model)]
-    name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
+    weights, name_map = _identify(weights, model, variables, wanted, scope)
     left_out = _matching(wanted, name_map, options.skip)
 
     found = {
@@ -148,7 +150,9 @@ def read_weights(
         skipped=explain_rest(weights.arrays, set(sources.values()), variables, left_out, name_map),
         missing=missing,
         mismatched=mismatched,
-        notes=notes_on_parts(name_map, loaded, mismatched, model),
+        notes=notes_on_parts(name_map, loaded, mismatched, model)
+        + _notes_on_folds(weights, loaded, model, options),
+        departure=weights.departure,
     )
     if not loaded or report.loaded_share < options.min_loaded:
         # Rounded down: 399 of 400 must not read as all of them.
@@ -162,6 +166,38 @@ def read_weights(
         )
     check_finite({sources[name]: array for name, array in arrays.items()}, weights.path)
     return report, arrays
+
+
+def _identify(
+    weights: Weights,
+    model: schema.Model,
+    variables: Mapping[str, Any],
+    wanted: Collection[str],
+    scope: Scope,
+) -> tuple[Weights, NameMap]:
+    """Finds the wanted arrays by their names, or in a graph by their places if that finds more."""
+    name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
+    found = name_map.count_found(wanted, weights.arrays)
+    if found == len(wanted):
+        return weights, name_map
+    matched = match_weights(weights, model, wanted)
+    matched_map = choose_name_map(matched, model, variables, wanted, scope=scope)
+    better = not found or matched_map.count_found(wanted, matched.arrays) > found
+    return (matched, matched_map) if better else (weights, name_map)
+
+
+def _notes_on_folds(
+    weights: Weights, loaded: Collection[str], model: schema.Model, options: ImportOptions
+) -> tuple[str, ...]:
+    """Notes that training would normalise by statistics which the kernels have in them already."""
+    arrays = weights.arrays
+    if not options.measures_ranges or getattr(model, "freeze_batch_norm", False):
+        return ()
+    count = arrays.count_folded(loaded) if isinstance(arrays, MatchedArrays) else 0
+    return (
+        f"{count_text(count, 'batch norm')} folded into kernels, whose statistics are lost: "
+        "training changes what they compute, unless --set model.freeze_batch_norm=true",
+    ) * bool(count)
 
 
 def _matching(wanted: list[str], name_map: NameMap, patterns: tuple[str, ...]) -> set[str]:

@@ -11,6 +11,8 @@ import numpy as np
 from stillbox.checkpoints.array_files import SafetensorsFile, read_npz_weights
 from stillbox.checkpoints.files import MAX_JSON_BYTES, list_folder
 from stillbox.checkpoints.graph_constants import GraphConstants
+from stillbox.checkpoints.graphs.tfjs import MODEL_JSON, TfjsModel
+from stillbox.checkpoints.graphs.tflite import TfliteModel
 from stillbox.checkpoints.name_tables.rules import Library, Scope
 from stillbox.checkpoints.packed import find_model
 from stillbox.checkpoints.pretrained import MissingWeightsError, resolve_weights
@@ -24,8 +26,8 @@ from stillbox.printing import printable_line
 from stillbox.untrusted import open_untrusted, read_untrusted
 
 _READABLE = (
-    "a checkpoint's prefix, an .npz, .safetensors, .pth, .pt or .pb file, a SavedModel's folder, "
-    "or a stillbox model directory"
+    "a checkpoint's prefix, an .npz, .safetensors, .pth, .pt, .pb or .tflite file, a SavedModel's "
+    "folder, the model.json of TensorFlow.js, or a stillbox model directory"
 )
 _READERS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {
     ".npz": read_npz_weights,
@@ -33,6 +35,8 @@ _READERS: Mapping[str, Callable[[Path], Mapping[str, np.ndarray]]] = {
     ".pth": TorchFile,
     ".pt": TorchFile,
     ".pb": GraphConstants,
+    ".json": TfjsModel,
+    ".tflite": TfliteModel,
 }
 _LIBRARIES: Mapping[str, Library] = {".pth": "torch", ".pt": "torch", ".pb": "tensorflow"}
 _SAVED_MODEL = "saved_model.pb"
@@ -50,6 +54,8 @@ class Weights:
     """The framework, if the kind of file tells."""
     find: Callable[[str], str] = str
     """Returns the name in `arrays` of what has several names, or else the name itself."""
+    departure: str = ""
+    """Where a graph is first another model's than the one that it was compared with."""
 
 
 def open_weights(
@@ -63,10 +69,10 @@ def open_weights(
 
     Args:
         path: `.npz`, `.safetensors`, `.pth` or `.pt` file; prefix of a TF1 or TF2 checkpoint or any
-            of its files; a frozen graph or SavedModel (`.pb`); folder with one of these two, or
-            with folders `checkpoint` or `saved_model`; stillbox model directory (its best
-            checkpoint, or else its newest), one checkpoint in it, or a packed model; or the name
-            of downloaded weights.
+            of its files; a frozen graph or SavedModel (`.pb`), `model.json` of TensorFlow.js or a
+            `.tflite` file; folder with one of these, or with folders `checkpoint` or
+            `saved_model`; stillbox model directory (its best checkpoint, or else its newest), one
+            checkpoint in it, or a packed model; or the name of downloaded weights.
         prefer_ema: take moving averages from a model directory; in TF1 files they have own names.
         model: what is to take them, for advice.
         scope: the kind of model that is wanted, for advice.
@@ -105,12 +111,16 @@ def _find_in_folder(path: Path) -> Path:
     found = _prefix_in_folder(path)
     if found is not None:
         return found
-    for name in ("checkpoint", _SAVED_MODEL, "frozen_inference_graph.pb", "saved_model"):
+    graphs = (_SAVED_MODEL, "frozen_inference_graph.pb", MODEL_JSON)
+    for name in ("checkpoint", *graphs, "saved_model"):
         inside = path / name
         if inside.is_dir():
             return _find_in_folder(inside)
-        if inside.suffix == ".pb" and inside.is_file():
+        if name in graphs and inside.is_file():
             return inside
+    models = sorted(path.glob("*.tflite"))
+    if len(models) == 1:
+        return models[0]
     fix = f"it holds {list_folder(path)}"
     raise UserError("the folder holds no weights", where=str(path), fix=fix)
 

@@ -100,7 +100,8 @@ def add_weights(parser: argparse.ArgumentParser, about: str) -> None:
         "--weights",
         metavar="NAME_OR_FILE",
         help=f"{about}: a name of `stillbox weights list`, or a TF1 or TF2 checkpoint, .npz, "
-        ".safetensors, .pth, .pt, .pb, packed model or model directory",
+        ".safetensors, .pth, .pt, .pb, .tflite, model.json of TensorFlow.js, packed model or "
+        "model directory",
     )
     parser.add_argument(
         "--download",

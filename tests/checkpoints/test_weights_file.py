@@ -147,7 +147,7 @@ def test_unknown_suffixes_are_refused_with_the_known_ones(tmp_path, name):
     (tmp_path / name).write_bytes(b"something")
     with pytest.raises(
         UserError,
-        match=r"prefix, an \.npz, .*\.pt or \.pb file, a SavedModel's folder, or a stillbox model",
+        match=r"prefix, an \.npz, .*\.pb or \.tflite file, a SavedModel's folder, the model\.json",
     ):
         open_weights(Path(tmp_path / name))
 

@@ -12,10 +12,10 @@ from stillbox.experiment import schema
 from stillbox.exporting.onnx import nms as nms_nodes
 from stillbox.exporting.onnx.arithmetic import TYPES
 from stillbox.exporting.onnx.graph import BATCH, FLOAT, UINT8, Graph, Tensor, identity
-from stillbox.exporting.onnx.jaxpr import trace
 from stillbox.exporting.onnx.network import add_program
 from stillbox.exporting.onnx.pixels import add_preprocessing
 from stillbox.inputs.resize import resize_image
+from stillbox.models.jaxpr import trace
 from stillbox.models.postprocessing import suppress
 from tests.exporting.onnx_runtimes import RUNTIMES, loaded
 from tests.exporting.test_pixels import METHODS, RESIZERS, SIZES, picture

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
+from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.errors import UserError
 from stillbox.exporting.backend import ExportBackend
 from stillbox.exporting.export import export_model
@@ -14,6 +15,7 @@ from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.tflite.format import FILE, class_labels, load
 from stillbox.exporting.tflite.metadata import LABELS, OUTPUTS, label_ids, operators
 from stillbox.models.build import abstract_detector
+from stillbox.models.variables import bind_detector
 from stillbox.records.label_map import LabelMap
 from tests.small import EVERY_DETECTION
 
@@ -67,6 +69,30 @@ def test_weights_are_there_once(export, model):
     weights = 4 * sum(array.size for array in arrays)
     # The graph itself is as large as so small a model.
     assert (export.folder / FILE).stat().st_size < weights + 300_000
+
+
+def raw_outputs(model, params, stats):
+    """What a model with these weights computes of noise, before suppression."""
+    graph, *_ = abstract_detector(model.experiment.model, "float32")
+    noise = np.random.default_rng(0).uniform(0, 255, (1, 64, 64, 3)).astype(np.float32)
+    return bind_detector(graph, params, stats)(noise, train=False)
+
+
+def read_back(model, folder):
+    """The parameters and moving statistics in an artefact."""
+    report, arrays = read_weights(
+        model.params | model.stats, model.experiment.model, folder, ImportOptions()
+    )
+    assert len(arrays) == len(model.params) + len(model.stats)
+    assert not report.skipped
+    return [{path: arrays[path] for path in own} for own in (model.params, model.stats)]
+
+
+def test_weights_of_the_artefact_are_the_models(export, model):
+    found = raw_outputs(model, *read_back(model, export.folder))
+    wanted = raw_outputs(model, model.params, model.stats)
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
 
 
 def test_labels_follow_class_indices(export, model):
@@ -197,6 +223,7 @@ def test_integers_are_close_to_the_float_model(export, model, images, tmp_path):
     scores = run(image)["detection_scores"]
     expected = load(export.folder, export.manifest)(image)["detection_scores"]
     np.testing.assert_allclose(scores, expected, atol=0.1)
+    read_back(model, result.folder)
 
 
 def test_integers_need_images(model, tmp_path):

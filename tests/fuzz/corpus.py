@@ -3,6 +3,7 @@
 import json
 import struct
 
+from tools.fuzz.graphs import tfjs_seeds
 from tools.fuzz.readers import _COCO, _LABEL_STUDIO, _LABELME, _PICKLES, _VOC_CSV
 
 
@@ -13,6 +14,13 @@ def _coco(**changes):
 def _npy(header):
     text = header.encode().ljust(118) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def _tfjs(shape):
+    """A graph model whose first kernel has no values."""
+    document = json.loads(tfjs_seeds(None)[0])
+    document["weightsManifest"][0]["weights"][0]["shape"] = shape
+    return json.dumps(document).encode()
 
 
 _SQUARES = b"(K\1K\2tq\0" + b"0h\0h\0\x86q\0" * 60  # a tuple with 2^60 parts
@@ -69,6 +77,9 @@ FAILURES = [
     # A tensor of 2^62 times the same number.
     ("pth_pickle", _PICKLES[0].replace(b"K\x03K\x02\x86q\x01K\x02K\x01\x86",
         b"\x8a\x08" + bytes(7) + b"\x40\x85q\x01K\0\x85")),
+    # Kernels without values, whose other axes are long.
+    ("tfjs", _tfjs([2**62, 0, 2**62, 4])),
+    ("tfjs", _tfjs([0, 1, 1, 2**31])),
     # A chunk of a PNG that claims 800 MiB.
     ("image", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\t\0\0\0\x0c\1\0\0\0\0\x98'\xaa\x0e"
         b"\x32\0\0\0IDATxPHG\rcX"),

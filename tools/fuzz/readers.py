@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
@@ -24,6 +25,7 @@ from safetensors.numpy import save
 from stillbox.checkpoints import tf1
 from stillbox.checkpoints.checkpoint import Checkpoint, write_checkpoint
 from stillbox.checkpoints.files import Checksums
+from stillbox.checkpoints.graphs.matched import match_weights
 from stillbox.checkpoints.packed import PackedModel, array_digest
 from stillbox.checkpoints.tf1 import write_tf1_checkpoint
 from stillbox.checkpoints.tf2 import OBJECT_GRAPH, VARIABLE, serialize_object_graph
@@ -33,6 +35,7 @@ from stillbox.evaluation.ground_truth import read_annotations
 from stillbox.evaluation.history import read_history
 from stillbox.experiment.recipes import recipe_path
 from stillbox.experiment.resolve import resolve
+from stillbox.experiment.schema import Model
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.tflite.metadata import LABEL_IDS, label_ids
@@ -52,6 +55,7 @@ from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import frame
 from stillbox.records.wire import bytes_field, varint_field
+from tools.fuzz.graphs import tfjs_seeds, tfjs_shards, tflite_seeds
 
 _LABELS = LabelMap.from_names(["dog", "cat"])
 _ARRAYS: dict[str, np.ndarray] = {
@@ -325,6 +329,25 @@ def _weights(
                 np.array(array)
 
     return read
+
+
+def _graph_model(
+    name: str, beside: Callable[[], Mapping[str, bytes]] = dict
+) -> Callable[[bytes, Path], object]:
+    """Returns a reader of weights of a graph, which also looks for the parameters of a model."""
+
+    def read(data: bytes, folder: Path) -> None:
+        _weights(name, beside())(data, folder)
+        matched = match_weights(open_weights(folder / name), _demo_model(), ())
+        for array in matched.arrays.values():
+            np.array(array)
+
+    return read
+
+
+@cache
+def _demo_model() -> Model:
+    return resolve("demo_scenes").experiment.model
 
 
 def _member(name: str, root: str, beside: str = "") -> Callable[[bytes, Path], object]:
@@ -629,7 +652,9 @@ READERS: Mapping[str, Reader] = {
         _object_graph,
         lambda folder: [serialize_object_graph({"a/0": f"a/0{VARIABLE}", "b/kernel": "c"})],
     ),
-    "graph": Reader(_weights("w.pb"), _graphs),
+    "graph": Reader(_graph_model("w.pb"), _graphs),
+    "tfjs": Reader(_graph_model("model.json", tfjs_shards), tfjs_seeds),
+    "tflite": Reader(_graph_model("w.tflite"), tflite_seeds),
     "checkpoint": Reader(_checkpoint, _checkpoint_seeds),
     "export": Reader(_export, _export_seeds),
     "label_ids": Reader(_label_ids, _tflite),

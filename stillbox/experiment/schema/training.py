@@ -231,7 +231,8 @@ class FineTune:
 
     checkpoint: InputPath = ""
     """TF1 or TF2 checkpoint prefix, `.npz`, `.safetensors`, `.pth`, `.pt`, frozen graph (`.pb`),
-    SavedModel or stillbox model directory; empty: random weights."""
+    `model.json` of TensorFlow.js, `.tflite`, SavedModel or stillbox model directory; empty: random
+    weights."""
     scope: Literal["classification", "detection"] = "detection"
     """Take the backbone of a classifier, or the feature extractor of a detector."""
     load_heads: bool = False

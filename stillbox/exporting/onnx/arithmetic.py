@@ -25,7 +25,7 @@ from stillbox.exporting.onnx.graph import (
     fixed,
     identity,
 )
-from stillbox.exporting.onnx.jaxpr import Equation
+from stillbox.models.jaxpr import Equation
 
 EquationWriter = Callable[[NetworkWriter, list[Value], Equation], Value | list[Value]]
 """From the inputs of an equation and the equation itself to its result, or all of its results."""

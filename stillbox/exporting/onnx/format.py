@@ -37,11 +37,11 @@ from stillbox.exporting.onnx.graph import (
     Value,
     identity,
 )
-from stillbox.exporting.onnx.jaxpr import TracedProgram, operations, trace
 from stillbox.exporting.onnx.network import add_program
 from stillbox.exporting.onnx.pixels import Resized, add_preprocessing
 from stillbox.exporting.program import ExportProgram, WeightArrays
 from stillbox.extras import import_extra
+from stillbox.models.jaxpr import TracedProgram, operations, trace
 
 if TYPE_CHECKING:
     import onnx

@@ -28,7 +28,9 @@ from stillbox.exporting.onnx.graph import (
     Value,
     identity,
 )
-from stillbox.exporting.onnx.jaxpr import (
+from stillbox.exporting.onnx.nms import search
+from stillbox.jax_internals import Literal
+from stillbox.models.jaxpr import (
     Equation,
     Jaxpr,
     TracedProgram,
@@ -36,8 +38,6 @@ from stillbox.exporting.onnx.jaxpr import (
     called_program,
     used_equations,
 )
-from stillbox.exporting.onnx.nms import search
-from stillbox.jax_internals import Literal
 
 _NCHW = (0, 3, 1, 2)
 """The order of ONNX's images, as axes of `[B, H, W, C]`."""

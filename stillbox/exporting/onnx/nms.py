@@ -18,7 +18,7 @@ from stillbox.exporting.onnx.graph import (
     Value,
     identity,
 )
-from stillbox.exporting.onnx.jaxpr import Equation
+from stillbox.models.jaxpr import Equation
 
 _OUT = np.array(-np.inf, np.float32)
 _ZERO = np.array(0, np.float32)

@@ -1,4 +1,4 @@
-"""A traced JAX program (jaxpr): what the writer reads of it, and which of it has to be written."""
+"""A traced JAX program (jaxpr): what is read of it, and which of it the results depend on."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol, cast

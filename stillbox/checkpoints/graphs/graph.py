@@ -1,0 +1,280 @@
+"""Graphs of operations with constants, and the convolutions in them.
+
+A convolution is known by its kernel and by the convolutions whose results reach it. Everything
+between them, such as activations, sums, paddings and resizings, is passed over, because every
+converter writes it differently.
+"""
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from stillbox.checkpoints.array_files import ArrayEntry, LazyArrays
+
+OperationKind = Literal[
+    "convolution", "depthwise", "add", "subtract", "multiply", "divide", "norm", "same", "pad",
+    "size", "scores", "other",
+]  # fmt: skip
+"""`same` returns its first input, perhaps of another type; `size` returns the shape of its input,
+and `scores` sigmoids or a softmax."""
+MOST_OPERATIONS = 100_000
+"""Real graphs have some thousands."""
+_MOST_CONVOLUTIONS = 5_000
+# Conversions of a constant, and operations before or behind a convolution with constants alone.
+_MOST_IN_A_ROW = 8
+
+
+class Operation(NamedTuple):
+    """One operation of a graph; inputs and outputs are names of values."""
+
+    name: str
+    kind: OperationKind
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    activated: bool = False
+    """An activation is applied last."""
+    epsilon: float = 0.0
+    """That of a norm. Its inputs are x, gamma, beta, mean and variance, and a convolution's that is
+    followed by a norm x, kernel and these four."""
+
+
+class Step(NamedTuple):
+    """What is done to each channel of a convolution's result."""
+
+    kind: OperationKind
+    constants: tuple[str, ...]
+    epsilon: float = 0.0
+
+
+class Layer(NamedTuple):
+    """One use of a kernel; the same kernel may be used several times."""
+
+    name: str
+    """The operation's."""
+    kernel: str
+    """Name of the constant."""
+    shape: tuple[int, ...]
+    """`[kh, kw, in, out]`, of a depthwise one `[kh, kw, C * M]`."""
+    before: int
+    """The layers whose results reach this one and no layer between, a bit for each."""
+    scores: bool
+    """The result becomes scores, with no layer between."""
+    steps: tuple[Step, ...]
+    """What follows the convolution with constants alone, such as a bias."""
+    pixels: tuple[Step, ...] = ()
+    """What is done with constants alone between the input of the graph and the convolution."""
+
+
+class GraphArrays(LazyArrays[ArrayEntry]):
+    """The constants of a graph by name, with its operations."""
+
+    kernel_axes: tuple[int, int, int, int] = (0, 1, 2, 3)
+    """Transposes a kernel to `[kh, kw, in, out]`, and a depthwise one to `[kh, kw, ...]`."""
+
+    @property
+    @abstractmethod
+    def operations(self) -> Sequence[Operation]:
+        """The operations, in any order.
+
+        Raises:
+            UserError: they are damaged or too many.
+        """
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """The convolutions whose kernels are constants; a layer stands after those before it.
+
+        Raises:
+            ValueError: there are more than 5,000.
+        """
+        return tuple(_Search(self).layers())
+
+    def read_kernel(self, name: str) -> np.ndarray:
+        """Returns a kernel `[kh, kw, in, out]` or `[kh, kw, ...]`, float32."""
+        return self[name].transpose(self.kernel_axes).astype(np.float32)
+
+
+class _Search:
+    """Walks a graph from its inputs to its outputs."""
+
+    def __init__(self, graph: GraphArrays[ArrayEntry]) -> None:
+        self._graph = graph
+        self._operations: list[Operation] = []
+        self._moved: set[str] = set()  # offsets behind sums
+        self._producer: dict[str, int] = {}
+        self._users: dict[str, list[int]] = defaultdict(list)
+        for operation in graph.operations:
+            # A SavedModel may hold its graph several times.
+            if self._producer.keys().isdisjoint(operation.outputs):
+                self._add(operation)
+
+    def _add(self, operation: Operation) -> None:
+        index = len(self._operations)
+        self._operations.append(operation)
+        self._producer.update(dict.fromkeys(operation.outputs, index))
+        for value in operation.inputs:
+            self._users[value].append(index)
+
+    def layers(self) -> Iterator[Layer]:
+        order = self._order()
+        scored = self._scored(order)
+        reached: dict[int, int] = {}  # the layers that reach an operation's results
+        count = 0
+        for index in order:
+            operation = self._operations[index]
+            kernel = self._kernel(operation)
+            sources = operation.inputs if kernel is None else operation.inputs[:1]
+            before = 0 if operation.kind == "size" else self._union(sources, reached)
+            reached[index] = before if kernel is None else 1 << count
+            if kernel is None:
+                continue
+            if count == _MOST_CONVOLUTIONS:
+                raise ValueError(f"it has more than {_MOST_CONVOLUTIONS:,} convolutions")
+            count += 1
+            shape = self._shape(operation, kernel)
+            steps = tuple(self._steps(operation, shape[-1]))
+            pixels = () if before else self._pixels(operation.inputs[0])
+            yield Layer(operation.name, kernel, shape, before, index in scored, steps, pixels)
+
+    def _union(self, values: Iterable[str], reached: Mapping[int, int]) -> int:
+        union = 0
+        for value in values:
+            # A loop leads back to operations that have no entry yet.
+            union |= reached.get(self._producer.get(value, -1), 0)
+        return union
+
+    def _order(self) -> list[int]:
+        """Returns the operations, each after those that it depends on, except in loops."""
+        order: list[int] = []
+        seen: set[int] = set()
+        stack = [(index, False) for index in reversed(range(len(self._operations)))]
+        while stack:
+            index, finished = stack.pop()
+            if finished:
+                order.append(index)
+            elif index not in seen:
+                seen.add(index)
+                stack.append((index, True))
+                producers = map(self._producer.get, self._operations[index].inputs)
+                stack += [(own, False) for own in producers if own is not None]
+        return order
+
+    def _scored(self, order: Sequence[int]) -> set[int]:
+        """Returns the operations whose results become scores before the next convolution."""
+        scored: set[int] = set()
+        for index in reversed(order):
+            values = self._operations[index].outputs
+            users = [user for value in values for user in self._users[value]]
+            kinds = {user: self._operations[user].kind for user in users}
+            if any(
+                kind == "scores" or (user in scored and kind not in ("convolution", "depthwise"))
+                for user, kind in kinds.items()
+            ):
+                scored.add(index)
+        return scored
+
+    def _kernel(self, operation: Operation) -> str | None:
+        """Returns the name of the kernel of a convolution, if it is a constant of four axes."""
+        if operation.kind not in ("convolution", "depthwise") or len(operation.inputs) < 2:
+            return None
+        kernel = self._constant(operation.inputs[1])
+        return kernel if kernel and len(self._graph.shape(kernel)) == 4 else None
+
+    def _shape(self, operation: Operation, kernel: str) -> tuple[int, ...]:
+        held = self._graph.shape(kernel)
+        rows, columns, inputs, outputs = (held[axis] for axis in self._graph.kernel_axes)
+        if operation.kind == "depthwise":
+            return rows, columns, inputs * outputs
+        return rows, columns, inputs, outputs
+
+    def _constant(self, value: str) -> str | None:
+        """Returns the constant that a value is, after conversions perhaps."""
+        for _ in range(_MOST_IN_A_ROW):
+            if value in self._graph:
+                return value
+            producer = self._producer.get(value)
+            operation = None if producer is None else self._operations[producer]
+            if operation is None or operation.kind != "same" or not operation.inputs:
+                return None
+            value = operation.inputs[0]
+        return None
+
+    def _steps(self, operation: Operation, channels: int) -> Iterator[Step]:
+        kind: OperationKind = "norm" if operation.epsilon else "add"
+        constants = operation.inputs[2:] if kind == "norm" else operation.inputs[2:3]
+        step = self._step(kind, constants, channels, operation.epsilon)
+        if step is not None:
+            yield step
+        summed = False
+        for _ in range(_MOST_IN_A_ROW):
+            following = self._following(operation)
+            if following is None:
+                return
+            value, operation = operation.outputs[0], following
+            if operation.kind == "same":
+                continue
+            others = [other for other in operation.inputs if other != value]
+            step = self._step(operation.kind, others, channels, operation.epsilon)
+            if step is None and operation.kind == "add":
+                # Grappler moves the offset behind the sum with another result.
+                summed = True
+                continue
+            if step is None or (summed and not self._is_first_offset(operation)):
+                return
+            yield step
+
+    def _pixels(self, value: str) -> tuple[Step, ...]:
+        """Returns the steps from an input of the graph to a value, if there is nothing else."""
+        steps: list[Step] = []
+        for _ in range(_MOST_IN_A_ROW):
+            if value not in self._producer:
+                return tuple(reversed(steps))
+            operation = self._operations[self._producer[value]]
+            if not operation.inputs:
+                return ()
+            value, *others = operation.inputs
+            if operation.kind in ("same", "pad"):
+                continue
+            constant = self._constant(others[0]) if len(others) == 1 else None
+            arithmetic = operation.kind in ("add", "subtract", "multiply", "divide")
+            if constant is None or operation.activated or not arithmetic:
+                return ()
+            steps.append(Step(operation.kind, (constant,)))
+        return ()
+
+    def _is_first_offset(self, operation: Operation) -> bool:
+        """Whether it adds an offset to a sum, and none of the summands has it yet."""
+        first = operation.kind == "add" and operation.name not in self._moved
+        self._moved.add(operation.name)
+        return first
+
+    def _following(self, operation: Operation) -> Operation | None:
+        """Returns the only operation on a result, if it is one on channels or a conversion."""
+        if operation.activated or len(operation.outputs) == 0:
+            return None
+        value = operation.outputs[0]
+        users = [self._operations[index] for index in self._users[value]]
+        users = [user for user in users if user.kind != "size"]
+        if len(users) != 1:
+            return None
+        (user,) = users
+        fits = user.kind in ("add", "multiply") or (
+            user.kind in ("subtract", "divide", "norm", "same") and user.inputs[0] == value
+        )
+        return user if fits else None
+
+    def _step(
+        self, kind: OperationKind, values: Sequence[str], channels: int, epsilon: float
+    ) -> Step | None:
+        constants = [name for name in map(self._constant, values) if name is not None]
+        complete = len(constants) == len(values) == (4 if kind == "norm" else 1)
+        sound = all(self._of_channels(name, channels) for name in constants)
+        return Step(kind, tuple(constants), epsilon) if complete and sound else None
+
+    def _of_channels(self, name: str, channels: int) -> bool:
+        *others, last = self._graph.shape(name) or (0,)
+        return last == channels and all(axis == 1 for axis in others)

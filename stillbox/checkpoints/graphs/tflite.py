@@ -1,0 +1,231 @@
+"""Reads the weights of TFLite models without TensorFlow.
+
+Integers become floating point by their factor and zero point, one of the tensor or one of each
+channel. Source: `tensorflow/compiler/mlir/lite/schema/schema.fbs`.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from stillbox.checkpoints.array_files import check_unpacked
+from stillbox.checkpoints.graphs.flatbuffer import Table
+from stillbox.checkpoints.graphs.graph import (
+    MOST_OPERATIONS,
+    GraphArrays,
+    Operation,
+    OperationKind,
+)
+from stillbox.errors import UserError
+from stillbox.untrusted import read_untrusted
+
+# Offsets in a flatbuffer have 32 bits; weights may follow it.
+_MOST_BYTES = 2**31
+_MOST_AXES = 8
+# Inputs and outputs of all operations, of which several may be one list.
+_MOST_USES = 1_000_000
+_IDENTIFIER = b"TFL3"
+_FIX = "copy the file again, or export the model again"
+# Numbers of `TensorType`.
+_DTYPES = {0: "<f4", 1: "<f2", 2: "<i4", 3: "u1", 4: "<i8", 7: "<i2", 9: "i1", 10: "<f8"}
+# Numbers of `BuiltinOperator`.
+_KINDS: Mapping[int, OperationKind] = {
+    0: "add",
+    3: "convolution",
+    4: "depthwise",
+    6: "same",  # DEQUANTIZE
+    14: "scores",  # LOGISTIC
+    18: "multiply",
+    25: "scores",  # SOFTMAX
+    34: "pad",
+    37: "same",  # BATCH_TO_SPACE_ND, after a convolution with dilation
+    41: "subtract",
+    42: "divide",
+    53: "same",  # CAST
+    60: "pad",  # PADV2
+    77: "size",  # SHAPE
+    106: "add",  # ADD_N
+    110: "size",  # RANK
+    114: "same",  # QUANTIZE
+}
+# The field with the fused activation in the options of an operation.
+_ACTIVATIONS: Mapping[OperationKind, int] = {
+    "convolution": 3,
+    "depthwise": 4,
+    "add": 0,
+    "subtract": 0,
+    "multiply": 0,
+    "divide": 0,
+}
+
+
+class _Tensor(NamedTuple):
+    """Type, shape and place of a constant."""
+
+    dtype_number: int
+    shape: tuple[int, ...]
+    start: int
+    end: int
+    scales: np.ndarray
+    """Factors of integers: one, or one for each entry of an axis."""
+    zero_points: np.ndarray
+    axis: int
+    is_sparse: bool
+
+
+class TfliteModel(GraphArrays[_Tensor]):
+    """The constants of a model's first graph by name, as floating point.
+
+    Args:
+        path: a `.tflite` file.
+
+    Raises:
+        UserError: it is damaged, or of another format.
+    """
+
+    kernel_axes = (1, 2, 3, 0)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._data = read_untrusted(path, most=_MOST_BYTES)
+        try:
+            if self._data[4:8] != _IDENTIFIER:
+                raise ValueError("it does not begin as one")
+            model = Table.root(self._data)
+            self._codes = [_code(own) for own in model.tables(1, MOST_OPERATIONS)]
+            self._graph = next(model.tables(2, MOST_OPERATIONS), None)
+            if self._graph is None:
+                raise ValueError("it has no graph")
+            tensors = list(self._graph.tables(0, MOST_OPERATIONS))
+            self._names = _unique(own.text(3) for own in tensors)
+            buffers = list(model.tables(4, MOST_OPERATIONS))
+            places = [_place(own) for own in buffers]
+            found = [_tensor(own, places) for own in tensors]
+            # Tensors may share a buffer.
+            claimed = sum(own.end - own.start for own in found if own is not None)
+            check_unpacked(claimed, len(self._data))
+        except ValueError as error:
+            raise self._damaged(error) from error
+        super().__init__(
+            {name: own for name, own in zip(self._names, found, strict=True) if own is not None}
+        )
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """The operations of the graph."""
+        try:
+            return tuple(self._operations())
+        except ValueError as error:
+            raise self._damaged(error) from error
+
+    def _operations(self) -> Iterator[Operation]:
+        assert self._graph is not None
+        count = 0
+        for operation in self._graph.tables(3, MOST_OPERATIONS):
+            code = operation.number(0, "I")
+            if code >= len(self._codes):
+                raise ValueError(f"an operation is of kind {code} of {len(self._codes)}")
+            kind = _KINDS.get(self._codes[code], "other")
+            inputs, outputs = (self._values(operation, field) for field in (1, 2))
+            count += len(inputs) + len(outputs)
+            if count > _MOST_USES:
+                raise ValueError(f"its operations have more than {_MOST_USES:,} inputs")
+            options = operation.table(4) if kind in _ACTIVATIONS else None
+            activated = options is not None and options.number(_ACTIVATIONS[kind], "b") != 0
+            name = outputs[0] if outputs else ""
+            yield Operation(name, kind, inputs, outputs, activated)
+
+    def _values(self, operation: Table, field: int) -> tuple[str, ...]:
+        """Returns the names of the tensors that an operation reads or writes."""
+        indices = operation.numbers(field, "<i4").tolist()
+        if any(index >= len(self._names) for index in indices):
+            raise ValueError(f"an operation uses tensor {max(indices)} of {len(self._names)}")
+        # An optional input that is absent has the number -1.
+        return tuple(self._names[index] if index >= 0 else "" for index in indices)
+
+    def _read(self, name: str, entry: _Tensor) -> np.ndarray:
+        if entry.is_sparse:
+            what = f"{name!r} cannot be read: it is stored as a sparse array"
+            raise UserError(what, where=str(self._path), fix="export the model without sparsity")
+        dtype = np.dtype(_DTYPES[entry.dtype_number])
+        values = np.frombuffer(self._data[entry.start : entry.end], dtype).reshape(entry.shape)
+        return values if dtype.kind == "f" else _dequantize(values, entry)
+
+    def _damaged(self, error: Exception) -> UserError:
+        what = f"the file is damaged or no TFLite model: {error}"
+        return UserError(what, where=str(self._path), fix=_FIX)
+
+
+def _code(code: Table) -> int:
+    # Codes up to 127 are in a deprecated field too, for older readers.
+    return max(code.number(0, "b"), code.number(3, "i"))
+
+
+def _unique(names: Iterator[str]) -> list[str]:
+    """Returns names that differ: those that are empty or occur again get their number."""
+    given = list(names)
+    counts = Counter(given)
+    return [
+        name if name and counts[name] == 1 else f"{name}#{number}"
+        for number, name in enumerate(given)
+    ]
+
+
+def _place(buffer: Table) -> tuple[int, int]:
+    """Returns start and end of a buffer's bytes, inside of the flatbuffer or behind it."""
+    offset, size = buffer.number(1, "Q"), buffer.number(2, "Q")
+    # 0 and 1 are written of those inside.
+    start, end = (offset, offset + size) if offset > 1 else buffer.place(0)
+    if end > len(buffer.data):
+        raise ValueError(f"a buffer ends at byte {end:,} of {len(buffer.data):,}")
+    return start, end
+
+
+def _tensor(tensor: Table, places: list[tuple[int, int]]) -> _Tensor | None:
+    """Returns a constant of numbers that can be weights; None for any other tensor.
+
+    Raises:
+        ValueError: its values are more or fewer than its shape says.
+    """
+    dtype, buffer = tensor.number(1, "b"), tensor.number(2, "I")
+    if buffer >= len(places):
+        raise ValueError(f"a tensor has buffer {buffer} of {len(places)}")
+    start, end = places[buffer]
+    axes = tensor.numbers(0, "<i4")
+    if start == end or dtype not in _DTYPES or len(axes) > _MOST_AXES:
+        return None
+    shape = tuple(axes.tolist())
+    sparse = tensor.table(6) is not None
+    size = np.dtype(_DTYPES[dtype]).itemsize
+    name = tensor.text(3)[:80]
+    if min(shape, default=0) < 0 or (math.prod(shape) * size != end - start and not sparse):
+        raise ValueError(f"{name!r} of shape {list(shape)} has {end - start:,} bytes")
+    parameters = tensor.table(4)
+    scales = parameters.numbers(2, "<f4") if parameters else np.zeros(0)
+    zeros = parameters.numbers(3, "<i8") if parameters else np.zeros(0)
+    axis, count = parameters.number(6, "i") if parameters else 0, len(scales)
+    if np.dtype(_DTYPES[dtype]).kind != "f" and not count:
+        return None
+    if count > 1 and (not 0 <= axis < len(shape) or shape[axis] != count):
+        raise ValueError(f"{name!r} of shape {list(shape)} has {count:,} factors")
+    if len(zeros) not in (0, 1, count):
+        raise ValueError(f"{name!r} has {count:,} factors and {len(zeros):,} zero points")
+    return _Tensor(dtype, shape, start, end, scales, zeros, axis, sparse)
+
+
+def _dequantize(values: np.ndarray, tensor: _Tensor) -> np.ndarray:
+    """Subtracts the zero point and multiplies by the factor, float32."""
+    scales, zeros = tensor.scales, tensor.zero_points.astype(np.float64)
+    if len(zeros) == 0:
+        zeros = np.zeros(1)
+    axes = [1] * values.ndim
+    # A single factor is of the whole tensor.
+    axes[tensor.axis if len(scales) > 1 else 0] = -1
+    # What is not finite is refused by the name of its parameter.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return ((values - zeros.reshape(axes)) * scales.reshape(axes)).astype(np.float32)
