@@ -1,6 +1,7 @@
-"""EfficientNet (arXiv:1905.11946; `official/vision/image_classification/efficientnet`).
+"""EfficientNet (arXiv:1905.11946; `official/vision/image_classification/efficientnet`), and Lite.
 
 Its blocks are inverted residuals with squeezed gates (arXiv:1801.04381, arXiv:1709.01507).
+EfficientNet-Lite has no gates (`tpu/models/official/efficientnet/lite`).
 """
 
 from dataclasses import dataclass, replace
@@ -110,6 +111,7 @@ _STACKS = (
 )
 
 
+@implements(schema.EfficientNetLite)
 @implements(schema.EfficientNet)
 class EfficientNetBackbone(Part):
     """The 3x3 convolution `stem`, then blocks `stack_{s}_block_{b}`."""
@@ -122,7 +124,7 @@ class EfficientNetBackbone(Part):
 
         built, self.names = layers_in_use(config, taps)
         layers, total = options.layer_arguments(), sum(config.count_blocks())
-        channels = width(_STEM_CHANNELS)
+        channels = width(_STEM_CHANNELS) if config.scales_stem else _STEM_CHANNELS
         self.stem = Conv2d(3, channels, 3, 2, config.conv, **layers)
         widths = {"stem": channels}
         for number, name in enumerate(built[1:]):
