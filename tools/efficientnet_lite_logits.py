@@ -69,10 +69,11 @@ def main() -> None:
         pixels = [read_pixels(arguments.photographs / f"{n:012}.jpg", side) for n in IMAGES]
         logits = compute_logits(size, np.stack(pixels))
         for number, image, row in zip(IMAGES, pixels, logits, strict=True):
-            arrays[f"{size}/{number}/pixels"] = np.uint32(zlib.crc32(image.tobytes()))
+            arrays[f"{size}/{number}/pixels"] = np.asarray(zlib.crc32(image.tobytes()), np.uint32)
             arrays[f"{size}/{number}/logits"] = row
             print(size, number, "class", row.argmax(), "logit", f"{row.max():.4f}")
-    np.savez_compressed(arguments.output / "efficientnet_lite_logits.npz", **arrays)
+    target = arguments.output / "efficientnet_lite_logits.npz"
+    np.savez_compressed(target, allow_pickle=False, **arrays)
 
 
 if __name__ == "__main__":

@@ -315,6 +315,7 @@ _EFFICIENTNET = ConvHyperparams(
     initializer=VarianceScaling(factor=2.0, mode="fan_out", exact_cut=True),
     batch_norm=BatchNorm(decay=0.99, epsilon=0.001, center=True, scale=True),
 )
+_EFFICIENTNET_LITE = replace(_EFFICIENTNET, activation="relu6")
 
 # Blocks of each stack before the factor, and the one that a detector taps by its level. The
 # original has the indices of the smallest network in all sizes.
@@ -393,7 +394,7 @@ class EfficientNetLite(EfficientNet, kind="efficientnet_lite"):
 
     se_ratio: Fraction = 0.0
     """Share of a block's input channels to which its gate squeezes; 0: there is no gate."""
-    conv: ConvHyperparams = replace(_EFFICIENTNET, activation="relu6")
+    conv: ConvHyperparams = _EFFICIENTNET_LITE
     """Hyperparameters of all convolutions."""
 
     def count_blocks(self) -> tuple[int, ...]:
