@@ -387,7 +387,7 @@ class EfficientNetLite(EfficientNet, kind="efficientnet_lite"):
     """EfficientNet for phones: relu6 and no gates, and its ends are not scaled.
 
     The first convolution keeps its channels, the first and the last stack their one block
-    (`tpu/models/official/efficientnet/lite`). A level is its last block in all sizes.
+    (`tpu/models/official/efficientnet/lite`). The layer of a level is its last block in all sizes.
     """
 
     scales_stem: ClassVar[bool] = False
