@@ -99,8 +99,8 @@ def applied(make, quantization, *, train):
         # The first convolution, two of the first block and three of the next two, with kernel and
         # result; the sum of the last block.
         (efficientnet, 19),
-        # Projections of the coarse map and of three taps; four separable convolutions of a depthwise
-        # and a 1x1 kernel; five sums.
+        # Projections of the coarse map and, in the cell, of three maps; four separable convolutions
+        # of a depthwise and a 1x1 kernel; five sums.
         (bifpn, 29),
         # For each of two maps two towers of a layer, box and class.
         (head, 16),
