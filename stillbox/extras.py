@@ -43,6 +43,11 @@ def install_command(extra: str) -> str:
     return f"{_pip_install()} {shlex.quote(_requirement(extra))}"
 
 
+def install_package_command(requirement: str) -> str:
+    """Returns the command that adds a package of PyPI to this environment."""
+    return f"{_pip_install()} {shlex.quote(requirement)}"
+
+
 def _pip_install() -> str:
     """Returns the command for this environment; the first pip of PATH may be another's."""
     found = shutil.which("pip")

@@ -205,6 +205,8 @@ class NameMap:
     table: rules.BackboneTable
     names: Mapping[str, str]
     """By path in our detector, of paths that have a name."""
+    depthwise: Collection[str] = ()
+    """The paths of depthwise kernels."""
 
     def name(self, path: str) -> str:
         """Returns the name of a path, or the path itself if it has none."""
@@ -226,7 +228,7 @@ class NameMap:
         return tuple(shape[axis] for axis in self._axes(path, source, len(shape)))
 
     def read(self, path: str, source: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Reads a path under the name `source`; kernels become `[k, k, in, out]`."""
+        """Reads a path under the name `source`, in our layout."""
         array = np.asarray(arrays[source])
         return array.transpose(self._axes(path, source, array.ndim))
 
@@ -235,7 +237,8 @@ class NameMap:
         # Arrays under our own paths have our layout.
         if source == path or not path.endswith("kernel") or count != 4:
             return range(count)
-        return self.table.convention.kernel_axes
+        convention = self.table.convention
+        return convention.depthwise_axes if path in self.depthwise else convention.kernel_axes
 
 
 def choose_name_map(
@@ -272,15 +275,17 @@ def _candidates(
     wanted: Collection[str],
     scope: rules.Scope,
 ) -> Iterator[NameMap]:
+    depthwise = {path for path, array in arrays.items() if tuple(array.shape[3:]) == (1,)}
     for table in backbone_tables(model):
         for root in table.roots[scope]:
             given = names_under(root, table, model, arrays)
             names = {path: weights.find(name) for path, name in given.items()}
-            yield NameMap(table, names)
+            yield NameMap(table, names, depthwise)
             if table.any_prefix:
                 theirs = [names[path] for path in wanted if path in names]
                 prefix = _common_prefix(theirs, weights)
-                yield NameMap(table, {path: prefix + name for path, name in names.items()})
+                prefixed = {path: prefix + name for path, name in names.items()}
+                yield NameMap(table, prefixed, depthwise)
 
 
 def _common_prefix(names: list[str], weights: Weights) -> str:

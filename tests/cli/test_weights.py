@@ -185,5 +185,5 @@ def test_downloading_is_part_of_the_command_that_needs_the_weights(stillbox, mon
     words = ("--weights", "ssd_mobilenet_v1_coco", "--download")
     code, _, err = stillbox("evaluate", "demo_scenes", *words)
     assert code == 2
-    assert "ssd_mobilenet_v1_coco are not downloaded" in err
+    assert "ssd_mobilenet_v1_coco are not on this machine" in err
     assert fetched == ["ssd_mobilenet_v1_coco"]

@@ -5,10 +5,12 @@ What docs/experiment.md shows works as it is shown.
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stillbox.experiment import schema
 from stillbox.experiment.params_dict import read_params
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.recipes import recipe_names
@@ -70,6 +72,15 @@ TEMPLATES = (
     "spinenet190_retinanet",
     "spinenet-mbconv49_retinanet",
 )
+# Side of the image, channels and repetitions of the pyramid, layers of a tower, and the anchors'
+# scale: hparams_config.py of google/automl.
+LITE = {
+    "lite0": (320, 64, 3, 3, 3.0),
+    "lite1": (384, 88, 4, 3, 3.0),
+    "lite2": (448, 112, 5, 3, 3.0),
+    "lite3": (512, 160, 6, 4, 4.0),
+    "lite4": (640, 224, 7, 4, 4.0),
+}
 # Fields that a dictionary sets and a recipe leaves to the command line.
 RUN = {"train.fine_tune.scope", "evaluation.per_category"}
 # Where things lie is everybody's own.
@@ -121,6 +132,19 @@ def test_the_original_in_the_zoo_is_the_same_model(name):
     paths = {path for path, _, _ in differences(ours, theirs)}
     assert others <= paths <= PLACES | others | LATER
     assert theirs.model == ours.model
+
+
+@pytest.mark.parametrize("size", LITE)
+def test_efficientdet_lite_has_the_fields_of_its_authors(size):
+    experiment = resolve(f"efficientdet_{size}").experiment
+    model, side = experiment.model, LITE[size][0]
+    assert model.network_size == (side, side)
+    assert experiment.train.augmentations[1].output_size == side
+    backbone = schema.EFFICIENTNET_LITE_SIZES[size]
+    assert model.backbone == replace(backbone, conv=model.backbone.conv)
+    assert model.head.depth == model.neck.depth
+    numbers = (model.neck.depth, model.neck.num_repeats, model.head.layers_before)
+    assert (side, *numbers, model.anchors.anchor_scale) == LITE[size]
 
 
 def test_the_defaults_of_the_parameter_dictionary_are_the_plain_recipe():

@@ -39,6 +39,22 @@ def accepted(*overrides):
             "take one of ssd_layers, fpn, ppn, identity, mnasfpn",
         ),
         (
+            ["train.quantization={}", *PYRAMID, "model.neck={kind: bifpn}"],
+            "train.quantization",
+            "sums of the kind 'fast_attention' cannot be quantised",
+            "--set model.neck.combine=sum",
+        ),
+        (
+            [
+                "train.quantization={}",
+                *PYRAMID,
+                "model.backbone={kind: efficientnet_lite, se_ratio: 0.25}",
+            ],
+            "train.quantization",
+            "gates cannot be quantised",
+            "--set model.backbone.se_ratio=0",
+        ),
+        (
             ["train.quantization={}", "model={kind: faster_rcnn}", "model.resizer.height=800"],
             "train.quantization",
             "a model of kind faster_rcnn cannot be quantised",

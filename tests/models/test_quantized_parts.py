@@ -1,5 +1,7 @@
 """Every rounding of a detector's parts is on the way from its input to its output."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,6 +48,21 @@ def mnasfpn(options):
     return implementation_of(config)(config, (3, 3, 3), options), maps
 
 
+def efficientnet(options):
+    config = schema.EfficientNetLite(width_coefficient=0.1, conv=CONV)
+    return implementation_of(config)(config, ("stack_1_block_1",), options), random(2, 32, 32, 3)
+
+
+def bifpn(options):
+    # Sums of three maps would reach the 6 of relu6.
+    conv = replace(CONV, activation="relu")
+    config = schema.BiFpn(
+        conv=conv, depth=4, num_repeats=1, combine="sum", min_level=4, max_level=6
+    )
+    maps = tuple(random(2, side, side, 3) for side in (8, 4))
+    return implementation_of(config)(config, (3, 3), options), maps
+
+
 def head(options):
     config = schema.WeightSharedHead(conv=CONV, depth=4, layers_before=1)
     maps = tuple(random(1, side, side, 3) for side in (4, 2))
@@ -79,6 +96,12 @@ def applied(make, quantization, *, train):
         # The coarse map; in each of five blocks two inputs, their sum, a depthwise and a 1x1
         # kernel; the sum with the coarse map, which alone has the depth of the others.
         (mnasfpn, 48),
+        # The first convolution, two of the first block and three of the next two, with kernel and
+        # result; the sum of the last block.
+        (efficientnet, 19),
+        # Projections of the coarse map and, in the cell, of three maps; four separable convolutions
+        # of a depthwise and a 1x1 kernel; five sums.
+        (bifpn, 29),
         # For each of two maps two towers of a layer, box and class.
         (head, 16),
     ],

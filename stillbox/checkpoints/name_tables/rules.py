@@ -27,6 +27,8 @@ class Convention:
     """Between the parts of a name."""
     kernel_axes: tuple[int, int, int, int] = (0, 1, 2, 3)
     """Transposes the library's kernels to `[k, k, in, out]`."""
+    depthwise_axes: tuple[int, int, int, int] = (0, 1, 2, 3)
+    """Transposes the library's depthwise kernels to `[k, k, channels, 1]`."""
 
 
 _TF1_NORM = {"scale": "gamma", "bias": "beta", "mean": "moving_mean", "var": "moving_variance"}
@@ -52,13 +54,14 @@ KERAS = replace(
     library="keras",
     variables={**TF_LAYERS.variables, "weights": "bifpn_combine_weights"},
 )
-# Kernels of torch are [out, in, k, k].
+# Kernels of torch are [out, in, k, k], depthwise ones [channels, 1, k, k].
 TORCH = Convention(
     library="torch",
-    variables={"kernel": "weight", "bias": "bias"},
+    variables={"kernel": "weight", "depthwise_kernel": "weight", "bias": "bias"},
     norm={"scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"},
     separator=".",
     kernel_axes=(2, 3, 1, 0),
+    depthwise_axes=(2, 3, 0, 1),
 )
 
 

@@ -201,8 +201,11 @@ def _divisor_below(number: int, most: int) -> int:
 
 # Parts in which every sum and every convolution is rounded.
 _PARTS = {
-    "backbone": (schema.MobileNetV1, schema.MobileNetV2),
-    "neck": (schema.SsdExtraLayers, schema.Fpn, schema.Ppn, schema.Identity, schema.MnasFpn),
+    "backbone": (schema.MobileNetV1, schema.MobileNetV2, schema.EfficientNetLite),
+    "neck": (
+        *(schema.SsdExtraLayers, schema.Fpn, schema.Ppn, schema.Identity, schema.MnasFpn),
+        schema.BiFpn,
+    ),
     "head": (schema.ConvolutionalHead, schema.WeightSharedHead),
 }
 
@@ -223,6 +226,12 @@ def quantized_parts_are_covered(experiment: schema.Experiment) -> Iterator[Findi
             kinds = ", ".join(cls.kind for cls in covered)
             what = f"the {name} {part.kind!r} cannot be quantised"
             yield error(path, what, f"set it to null, or take one of {kinds}")
+    # Products of maps are not rounded.
+    if isinstance(model.backbone, schema.EfficientNetLite) and model.backbone.se_ratio > 0:
+        yield error(path, "gates cannot be quantised", "--set model.backbone.se_ratio=0")
+    if isinstance(model.neck, schema.BiFpn) and model.neck.combine != "sum":
+        what = f"sums of the kind {model.neck.combine!r} cannot be quantised"
+        yield error(path, what, "--set model.neck.combine=sum")
 
 
 @rule(schema.Evaluation)

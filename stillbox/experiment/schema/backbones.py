@@ -315,6 +315,7 @@ _EFFICIENTNET = ConvHyperparams(
     initializer=VarianceScaling(factor=2.0, mode="fan_out", exact_cut=True),
     batch_norm=BatchNorm(decay=0.99, epsilon=0.001, center=True, scale=True),
 )
+_EFFICIENTNET_LITE = replace(_EFFICIENTNET, activation="relu6")
 
 # Blocks of each stack before the factor, and the one that a detector taps by its level. The
 # original has the indices of the smallest network in all sizes.
@@ -330,6 +331,8 @@ class EfficientNet(Backbone, kind="efficientnet"):
     """
 
     min_side: ClassVar[int] = 129
+    scales_stem: ClassVar[bool] = True
+    """Whether the width coefficient holds for the first convolution too."""
 
     width_coefficient: Multiplier = 1.0
     """Factor on every channel count; the products are rounded to multiples of 8."""
@@ -375,6 +378,45 @@ EFFICIENTNET_SIZES: Mapping[str, EfficientNet] = {
     "b5": EfficientNet(width_coefficient=1.6, depth_coefficient=2.2),
     "b6": EfficientNet(width_coefficient=1.8, depth_coefficient=2.6),
     "b7": EfficientNet(width_coefficient=2.0, depth_coefficient=3.1),
+}
+"""The members of the family by the names that their authors give them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EfficientNetLite(EfficientNet, kind="efficientnet_lite"):
+    """EfficientNet for phones: relu6 and no gates, and its ends are not scaled.
+
+    The first convolution keeps its channels, the first and the last stack their one block
+    (`tpu/models/official/efficientnet/lite`). The layer of a level is its last block in all sizes.
+    """
+
+    scales_stem: ClassVar[bool] = False
+
+    se_ratio: Fraction = 0.0
+    """Share of a block's input channels to which its gate squeezes; 0: there is no gate."""
+    conv: ConvHyperparams = _EFFICIENTNET_LITE
+    """Hyperparameters of all convolutions."""
+
+    def count_blocks(self) -> tuple[int, ...]:
+        """Returns the number of blocks of each stack."""
+        first, *_, last = _EFFICIENTNET_BLOCKS
+        return first, *super().count_blocks()[1:-1], last
+
+    @property
+    def levels(self) -> Mapping[int, str]:
+        """Blocks by level (`efficientnet_model.py`, `reduction_1` to `reduction_5`)."""
+        counts = self.count_blocks()
+        return {
+            level: f"stack_{stack}_block_{counts[stack] - 1}" for level, (stack, _) in _TAPS.items()
+        }
+
+
+EFFICIENTNET_LITE_SIZES: Mapping[str, EfficientNetLite] = {
+    "lite0": EfficientNetLite(),
+    "lite1": EfficientNetLite(width_coefficient=1.0, depth_coefficient=1.1),
+    "lite2": EfficientNetLite(width_coefficient=1.1, depth_coefficient=1.2),
+    "lite3": EfficientNetLite(width_coefficient=1.2, depth_coefficient=1.4),
+    "lite4": EfficientNetLite(width_coefficient=1.4, depth_coefficient=1.8),
 }
 """The members of the family by the names that their authors give them."""
 

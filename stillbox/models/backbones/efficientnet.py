@@ -1,6 +1,7 @@
-"""EfficientNet (arXiv:1905.11946; `official/vision/image_classification/efficientnet`).
+"""EfficientNet (arXiv:1905.11946; `official/vision/image_classification/efficientnet`), and Lite.
 
 Its blocks are inverted residuals with squeezed gates (arXiv:1801.04381, arXiv:1709.01507).
+EfficientNet-Lite has no gates (`tpu/models/official/efficientnet/lite`).
 """
 
 from dataclasses import dataclass, replace
@@ -12,8 +13,16 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.masking import mean_of_map
+from stillbox.models.layers.quantization import FakeQuant
 from stillbox.models.layers.stochastic import drop_connect, fold_key
-from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use, make_divisible
+from stillbox.models.parts import (
+    BuildOptions,
+    FeatureMap,
+    Part,
+    layers_in_use,
+    make_divisible,
+    rounded,
+)
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -70,6 +79,8 @@ class MbConv(Part):
         linear = replace(conv, activation="none")
         self.project = Conv2d(wide, spec.channels, 1, 1, linear, **layers)
         self.residual = spec.inputs == spec.channels and spec.stride == 1
+        if self.residual and "quantization" in layers:
+            self.shortcut_sum = FakeQuant(layers["quantization"])
         self.channels, self.rate = spec.channels, spec.drop_connect_rate
 
     @rematerialized
@@ -85,7 +96,10 @@ class MbConv(Part):
         y = self.project(y, train=train)
         if not self.residual:
             return y
-        return x + (drop_connect(y, self.rate, dropout_key) if train and self.rate else y)
+        if train and self.rate:
+            y = drop_connect(y, self.rate, dropout_key)
+        with jax.named_scope(self.project.scope_beside("shortcut_sum")):
+            return rounded(self, "shortcut_sum", x + y, train=train)
 
 
 _STEM_CHANNELS = 32
@@ -110,6 +124,7 @@ _STACKS = (
 )
 
 
+@implements(schema.EfficientNetLite)
 @implements(schema.EfficientNet)
 class EfficientNetBackbone(Part):
     """The 3x3 convolution `stem`, then blocks `stack_{s}_block_{b}`."""
@@ -122,7 +137,7 @@ class EfficientNetBackbone(Part):
 
         built, self.names = layers_in_use(config, taps)
         layers, total = options.layer_arguments(), sum(config.count_blocks())
-        channels = width(_STEM_CHANNELS)
+        channels = width(_STEM_CHANNELS) if config.scales_stem else _STEM_CHANNELS
         self.stem = Conv2d(3, channels, 3, 2, config.conv, **layers)
         widths = {"stem": channels}
         for number, name in enumerate(built[1:]):

@@ -137,6 +137,10 @@ class ConvLayer(nnx.Module):
         # Predictions stay float32, as in `_finish`.
         return y.astype(self.dtype) if norm is not None or not hasattr(self, "bias") else y
 
+    def scope_beside(self, name: str) -> str:
+        """Returns the scope of another operation of the layer's part, such as a sum."""
+        return "/".join((*self.scope.split("/")[:-1], name))
+
     def _input(self, x: jax.Array) -> jax.Array:
         """Returns what the kernel is applied to."""
         return x

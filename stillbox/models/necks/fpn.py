@@ -231,7 +231,8 @@ class BiFpnCell(Part):
 class MapSum(Part):
     """The sum of maps by `weights`, `[count, 1]`, activated, and its convolution `conv`.
 
-    `project` brings the first map to the common depth if it is a tap of `channels` channels.
+    `project` brings the first map to the common depth if it is a tap of `channels` channels. In
+    integers, `sum_{n}` rounds the sum with map n.
     """
 
     def __init__(
@@ -241,6 +242,8 @@ class MapSum(Part):
             self.project = _projection(channels, config, options)
         if config.combine != "sum":
             self.weights = nnx.Param(jnp.ones((count, 1), jnp.float32))
+        for number in range(1, count):
+            options.add_rounding(self, f"sum_{number}")
         linear = replace(config.conv, activation="none")
         layers = options.layer_arguments()
         self.conv = SeparableConv2d(config.depth, config.depth, 3, 1, linear, **layers)
@@ -253,22 +256,25 @@ class MapSum(Part):
         first, *others = maps
         if hasattr(self, "project"):
             first = self.project(first, train=train)
-        weighted = [
-            x.astype(self.dtype) * weight
-            for x, weight in zip((first, *others), self._factors(len(maps)), strict=True)
-        ]
-        total = ACTIVATIONS[self.activation](sum(weighted[1:], start=weighted[0]))
+        total, *others = self._weighted([x.astype(self.dtype) for x in (first, *others)])
+        for number, x in enumerate(others, start=1):
+            with jax.named_scope(self.conv.scope_beside(f"sum_{number}")):
+                total = total + x
+                if number == len(others):
+                    total = ACTIVATIONS[self.activation](total)
+                total = rounded(self, f"sum_{number}", total, train=train)
         # Outputs with a bias and no norm are float32.
         return self.conv(total, train=train).astype(self.dtype)
 
-    def _factors(self, count: int) -> Sequence[jax.Array | int]:
+    def _weighted(self, maps: list[FeatureMap]) -> list[FeatureMap]:
         if not hasattr(self, "weights"):
-            return [1] * count
+            return maps
         weights = self.weights[:, 0]
         if self.normalized:
             weights = jax.nn.relu(weights)
             weights = weights / (jnp.sum(weights) + _LEAST_SUM)
-        return [*weights.astype(self.dtype)]
+        factors = [*weights.astype(self.dtype)]
+        return [x * factor for x, factor in zip(maps, factors, strict=True)]
 
 
 def _projection(channels: int, config: schema.BiFpn, options: BuildOptions) -> Conv2d:
