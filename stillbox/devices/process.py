@@ -12,6 +12,7 @@ because it lacks facts that only a machine with a TPU provides.
 import contextlib
 import ctypes
 import os
+import platform
 import signal
 import sys
 from contextlib import suppress
@@ -144,6 +145,16 @@ def own_processors() -> int:
     with contextlib.suppress(UserError):  # raised where the job is joined, if it matters
         info = find_process()
     return min(_allowed(), _share(info))
+
+
+def processor_name() -> str:
+    """Returns the processor's model, as far as the system names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), "") or platform.processor() or platform.machine()
 
 
 def binding_warning(info: ProcessInfo) -> str:
