@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stillbox.cli.arguments import add_option
 from stillbox.cli.export import image_size
-from stillbox.cli.running import add_model, model_arguments, progress_bar
+from stillbox.cli.running import add_model, model_arguments, progress_bar, say_next_with_model
 from stillbox.devices.announcing import say_aside
 
 
@@ -96,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     table = measured.table
     sys.stdout.write(table.to_json() if arguments.json else f"{table.render()}\n")
     say_aside(f"page: {measured.page}")
+    say_next_with_model(arguments, "evaluate")
     if measured.interrupted:
         return 130
     return int(any(row.state == "failed" for row in table.rows))

@@ -4,7 +4,9 @@ As text, as JSON, and as a section of an HTML page. The measuring is in `exporti
 """
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
@@ -106,7 +108,8 @@ class RuntimeTable:
     def render(self) -> str:
         """Returns conditions, table and notes as text."""
         conditions = "; ".join(f"{name} {value}" for name, value in self.machine.items())
-        return "\n".join([self.model, conditions, "", *_lines(self), "", *self.remarks()])
+        head, notes = map(_wrapped, ((self.model, conditions), self.remarks()))
+        return "\n".join([*head, "", *_lines(self), "", *notes])
 
     def remarks(self) -> Iterator[str]:
         """Yields what the columns mean, and the notes."""
@@ -123,6 +126,10 @@ class RuntimeTable:
                 "box, score: the largest differences of these, in pixels of the image and of scores"
             )
         yield from self.notes
+
+
+def _wrapped(texts: Iterable[str]) -> Iterator[str]:
+    return (line for text in texts for line in textwrap.wrap(text, 100))
 
 
 # The column AP has the name of the metric, and is left out if nothing was scored.
@@ -191,6 +198,21 @@ def read_runtimes(path: Path) -> RuntimeTable:
     return replace(read, rows=rows, machine=machine)
 
 
+def runtimes_of(directory: Path, say: Callable[[str], None]) -> RuntimeTable | None:
+    """Returns the table in a model directory; None if there is none, or one that is damaged.
+
+    `say` is called with the reason why a table is left out.
+    """
+    path = directory / FOLDER / BENCHMARK
+    if not os.path.lexists(path):
+        return None
+    try:
+        return read_runtimes(path)
+    except UserError as error:
+        say(f"warning: {path}: left out of the report: {error.what}")
+        return None
+
+
 def _row(content: dict[str, object], where: str) -> RuntimeRow:
     scores = content.pop("scores")
     if not isinstance(scores, dict):
@@ -219,7 +241,8 @@ def runtime_section(content: RuntimeTable) -> str:
         )
     if not body:
         return ""
-    notes = "".join(f'<p class="note">{html_text(one)}</p>' for one in content.remarks())
+    remarks = (f"Measured with {content.model}.", *content.remarks())
+    notes = "".join(f'<p class="note">{html_text(one)}</p>' for one in remarks)
     facts = [fact_row(name, value) for name, value in content.machine.items()]
     return section("Runtimes", body + notes + table("Conditions", None, facts))
 

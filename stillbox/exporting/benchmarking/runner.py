@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
+from stillbox.devices.announcing import announcing
+from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import ImageProgress
 from stillbox.evaluation.results import ImageResult
@@ -17,7 +19,7 @@ from stillbox.exporting.backend import runtimes_of
 from stillbox.exporting.benchmarking.figures import compare, with_figures
 from stillbox.exporting.benchmarking.images import calibration_images, measured_images
 from stillbox.exporting.benchmarking.processes import Task, TaskError, one_line, run_apart
-from stillbox.exporting.benchmarking.settings import BenchmarkSettings, machine_facts
+from stillbox.exporting.benchmarking.settings import LOAD, BenchmarkSettings, machine_facts
 from stillbox.exporting.benchmarking.subjects import (
     VARIANTS,
     Subject,
@@ -39,6 +41,8 @@ Watch = Callable[[str], AbstractContextManager[ImageProgress]]
 
 # Images that an export is compared with its checkpoint on.
 _COMPARED = 4
+# Share of the processors that others may keep busy without a note.
+_BUSY = 0.5
 
 
 def run_benchmark(
@@ -92,6 +96,10 @@ class _Run:
         self._rows: list[RuntimeRow] = []
         self._notes = list(subject.notes)
         self._machine = machine_facts(settings.threads)
+        if float(self._machine.get(LOAD, 0)) > _BUSY * own_processors():
+            self._notes.append(
+                "other programs kept this machine busy: measure again when it is idle"
+            )
         experiment = subject.experiment
         if settings.limit:
             experiment = experiment.with_changes({"evaluation.max_examples": settings.limit})
@@ -162,7 +170,8 @@ class _Run:
             settings = export_settings(variant, self.subject.experiment, self.settings.image_size)
             task = ExportTask(source=source, folder=folder, settings=settings, images=images)
             self._say(f"{name}: exporting")
-            self._run(task, lambda done, total: None)
+            with announcing(lambda: f"{name}: exporting"):
+                self._run(task, lambda done, total: None)
         except UserError as error:
             return TaskError(one_line(error))
         except TaskError as error:

@@ -12,6 +12,9 @@ from stillbox.errors import UserError
 from stillbox.exporting.benchmarking.subjects import check_variants
 from stillbox.exporting.export import SURE
 
+LOAD = "load average before"
+"""Name of a condition: programs that ran or waited for a processor in the minute before."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkSettings:
@@ -71,5 +74,5 @@ def machine_facts(threads: int) -> dict[str, str]:
         "python": platform.python_version(),
     }
     if hasattr(os, "getloadavg"):
-        facts["load before"] = f"{os.getloadavg()[0]:.1f}"
+        facts[LOAD] = f"{os.getloadavg()[0]:.1f}"
     return facts

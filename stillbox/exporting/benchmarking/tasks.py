@@ -19,7 +19,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.exporting.backend import RUNTIME_PACKAGES, ExportBackend
 from stillbox.exporting.export import export_model
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest
-from stillbox.exporting.onnx.format import RAW_FILE
+from stillbox.exporting.onnx.format import RAW_FILE, import_openvino
 from stillbox.exporting.settings import ExportSettings
 from stillbox.predicting.backend import Backend, Pixels
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
@@ -122,7 +122,8 @@ class MeasureTask:
                 records cannot be scored.
         """
         package, _ = RUNTIME_PACKAGES[self.runtime]
-        import_module(package)
+        # Not openvino by its name: its telemetry would send a report.
+        import_openvino() if self.runtime == "openvino" else import_module(package)
         before, began = resident_bytes(), time.perf_counter()
         backend = self._open()
         _refuse_batches(backend)
