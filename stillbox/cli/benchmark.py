@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exports",
         type=Path,
         metavar="FOLDER",
-        help="folder of exports of the model; those that it lacks are written there (default: "
-        "DIR/export, and what it lacks is removed again)",
+        help="folder of exports of the model, such as DIR/export; those that it lacks are written "
+        "there (default: all are written elsewhere, and removed)",
     )
     parser.add_argument(
         "--image-size",

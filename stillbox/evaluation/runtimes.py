@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from stillbox.errors import UserError
-from stillbox.evaluation.html_page import bar_cell, fact_row, head_row, number_cell, section, table
+from stillbox.evaluation.html_page import head_row, number_cell, section, table
 from stillbox.experiment.updating import read_section
 from stillbox.experiment.values import node_of
 from stillbox.printing import html_text, json_text
@@ -101,14 +101,18 @@ class RuntimeTable:
         """Name of the metric that the table shows; empty if nothing was scored."""
         return next((next(iter(row.scores)) for row in self.rows if row.scores), "")
 
+    @property
+    def conditions(self) -> str:
+        """The conditions in one line."""
+        return "; ".join(f"{name} {value}" for name, value in self.machine.items())
+
     def to_json(self) -> str:
         """Returns the table as JSON that `read_runtimes` reads."""
         return json_text({"version": _VERSION, **asdict(self)}) + "\n"
 
     def render(self) -> str:
         """Returns conditions, table and notes as text."""
-        conditions = "; ".join(f"{name} {value}" for name, value in self.machine.items())
-        head, notes = map(_wrapped, ((self.model, conditions), self.remarks()))
+        head, notes = map(_wrapped, ((self.model, self.conditions), self.remarks()))
         return "\n".join([*head, "", *_lines(self), "", *notes])
 
     def remarks(self) -> Iterator[str]:
@@ -241,36 +245,30 @@ def runtime_section(content: RuntimeTable) -> str:
         )
     if not body:
         return ""
-    remarks = (f"Measured with {content.model}.", *content.remarks())
+    remarks = (f"Measured with {content.model}; {content.conditions}.", *content.remarks())
     notes = "".join(f'<p class="note">{html_text(one)}</p>' for one in remarks)
-    facts = [fact_row(name, value) for name, value in content.machine.items()]
-    return section("Runtimes", body + notes + table("Conditions", None, facts))
+    return section("Runtimes", body + notes)
 
 
 def _table(rows: Sequence[RuntimeRow], metric: str) -> str:
-    slowest = max((row.p50_ms or 0.0 for row in rows), default=0.0) or 1.0
-    numbers = ["size, MB", "load, s", "p50, ms", "", "p99, ms", "images/s"]
+    numbers = ["size, MB", "load, s", "p50, ms", "p99, ms", "images/s"]
     numbers += [*filter(None, [metric]), "found", "box, px", "score", "memory, MB"]
     head = head_row(["artefact", "runtime"], numbers)
-    return table("", head, [_html_row(row, metric, slowest) for row in rows], sortable=True)
+    return table("", head, [_html_row(row, metric) for row in rows], sortable=True)
 
 
-def _html_row(row: RuntimeRow, metric: str, slowest: float) -> str:
+def _html_row(row: RuntimeRow, metric: str) -> str:
     why = "not measured"
-    # The checkpoint is what the others are compared with.
-    alone = "compared with itself" if row.name == CHECKPOINT else why
-    share = None if row.compared is None or row.found is None else row.found / max(row.compared, 1)
+    texts = _cells(row, metric)
     cells = [
         number_cell(_scaled(row.bytes), 1, why=why),
         number_cell(row.load_seconds, 2, why=why),
         number_cell(row.p50_ms, 2, why=why),
-        bar_cell((row.p50_ms or 0.0) / slowest),
         number_cell(row.p99_ms, 2, why=why),
         number_cell(row.images_per_second, 1, why=why),
         *([number_cell(row.scores.get(metric), 4, why=why)] if metric else []),
-        number_cell(share, 3, why=alone),
-        number_cell(row.box_difference, 4, why=alone),
-        number_cell(row.score_difference, 6, why=alone),
+        # Of any magnitude, in two digits.
+        *(f'<td class="number">{texts[head]}</td>' for head in ("found", "box", "score")),
         number_cell(_scaled(row.memory_bytes), 0, why=why),
     ]
     start = f'<th scope="row">{html_text(row.name)}</th><td>{html_text(row.runtime)}</td>'

@@ -52,12 +52,13 @@ def benchmark(
         settings: formats, images and repetitions.
         images: image files to measure and calibrate on; default: records of the evaluation and of
             training.
-        exports: folder of exports of the model; those that it lacks are written there. Default:
-            `export` in the model directory, and what it lacks is written elsewhere and removed.
+        exports: folder of exports of the model, which are programs that run with the user's
+            rights; those that it lacks are written there. Default: all are written elsewhere and
+            removed.
         output: folder of the table; default: `benchmark` in the model directory, or where there is
             none in the working directory.
         progress: shows the images that are done with what its argument names, as a context.
-        say: called with a line for each export that is written.
+        say: called with a line for each export that is written, and for those that are run.
 
     Raises:
         UserError: the settings are wrong, or there is no such model. A runtime that is missing or
@@ -70,6 +71,8 @@ def benchmark(
     folder = Path(output) if output else (found or Path()) / FOLDER
     # Before the measuring, which can take minutes.
     make_folder(folder, below=found or folder)
+    for export in subject.exports:
+        say(f"{export.folder}: an export, a program that runs with your rights")
     pixels = [read_image(file)[0] for file in images]
     table, interrupted = run_benchmark(
         subject, settings, images=pixels, kept=kept, progress=progress, say=say

@@ -77,8 +77,9 @@ def find_subject(
         weights: a file of weights.
         step: checkpoint of a model directory.
         overrides: changes of the experiment, of the form `field=value`.
-        kept: folder of exports of the model, that are there or are to be written; None: the folder
-            `export` of a model directory.
+        kept: folder of exports of the model, that are there or are to be written; None: all are to
+            be written. An export is a program: those in a model directory, which may be of somebody
+            else, are not run unless the user names their folder.
 
     Raises:
         UserError: the source is none of these, or the overrides do not fit.
@@ -91,7 +92,7 @@ def find_subject(
         )
         model = CheckpointSource(path=Path(weights), experiment=experiment)
         subject = Subject(name=str(weights), experiment=experiment, checkpoint=model)
-        return _choose(subject, _exports_in(kept)) if kept is not None else subject
+        return _choose(subject, _exports_in(kept) if kept is not None else [])
     if isinstance(source, Experiment):
         raise UserError("an experiment alone has no weights", fix="give them with weights")
     return _in_folder(Path(source), step, overrides, kept)
@@ -108,7 +109,12 @@ def _in_folder(
     checkpoint = CheckpointSource(path=folder, step=model.step, overrides=tuple(overrides))
     name = f"{folder}, step {model.step}"
     subject = Subject(name=name, experiment=experiment, checkpoint=checkpoint)
-    return _choose(subject, _exports_in(kept or folder / "export"))
+    if kept is not None:
+        return _choose(subject, _exports_in(kept))
+    if _exports_in(own := folder / "export"):
+        note = f"the exports in {own} were written anew to be measured; --exports {own} takes those"
+        return replace(subject, notes=(note,))
+    return subject
 
 
 def _exports_in(folder: Path) -> list[Path]:
