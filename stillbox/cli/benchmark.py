@@ -96,7 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
     table = measured.table
     sys.stdout.write(table.to_json() if arguments.json else f"{table.render()}\n")
     say_aside(f"page: {measured.page}")
-    say_next_with_model(arguments, "evaluate")
+    if not arguments.weights and not arguments.output:
+        say_next_with_model(arguments, "evaluate")
     if measured.interrupted:
         return 130
     return int(any(row.state == "failed" for row in table.rows))

@@ -67,13 +67,13 @@ def benchmark(
     kept = Path(exports) if exports else None
     settings = (settings or BenchmarkSettings()).checked()
     subject = find_subject(source, weights=weights, step=step, overrides=overrides, kept=kept)
+    for export in subject.exports:
+        say(f"{export.folder}: an export, a program that runs with your rights")
+    pixels = [read_image(file)[0] for file in images]
     found = None if weights or isinstance(source, Experiment) else results_folder(Path(source))
     folder = Path(output) if output else (found or Path()) / FOLDER
     # Before the measuring, which can take minutes.
     make_folder(folder, below=found or folder)
-    for export in subject.exports:
-        say(f"{export.folder}: an export, a program that runs with your rights")
-    pixels = [read_image(file)[0] for file in images]
     table, interrupted = run_benchmark(
         subject, settings, images=pixels, kept=kept, progress=progress, say=say
     )

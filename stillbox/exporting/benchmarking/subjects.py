@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from stillbox.checkpoints.packed import find_model, open_model
+from stillbox.checkpoints.packed import find_model, is_packed, open_model
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.resolve import resolve, with_overrides
 from stillbox.experiment.schema import Experiment
@@ -93,8 +93,12 @@ def find_subject(
         model = CheckpointSource(path=Path(weights), experiment=experiment)
         subject = Subject(name=str(weights), experiment=experiment, checkpoint=model)
         return _choose(subject, _exports_in(kept) if kept is not None else [])
-    if isinstance(source, Experiment):
-        raise UserError("an experiment alone has no weights", fix="give them with weights")
+    if isinstance(source, Experiment) or not (Path(source).is_dir() or is_packed(Path(source))):
+        name = source.name if isinstance(source, Experiment) else source
+        raise UserError(
+            f"{name} is no folder of a model, and a config alone has no weights",
+            fix="add --weights FILE, or give the model directory of a training run",
+        )
     return _in_folder(Path(source), step, overrides, kept)
 
 
