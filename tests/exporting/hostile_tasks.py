@@ -4,6 +4,8 @@ import os
 import signal
 from dataclasses import dataclass
 
+from stillbox.errors import UserError
+
 
 @dataclass(frozen=True)
 class Killed:
@@ -23,6 +25,14 @@ class Raising:
 
     def perform(self, progress):
         raise LookupError("nothing\nhere")
+
+
+@dataclass(frozen=True)
+class Refusing:
+    """Refuses its input."""
+
+    def perform(self, progress):
+        raise UserError("it is wrong", where="here", fix="mend it")
 
 
 @dataclass(frozen=True)

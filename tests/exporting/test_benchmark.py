@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 import stillbox
+from stillbox.errors import UserError
 from stillbox.evaluation.runtimes import BENCHMARK, RuntimeRow, read_runtimes
 from stillbox.exporting import backend
 from stillbox.exporting.backend import RUNTIME_PACKAGES, find_loader
@@ -25,7 +26,7 @@ from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import FORMATS, ExportSettings
 from stillbox.extras import NotInstalledError, install_command
 from tests.evaluation.builders import result
-from tests.exporting.hostile_tasks import Counting, Killed, Raising
+from tests.exporting.hostile_tasks import Counting, Killed, Raising, Refusing
 from tests.helpers import refusal
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -123,11 +124,27 @@ def test_a_missing_runtime_and_a_failing_format_are_rows(
 
 def test_a_checkpoint_that_cannot_be_loaded_ends_the_benchmark(monkeypatch, trained_once, tmp_path):
     def run(task, progress, **options):
-        raise TaskError("the weights do not fit")
+        raise UserError("the weights do not fit", fix="take others")
 
     monkeypatch.setattr(runner, "run_apart", run)
     error = refusal(benchmark, trained_once, settings=QUICK, output=tmp_path)
-    assert (error.where, error.what) == ("the checkpoint", "the weights do not fit")
+    assert error.what == "the weights do not fit"
+
+
+def test_without_its_checkpoint_an_export_is_measured_all_the_same(
+    performed, monkeypatch, trained_once, exported, tmp_path
+):
+    def run(task, progress, **options):
+        if task.source != exported:
+            raise TaskError("its process was killed by SIGKILL")
+        return MEASURED
+
+    monkeypatch.setattr(runner, "run_apart", run)
+    table = benchmark(trained_once, settings=QUICK, exports=exported.parent, output=tmp_path).table
+    assert [(row.state, row.compared) for row in table.rows] == [
+        ("failed", None),
+        ("measured", None),
+    ]
 
 
 def test_exports_that_are_there_are_used_and_new_ones_kept(
@@ -172,6 +189,7 @@ def test_an_export_of_another_checkpoint_is_not_measured(
         trained_once, step=1, settings=QUICK, exports=tmp_path, output=tmp_path / "out"
     ).table
     assert [row.name for row in table.rows] == ["checkpoint", "stablehlo"]
+    assert table.rows[1].state == "measured"
     assert table.notes[0].startswith(
         f"{tmp_path}/mine is not measured: it was made from {trained_once}, "
     )
@@ -321,6 +339,8 @@ def test_a_process_that_is_killed_leaves_a_sentence():
 def test_other_ends_of_a_process():
     with pytest.raises(TaskError, match=r"^its process was killed by SIGSEGV; its last line: so"):
         run_apart(Killed(signal.SIGSEGV), lambda *counts: None)
+    with pytest.raises(UserError, match=r"^here: it is wrong\n  fix: mend it$"):
+        run_apart(Refusing(), lambda *counts: None)
     with pytest.raises(TaskError, match=r"^LookupError: nothing here$"):
         run_apart(Raising(), lambda *counts: None)
     assert run_apart(Counting(), lambda *counts: None, threads=1) == 1

@@ -48,7 +48,8 @@ def run_apart(
         threads: processors that the process may use; 0: those of this one.
 
     Raises:
-        TaskError: the task is refused or fails, or its process ends before it is done.
+        UserError: the task raises it.
+        TaskError: a package is missing, the task fails, or its process ends before it is done.
     """
     ours, theirs = Pipe()
     # Runtimes write to the streams of the process, past Python's.
@@ -102,6 +103,9 @@ def _result(connection: Connection, progress: ImageProgress) -> Measured | None:
         elif kind == "result":
             result: Measured | None = content
             return result
+        elif kind == "refused":
+            what, where, fix = content
+            raise UserError(what, where=where, fix=fix)
         else:
             raise TaskError(content, kind)
 
@@ -138,7 +142,7 @@ def _serve(connection: Connection) -> None:
     except NotInstalledError as error:
         connection.send(("not installed", error.fix))
     except UserError as error:
-        connection.send(("failed", one_line(error)))
+        connection.send(("refused", (error.what, error.where, error.fix)))
     # The runtimes' classes differ.
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())

@@ -33,6 +33,7 @@ from stillbox.exporting.benchmarking.tasks import (
     Measured,
     MeasureTask,
 )
+from stillbox.exporting.manifest import is_export
 from stillbox.inputs.dataset import Dataset
 from stillbox.predicting.backend import Pixels
 
@@ -137,10 +138,9 @@ class _Run:
                 self._measure_export(name, variant, None)
 
     def _measure_checkpoint(self, source: CheckpointSource) -> None:
-        row = self._measure(CHECKPOINT, "jax", source)
-        if row.state == "failed" and not self.subject.exports:
-            raise UserError(row.message, where="the checkpoint")
-        self._rows.append(row)
+        # A refusal is true of all exports that would be made.
+        measure = self._row if self.subject.exports else self._measure
+        self._rows.append(measure(CHECKPOINT, "jax", source))
 
     def _measure_export(self, name: str, variant: Variant, folder: Path | None) -> None:
         """Adds a row for each runtime of an export, which is written first if there is none."""
@@ -157,7 +157,7 @@ class _Run:
                 self._rows.append(replace(row, state=problem.state, message=str(problem)))
             else:
                 assert folder is not None
-                self._rows.append(self._measure(name, runtime, folder))
+                self._rows.append(self._row(name, runtime, folder))
 
     def _write(self, name: str, variant: Variant, folder: Path) -> TaskError | None:
         """Writes an export; returns why there is none."""
@@ -167,6 +167,10 @@ class _Run:
             images = self._images[:_COMPARED]
             if variant.quantize != "none":
                 images = calibration_images(self.subject.experiment, self._given)
+            if is_export(folder):
+                fix = "remove it, or give another folder with --exports"
+                what = "an export of another checkpoint is there"
+                raise UserError(what, where=str(folder), fix=fix)
             settings = export_settings(variant, self.subject.experiment, self.settings.image_size)
             task = ExportTask(source=source, folder=folder, settings=settings, images=images)
             self._say(f"{name}: exporting")
@@ -177,6 +181,13 @@ class _Run:
         except TaskError as error:
             return error
         return None
+
+    def _row(self, name: str, runtime: str, source: CheckpointSource | Path) -> RuntimeRow:
+        """Returns what was measured, or why nothing was."""
+        try:
+            return self._measure(name, runtime, source)
+        except UserError as error:
+            return RuntimeRow(name=name, runtime=runtime, state="failed", message=one_line(error))
 
     def _measure(self, name: str, runtime: str, source: CheckpointSource | Path) -> RuntimeRow:
         task = MeasureTask(
