@@ -157,6 +157,28 @@ def processor_name() -> str:
     return next(iter(names), "") or platform.processor() or platform.machine()
 
 
+def resident_bytes() -> int | None:
+    """Returns the resident memory of this process; None where the system does not tell."""
+    return _status("VmRSS")
+
+
+def peak_bytes() -> int | None:
+    """Returns the most resident memory of this process since it began its program.
+
+    `getrusage` counts that of the program that started it, too.
+    """
+    return _status("VmHWM")
+
+
+def _status(name: str) -> int | None:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    values = (line.split() for line in lines.splitlines() if line.startswith(f"{name}:"))
+    return next((int(value) * 1024 for _, value, *_ in values), None)
+
+
 def binding_warning(info: ProcessInfo) -> str:
     """Returns a warning if a launcher binds this process to less than its part of the machine.
 

@@ -1,12 +1,10 @@
 """The table of runtimes: as text, as JSON of anybody, on the page of a report."""
 
 import json
-import random
 from dataclasses import replace
 
 import pytest
 
-from stillbox.errors import UserError
 from stillbox.evaluation.analysis import analyse
 from stillbox.evaluation.report import Report, render_page
 from stillbox.evaluation.runtimes import (
@@ -21,7 +19,6 @@ from stillbox.evaluation.runtimes import (
 from stillbox.evaluation.scores import score
 from tests.evaluation.builders import result, truth
 from tests.helpers import refusal
-from tools.fuzz.mutations import mutate_bytes, mutate_json
 
 CHECKPOINT = RuntimeRow(
     name="checkpoint",
@@ -127,18 +124,6 @@ def test_another_content_is_refused(tmp_path, content):
     path = tmp_path / BENCHMARK
     path.write_text(json.dumps(content))
     assert str(path) in str(refusal(read_runtimes, path))
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_what_is_read_can_be_shown(tmp_path, seed):
-    rng, data, path = random.Random(seed), TABLE.to_json().encode(), tmp_path / BENCHMARK
-    path.write_bytes(mutate_json(data, rng) if seed % 2 else mutate_bytes(data, rng))
-    try:
-        read = read_runtimes(path)
-    except UserError:
-        return
-    read.render()
-    runtime_section(read)
 
 
 def test_a_damaged_table_is_left_out_of_a_report_with_a_warning(tmp_path):

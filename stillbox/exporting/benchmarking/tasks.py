@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 
 from stillbox.checkpoints.trained import TrainedModel, load_trained, load_weights
+from stillbox.devices.process import peak_bytes, resident_bytes
 from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import ImageProgress
 from stillbox.evaluation.results import ImageResult
@@ -198,7 +199,7 @@ def _refuse_batches(backend: Backend) -> None:
         raise UserError(
             f"the export takes batches of {sizes[0]}, and a latency is that of one image",
             where=backend.source,
-            fix="export it with --batch-size 1, or 0 for any",
+            fix="`stillbox export --batch-size 1` writes one for single images, 0 one for any number",
         )
 
 
@@ -219,25 +220,3 @@ def _version(package: str) -> str:
     device = jax.devices()[0]
     on = f" on {device.device_kind}" if package == "jax" and device.platform != "cpu" else ""
     return version(found[0]) + on
-
-
-def resident_bytes() -> int | None:
-    """Returns the resident memory of this process; None where the system does not tell."""
-    return _status("VmRSS")
-
-
-def peak_bytes() -> int | None:
-    """Returns the most resident memory of this process since it began its program.
-
-    `getrusage` counts that of the program that started it, too.
-    """
-    return _status("VmHWM")
-
-
-def _status(name: str) -> int | None:
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    values = (line.split() for line in lines.splitlines() if line.startswith(f"{name}:"))
-    return next((int(value) * 1024 for _, value, *_ in values), None)
