@@ -199,7 +199,7 @@ def _refuse_batches(backend: Backend) -> None:
         raise UserError(
             f"the export takes batches of {sizes[0]}, and a latency is that of one image",
             where=backend.source,
-            fix="`stillbox export --batch-size 1` writes one for single images, 0 one for any number",
+            fix="`stillbox export --batch-size 0` writes one for any number of images",
         )
 
 
