@@ -17,7 +17,7 @@ from rich.table import Table
 
 from stillbox.boxes.structures import Batch
 from stillbox.devices.mesh import build_mesh
-from stillbox.devices.process import keep_freed_memory, own_processors
+from stillbox.devices.process import keep_freed_memory, own_processors, processor_name
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
 from stillbox.models.one_stage.detector import OneStageDetector
@@ -199,10 +199,7 @@ def peak(dtype: str = "float32") -> float:
 
 def machine() -> str:
     """Returns the processor's name, as far as it is known, and the cores in use."""
-    described = Path("/proc/cpuinfo")
-    lines = described.read_text().splitlines() if described.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{own_processors()} cores of {names[0] if names else 'an unknown processor'}"
+    return f"{own_processors()} cores of {processor_name() or 'an unknown processor'}"
 
 
 def show(table: Table) -> None:

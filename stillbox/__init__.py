@@ -9,6 +9,7 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 _NAMES = {
+    "BenchmarkSettings": "stillbox.exporting.benchmarking.settings",
     "Detection": "stillbox.predicting.detections",
     "Detections": "stillbox.predicting.detections",
     "Experiment": "stillbox.experiment.schema",
@@ -17,6 +18,7 @@ _NAMES = {
     "Selection": "stillbox.predicting.selection",
     "Tiling": "stillbox.predicting.tiling",
     "UserError": "stillbox.errors",
+    "benchmark": "stillbox.exporting.benchmarking.benchmark",
     "evaluate": "stillbox.api",
     "export": "stillbox.api",
     "import_parts": "stillbox.experiment.imports",

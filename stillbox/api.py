@@ -251,6 +251,7 @@ def evaluate(
     """
     from stillbox.checkpoints.model_directory import is_model_directory
     from stillbox.evaluation.history import HISTORY, History, read_history
+    from stillbox.evaluation.runtimes import runtimes_of
     from stillbox.evaluation.scoring import open_evaluation, refuse_other_report, write_evaluation
 
     prepare_process()
@@ -280,6 +281,7 @@ def evaluate(
             source=name,
             history=history,
             run=directory.resolve().name if directory and is_model_directory(directory) else "",
+            runtimes=runtimes_of(directory, say) if directory else None,
         )
     warnings = *result.warnings, *dataset.source.problems.lines()
     if result.left_out:

@@ -19,17 +19,24 @@ from stillbox.errors import UserError
 _SOURCE = Path(__file__).resolve().parents[1]
 
 
+class NotInstalledError(UserError):
+    """A package of an extra is not installed; the remedy is the command that installs it."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        package = module.replace("_", "-")
+        super().__init__(f"{package} is not installed", fix=install_command(extra))
+
+
 def import_extra(module: str, extra: str) -> ModuleType:
     """Returns a module of an extra.
 
     Raises:
-        UserError: it is not installed.
+        NotInstalledError: it is not installed.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.replace("_", "-")
-        raise UserError(f"{package} is not installed", fix=install_command(extra)) from error
+        raise NotInstalledError(module, extra) from error
 
 
 def install_command(extra: str) -> str:

@@ -107,6 +107,7 @@ _VERBS = {
     "predict": "detect objects in images and videos",
     "serve": "serve a model over HTTP",
     "export": "write a model for other runtimes",
+    "benchmark": "measure a model in every format and runtime",
     "pack": "write a trained model without its training into one file",
     "recipes": "list the recipes with input, size, score and memory",
     "config": "print the resolved experiment as YAML",

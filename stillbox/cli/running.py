@@ -67,13 +67,16 @@ def _progress_lines(name: str) -> Iterator[Callable[[int, int], None]]:
         yield update
 
 
-def add_model(parser: argparse.ArgumentParser, steps: str, *, exports: bool = True) -> None:
+def add_model(
+    parser: argparse.ArgumentParser, steps: str, *, exports: bool = True, runtimes: bool = True
+) -> None:
     """Adds DIR|CONFIG, --weights, --step, --set, and --runtime.
 
     Args:
         parser: of the verb.
         steps: values of --step, for the help.
         exports: whether the verb accepts exports.
+        runtimes: whether it runs them in one runtime.
     """
     parser.add_argument(
         "config",
@@ -84,7 +87,7 @@ def add_model(parser: argparse.ArgumentParser, steps: str, *, exports: bool = Tr
     )
     add_weights(parser, "weights for CONFIG")
     parser.add_argument("--step", help=f"checkpoint of DIR: {steps} (default: best)")
-    if exports:
+    if exports and runtimes:
         parser.add_argument(
             "--runtime",
             default="",

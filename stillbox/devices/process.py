@@ -12,6 +12,7 @@ because it lacks facts that only a machine with a TPU provides.
 import contextlib
 import ctypes
 import os
+import platform
 import signal
 import sys
 from contextlib import suppress
@@ -144,6 +145,38 @@ def own_processors() -> int:
     with contextlib.suppress(UserError):  # raised where the job is joined, if it matters
         info = find_process()
     return min(_allowed(), _share(info))
+
+
+def processor_name() -> str:
+    """Returns the processor's model, as far as the system names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), "") or platform.processor() or platform.machine()
+
+
+def resident_bytes() -> int | None:
+    """Returns the resident memory of this process; None where the system does not tell."""
+    return _status("VmRSS")
+
+
+def peak_bytes() -> int | None:
+    """Returns the most resident memory of this process since it began its program.
+
+    `getrusage` counts that of the program that started it, too.
+    """
+    return _status("VmHWM")
+
+
+def _status(name: str) -> int | None:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    values = (line.split() for line in lines.splitlines() if line.startswith(f"{name}:"))
+    return next((int(value) * 1024 for _, value, *_ in values), None)
 
 
 def binding_warning(info: ProcessInfo) -> str:

@@ -25,6 +25,7 @@ from stillbox.evaluation.html_page import (
     table,
 )
 from stillbox.evaluation.pictures import Mark, Picture, beside, draw_marks, panels_svg, save_picture
+from stillbox.evaluation.runtimes import RuntimeTable, runtime_section
 from stillbox.evaluation.scores import VOC_MEANINGS, Scores
 from stillbox.printing import html_text
 from stillbox.records.files import write_whole
@@ -82,6 +83,8 @@ class Report:
     timings: Mapping[str, str] = field(default_factory=dict)
     """Durations, with units."""
     warnings: Sequence[str] = ()
+    runtimes: RuntimeTable | None = None
+    """What `stillbox benchmark` has measured, if anything."""
 
 
 _NOTHING_CORRECT = "no detection of this class is correct"
@@ -269,6 +272,7 @@ def render_page(report: Report, figures: Mapping[str, str]) -> str:
             "Training",
             _figure_list(figures, ["loss", "average_precision", "learning_rate", "speed"]),
         ),
+        runtime_section(report.runtimes) if report.runtimes else "",
         section("Ground truth beside prediction", _pictures(report.pictures)),
         section("Experiment", _experiment(report)),
     ]

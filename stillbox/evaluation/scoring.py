@@ -18,6 +18,7 @@ from stillbox.evaluation.ground_truth import check_agreement, read_annotations, 
 from stillbox.evaluation.history import History
 from stillbox.evaluation.program import BoundDetect, score_batch_size
 from stillbox.evaluation.report import REPORT, Report, write_report
+from stillbox.evaluation.runtimes import RuntimeTable
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.evaluation.voc import VocRules
 from stillbox.experiment import schema
@@ -180,11 +181,13 @@ def write_evaluation(
     source: str,
     history: History,
     run: str = "",
+    runtimes: RuntimeTable | None = None,
 ) -> Path:
     """Writes `metrics.json`, `detections.json`, pictures and the report, in the main process.
 
     `source` describes the origin of the weights; `history` is that of the training run and may be
-    empty; `run` is its name, by default that of the experiment. Returns the path of the report.
+    empty; `run` is its name, by default that of the experiment; `runtimes` is the table of
+    `stillbox benchmark`, if there is one. Returns the path of the report.
     """
     if not is_main_process():
         return directory / REPORT
@@ -222,6 +225,7 @@ def write_evaluation(
             "speed": f"{timings.images_per_second:.1f} images/s",
         },
         warnings=result.warnings,
+        runtimes=runtimes,
     )
     return write_report(report, directory)
 

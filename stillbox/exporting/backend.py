@@ -55,11 +55,25 @@ _LOADERS = {
 _STAND_INS = {"saved_model": ("tensorflow", "stillbox.exporting.saved_model.stand_in:load")}
 """By format: the package of its runtime, and what runs the program where that is missing."""
 
+RUNTIME_PACKAGES: Mapping[str, tuple[str, str]] = {
+    "tensorflow": ("tensorflow", "tf"),
+    "jax": ("jax", ""),
+    "litert": ("ai_edge_litert", "tflite"),
+    "onnxruntime": ("onnxruntime", "onnx"),
+    "openvino": ("openvino", "openvino"),
+}
+"""The package that each runtime imports, and the extra that brings it; jax is always there."""
+
 
 def find_writer(form: Format) -> Writer:
     """Returns the writer of a format; its module is imported now."""
     writer: Writer = resolve_name(_WRITERS[form])
     return writer
+
+
+def runtimes_of(form: Format) -> tuple[str, ...]:
+    """Returns the runtimes of a format, the default first."""
+    return tuple(_LOADERS[form])
 
 
 def find_loader(form: Format, runtime: str = "") -> Loader:

@@ -30,6 +30,13 @@ ONLY = {
     "exporting.settings.ExportSettings": ("export",),
     "exporting.program.ExportProgram": ("export",),
     "exporting.export.agree": ("export",),
+    # A benchmark looks whether the place is free.
+    "exporting.export.check_free": (
+        "export",
+        "export_saved_model",
+        "exporter_main_v2",
+        "export_tflite_graph_tf2",
+    ),
     "exporting.backend.find_loader": ("predict", "evaluate"),
     "api.load_model": ("evaluate", "predict", "export", "serve"),
     "api._is_export": ("predict", "evaluate"),

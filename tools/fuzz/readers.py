@@ -12,7 +12,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -33,6 +33,7 @@ from stillbox.checkpoints.weights_file import open_weights
 from stillbox.evaluation.coco_json import results_from_coco_json
 from stillbox.evaluation.ground_truth import read_annotations
 from stillbox.evaluation.history import read_history
+from stillbox.evaluation.runtimes import RuntimeRow, RuntimeTable, read_runtimes, runtime_section
 from stillbox.experiment.recipes import recipe_path
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Model
@@ -547,6 +548,20 @@ def _history(data: bytes, folder: Path) -> None:
         history.evaluation_series(name)
 
 
+def _runtimes(data: bytes, folder: Path) -> None:
+    table = read_runtimes(_put(folder, "benchmark.json", data))
+    table.render()
+    runtime_section(table)
+
+
+def _runtimes_seeds(folder: Path) -> list[bytes]:
+    row = RuntimeRow(name="onnx", runtime="onnxruntime 1.31", bytes=9, p50_ms=2.5, compared=3)
+    row = replace(row, found=2, box_difference=1e-4, scores={"AP": 0.25, "APs": None})
+    failed = RuntimeRow(name="stablehlo", runtime="jax", state="failed", message="it was killed")
+    table = RuntimeTable(model="owls", machine={"threads": "2"}, rows=(row, failed), notes=("a",))
+    return [table.to_json().encode()]
+
+
 _HISTORY = b"""{"step": 1, "loss": 2.5, "learning_rate": 1e-3}
 {"step": 2, "loss": NaN}
 {"step": 2, "evaluation": {"AP": 0.25, "APs": null}}
@@ -659,6 +674,7 @@ READERS: Mapping[str, Reader] = {
     "export": Reader(_export, _export_seeds),
     "label_ids": Reader(_label_ids, _tflite),
     "history": Reader(_history, _plain(_HISTORY)),
+    "runtimes": Reader(_runtimes, _runtimes_seeds),
     "npz": Reader(_weights("w.npz"), _npz),
     "npy": Reader(_member("w.npz", "a.npy"), _npy),
     "safetensors": Reader(_weights("w.safetensors"), _safetensors),

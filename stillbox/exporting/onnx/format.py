@@ -238,7 +238,7 @@ def openvino_core() -> "openvino.Core":
     Raises:
         UserError: OpenVINO is not installed.
     """
-    return _shared_core(_import_openvino())
+    return _shared_core(import_openvino())
 
 
 @functools.cache
@@ -246,7 +246,7 @@ def _shared_core(module: ModuleType) -> "openvino.Core":
     return module.Core()
 
 
-def _import_openvino() -> ModuleType:
+def import_openvino() -> ModuleType:
     """Imports OpenVINO without its telemetry.
 
     The telemetry sends a report and forks this process, which JAX's threads do not survive.

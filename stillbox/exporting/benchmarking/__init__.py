@@ -1,0 +1,1 @@
+"""Measures every runtime of a model, each in a process of its own."""

@@ -1,0 +1,239 @@
+"""Measures a checkpoint and its exports in every runtime that is installed, one after the other."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from stillbox.devices.announcing import announcing
+from stillbox.devices.process import own_processors
+from stillbox.errors import UserError
+from stillbox.evaluation.evaluator import ImageProgress
+from stillbox.evaluation.results import ImageResult
+from stillbox.evaluation.runtimes import CHECKPOINT, RuntimeRow, RuntimeTable
+from stillbox.evaluation.scoring import cut_short, open_evaluation
+from stillbox.experiment.imports import imports_of
+from stillbox.experiment.schema import Experiment
+from stillbox.exporting.backend import runtimes_of
+from stillbox.exporting.benchmarking.figures import compare, with_figures
+from stillbox.exporting.benchmarking.images import calibration_images, measured_images
+from stillbox.exporting.benchmarking.processes import Task, TaskError, one_line, run_apart
+from stillbox.exporting.benchmarking.settings import LOAD, BenchmarkSettings, machine_facts
+from stillbox.exporting.benchmarking.subjects import (
+    VARIANTS,
+    Subject,
+    Variant,
+    export_settings,
+    how_to_install,
+)
+from stillbox.exporting.benchmarking.tasks import (
+    CheckpointSource,
+    ExportTask,
+    Measured,
+    MeasureTask,
+)
+from stillbox.exporting.manifest import is_export
+from stillbox.inputs.dataset import Dataset
+from stillbox.predicting.backend import Pixels
+
+Watch = Callable[[str], AbstractContextManager[ImageProgress]]
+"""Shows the progress of what it names while it is entered."""
+
+# Images that an export is compared with its checkpoint on.
+_COMPARED = 4
+# Share of the processors that others may keep busy without a note.
+_BUSY = 0.5
+
+
+def run_benchmark(
+    subject: Subject,
+    settings: BenchmarkSettings,
+    *,
+    images: Sequence[Pixels] = (),
+    kept: Path | None = None,
+    progress: Watch,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[RuntimeTable, bool]:
+    """Measures a subject.
+
+    Args:
+        subject: a checkpoint and its exports.
+        settings: how it is measured, checked.
+        images: `[h, w, 3]` each: measured and calibrated on these; empty: on records.
+        kept: folder of the exports that are written; None: they are removed.
+        progress: shows the images that are done.
+        say: called with a line for each stage.
+
+    Returns:
+        The table, and whether Ctrl-C ended it early.
+
+    Raises:
+        UserError: the checkpoint cannot be loaded, and there is no export.
+    """
+    with tempfile.TemporaryDirectory(prefix="stillbox-benchmark-") as scratch:
+        run = _Run(subject, settings, images, kept or Path(scratch), progress, say)
+        try:
+            run.perform()
+        except KeyboardInterrupt:
+            return run.table("stopped before all was measured"), True
+        return run.table(), False
+
+
+class _Run:
+    """One benchmark, with the rows so far."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        settings: BenchmarkSettings,
+        images: Sequence[Pixels],
+        folder: Path,
+        progress: Watch,
+        say: Callable[[str], None],
+    ) -> None:
+        self.subject, self.settings, self.folder = subject, settings, folder
+        self._progress, self._say = progress, say
+        self._rows: list[RuntimeRow] = []
+        self._notes = list(subject.notes)
+        self._machine = machine_facts(settings.threads)
+        if float(self._machine.get(LOAD, 0)) > _BUSY * own_processors():
+            self._notes.append(
+                "other programs kept this machine busy: measure again when it is idle"
+            )
+        experiment = subject.experiment
+        if settings.limit:
+            experiment = experiment.with_changes({"evaluation.max_examples": settings.limit})
+        self._dataset = self._open(experiment)
+        self._scored = experiment if self._dataset is not None and settings.scored else None
+        self._given = images
+        self._images = images or measured_images(self._dataset)
+        if not images and self._dataset is None:
+            self._notes.append("measured on drawn scenes; --images gives photographs")
+        self._reference: Sequence[ImageResult] = ()
+        self._count = 0
+
+    def _open(self, experiment: Experiment) -> Dataset | None:
+        """Returns the evaluation set; None, with a note, if it cannot be used."""
+        try:
+            dataset = open_evaluation(experiment)
+        except UserError as error:
+            if self.settings.scored:
+                self._notes.append(f"nothing is scored: {one_line(error)}")
+            return None
+        if self.settings.scored:
+            self._notes += cut_short(experiment.evaluation, dataset)
+        return dataset
+
+    def perform(self) -> None:
+        """Measures everything."""
+        if self.subject.checkpoint is not None:
+            self._measure_checkpoint(self.subject.checkpoint)
+        for name in self.settings.formats:
+            variant = VARIANTS[name]
+            existing = [one for one in self.subject.exports if one.variant == variant]
+            for export in existing:
+                self._measure_export(export.name, variant, export.folder)
+            if not existing and self.subject.makes:
+                self._measure_export(name, variant, None)
+
+    def _measure_checkpoint(self, source: CheckpointSource) -> None:
+        # A refusal is true of all exports that would be made.
+        measure = self._row if self.subject.exports else self._measure
+        self._rows.append(measure(CHECKPOINT, "jax", source))
+
+    def _measure_export(self, name: str, variant: Variant, folder: Path | None) -> None:
+        """Adds a row for each runtime of an export, which is written first if there is none."""
+        missing = {runtime: how_to_install(runtime) for runtime in runtimes_of(variant.format)}
+        problem = None
+        if folder is None and not all(missing.values()):
+            folder = self.folder / name
+            problem = self._write(name, variant, folder)
+        for runtime, command in missing.items():
+            row = RuntimeRow(name=name, runtime=runtime)
+            if command:
+                self._rows.append(replace(row, state="not installed", message=command))
+            elif problem is not None:
+                self._rows.append(replace(row, state=problem.state, message=str(problem)))
+            else:
+                assert folder is not None
+                self._rows.append(self._row(name, runtime, folder))
+
+    def _write(self, name: str, variant: Variant, folder: Path) -> TaskError | None:
+        """Writes an export; returns why there is none."""
+        source = self.subject.checkpoint
+        assert source is not None
+        try:
+            images = self._images[:_COMPARED]
+            if variant.quantize != "none":
+                images = calibration_images(self.subject.experiment, self._given)
+            if is_export(folder):
+                fix = "remove it, or give another folder with --exports"
+                what = "an export of another checkpoint is there"
+                raise UserError(what, where=str(folder), fix=fix)
+            settings = export_settings(variant, self.subject.experiment, self.settings.image_size)
+            task = ExportTask(source=source, folder=folder, settings=settings, images=images)
+            self._say(f"{name}: exporting")
+            with announcing(lambda: f"{name}: exporting"):
+                self._run(task, lambda done, total: None)
+        except UserError as error:
+            return TaskError(one_line(error))
+        except TaskError as error:
+            return error
+        return None
+
+    def _row(self, name: str, runtime: str, source: CheckpointSource | Path) -> RuntimeRow:
+        """Returns what was measured, or why nothing was."""
+        try:
+            return self._measure(name, runtime, source)
+        except UserError as error:
+            return RuntimeRow(name=name, runtime=runtime, state="failed", message=one_line(error))
+
+    def _measure(self, name: str, runtime: str, source: CheckpointSource | Path) -> RuntimeRow:
+        task = MeasureTask(
+            source=source,
+            runtime=runtime,
+            images=self._images,
+            experiment=self._scored,
+            warmup=self.settings.warmup,
+            repeats=self.settings.repeats,
+        )
+        row = RuntimeRow(name=name, runtime=runtime)
+        try:
+            with self._progress(f"{name}, {runtime}") as progress:
+                measured = self._run(task, progress)
+        except TaskError as error:
+            return replace(row, state=error.state, message=str(error))
+        assert measured is not None
+        return self._compared(with_figures(row, measured), measured)
+
+    def _run(self, task: Task, progress: ImageProgress) -> Measured | None:
+        imports = imports_of(self.subject.experiment)
+        return run_apart(task, progress, imports=imports, threads=self.settings.threads)
+
+    def _compared(self, row: RuntimeRow, measured: Measured) -> RuntimeRow:
+        """Returns the row with its differences to the checkpoint, and keeps the checkpoint's."""
+        self._count = len(measured.results)
+        if len(measured.seconds) < self.settings.repeats:
+            what = f"{row.name} in {row.runtime}: {len(measured.seconds)} images in a minute"
+            self._notes.append(f"{what}, of {self.settings.repeats}")
+        if row.name == CHECKPOINT:
+            self._reference = measured.results
+        elif self._reference:
+            return compare(row, self._reference, measured.results, self.settings.min_score)
+        return row
+
+    def table(self, *notes: str) -> RuntimeTable:
+        """Returns the rows so far."""
+        precision = self.subject.experiment.evaluation.precision
+        if precision != "float32":
+            notes = (*notes, f"the checkpoint computes in {precision}, exports in float32")
+        return RuntimeTable(
+            model=self.subject.name,
+            images=self._count,
+            scored=self._scored is not None,
+            machine=self._machine,
+            min_score=self.settings.min_score,
+            rows=tuple(self._rows),
+            notes=(*self._notes, *notes),
+        )

@@ -1,0 +1,240 @@
+"""What a benchmark measures: a checkpoint, the exports that are there, and those to be written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from stillbox.checkpoints.packed import find_model, is_packed, open_model
+from stillbox.errors import UserError, nearest
+from stillbox.experiment.resolve import resolve, with_overrides
+from stillbox.experiment.schema import Experiment
+from stillbox.experiment.yaml_config import from_stored
+from stillbox.exporting.backend import RUNTIME_PACKAGES
+from stillbox.exporting.benchmarking.tasks import CheckpointSource
+from stillbox.exporting.manifest import EXPERIMENT, MANIFEST, Manifest, is_export
+from stillbox.exporting.settings import ExportSettings, Format
+from stillbox.extras import install_command
+from stillbox.textformat.yaml_tree import read_text_file
+
+
+class Variant(NamedTuple):
+    """A format, with integers or without."""
+
+    format: Format
+    quantize: Literal["none", "int8"] = "none"
+
+
+VARIANTS: dict[str, Variant] = {
+    "saved_model": Variant("saved_model"),
+    "tflite": Variant("tflite"),
+    "tflite_int8": Variant("tflite", "int8"),
+    "onnx": Variant("onnx"),
+    "stablehlo": Variant("stablehlo"),
+}
+"""The artefacts of a benchmark by name."""
+
+
+class Export(NamedTuple):
+    """An export that is there."""
+
+    name: str
+    """Of its variant, or of its folder if that says more."""
+    folder: Path
+    variant: Variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model and its exports."""
+
+    name: str
+    """Origin of the weights."""
+    experiment: Experiment
+    """Its detector and its evaluation set."""
+    checkpoint: CheckpointSource | None
+    """None: only the exports are there."""
+    exports: tuple[Export, ...] = ()
+    makes: bool = True
+    """Whether the other variants are to be exported."""
+    notes: tuple[str, ...] = ()
+
+
+def find_subject(
+    source: str | Path | Experiment,
+    *,
+    weights: str | Path | None = None,
+    step: int | Literal["best", "latest"] = "best",
+    overrides: Sequence[str] = (),
+    kept: Path | None = None,
+) -> Subject:
+    """Returns what a benchmark of a model measures.
+
+    Args:
+        source: a model directory, a packed model, an export, a folder of exports, or a config for
+            `weights`.
+        weights: a file of weights.
+        step: checkpoint of a model directory.
+        overrides: changes of the experiment, of the form `field=value`.
+        kept: folder of exports of the model, that are there or are to be written; None: all are to
+            be written. An export is a program: those in a model directory, which may be of somebody
+            else, are not run unless the user names their folder.
+
+    Raises:
+        UserError: the source is none of these, or the overrides do not fit.
+    """
+    if weights is not None:
+        experiment = (
+            with_overrides(source, overrides)
+            if isinstance(source, Experiment)
+            else resolve(source, overrides).experiment
+        )
+        model = CheckpointSource(path=Path(weights), experiment=experiment)
+        subject = Subject(name=str(weights), experiment=experiment, checkpoint=model)
+        return _choose(subject, _exports_in(kept) if kept is not None else [])
+    if isinstance(source, Experiment) or not (Path(source).is_dir() or is_packed(Path(source))):
+        name = source.name if isinstance(source, Experiment) else source
+        raise UserError(
+            f"{name} is no folder of a model, and a config alone has no weights",
+            fix="add --weights FILE, or give the model directory of a training run",
+        )
+    return _in_folder(Path(source), step, overrides, kept)
+
+
+def _in_folder(
+    folder: Path, step: int | Literal["best", "latest"], overrides: Sequence[str], kept: Path | None
+) -> Subject:
+    exports = [folder] if is_export(folder) else _exports_in(folder)
+    if exports and find_model(folder) is None:
+        return _of_exports(folder, exports, overrides)
+    model = open_model(folder, step)
+    experiment = with_overrides(model.read_experiment(), overrides)
+    checkpoint = CheckpointSource(path=folder, step=model.step, overrides=tuple(overrides))
+    name = f"{folder}, step {model.step}"
+    subject = Subject(name=name, experiment=experiment, checkpoint=checkpoint)
+    if kept is not None:
+        return _choose(subject, _exports_in(kept))
+    if _exports_in(own := folder / "export"):
+        note = f"the exports in {own} were written anew to be measured; --exports {own} takes those"
+        return replace(subject, notes=(note,))
+    return subject
+
+
+def _exports_in(folder: Path) -> list[Path]:
+    return [path.parent for path in sorted(folder.glob(f"*/{MANIFEST}"))]
+
+
+def _of_exports(folder: Path, exports: Sequence[Path], overrides: Sequence[str]) -> Subject:
+    """Returns the subject of exports, with the checkpoint that the first says it was made from."""
+    manifest = Manifest.read(exports[0])
+    stored = _stored_experiment(exports[0])
+    experiment = with_overrides(stored, overrides)
+    checkpoint = _checkpoint_of(manifest.source, stored)
+    subject = Subject(
+        name=manifest.source if checkpoint else str(folder),
+        experiment=experiment,
+        checkpoint=checkpoint,
+        makes=False,
+        exports=tuple(_export(path) for path in exports) if checkpoint is None else (),
+    )
+    if checkpoint is not None:
+        return _choose(subject, exports)
+    note = (
+        f"the exports are compared with nothing: {manifest.source}, which they were made from, is "
+        "not here; give the model itself, and this folder with --exports"
+    )
+    return replace(subject, notes=(note,))
+
+
+def _checkpoint_of(source: str, experiment: Experiment) -> CheckpointSource | None:
+    """Returns where the weights are that an export was made from; None: not on this machine."""
+    name, _, step = source.rpartition(", step ")
+    if name and step.isdecimal():
+        try:
+            model = find_model(Path(name), int(step))
+        except UserError:  # it was trained further, and keeps other steps
+            return None
+        return CheckpointSource(path=Path(name), step=model.step) if model else None
+    if not Path(source).is_file():
+        return None
+    return CheckpointSource(path=Path(source), experiment=experiment)
+
+
+def _choose(subject: Subject, folders: Sequence[Path]) -> Subject:
+    """Returns the subject with those of its exports that were made from its checkpoint."""
+    exports, notes = list[Export](), list[str]()
+    for folder in folders:
+        try:
+            reason = _difference(folder, subject)
+        except UserError as error:
+            reason = error.what
+        if reason:
+            notes.append(f"{folder} is not measured: {reason}; export it again")
+        else:
+            exports.append(_export(folder))
+    return replace(subject, exports=tuple(exports), notes=tuple(notes))
+
+
+def _difference(folder: Path, subject: Subject) -> str:
+    """Returns why an export is not of the subject's checkpoint; empty if it is."""
+    manifest, source = Manifest.read(folder), subject.checkpoint
+    assert source is not None
+    # The model directory may have been moved since.
+    step = manifest.source.rpartition(", step ")[2]
+    same = step == str(source.step) if source.step is not None else Path(step) == source.path
+    if not same:
+        return f"it was made from {manifest.source}"
+    if _stored_experiment(folder).model != subject.experiment.model:
+        return "its detector has other settings"
+    return ""
+
+
+def _stored_experiment(folder: Path) -> Experiment:
+    fix = "give the folder that `stillbox export` wrote"
+    text = read_text_file(folder / EXPERIMENT, fix=fix, inside=folder)
+    return from_stored(text, str(folder / EXPERIMENT))
+
+
+def _export(folder: Path) -> Export:
+    settings = Manifest.read(folder).settings
+    variant = Variant(settings.format, settings.quantize)
+    name = next(name for name, one in VARIANTS.items() if one == variant)
+    return Export(name if folder.name in VARIANTS else f"{folder.name} ({name})", folder, variant)
+
+
+def check_variants(names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the named variants, all if none is named.
+
+    Raises:
+        UserError: there is no such variant.
+    """
+    for name in names:
+        if name not in VARIANTS:
+            what = f"there is no format {name!r}"
+            raise UserError(what, where="--formats", fix=nearest(name, VARIANTS))
+    return tuple(names) or tuple(VARIANTS)
+
+
+def how_to_install(runtime: str) -> str:
+    """Returns the command that installs a runtime; empty if it is installed."""
+    package, extra = RUNTIME_PACKAGES[runtime]
+    return "" if find_spec(package) is not None else install_command(extra)
+
+
+def export_settings(
+    variant: Variant, experiment: Experiment, image_size: tuple[int, int] | None
+) -> ExportSettings:
+    """Returns what `stillbox export --format` writes a variant with.
+
+    Args:
+        variant: the format.
+        experiment: names the signature, for the formats that have several.
+        image_size: height and width of the input; None: the format's default.
+    """
+    settings = ExportSettings(
+        format=variant.format, quantize=variant.quantize, image_size=image_size
+    )
+    if variant.format == "tflite":
+        return settings
+    return replace(settings, signature=experiment.export.signature)

@@ -1,0 +1,222 @@
+"""What one process of a benchmark does: write an export, or measure one runtime."""
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+
+import jax
+
+from stillbox.checkpoints.trained import TrainedModel, load_trained, load_weights
+from stillbox.devices.process import peak_bytes, resident_bytes
+from stillbox.errors import UserError
+from stillbox.evaluation.evaluator import ImageProgress
+from stillbox.evaluation.results import ImageResult
+from stillbox.evaluation.scoring import open_evaluation
+from stillbox.experiment.schema import Experiment
+from stillbox.exporting.backend import RUNTIME_PACKAGES, ExportBackend
+from stillbox.exporting.export import export_model
+from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest
+from stillbox.exporting.onnx.format import RAW_FILE, import_openvino
+from stillbox.exporting.settings import ExportSettings
+from stillbox.predicting.backend import Backend, Pixels
+from stillbox.predicting.checkpoint_backend import CheckpointBackend
+from stillbox.predicting.predictor import Predictor
+from stillbox.predicting.scoring import score_backend
+
+# The time of the measured images is bounded, and so is their number from below: large detectors
+# take a second for an image.
+_MOST_SECONDS, _LEAST_RUNS = 60.0, 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSource:
+    """Where a model's weights are."""
+
+    path: Path
+    """A model directory, one of its checkpoints or a packed model; a file of weights otherwise."""
+    step: int | None = None
+    """Of the checkpoint; None for a file of weights."""
+    experiment: Experiment | None = None
+    """The detector that a file of weights is for; None: the one stored with the model."""
+    overrides: tuple[str, ...] = ()
+    """Changes of the stored experiment."""
+
+    def load(self) -> TrainedModel:
+        """Loads the model.
+
+        Raises:
+            UserError: there is no such model, or its weights do not fit.
+        """
+        if self.experiment is not None:
+            return load_weights(self.experiment, str(self.path)).named_by_config()
+        assert self.step is not None
+        model = load_trained(self.path, step=self.step, overrides=self.overrides)
+        return model.named_by_config()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportTask:
+    """Writes an export."""
+
+    source: CheckpointSource
+    folder: Path
+    """It appears when the export has been compared with its checkpoint."""
+    settings: ExportSettings
+    images: Sequence[Pixels]
+    """`[h, w, 3]` each: compared, and calibrated, on these."""
+
+    def perform(self, progress: ImageProgress) -> None:
+        """Writes the export.
+
+        Raises:
+            UserError: see `export_model`.
+        """
+        del progress  # the exporter has stages, and no count
+        export_model(self.source.load(), self.folder, self.settings, self.images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The figures of one runtime; for their meaning see `RuntimeRow`."""
+
+    version: str
+    """Of the runtime, and the device if that is no CPU."""
+    bytes: int
+    load_seconds: float
+    memory_bytes: int | None
+    seconds: Sequence[float]
+    """Of each measured image, from pixels to detections."""
+    resizing: Sequence[float]
+    """The part of each before the runtime."""
+    scores: dict[str, float | None]
+    """Empty if there is nothing to score on."""
+    results: Sequence[ImageResult]
+    """Detections in the images of the evaluation set, or else in those of the task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureTask:
+    """Measures a checkpoint, or an export in one of its runtimes."""
+
+    source: CheckpointSource | Path
+    """The checkpoint, or the folder of the export."""
+    runtime: str
+    images: Sequence[Pixels]
+    """`[h, w, 3]` each: measured on these."""
+    experiment: Experiment | None
+    """Names the records to score; None: there are none."""
+    warmup: int
+    repeats: int
+
+    def perform(self, progress: ImageProgress) -> Measured:
+        """Measures.
+
+        Args:
+            progress: called with the images that are done and their number, about as often.
+
+        Raises:
+            UserError: the runtime is not installed or refuses the model, or the experiment's
+                records cannot be scored.
+        """
+        package, _ = RUNTIME_PACKAGES[self.runtime]
+        # Not openvino by its name: its telemetry would send a report.
+        import_openvino() if self.runtime == "openvino" else import_module(package)
+        before, began = resident_bytes(), time.perf_counter()
+        backend = self._open()
+        _refuse_batches(backend)
+        _detect(backend, self.images[0])
+        loading = time.perf_counter() - began
+        taken = list(self._latencies(backend, progress))
+        peak = peak_bytes()
+        scores, results = self._detections(backend, progress)
+        return Measured(
+            version=_version(package),
+            bytes=_size(backend, self.source),
+            load_seconds=loading,
+            memory_bytes=None if before is None or peak is None else max(peak - before, 0),
+            seconds=[whole for whole, _ in taken],
+            resizing=[part for _, part in taken],
+            scores=scores,
+            results=results,
+        )
+
+    def _open(self) -> Backend:
+        if isinstance(self.source, Path):
+            return ExportBackend(self.source, self.runtime)
+        return CheckpointBackend(self.source.load())
+
+    def _latencies(
+        self, backend: Backend, progress: ImageProgress
+    ) -> Iterator[tuple[float, float]]:
+        """Yields the seconds of each measured image, and of them those before the runtime."""
+        # What was loaded stays: collections of garbage pass over it.
+        gc.collect()
+        gc.freeze()
+        # Runtimes that take any size prepare for each new one.
+        for number in range(max(self.warmup, len(self.images))):
+            _detect(backend, self.images[number % len(self.images)])
+        end = time.perf_counter() + _MOST_SECONDS
+        for number in range(self.repeats):
+            began = time.perf_counter()
+            if began > end and number >= _LEAST_RUNS:
+                return
+            prepared = backend.prepare(self.images[number % len(self.images)])
+            resized = time.perf_counter()
+            backend.run([prepared])
+            yield time.perf_counter() - began, resized - began
+            progress(number + 1, self.repeats)
+
+    def _detections(
+        self, backend: Backend, progress: ImageProgress
+    ) -> tuple[dict[str, float | None], Sequence[ImageResult]]:
+        """Returns scores, none without an evaluation set, and the detections in each image."""
+        if self.experiment is None:
+            results = [_result(backend, *one) for one in enumerate(self.images)]
+            return {}, results
+        dataset = open_evaluation(self.experiment)
+        scored = score_backend(backend, self.experiment, dataset, progress)
+        return scored.scores.summary, scored.results
+
+
+def _detect(backend: Backend, image: Pixels) -> None:
+    backend.run([backend.prepare(image)])
+
+
+def _result(backend: Backend, number: int, image: Pixels) -> ImageResult:
+    (found,) = Predictor(backend).run([backend.prepare(image)])
+    return ImageResult(
+        image_id=str(number), boxes=found.boxes, scores=found.scores, class_ids=found.class_ids
+    )
+
+
+def _refuse_batches(backend: Backend) -> None:
+    sizes = backend.batch_sizes
+    if sizes is not None and 1 not in sizes:
+        raise UserError(
+            f"the export takes batches of {sizes[0]}, and a latency is that of one image",
+            where=backend.source,
+            fix="`stillbox export --batch-size 0` writes one for any number of images",
+        )
+
+
+def _size(backend: Backend, source: CheckpointSource | Path) -> int:
+    """Returns the bytes of the files that a runtime reads, or of a checkpoint's weights."""
+    if isinstance(backend, CheckpointBackend):
+        model = backend.model
+        return sum(array.nbytes for one in (model.params, model.stats) for array in one.values())
+    assert isinstance(source, Path)
+    names = Manifest.read(source).files.keys() - {EXPERIMENT, LABEL_MAP, RAW_FILE}
+    parts = [part for name in names for part in (source / name, *(source / name).rglob("*"))]
+    return sum(part.stat().st_size for part in parts if part.is_file())
+
+
+def _version(package: str) -> str:
+    """Returns the version of a runtime; that of jax with its devices, unless they are CPUs."""
+    found = packages_distributions().get(package, [package])
+    device = jax.devices()[0]
+    on = f" on {device.device_kind}" if package == "jax" and device.platform != "cpu" else ""
+    return version(found[0]) + on
