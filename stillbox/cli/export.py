@@ -99,6 +99,9 @@ def _add_conversion(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="tflite: int8, calibrated on --images (default: none)",
     )
+    parser.add_argument(
+        "--web", action="store_true", help="tflite: add a page that runs the model in a browser"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

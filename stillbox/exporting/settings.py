@@ -64,6 +64,8 @@ class ExportSettings:
     """K; None: that of the model."""
     quantize: Literal["none", "int8"] = "none"
     """`int8`: weights and activations of a TFLite model as 8 bit integers, calibrated on images."""
+    web: bool = False
+    """Write a page beside a TFLite model that runs it in the browser."""
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
     """Platforms that the program in a SavedModel or StableHLO artefact is lowered for."""
 
@@ -130,6 +132,12 @@ class ExportSettings:
                 f"a {self.format} artefact is not quantised",
                 where="--quantize",
                 fix="use --format tflite, or leave --quantize out",
+            )
+        if self.web and self.format != "tflite":
+            raise UserError(
+                f"a {self.format} artefact does not run in a browser",
+                where="--web",
+                fix="use --format tflite, or leave --web out",
             )
         if self.any_size and (self.format == "tflite" or self.image_size is not None):
             raise UserError(

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from stillbox.errors import UserError
 from stillbox.predicting.predictor import Predictor
-from stillbox.printing import html_text
+from stillbox.predicting.web_page import page_files, render_index
 from stillbox.serving import detect, open_inference, tensorflow_serving
 from stillbox.serving.bodies import (
     AsciiJson,
@@ -44,16 +44,12 @@ _MEDIA_TYPES = {
 
 def page_routes(settings: ServeSettings) -> list[Route]:
     """Returns a route for each file; `index.html` gets values of the settings."""
-    index = (_FOLDER / "index.html").read_text()
     values = {name: getattr(settings, name) for name in ("name", "min_score", "max_body", "iou")}
     values["classes_per_object"] = settings.classes_per_object or "one"
-    for name, value in values.items():
-        index = index.replace(f"{{{name.upper()}}}", html_text(str(value)))
-    files = sorted(_FOLDER.iterdir())
-    return [_route("/", index.encode(), ".html")] + [
-        _route(f"/page/{file.name}", file.read_bytes(), file.suffix)
-        for file in files
-        if file.suffix in _MEDIA_TYPES and file.name != "index.html"
+    dialog = (_FOLDER / "key-dialog.html").read_text(encoding="utf-8")
+    return [_route("/", render_index(values, {"dialog": dialog}).encode(), ".html")] + [
+        _route(f"/page/{name}", content, Path(name).suffix)
+        for name, content in page_files(_FOLDER).items()
     ]
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from stillbox.evaluation.drawing import PALETTE, css
 from stillbox.predicting.predictor import Predictor
+from stillbox.predicting.web_page import FOLDER
 from stillbox.serving.app import _FOLDER, build_app
 from stillbox.serving.settings import ServeSettings
 from tests.serving.browser import KEYS, chromium, needs_chromium
@@ -20,12 +21,14 @@ pytestmark = pytest.mark.xdist_group("chromium")
 
 
 def test_colours_are_those_of_the_pictures_that_the_server_draws():
-    script = (_FOLDER / "draw.js").read_text()
+    script = (FOLDER / "draw.js").read_text()
     listed = script[script.index("[") + 1 : script.index("]")].replace('"', "").split(",")
     assert [one.strip() for one in listed if one.strip()] == [css(color) for color in PALETTE]
 
 
-@pytest.mark.parametrize("path", sorted(_FOLDER.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted([*FOLDER.iterdir(), *_FOLDER.iterdir()]), ids=lambda path: path.name
+)
 def test_nothing_comes_from_elsewhere(path):
     text = path.read_text().replace("http://www.w3.org/2000/svg", "")
     assert "http" not in text.replace("https or localhost", "")

@@ -32,6 +32,7 @@ from stillbox.exporting.tflite.metadata import (
     operators,
 )
 from stillbox.exporting.tflite.quantization import BITS, float_program, quantize, tensor_ranges
+from stillbox.exporting.tflite.web import write_page
 from stillbox.extras import import_extra
 from stillbox.inputs.resize import misfit, resize_image, resized_size
 from stillbox.jax_internals import import_jax2tf
@@ -72,8 +73,11 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     _check_operators(content)
     content = describe(content, program.settings.input, _description(program))
     (folder / FILE).write_bytes(content)
+    files = {FILE: "built-in operations only, with labels and metadata for MediaPipe"}
+    if program.settings.web:
+        files |= write_page(program, class_labels(program.model), folder)
     return Written(
-        files={FILE: "built-in operations only, with labels and metadata for MediaPipe"},
+        files=files,
         needs={"LiteRT or TensorFlow Lite": f">={least_runtime(content)}"},
         written_with={"jax": jax.__version__, "tensorflow": tf.__version__},
     )

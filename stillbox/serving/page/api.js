@@ -25,8 +25,12 @@ function promptForKey() {
 
 const wait = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
 
-/** Detects in a file, any number of classes for each object. Throws an Error with the server's message. */
+/**
+ * Detects in a file, any number of classes for each object; resolves to the answer and the seconds
+ * that it took. Throws an Error with the server's message.
+ */
 export async function detect(file, minScore) {
+  const began = performance.now();
   for (let attempt = 1; ; attempt += 1) {
     const sent = key;
     let response;
@@ -40,7 +44,7 @@ export async function detect(file, minScore) {
       throw new Error("The server does not respond.");
     }
     const answer = await response.json().catch(() => ({ error: response.statusText }));
-    if (response.ok) return answer;
+    if (response.ok) return { answer, seconds: (performance.now() - began) / 1000 };
     if (response.status === 401) {
       // Another request may have prompted for the key meanwhile.
       if (key !== sent || await promptForKey()) continue;

@@ -55,13 +55,11 @@ async function work() {
 }
 
 async function request(image) {
-  const began = performance.now();
   try {
     if (image.file.size > Number(settings.maxBody)) {
       throw new Error(`The file is larger than the ${settings.maxBody} bytes that this server accepts.`);
     }
-    image.answer = await detect(image.file, MIN_SCORE);
-    image.seconds = (performance.now() - began) / 1000;
+    Object.assign(image, await detect(image.file, MIN_SCORE));
   } catch (error) {
     image.failure = error.message;
   }
@@ -127,7 +125,7 @@ function showFound() {
   $("boxes").classList.toggle("dimmed", found.includes(state.chosen));
   placeLabels([...$("boxes").children].reverse(), $("frame"));
   $("found").replaceChildren(...found.map(foundItem));
-  $("save-json").disabled = $("save-picture").disabled = !image.answer;
+  for (const id of ["save-json", "save-picture", "copy-json"]) $(id).disabled = !image.answer;
 }
 
 function foundItem(one) {
@@ -246,6 +244,12 @@ $("clear").addEventListener("click", clear);
 $("save-json").addEventListener("click", () => {
   const name = state.images.length === 1 ? stem(current()) : "detections";
   save(new Blob([shownAsJson()], { type: "application/json" }), `${name}.json`);
+});
+// Browsers give no clipboard to unencrypted pages of other machines.
+$("copy-json").hidden = !navigator.clipboard;
+$("copy-json").addEventListener("click", async () => {
+  await navigator.clipboard.writeText(shownAsJson());
+  $("status").textContent = "Copied";
 });
 $("save-picture").addEventListener("click", async () => {
   save(await picture($("image"), shown(current())), `${stem(current())}-detections.png`);
