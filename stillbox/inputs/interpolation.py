@@ -292,6 +292,17 @@ def _separable(
         out += lines[:, index] * weight[:, None]
 
 
+def _nearest_taps(size: int, new_size: int, align_corners: bool) -> Taps:
+    index = _nearest_index(size, new_size, align_corners)[None]
+    return index, np.ones(index.shape, np.float32)
+
+
+def _linear_taps(size: int, new_size: int, align_corners: bool) -> Taps:
+    position, _ = _positions(size, new_size, align_corners)
+    below, above, share = _neighbours(size, position)
+    return np.stack([below, above]), np.stack([1 - share, share])
+
+
 def _area_taps(size: int, new_size: int, align_corners: bool) -> Taps:
     start, scale = _positions(size, new_size, align_corners)
     end = np.arange(1, new_size + 1, dtype=np.float32) * scale
@@ -314,3 +325,15 @@ def _cubic_taps(size: int, new_size: int, align_corners: bool) -> Taps:
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     weights = np.where(distance <= 1, near, far).astype(np.float32)
     return index.clip(0, size - 1), weights
+
+
+TAPS: dict[str, Callable[[int, int, bool], Taps]] = {
+    "bilinear": _linear_taps,
+    "nearest": _nearest_taps,
+    "area": _area_taps,
+    "bicubic": _cubic_taps,
+}
+"""Size, new size and `align_corners` -> the sums that a method is, for one axis.
+
+`bilinear_antialias` is none: Pillow adds in integers.
+"""

@@ -19,11 +19,11 @@ from stillbox.models.variables import bind_detector
 from stillbox.records.label_map import LabelMap
 from tests.small import EVERY_DETECTION
 
-pytest.importorskip("tensorflow")
+pytest.importorskip("litert_converter")
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
 
-# One worker imports TensorFlow and makes what these tests share.
-pytestmark = pytest.mark.xdist_group("tensorflow")
+# One worker imports the converter and makes what these tests share.
+pytestmark = pytest.mark.xdist_group("tflite")
 
 MOST = 5
 
@@ -194,10 +194,11 @@ def test_resizing_like_pillow_needs_no_loops_either(model, images, tmp_path):
     assert "WHILE" not in names
 
 
-def test_a_method_that_tensorflow_lite_does_not_have_is_named(model, images, tmp_path):
-    with pytest.raises(UserError, match="ResizeBicubic") as caught:
-        exported(resized_by(model, "bicubic"), images, tmp_path / "out", image_size=(48, 80))
-    assert "--image-size" in caught.value.fix
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["bicubic", "area", "nearest"])
+def test_other_methods_of_resizing_are_sums_too(method, model, images, tmp_path):
+    result = exported(resized_by(model, method), images, tmp_path / "out", image_size=(48, 80))
+    assert result.verification.max_score_difference < 1e-4
 
 
 def test_a_damaged_file_is_named(export, tmp_path):

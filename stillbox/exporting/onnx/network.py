@@ -171,6 +171,17 @@ def _concatenate(writer: NetworkWriter, inputs: list[Value], equation: Equation)
     return Tensor(writer.graph.op("Concat", *names, axis=axis), order)
 
 
+def _stack(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
+    like = next(one for one in inputs if not isinstance(one, Constant))
+    axis = equation.params["axis"]
+    names = [
+        writer.graph.op("Unsqueeze", writer.full(one, variable.aval.shape, like), np.array([axis]))
+        for one, variable in zip(inputs, equation.invars, strict=True)
+    ]
+    rank = len(equation.outvars[0].aval.shape)
+    return Tensor(writer.graph.op("Concat", *names, axis=axis), identity(rank))
+
+
 def _argmax(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     shape = equation.invars[0].aval.shape
     (axis,) = equation.params["axes"]
@@ -287,6 +298,7 @@ OPERATIONS: dict[str, EquationWriter] = {
     "transpose": _transpose,
     "slice": _slice,
     "concatenate": _concatenate,
+    "stack": _stack,  # of jax 0.10.1 and later; a concatenation before
 }
 """By the names of JAX's primitives."""
 

@@ -7,7 +7,6 @@ MediaPipe's ObjectDetector requires.
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import cv2
 import jax
@@ -21,7 +20,7 @@ from stillbox.experiment import schema
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.program import ExportProgram, WeightArrays
-from stillbox.exporting.saved_model.format import refuse_known_bad
+from stillbox.exporting.tflite.converter import convert, converter_version
 from stillbox.exporting.tflite.metadata import (
     LABEL_IDS,
     OUTPUTS,
@@ -31,16 +30,19 @@ from stillbox.exporting.tflite.metadata import (
     least_runtime,
     operators,
 )
-from stillbox.exporting.tflite.quantization import BITS, float_program, quantize, tensor_ranges
+from stillbox.exporting.tflite.pixels import resize_images
+from stillbox.exporting.tflite.quantization import (
+    BITS,
+    INPUT,
+    float_program,
+    quantize,
+    tensor_ranges,
+)
 from stillbox.exporting.tflite.web import write_page
 from stillbox.extras import import_extra
 from stillbox.inputs.resize import misfit, resize_image, resized_size
-from stillbox.jax_internals import import_jax2tf
 from stillbox.lowering import lowering
 from stillbox.untrusted import read_untrusted
-
-if TYPE_CHECKING:
-    from tensorflow.types.experimental import ConcreteFunction
 
 FILE = "model.tflite"
 _UNUSED = "???"
@@ -61,9 +63,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     size = program.settings.image_size
     if size and (reason := misfit(size, program.description.resizer)):
         raise UserError(f"the image does not fit: {reason}", where="--image-size")
-    tf = import_extra("tensorflow", "tf")
     import_extra("ai_edge_litert", "tflite")
-    refuse_known_bad(jax.__version__, tf.__version__)
     if program.settings.quantize == "int8" and program.quantization is not None:
         content = _as_trained(program)
     else:
@@ -79,7 +79,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     return Written(
         files=files,
         needs={"LiteRT or TensorFlow Lite": f">={least_runtime(content)}"},
-        written_with={"jax": jax.__version__, "tensorflow": tf.__version__},
+        written_with={"jax": jax.__version__, "litert-converter": converter_version()},
     )
 
 
@@ -139,58 +139,23 @@ def load(folder: Path, manifest: Manifest) -> Run:
 
 def _converted(program: ExportProgram) -> bytes:
     """Returns the model as a flatbuffer, its outputs named `output_0` and so on."""
-    import tensorflow as tf
-
-    holder = tf.Module()  # without it the converter writes no signature
-    holder.serve = _function(program)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([holder.serve], holder)
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-    try:
-        return bytes(converter.convert())
-    except Exception as error:  # the converter has no error class
-        raise UserError(
-            f"TensorFlow Lite cannot hold this model: {_first_line(error)}",
-            where="--format tflite",
-            fix="resize the images yourself (leave --image-size out), or use --format saved_model",
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if "error" in line.lower()]
-    return (lines or [str(error)])[0].strip()
-
-
-def _function(program: ExportProgram) -> "ConcreteFunction":
-    import tensorflow as tf
-
-    from stillbox.exporting.saved_model.pixels import resize_images
-
-    detect = import_jax2tf().convert(
-        _detect(program), native_serialization_platforms=("cpu",), with_gradient=False
-    )
-    resizer, size = program.description.resizer, program.settings.image_size
-
-    def serve(images: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        images = tf.cast(images, tf.float32)
-        if size is not None:
-            images = resize_images(images, resizer, resized_size(size, resizer)).images
-        return detect(images)
-
-    shape = 1, *(size or program.input_size), 3
-    spec = tf.TensorSpec(shape, program.settings.input_dtype, "images")
+    shape = 1, *(program.settings.image_size or program.input_size), 3
+    images = jax.ShapeDtypeStruct(shape, program.settings.input_dtype)
+    # The forms for XLA's CPU backend are no operations of TensorFlow Lite.
     with lowering(portable=True, suppression="unrolled"):
-        return tf.function(serve, autograph=False).get_concrete_function(spec)
+        return convert(_detect(program), images, INPUT)
 
 
 def _detect(program: ExportProgram) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
-    """Returns the network input `[1, H, W, 3]` -> `OUTPUTS`, with the weights as constants."""
+    """Returns images `[1, h, w, 3]` -> `OUTPUTS`, with the weights as constants."""
     size = program.settings.image_size
     resizer = program.description.resizer
     true_size = program.input_size if size is None else resized_size(size, resizer)
 
     def detect(images: jax.Array) -> tuple[jax.Array, ...]:
-        weights = _with_variable_scales(program.weights, images)
-        found, _ = program.detect(weights, images, jnp.asarray([true_size], jnp.int32))
+        pixels = images.astype(jnp.float32) if size is None else resize_images(images, resizer)
+        weights = _with_variable_scales(program.weights, pixels)
+        found, _ = program.detect(weights, pixels, jnp.asarray([true_size], jnp.int32))
         classes, count = found.classes.astype(jnp.float32), found.count.astype(jnp.float32)
         return found.boxes, classes, found.scores, count
 

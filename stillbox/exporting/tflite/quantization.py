@@ -17,14 +17,16 @@ from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.exporting.program import ExportProgram
+from stillbox.exporting.tflite.converter import SIGNATURE
 from stillbox.extras import import_extra
 from stillbox.models.layers import ConvLayer, NormLayer, SeparableConv2d
 from stillbox.models.layers.quantization import RANGE_ENDS, Roundings
 from stillbox.models.variables import bind_detector, split_detector
 
 _TRUNK, _HEAD = ".*/(backbone|neck)/.*", ".*/head/.*"
-_INPUT = "images"
 _OPERATIONS = ("CONV_2D", "DEPTHWISE_CONV_2D", "ADD", "MAX_POOL_2D", "RELU", "PAD")
+INPUT = "images"
+"""Name of the input of a model that is to be quantised."""
 BITS = 8
 """Width of the integers."""
 
@@ -66,12 +68,12 @@ def quantize(
             work.add_static_config(part, name, activation_num_bits=BITS, weight_num_bits=BITS)
     if not whole:
         work.add_dynamic_config(_HEAD, qtyping.TFLOperationName.CONV_2D, num_bits=BITS)
-    samples = [{_INPUT: image} for image in images]
+    samples = [{INPUT: image} for image in images]
     with warnings.catch_warnings():
         # LiteRT warns that measuring keeps every tensor.
         warnings.filterwarnings("ignore", "(?s).*experimental_preserve_all_tensors")
         measured = work.calibrate(
-            {"serving_default": samples},
+            {SIGNATURE: samples},
             num_threads=own_processors(),
             mode=calibrator.CalibrationMode.CALIBRATION_PROFILER_BASED,
         )
