@@ -112,7 +112,9 @@ def of_normalized_pixels(program: ExportProgram) -> tuple[ExportProgram, int, fl
     identity = schema.PixelNormalization(mean=(0.0,) * 3, std=(1.0,) * 3)
     plain = dataclasses.replace(model, pixels=identity)
     experiment = dataclasses.replace(program.model.experiment, model=plain)
-    settings = dataclasses.replace(program.settings, image_size=None, max_detections=None)
+    settings = dataclasses.replace(
+        program.settings, input_type="float_image_tensor", image_size=None, max_detections=None
+    )
     trained = dataclasses.replace(program.model, experiment=experiment)
     return ExportProgram(trained, settings), round(means.pop()), scales.pop()
 

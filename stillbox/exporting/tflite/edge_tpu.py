@@ -191,7 +191,7 @@ def _operations(content: bytes) -> Iterator[_Operation]:
     tensors = [
         _Tensor(
             one.name.decode(),
-            tuple(one.shape.tolist()) if len(one.shape) else (),
+            tuple(int(side) for side in one.shape),
             types[one.type],
             _values(model.buffers[one.buffer].data, one.type == flat.TensorType.INT32),
         )
