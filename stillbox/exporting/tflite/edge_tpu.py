@@ -145,13 +145,15 @@ def check_operations(content: bytes, *, quantized: bool) -> None:
 
     Args:
         content: a model.
-        quantized: it has integers, of which the last operations make floats for the CPU.
+        quantized: it has integers, and may have the operation behind them; otherwise it is the
+            float32 model that is to be quantised.
 
     Raises:
         UserError: the first operation that is not among the supported ones, or not as it is here.
     """
     for operation in _operations(content):
-        if operation.kind == "DEQUANTIZE" and quantized:
+        # The CPU makes floats of the results and suppresses.
+        if quantized and operation.kind in ("DEQUANTIZE", "CUSTOM"):
             continue
         if reason := _refusal(operation, quantized):
             raise UserError(

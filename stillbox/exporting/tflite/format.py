@@ -124,8 +124,9 @@ def _with_detection_op(program: ExportProgram, calibration: Sequence[np.ndarray]
         known = tensor_ranges(content, trained, ("backbone", "neck", "head"))
         ranges = detection_op.joined_ranges(content, known)
     content = quantize(content, images, ranges, part="model")
+    content = detection_op.append(content, program, (zero, scale))
     check_operations(content, quantized=True)
-    return detection_op.append(content, program, (zero, scale))
+    return content
 
 
 def _float_program(program: ExportProgram) -> tuple[ExportProgram, Ranges]:
