@@ -189,7 +189,7 @@ def _operations(content: bytes) -> Iterator[_Operation]:
     kinds = {code: name for name, code in vars(flat.BuiltinOperator).items()}
     types = {code: name for name, code in vars(flat.TensorType).items()}
     model = flatbuffer_utils.read_model_from_bytearray(bytearray(content))
-    (graph,) = model.subgraphs
+    graph = model.subgraphs[0]
     tensors = [
         _Tensor(
             one.name.decode(),
