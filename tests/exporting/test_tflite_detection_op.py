@@ -1,6 +1,9 @@
 """TFLite models that end in `TFLite_Detection_PostProcess`, and what the Edge TPU computes."""
 
+import argparse
 import dataclasses
+import re
+from pathlib import Path
 
 import cv2
 import jax
@@ -8,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.cli.export import _ALIASES, add_arguments
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.export import export_model
@@ -206,6 +210,18 @@ def test_settings_that_do_not_fit_are_refused(settings, where):
     with pytest.raises(UserError) as refusal:
         dataclasses.replace(SETTINGS, **settings).checked()
     assert refusal.value.where == where
+
+
+def test_the_command_of_the_page_has_these_settings():
+    page = (Path(__file__).resolve().parents[2] / "docs/edge.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^stillbox (export .*)$", page, re.MULTILINE)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    arguments = parser.parse_args(command.split()[1:])
+    assert arguments.format == INTEGERS.format
+    assert arguments.postprocess == INTEGERS.postprocess
+    assert arguments.quantize == INTEGERS.quantize
+    assert _ALIASES[arguments.input_type] == INTEGERS.input_type
 
 
 def test_mediapipe_accepts_the_operation(integers, images):
