@@ -78,6 +78,7 @@ RUN_ELSEWHERE = {
     "docs/pipeline_config.md": "tests/tools/test_pages.py",
     "docs/params_dict.md": "tests/tools/test_pages.py",
     "docs/parts.md": "tests/test_parts.py",
+    "docs/edge.md": "tests/exporting/test_tflite_detection_op.py",
     "docs/serving.md": "tests/serving/test_app.py",
     "docs/scaling.md": "tests/scaling/test_documentation.py",
     "docs/devices.md": "tests/devices/test_documentation.py",

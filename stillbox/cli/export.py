@@ -3,20 +3,24 @@
 import argparse
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from stillbox.cli.arguments import add_option, say_next
 from stillbox.cli.running import add_model, model_arguments
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.exporting.manifest import EXPIRES
-from stillbox.exporting.settings import FORMATS, INPUT_TYPES, ExportSettings
+from stillbox.exporting.settings import FORMATS, INPUT_TYPES, ExportSettings, Postprocess
 
 if TYPE_CHECKING:
     from stillbox.exporting.export import Exported
 
-# The same input in "Object Detection Models on TPU".
-_ALIASES = {"image_bytes": "encoded_image_string_tensor"}
+# The same inputs in "Object Detection Models on TPU" and by their types.
+_ALIASES = {
+    "image_bytes": "encoded_image_string_tensor",
+    "uint8": "image_tensor",
+    "float32": "float_image_tensor",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
     about = ", ".join((*INPUT_TYPES, *_ALIASES))
-    add_option(parser, "--input-type", "image_tensor", about, "TYPE")
+    parser.add_argument(
+        "--input-type",
+        "--input",
+        default="image_tensor",
+        metavar="TYPE",
+        help=f"{about} (default: image_tensor)",
+    )
     parser.add_argument(
         "--input-name",
         default="",
@@ -101,6 +111,13 @@ def _add_conversion(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--web", action="store_true", help="tflite: add a page that runs the model in a browser"
+    )
+    parser.add_argument(
+        "--postprocess",
+        choices=get_args(Postprocess),
+        default="built_in",
+        help="tflite: detection_op ends in TFLite_Detection_PostProcess, for Coral, Frigate and "
+        "mobile clients of the Object Detection API (default: built_in)",
     )
 
 

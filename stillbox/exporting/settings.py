@@ -29,6 +29,8 @@ Platform = Literal["cpu", "cuda", "rocm", "tpu"]
 
 Signature = Literal["detection_api", "tpu"]
 
+Postprocess = Literal["built_in", "detection_op"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSettings:
@@ -64,6 +66,10 @@ class ExportSettings:
     """K; None: that of the model."""
     quantize: Literal["none", "int8"] = "none"
     """`int8`: weights and activations of a TFLite model as 8 bit integers, calibrated on images."""
+    postprocess: Postprocess = "built_in"
+    """How a TFLite model ends: in built-in operations, or in the custom operation
+    `TFLite_Detection_PostProcess`. With that one and `int8` the whole network computes with
+    integers, for the Edge TPU."""
     web: bool = False
     """Write a page beside a TFLite model that runs it in the browser."""
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
@@ -133,11 +139,24 @@ class ExportSettings:
                 where="--quantize",
                 fix="use --format tflite, or leave --quantize out",
             )
+        _check_word(self.postprocess, get_args(Postprocess), "--postprocess")
+        if self.postprocess != "built_in" and self.format != "tflite":
+            raise UserError(
+                f"a {self.format} artefact has no operations of TensorFlow Lite",
+                where="--postprocess",
+                fix="use --format tflite, or leave --postprocess out",
+            )
         if self.web and self.format != "tflite":
             raise UserError(
                 f"a {self.format} artefact does not run in a browser",
                 where="--web",
                 fix="use --format tflite, or leave --web out",
+            )
+        if self.web and self.postprocess != "built_in":
+            raise UserError(
+                f"the page does not run {self.postprocess}",
+                where="--web",
+                fix="leave --postprocess out, or export twice",
             )
         if self.any_size and (self.format == "tflite" or self.image_size is not None):
             raise UserError(
@@ -180,6 +199,13 @@ class ExportSettings:
                 "a TensorFlow Lite model takes one image at a time",
                 where="--batch-size",
                 fix="use --batch-size 1",
+            )
+        edge = self.postprocess == "detection_op" and self.quantize == "int8"
+        if edge and self.input_type != "image_tensor":
+            raise UserError(
+                "a model of integers for the Edge TPU takes uint8 images",
+                where="--input-type",
+                fix="use --input-type image_tensor, which --input uint8 is another word for",
             )
 
 

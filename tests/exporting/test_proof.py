@@ -150,6 +150,17 @@ def test_integers_keep_the_ap_within_a_hundredth(ssd, tmp_path):
     assert (result.folder / "model.tflite").stat().st_size < 8e6
 
 
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+def test_the_detection_operation_keeps_the_ap_within_a_hundredth(ssd, quantize, tmp_path):
+    images = [read_image(file)[0] for file in CALIBRATED_ON]
+    settings = ExportSettings(format="tflite", postprocess="detection_op", quantize=quantize)
+    result = export_model(ssd, tmp_path / "out", settings, images)
+    ap, ap50 = average_precision(stillbox.load(result.folder))
+    print(f"AP {ap:.4f}, AP50 {ap50:.4f}")
+    assert ap == pytest.approx(0.222, abs=0.01)
+    assert ap50 == pytest.approx(0.384, abs=0.01)
+
+
 def measured(model, files):
     """The model as after training for integers at a rate of 0: with ranges measured on images."""
     changes = {"train.quantization": {"delay": 0}, "model.freeze_batch_norm": True}

@@ -20,7 +20,9 @@ from stillbox.experiment import schema
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.program import ExportProgram, WeightArrays
+from stillbox.exporting.tflite import detection_op
 from stillbox.exporting.tflite.converter import convert, converter_version
+from stillbox.exporting.tflite.edge_tpu import check_operations
 from stillbox.exporting.tflite.metadata import (
     LABEL_IDS,
     OUTPUTS,
@@ -34,6 +36,7 @@ from stillbox.exporting.tflite.pixels import resize_images
 from stillbox.exporting.tflite.quantization import (
     BITS,
     INPUT,
+    Ranges,
     float_program,
     quantize,
     tensor_ranges,
@@ -46,6 +49,7 @@ from stillbox.untrusted import read_untrusted
 
 FILE = "model.tflite"
 _UNUSED = "???"
+_Function = Callable[[jax.Array], tuple[jax.Array, ...]]
 _LEVEL_SCALE = re.compile(r"\.norm_\d+\.scale$")
 
 
@@ -64,16 +68,12 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     if size and (reason := misfit(size, program.description.resizer)):
         raise UserError(f"the image does not fit: {reason}", where="--image-size")
     import_extra("ai_edge_litert", "tflite")
-    if program.settings.quantize == "int8" and program.quantization is not None:
-        content = _as_trained(program)
-    else:
-        content = _converted(program)
-        if program.settings.quantize == "int8":
-            content = quantize(content, [_model_input(program, image) for image in calibration])
-    _check_operators(content)
+    op = program.settings.postprocess == "detection_op"
+    content = (_with_detection_op if op else _built_in)(program, calibration)
     content = describe(content, program.settings.input, _description(program))
     (folder / FILE).write_bytes(content)
-    files = {FILE: "built-in operations only, with labels and metadata for MediaPipe"}
+    ending = f"ends in {detection_op.NAME}" if op else "built-in operations only"
+    files = {FILE: f"{ending}, with labels and metadata for MediaPipe"}
     if program.settings.web:
         files |= write_page(program, class_labels(program.model), folder)
     return Written(
@@ -83,11 +83,61 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     )
 
 
-def _as_trained(program: ExportProgram) -> bytes:
-    """Returns a model of integers in the ranges of quantisation-aware training.
+def _built_in(program: ExportProgram, calibration: Sequence[np.ndarray]) -> bytes:
+    if program.settings.quantize != "int8":
+        content = _converted(program, _detect(program))
+    elif program.quantization is None:
+        content = _converted(program, _detect(program))
+        content = quantize(content, [_model_input(program, image) for image in calibration])
+    else:
+        plain, ranges = _float_program(program)
+        content = _converted(plain, _detect(plain))
+        # Towers of several maps have batch norms behind one kernel, which stay float.
+        whole = isinstance(program.description.parts["head"], schema.ConvolutionalHead)
+        parts = ("backbone", "neck", "head") if whole else ("backbone", "neck")
+        known = tensor_ranges(content, ranges, parts)
+        image = _model_input(plain, _every_value(program))
+        content = quantize(content, [image], known, part="network" if whole else "trunk")
+    _check_operators(content)
+    return content
+
+
+def _with_detection_op(program: ExportProgram, calibration: Sequence[np.ndarray]) -> bytes:
+    """Returns a model that ends in the operation; of integers before it, if quantised.
 
     Raises:
-        UserError: training has rounded to other than 8 bits.
+        UserError: the operation does not fit the detector, or the Edge TPU does not compute it.
+    """
+    model = detection_op.check_fit(program)
+    if program.settings.quantize != "int8":
+        content = _converted(program, detection_op.raw_predictions(program))
+        _check_operators(content)
+        return detection_op.append(content, program, None)
+    plain, zero, scale = detection_op.of_normalized_pixels(program)
+    trained: Ranges | None = None
+    if program.quantization is not None:
+        plain, trained = _float_program(plain)
+        calibration = [_every_value(program)]
+    content = _converted(plain, detection_op.raw_predictions(plain))
+    check_operations(content, quantized=False)
+    pixels = [_model_input(program, image).astype(np.float32) for image in calibration]
+    images = [(image - np.float32(zero)) / np.float32(scale) for image in pixels]
+    if trained is None:
+        ranges = detection_op.measured_ranges(content, images, model)
+    else:
+        known = tensor_ranges(content, trained, ("backbone", "neck", "head"))
+        ranges = detection_op.joined_ranges(content, known)
+    content = quantize(content, images, ranges, part="model")
+    content = detection_op.append(content, program, (zero, scale))
+    check_operations(content, quantized=True)
+    return content
+
+
+def _float_program(program: ExportProgram) -> tuple[ExportProgram, Ranges]:
+    """Returns `float_program` of a detector whose training has rounded to 8 bits.
+
+    Raises:
+        UserError: it has rounded to others.
     """
     quantization = program.quantization
     assert quantization is not None
@@ -95,16 +145,14 @@ def _as_trained(program: ExportProgram) -> bytes:
         if (bits := getattr(quantization, name)) != BITS:
             what = f"training has rounded to {bits} bits, and int8 has {BITS}"
             raise UserError(what, where=f"train.quantization.{name}", fix="export it in float")
-    plain, ranges = float_program(program)
-    content = _converted(plain)
-    # Towers of several maps have batch norms behind one kernel, which stay float.
-    whole = isinstance(program.description.parts["head"], schema.ConvolutionalHead)
-    parts = ("backbone", "neck", "head") if whole else ("backbone", "neck")
-    # Only pixels are measured, on an image that has their whole range.
+    return float_program(program)
+
+
+def _every_value(program: ExportProgram) -> np.ndarray:
+    """Returns an image with the whole range of pixels, which alone are measured on it."""
     pixels = np.zeros((*(program.settings.image_size or program.input_size), 3), np.uint8)
     pixels[::2] = 255
-    image = _model_input(plain, pixels)
-    return quantize(content, [image], tensor_ranges(content, ranges, parts), whole=whole)
+    return pixels
 
 
 def load(folder: Path, manifest: Manifest) -> Run:
@@ -120,9 +168,12 @@ def load(folder: Path, manifest: Manifest) -> Run:
     from ai_edge_litert.interpreter import Interpreter
 
     content = read_untrusted(folder / FILE, most=MAX_PROGRAM_BYTES)
+    op = manifest.settings.postprocess == "detection_op"
+    # With several threads the operation loses a detection now and then (ai-edge-litert 2.3.0).
+    threads = 1 if op else own_processors()
     fix = "install a later ai-edge-litert"
     with refusal("LiteRT", folder / FILE, fix, ValueError, RuntimeError):
-        interpreter = Interpreter(model_content=content, num_threads=own_processors())
+        interpreter = Interpreter(model_content=content, num_threads=threads)
         runner = interpreter.get_signature_runner()
     ids = np.array(label_ids(content, str(folder / FILE)), np.float32)
 
@@ -132,21 +183,24 @@ def load(folder: Path, manifest: Manifest) -> Run:
         if not 0 <= indices.min() <= indices.max() < len(ids):
             what = f"the model found a class that is none of the {len(ids)} of its {LABEL_IDS}"
             raise UserError(what, where=str(folder / FILE), fix="export the model again")
-        return {name: outputs[name] for name in OUTPUTS} | {"detection_classes": ids[indices]}
+        # The custom operation does not clip boxes.
+        boxes = np.clip(outputs["detection_boxes"], 0, 1) if op else outputs["detection_boxes"]
+        found = {"detection_boxes": boxes, "detection_classes": ids[indices]}
+        return {name: found.get(name, outputs[name]) for name in OUTPUTS}
 
     return run
 
 
-def _converted(program: ExportProgram) -> bytes:
-    """Returns the model as a flatbuffer, its outputs named `output_0` and so on."""
+def _converted(program: ExportProgram, function: _Function) -> bytes:
+    """Returns a function of images as a flatbuffer, its outputs named `output_0` and so on."""
     shape = 1, *(program.settings.image_size or program.input_size), 3
-    images = jax.ShapeDtypeStruct(shape, program.settings.input_dtype)
+    images = jax.ShapeDtypeStruct(shape, jnp.dtype(program.settings.input_dtype))
     # The forms for XLA's CPU backend are no operations of TensorFlow Lite.
     with lowering(portable=True, suppression="unrolled"):
-        return convert(_detect(program), images, INPUT)
+        return convert(function, images, INPUT)
 
 
-def _detect(program: ExportProgram) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
+def _detect(program: ExportProgram) -> _Function:
     """Returns images `[1, h, w, 3]` -> `OUTPUTS`, with the weights as constants."""
     size = program.settings.image_size
     resizer = program.description.resizer

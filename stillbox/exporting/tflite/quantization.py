@@ -7,6 +7,7 @@ folded in, and a range for the result of each operation; nothing has to be measu
 import dataclasses
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +24,28 @@ from stillbox.models.layers import ConvLayer, NormLayer, SeparableConv2d
 from stillbox.models.layers.quantization import RANGE_ENDS, Roundings
 from stillbox.models.variables import bind_detector, split_detector
 
-_TRUNK, _HEAD = ".*/(backbone|neck)/.*", ".*/head/.*"
+if TYPE_CHECKING:
+    from ai_edge_litert import schema_py_generated as flat
+    from ai_edge_quantizer import quantizer
+
+_TRUNK, _HEAD, _ANY = ".*/(backbone|neck)/.*", ".*/head/.*", ".*"
 _OPERATIONS = ("CONV_2D", "DEPTHWISE_CONV_2D", "ADD", "MAX_POOL_2D", "RELU", "PAD")
+_OTHERS = (
+    *("RESHAPE", "CONCATENATION", "LOGISTIC", "MUL", "SUB", "MEAN", "SLICE", "STRIDED_SLICE"),
+    *("RESIZE_NEAREST_NEIGHBOR", "TRANSPOSE", "MAXIMUM", "AVERAGE_POOL_2D", "HARD_SWISH"),
+)
+"""What else the networks consist of."""
+_CHANNEL_AXES = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3}
+# One less than the 31 of a magnitude.
+_BIAS_BITS, _TINY = 30, 1e-6
+_SCOPES: dict[str, tuple[str, ...]] = {
+    "trunk": (_TRUNK,),
+    "network": (_TRUNK, _HEAD),
+    "model": (_ANY,),
+}
+Part = Literal["trunk", "network", "model"]
+"""What is computed with integers: backbone and neck; the head's convolutions too; or every
+operation, results included."""
 INPUT = "images"
 """Name of the input of a model that is to be quantised."""
 BITS = 8
@@ -36,25 +57,24 @@ def quantize(
     images: Sequence[np.ndarray],
     ranges: Mapping[str, tuple[float, float]] | None = None,
     *,
-    whole: bool = False,
+    part: Part = "trunk",
 ) -> bytes:
     """Quantises the network, weights channel by channel.
 
     Backbone and neck compute with integers, in the measured ranges. The head has integer weights
-    and float32 results, since 8 bits are too few for logits and box encodings: the COCO SSD loses
-    .07 AP with integers in the head, and .002 without. Decoding and suppression stay float32.
+    and float32 results, unless `part` says otherwise. Decoding and suppression stay float32.
 
     Args:
         content: of a float32 model.
         images: inputs of the model, each with the batch axis, to measure activations on.
         ranges: known ranges by tensor, which replace measured ones.
-        whole: compute the head with integers too, for a detector that was trained so.
+        part: what computes with integers.
 
     Raises:
         UserError: the quantiser is not installed, or there are no images.
     """
     import_extra("ai_edge_quantizer", "tflite")
-    from ai_edge_quantizer import calibrator, qtyping, quantizer
+    from ai_edge_quantizer import calibrator
 
     if not images:
         raise UserError(
@@ -62,24 +82,63 @@ def quantize(
             where="--quantize",
             fix="give some tens of typical images with --images",
         )
-    work = quantizer.Quantizer(bytearray(content))
-    for name in map(qtyping.TFLOperationName, _OPERATIONS):
-        for part in (_TRUNK, _HEAD)[: 1 + whole]:
-            work.add_static_config(part, name, activation_num_bits=BITS, weight_num_bits=BITS)
-    if not whole:
-        work.add_dynamic_config(_HEAD, qtyping.TFLOperationName.CONV_2D, num_bits=BITS)
     samples = [{INPUT: image} for image in images]
     with warnings.catch_warnings():
         # LiteRT warns that measuring keeps every tensor.
         warnings.filterwarnings("ignore", "(?s).*experimental_preserve_all_tensors")
-        measured = work.calibrate(
+        measured = _quantizer(content, part).calibrate(
             {SIGNATURE: samples},
             num_threads=own_processors(),
             mode=calibrator.CalibrationMode.CALIBRATION_PROFILER_BASED,
         )
         for name, (low, high) in (ranges or {}).items():
             measured[name] = {"min": np.array([low]), "max": np.array([high])}
-        return bytes(work.quantize(measured).quantized_model)
+        work = _quantizer(_with_room_for_biases(content, measured), part)
+        return bytes(work.quantize(measured, enable_progress_report=False).quantized_model)
+
+
+def _quantizer(content: bytes, part: Part) -> "quantizer.Quantizer":
+    from ai_edge_quantizer import qtyping, quantizer
+
+    work = quantizer.Quantizer(bytearray(content))
+    names = _OPERATIONS + (_OTHERS if part == "model" else ())
+    for name in map(qtyping.TFLOperationName, names):
+        for scope in _SCOPES[part]:
+            work.add_static_config(scope, name, activation_num_bits=BITS, weight_num_bits=BITS)
+    if part == "trunk":
+        work.add_dynamic_config(_HEAD, qtyping.TFLOperationName.CONV_2D, num_bits=BITS)
+    return work
+
+
+def _with_room_for_biases(
+    content: bytes, measured: Mapping[str, Mapping[str, np.ndarray]]
+) -> bytes:
+    """Returns the model with one weight raised in each channel that is too small for its bias.
+
+    The unit of a bias is the product of the units of input and kernel, and it has 32 bits. A
+    channel that training has decayed to almost nothing has so small a unit that its bias is cut
+    off: a class that was never seen would be found everywhere.
+    """
+    from ai_edge_litert.tools import flatbuffer_utils
+
+    model = flatbuffer_utils.read_model_from_bytearray(bytearray(content))
+    (graph,) = model.subgraphs
+    for kind, operation in operations_of(model):
+        if kind not in _CHANNEL_AXES or len(operation.inputs) < 3 or operation.inputs[2] < 0:
+            continue
+        source, kernel, bias = (graph.tensors[index] for index in operation.inputs)
+        known = measured.get(source.name.decode())
+        if known is None:
+            continue
+        width = np.ptp([0.0, float(np.min(known["min"])), float(np.max(known["max"]))])
+        held = (np.frombuffer(model.buffers[one.buffer].data, np.float32) for one in (kernel, bias))
+        weights, offsets = (np.array(one) for one in held)
+        rows = np.moveaxis(weights.reshape(kernel.shape), _CHANNEL_AXES[kind], 0)
+        least = np.abs(offsets) * 2.0 ** (2 * BITS - 1 - _BIAS_BITS) / max(width, _TINY)
+        small = np.abs(rows).max(axis=(1, 2, 3)) < least
+        rows[small, 0, 0, 0] = least[small]
+        model.buffers[kernel.buffer].data = np.frombuffer(weights.tobytes(), np.uint8)
+    return bytes(flatbuffer_utils.convert_object_to_bytearray(model))
 
 
 Range = tuple[float, float]
@@ -233,17 +292,22 @@ def _named_scopes(name: str, parts: tuple[str, ...]) -> list[str]:
     ]
 
 
+def operations_of(model: "flat.ModelT") -> Iterator[tuple[str, "flat.OperatorT"]]:
+    """Yields the operations with their names, in order."""
+    from ai_edge_litert import schema_py_generated as flat
+
+    kinds = {code: name for name, code in vars(flat.BuiltinOperator).items()}
+    for operation in model.subgraphs[0].operators:
+        code = model.operatorCodes[operation.opcodeIndex]
+        yield kinds[max(code.builtinCode, code.deprecatedBuiltinCode)], operation
+
+
 def _operations(content: bytes) -> Iterator[tuple[str, str, str]]:
     """Yields kind, first input and first output of each operation, in order."""
-    from ai_edge_litert import schema_py_generated as schema
     from ai_edge_litert.tools import flatbuffer_utils
 
-    kinds = {code: name for name, code in vars(schema.BuiltinOperator).items()}
     model = flatbuffer_utils.read_model_from_bytearray(bytearray(content))
-    graph = model.subgraphs[0]
-    names = [tensor.name.decode() for tensor in graph.tensors]
-    for operation in graph.operators:
-        code = model.operatorCodes[operation.opcodeIndex]
-        kind = kinds[max(code.builtinCode, code.deprecatedBuiltinCode)]
+    names = [tensor.name.decode() for tensor in model.subgraphs[0].tensors]
+    for kind, operation in operations_of(model):
         if len(operation.inputs) and len(operation.outputs):
             yield kind, names[operation.inputs[0]], names[operation.outputs[0]]
