@@ -271,7 +271,13 @@ def layers_of(tmp_path, nodes, constants):
     return TfjsModel(write_files(tmp_path, tfjs(nodes, constants))).layers
 
 
-ONES = {"k": np.ones((1, 1, 3, 2)), "b": np.ones(2), "m": np.full(2, 3.0), "v": np.ones(2)}
+ONES = {
+    "one": np.ones(()),
+    "k": np.ones((1, 1, 3, 2)),
+    "b": np.ones(2),
+    "m": np.full(2, 3.0),
+    "v": np.ones(2),
+}
 
 
 @pytest.mark.parametrize(
@@ -324,7 +330,31 @@ ONES = {"k": np.ones((1, 1, 3, 2)), "b": np.ones(2), "m": np.full(2, 3.0), "v": 
             [
                 Node("Conv2D", "c", ["x", "k"]),
                 Node("AddN", "s", ["c", "other"]),
+                Node("Relu", "other", ["before"]),
+                Node("Conv2D", "before", ["x", "k"], ["Relu"]),
                 Node("Add", "e", ["b", "s"]),
+            ],
+            ["add"],
+        ),
+        # A norm that is computed of its variables; its factors are equal.
+        (
+            [
+                Node("Conv2D", "c", ["x", "k"]),
+                Node("Add", "p", ["v", "one"]),
+                Node("Rsqrt", "q", ["p"]),
+                Node("Mul", "f", ["q", "m"]),
+                Node("Mul", "d", ["c", "f"]),
+                Node("Mul", "g", ["d", "one"]),
+                Node("Add", "e", ["g", "one"]),
+            ],
+            ["multiply", "multiply", "add"],
+        ),
+        # A hard sigmoid begins by an addition.
+        (
+            [
+                Node("Conv2D", "c", ["x", "k"]),
+                Node("Add", "d", ["c", "b"]),
+                Node("Add", "e", ["d", "one"]),
             ],
             ["add"],
         ),
@@ -356,8 +386,15 @@ ONES = {"k": np.ones((1, 1, 3, 2)), "b": np.ones(2), "m": np.full(2, 3.0), "v": 
     ],
 )
 def test_what_follows_a_convolution_with_constants_alone_is_its_own(tmp_path, nodes, kinds):
-    (layer,) = layers_of(tmp_path, nodes, ONES)
+    layer = {own.name: own for own in layers_of(tmp_path, nodes, ONES)}["c"]
     assert [step.kind for step in layer.steps] == kinds
+    assert not layer.unclear
+
+
+def test_what_follows_a_convolution_and_is_no_constant_is_noticed(tmp_path):
+    nodes = [Node("Conv2D", "c", ["x", "k"]), Node("Mul", "d", ["c", "input"])]
+    (layer,) = layers_of(tmp_path, nodes, ONES)
+    assert layer.unclear
 
 
 def test_an_offset_behind_the_sum_of_two_results_is_of_one_of_them(tmp_path):
@@ -395,6 +432,8 @@ class Constants(dict):
 
     def read_kernel(self, name):
         return self[name]
+
+    read_constant = read_kernel
 
 
 def tower(copies, *, scale=True):
