@@ -20,6 +20,8 @@ from stillbox.checkpoints.graphs.operations import Operation, OperationKind
 _MOST_CONVOLUTIONS = 5_000
 # Operations before or behind a convolution with constants alone.
 _MOST_IN_A_ROW = 8
+# Uses of a result, and summands, that are looked through: thousands could be by every convolution.
+_MOST_AT_ONCE = 32
 
 
 class Step(NamedTuple):
@@ -261,9 +263,11 @@ class _Search:
         if operation.activated or len(operation.outputs) == 0:
             return None
         value = operation.outputs[0]
+        if len(self._users[value]) > _MOST_AT_ONCE:
+            return None
         users = [self._operations[index] for index in self._users[value]]
         users = [user for user in users if user.kind != "size"]
-        if len(users) != 1:
+        if len(users) != 1 or len(users[0].inputs) > _MOST_AT_ONCE:
             return None
         (user,) = users
         fits = user.kind in ("add", "multiply") or (
