@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from stillbox.checkpoints.array_files import check_unpacked
-from stillbox.checkpoints.graphs.graph import MOST_OPERATIONS, GraphArrays, Operation
+from stillbox.checkpoints.graphs.graph import GraphArrays
+from stillbox.checkpoints.graphs.operations import MOST_OPERATIONS, Operation
 from stillbox.checkpoints.graphs.tensorflow import Node, operation_of
 from stillbox.checkpoints.tf1 import DTYPES
 from stillbox.errors import UserError

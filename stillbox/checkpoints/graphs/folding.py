@@ -66,6 +66,8 @@ def parameters_of(
         # An offset of zeros is not trained: what follows is something else than a bias or a norm.
         if not use.graph.steps and (use.model.norm or use.model.bias):
             raise ValueError("no constants follow it where the model has a bias or a norm")
+        if use.graph.unclear:
+            raise ValueError("what follows it is not computed of constants")
     columns = [_columns(use.graph, graph, normalization) for use in uses]
     same = all(np.array_equal(columns[0], own) for own in columns[1:])
     norms = [norm for use in uses if (norm := _kept_norm(use, graph)) is not None]
@@ -150,7 +152,7 @@ def _apply(
 
 
 def _constants(step: Step, graph: GraphArrays[ArrayEntry]) -> list[Reals]:
-    return [graph[name].astype(np.float64).reshape(-1) for name in step.constants]
+    return [graph.read_constant(name) for name in step.constants]
 
 
 def _folded(

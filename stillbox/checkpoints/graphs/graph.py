@@ -7,39 +7,21 @@ converter writes it differently.
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from stillbox.checkpoints.array_files import ArrayEntry, LazyArrays
+from stillbox.checkpoints.graphs.constants import Constants
+from stillbox.checkpoints.graphs.operations import Operation, OperationKind
 
-OperationKind = Literal[
-    "convolution", "depthwise", "add", "subtract", "multiply", "divide", "norm", "same", "pad",
-    "size", "scores", "other",
-]  # fmt: skip
-"""`same` returns its first input, perhaps of another type; `size` returns the shape of its input,
-and `scores` sigmoids or a softmax."""
-MOST_OPERATIONS = 100_000
-"""Real graphs have some thousands."""
 _MOST_CONVOLUTIONS = 5_000
-# Conversions of a constant, and operations before or behind a convolution with constants alone.
+# Operations before or behind a convolution with constants alone.
 _MOST_IN_A_ROW = 8
-
-
-class Operation(NamedTuple):
-    """One operation of a graph; inputs and outputs are names of values."""
-
-    name: str
-    kind: OperationKind
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    activated: bool = False
-    """An activation is applied last."""
-    epsilon: float = 0.0
-    """That of a norm. Its inputs are x, gamma, beta, mean and variance, and a convolution's that is
-    followed by a norm x, kernel and these four."""
+# Uses of a result, and summands, that are looked through: thousands could be by every convolution.
+_MOST_AT_ONCE = 32
 
 
 class Step(NamedTuple):
@@ -67,6 +49,8 @@ class Layer(NamedTuple):
     """What follows the convolution with constants alone, such as a bias."""
     pixels: tuple[Step, ...] = ()
     """What is done with constants alone between the input of the graph and the convolution."""
+    unclear: bool = False
+    """What follows is computed with something that is neither constant nor of another layer."""
 
 
 class GraphArrays(LazyArrays[ArrayEntry]):
@@ -91,7 +75,15 @@ class GraphArrays(LazyArrays[ArrayEntry]):
         Raises:
             ValueError: there are more than 5,000.
         """
-        return tuple(_Search(self).layers())
+        return tuple(self._search.layers())
+
+    @cached_property
+    def _search(self) -> "_Search":
+        return _Search(self)
+
+    def read_constant(self, name: str) -> np.ndarray:
+        """Returns a constant of a step in one axis, float64."""
+        return self._search.constants.read(name).reshape(-1)
 
     def read_kernel(self, name: str) -> np.ndarray:
         """Returns a kernel `[kh, kw, in, out]` or `[kh, kw, ...]`, float32."""
@@ -104,6 +96,7 @@ class _Search:
     def __init__(self, graph: GraphArrays[ArrayEntry]) -> None:
         self._graph = graph
         self._operations: list[Operation] = []
+        self._reached: dict[int, int] = {}  # the layers that reach an operation's results
         self._moved: set[str] = set()  # offsets behind sums
         self._producer: dict[str, int] = {}
         self._users: dict[str, list[int]] = defaultdict(list)
@@ -111,6 +104,7 @@ class _Search:
             # A SavedModel may hold its graph several times.
             if self._producer.keys().isdisjoint(operation.outputs):
                 self._add(operation)
+        self.constants = Constants(graph, self._operations, self._producer)
 
     def _add(self, operation: Operation) -> None:
         index = len(self._operations)
@@ -120,31 +114,39 @@ class _Search:
             self._users[value].append(index)
 
     def layers(self) -> Iterator[Layer]:
+        """Yields the layers in order.
+
+        Raises:
+            ValueError: they are too many.
+        """
         order = self._order()
         scored = self._scored(order)
-        reached: dict[int, int] = {}  # the layers that reach an operation's results
-        count = 0
+        found: list[tuple[int, str, int]] = []
         for index in order:
             operation = self._operations[index]
             kernel = self._kernel(operation)
             sources = operation.inputs if kernel is None else operation.inputs[:1]
-            before = 0 if operation.kind == "size" else self._union(sources, reached)
-            reached[index] = before if kernel is None else 1 << count
-            if kernel is None:
-                continue
-            if count == _MOST_CONVOLUTIONS:
-                raise ValueError(f"it has more than {_MOST_CONVOLUTIONS:,} convolutions")
-            count += 1
-            shape = self._shape(operation, kernel)
-            steps = tuple(self._steps(operation, shape[-1]))
-            pixels = () if before else self._pixels(operation.inputs[0])
-            yield Layer(operation.name, kernel, shape, before, index in scored, steps, pixels)
+            before = 0 if operation.kind == "size" else self._union(sources)
+            self._reached[index] = before if kernel is None else 1 << len(found)
+            if kernel is not None:
+                found.append((index, kernel, before))
+                if len(found) > _MOST_CONVOLUTIONS:
+                    raise ValueError(f"it has more than {_MOST_CONVOLUTIONS:,} convolutions")
+        for index, kernel, before in found:
+            yield self._layer(self._operations[index], kernel, before, index in scored)
 
-    def _union(self, values: Iterable[str], reached: Mapping[int, int]) -> int:
+    def _layer(self, operation: Operation, kernel: str, before: int, scores: bool) -> Layer:
+        shape = self._shape(operation, kernel)
+        pixels = () if before else self._pixels(operation.inputs[0])
+        steps, unclear = self._steps(operation, shape[-1])
+        return Layer(operation.name, kernel, shape, before, scores, steps, pixels, unclear)
+
+    def _union(self, values: Iterable[str]) -> int:
+        """Returns the layers that reach any of the values."""
         union = 0
         for value in values:
             # A loop leads back to operations that have no entry yet.
-            union |= reached.get(self._producer.get(value, -1), 0)
+            union |= self._reached.get(self._producer.get(value, -1), 0)
         return union
 
     def _order(self) -> list[int]:
@@ -181,7 +183,7 @@ class _Search:
         """Returns the name of the kernel of a convolution, if it is a constant of four axes."""
         if operation.kind not in ("convolution", "depthwise") or len(operation.inputs) < 2:
             return None
-        kernel = self._constant(operation.inputs[1])
+        kernel = self.constants.stored(operation.inputs[1])
         return kernel if kernel and len(self._graph.shape(kernel)) == 4 else None
 
     def _shape(self, operation: Operation, kernel: str) -> tuple[int, ...]:
@@ -191,41 +193,45 @@ class _Search:
             return rows, columns, inputs * outputs
         return rows, columns, inputs, outputs
 
-    def _constant(self, value: str) -> str | None:
-        """Returns the constant that a value is, after conversions perhaps."""
-        for _ in range(_MOST_IN_A_ROW):
-            if value in self._graph:
-                return value
-            producer = self._producer.get(value)
-            operation = None if producer is None else self._operations[producer]
-            if operation is None or operation.kind != "same" or not operation.inputs:
-                return None
-            value = operation.inputs[0]
-        return None
-
-    def _steps(self, operation: Operation, channels: int) -> Iterator[Step]:
+    def _steps(self, operation: Operation, channels: int) -> tuple[tuple[Step, ...], bool]:
+        """Returns the steps behind a convolution, and whether the last is not understood."""
         kind: OperationKind = "norm" if operation.epsilon else "add"
         constants = operation.inputs[2:] if kind == "norm" else operation.inputs[2:3]
-        step = self._step(kind, constants, channels, operation.epsilon)
-        if step is not None:
-            yield step
+        first = self._step(kind, constants, channels, operation.epsilon)
+        steps = [] if first is None else [first]
         summed = False
         for _ in range(_MOST_IN_A_ROW):
             following = self._following(operation)
             if following is None:
-                return
+                break
             value, operation = operation.outputs[0], following
             if operation.kind == "same":
                 continue
             others = [other for other in operation.inputs if other != value]
             step = self._step(operation.kind, others, channels, operation.epsilon)
-            if step is None and operation.kind == "add":
+            if step is not None:
+                moved = summed and not self._is_first_offset(operation)
+                if moved or (self._adds_scalar(step) and not self._is_of_norm(steps)):
+                    break
+                steps.append(step)
+            elif not self._union(others):
+                return tuple(steps), True
+            elif operation.kind == "add":
                 # Grappler moves the offset behind the sum with another result.
                 summed = True
-                continue
-            if step is None or (summed and not self._is_first_offset(operation)):
-                return
-            yield step
+            else:
+                break
+        return tuple(steps), False
+
+    def _adds_scalar(self, step: Step) -> bool:
+        return step.kind in ("add", "subtract") and self.constants.shape(step.constants[0]) == ()
+
+    def _is_of_norm(self, steps: Sequence[Step]) -> bool:
+        """Whether a number that is added next is an offset whose channels are equal.
+
+        Behind an offset it is part of an activation, as the 3 of a hard sigmoid.
+        """
+        return not steps or steps[-1].kind in ("multiply", "divide")
 
     def _pixels(self, value: str) -> tuple[Step, ...]:
         """Returns the steps from an input of the graph to a value, if there is nothing else."""
@@ -239,11 +245,11 @@ class _Search:
             value, *others = operation.inputs
             if operation.kind in ("same", "pad"):
                 continue
-            constant = self._constant(others[0]) if len(others) == 1 else None
+            constant = len(others) == 1 and self.constants.shape(others[0]) is not None
             arithmetic = operation.kind in ("add", "subtract", "multiply", "divide")
-            if constant is None or operation.activated or not arithmetic:
+            if not constant or operation.activated or not arithmetic:
                 return ()
-            steps.append(Step(operation.kind, (constant,)))
+            steps.append(Step(operation.kind, (others[0],)))
         return ()
 
     def _is_first_offset(self, operation: Operation) -> bool:
@@ -257,9 +263,11 @@ class _Search:
         if operation.activated or len(operation.outputs) == 0:
             return None
         value = operation.outputs[0]
+        if len(self._users[value]) > _MOST_AT_ONCE:
+            return None
         users = [self._operations[index] for index in self._users[value]]
         users = [user for user in users if user.kind != "size"]
-        if len(users) != 1:
+        if len(users) != 1 or len(users[0].inputs) > _MOST_AT_ONCE:
             return None
         (user,) = users
         fits = user.kind in ("add", "multiply") or (
@@ -270,11 +278,14 @@ class _Search:
     def _step(
         self, kind: OperationKind, values: Sequence[str], channels: int, epsilon: float
     ) -> Step | None:
-        constants = [name for name in map(self._constant, values) if name is not None]
-        complete = len(constants) == len(values) == (4 if kind == "norm" else 1)
-        sound = all(self._of_channels(name, channels) for name in constants)
-        return Step(kind, tuple(constants), epsilon) if complete and sound else None
+        complete = len(values) == (4 if kind == "norm" else 1)
+        sound = complete and all(self._of_channels(value, channels) for value in values)
+        return Step(kind, tuple(values), epsilon) if sound else None
 
-    def _of_channels(self, name: str, channels: int) -> bool:
-        *others, last = self._graph.shape(name) or (0,)
+    def _of_channels(self, value: str, channels: int) -> bool:
+        shape = self.constants.shape(value)
+        if not shape:
+            # A constant whose values are equal may be written as one.
+            return shape is not None
+        *others, last = shape
         return last == channels and all(axis == 1 for axis in others)

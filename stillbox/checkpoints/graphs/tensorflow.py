@@ -6,7 +6,7 @@ Source: `tensorflow/core/ops/nn_ops.cc`, `tensorflow/core/grappler/optimizers/re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from stillbox.checkpoints.graphs.graph import Operation, OperationKind
+from stillbox.checkpoints.graphs.operations import Operation, OperationKind
 
 _KINDS: Mapping[str, OperationKind] = {
     "Conv2D": "convolution",
@@ -24,7 +24,12 @@ _KINDS: Mapping[str, OperationKind] = {
     "FusedBatchNorm": "norm",
     "FusedBatchNormV2": "norm",
     "FusedBatchNormV3": "norm",
+    "Sqrt": "root",
+    "Rsqrt": "inverse_root",
+    "Abs": "absolute",
+    "Minimum": "minimum",
     "Identity": "same",
+    **dict.fromkeys(("Reshape", "ExpandDims", "Squeeze", "BroadcastTo"), "reshape"),
     "Cast": "same",
     # After a convolution with dilation.
     "BatchToSpaceND": "same",

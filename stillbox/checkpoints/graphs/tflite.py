@@ -15,12 +15,8 @@ import numpy as np
 
 from stillbox.checkpoints.array_files import check_unpacked
 from stillbox.checkpoints.graphs.flatbuffer import Table
-from stillbox.checkpoints.graphs.graph import (
-    MOST_OPERATIONS,
-    GraphArrays,
-    Operation,
-    OperationKind,
-)
+from stillbox.checkpoints.graphs.graph import GraphArrays
+from stillbox.checkpoints.graphs.operations import MOST_OPERATIONS, Operation, OperationKind
 from stillbox.errors import UserError
 from stillbox.untrusted import read_untrusted
 
@@ -41,17 +37,25 @@ _KINDS: Mapping[int, OperationKind] = {
     6: "same",  # DEQUANTIZE
     14: "scores",  # LOGISTIC
     18: "multiply",
+    22: "reshape",
     25: "scores",  # SOFTMAX
     34: "pad",
     37: "same",  # BATCH_TO_SPACE_ND, after a convolution with dilation
     41: "subtract",
     42: "divide",
+    43: "reshape",  # SQUEEZE
     53: "same",  # CAST
+    57: "minimum",
     60: "pad",  # PADV2
+    70: "reshape",  # EXPAND_DIMS
+    75: "root",
+    76: "inverse_root",
     77: "size",  # SHAPE
+    101: "absolute",
     106: "add",  # ADD_N
     110: "size",  # RANK
     114: "same",  # QUANTIZE
+    130: "reshape",  # BROADCAST_TO
 }
 # The field with the fused activation in the options of an operation.
 _ACTIVATIONS: Mapping[OperationKind, int] = {
