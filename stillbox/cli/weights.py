@@ -111,10 +111,11 @@ def _summarise(console: PrintableConsole) -> None:
 
     for family, rows in weight_families().items():
         count = sum(find_weights(row.name) is not None for row in rows)
-        here = f", [green]{count} downloaded[/]" if count else ""
-        console.print(f"[bold]{family}[/]: {len(rows)}{here}")
+        here = f", {count} downloaded" if count else ""
+        head = f"{family}: {len(rows)}{here}  "
         names = ", ".join(row.name for row in rows)
-        console.print(textwrap.fill(names, 78, **_INDENTED), markup=False)
+        lines = textwrap.fill(names, 78, **_INDENTED | {"initial_indent": " " * len(head)})
+        console.print(f"[bold]{head}[/]{lines.lstrip()}")
     console.print("stillbox weights list FAMILY describes them; weights get NAME downloads")
 
 

@@ -49,7 +49,7 @@ def mnasfpn(options):
 
 
 def efficientnet(options):
-    config = schema.EfficientNetLite(width_coefficient=0.1, conv=CONV)
+    config = schema.EfficientNetLite(width_coefficient=0.1, drop_connect_rate=0.0, conv=CONV)
     return implementation_of(config)(config, ("stack_1_block_1",), options), random(2, 32, 32, 3)
 
 
