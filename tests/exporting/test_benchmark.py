@@ -21,7 +21,7 @@ from stillbox.exporting.benchmarking.benchmark import benchmark
 from stillbox.exporting.benchmarking.figures import compare
 from stillbox.exporting.benchmarking.processes import TaskError, run_apart
 from stillbox.exporting.benchmarking.settings import BenchmarkSettings
-from stillbox.exporting.benchmarking.tasks import ExportTask, Measured, MeasureTask
+from stillbox.exporting.benchmarking.tasks import ExportTask, Measured, MeasureTask, artefact_bytes
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import FORMATS, ExportSettings
 from stillbox.extras import NotInstalledError, install_command
@@ -101,6 +101,28 @@ def check_figures(table, model, folder):
         # Detections have scores in close succession, and pixels of an export are whole numbers.
         assert row.compared >= row.found >= 0.9 * row.compared > 10
         assert row.score_difference < 1e-3
+
+
+@pytest.mark.parametrize(
+    "form, files, nbytes",
+    [
+        (
+            "saved_model",
+            ("saved_model/saved_model.pb", "saved_model/variables/variables.index"),
+            20,
+        ),
+        ("saved_model", ("saved_model.pb", "variables/variables.index"), 20),
+        ("onnx", ("model.onnx", "model_raw.onnx"), 10),
+        ("tflite", ("model.tflite", "index.html"), 10),
+        ("stablehlo", ("model.stablehlo", "experiment.yaml"), 10),
+    ],
+    ids=["saved_model", "tpu", "onnx", "tflite", "stablehlo"],
+)
+def test_the_size_is_that_of_what_a_runtime_reads(tmp_path, form, files, nbytes):
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(10))
+    assert artefact_bytes(tmp_path, form) == nbytes
 
 
 def test_a_missing_runtime_and_a_failing_format_are_rows(

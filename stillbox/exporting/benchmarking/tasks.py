@@ -19,9 +19,9 @@ from stillbox.evaluation.scoring import open_evaluation
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.backend import RUNTIME_PACKAGES, ExportBackend
 from stillbox.exporting.export import export_model
-from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest
-from stillbox.exporting.onnx.format import RAW_FILE, import_openvino
-from stillbox.exporting.settings import ExportSettings
+from stillbox.exporting.manifest import Manifest
+from stillbox.exporting.onnx.format import import_openvino
+from stillbox.exporting.settings import ExportSettings, Format
 from stillbox.predicting.backend import Backend, Pixels
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.predictor import Predictor
@@ -30,6 +30,15 @@ from stillbox.predicting.scoring import score_backend
 # The time of the measured images is bounded, and so is their number from below: large detectors
 # take a second for an image.
 _MOST_SECONDS, _LEAST_RUNS = 60.0, 20
+
+# An export has other files too: its experiment, a page for browsers, a model without suppression.
+_READ: dict[Format, tuple[str, ...]] = {
+    # With the signature `tpu` there is no folder around it.
+    "saved_model": ("saved_model", "saved_model.pb", "variables"),
+    "stablehlo": ("model.stablehlo",),
+    "tflite": ("model.tflite",),
+    "onnx": ("model.onnx",),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,13 +213,17 @@ def _refuse_batches(backend: Backend) -> None:
 
 
 def _size(backend: Backend, source: CheckpointSource | Path) -> int:
-    """Returns the bytes of the files that a runtime reads, or of a checkpoint's weights."""
     if isinstance(backend, CheckpointBackend):
         model = backend.model
         return sum(array.nbytes for one in (model.params, model.stats) for array in one.values())
     assert isinstance(source, Path)
-    names = Manifest.read(source).files.keys() - {EXPERIMENT, LABEL_MAP, RAW_FILE}
-    parts = [part for name in names for part in (source / name, *(source / name).rglob("*"))]
+    return artefact_bytes(source, Manifest.read(source).settings.format)
+
+
+def artefact_bytes(folder: Path, form: Format) -> int:
+    """Returns the size of the files that a runtime reads, without others of an export."""
+    roots = [folder / name for name in _READ[form]]
+    parts = [part for root in roots for part in (root, *root.rglob("*"))]
     return sum(part.stat().st_size for part in parts if part.is_file())
 
 
