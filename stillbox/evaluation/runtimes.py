@@ -45,7 +45,8 @@ class RuntimeRow:
     message: str = ""
     """One sentence, where the state is not `measured`: the reason and the remedy."""
     bytes: int | None = None
-    """Size of the files that the runtime reads; of a checkpoint: its weights, without the optimizer's state."""
+    """Size of the files that the runtime reads; of a checkpoint: its weights, without the
+    optimizer's state."""
     load_seconds: float | None = None
     """From opening the files to the first detections: checks, reading, compiling, one image.
     Imports of Python are left out, and nothing is taken from a cache of compiled programs."""

@@ -108,10 +108,10 @@ def check_figures(table, model, folder):
     [
         (
             "saved_model",
-            ("saved_model/saved_model.pb", "saved_model/variables/variables.index"),
+            ("saved_model/saved_model.pb", "saved_model/variables/index"),
             20,
         ),
-        ("saved_model", ("saved_model.pb", "variables/variables.index"), 20),
+        ("saved_model", ("saved_model.pb", "variables/index"), 20),
         ("onnx", ("model.onnx", "model_raw.onnx"), 10),
         ("tflite", ("model.tflite", "index.html"), 10),
         ("stablehlo", ("model.stablehlo", "experiment.yaml"), 10),
