@@ -48,6 +48,9 @@ ONLY = {
     "predicting.images._nothing_in": ("predict",),
     # The others give no length, or one that is checked before.
     "training.length.set_length": ("train",),
+    # Flags of npm and pip.
+    "checkpoints.downloading._command": (),
+    "experiment.known_weights._FETCHING": (),
     "devices.launcher.find_process": JOBS,
     "devices.launcher._open_mpi": JOBS,
     "devices.launcher.ProcessInfo": JOBS,

@@ -132,7 +132,7 @@ class TfjsModel(GraphArrays[_Weight]):
 
     def _other_format(self, kind: object) -> UserError:
         what = f"the model of TensorFlow.js is of the format {str(kind)[:40]!r}"
-        fix = "convert it with tensorflowjs_converter --output_format=tfjs_graph_model"
+        fix = "convert it with `tensorflowjs_converter --output_format=tfjs_graph_model`"
         return UserError(what, where=str(self._path), fix=fix)
 
 
