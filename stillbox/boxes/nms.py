@@ -86,8 +86,8 @@ def search(
         return NmsResult(*SEARCH.bind(boxes, visible, scores, limits=limits))
     if scores.shape[1] <= _FEW or form == "unrolled" or limits.soft_sigma > 0.0:
         return _search_all(boxes, visible, scores, limits)
-    if export.is_symbolic_dim(scores.shape[0]) and current_lowering().top_k == "operation":
-        # Some runtimes do not run it in an array of any size.
+    if export.is_symbolic_dim(scores.shape[0]):
+        # TensorFlow does not run `top_k` in an array of any size, and sorts gain nothing there.
         return _search_all(boxes, visible, scores, limits)
 
     def search_from(depths: tuple[int, ...]) -> NmsResult:

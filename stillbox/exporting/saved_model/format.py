@@ -37,6 +37,8 @@ _TENSORS = {
     "detection_scores": "DetectionScores",
     "image_info": "ImageInfo",
 }
+# The least TensorFlow, by experiment: 2.19 refuses version 10 of the operation `XlaCallModule`,
+# whatever its content. 2.20 and 2.21 read the programs of jax 0.10.0 and 0.10.2.
 _NEEDS = "2.20"
 
 
