@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 import pytest
 
-from stillbox.api import load
+from stillbox.api import load, load_model
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.values import section_to_plain
@@ -274,12 +274,10 @@ def test_the_checksums_are_those_of_the_packages(packages):
 
 def in_page(window, function, *arguments):
     """Calls a function of `resize.js`."""
-    window.run("window.got = undefined")
     window.run(
-        """import('./page/resize.js').then((m) => { window.got = m[arguments[0]](...arguments[1]); })
-        """.replace("arguments[0]", json.dumps(function)).replace(
-            "arguments[1]", json.dumps(arguments)
-        )
+        "window.got = undefined; const given = arguments;"
+        "import('./page/resize.js').then((m) => { window.got = m[given[0]](...given[1]); })",
+        *(function, arguments),
     )
     return window.wait("return window.got && [...window.got]")
 
@@ -341,8 +339,6 @@ def test_every_resizer_is_compared():
 def test_photographs_have_the_boxes_of_the_checkpoint(window, packages, tmp_path, quantize):
     pytest.importorskip("tensorflow")
     source = {name: SSD[name] for name in ("weights", "overrides")}
-    from stillbox.api import load_model
-
     model = load_model(SSD["config"], **source)
     settings = ExportSettings(format="tflite", web=True, quantize=quantize)
     images = [read_image(file)[0] for file in CALIBRATED_ON]
