@@ -169,7 +169,7 @@ def note(window):
 def shown(window, folder, packages, files):
     """Returns what the page finds in image files, by name, with every score."""
     if not (folder / "node_modules").exists():
-        (folder / "node_modules").symlink_to(packages)
+        shutil.copytree(packages, folder / "node_modules")
     with served(folder) as address:
         window.open(address)
         assert note(window).startswith(f"LiteRT.js {VERSION} from this folder")
@@ -202,6 +202,12 @@ def assert_equal(found, wanted, box=0.02, score=1e-4):
         ), one
 
 
+def resized_file(file, size, folder):
+    path = folder / f"{file.stem}.png"
+    assert cv2.imwrite(str(path), cv2.resize(cv2.imread(str(file)), size[::-1]))
+    return path
+
+
 PADDED = {"kind": "scale_jitter", "height": 64, "width": 64, "pad_value": [9, 99, 199]}
 
 
@@ -221,6 +227,9 @@ def test_the_page_finds_what_the_export_finds(
 ):
     pytest.importorskip("tensorflow")
     files = sorted((scenes / "images/val").iterdir())[:3]
+    if size := settings.get("image_size"):
+        # What the browser resizes differs by a level from OpenCV; these it leaves alone.
+        files = [resized_file(file, size, tmp_path) for file in files]
     changes = {"model.resizer": resizer} if resizer else {}
     model = dataclasses.replace(hostile, experiment=hostile.experiment.with_changes(changes))
     settings = ExportSettings(format="tflite", web=True, max_detections=20, **settings)
@@ -282,10 +291,12 @@ def in_page(window, function, *arguments):
     return window.wait("return window.got && [...window.got]")
 
 
+WAYS = [(method, align) for method in METHODS for align in (False, True)]
+
+
 @marked()
-@pytest.mark.parametrize("align", [False, True], ids=["", "corners"])
 @pytest.mark.parametrize("size", [(7, 11), (40, 23), (61, 90)], ids="{0[0]}x{0[1]}".format)
-@pytest.mark.parametrize("method", [*METHODS, "opencv_area"])
+@pytest.mark.parametrize("method, align", [*WAYS, ("opencv_area", False)])
 def test_images_are_resized_as_in_training(window, folder, method, size, align):
     pixels = np.random.default_rng(0).integers(0, 256, (31, 47, 3), np.uint8)
     if method == "opencv_area":
