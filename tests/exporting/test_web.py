@@ -225,7 +225,7 @@ PADDED = {"kind": "scale_jitter", "height": 64, "width": 64, "pad_value": [9, 99
 def test_the_page_finds_what_the_export_finds(
     hostile, scenes, window, packages, tmp_path, settings, resizer
 ):
-    pytest.importorskip("tensorflow")
+    pytest.importorskip("litert_converter")
     files = sorted((scenes / "images/val").iterdir())[:3]
     if size := settings.get("image_size"):
         # What the browser resizes differs by a level from OpenCV; these it leaves alone.
@@ -348,7 +348,7 @@ def test_every_resizer_is_compared():
 @marked(pytest.mark.proof, needs_shared)
 @pytest.mark.parametrize("quantize", ["none", "int8"])
 def test_photographs_have_the_boxes_of_the_checkpoint(window, packages, tmp_path, quantize):
-    pytest.importorskip("tensorflow")
+    pytest.importorskip("litert_converter")
     source = {name: SSD[name] for name in ("weights", "overrides")}
     model = load_model(SSD["config"], **source)
     settings = ExportSettings(format="tflite", web=True, quantize=quantize)
