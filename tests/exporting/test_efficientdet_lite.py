@@ -89,11 +89,13 @@ def check_types(result):
 
 
 def test_ranges_that_are_measured_on_images(images, tmp_path):
-    pytest.importorskip("ai_edge_quantizer")
+    for package in ("litert_converter", "ai_edge_quantizer"):
+        pytest.importorskip(package)
     _, model = fresh()
     check_types(export_model(model, tmp_path / "out", SETTINGS, images))
 
 
 def test_ranges_of_training(images, tmp_path):
-    pytest.importorskip("ai_edge_quantizer")
+    for package in ("litert_converter", "ai_edge_quantizer"):
+        pytest.importorskip(package)
     check_types(export_model(measured(images), tmp_path / "out", SETTINGS, []))
