@@ -296,7 +296,7 @@ TRUSTED = (
     "experiment/known_weights.py", "experiment/params_dict/command_line.py",
     "experiment/pipeline_config/section.py", "experiment/recipes/__init__.py",
     "experiment/yaml_config.py", "extras.py",
-    "inputs/memory.py", "profiling/profiler.py", "scaling/beam.py",
+    "inputs/memory.py", "predicting/web_page.py", "profiling/profiler.py", "scaling/beam.py",
     "serving/app.py",
 )  # fmt: skip
 BY_OTHERS = {"read_bytes", "read_text", "fromfile", "memmap", "mmap", "loadtxt", "genfromtxt"}
