@@ -32,6 +32,7 @@ flexbuffers = pytest.importorskip("flatbuffers.flexbuffers")
 
 pytestmark = pytest.mark.xdist_group("tflite")
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 SETTINGS = ExportSettings(format="tflite", postprocess="detection_op", max_detections=5)
 INTEGERS = dataclasses.replace(SETTINGS, quantize="int8")
 
@@ -213,7 +214,7 @@ def test_settings_that_do_not_fit_are_refused(settings, where):
 
 
 def test_the_command_of_the_page_has_these_settings():
-    page = (Path(__file__).resolve().parents[2] / "docs/edge.md").read_text(encoding="utf-8")
+    page = (DOCS / "edge.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^stillbox (export .*)$", page, re.MULTILINE)
     parser = argparse.ArgumentParser()
     add_arguments(parser)
