@@ -248,8 +248,8 @@ $("save-json").addEventListener("click", () => {
 // Browsers give no clipboard to unencrypted pages of other machines.
 $("copy-json").hidden = !navigator.clipboard;
 $("copy-json").addEventListener("click", async () => {
-  await navigator.clipboard.writeText(shownAsJson());
-  $("status").textContent = "Copied";
+  const said = navigator.clipboard.writeText(shownAsJson()).then(() => "Copied", () => "The browser allows no copying");
+  $("status").textContent = await said;
 });
 $("save-picture").addEventListener("click", async () => {
   save(await picture($("image"), shown(current())), `${stem(current())}-detections.png`);
