@@ -273,6 +273,7 @@ def test_a_text_comes_back(tmp_path):
         assert Tf1Checkpoint(tmp_path / "t").read_text("text") == text
 
 
+@pytest.mark.proof
 def test_tensorflow_restores_every_object_from_it(tmp_path):
     tf = pytest.importorskip("tensorflow")
     write_tf2_checkpoint(tmp_path / "ckpt-1", ARRAYS)

@@ -30,7 +30,7 @@ tf = pytest.importorskip("tensorflow")
 saved_model_pb2 = pytest.importorskip("tensorflow.core.protobuf.saved_model_pb2")
 
 # One worker imports TensorFlow and makes what these tests share.
-pytestmark = pytest.mark.xdist_group("tensorflow")
+pytestmark = [pytest.mark.proof, pytest.mark.xdist_group("tensorflow")]
 
 TYPES = {
     "detection_api": dict.fromkeys(OUTPUTS["detection_api"], tf.float32),

@@ -123,6 +123,7 @@ def test_classes_of_a_run_are_label_map_ids(export, images):
     assert outputs["detection_boxes"].max() <= 1
 
 
+@pytest.mark.proof
 def test_mediapipes_detector_accepts_it(export, checkpoint, images):
     mediapipe = pytest.importorskip("mediapipe")
     tasks = mediapipe.tasks

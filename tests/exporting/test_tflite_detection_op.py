@@ -225,6 +225,7 @@ def test_the_command_of_the_page_has_these_settings():
     assert _ALIASES[arguments.input_type] == INTEGERS.input_type
 
 
+@pytest.mark.proof
 def test_mediapipe_accepts_the_operation(integers, images):
     mediapipe = pytest.importorskip("mediapipe")
     tasks = mediapipe.tasks
