@@ -187,6 +187,9 @@ def shown(window, folder, packages, files):
     return {one["image"]: one["detections"] for one in found}
 
 
+SIDES = ("ymin", "xmin", "ymax", "xmax")  # the driver sorts the names
+
+
 def assert_equal(found, wanted, box=0.02, score=1e-4):
     """Compares detections of the page, best first, with `Detections`; equal scores in any order."""
     wanted = [one for one in wanted if one.score > 0.01 + score]
@@ -197,7 +200,7 @@ def assert_equal(found, wanted, box=0.02, score=1e-4):
             other["class_id"] == one.class_id
             and other["class"] == one.name
             and abs(other["score"] - one.score) <= score
-            and np.allclose(list(other["box"].values()), one.box, atol=box, rtol=0)
+            and np.allclose([other["box"][side] for side in SIDES], one.box, atol=box, rtol=0)
             for other in found
         ), one
 
