@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stillbox.experiment.schema.anchors import *
 from stillbox.experiment.schema.augmentations import *
 from stillbox.experiment.schema.backbones import *
 from stillbox.experiment.schema.boxes import *

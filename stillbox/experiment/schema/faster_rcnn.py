@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from stillbox.experiment.schema.anchors import Anchors, GridAnchors
 from stillbox.experiment.schema.backbones import Backbone, InceptionV2, ResNetV1
 from stillbox.experiment.schema.boxes import (
-    Anchors,
     ArgmaxMatcher,
     BoxCoder,
     ClassificationLoss,
     FasterRcnnBoxCoder,
-    GridAnchors,
     HardExampleMiner,
     IouSimilarity,
     LocalizationLoss,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol, Self
 
+from stillbox.experiment.schema.anchors import Anchors, SsdAnchors
 from stillbox.experiment.schema.backbones import Backbone, MobileNetV1
 from stillbox.experiment.schema.boxes import (
-    Anchors,
     ArgmaxMatcher,
     BoxCoder,
     FasterRcnnBoxCoder,
@@ -17,7 +17,6 @@ from stillbox.experiment.schema.boxes import (
     Loss,
     Matcher,
     Similarity,
-    SsdAnchors,
 )
 from stillbox.experiment.schema.data import FixedShapeResizer, Resizer
 from stillbox.experiment.schema.layers import (
