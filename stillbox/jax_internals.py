@@ -4,6 +4,10 @@ JAX may change them in any release. Each was first seen to work with JAX 0.10.0,
 that is supported.
 """
 
+import os
+
+import jax
+
 # Shape and type of what a primitive returns, without values.
 from jax.core import ShapedArray as ShapedArray
 
@@ -25,3 +29,20 @@ from jax.extend.core import Literal as Literal
 
 # Suppression is one operation in traced programs, for which an exporter writes its own.
 from jax.extend.core import Primitive as Primitive
+
+_YNNPACK = "--xla_cpu_experimental_ynn_fusion_type"
+
+
+def keep_fusions_whole() -> None:
+    """Turns YNNPACK off in XLA's CPU backend, before its first program.
+
+    From jax 0.10.2 on it takes sums, and what is summed becomes arrays in memory: the focal loss
+    needs seven arrays as large as the logits and not one, and twice the time. XLA ends the process
+    at a flag that it does not know, so that this sets it for releases that were tried.
+    """
+    flags, release = os.environ.get("XLA_FLAGS", ""), jax.__version_info__[:3]
+    if (0, 10, 2) <= release <= (0, 12, 0) and _YNNPACK not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_YNNPACK}=".strip()
+
+
+keep_fusions_whole()

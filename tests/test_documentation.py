@@ -33,6 +33,7 @@ from stillbox.experiment.rules import check
 from stillbox.experiment.schema import Experiment, FasterRcnn, IdentityResizer
 from stillbox.experiment.updating import apply_overrides
 from stillbox.experiment.yaml_config import read_yaml
+from stillbox.exporting.tflite.web import VERSION
 from stillbox.training.start import _FREE_TO_CHANGE
 from tests.documented_folder import RETINANET_TINY, SSD_RESNET34_TINY, TINY
 
@@ -106,7 +107,7 @@ COMMAND = re.compile(r"^(\$ )?(stillbox|make|pip|uv|python\S*) ", re.MULTILINE)
 
 # `make` would run this test again, `pip` and `uv` would change the environment that it runs in, and
 # TensorBoard is not installed. `make` targets must exist; TensorBoard's folder must hold events.
-NOT_RUN = {"make", "pip", "uv", "tensorboard"}
+NOT_RUN = {"make", "pip", "uv", "npm", "tensorboard"}
 # tests/test_extras.py reads what is installed: the folder of the source, or the wheel.
 NOT_RUN_PIP = re.compile(
     r"(pip )?install ((--constraint|--build-constraints) constraints\.txt )*"
@@ -201,6 +202,9 @@ def check_not_run(program, words):
         assert set(words) <= make_targets()
     elif program in ("pip", "uv"):
         assert NOT_RUN_PIP.fullmatch(" ".join(words))
+    elif program == "npm":
+        assert words[:2] == ["install", "--prefix"]
+        assert words[3:] == [f"@litertjs/core@{VERSION}"]
     else:
         assert list(Path(words[words.index("--logdir") + 1]).glob("events.*"))
 

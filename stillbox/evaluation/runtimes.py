@@ -15,7 +15,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.html_page import head_row, number_cell, section, table
 from stillbox.experiment.updating import read_section
 from stillbox.experiment.values import node_of
-from stillbox.printing import html_text, json_text
+from stillbox.printing import count_text, html_text, json_text
 from stillbox.untrusted import read_untrusted
 
 FOLDER, BENCHMARK = "benchmark", "benchmark.json"
@@ -124,7 +124,7 @@ class RuntimeTable:
             "memory: what loading and detecting added to the process"
         )
         if any(row.compared is not None for row in self.rows):
-            of = f"{self.images:,} {'scored ' * self.scored}image{'s' * (self.images != 1)}"
+            of = count_text(self.images, "scored image" if self.scored else "image")
             yield (
                 f"found: detections of the checkpoint in {of} with a score of at least "
                 f"{self.min_score:g} that the artefact has too (same class, IoU of at least .5); "

@@ -82,7 +82,8 @@ def test_a_localisation_loss_reads(text, loss):
     ],
 )
 def test_the_cases_above_are_all_losses(family, cases):
-    assert {type(loss) for _, loss in cases} == set(members_of(family))
+    others = {schema.DiouLoss, schema.CiouLoss}  # which the original does not have
+    assert {type(loss) for _, loss in cases} == set(members_of(family)) - others
 
 
 @pytest.mark.parametrize("name", ["weighted_logits_softmax", "bootstrapped_sigmoid"])

@@ -117,7 +117,7 @@ def wrong_format(monkeypatch):
 
 def test_nothing_is_left_of_an_artefact_that_differs(model, images, tmp_path, wrong_format):
     with pytest.raises(UserError, match="the checkpoint alone finds"):
-        export_model(model, tmp_path / "out", ExportSettings(), images)
+        export_model(model, tmp_path / "out", ExportSettings(format="stablehlo"), images)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -139,7 +139,7 @@ def test_two_exports_to_one_folder_do_not_both_succeed(model, images, tmp_path, 
 
 
 def test_an_old_export_stays_until_the_new_one_is_verified(model, images, tmp_path, wrong_format):
-    settings = ExportSettings()
+    settings = ExportSettings(format="stablehlo")
     old = tmp_path / "out"
     old.mkdir()
     manifest = Manifest(settings=settings, files={}, input_size=(64, 64), resizer={}, source="old")

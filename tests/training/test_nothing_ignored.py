@@ -141,6 +141,9 @@ VARIANTS = {
         "blocks: [{output: true}, {level: 2, inputs: [1, 2], output: true}]}"
     ),
     "model.backbone     ": "{kind: mobilenet_v3_small, depth_multiplier: 0.25, min_depth: 8}",
+    "model.backbone       ": (
+        "{kind: efficientnet_lite, width_coefficient: 0.25, depth_coefficient: 0.6}"
+    ),
     "model.backbone      ": "{kind: efficientnet, width_coefficient: 0.25, depth_coefficient: 0.6}",
     "model.neck      ": "{kind: bifpn, min_level: 4, max_level: 6, depth: 8, num_repeats: 1}",
     "model.neck       ": "{kind: mnasfpn, depth: 40, num_repeats: 1, min_depth: 8, "
@@ -172,6 +175,7 @@ VARIANTS = {
     "model.box_coder": "{kind: mean_stddev}",
     "model.box_coder ": "{kind: square}",
     "model.matcher": "{kind: bipartite}",
+    "model.matcher ": "{kind: atss}",
     "model.similarity": "{kind: thresholded_iou}",
     "model.similarity ": "{kind: ioa}",
     "model.similarity  ": "{kind: neg_sq_dist}",
@@ -182,6 +186,8 @@ VARIANTS = {
     "model.loss.localization ": "{kind: l2}",
     "model.loss.localization  ": "{kind: iou}",
     "model.loss.localization   ": "{kind: giou}",
+    "model.loss.localization    ": "{kind: diou}",
+    "model.loss.localization     ": "{kind: ciou}",
     "model.loss.hard_example_miner": (
         "{num_hard_examples: 9, max_negatives_per_positive: 3, min_negatives_per_image: 2}"
     ),
@@ -241,6 +247,12 @@ BESIDE = {
         "regularizer: {kind: l2}, batch_norm: {}}}",
     ),
     "model.backbone      ": (
+        _PLAIN_HEAD,
+        "model.neck.taps=[stack_1_block_1, stack_2_block_0]",
+        "model.backbone={last_layer: stack_3_block_0, conv: {initializer: {uniform: false}}}",
+        "model.resizer={height: 136, width: 144}",
+    ),
+    "model.backbone       ": (
         _PLAIN_HEAD,
         "model.neck.taps=[stack_1_block_1, stack_2_block_0]",
         "model.backbone={last_layer: stack_3_block_0, conv: {initializer: {uniform: false}}}",
