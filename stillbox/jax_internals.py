@@ -34,15 +34,16 @@ _YNNPACK = "--xla_cpu_experimental_ynn_fusion_type"
 
 
 def keep_fusions_whole() -> None:
-    """Turns YNNPACK off in XLA's CPU backend, before its first program.
+    """Limits YNNPACK in XLA's CPU backend to matrix products, before its first program.
 
-    From jax 0.10.2 on it takes sums, and what is summed becomes arrays in memory: the focal loss
-    needs seven arrays as large as the logits and not one, and twice the time. XLA ends the process
-    at a flag that it does not know, so that this sets it for releases that were tried.
+    From jax 0.10.2 on it takes sums and elementwise operations too, whose operands then become
+    arrays in memory: the focal loss needs seven arrays as large as the logits and not one, and
+    twice the time. XLA ends the process at a flag that it does not know. The flag is therefore set
+    for the releases that were tried.
     """
     flags, release = os.environ.get("XLA_FLAGS", ""), jax.__version_info__[:3]
     if (0, 10, 2) <= release <= (0, 12, 0) and _YNNPACK not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_YNNPACK}=".strip()
+        os.environ["XLA_FLAGS"] = f"{flags} {_YNNPACK}=LIBRARY_FUSION_TYPE_DOT".strip()
 
 
 keep_fusions_whole()
