@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import numpy as np
-
 from stillbox.devices.announcing import announcing
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
@@ -251,7 +249,7 @@ def evaluate(
     """
     from stillbox.checkpoints.model_directory import is_model_directory
     from stillbox.evaluation.history import HISTORY, History, read_history
-    from stillbox.evaluation.runtimes import runtimes_of
+    from stillbox.evaluation.runtimes import find_runtimes
     from stillbox.evaluation.scoring import open_evaluation, refuse_other_report, write_evaluation
 
     prepare_process()
@@ -281,7 +279,7 @@ def evaluate(
             source=name,
             history=history,
             run=directory.resolve().name if directory and is_model_directory(directory) else "",
-            runtimes=runtimes_of(directory, say) if directory else None,
+            runtimes=find_runtimes(directory, say) if directory else None,
         )
     warnings = *result.warnings, *dataset.source.problems.lines()
     if result.left_out:
@@ -391,7 +389,7 @@ def _export_images(model: "TrainedModel", files: Sequence[str | Path]) -> "list[
     """Returns the given images, or some of the evaluation set, or drawn scenes."""
     from stillbox.evaluation.scoring import open_evaluation
     from stillbox.predicting.images import read_image
-    from stillbox.records.scenes import draw_scene
+    from stillbox.records.scenes import draw_images
 
     if files:
         return [read_image(file)[0] for file in files]
@@ -400,4 +398,4 @@ def _export_images(model: "TrainedModel", files: Sequence[str | Path]) -> "list[
         records = range(min(_EXPORT_IMAGES, len(dataset)))
         return [dataset.image(record) for record in records]
     except UserError:  # the records may be on another machine
-        return [draw_scene(np.random.default_rng(seed)).image for seed in range(_EXPORT_IMAGES)]
+        return draw_images(_EXPORT_IMAGES)

@@ -1,7 +1,7 @@
 """Matchers whose thresholds follow from the boxes: ATSS, and task-aligned assignment.
 
-Both visit one ground-truth box after the other and keep a few numbers of each anchor, so that
-memory does not grow with the number of boxes.
+Both visit one ground-truth box after the other and keep a few numbers of each anchor: memory does
+not grow with the number of boxes.
 """
 
 from typing import NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float, Float32, Int, Int32
 
+from stillbox.boxes.distributions import encode_distances
 from stillbox.boxes.geometry import iou
 from stillbox.boxes.matchers import BACKGROUND, Rows
 
@@ -139,8 +140,7 @@ def _centers(boxes: Float[Array, "*B 4"]) -> Float[Array, "*B 2"]:
 
 
 def _is_inside(centers: Float[Array, "K 2"], box: Float[Array, "4"]) -> Bool[Array, "K"]:
-    distances = jnp.concatenate([centers - box[:2], box[2:] - centers], axis=-1)
-    return distances.min(axis=-1) > _INSIDE
+    return encode_distances(box, centers).min(axis=-1) > _INSIDE
 
 
 def _nothing(anchors: int) -> _Best:

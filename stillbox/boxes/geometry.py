@@ -84,10 +84,7 @@ def giou(boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]) -> F
     shared = intersection(boxes, others)
     shared = jnp.where(shared > 0.0, shared, 0.0)
     union = area(boxes) + area(others) - shared
-    ymin, xmin, ymax, xmax = _corners(boxes)
-    other_ymin, other_xmin, other_ymax, other_xmax = _corners(others)
-    height = jnp.maximum(ymax, other_ymax) - jnp.minimum(ymin, other_ymin)
-    width = jnp.maximum(xmax, other_xmax) - jnp.minimum(xmin, other_xmin)
+    height, width = _hull_sides(boxes, others)
     hull = height * width
     empty = hull == 0.0
     uncovered = jnp.where(empty, 0.0, (hull - union) / jnp.where(empty, 1.0, hull))
@@ -102,8 +99,7 @@ def diou(boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]) -> F
     """
     ymin, xmin, ymax, xmax = _corners(boxes)
     other_ymin, other_xmin, other_ymax, other_xmax = _corners(others)
-    height = jnp.maximum(ymax, other_ymax) - jnp.minimum(ymin, other_ymin)
-    width = jnp.maximum(xmax, other_xmax) - jnp.minimum(xmin, other_xmin)
+    height, width = _hull_sides(boxes, others)
     rows = (ymin + ymax - other_ymin - other_ymax) / 2.0
     columns = (xmin + xmax - other_xmin - other_xmax) / 2.0
     return iou(boxes, others) - _share(rows**2 + columns**2, height**2 + width**2)
@@ -120,6 +116,16 @@ def ciou(boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]) -> F
     overlap = iou(boxes, others)
     weight = jnp.where(overlap > 0.5, _share(shape, 1.0 - overlap + shape), 0.0)
     return jnp.clip(diou(boxes, others) - lax.stop_gradient(weight) * shape, -1.0, 1.0)
+
+
+def _hull_sides(
+    boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]
+) -> tuple[Float[Array, "*B"], Float[Array, "*B"]]:
+    """Returns height and width of the smallest box that encloses each pair."""
+    ymin, xmin, ymax, xmax = _corners(boxes)
+    other_ymin, other_xmin, other_ymax, other_xmax = _corners(others)
+    height = jnp.maximum(ymax, other_ymax) - jnp.minimum(ymin, other_ymin)
+    return height, jnp.maximum(xmax, other_xmax) - jnp.minimum(xmin, other_xmin)
 
 
 def _angle(boxes: Real[ArrayLike, "*B 4"]) -> Float[Array, "*B"]:

@@ -181,6 +181,8 @@ def _identify(
     if found == len(wanted):
         return weights, name_map
     matched = match_weights(weights, model, wanted)
+    if matched is weights:
+        return weights, name_map
     matched_map = choose_name_map(matched, model, variables, wanted, scope=scope)
     better = not found or matched_map.count_found(wanted, matched.arrays) > found
     return (matched, matched_map) if better else (weights, name_map)

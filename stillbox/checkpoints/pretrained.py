@@ -5,6 +5,7 @@ They lie there, or in an installed package.
 
 import json
 from functools import partial
+from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from stillbox.checkpoints.archives import ARCHIVES, unpack
@@ -16,9 +17,8 @@ from stillbox.checkpoints.downloading import (
     fetch_package,
 )
 from stillbox.checkpoints.files import MAX_JSON_BYTES, blamed, remove_folder, replace_durably
-from stillbox.checkpoints.installed import find_installed
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.known_weights import KnownFile, KnownWeights, known_weights
+from stillbox.experiment.known_weights import KnownFile, KnownWeights, Package, known_weights
 from stillbox.extras import install_package_command
 from stillbox.records.record_file import cache_folder
 from stillbox.untrusted import named_path, read_untrusted
@@ -41,9 +41,26 @@ def find_weights(name: str) -> Path | None:
     row = known_weights().get(name)
     if row is None:
         return None
+    for file in row.files:
+        if file.package and (found := _find_installed(file.package, row.path)):
+            return found
     folder = weights_folder(name)
-    downloaded = folder / row.path if _is_complete(row, folder) else None
-    return find_installed(row) or downloaded
+    return folder / row.path if _is_complete(row, folder) else None
+
+
+def _find_installed(package: Package, path: str) -> Path | None:
+    """Returns a file of an installed package of PyPI, which is not imported."""
+    if package.registry != "pypi":
+        return None
+    try:
+        distribution = metadata.distribution(package.name)
+    except metadata.PackageNotFoundError:
+        return None
+    # Another version may hold other weights.
+    if distribution.version != package.version:
+        return None
+    found = Path(str(distribution.locate_file(path)))
+    return found if found.is_file() else None
 
 
 def resolve_weights(path: str | Path) -> Path:

@@ -203,7 +203,7 @@ def read_runtimes(path: Path) -> RuntimeTable:
     return replace(read, rows=rows, machine=machine)
 
 
-def runtimes_of(directory: Path, say: Callable[[str], None]) -> RuntimeTable | None:
+def find_runtimes(directory: Path, say: Callable[[str], None]) -> RuntimeTable | None:
     """Returns the table in a model directory; None if there is none, or one that is damaged.
 
     `say` is called with the reason why a table is left out.

@@ -82,6 +82,11 @@ def draw_scene(rng: Generator, *, min_side: int = SIDES[0], max_side: int = SIDE
     return _with_truth(np.rint(image * 255.0).astype(np.uint8), canvas.owner, objects)
 
 
+def draw_images(count: int) -> list[NDArray[np.uint8]]:
+    """Returns the images of some scenes, `[h, w, 3]` each, where there are no photographs."""
+    return [draw_scene(np.random.default_rng(seed)).image for seed in range(count)]
+
+
 def _draw_distractors(rng: Generator, canvas: _Canvas, count: int) -> None:
     """Paints thin lines and soft spots behind the objects."""
     side = min(canvas.height, canvas.width)

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from stillbox.checkpoints import installed, pretrained
+from stillbox.checkpoints import pretrained
 from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.names import backbone_tables, names_under
 from stillbox.checkpoints.pretrained import find_weights, resolve_weights
@@ -187,4 +187,4 @@ def test_a_package_that_is_absent_or_of_another_version_is_named(install):
 
 def test_a_package_without_the_file_is_not_found(install):
     install("1.0").unlink()
-    assert installed.find_installed(ROW) is None
+    assert find_weights("ours") is None

@@ -12,9 +12,9 @@ from stillbox.evaluation.runtimes import (
     FOLDER,
     RuntimeRow,
     RuntimeTable,
+    find_runtimes,
     read_runtimes,
     runtime_section,
-    runtimes_of,
 )
 from stillbox.evaluation.scores import score
 from tests.evaluation.builders import result, truth
@@ -128,11 +128,11 @@ def test_another_content_is_refused(tmp_path, content):
 
 def test_a_damaged_table_is_left_out_of_a_report_with_a_warning(tmp_path):
     said = []
-    assert runtimes_of(tmp_path, said.append) is None
+    assert find_runtimes(tmp_path, said.append) is None
     assert said == []
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / BENCHMARK).write_text("{")
-    assert runtimes_of(tmp_path, said.append) is None
+    assert find_runtimes(tmp_path, said.append) is None
     assert "left out of the report" in said[0]
 
 

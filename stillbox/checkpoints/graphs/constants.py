@@ -105,7 +105,7 @@ class Constants:
     def _is_zero(self, operation: Operation) -> bool:
         """Whether it is the lesser of something positive and zero.
 
-        So do the exports of stillbox keep constants from being multiplied out.
+        Exports of stillbox add such a zero to constants that a converter is not to fold.
         """
         positive = self._producer_of(operation.inputs[0])
         bound = operation.inputs[1]

@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
 
@@ -136,7 +137,7 @@ class TfjsModel(GraphArrays[_Weight]):
         return UserError(what, where=str(self._path), fix=fix)
 
 
-def _open(path: Path, folder: Path) -> Any:  # noqa: ANN401
+def _open(path: Path, folder: Path) -> BufferedReader:
     return open_untrusted(path, most=MAX_WEIGHTS_BYTES, inside=folder, fix=_COPY)
 
 

@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from stillbox.devices.announcing import announcing
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
@@ -17,7 +19,6 @@ from stillbox.experiment.imports import imports_of
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.backend import runtimes_of
 from stillbox.exporting.benchmarking.figures import compare, with_figures
-from stillbox.exporting.benchmarking.images import calibration_images, measured_images
 from stillbox.exporting.benchmarking.processes import Task, TaskError, one_line, run_apart
 from stillbox.exporting.benchmarking.settings import LOAD, BenchmarkSettings, machine_facts
 from stillbox.exporting.benchmarking.subjects import (
@@ -34,14 +35,18 @@ from stillbox.exporting.benchmarking.tasks import (
     MeasureTask,
 )
 from stillbox.exporting.manifest import is_export
-from stillbox.inputs.dataset import Dataset
+from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.predicting.backend import Pixels
+from stillbox.records.scenes import draw_images
 
 Watch = Callable[[str], AbstractContextManager[ImageProgress]]
 """Shows the progress of what it names while it is entered."""
 
 # Images that an export is compared with its checkpoint on.
 _COMPARED = 4
+_MEASURED, _CALIBRATED = 16, 32
+# All images are in memory, here and in the process that measures.
+_MOST_BYTES = 2**28
 # Share of the processors that others may keep busy without a note.
 _BUSY = 0.5
 
@@ -107,7 +112,7 @@ class _Run:
         self._dataset = self._open(experiment)
         self._scored = experiment if self._dataset is not None and settings.scored else None
         self._given = images
-        self._images = images or measured_images(self._dataset)
+        self._images = images or _measured_images(self._dataset)
         if not images and self._dataset is None:
             self._notes.append("measured on drawn scenes; --images gives photographs")
         self._reference: Sequence[ImageResult] = ()
@@ -166,7 +171,7 @@ class _Run:
         try:
             images = self._images[:_COMPARED]
             if variant.quantize != "none":
-                images = calibration_images(self.subject.experiment, self._given)
+                images = _calibration_images(self.subject.experiment, self._given)
             if is_export(folder):
                 fix = "remove it, or give another folder with --exports"
                 what = "an export of another checkpoint is there"
@@ -237,3 +242,43 @@ class _Run:
             rows=tuple(self._rows),
             notes=(*self._notes, *notes),
         )
+
+
+def _measured_images(dataset: Dataset | None) -> Sequence[Pixels]:
+    """Returns images of the evaluation set, or drawn scenes if there is none, `[h, w, 3]` each."""
+    if dataset is not None and (found := _spread(dataset, _MEASURED)):
+        return found
+    return draw_images(_MEASURED)
+
+
+def _calibration_images(experiment: Experiment, given: Sequence[Pixels]) -> Sequence[Pixels]:
+    """Returns the given images, or some of training; none for a detector that has its ranges.
+
+    Those of the evaluation set would flatter the integers.
+
+    Raises:
+        UserError: there are none.
+    """
+    if given or experiment.train.quantization is not None:
+        return given[:_CALIBRATED]
+    fix = "give some tens of typical images with --images"
+    try:
+        dataset = open_dataset(experiment.data, experiment.data.train, experiment.model)
+    except UserError as error:
+        what = "the records of training, to calibrate on, cannot be read"
+        raise UserError(what, fix=fix) from error
+    if not (found := _spread(dataset, _CALIBRATED)):
+        raise UserError("the records of training hold no image to calibrate on", fix=fix)
+    return found
+
+
+def _spread(dataset: Dataset, most: int) -> list[Pixels]:
+    """Returns some images from all over a set, without unusable records."""
+    records = np.unique(np.linspace(0, len(dataset) - 1, most).astype(int)).tolist()
+    images, nbytes = list[Pixels](), 0
+    for record in records:
+        sample = dataset.load(record)
+        if sample is not None and nbytes + sample.image.nbytes <= _MOST_BYTES:
+            images.append(sample.image)
+            nbytes += sample.image.nbytes
+    return images

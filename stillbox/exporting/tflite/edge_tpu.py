@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from stillbox.errors import UserError
+from stillbox.exporting.tflite.quantization import operations_of
 
 _SOFTMAX_MOST = 16_000
 _INTEGERS = ("INT8", "UINT8")
@@ -186,7 +187,6 @@ def _operations(content: bytes) -> Iterator[_Operation]:
     from ai_edge_litert import schema_py_generated as flat
     from ai_edge_litert.tools import flatbuffer_utils
 
-    kinds = {code: name for name, code in vars(flat.BuiltinOperator).items()}
     types = {code: name for name, code in vars(flat.TensorType).items()}
     model = flatbuffer_utils.read_model_from_bytearray(bytearray(content))
     graph = model.subgraphs[0]
@@ -199,10 +199,9 @@ def _operations(content: bytes) -> Iterator[_Operation]:
         )
         for one in graph.tensors
     ]
-    for operation in graph.operators:
-        code = model.operatorCodes[operation.opcodeIndex]
+    for kind, operation in operations_of(model):
         yield _Operation(
-            kinds[max(code.builtinCode, code.deprecatedBuiltinCode)],
+            kind,
             tuple(tensors[index] for index in operation.inputs if index >= 0),
             tuple(tensors[index] for index in operation.outputs),
             operation.builtinOptions,
