@@ -1,7 +1,7 @@
 """What a first run on a folder of images reaches: AP by starting point, after so many minutes.
 
 Every row is `stillbox train RECIPE --data FOLDER` with as many steps as the machine makes in the
-given minutes, compilation and evaluations not counted, and the best AP of the ten evaluations on
+given minutes, compilation and evaluations not counted, and the best AP of the five evaluations on
 the validation images of the folder. The step is timed first, in a short run of the same command.
 
     python benchmarks/first_run.py BCCD RACCOON --minutes 5 15

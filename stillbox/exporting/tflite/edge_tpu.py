@@ -1,7 +1,8 @@
 """What the compiler of the Edge TPU maps onto it: operations by name, with their conditions.
 
-They are the table "Supported operations" and the requirements above it of
-https://coral.ai/docs/edgetpu/models-intro. The compiler itself ends the mapped part at the first
+They are those of the table "Supported operations" and the requirements above it of
+https://coral.ai/docs/edgetpu/models-intro, written from memory and compared with an older version
+of that page. The compiler itself ends the mapped part at the first
 operation that it refuses, and leaves the rest of the model to the CPU.
 """
 
