@@ -105,9 +105,10 @@ PROGRAMS_RUN_ELSEWHERE = {"docs/evaluation.md": "tests/evaluation/test_coco.py"}
 LANGUAGES = {"sh", "console", "yaml", "python", "text", "json", "toml", "nginx", "caddy"}
 COMMAND = re.compile(r"^(\$ )?(stillbox|make|pip|uv|python\S*) ", re.MULTILINE)
 
-# `make` would run this test again, `pip` and `uv` would change the environment that it runs in, and
-# TensorBoard is not installed. `make` targets must exist; TensorBoard's folder must hold events.
-NOT_RUN = {"make", "pip", "uv", "npm", "tensorboard"}
+# `make` would run this test again, `pip` and `uv` would change the environment that it runs in, `npm`
+# needs a network, `python3` serves without end, and TensorBoard is not installed. `make` targets and
+# the page that is served must exist; TensorBoard's folder must hold events.
+NOT_RUN = {"make", "pip", "uv", "npm", "python3", "tensorboard"}
 # tests/test_extras.py reads what is installed: the folder of the source, or the wheel.
 NOT_RUN_PIP = re.compile(
     r"(pip )?install ((--constraint|--build-constraints) constraints\.txt )*"
@@ -205,6 +206,9 @@ def check_not_run(program, words):
     elif program == "npm":
         assert words[:2] == ["install", "--prefix"]
         assert words[3:] == [f"@litertjs/core@{VERSION}"]
+    elif program == "python3":
+        assert words[:3] == ["-m", "http.server", "--directory"]
+        assert (Path(words[3]) / "index.html").is_file()
     else:
         assert list(Path(words[words.index("--logdir") + 1]).glob("events.*"))
 
