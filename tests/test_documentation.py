@@ -105,9 +105,9 @@ PROGRAMS_RUN_ELSEWHERE = {"docs/evaluation.md": "tests/evaluation/test_coco.py"}
 LANGUAGES = {"sh", "console", "yaml", "python", "text", "json", "toml", "nginx", "caddy"}
 COMMAND = re.compile(r"^(\$ )?(stillbox|make|pip|uv|python\S*) ", re.MULTILINE)
 
-# `make` would run this test again, `pip` and `uv` would change the environment that it runs in, `npm`
-# needs a network, `python3` serves without end, and TensorBoard is not installed. `make` targets and
-# the page that is served must exist; TensorBoard's folder must hold events.
+# `make` would run this test again, `pip` and `uv` would change the environment that it runs in,
+# `npm` needs a network, `python3` serves without end, and TensorBoard is not installed. `make`
+# targets and the page that is served must exist; TensorBoard's folder must hold events.
 NOT_RUN = {"make", "pip", "uv", "npm", "python3", "tensorboard"}
 # tests/test_extras.py reads what is installed: the folder of the source, or the wheel.
 NOT_RUN_PIP = re.compile(
