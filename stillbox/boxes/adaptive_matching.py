@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Bool, Float, Float32, Int, Int32
+from jaxtyping import Bool, Float, Float32, Int32
 
 from stillbox.boxes.distributions import encode_distances
 from stillbox.boxes.geometry import iou
@@ -26,16 +26,6 @@ class _Best(NamedTuple):
     overlap: Float32[Array, "A"]
     """IoU with the box; -1 without one."""
     row: Int32[Array, "A"]
-    alignment: Float32[Array, "A"]
-
-
-class Aligned(NamedTuple):
-    """A task-aligned assignment."""
-
-    matches: Int32[Array, "A"]
-    """The row of the box, or `BACKGROUND`."""
-    quality: Float32[Array, "A"]
-    """Normalised alignment, the target of the score; 0 for the background."""
 
 
 def atss_match(rows: Rows, *, candidates: int = 9) -> Int32[Array, "A"]:
@@ -74,65 +64,79 @@ def atss_match(rows: Rows, *, candidates: int = 9) -> Int32[Array, "A"]:
         overlap = rows.similarity(row)[chosen]
         threshold = jnp.mean(overlap) + jnp.std(overlap, ddof=1)
         positive = (overlap >= threshold) & _is_inside(centers[chosen], box) & valid[row]
-        return _offer(best, row, chosen, overlap, jnp.zeros_like(overlap), positive)
+        return _offer(best, row, chosen, overlap, positive)
 
     used = jnp.asarray(rows.used, jnp.int32)
     return lax.fori_loop(jnp.int32(0), used, visit, _nothing(len(centers))).row
 
 
 def task_aligned_match(
-    boxes: Float[Array, "N 4"],
-    classes: Int[Array, "N"],
-    valid: Bool[Array, "N"],
-    anchors: Float[Array, "A 4"],
-    *,
-    probabilities: Float[Array, "A C"],
-    predicted: Float[Array, "A 4"],
-    alpha: float = 1.0,
-    beta: float = 6.0,
-    candidates: int = 13,
-) -> Aligned:
+    rows: Rows, *, alpha: float = 1.0, beta: float = 6.0, candidates: int = 13
+) -> Int32[Array, "A"]:
     """Assigns anchors to boxes by what the network predicts there (TOOD, arXiv:2108.07755, 3.2).
 
     The alignment of an anchor with a box is `s^alpha u^beta` of the probability s of the box's
     class and the IoU u of the predicted box. Candidates of a box are the anchors with the largest
     alignments, over all levels; those with an alignment above 0 and their centre inside the box are
     assigned to it. Of several boxes an anchor gets the one with the largest IoU, among equals the
-    lowest row. No gradient flows through the result.
+    lowest row. A box without weight gets none.
 
-    As `mmdet/models/task_modules/assigners/task_aligned_assigner.py`, and the normalisation in
-    `mmdet/models/dense_heads/tood_head.py`: alignments of a box are scaled so that the largest is
-    the largest IoU of its anchors.
+    As `mmdet/models/task_modules/assigners/task_aligned_assigner.py`.
 
     Args:
-        boxes: in pixels.
-        classes: channels of `probabilities`.
-        valid: false for padding, which gets no anchor.
-        anchors: in pixels.
-        probabilities: predicted scores.
-        predicted: predicted boxes, in pixels.
+        rows: with predictions and classes.
         alpha: exponent of the probability.
         beta: exponent of the IoU.
         candidates: of each box.
+
+    Returns:
+        The row, or `BACKGROUND`.
     """
-    probabilities, predicted = lax.stop_gradient((probabilities, predicted))
-    centers = _centers(anchors)
+    predicted, classes = rows.predicted, rows.classes
+    assert predicted is not None and classes is not None
+    pixels = jnp.asarray(rows.frame.size * 2, jnp.float32)
+    boxes, centers = rows.boxes * pixels, _centers(rows.anchors * pixels)
+    valid = jnp.asarray(rows.valid, bool)
 
     def visit(row: Array, best: _Best) -> _Best:
-        box = boxes[row]
-        overlap = iou(box, predicted)
-        score = jnp.take(probabilities, classes[row], axis=1)
-        alignment, chosen = lax.top_k(score**alpha * overlap**beta, min(candidates, len(anchors)))
-        positive = (alignment > 0.0) & _is_inside(centers[chosen], box) & valid[row]
-        return _offer(best, row, chosen, overlap[chosen], alignment, positive)
+        overlap = iou(rows.boxes[row], predicted.boxes)
+        score = jnp.take(predicted.scores, classes[row], axis=1, mode="fill", fill_value=0.0)
+        alignment, chosen = lax.top_k(score**alpha * overlap**beta, min(candidates, len(centers)))
+        inside = _is_inside(centers[chosen], boxes[row])
+        positive = (alignment > 0.0) & inside & valid[row]
+        return _offer(best, row, chosen, overlap[chosen], positive)
 
-    best = lax.fori_loop(0, len(boxes), visit, _nothing(len(anchors)))
-    assigned = best.row != BACKGROUND
-    rows = jnp.where(assigned, best.row, len(boxes))
-    largest = jnp.zeros((2, len(boxes) + 1)).at[0, rows].max(best.alignment)
-    largest = largest.at[1, rows].max(best.overlap)
-    quality = best.alignment / (largest[0, rows] + 1e-7) * largest[1, rows]
-    return Aligned(best.row, jnp.where(assigned, quality, 0.0))
+    used = jnp.asarray(rows.used, jnp.int32)
+    return lax.fori_loop(jnp.int32(0), used, visit, _nothing(len(centers))).row
+
+
+def alignment_targets(
+    matches: Int32[Array, "A"],
+    scores: Float[Array, "A"],
+    overlaps: Float[Array, "A"],
+    boxes: int,
+    *,
+    alpha: float,
+    beta: float,
+) -> Float32[Array, "A"]:
+    """Returns the alignments of matched anchors, the largest of each box set to its largest IoU.
+
+    As `TOODHead._get_targets_single` in `mmdet/models/dense_heads/tood_head.py`.
+
+    Args:
+        matches: rows of the boxes; other anchors have a target of 0.
+        scores: predicted probabilities of the boxes' classes.
+        overlaps: IoU of each predicted box with the anchor's box.
+        boxes: number of rows.
+        alpha: exponent of the probability.
+        beta: exponent of the IoU.
+    """
+    matched = matches >= 0
+    alignment = jnp.where(matched, scores**alpha * overlaps**beta, 0.0)
+    rows = jnp.where(matched, matches, boxes)
+    largest = jnp.zeros((2, boxes + 1)).at[0, rows].max(alignment)
+    largest = largest.at[1, rows].max(jnp.where(matched, overlaps, 0.0))
+    return alignment / (largest[0, rows] + 1e-7) * largest[1, rows]
 
 
 def _centers(boxes: Float[Array, "*B 4"]) -> Float[Array, "*B 2"]:
@@ -147,7 +151,6 @@ def _nothing(anchors: int) -> _Best:
     return _Best(
         overlap=jnp.full(anchors, -1.0),
         row=jnp.full(anchors, BACKGROUND, jnp.int32),
-        alignment=jnp.zeros(anchors),
     )
 
 
@@ -156,7 +159,6 @@ def _offer(
     row: Int32[Array, ""],
     chosen: Int32[Array, "K"],
     overlap: Float32[Array, "K"],
-    alignment: Float32[Array, "K"],
     positive: Bool[Array, "K"],
 ) -> _Best:
     """Gives the positive anchors to a box, unless another box has a larger IoU with them."""
@@ -166,5 +168,5 @@ def _offer(
     return jax.tree.map(
         lambda kept, new: kept.at[place].set(new, mode="drop"),
         best,
-        _Best(overlap, jnp.broadcast_to(row, chosen.shape).astype(jnp.int32), alignment),
+        _Best(overlap, jnp.broadcast_to(row, chosen.shape).astype(jnp.int32)),
     )

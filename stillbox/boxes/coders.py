@@ -9,6 +9,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Real
 
+from stillbox.boxes import distributions
+
 _EPSILON = 1e-8
 
 
@@ -112,6 +114,35 @@ def decode_mean_stddev(
 ) -> Float[Array, "*B 4"]:
     """Returns the boxes of deltas."""
     return jnp.asarray(deltas, jnp.float32) * stddev + jnp.asarray(anchors, jnp.float32)
+
+
+def encode_distances(
+    boxes: Real[ArrayLike, "*#B 4"],
+    anchors: Real[ArrayLike, "*#B 4"],
+    *,
+    units: float,
+    longest: float | None = None,
+) -> Float[Array, "*B 4"]:
+    """Returns the distances of the four edges from the anchor's centre (arXiv:1904.01355).
+
+    Args:
+        units: of distance in the height and width of an anchor.
+        longest: see `distributions.encode_distances`.
+    """
+    centers, sizes = _center_form(anchors)
+    unit = jnp.tile(sizes / units, 2)
+    points = centers / unit[..., :2]
+    boxes = jnp.asarray(boxes, jnp.float32) / unit
+    return distributions.encode_distances(boxes, points, longest=longest)
+
+
+def decode_distances(
+    distances: Real[ArrayLike, "*#B 4"], anchors: Real[ArrayLike, "*#B 4"], *, units: float
+) -> Float[Array, "*B 4"]:
+    """Returns the boxes of distances in units of the anchor; see `encode_distances`."""
+    centers, sizes = _center_form(anchors)
+    scaled = jnp.asarray(distances, jnp.float32) * jnp.tile(sizes / units, 2)
+    return distributions.decode_distances(scaled, centers)
 
 
 def _center_form(

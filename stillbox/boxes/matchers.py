@@ -29,6 +29,14 @@ class Frame(NamedTuple):
 _NO_FRAME = Frame()
 
 
+class Predicted(NamedTuple):
+    """What a detector predicts for A anchors; no gradient flows through it."""
+
+    boxes: Float[Array, "A 4"]
+    scores: Float[Array, "A C"]
+    """Probabilities of the classes, without the background's."""
+
+
 class Rows(NamedTuple):
     """The rows of a matrix of similarities, N ground-truth boxes (at least 1) by A anchors.
 
@@ -44,6 +52,10 @@ class Rows(NamedTuple):
     boxes: Float[Array, "N 4"]
     anchors: Float[Array, "A 4"]
     frame: Frame
+    classes: Int32[Array, "N"] | None = None
+    """From 0; given with `predicted`."""
+    predicted: Predicted | None = None
+    """None: nothing has been predicted yet."""
 
 
 def argmax_match(
@@ -236,13 +248,7 @@ def assign_targets(
     """
     anchors, boxes = jnp.asarray(anchors, jnp.float32), jnp.asarray(boxes, jnp.float32)
     classes, weights = jnp.asarray(classes, jnp.int32), jnp.asarray(weights, jnp.float32)
-    padding = is_padding(boxes, weights)
-
-    def row(index: Array) -> Array:
-        return jnp.where(padding[index], -jnp.inf, similarity(boxes[index], anchors))
-
-    used = len(boxes) if used_rows is None else used_rows
-    matches = match(Rows(row, weights > 0, used, boxes, anchors, frame))
+    matches = match(similarity_rows(anchors, boxes, weights, similarity, frame, used_rows))
     matched, rows = matches >= 0, jnp.maximum(matches, 0)
     row_weights = weights[rows]
 
@@ -258,6 +264,24 @@ def assign_targets(
         box_weights=jnp.where(matched, row_weights, 0.0),
         matches=matches,
     )
+
+
+def similarity_rows(
+    anchors: Float[Array, "A 4"],
+    boxes: Float[Array, "N 4"],
+    weights: Float[Array, "N"],
+    similarity: PairFunction,
+    frame: Frame,
+    used_rows: Int[ArrayLike, ""] | None,
+) -> Rows:
+    """Returns what a matcher compares; for the arguments see `assign_targets`."""
+    padding = is_padding(boxes, weights)
+
+    def row(index: Array) -> Array:
+        return jnp.where(padding[index], -jnp.inf, similarity(boxes[index], anchors))
+
+    used = len(boxes) if used_rows is None else used_rows
+    return Rows(row, weights > 0, used, boxes, anchors, frame)
 
 
 def is_padding(

@@ -152,7 +152,7 @@ def _start_search(
 def _best_candidates(candidates: Float32[Array, "B C A"], most: int) -> Float32[Array, "B C A"]:
     """Sets all but the best candidates of each class to minus infinity."""
     if current_lowering().suppression == "unrolled":
-        return _sorted_candidates(candidates, most)
+        return sorted_candidates(candidates, most)
 
     def limit(scores: Float32[Array, "B C A"]) -> Float32[Array, "B C A"]:
         return jnp.where(top_k_mask(scores, jnp.full(scores.shape[:2], most)), scores, -jnp.inf)
@@ -162,13 +162,15 @@ def _best_candidates(candidates: Float32[Array, "B C A"], most: int) -> Float32[
     return lax.cond(crowded, limit, lambda scores: scores, candidates)
 
 
-def _sorted_candidates(candidates: Float32[Array, "B C A"], most: int) -> Float32[Array, "B C A"]:
-    """As `_best_candidates`, with a sort; of equal candidates the first are kept."""
+def sorted_candidates(
+    candidates: Float32[Array, "*B A"], most: int, dropped: float = -jnp.inf
+) -> Float32[Array, "*B A"]:
+    """Sets all but the best `most` candidates of each row to `dropped`; of equal ones the last."""
     scores, places = lax.top_k(candidates, most)
     least, last = scores[..., -1:], places[..., -1:]
     earlier = jnp.arange(candidates.shape[-1]) <= last
     kept = (candidates > least) | ((candidates == least) & earlier)
-    return jnp.where(kept, candidates, -jnp.inf)
+    return jnp.where(kept, candidates, dropped)
 
 
 def _best_left(

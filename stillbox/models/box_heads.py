@@ -5,8 +5,6 @@ of Inception v2 (arXiv:1502.03167), or the fourth block of ResNet v1 (arXiv:1512
 family of parts has a file of its own: two-stage detectors import it to register the parts.
 """
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 
@@ -14,8 +12,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.backbones.inception import InceptionBlock
 from stillbox.models.backbones.resnet_v1 import ResNetBlock
-from stillbox.models.layers import Dense, NormLayer
-from stillbox.models.layers.hyperparams import norm_regularizer
+from stillbox.models.layers import Dense, build_norm
 from stillbox.models.parts import BuildOptions, FeatureMap, Part
 from stillbox.models.rematerialization import rematerialized
 
@@ -30,16 +27,14 @@ class FullyConnectedBoxHead(Part):
     def __init__(
         self, config: schema.FullyConnectedHead, channels: int, size: int, options: BuildOptions
     ) -> None:
-        conv = replace(config.conv, batch_norm=None)
-        norm, penalty = config.conv.batch_norm, norm_regularizer(config.conv)
+        conv = config.conv.without_norm(config.conv.activation)
         inputs, last = channels * size**2, len(config.widths)
         for number, width in enumerate(config.widths, start=1):
             layer = Dense(inputs, width, conv, **options.layer_arguments())
             setattr(self, f"dense_{number}", layer)
-            if norm is not None and number < last:
-                frozen = options.freeze_norm
-                norm_layer = NormLayer(width, norm, frozen=frozen, regularizer=penalty)
-                setattr(self, f"norm_{number}", norm_layer)
+            if config.conv.normalizes and number < last:
+                norm = build_norm(width, config.conv, frozen=options.freeze_norm)
+                setattr(self, f"norm_{number}", norm)
             inputs = width
         self.layers, self.channels = last, inputs
 

@@ -33,6 +33,9 @@ class Predictions(NamedTuple):
     """Deltas of the box coder."""
     class_logits: Float32[Array, "B A C"]
     """C counts the background, if it is a class."""
+    quality_logits: Float32[Array, "B A"] | None = None
+    """Logits of how well each box fits, by whose sigmoids scores are multiplied; None: the head has
+    none."""
 
 
 class Candidates(NamedTuple):

@@ -1,24 +1,32 @@
 """Heads of one-stage detectors: box predictors of each feature map, or shared by all.
 
 SSD has separate convolutions for each feature map. RetinaNet and EfficientDet share the kernels
-between all feature maps (arXiv:1708.02002).
+between all feature maps (arXiv:1708.02002), ATSS (arXiv:1912.02424) and GFL (arXiv:2006.04388) all
+but a factor.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.detector import Predictions
-from stillbox.models.layers import Conv2d, DepthwiseConv2d, NormLayer, SeparableConv2d
+from stillbox.models.layers import (
+    AnyNorm,
+    Conv2d,
+    DepthwiseConv2d,
+    SeparableConv2d,
+    build_norm,
+)
 from stillbox.models.layers.conv import ConvLayer
-from stillbox.models.layers.hyperparams import GLOROT_UNIFORM, norm_regularizer
+from stillbox.models.layers.hyperparams import GLOROT_UNIFORM
 from stillbox.models.layers.stochastic import dropout, fold_key
 from stillbox.models.parts import BuildOptions, FeatureMap, Outputs, Part
 from stillbox.models.rematerialization import rematerialized
@@ -74,7 +82,7 @@ class MapHead(Part):
             layer = Conv2d(inputs, depth, 1, 1, config.conv, **layers)
             setattr(self, f"before_{index}", layer)
             inputs = depth
-        plain = replace(config.conv, batch_norm=None, activation="none")
+        plain = config.conv.without_norm()
         size = config.kernel_size
         self.depthwise = config.depthwise
         if config.depthwise:
@@ -140,7 +148,7 @@ class WeightSharedPredictor(Part):
         else:
             self.box_tower = Tower(config, common, len(inputs), options)
             self.class_tower = Tower(config, common, len(inputs), options)
-        depth = config.depth if config.layers_before else common
+        depth = self.box_inputs = config.depth if config.layers_before else common
         plain = _predictor_hyperparams(config)
         convolution = SeparableConv2d if config.depthwise else Conv2d
         size, layers = config.kernel_size, options.layer_arguments() | {"num_uses": len(inputs)}
@@ -156,26 +164,38 @@ class WeightSharedPredictor(Part):
         self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
     ) -> Predictions:
         """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
-        boxes, logits = [], []
+        parts = []
         for index, features in enumerate(maps):
             with jax.named_scope(f"map_{index}"):
-                raw = self._predict(features, index, train=train, dropout_key=dropout_key)
-            batch = features.shape[0]
-            boxes.append(raw[0].reshape(batch, -1, self.code_size))
-            logits.append(raw[1].reshape(batch, -1, self.class_channels))
-        return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
+                part = self._predict(features, index, train=train, dropout_key=dropout_key)
+            parts.append(part)
+        return joined_predictions(parts)
 
     def _predict(
         self, x: FeatureMap, index: int, *, train: bool, dropout_key: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
-        """Returns box deltas and class logits of feature map `index`, as maps."""
+    ) -> Predictions:
+        """Predicts for the anchors of feature map `index`."""
         if hasattr(self, f"projection_{index}"):
             x = getattr(self, f"projection_{index}")(x, 0, train=train)
         box_input, class_input = self._apply_towers(x, index, train=train)
         if train and self.keep is not None:
             class_input = dropout(class_input, self.keep, fold_key(dropout_key, index))
-        boxes = self.box(box_input, train=train, use=index)
-        return boxes, self.class_(class_input, train=train, use=index)
+        return self._predictions(box_input, class_input, index, train=train)
+
+    def _predictions(
+        self, box_input: FeatureMap, class_input: FeatureMap, index: int, *, train: bool
+    ) -> Predictions:
+        """Predicts from the ends of both towers."""
+        boxes = self.box(box_input, train=train, use=index, factor=self._box_factor(index))
+        logits = self.class_(class_input, train=train, use=index)
+        batch = boxes.shape[0]
+        return Predictions(
+            boxes.reshape(batch, -1, self.code_size), logits.reshape(batch, -1, self.class_channels)
+        )
+
+    def _box_factor(self, index: int) -> jax.Array | None:
+        """Returns the factor of the box convolution for feature map `index`; None: 1."""
+        return None
 
     def _apply_towers(
         self, x: FeatureMap, index: int, *, train: bool
@@ -187,13 +207,69 @@ class WeightSharedPredictor(Part):
         return self.box_tower(x, index, train=train), self.class_tower(x, index, train=train)
 
 
+@implements(schema.GflHead)
+class GflPredictor(WeightSharedPredictor):
+    """A `WeightSharedPredictor` whose box codes are multiplied by `scale_{k}` on feature map k."""
+
+    def __init__(
+        self,
+        config: schema.WeightSharedHead,
+        inputs: tuple[int, ...],
+        outputs: Outputs,
+        options: BuildOptions,
+    ) -> None:
+        super().__init__(config, inputs, outputs, options)
+        for index in range(len(inputs)):
+            setattr(self, f"scale_{index}", nnx.Param(jnp.ones((), jnp.float32)))
+
+    def _box_factor(self, index: int) -> jax.Array:
+        scale: nnx.Param = getattr(self, f"scale_{index}")
+        return scale[...]
+
+
+@implements(schema.AtssHead)
+class AtssPredictor(GflPredictor):
+    """A `GflPredictor` with the convolution `centerness` after the tower of the boxes."""
+
+    def __init__(
+        self,
+        config: schema.AtssHead,
+        inputs: tuple[int, ...],
+        outputs: Outputs,
+        options: BuildOptions,
+    ) -> None:
+        super().__init__(config, inputs, outputs, options)
+        convolution = SeparableConv2d if config.depthwise else Conv2d
+        self.centerness = convolution(
+            self.box_inputs,
+            _common_anchors(outputs),
+            config.kernel_size,
+            1,
+            _predictor_hyperparams(config),
+            **(options.layer_arguments() | {"num_uses": len(inputs)}),
+        )
+
+    def _predictions(
+        self, box_input: FeatureMap, class_input: FeatureMap, index: int, *, train: bool
+    ) -> Predictions:
+        found = super()._predictions(box_input, class_input, index, train=train)
+        logits = self.centerness(box_input, train=train, use=index)
+        return found._replace(quality_logits=logits.reshape(logits.shape[0], -1))
+
+
+def joined_predictions(parts: Sequence[Predictions]) -> Predictions:
+    """Returns the predictions of successive feature maps as those of one."""
+    joined: Predictions = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *parts)
+    return joined
+
+
 def _predictor_hyperparams(config: schema.WeightSharedHead) -> schema.ConvHyperparams:
     """Returns the hyperparameters of the box and the class convolution."""
     conv = config.conv
     if config.predictor_defaults:
         conv = replace(conv, regularizer=None, initializer=GLOROT_UNIFORM)
     initializer = config.predictor_initializer or conv.initializer
-    return replace(conv, batch_norm=None, activation="none", initializer=initializer)
+    return replace(conv.without_norm(), initializer=initializer)
 
 
 class Tower(Part):
@@ -221,7 +297,8 @@ class Tower(Part):
 class SharedLayer(Part):
     """One kernel `conv` for all maps, and a batch norm `norm_{k}` for each.
 
-    The statistics of the maps differ. Without batch norm the kernel has a bias.
+    The statistics of the maps differ; group norm, which has none, is one `norm` for all maps.
+    Without normalisation the kernel has a bias.
 
     Args:
         config: kind of the convolution and hyperparameters.
@@ -244,26 +321,25 @@ class SharedLayer(Part):
         maps: int,
         activation: schema.Activation | None = None,
     ) -> None:
-        norm = config.conv.batch_norm
+        normalizes = config.conv.normalizes
         self.activation = activation or config.conv.activation
-        inner: schema.Activation = "none" if norm else self.activation
-        plain = replace(config.conv, batch_norm=None, activation=inner)
+        inner: schema.Activation = "none" if normalizes else self.activation
+        plain = config.conv.without_norm(inner)
         convolution: Callable[..., ConvLayer] = Conv2d
         if config.depthwise and size > 1:
             convolution = partial(SeparableConv2d, pointwise_defaults=config.pointwise_defaults)
-        bias = norm is None or config.conv.force_bias
+        bias = not normalizes or config.conv.force_bias
         layers = options.layer_arguments() | {"bias": bias, "num_uses": maps}
         self.conv = convolution(inputs, channels, size, 1, plain, **layers)
-        if norm is not None:
-            penalty, frozen = norm_regularizer(config.conv), options.freeze_norm
-            for index in range(maps):
-                layer = NormLayer(channels, norm, frozen=frozen, regularizer=penalty)
-                setattr(self, f"norm_{index}", layer)
+        shared = config.conv.group_norm is not None
+        self.norms = ("norm",) * maps if shared else tuple(f"norm_{index}" for index in range(maps))
+        for name in dict.fromkeys(self.norms) if normalizes else ():
+            setattr(self, name, build_norm(channels, config.conv, frozen=options.freeze_norm))
         self.dtype = jnp.dtype(options.dtype)
 
     def __call__(self, x: FeatureMap, index: int, *, train: bool) -> FeatureMap:
         """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, D]`."""
-        norm: NormLayer | None = getattr(self, f"norm_{index}", None)
+        norm: AnyNorm | None = getattr(self, self.norms[index], None)
         if self.conv.roundings is not None:
             y = self.conv.apply_rounded(x, norm, self.activation, train=train, use=index)
             return y.astype(self.dtype)

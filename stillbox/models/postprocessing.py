@@ -13,7 +13,7 @@ from jax import Array
 from jaxtyping import Float, Float32, Int
 
 from stillbox.boxes import coders
-from stillbox.boxes.nms import batched_nms
+from stillbox.boxes.nms import batched_nms, sorted_candidates
 from stillbox.boxes.structures import Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
@@ -78,6 +78,30 @@ _CONVERTERS: dict[str, Callable[[Array], Array]] = {
     "sigmoid": jax.nn.sigmoid,
     "softmax": jax.nn.softmax,
 }
+
+
+def best_of_levels(
+    scores: Float[Array, "B A C"], level_sizes: tuple[int, ...], nms: schema.Nms
+) -> Float[Array, "B A C"]:
+    """Sets the scores of all but the best pairs of an anchor and a class of each map to 0.
+
+    As `filter_scores_and_topk` in `mmdet/models/utils/misc.py`. Among equals the first pairs are
+    kept.
+
+    Args:
+        scores: without the background's, at least 0.
+        level_sizes: numbers of anchors of the feature maps; empty: there is one map.
+        nms: `score_threshold`, and the number of pairs.
+    """
+    most, (batch, anchors, classes) = nms.max_candidates_per_level, scores.shape
+    ends = np.cumsum(level_sizes or (anchors,))[:-1]
+    kept = []
+    for level in jnp.split(scores, ends, axis=1):
+        pairs = jnp.where(level > nms.score_threshold, level, 0.0).reshape(batch, -1)
+        if pairs.shape[1] > most:
+            pairs = sorted_candidates(pairs, most, 0.0)
+        kept.append(pairs.reshape(batch, -1, classes))
+    return jnp.concatenate(kept, axis=1)
 
 
 def suppress(

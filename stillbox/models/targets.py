@@ -12,18 +12,21 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float
+from jaxtyping import Float, Int32
 
 from stillbox.boxes import coders, losses
-from stillbox.boxes.adaptive_matching import atss_match
+from stillbox.boxes.adaptive_matching import atss_match, task_aligned_match
+from stillbox.boxes.distributions import mean_distances
 from stillbox.boxes.geometry import ioa, iou, neg_sq_dist, thresholded_iou
 from stillbox.boxes.matchers import (
     Frame,
+    Predicted,
     Targets,
     argmax_match,
     assign_targets,
     bipartite_match,
     is_padding,
+    similarity_rows,
 )
 from stillbox.boxes.structures import AnyArray, Batch
 from stillbox.experiment import schema
@@ -36,7 +39,8 @@ class BoxCodec(NamedTuple):
     """Encodes boxes relative to their anchors, and decodes them."""
 
     encode: Coding
-    """From boxes `[..., 4]` and anchors `[..., 4]` to deltas `[..., code_size]`."""
+    """From boxes `[..., 4]` and anchors `[..., 4]` to deltas `[..., code_size]`; where the codes are
+    distributions, to their means `[..., 4]`."""
     decode: Coding
     """From deltas `[..., code_size]` and anchors `[..., 4]` to boxes `[..., 4]`."""
 
@@ -88,11 +92,31 @@ def _square(config: schema.SquareBoxCoder, input_size: tuple[int, int]) -> BoxCo
     )
 
 
+@implements(schema.DistanceBoxCoder)
+def _distances(config: schema.DistanceBoxCoder, input_size: tuple[int, int]) -> BoxCodec:
+    units = config.units_in_anchor
+    return BoxCodec(
+        partial(coders.encode_distances, units=units), partial(coders.decode_distances, units=units)
+    )
+
+
+@implements(schema.DistributionBoxCoder)
+def _distribution(config: schema.DistributionBoxCoder, input_size: tuple[int, int]) -> BoxCodec:
+    units, longest = config.units_in_anchor, config.longest
+
+    def decode(logits: ArrayLike, anchors: ArrayLike) -> Array:
+        distances = mean_distances(logits, bins=longest + 1)
+        return coders.decode_distances(distances, anchors, units=units)
+
+    return BoxCodec(partial(coders.encode_distances, units=units, longest=longest), decode)
+
+
 # From here on the fields of a section are the keyword arguments of the function that it selects.
 _SELECTED: dict[type[RegisteredConfig], Callable[..., Array]] = {
     schema.ArgmaxMatcher: argmax_match,
     schema.BipartiteMatcher: bipartite_match,
     schema.AtssMatcher: atss_match,
+    schema.TaskAlignedMatcher: task_aligned_match,
     schema.IouSimilarity: iou,
     schema.IoaSimilarity: ioa,
     schema.NegSqDistSimilarity: neg_sq_dist,
@@ -104,6 +128,8 @@ _CLASSIFICATION_LOSSES: dict[type[RegisteredConfig], Callable[..., Array]] = {
     schema.BootstrappedSigmoidLoss: losses.bootstrapped_sigmoid_loss,
     schema.SoftmaxLoss: losses.softmax_loss,
     schema.SoftmaxAgainstLogitsLoss: losses.softmax_against_logits_loss,
+    schema.QualityFocalLoss: losses.quality_focal_loss,
+    schema.VarifocalLoss: losses.varifocal_loss,
 }
 _DELTA_LOSSES: dict[type[RegisteredConfig], Callable[..., Array]] = {
     schema.SmoothL1Loss: losses.smooth_l1_loss,
@@ -194,16 +220,13 @@ def targets_of_batch(
         options: of `assign_targets`.
     """
     anchors = jnp.asarray(anchors)
-    # One number for all images: loops of different lengths would be slower.
-    rows = jnp.arange(1, batch.boxes.shape[1] + 1, dtype=jnp.int32)
-    used = jnp.max(jnp.where(is_padding(batch.boxes, batch.weights), 0, rows))
     assign: Callable[..., Targets] = partial(
         assign_targets,
         match=implementation_of(matcher)(matcher),
         encode=build_box_coder(box_coder, input_size).encode,
         similarity=implementation_of(similarity)(similarity),
         frame=Frame(input_size, level_sizes),
-        used_rows=used,
+        used_rows=used_rows(batch),
         **options,
     )
     own = 0 if anchors.ndim == 3 else None
@@ -213,3 +236,50 @@ def targets_of_batch(
         class_weights=targets.class_weights * image_weights,
         box_weights=targets.box_weights * image_weights,
     )
+
+
+def used_rows(batch: Batch) -> Int32[Array, ""]:
+    """Returns the number of rows of a batch before those that are padding in all images.
+
+    Loops over different numbers of rows for each image would be slower.
+    """
+    rows = jnp.arange(1, batch.boxes.shape[1] + 1, dtype=jnp.int32)
+    return jnp.max(jnp.where(is_padding(batch.boxes, batch.weights), 0, rows))
+
+
+def matches_of_batch(
+    batch: Batch,
+    anchors: Float[AnyArray, "A 4"],
+    predicted: Predicted,
+    *,
+    matcher: schema.Matcher,
+    similarity: schema.Similarity,
+    frame: Frame,
+) -> Int32[Array, "B A"]:
+    """Returns the rows of the ground truth that anchors are assigned to, for any matcher.
+
+    Args:
+        batch: B images and their ground truth.
+        anchors: normalised to the network input.
+        predicted: for each image; no gradient flows through it.
+        matcher: assigns ground-truth boxes to anchors.
+        similarity: what it compares.
+        frame: of the anchors.
+
+    Returns:
+        The row, or `matchers.BACKGROUND` or `matchers.IGNORED`.
+    """
+    match = implementation_of(matcher)(matcher)
+    compare, used = implementation_of(similarity)(similarity), used_rows(batch)
+    anchors = jnp.asarray(anchors, jnp.float32)
+
+    def of_image(
+        boxes: Array, classes: Array, weights: Array, predicted: Predicted
+    ) -> Int32[Array, "A"]:
+        rows = similarity_rows(anchors, boxes, weights, compare, frame, used)
+        matches: Array = match(rows._replace(classes=classes, predicted=predicted))
+        return matches
+
+    boxes, weights = (jnp.asarray(one, jnp.float32) for one in (batch.boxes, batch.weights))
+    classes = jnp.asarray(batch.classes, jnp.int32)
+    return jax.vmap(of_image)(boxes, classes, weights, jax.lax.stop_gradient(predicted))

@@ -5,7 +5,7 @@ The original's `object_detection/box_coders`, `matchers`, `core/region_similarit
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from stillbox.experiment.schema.ranges import (
     Count,
@@ -23,18 +23,19 @@ from stillbox.experiment.variants import RegisteredConfig
 class BoxCoder(RegisteredConfig):
     """The form in which a box is written relative to its anchor.
 
-    Called as `(config, input_size)`; returns a `models.box_coders.BoxCoder`.
+    Called as `(config, input_size)`; returns a `models.targets.BoxCodec`.
     """
 
-    code_size: ClassVar[int]
-    """Numbers for each box."""
+    @property
+    def code_size(self) -> int:
+        """Numbers for each box."""
+        return 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class FasterRcnnBoxCoder(BoxCoder, kind="faster_rcnn"):
     """Centre offsets over anchor size and logarithms of size ratios, each times a scale."""
 
-    code_size: ClassVar[int] = 4
     y_scale: Positive = 10.0
     """Factor on the vertical offset."""
     x_scale: Positive = 10.0
@@ -57,7 +58,6 @@ class FasterRcnnBoxCoder(BoxCoder, kind="faster_rcnn"):
 class MeanStddevBoxCoder(BoxCoder, kind="mean_stddev"):
     """Distances of the four edges from those of the anchor."""
 
-    code_size: ClassVar[int] = 4
     stddev: Positive = 0.01
     """Distance that a code of 1 stands for, as a share of the network input."""
 
@@ -66,13 +66,45 @@ class MeanStddevBoxCoder(BoxCoder, kind="mean_stddev"):
 class SquareBoxCoder(BoxCoder, kind="square"):
     """Centre and side of the square of a box's area: three codes; every decoded box is square."""
 
-    code_size: ClassVar[int] = 3
     y_scale: Positive = 10.0
     """Factor on the vertical offset over the side of the anchor's square."""
     x_scale: Positive = 10.0
     """Factor on the horizontal offset."""
     length_scale: Positive = 5.0
     """Factor on the logarithm of the ratio of the sides."""
+
+    @property
+    def code_size(self) -> int:
+        """Numbers for each box."""
+        return 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistanceBoxCoder(BoxCoder, kind="distances"):
+    """Distances of the four edges from the centre of the anchor (arXiv:1904.01355)."""
+
+    units_in_anchor: Positive = 8.0
+    """Units of distance in the side of an anchor. With anchors of eight strides, 8 makes the stride
+    the unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributionBoxCoder(DistanceBoxCoder, kind="distribution"):
+    """The same distances, each the mean of a predicted distribution (arXiv:2006.04388).
+
+    A distance has `longest` + 1 logits, those of the distances 0 to `longest`.
+    """
+
+    longest: Count = 16
+    """Greatest distance."""
+
+    @property
+    def code_size(self) -> int:
+        """Numbers for each box."""
+        return 4 * (self.longest + 1)
+
+
+BoxWeights = Literal["one", "centerness", "score", "alignment"]
 
 
 class Matcher(RegisteredConfig):
@@ -114,6 +146,22 @@ class AtssMatcher(Matcher, kind="atss"):
 
     candidates: Count = 9
     """Candidates of each feature map."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskAlignedMatcher(Matcher, kind="task_aligned"):
+    """Assigns the anchors whose predictions already fit a box best (arXiv:2108.07755).
+
+    Fit is `s^alpha u^beta`, of the score s of the box's class and the IoU u of the predicted box.
+    Only anchors with their centre in the box are assigned. It needs the loss `quality`.
+    """
+
+    alpha: NonNegative = 1.0
+    """Exponent of the score."""
+    beta: NonNegative = 6.0
+    """Exponent of the IoU."""
+    candidates: Count = 13
+    """Anchors of a box at most, on all feature maps together."""
 
 
 class Similarity(RegisteredConfig):
@@ -195,6 +243,26 @@ class BootstrappedSigmoidLoss(ClassificationLoss, kind="bootstrapped_sigmoid"):
     """The model's own prediction is its decision, 0 or 1, instead of its probability."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class QualityFocalLoss(ClassificationLoss, kind="quality_focal"):
+    """Binary cross entropy against a quality in 0..1, by the distance from it (arXiv:2006.04388)."""
+
+    beta: NonNegative = 2.0
+    """Power of the distance between score and quality."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VarifocalLoss(ClassificationLoss, kind="varifocal"):
+    """Binary cross entropy, weighted by the quality, or focally without one (arXiv:2008.13367)."""
+
+    alpha: NonNegative = 0.75
+    """Weight of classes without quality."""
+    gamma: NonNegative = 2.0
+    """Power of their score."""
+    weighted_by_quality: bool = True
+    """Weigh classes with a quality by it; otherwise by 1."""
+
+
 class LocalizationLoss(RegisteredConfig):
     """Loss of the boxes of matched anchors.
 
@@ -258,9 +326,37 @@ class HardExampleMiner:
     """Background anchors that an image keeps even without a matched one."""
 
 
+class DetectorLoss(RegisteredConfig):
+    """What a one-stage detector minimises.
+
+    Called as `(config, predictions, batch, anchors, model, loss_state, *, step, replicas,
+    level_sizes)`; returns a `models.detector.LossOutput`.
+    """
+
+    classification: ClassificationLoss
+    """Loss of the class logits."""
+    localization: LocalizationLoss
+    """Loss of the boxes of matched anchors."""
+
+    @property
+    def normalizer(self) -> str:
+        """Whose matches the losses are divided by; see `Loss`."""
+        return "global"
+
+    @property
+    def normalizer_momentum(self) -> float:
+        """Decay of the moving average of matches; 0: there is none."""
+        return 0.0
+
+    @property
+    def hard_example_miner(self) -> HardExampleMiner | None:
+        """Selects anchors; None: every anchor counts."""
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
-class Loss:
-    """Classification and localisation losses, their weights and their normalisation."""
+class Loss(DetectorLoss, kind="matched"):
+    """Losses against targets that do not depend on predictions, and their normalisation."""
 
     classification: ClassificationLoss = field(default_factory=SigmoidLoss)
     """Loss of the class logits."""
@@ -298,3 +394,53 @@ class Loss:
     """Factors on the classification loss of each foreground class, one a class; empty: all 1."""
     hard_example_miner: HardExampleMiner | None = None
     """None: every anchor counts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialAssignment:
+    """How anchors are assigned and weighed while predictions are not yet worth comparing."""
+
+    steps: NonNegativeInt = 0
+    """Steps at the start of training; a run of another length stretches them."""
+    matcher: Matcher = field(default_factory=AtssMatcher)
+    """Assigns ground-truth boxes to anchors."""
+    classification: ClassificationLoss = field(default_factory=lambda: SigmoidFocalLoss(alpha=0.25))
+    """Loss of the class logits; the target of a matched class is 1."""
+    box_weights: BoxWeights = "centerness"
+    """As in the loss itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityLoss(DetectorLoss, kind="quality"):
+    """Losses whose targets and weights follow from how well predicted boxes fit.
+
+    Those of GFL (arXiv:2006.04388), ATSS (arXiv:1912.02424), VFNet (arXiv:2008.13367) and TOOD
+    (arXiv:2108.07755), and localisation distillation (arXiv:2102.12252).
+    """
+
+    classification: ClassificationLoss = field(default_factory=QualityFocalLoss)
+    """Loss of the class logits."""
+    localization: LocalizationLoss = field(default_factory=GiouLoss)
+    """Loss of the boxes of matched anchors; one that compares boxes."""
+    classification_weight: NonNegative = 1.0
+    """Factor on the classification loss."""
+    localization_weight: NonNegative = 2.0
+    """Factor on the localisation loss."""
+    class_targets: Literal["one", "overlap", "alignment"] = "overlap"
+    """Target of the class of a matched anchor: 1; the IoU of its predicted box; or its fit with the
+    box by the matcher `task_aligned`, scaled for each box so that the best has its IoU. With
+    `alignment` the classification loss is divided by the sum of these targets, at least 1, and
+    otherwise by the number of matched anchors."""
+    empty_images_count: bool = True
+    """An image without matched anchors counts as one match in that number."""
+    box_weights: BoxWeights = "score"
+    """Weight of the box of a matched anchor: 1, its centerness, its highest predicted score, or its
+    target of `alignment`. Losses of boxes are divided by the sum of the weights."""
+    least_box_weight: Positive = 1.0
+    """The sum of the weights is taken to be at least this."""
+    distribution_weight: NonNegative = 0.25
+    """Factor on the distribution focal loss, which the box coder `distribution` has; 0: none."""
+    centerness_weight: NonNegative = 0.0
+    """Factor on the cross entropy of the centerness, which the head `atss` predicts; 0: none."""
+    initial: InitialAssignment | None = None
+    """What holds in the first steps; None: nothing else."""

@@ -5,10 +5,10 @@ The counterpart of `Hyperparams` in a `pipeline.config`
 `{kind: l2, weight: 4.0e-05}` in YAML.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from stillbox.experiment.schema.ranges import Fraction, NonNegative, NonNegativeInt, Positive, Real
+from stillbox.experiment.schema.ranges import Count, Fraction, NonNegative, NonNegativeInt, Positive, Real
 from stillbox.experiment.variants import RegisteredConfig
 
 Activation = Literal["none", "relu", "relu6", "swish", "hard_swish"]
@@ -103,6 +103,19 @@ class BatchNorm:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupNorm:
+    """Group normalisation: each image by its own statistics (arXiv:1803.08494).
+
+    There are no moving statistics, so that a batch of one image trains as well as a large one.
+    """
+
+    groups: Count = 32
+    """Groups of successive channels that share a mean and a variance; they divide the channels."""
+    epsilon: Positive = 1e-5
+    """Added to the variance before the square root."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ConvHyperparams:
     """Hyperparameters that a group of convolutions shares."""
 
@@ -113,12 +126,23 @@ class ConvHyperparams:
     regularize_bias: bool = False
     """Penalise the biases of convolutions too."""
     regularize_norm: bool = False
-    """Penalise factor and offset of batch norm too."""
+    """Penalise factor and offset of the normalisation too."""
     initializer: Initializer = field(default_factory=TruncatedNormal)
     """Distribution of fresh kernels."""
     batch_norm: BatchNorm | None = None
-    """None: no normalisation, and the convolution has a bias."""
+    """None: no batch normalisation; without any normalisation the convolution has a bias."""
+    group_norm: GroupNorm | None = None
+    """Group normalisation, instead of batch normalisation."""
     force_bias: bool = False
     """Add a bias in front of the normalisation too."""
     regularize_depthwise: bool = True
     """Penalise depthwise kernels like all others."""
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether there is a normalisation."""
+        return self.batch_norm is not None or self.group_norm is not None
+
+    def without_norm(self, activation: Activation = "none") -> "ConvHyperparams":
+        """Returns them without normalisation, and with another activation."""
+        return replace(self, batch_norm=None, group_norm=None, activation=activation)

@@ -14,6 +14,7 @@ from stillbox.experiment.schema.boxes import (
     BoxCoder,
     FasterRcnnBoxCoder,
     IouSimilarity,
+    DetectorLoss,
     Loss,
     Matcher,
     Similarity,
@@ -23,6 +24,7 @@ from stillbox.experiment.schema.layers import (
     L2,
     BatchNorm,
     ConvHyperparams,
+    GroupNorm,
     Initializer,
     RandomNormal,
 )
@@ -190,7 +192,7 @@ class ConvolutionalHead(Head, kind="convolutional"):
 class WeightSharedHead(Head, kind="weight_shared"):
     """Towers and heads whose kernels all feature maps share (arXiv:1708.02002).
 
-    Batch norm is not shared: each layer has one for every feature map. Maps with other channels
+    Batch norm is not shared: each layer has one for every feature map. Group norm is. Maps with other channels
     than most are projected to that number first.
     """
 
@@ -219,6 +221,37 @@ class WeightSharedHead(Head, kind="weight_shared"):
     """Distribution of the heads' fresh kernels, where it is another than that of the towers."""
     conv: ConvHyperparams = _PREDICTORS
     """Hyperparameters of the towers; regulariser and initialiser are the heads' too."""
+
+
+# Towers of the heads below, as in mmdet: one group norm for all maps, small kernels.
+_GROUPED = ConvHyperparams(
+    activation="relu",
+    initializer=RandomNormal(stddev=0.01),
+    group_norm=GroupNorm(groups=32, epsilon=1e-5),
+)
+# All scores are .01 at first.
+_PRIOR = -4.59511985
+
+
+@dataclass(frozen=True, kw_only=True)
+class GflHead(WeightSharedHead, kind="gfl"):
+    """A shared head with a learnt factor on the box codes of each feature map (arXiv:2006.04388).
+
+    With the box coder `distribution` the codes are logits of distributions.
+    """
+
+    class_bias_init: Real = _PRIOR
+    """Start of the class biases; the default makes every score 0.01 at first."""
+    conv: ConvHyperparams = _GROUPED
+    """Hyperparameters of the towers; regulariser and initialiser are the heads' too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtssHead(GflHead, kind="atss"):
+    """A `gfl` head that also predicts the centerness of each location (arXiv:1912.02424).
+
+    Scores are multiplied by it.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +291,7 @@ class OneStage(Model, kind="one_stage"):
     """Assigns ground-truth boxes to anchors."""
     similarity: Similarity = field(default_factory=IouSimilarity)
     """What the matcher compares."""
-    loss: Loss = field(default_factory=Loss)
+    loss: DetectorLoss = field(default_factory=Loss)
     """What training minimises."""
     postprocessing: Postprocessing = field(default_factory=Postprocessing)
     """From raw predictions to detections."""

@@ -114,6 +114,9 @@ class Nms:
     soft_sigma))` instead, and `iou_threshold` has no effect (arXiv:1704.04503)."""
     max_candidates_per_class: NonNegativeInt = 0
     """Only so many boxes of one class, those with the best scores, take part; 0: all."""
+    max_candidates_per_level: NonNegativeInt = 0
+    """Only so many pairs of a box and a class of one feature map, those with the best scores, take
+    part; 0: all."""
     max_per_class: Boxes = 100
     """Most boxes of one class in one image."""
     max_total: Boxes = 100

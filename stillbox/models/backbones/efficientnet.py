@@ -72,7 +72,7 @@ class MbConv(Part):
         self.depthwise = DepthwiseConv2d(wide, spec.size, spec.stride, depthwise or conv, **layers)
         if spec.se_ratio > 0:
             narrow = max(int(spec.inputs * spec.se_ratio), 1)
-            gate = replace(conv, batch_norm=None, activation="none")
+            gate = conv.without_norm()
             swish = replace(gate, activation="swish")
             self.squeeze = Conv2d(wide, narrow, 1, 1, swish, **layers)
             self.excite = Conv2d(narrow, wide, 1, 1, gate, **layers)

@@ -98,7 +98,7 @@ class MobileBlock(Part):
             filtered = replace(depthwise, activation=block.activation)
             self.depthwise = DepthwiseConv2d(wide, block.size, block.stride, filtered, **layers)
         if block.gate:
-            plain = replace(conv, batch_norm=None, activation="none")
+            plain = conv.without_norm()
             squeeze = replace(plain, activation=block.gate.activation)
             self.squeeze = Conv2d(wide, block.gate.channels, 1, 1, squeeze, **layers)
             self.excite = Conv2d(block.gate.channels, wide, 1, 1, plain, **layers)

@@ -112,7 +112,7 @@ class Block(Part):
             setattr(self, name, Conv2d(inputs, depth, size, own_stride, hyperparams, **layers))
             inputs = depth
         last = getattr(self, self.names[-1])
-        if options.zero_last_scale and conv.batch_norm and conv.batch_norm.scale:
+        if options.zero_last_scale and hasattr(getattr(last, "norm", None), "scale"):
             last.norm.scale[...] = jnp.zeros(self.channels, jnp.float32)
         self.activation, self.drop_block = conv.activation, options.drop_block
         self.drop_connect_rate = options.drop_connect_rate

@@ -16,14 +16,13 @@ from stillbox.models.layers.hyperparams import (
     GLOROT_UNIFORM,
     ShapesOnly,
     draw_kernel,
-    norm_regularizer,
     penalty_of,
 )
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
 from stillbox.models.layers.lowering.windows import Padding
 from stillbox.models.layers.lowering.winograd import LayerKernels, PreparedKernels
 from stillbox.models.layers.masking import without_padding, zero_padding
-from stillbox.models.layers.norm import NormLayer
+from stillbox.models.layers.norm import NormLayer, build_norm
 from stillbox.models.layers.quantization import Roundings, fold_norm
 
 
@@ -47,7 +46,7 @@ class ConvLayer(nnx.Module):
         channels: of the output.
         stride: of rows and columns.
         hyperparams: initialiser, penalty, normalisation, activation.
-        freeze_norm: normalise with the moving statistics in training too.
+        freeze_norm: batch norm uses the moving statistics in training too.
         dtype: of the product; parameters, normalisation and outputs with a bias are float32.
         rng: draws the kernel.
         padding: see `lowering.windows.Padding`.
@@ -78,16 +77,10 @@ class ConvLayer(nnx.Module):
         num_uses: int = 1,
     ) -> None:
         self.kernel = kernel_parameter(hyperparams, kernel_shape, rng)
-        normalized = hyperparams.batch_norm is not None
-        if hyperparams.force_bias if normalized else bias:
+        if hyperparams.force_bias if hyperparams.normalizes else bias:
             self.bias = nnx.Param(jnp.zeros(channels, jnp.float32))
-        if hyperparams.batch_norm is not None:
-            self.norm = NormLayer(
-                channels,
-                hyperparams.batch_norm,
-                frozen=freeze_norm,
-                regularizer=norm_regularizer(hyperparams),
-            )
+        if (norm := build_norm(channels, hyperparams, frozen=freeze_norm)) is not None:
+            self.norm = norm
         self.stride = stride
         self.dilation = 1
         self.padding: Padding = padding
@@ -101,31 +94,48 @@ class ConvLayer(nnx.Module):
         if quantization is not None:
             self.roundings = Roundings.added(self, quantization, num_uses)
 
-    def __call__(self, x: jax.Array, *, train: bool, use: int = 0) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, *, train: bool, use: int = 0, factor: jax.Array | None = None
+    ) -> jax.Array:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), D]`.
 
-        `use` is the number of the map, below `num_uses`.
+        Args:
+            x: the map.
+            train: normalise by the batch, measure ranges of rounding.
+            use: the number of the map, below `num_uses`.
+            factor: a scalar of the map that multiplies kernel and bias; None: 1.
         """
         if self.roundings is not None:
             norm: NormLayer | None = getattr(self, "norm", None)
-            return self.apply_rounded(x, norm, self.activation, train=train, use=use)
-        return self._finish(self._product(self._input(x), self.kernel[...]), train=train)
+            return self.apply_rounded(x, norm, self.activation, train=train, use=use, factor=factor)
+        # Kernels that are prepared for one map serve all maps, unless they differ by the factor.
+        place = 0 if factor is None else use
+        product = self._product(self._input(x), _scaled(self.kernel, factor), use=place)
+        return self._finish(product, train=train, factor=factor)
 
     def apply_rounded(
-        self, x: jax.Array, norm: NormLayer | None, activation: str, *, train: bool, use: int = 0
+        self,
+        x: jax.Array,
+        norm: NormLayer | None,
+        activation: str,
+        *,
+        train: bool,
+        use: int = 0,
+        factor: jax.Array | None = None,
     ) -> jax.Array:
         """Convolves, normalises by `norm` folded into the kernel, activates and rounds."""
         assert self.roundings is not None
         x = self._rounded_input(x, train=train, use=use)
-        bias = self.bias[...] if hasattr(self, "bias") else 0.0
+        kernel = _scaled(self.kernel, factor)
+        bias = _scaled(self.bias, factor) if hasattr(self, "bias") else 0.0
         product = partial(self._product, x, use=use)
         round_kernel, round_result = self.roundings.of_map(self, use, train=train)
         if norm is None:
-            y = product(round_kernel(self.kernel[...])).astype(jnp.float32) + bias
+            y = product(round_kernel(kernel)).astype(jnp.float32) + bias
         else:
             y = fold_norm(
                 product,
-                self.kernel[...],
+                kernel,
                 norm,
                 round_kernel,
                 bias=bias,
@@ -180,15 +190,22 @@ class ConvLayer(nnx.Module):
                 x, kernel, self.stride, padding=padding, dilation=dilation, prepared=prepared
             )
 
-    def _finish(self, product: jax.Array, *, train: bool) -> jax.Array:
+    def _finish(
+        self, product: jax.Array, *, train: bool, factor: jax.Array | None = None
+    ) -> jax.Array:
         with jax.named_scope(self.scope):
             # Outputs with a bias are predictions and stay float32: in bfloat16, updates of a logit
             # of -4.6 would be rounded away.
             if hasattr(self, "bias"):
-                product = product.astype(jnp.float32) + self.bias[...]
+                product = product.astype(jnp.float32) + _scaled(self.bias, factor)
             if hasattr(self, "norm"):
                 return self.norm(product.astype(self.dtype), self.activation, train=train)
             return ACTIVATIONS[self.activation](product)
+
+
+def _scaled(parameter: nnx.Param, factor: jax.Array | None) -> jax.Array:
+    value: jax.Array = parameter[...]
+    return value if factor is None else value * factor
 
 
 def share_prepared_kernels(module: nnx.Module, kernels: PreparedKernels) -> None:
@@ -334,16 +351,18 @@ class Dense(ConvLayer):
     ) -> None:
         super().__init__((inputs, channels), channels, 1, hyperparams, **options)
 
-    def __call__(self, x: jax.Array, *, train: bool, use: int = 0) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, *, train: bool, use: int = 0, factor: jax.Array | None = None
+    ) -> jax.Array:
         """Maps `[N, C]` to `[N, D]`."""
         with jax.named_scope(self.scope):
             product = jnp.matmul(
                 x.astype(self.dtype),
-                self.kernel[...].astype(self.dtype),
+                _scaled(self.kernel, factor).astype(self.dtype),
                 preferred_element_type=jnp.float32,
             )
         # Normalisation expects rows and columns.
-        return self._finish(product[:, None, None], train=train)[:, 0, 0]
+        return self._finish(product[:, None, None], train=train, factor=factor)[:, 0, 0]
 
 
 _BLOCK = 2
@@ -357,14 +376,17 @@ class SpaceToDepthConv2d(Conv2d):
     by a row and a column of zeros to begin at a block.
     """
 
-    def __call__(self, x: jax.Array, *, train: bool, use: int = 0) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, *, train: bool, use: int = 0, factor: jax.Array | None = None
+    ) -> jax.Array:
         """Maps `[B, H, W, C]` of even sides to `[B, H / 2, W / 2, D]`."""
-        folded_kernel = _fold_kernel(self.kernel[...].astype(self.dtype))
+        folded_kernel = _fold_kernel(_scaled(self.kernel, factor).astype(self.dtype))
         before = -(-(self.kernel.shape[0] // 2) // _BLOCK)
         after = folded_kernel.shape[0] - 1 - before
         pads = ((0, 0), (before, after), (before, after), (0, 0))
         folded = jnp.pad(space_to_depth(zero_padding(x.astype(self.dtype))), pads)
-        return self._finish(conv2d(folded, folded_kernel, 1, padding="valid"), train=train)
+        product = conv2d(folded, folded_kernel, 1, padding="valid")
+        return self._finish(product, train=train, factor=factor)
 
 
 def space_to_depth(x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Batch normalisation as in TF1's fused kernel (`tf.nn.fused_batch_norm`).
+"""Batch normalisation as in TF1's fused kernel (`tf.nn.fused_batch_norm`), and group normalisation.
 
 Normalisation and activation are one operation with a custom derivative. Autodiff would save every
 intermediate array and reduce over them one after the other. Here only the input is kept. The
@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.models.layers.hyperparams import ACTIVATIONS, penalty_of
+from stillbox.models.layers.hyperparams import ACTIVATIONS, norm_regularizer, penalty_of
 from stillbox.models.layers.lowering.primitives import (
     channel_sum,
     channel_sums,
@@ -89,31 +90,40 @@ def _backward(
     saved: Saved,
     gradients: tuple[jax.Array, jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    x, scale, bias, mean, inverse = saved
+    x, scale, _, mean, inverse = saved
     count = float(x.size // x.shape[-1])
     factor = inverse * scale
+    through, bias_gradient, scale_gradient = _pull_back(saved, activation, x, gradients[0])
+    # Factors of channels are combined first: the large arrays are read for two products and two
+    # sums only.
+    slope = -factor * inverse * scale_gradient / count
+    offset = -factor * bias_gradient / count - slope * mean
+    x_gradient = through * factor + (x.astype(jnp.float32) * slope + offset)
+    return x_gradient.astype(x.dtype), scale_gradient, bias_gradient, jnp.zeros_like(mean)
+
+
+normalize_batch.defvjp(_forward, _backward)
+
+
+def _pull_back(
+    saved: Saved, activation: str, x: jax.Array, gradient: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the gradients before the activation `[B, H, W, C]`, of the offset and of the factor.
+
+    `x` and `gradient` are `[B, H, W, C]`.
+    """
+    _, scale, bias, mean, inverse = saved
 
     def through_activation(values: jax.Array, above: jax.Array) -> jax.Array:
-        shifted = _affine(values, mean, factor, bias)
+        shifted = _affine(values, mean, inverse * scale, bias)
         _, pull_back = jax.vjp(ACTIVATIONS[activation], shifted)
         return pull_back(above.astype(jnp.float32))[0]
 
     def moment(values: jax.Array, above: jax.Array) -> jax.Array:
         return (values.astype(jnp.float32) - mean) * through_activation(values, above)
 
-    terms = through_activation, moment
-    bias_gradient, moment_sum = channel_sums(terms, x, gradients[0])
-    scale_gradient = moment_sum * inverse
-    # Factors of channels are combined first: the large arrays are read for two products and two
-    # sums only.
-    slope = -factor * inverse * scale_gradient / count
-    offset = -factor * bias_gradient / count - slope * mean
-    through = through_activation(x, gradients[0]) * factor
-    x_gradient = through + (x.astype(jnp.float32) * slope + offset)
-    return x_gradient.astype(x.dtype), scale_gradient, bias_gradient, jnp.zeros_like(mean)
-
-
-normalize_batch.defvjp(_forward, _backward)
+    bias_gradient, moment_sum = channel_sums((through_activation, moment), x, gradient)
+    return through_activation(x, gradient), bias_gradient, moment_sum * inverse
 
 
 def normalize_groups(
@@ -138,6 +148,57 @@ def normalize_groups(
 
     y, mean, var = jax.vmap(normalize)(groups)
     return y.reshape(x.shape), mean, var
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
+def normalize_image(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, groups: int, epsilon: float, activation: str
+) -> jax.Array:
+    """Normalises groups of successive channels of one image, scales, shifts, activates.
+
+    Args:
+        x: `[H, W, C]`.
+        scale: `[C]`, float32.
+        bias: `[C]`, float32.
+        groups: they divide C.
+        epsilon: added to the biased variance of a group.
+        activation: applied last.
+    """
+    return _forward_image(x, scale, bias, groups, epsilon, activation)[0]
+
+
+@partial(jit_per_lowering, static_argnums=(3, 4, 5))
+def _forward_image(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, groups: int, epsilon: float, activation: str
+) -> tuple[jax.Array, Saved]:
+    count = float(x.size // groups)
+    mean = _group_sum(channel_sum(_as_float32, x[None]), groups) / count
+    squares = channel_sum(partial(_squared_distance, mean), x[None])
+    inverse = jax.lax.rsqrt(_group_sum(squares, groups) / count + epsilon)
+    y = ACTIVATIONS[activation](_affine(x, mean, inverse * scale, bias)).astype(x.dtype)
+    return y, (x, scale, bias, mean, inverse)
+
+
+@partial(jit_per_lowering, static_argnums=(0, 1, 2))
+def _backward_image(
+    groups: int, epsilon: float, activation: str, saved: Saved, gradient: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    x, scale, _, mean, inverse = saved
+    count = float(x.size // groups)
+    through, bias_gradient, scale_gradient = _pull_back(saved, activation, x[None], gradient[None])
+    offset = _group_sum(scale * bias_gradient, groups) / count
+    slope = _group_sum(scale * scale_gradient, groups) / count * inverse
+    x_gradient = inverse * (through[0] * scale - offset - (_as_float32(x) - mean) * slope)
+    return x_gradient.astype(x.dtype), scale_gradient, bias_gradient
+
+
+normalize_image.defvjp(_forward_image, _backward_image)
+
+
+def _group_sum(values: jax.Array, groups: int) -> jax.Array:
+    """Returns for each of C channels the sum over its group, `[C]`."""
+    sums = jnp.sum(values.reshape(groups, -1), axis=1, keepdims=True)
+    return jnp.broadcast_to(sums, (groups, values.size // groups)).reshape(-1)
 
 
 def _affine(x: jax.Array, mean: jax.Array, factor: jax.Array, bias: jax.Array) -> jax.Array:
@@ -245,3 +306,66 @@ class NormLayer(nnx.Module):
         # Not by `[...] =`, which is traced as a slow scatter under a mesh.
         self.mean.set_value(decay * self.mean[...] + (1 - decay) * mean)
         self.var.set_value(decay * self.var[...] + (1 - decay) * unbiased)
+
+
+class GroupNormLayer(nnx.Module):
+    """Normalises groups of channels of each image, in float32 for any input type, and activates.
+
+    Args:
+        channels: C.
+        config: groups and epsilon.
+        regularizer: penalty on scale and offset.
+
+    Raises:
+        UserError: the groups do not divide the channels.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        config: schema.GroupNorm,
+        *,
+        regularizer: schema.Regularizer | None = None,
+    ) -> None:
+        if channels % config.groups:
+            raise UserError(
+                f"{config.groups} groups do not divide {channels} channels",
+                where="group_norm.groups",
+                fix=f"such as {math.gcd(channels, config.groups)}",
+            )
+        self.scale = nnx.Param(jnp.ones(channels, jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(channels, jnp.float32))
+        self.config = config
+        self.regularizer = regularizer
+
+    def penalty(self) -> jax.Array:
+        """Its regularisation loss, a float32 scalar."""
+        return penalty_of(self.regularizer, [self.scale[...], self.bias[...]])
+
+    def __call__(self, x: jax.Array, activation: str, *, train: bool) -> jax.Array:
+        """Normalises and activates `[B, H, W, C]` of any float type; returns the same type."""
+        config = self.config
+
+        def normalize(image: jax.Array) -> jax.Array:
+            scale, bias = self.scale[...], self.bias[...]
+            return normalize_image(image, scale, bias, config.groups, config.epsilon, activation)
+
+        return jax.vmap(normalize)(x)
+
+
+AnyNorm = NormLayer | GroupNormLayer
+
+
+def build_norm(
+    channels: int, hyperparams: schema.ConvHyperparams, *, frozen: bool
+) -> AnyNorm | None:
+    """Returns the normalisation of a layer; None without one.
+
+    `frozen` lets batch norm use its moving statistics in training.
+    """
+    penalty = norm_regularizer(hyperparams)
+    if hyperparams.group_norm is not None:
+        return GroupNormLayer(channels, hyperparams.group_norm, regularizer=penalty)
+    if hyperparams.batch_norm is not None:
+        return NormLayer(channels, hyperparams.batch_norm, frozen=frozen, regularizer=penalty)
+    return None

@@ -16,9 +16,9 @@ from flax import nnx
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.layers import Conv2d, NormLayer, SeparableConv2d
+from stillbox.models.layers import Conv2d, SeparableConv2d, build_norm
 from stillbox.models.layers.conv import ConvLayer
-from stillbox.models.layers.hyperparams import ACTIVATIONS, norm_regularizer
+from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.lowering.windows import padding_of
 from stillbox.models.layers.resampling import max_pool, upsample
 from stillbox.models.parts import BuildOptions, FeatureMap, Part, rounded
@@ -37,7 +37,7 @@ class FpnNeck(Part):
     def __init__(self, config: schema.Fpn, inputs: tuple[int, ...], options: BuildOptions) -> None:
         depth = max(int(config.depth * config.depth_multiplier), config.min_depth)
         layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
-        plain = replace(config.conv, batch_norm=None, activation="none")
+        plain = config.conv.without_norm()
         convolution: Callable[..., ConvLayer] = Conv2d
         if config.depthwise:
             convolution = partial(SeparableConv2d, pointwise_defaults=config.pointwise_defaults)
@@ -96,10 +96,10 @@ class RetinaNetFpnNeck(Part):
     def __init__(
         self, config: schema.RetinaNetFpn, inputs: tuple[int, ...], options: BuildOptions
     ) -> None:
-        depth, norm = config.depth, config.conv.batch_norm
+        depth, normalizes = config.depth, config.conv.normalizes
         first, behind = config.min_level, config.min_level + len(inputs)
-        plain = replace(config.conv, batch_norm=None, activation="none")
-        layers = options.layer_arguments() | {"bias": norm is None or config.conv.force_bias}
+        plain = config.conv.without_norm()
+        layers = options.layer_arguments() | {"bias": not normalizes or config.conv.force_bias}
         convolution = SeparableConv2d if config.depthwise else Conv2d
         for level, channels in enumerate(inputs, start=first):
             lateral = convolution(channels, depth, 1, 1, plain, **layers)
@@ -108,11 +108,10 @@ class RetinaNetFpnNeck(Part):
             setattr(self, f"output_{level}", convolution(depth, depth, 3, 1, plain, **layers))
         for level in range(behind, config.max_level + 1):
             setattr(self, f"coarse_{level}", convolution(depth, depth, 3, 2, plain, **layers))
-        if norm is not None:
-            penalty, frozen = norm_regularizer(config.conv), options.freeze_norm
+        if normalizes:
             for level in range(first, config.max_level + 1):
-                layer = NormLayer(depth, norm, frozen=frozen, regularizer=penalty)
-                setattr(self, f"norm_{level}", layer)
+                norm = build_norm(depth, config.conv, frozen=options.freeze_norm)
+                setattr(self, f"norm_{level}", norm)
         self.first, self.coarse = first, tuple(range(behind, config.max_level + 1))
         self.activation = config.conv.activation
         self.channels = (depth,) * config.count_maps()

@@ -34,10 +34,11 @@ from stillbox.models.detector import (
 from stillbox.models.layers import ConvLayer
 from stillbox.models.layers.quantization import set_training_step
 from stillbox.models.layers.stochastic import fold_key
-from stillbox.models.one_stage.loss import MatchAverage, detection_loss
+from stillbox.models.one_stage import quality_loss  # noqa: F401 - registers it
+from stillbox.models.one_stage.loss import initial_loss_state
 from stillbox.models.parallel import batch_shard_map, batch_sharded
 from stillbox.models.parts import BuildOptions, FeatureMap, Outputs
-from stillbox.models.postprocessing import convert_logits, suppress
+from stillbox.models.postprocessing import best_of_levels, convert_logits, suppress
 from stillbox.models.targets import build_box_coder
 from stillbox.models.variables import Arrays
 
@@ -47,17 +48,20 @@ def postprocess(
     anchors: Float[AnyArray, "A 4"],
     true_sizes: Int[Array, "B 2"],
     model: schema.OneStage,
+    level_sizes: tuple[int, ...] = (),
 ) -> Detections:
     """Turns predictions into at most `max_total` detections an image.
 
     Args:
         anchors: normalised to the network input.
         true_sizes: height and width of the image inside the network input, in pixels.
+        model: how.
+        level_sizes: numbers of anchors of the feature maps; empty: there is one map.
 
     Returns:
         Boxes normalised to the true images and clipped to them, unless configured otherwise.
     """
-    return postprocess_among(predictions, anchors, true_sizes, model)[0]
+    return postprocess_among(predictions, anchors, true_sizes, model, level_sizes)[0]
 
 
 @jax.named_scope("postprocess")
@@ -66,6 +70,7 @@ def postprocess_among(
     anchors: Float[AnyArray, "A 4"],
     true_sizes: Int[Array, "B 2"],
     model: schema.OneStage,
+    level_sizes: tuple[int, ...] = (),
 ) -> tuple[Detections, Candidates]:
     """Returns `postprocess`, and the boxes of all anchors that it has chosen from.
 
@@ -74,7 +79,15 @@ def postprocess_among(
     boxes = decode_boxes(predictions.box_encodings, anchors, model)
     scores = convert_logits(predictions.class_logits, model.postprocessing)
     nms, input_size = model.postprocessing.nms, model.resizer.input_size
-    found = suppress(boxes, class_scores(scores, model), true_sizes, nms, input_size)
+    candidates = class_scores(scores, model)
+    if nms.max_candidates_per_level:
+        candidates = best_of_levels(candidates, level_sizes, nms)
+    if predictions.quality_logits is not None:
+        quality = jax.nn.sigmoid(predictions.quality_logits)[..., None]
+        # The threshold is that of the class scores; the products have none.
+        candidates = jnp.where(candidates > nms.score_threshold, candidates * quality, 0.0)
+        scores, nms = scores * quality, replace(nms, score_threshold=0.0)
+    found = suppress(boxes, candidates, true_sizes, nms, input_size)
     return found, Candidates(boxes, scores)
 
 
@@ -98,9 +111,6 @@ Shape = tuple[int, int]
 
 # Numbers that backbone and neck fold into the dropout key; a head folds in its map's, from 0.
 _BACKBONE, _NECK = 2**16, 2**16 + 1
-
-# Entry of the loss state: the moving average of matches that the loss is divided by.
-_MATCHES = "matches"
 
 
 @implements(schema.OneStage)
@@ -142,29 +152,25 @@ class OneStageDetector(Detector):
         key: jax.Array,
         replicas: int = 1,
     ) -> LossOutput:
-        """Returns the classification and the localisation loss of a batch; see `Detector.loss`."""
+        """Returns the loss of a batch; see `Detector.loss`."""
         set_training_step(self, step)
         predictions = self(jnp.asarray(batch.images), train=True, dropout_key=key)
-        average = MatchAverage(loss_state.get(_MATCHES, 0.0), step)
-        parts = detection_loss(
+        output: LossOutput = implementation_of(self.model.loss)(
+            self.model.loss,
             predictions,
             batch,
             self.anchors,
             self.model,
-            average,
+            loss_state,
+            step=step,
             replicas=replicas,
             level_sizes=self.level_sizes,
         )
-        terms = {
-            "classification_loss": parts.classification,
-            "localization_loss": parts.localization,
-        }
-        state = dict.fromkeys(loss_state, parts.average)
-        return LossOutput(terms, {"matched_anchors": parts.matched_anchors}, state)
+        return output
 
     def initial_loss_state(self) -> Arrays:
         """Returns the moving average of matches, if the loss is divided by one."""
-        return {_MATCHES: jnp.zeros(())} if self.model.loss.normalizer_momentum else {}
+        return initial_loss_state(self.model.loss)
 
     def detect(self, images: Images, true_sizes: Int[Array, "B 2"]) -> Detections:
         """Returns at most `model.max_detections` objects an image; see `Detector.detect`."""
@@ -177,12 +183,14 @@ class OneStageDetector(Detector):
         predictions = self(images, train=False)
         # Sorting and suppression are loops, which XLA would not divide by images.
         sharded = batch_shard_map(
-            lambda raw, sizes: postprocess_among(raw, self.anchors, sizes, self.model),
+            lambda raw, sizes: postprocess_among(
+                raw, self.anchors, sizes, self.model, self.level_sizes
+            ),
             ("batch", "batch"),
             "batch",
         )
         detections, candidates = sharded(predictions, true_sizes)
-        return detections._replace(finite=finite_images(*predictions)), candidates
+        return detections._replace(finite=finite_images(*jax.tree.leaves(predictions))), candidates
 
     def __call__(
         self, images: Images, *, train: bool, dropout_key: jax.Array | None = None
@@ -206,7 +214,8 @@ class OneStageDetector(Detector):
             if self.order is None:
                 return predictions
             order = np.asarray(self.order)
-            return Predictions(*(array[:, order] for array in predictions))
+            ordered: Predictions = jax.tree.map(lambda array: array[:, order], predictions)
+            return ordered
 
     def features(
         self, images: Images, *, train: bool, dropout_key: jax.Array | None = None

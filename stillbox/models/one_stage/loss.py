@@ -1,4 +1,4 @@
-"""The loss of one-stage detectors: targets, two losses of each anchor, mining, normalisation.
+"""The loss `matched` of one-stage detectors: targets, two losses of each anchor, mining, normalisation.
 
 The arithmetic is that of `SSDMetaArch.loss` (`object_detection/meta_architectures`).
 """
@@ -16,9 +16,10 @@ from stillbox.boxes.matchers import Targets
 from stillbox.boxes.sampling import mine_hard_examples
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
-from stillbox.experiment.variants import implementation_of
-from stillbox.models.detector import Predictions
+from stillbox.experiment.variants import implementation_of, implements
+from stillbox.models.detector import LossOutput, Predictions
 from stillbox.models.targets import build_box_coder, targets_of_batch
+from stillbox.models.variables import Arrays
 
 Anchors = Float[np.ndarray, "A 4"]
 AnchorLosses = Float32[Array, "B A"]
@@ -31,6 +32,7 @@ def batch_targets(
 
     `level_sizes` are the numbers of anchors of the feature maps; empty: there is one map.
     """
+    loss = _loss_of(model)
     return targets_of_batch(
         batch,
         anchors,
@@ -41,9 +43,14 @@ def batch_targets(
         level_sizes=level_sizes,
         num_classes=model.num_classes,
         background_class=model.background_class,
-        encode_background_as_zeros=model.loss.encode_background_as_zeros,
-        negative_class_weight=model.loss.negative_class_weight,
+        encode_background_as_zeros=loss.encode_background_as_zeros,
+        negative_class_weight=loss.negative_class_weight,
     )
+
+
+def _loss_of(model: schema.OneStage) -> schema.Loss:
+    assert isinstance(model.loss, schema.Loss)
+    return model.loss
 
 
 class LossParts(NamedTuple):
@@ -69,6 +76,38 @@ INITIAL_AVERAGE = MatchAverage()
 """The average before the first batch."""
 
 
+# Entry of the loss state: the moving average of matches.
+_MATCHES = "matches"
+
+
+def initial_loss_state(loss: schema.DetectorLoss) -> Arrays:
+    """Returns the moving average of matches, if the loss is divided by one."""
+    return {_MATCHES: jnp.zeros(())} if loss.normalizer_momentum else {}
+
+
+@implements(schema.Loss)
+def matched_loss(
+    config: schema.Loss,
+    predictions: Predictions,
+    batch: Batch,
+    anchors: Anchors,
+    model: schema.OneStage,
+    loss_state: Arrays,
+    *,
+    step: Int[Array, ""],
+    replicas: int,
+    level_sizes: tuple[int, ...],
+) -> LossOutput:
+    """Returns `detection_loss` as `Detector.loss` does."""
+    average = MatchAverage(loss_state.get(_MATCHES, 0.0), step)
+    parts = detection_loss(
+        predictions, batch, anchors, model, average, replicas=replicas, level_sizes=level_sizes
+    )
+    terms = {"classification_loss": parts.classification, "localization_loss": parts.localization}
+    state = dict.fromkeys(loss_state, parts.average)
+    return LossOutput(terms, {"matched_anchors": parts.matched_anchors}, state)
+
+
 @jax.named_scope("losses")
 def detection_loss(
     predictions: Predictions,
@@ -89,7 +128,7 @@ def detection_loss(
         level_sizes: see `batch_targets`.
     """
     # Losses of each anchor, [B, A].
-    loss = model.loss
+    loss = _loss_of(model)
     targets = batch_targets(batch, anchors, model, level_sizes)
     classification = _classification_losses(predictions.class_logits, targets, loss)
     localization = _localization_losses(
@@ -186,13 +225,14 @@ def _localization_losses(
     model: schema.OneStage,
 ) -> AnchorLosses:
     coder = build_box_coder(model.box_coder, model.resizer.input_size)
-    loss: Array = implementation_of(model.loss.localization)(
-        model.loss.localization,
+    config = _loss_of(model)
+    loss: Array = implementation_of(config.localization)(
+        config.localization,
         encodings,
         targets.box_targets,
         targets.box_weights,
         decode=lambda deltas: coder.decode(deltas, anchors),
-        skip_zeros=model.loss.skip_zero_codes,
+        skip_zeros=config.skip_zero_codes,
     )
     return loss
 
@@ -206,7 +246,8 @@ def _hard_example_mask(
     model: schema.OneStage,
 ) -> AnchorLosses:
     """Returns 1 for the anchors that count."""
-    miner = model.loss.hard_example_miner
+    loss = _loss_of(model)
+    miner = loss.hard_example_miner
     assert miner is not None
     coder = build_box_coder(model.box_coder, model.resizer.input_size)
     boxes = coder.decode(predictions.box_encodings, jnp.asarray(anchors))
@@ -215,7 +256,7 @@ def _hard_example_mask(
         classification,
         boxes,
         targets.matches,
-        classification_weight=model.loss.classification_weight,
-        localization_weight=model.loss.localization_weight,
+        classification_weight=loss.classification_weight,
+        localization_weight=loss.localization_weight,
         **vars(miner),
     )

@@ -120,7 +120,7 @@ class ProposalNetwork(Part):
             **layers,
         )
         self.code_size = config.box_coder.code_size
-        plain = replace(config.conv, batch_norm=None, activation="none")
+        plain = config.conv.without_norm()
         for number, anchors in enumerate(anchors_per_location(config.anchors, len(inputs))):
             boxes = Conv2d(config.depth, anchors * self.code_size, 1, 1, plain, **layers)
             classes = Conv2d(config.depth, anchors * _CLASS_CHANNELS, 1, 1, plain, **layers)

@@ -1,0 +1,225 @@
+"""The loss `quality`: targets and weights follow from how well predicted boxes fit.
+
+Losses and averages are those of `mmdet/models/dense_heads`: `atss_head.py`, `gfl_head.py`,
+`tood_head.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Float32, Int, Int32
+
+from stillbox.boxes.adaptive_matching import alignment_targets
+from stillbox.boxes.distributions import centerness, distribution_focal_loss
+from stillbox.boxes.geometry import iou
+from stillbox.boxes.losses import sigmoid_cross_entropy
+from stillbox.boxes.matchers import IGNORED, Frame, Predicted
+from stillbox.boxes.structures import Batch
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of, implements
+from stillbox.models.detector import LossOutput, Predictions
+from stillbox.models.targets import build_box_coder, matches_of_batch
+from stillbox.models.variables import Arrays
+
+AnchorValues = Float32[Array, "B A"]
+
+
+@implements(schema.QualityLoss)
+@jax.named_scope("losses")
+def quality_loss(
+    config: schema.QualityLoss,
+    predictions: Predictions,
+    batch: Batch,
+    anchors: Float[np.ndarray, "A 4"],
+    model: schema.OneStage,
+    loss_state: Arrays,
+    *,
+    step: Int[Array, ""],
+    replicas: int,
+    level_sizes: tuple[int, ...],
+) -> LossOutput:
+    """Returns the loss of a batch; see `Detector.loss`.
+
+    Args:
+        config: what is minimised.
+        predictions: for all anchors.
+        batch: B images and their ground truth.
+        anchors: normalised to the network input.
+        model: matcher, similarity and box coder.
+        loss_state: returned as it is.
+        step: steps before this one.
+        replicas: without effect, since sums are those of the whole batch.
+        level_sizes: numbers of anchors of the feature maps.
+    """
+    inputs = _Inputs(predictions, batch, jnp.asarray(anchors, jnp.float32))
+    sizes = Frame(model.resizer.input_size, level_sizes)
+    steady = partial(_terms, config, model, sizes)
+    if config.initial is None:
+        terms, matched = steady(inputs)
+    else:
+        initial = config.initial
+        first = replace(
+            config,
+            classification=initial.classification,
+            class_targets="one",
+            empty_images_count=False,
+            box_weights=initial.box_weights,
+        )
+        begins = partial(_terms, first, replace(model, matcher=initial.matcher), sizes)
+        terms, matched = jax.lax.cond(step < initial.steps, begins, steady, inputs)
+    return LossOutput(terms, {"matched_anchors": matched}, loss_state)
+
+
+class _Inputs(NamedTuple):
+    predictions: Predictions
+    batch: Batch
+    anchors: Float32[Array, "A 4"]
+
+
+class _Fit(NamedTuple):
+    """How the predictions of anchors fit the boxes that they are assigned to."""
+
+    matches: Int32[Array, "B A"]
+    matched: Bool[Array, "B A"]
+    classes: Int32[Array, "B A"]
+    """Of the boxes; of any box where nothing is assigned, and so below."""
+    boxes: Float32[Array, "B A 4"]
+    """Ground truth."""
+    predicted: Float32[Array, "B A 4"]
+    overlaps: AnchorValues
+    """IoU of both."""
+    scores: Float32[Array, "B A C"]
+    """Probabilities; no gradient flows through them, nor through the overlaps."""
+
+
+def _terms(
+    config: schema.QualityLoss, model: schema.OneStage, frame: Frame, inputs: _Inputs
+) -> tuple[dict[str, Array], Float32[Array, ""]]:
+    """Returns the terms of the loss, and the number of matched anchors."""
+    batch, predictions = inputs.batch, inputs.predictions
+    fit = _fit(model, frame, inputs)
+    images = (jnp.asarray(batch.image_weights, jnp.float32) > 0.0)[:, None]
+    matched = (fit.matched & images).astype(jnp.float32)
+    aligned = _alignment(model.matcher, fit, batch.boxes.shape[1]) * matched
+    weights = jax.lax.stop_gradient(_box_weights(config, fit, inputs.anchors, aligned)) * matched
+    box_sum = jnp.maximum(weights.sum(), config.least_box_weight)
+    count = _matches(config, matched, images)
+
+    targets = {"one": matched, "overlap": fit.overlaps * matched, "alignment": aligned}
+    values = targets[config.class_targets]
+    class_sum = jnp.maximum(aligned.sum(), 1.0) if config.class_targets == "alignment" else count
+    seen = images & (fit.matches != IGNORED)
+    classes = implementation_of(config.classification)(
+        config.classification,
+        predictions.class_logits,
+        _class_targets(fit, values, predictions.class_logits.shape[-1], model),
+        seen.astype(jnp.float32),
+    )
+    boxes = implementation_of(config.localization)(
+        config.localization,
+        fit.predicted,
+        fit.boxes,
+        weights,
+        decode=lambda boxes: boxes,
+        skip_zeros=False,
+    )
+    terms = {
+        "classification_loss": config.classification_weight * classes.sum() / class_sum,
+        "localization_loss": config.localization_weight * boxes.sum() / box_sum,
+    }
+    if config.distribution_weight:
+        sides = _distribution_losses(model, inputs, fit)
+        share = config.distribution_weight / 4.0 / box_sum
+        terms["distribution_loss"] = share * jnp.sum(sides * weights[..., None])
+    if config.centerness_weight:
+        assert predictions.quality_logits is not None
+        target = _centerness(fit, inputs.anchors)
+        entropy = sigmoid_cross_entropy(predictions.quality_logits, target) * matched
+        terms["centerness_loss"] = config.centerness_weight * entropy.sum() / count
+    return terms, matched.sum()
+
+
+def _fit(model: schema.OneStage, frame: Frame, inputs: _Inputs) -> _Fit:
+    """Assigns anchors to boxes, and compares predictions with them."""
+    batch, predictions = inputs.batch, inputs.predictions
+    coder = build_box_coder(model.box_coder, model.resizer.input_size)
+    predicted = coder.decode(predictions.box_encodings, inputs.anchors)
+    probabilities = jax.lax.stop_gradient(jax.nn.sigmoid(predictions.class_logits))
+    scores = probabilities[..., 1:] if model.background_class else probabilities
+    with jax.named_scope("targets"):
+        matches = matches_of_batch(
+            batch,
+            inputs.anchors,
+            Predicted(predicted, scores),
+            matcher=model.matcher,
+            similarity=model.similarity,
+            frame=frame,
+        )
+    rows = jnp.maximum(matches, 0)
+    boxes = jnp.take_along_axis(
+        jnp.asarray(batch.boxes, jnp.float32), rows[..., None], axis=1, mode="clip"
+    )
+    classes = jnp.take_along_axis(jnp.asarray(batch.classes, jnp.int32), rows, axis=1, mode="clip")
+    # Anchors without a box are compared with themselves, which is finite and has gradients of 0.
+    boxes = jnp.where((matches >= 0)[..., None], boxes, jax.lax.stop_gradient(predicted))
+    overlaps = jax.lax.stop_gradient(iou(predicted, boxes))
+    return _Fit(matches, matches >= 0, classes, boxes, predicted, overlaps, scores)
+
+
+def _alignment(matcher: schema.Matcher, fit: _Fit, rows: int) -> AnchorValues:
+    """Returns the targets `alignment`; 0 for other matchers, which do not compare predictions."""
+    if not isinstance(matcher, schema.TaskAlignedMatcher):
+        return jnp.zeros_like(fit.overlaps)
+    own = jnp.take_along_axis(fit.scores, fit.classes[..., None], axis=-1, mode="clip")[..., 0]
+    target = partial(alignment_targets, boxes=rows, alpha=matcher.alpha, beta=matcher.beta)
+    return jax.vmap(target)(fit.matches, own, fit.overlaps)
+
+
+def _box_weights(
+    config: schema.QualityLoss, fit: _Fit, anchors: Float32[Array, "A 4"], aligned: AnchorValues
+) -> AnchorValues:
+    weights: dict[str, Callable[[], Array]] = {
+        "one": lambda: jnp.ones_like(fit.overlaps),
+        "centerness": lambda: _centerness(fit, anchors),
+        "score": lambda: fit.scores.max(axis=-1),
+        "alignment": lambda: aligned,
+    }
+    return weights[config.box_weights]()
+
+
+def _centerness(fit: _Fit, anchors: Float32[Array, "A 4"]) -> AnchorValues:
+    return centerness(fit.boxes, (anchors[:, :2] + anchors[:, 2:]) / 2.0)
+
+
+def _matches(
+    config: schema.QualityLoss, matched: AnchorValues, images: Bool[Array, "B 1"]
+) -> Float32[Array, ""]:
+    """Returns the number of matched anchors that losses are divided by."""
+    counts = matched.sum(axis=1, keepdims=True)
+    if config.empty_images_count:
+        counts = jnp.maximum(counts, 1.0) * images
+    return jnp.maximum(counts.sum(), 1.0)
+
+
+def _class_targets(
+    fit: _Fit, values: AnchorValues, channels: int, model: schema.OneStage
+) -> Float32[Array, "B A C"]:
+    """Returns the targets of all class channels: `values` for the class of the box, otherwise 0."""
+    slot = fit.classes + model.background_class
+    return jax.nn.one_hot(slot, channels, dtype=jnp.float32) * values[..., None]
+
+
+def _distribution_losses(
+    model: schema.OneStage, inputs: _Inputs, fit: _Fit
+) -> Float32[Array, "B A 4"]:
+    """Returns the distribution focal loss of each edge."""
+    coder = build_box_coder(model.box_coder, model.resizer.input_size)
+    logits = inputs.predictions.box_encodings
+    distances = jax.lax.stop_gradient(coder.encode(fit.boxes, inputs.anchors))
+    return distribution_focal_loss(logits.reshape(*logits.shape[:-1], 4, -1), distances)

@@ -1,0 +1,275 @@
+"""Whole heads of mmdet and torchvision, executed: outputs, losses, gradients and detections.
+
+As in `test_dense_parts.py`, numbers are those of float64 runs on drawn weights and features.
+"""
+
+import re
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from stillbox.boxes.structures import Batch
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implementation_of
+from stillbox.models import heads, one_stage  # noqa: F401 - registers them
+from stillbox.models.detector import Predictions
+from stillbox.models.one_stage.detector import postprocess
+from stillbox.models.parts import BuildOptions, Outputs
+from tests.proofs.test_dense_parts import arrays, cases, drawn, expected, flipped, names, rules
+from tests.small import needs_shared
+
+pytestmark = [needs_shared, pytest.mark.proof]
+
+SIZE = 128, 160
+STRIDES = (8, 16, 32)
+CLASSES = 4
+TOWER = schema.ConvHyperparams(activation="relu", group_norm=schema.GroupNorm(groups=8))
+
+
+class Kind(NamedTuple):
+    """A head of ours beside the original's."""
+
+    head: schema.Head
+    coder: schema.BoxCoder
+    loss: schema.QualityLoss
+    matcher: schema.Matcher
+    names: dict[str, str]
+    """Patterns of the original's parameters, and our paths."""
+
+
+_TOWERS = {
+    r"cls_convs\.(\d+)\.conv\.weight": r"class_tower.layer_\1.conv.kernel",
+    r"cls_convs\.(\d+)\.gn\.weight": r"class_tower.layer_\1.norm.scale",
+    r"cls_convs\.(\d+)\.gn\.bias": r"class_tower.layer_\1.norm.bias",
+    r"reg_convs\.(\d+)\.conv\.weight": r"box_tower.layer_\1.conv.kernel",
+    r"reg_convs\.(\d+)\.gn\.weight": r"box_tower.layer_\1.norm.scale",
+    r"reg_convs\.(\d+)\.gn\.bias": r"box_tower.layer_\1.norm.bias",
+    r"(?:atss|gfl)_cls\.weight": r"class_.kernel",
+    r"(?:atss|gfl)_cls\.bias": r"class_.bias",
+    r"(?:atss|gfl)_reg\.weight": r"box.kernel",
+    r"(?:atss|gfl)_reg\.bias": r"box.bias",
+    r"atss_centerness\.weight": r"centerness.kernel",
+    r"atss_centerness\.bias": r"centerness.bias",
+    r"scales\.(\d+)\.scale": r"scale_\1",
+}
+_SHARED: dict[str, Any] = {"depth": 32, "layers_before": 2, "conv": TOWER}
+_GFL = Kind(
+    schema.GflHead(**_SHARED),
+    schema.DistributionBoxCoder(),
+    schema.QualityLoss(),
+    schema.AtssMatcher(),
+    _TOWERS,
+)
+KINDS = {
+    "atss": Kind(
+        schema.AtssHead(**_SHARED),
+        schema.FasterRcnnBoxCoder(max_log_ratio=float(np.log(1000 / 16))),
+        schema.QualityLoss(
+            classification=schema.SigmoidFocalLoss(alpha=0.25),
+            class_targets="one",
+            box_weights="centerness",
+            distribution_weight=0.0,
+            centerness_weight=1.0,
+        ),
+        schema.AtssMatcher(),
+        _TOWERS,
+    ),
+    "gfl": _GFL,
+}
+# Channels of the original's box codes, in our order of edges.
+_ORDER = {
+    "atss": [1, 0, 3, 2],
+    "gfl": np.arange(68).reshape(4, 17)[[1, 0, 3, 2]].ravel(),
+}
+
+
+def converted(kind: str, name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
+    """Returns our path of a parameter, and its value in our layout."""
+    for pattern, path in KINDS[kind].names.items():
+        if re.fullmatch(pattern, name):
+            if name.rpartition(".")[0].endswith("_reg"):
+                value = value[_ORDER[kind]]
+            if value.ndim == 4:
+                value = value.transpose(2, 3, 1, 0)
+            return re.sub(pattern, path, name), value.astype(np.float32)
+    raise KeyError(name)
+
+
+def model_of(kind: Kind, nms: schema.Nms | None = None) -> schema.OneStage:
+    return schema.OneStage(
+        num_classes=CLASSES,
+        resizer=schema.FixedShapeResizer(height=SIZE[0], width=SIZE[1]),
+        background_class=False,
+        head=kind.head,
+        box_coder=kind.coder,
+        matcher=kind.matcher,
+        loss=kind.loss,
+        postprocessing=schema.Postprocessing(
+            score_converter="sigmoid", nms=nms if nms is not None else schema.Nms()
+        ),
+    )
+
+
+def anchors_of() -> tuple[np.ndarray, tuple[int, ...]]:
+    boxes, sizes = rules()["anchors"](*SIZE, STRIDES)
+    return (flipped(boxes) / np.array(SIZE * 2)).astype(np.float32), tuple(sizes)
+
+
+class Run(NamedTuple):
+    """A head with the weights of a case, as a function of its parameters."""
+
+    graph: nnx.GraphDef[Any]
+    params: dict[str, np.ndarray]
+    maps: tuple[np.ndarray, ...]
+
+    def predict(self, params: Any, maps: Any) -> Predictions:
+        head = nnx.merge(self.graph, nnx.from_flat_state(
+            {tuple(path.split(".")): nnx.Param(value) for path, value in params.items()}
+        ))
+        found: Predictions = head(maps, train=True, dropout_key=None)
+        return found
+
+
+def run_of(kind: str, inputs: dict[str, Any]) -> Run:
+    setup = KINDS[kind]
+    outputs = Outputs((1,) * len(STRIDES), CLASSES, setup.coder.code_size)
+    options = BuildOptions(jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
+    head = implementation_of(setup.head)(setup.head, (32,) * len(STRIDES), outputs, options)
+    drawn_values = drawn(inputs["parameters"])
+    params = dict(converted(kind, name, value) for name, value in drawn_values.items())
+    graph, state = nnx.split(head)
+    paths = {".".join(map(str, path)) for path, _ in nnx.to_flat_state(state)}
+    assert paths == set(params)
+    maps = drawn(inputs["features"])
+    return Run(graph, params, tuple(one.transpose(0, 2, 3, 1).astype(np.float32) for one in maps))
+
+
+def batch_of(inputs: dict[str, Any]) -> Batch:
+    rows = 30
+    boxes, classes, weights = (np.zeros((len(inputs["gts"]), rows, *more)) for more in [(4,), (), ()])
+    for image, spec in enumerate(inputs["gts"]):
+        own, labels = drawn(spec)
+        boxes[image, : len(own)] = flipped(own) / np.array(SIZE * 2)
+        classes[image, : len(own)], weights[image, : len(own)] = labels, 1.0
+    count = len(inputs["gts"])
+    return Batch(
+        images=np.zeros((count, *SIZE, 3), np.uint8),
+        boxes=boxes.astype(np.float32),
+        classes=classes.astype(np.int32),
+        weights=weights.astype(np.float32),
+        true_sizes=np.tile(np.array(SIZE, np.int32), (count, 1)),
+        image_weights=np.ones(count, np.float32),
+        records=np.arange(count),
+    )
+
+
+TERMS = {
+    "loss_cls": "classification_loss",
+    "loss_bbox": "localization_loss",
+    "loss_dfl": "distribution_loss",
+    "loss_centerness": "centerness_loss",
+    "loss_ld": "distillation_loss",
+}
+LOSSES = [
+    pytest.param(kind, name, id=name)
+    for kind, piece in [("atss", "head_loss_atss"), ("gfl", "head_loss_gfl")]
+    for name in names(piece)
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), LOSSES)
+def test_losses_and_gradients_are_those_of_the_original(kind, name):
+    case = cases()[name]
+    run, model = run_of(kind, case["inputs"]), model_of(KINDS[kind])
+    anchors, sizes = anchors_of()
+    batch = batch_of(case["inputs"])
+
+    def total(params: Any, maps: Any) -> Any:
+        found = implementation_of(model.loss)(
+            model.loss,
+            run.predict(params, maps),
+            batch,
+            anchors,
+            model,
+            {},
+            step=jnp.int32(10),
+            replicas=1,
+            level_sizes=sizes,
+        )
+        return sum(found.terms.values()), found.terms
+
+    compute = jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))
+    (value, terms), (of_params, of_maps) = compute(run.params, run.maps)
+    for theirs, ours in TERMS.items():
+        if theirs in case["out"]["losses"]:
+            wanted = sum(case["out"]["losses"][theirs])
+            np.testing.assert_allclose(terms[ours], wanted, rtol=2e-5, atol=1e-6, err_msg=ours)
+    np.testing.assert_allclose(value, case["out"]["total"], rtol=1e-5)
+    theirs = case["out"]["gradient_l2_sum_dot"]
+    largest = max(abs(numbers[0]) for numbers in theirs.values())
+    for parameter, numbers in theirs.items():
+        if parameter.startswith("feature_"):
+            gradient = np.asarray(of_maps[int(parameter[-1])]).transpose(0, 3, 1, 2)
+        else:
+            gradient = their_layout(kind, parameter, of_params)
+        probe = rules()["probe"](parameter, gradient.shape)
+        ours = [np.linalg.norm(gradient), gradient.sum(), (gradient * probe).sum()]
+        np.testing.assert_allclose(
+            ours, numbers, rtol=1e-4, atol=2e-5 * largest, err_msg=parameter
+        )
+
+
+def their_layout(kind: str, name: str, params: Any) -> np.ndarray:
+    for pattern, path in KINDS[kind].names.items():
+        if re.fullmatch(pattern, name):
+            value = np.asarray(params[re.sub(pattern, path, name)], np.float64)
+            value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value
+            if name.rpartition(".")[0].endswith("_reg"):
+                back = np.empty_like(value)
+                back[_ORDER[kind]] = value
+                return back
+            return value
+    raise KeyError(name)
+
+
+PREDICTIONS = [
+    pytest.param(kind, name, id=name)
+    for kind, piece in [("atss", "predict_atss"), ("gfl", "predict_gfl")]
+    for name in names(piece)
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), PREDICTIONS)
+def test_detections_are_those_of_the_original(kind, name):
+    case = cases()[name]
+    test = case["inputs"]["test_cfg"]
+    nms = schema.Nms(
+        score_threshold=test["score_thr"],
+        iou_threshold=test["nms"]["iou_threshold"],
+        max_candidates_per_level=test["nms_pre"],
+        max_total=test["max_per_img"],
+        max_per_class=test["max_per_img"],
+        change_coordinate_frame=False,
+        clip_first=True,
+    )
+    run, model = run_of(kind, case["inputs"]), model_of(KINDS[kind], nms)
+    anchors, sizes = anchors_of()
+    true_sizes = np.array(case["inputs"]["image_shapes"], np.int32)
+    predictions = jax.jit(run.predict)(run.params, run.maps)
+    found = jax.jit(lambda raw: postprocess(raw, anchors, true_sizes, model, sizes))(predictions)
+    for image, out in enumerate(case["out"]["images"]):
+        count = out["count"]
+        assert found.count[image] == count
+        np.testing.assert_allclose(
+            found.scores[image, :count], expected(out["scores"])[:count], rtol=2e-5, atol=1e-6
+        )
+        assert np.array_equal(found.classes[image, :count], expected(out["labels"])[:count])
+        factors = np.array(case["inputs"]["scale_factors"][image] * 2)
+        scale = np.array(SIZE * 2) / (factors if case["inputs"]["rescale"] else 1.0)
+        boxes = flipped(np.asarray(found.boxes[image, :count]) * scale)
+        np.testing.assert_allclose(boxes, expected(out["boxes"])[:count], atol=2e-3)
