@@ -56,8 +56,9 @@ def starts(arguments: argparse.Namespace) -> list[Start]:
 
 def metrics(folder: Path, name: str) -> list[float]:
     """Returns the values of a metric in the log of a run, in order."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [row[name] for row in map(json.loads, lines) if row.get(name) is not None]
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    found = (row.get(name, row.get("evaluation", {}).get(name)) for row in rows)
+    return [value for value in found if value is not None]
 
 
 def train(start: Start, data: Path, steps: int, every: int) -> tuple[list[float], list[float]]:

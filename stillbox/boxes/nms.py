@@ -269,6 +269,7 @@ def batched_nms(
     drop_at_threshold: bool = False,
     soft_sigma: float = 0.0,
     max_candidates_per_class: int = 0,
+    drop_empty: bool = False,
 ) -> Detections:
     """Returns the best boxes of each image after greedy suppression in every class.
 
@@ -298,6 +299,7 @@ def batched_nms(
             its class by `exp(-iou^2 / (2 soft_sigma))` instead, and boxes whose score falls to
             `score_threshold` are dropped (arXiv:1704.04503). Scores must not be negative.
         max_candidates_per_class: only so many boxes of a class, the best, are candidates; 0: all.
+        drop_empty: drop boxes without area although nothing is clipped.
     """
     boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
     best_classes = None
@@ -309,7 +311,7 @@ def batched_nms(
     if boxes.ndim == 4:
         # Classes before anchors, as the scores: a pick reads one contiguous row an image.
         boxes = boxes.swapaxes(1, 2)
-    clipped, visible = _clip_boxes(boxes, clip_window, keep_outside)
+    clipped, visible = _clip_boxes(boxes, clip_window, keep_outside, drop_empty)
     output_boxes = clipped
     if frame is not None:
         output_boxes = change_frame(clipped, _beside(frame, clipped))
@@ -350,12 +352,15 @@ def _gather_detections(
 
 
 def _clip_boxes(
-    boxes: BoxesOfClasses, clip_window: Real[ArrayLike, "B 4"] | None, keep_outside: bool
+    boxes: BoxesOfClasses,
+    clip_window: Real[ArrayLike, "B 4"] | None,
+    keep_outside: bool,
+    drop_empty: bool,
 ) -> tuple[BoxesOfClasses, VisibleOfClasses]:
     """Returns the clipped boxes, and which can be a detection."""
     visible = jnp.ones(boxes.shape[:-1], bool)
     if clip_window is None:
-        return boxes, visible
+        return boxes, area(boxes) > 0.0 if drop_empty else visible
     clipped = clip_to_window(boxes, _beside(clip_window, boxes))
     return clipped, visible if keep_outside else area(clipped) > 0.0
 

@@ -27,6 +27,7 @@ from stillbox.models.layers import (
 )
 from stillbox.models.layers.conv import ConvLayer
 from stillbox.models.layers.hyperparams import GLOROT_UNIFORM
+from stillbox.models.layers.norm import GroupNormLayer
 from stillbox.models.layers.stochastic import dropout, fold_key
 from stillbox.models.parts import BuildOptions, FeatureMap, Outputs, Part
 from stillbox.models.rematerialization import rematerialized
@@ -137,7 +138,7 @@ class WeightSharedPredictor(Part):
         outputs: Outputs,
         options: BuildOptions,
     ) -> None:
-        anchors = _common_anchors(outputs)
+        anchors = common_anchors(outputs)
         common = Counter(inputs).most_common(1)[0][0]
         if len(set(inputs)) > 1:
             for index, channels in enumerate(inputs):
@@ -242,7 +243,7 @@ class AtssPredictor(GflPredictor):
         convolution = SeparableConv2d if config.depthwise else Conv2d
         self.centerness = convolution(
             self.box_inputs,
-            _common_anchors(outputs),
+            common_anchors(outputs),
             config.kernel_size,
             1,
             _predictor_hyperparams(config),
@@ -312,7 +313,7 @@ class SharedLayer(Part):
 
     def __init__(
         self,
-        config: schema.WeightSharedHead,
+        config: schema.WeightSharedHead | schema.TaskAlignedHead,
         inputs: int,
         channels: int,
         size: int,
@@ -341,14 +342,26 @@ class SharedLayer(Part):
         """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, D]`."""
         norm: AnyNorm | None = getattr(self, self.norms[index], None)
         if self.conv.roundings is not None:
+            # A rule refuses rounding with group norm, which is no part of a kernel.
+            assert not isinstance(norm, GroupNormLayer)
             y = self.conv.apply_rounded(x, norm, self.activation, train=train, use=index)
             return y.astype(self.dtype)
         y = self.conv(x, train=train).astype(self.dtype)
         return y if norm is None else norm(y, self.activation, train=train)
 
 
-def _common_anchors(outputs: Outputs) -> int:
-    """Returns the number of anchors at every location of every map."""
+def common_anchors(outputs: Outputs, *, single: bool = False) -> int:
+    """Returns the number of anchors at every location of every map.
+
+    Raises:
+        UserError: maps differ in it, or it is not 1 although it has to be `single`.
+    """
+    if single and set(outputs.anchors) != {1}:
+        raise UserError(
+            f"a task_aligned head has one anchor at a location, not {max(outputs.anchors)}",
+            where="model.anchors",
+            fix="one scale and one aspect ratio: scales_per_octave: 1, aspect_ratios: [1.0]",
+        )
     if len(set(outputs.anchors)) > 1:
         raise UserError(
             f"a weight_shared head has one kernel for all feature maps, but they have "

@@ -144,6 +144,7 @@ def suppress(
         drop_at_threshold=nms.drop_at_threshold,
         soft_sigma=nms.soft_sigma,
         max_candidates_per_class=nms.max_candidates_per_class,
+        drop_empty=nms.drop_empty,
     )
     if in_pixels and not nms.change_coordinate_frame:
         return found._replace(boxes=found.boxes / jnp.tile(size, 2))

@@ -39,8 +39,8 @@ class BoxCodec(NamedTuple):
     """Encodes boxes relative to their anchors, and decodes them."""
 
     encode: Coding
-    """From boxes `[..., 4]` and anchors `[..., 4]` to deltas `[..., code_size]`; where the codes are
-    distributions, to their means `[..., 4]`."""
+    """From boxes `[..., 4]` and anchors `[..., 4]` to deltas `[..., code_size]`; to the means
+    `[..., 4]` where codes are distributions."""
     decode: Coding
     """From deltas `[..., code_size]` and anchors `[..., 4]` to boxes `[..., 4]`."""
 

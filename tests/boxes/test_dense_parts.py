@@ -8,7 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.boxes.adaptive_matching import atss_match, task_aligned_match
+from stillbox.boxes.adaptive_matching import (
+    alignment_targets,
+    atss_match,
+    task_aligned_match,
+)
 from stillbox.boxes.distributions import (
     centerness,
     decode_distances,
@@ -25,7 +29,7 @@ from stillbox.boxes.losses import (
     sigmoid_cross_entropy,
     varifocal_loss,
 )
-from stillbox.boxes.matchers import BACKGROUND, Frame, Rows
+from stillbox.boxes.matchers import BACKGROUND, Frame, Predicted, Rows
 
 SIZE = (64, 64)
 
@@ -80,37 +84,34 @@ def test_fewer_anchors_than_candidates_are_all_candidates():
     assert (atss([[16, 16, 48, 48]], [True], candidates=100) == 0).any()
 
 
+def aligned(boxes, classes, valid, anchors, scores, predicted):
+    """Returns the matches `[A]` of the task-aligned matcher, in pixels, and their targets `[A]`."""
+    boxes, anchors = (jnp.asarray(one, jnp.float32) for one in (boxes, anchors))
+    scores, predicted = (jnp.asarray(one, jnp.float32) for one in (scores, predicted))
+    classes = jnp.asarray(classes, jnp.int32)
+    rows = Rows(
+        lambda row: iou(boxes[row], anchors), valid, len(boxes), boxes, anchors, Frame((1, 1))
+    )
+    given = rows._replace(classes=classes, predicted=Predicted(predicted, scores))
+    matches = task_aligned_match(given)
+    row = jnp.maximum(matches, 0)
+    own = jnp.take_along_axis(scores, classes[row][:, None], axis=1)[:, 0]
+    overlaps = iou(predicted, boxes[row])
+    return matches, alignment_targets(matches, own, overlaps, len(boxes), alpha=1.0, beta=6.0)
+
+
 def test_alignment_is_scaled_to_the_largest_overlap():
     boxes = np.array([[8, 8, 40, 40], [0, 0, 0, 0]], np.float32)
     random = np.random.default_rng(0)
     scores = random.random((len(ANCHORS), 3)).astype(np.float32)
     predicted = (boxes[0] + random.normal(0, 3, (len(ANCHORS), 4))).astype(np.float32)
-    found = task_aligned_match(
-        jnp.asarray(boxes),
-        jnp.array([2, 0]),
-        jnp.array([True, False]),
-        jnp.asarray(ANCHORS),
-        probabilities=jnp.asarray(scores),
-        predicted=jnp.asarray(predicted),
-    )
-    matches, quality = np.asarray(found.matches), np.asarray(found.quality)
+    valid = np.array([True, False])
+    matches, quality = map(np.asarray, aligned(boxes, [2, 0], valid, ANCHORS, scores, predicted))
     assert set(matches) == {BACKGROUND, 0}
     assert (matches == 0).sum() <= 13
     assert (quality[matches == BACKGROUND] == 0).all()
     overlaps = np.asarray(iou(boxes[0], predicted))[matches == 0]
     assert quality.max() == pytest.approx(overlaps.max(), rel=1e-5)
-
-
-def test_task_aligned_matching_has_no_gradient():
-    boxes, anchors = jnp.asarray([[8.0, 8.0, 40.0, 40.0]]), jnp.asarray(ANCHORS)
-
-    def total(scores):
-        given = {"probabilities": scores, "predicted": anchors}
-        return task_aligned_match(
-            boxes, jnp.zeros(1, int), jnp.ones(1, bool), anchors, **given
-        ).quality.sum()
-
-    assert not np.any(jax.grad(total)(jnp.full((len(ANCHORS), 1), 0.5)))
 
 
 def test_a_whole_distance_is_one_bin():

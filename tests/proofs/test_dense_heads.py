@@ -20,7 +20,7 @@ from stillbox.models import heads, one_stage  # noqa: F401 - registers them
 from stillbox.models.detector import Predictions
 from stillbox.models.one_stage.detector import postprocess
 from stillbox.models.parts import BuildOptions, Outputs
-from tests.proofs.test_dense_parts import arrays, cases, drawn, expected, flipped, names, rules
+from tests.proofs.test_dense_parts import cases, drawn, expected, flipped, names, rules
 from tests.small import needs_shared
 
 pytestmark = [needs_shared, pytest.mark.proof]
@@ -65,7 +65,54 @@ _GFL = Kind(
     schema.AtssMatcher(),
     _TOWERS,
 )
+_ALIGNED = Kind(
+    schema.TaskAlignedHead(depth=32, layers_before=2, conv=TOWER),
+    schema.DistanceBoxCoder(),
+    schema.QualityLoss(
+        class_targets="alignment",
+        empty_images_count=False,
+        box_weights="alignment",
+        distribution_weight=0.0,
+    ),
+    schema.TaskAlignedMatcher(),
+    {
+        r"inter_convs\.(\d+)\.conv\.weight": r"layer_\1.conv.kernel",
+        r"inter_convs\.(\d+)\.gn\.weight": r"layer_\1.norm.scale",
+        r"inter_convs\.(\d+)\.gn\.bias": r"layer_\1.norm.bias",
+        r"cls_decomp\.layer_attention\.0\.weight": r"class_decomposition.attention_1.kernel",
+        r"cls_decomp\.layer_attention\.0\.bias": r"class_decomposition.attention_1.bias",
+        r"cls_decomp\.layer_attention\.2\.weight": r"class_decomposition.attention_2.kernel",
+        r"cls_decomp\.layer_attention\.2\.bias": r"class_decomposition.attention_2.bias",
+        r"cls_decomp\.reduction_conv\.conv\.weight": r"class_decomposition.reduction.conv.kernel",
+        r"cls_decomp\.reduction_conv\.gn\.weight": r"class_decomposition.reduction.norm.scale",
+        r"cls_decomp\.reduction_conv\.gn\.bias": r"class_decomposition.reduction.norm.bias",
+        r"reg_decomp\.layer_attention\.0\.weight": r"box_decomposition.attention_1.kernel",
+        r"reg_decomp\.layer_attention\.0\.bias": r"box_decomposition.attention_1.bias",
+        r"reg_decomp\.layer_attention\.2\.weight": r"box_decomposition.attention_2.kernel",
+        r"reg_decomp\.layer_attention\.2\.bias": r"box_decomposition.attention_2.bias",
+        r"reg_decomp\.reduction_conv\.conv\.weight": r"box_decomposition.reduction.conv.kernel",
+        r"reg_decomp\.reduction_conv\.gn\.weight": r"box_decomposition.reduction.norm.scale",
+        r"reg_decomp\.reduction_conv\.gn\.bias": r"box_decomposition.reduction.norm.bias",
+        r"tood_cls\.weight": r"class_.kernel",
+        r"tood_cls\.bias": r"class_.bias",
+        r"tood_reg\.weight": r"box.kernel",
+        r"tood_reg\.bias": r"box.bias",
+        r"cls_prob_module\.0\.weight": r"probability_1.kernel",
+        r"cls_prob_module\.0\.bias": r"probability_1.bias",
+        r"cls_prob_module\.2\.weight": r"probability_2.kernel",
+        r"cls_prob_module\.2\.bias": r"probability_2.bias",
+        r"reg_offset_module\.0\.weight": r"offset_1.kernel",
+        r"reg_offset_module\.0\.bias": r"offset_1.bias",
+        r"reg_offset_module\.2\.weight": r"offset_2.kernel",
+        r"reg_offset_module\.2\.bias": r"offset_2.bias",
+        r"scales\.(\d+)\.scale": r"scale_\1",
+    },
+)
 KINDS = {
+    "tood": _ALIGNED,
+    "tood_initial": _ALIGNED._replace(
+        loss=replace(_ALIGNED.loss, initial=schema.InitialAssignment(steps=11))
+    ),
     "atss": Kind(
         schema.AtssHead(**_SHARED),
         schema.FasterRcnnBoxCoder(max_log_ratio=float(np.log(1000 / 16))),
@@ -82,18 +129,23 @@ KINDS = {
     "gfl": _GFL,
 }
 # Channels of the original's box codes, in our order of edges.
-_ORDER = {
-    "atss": [1, 0, 3, 2],
-    "gfl": np.arange(68).reshape(4, 17)[[1, 0, 3, 2]].ravel(),
-}
+_FLIPPED = [1, 0, 3, 2]
+
+
+def order_of(name: str, channels: int) -> np.ndarray:
+    """Returns where our channels of a parameter's output are in the original's order."""
+    module = name.rpartition(".")[0]
+    if module.endswith("_reg") or module == "reg_offset_module.2":
+        return np.arange(channels).reshape(4, -1)[_FLIPPED].ravel()
+    return np.arange(channels)
 
 
 def converted(kind: str, name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
     """Returns our path of a parameter, and its value in our layout."""
     for pattern, path in KINDS[kind].names.items():
         if re.fullmatch(pattern, name):
-            if name.rpartition(".")[0].endswith("_reg"):
-                value = value[_ORDER[kind]]
+            if value.ndim:
+                value = value[order_of(name, len(value))]
             if value.ndim == 4:
                 value = value.transpose(2, 3, 1, 0)
             return re.sub(pattern, path, name), value.astype(np.float32)
@@ -128,9 +180,12 @@ class Run(NamedTuple):
     maps: tuple[np.ndarray, ...]
 
     def predict(self, params: Any, maps: Any) -> Predictions:
-        head = nnx.merge(self.graph, nnx.from_flat_state(
-            {tuple(path.split(".")): nnx.Param(value) for path, value in params.items()}
-        ))
+        head = nnx.merge(
+            self.graph,
+            nnx.from_flat_state(
+                {tuple(path.split(".")): nnx.Param(value) for path, value in params.items()}
+            ),
+        )
         found: Predictions = head(maps, train=True, dropout_key=None)
         return found
 
@@ -150,8 +205,8 @@ def run_of(kind: str, inputs: dict[str, Any]) -> Run:
 
 
 def batch_of(inputs: dict[str, Any]) -> Batch:
-    rows = 30
-    boxes, classes, weights = (np.zeros((len(inputs["gts"]), rows, *more)) for more in [(4,), (), ()])
+    shape = len(inputs["gts"]), 30
+    boxes, classes, weights = np.zeros((*shape, 4)), np.zeros(shape), np.zeros(shape)
     for image, spec in enumerate(inputs["gts"]):
         own, labels = drawn(spec)
         boxes[image, : len(own)] = flipped(own) / np.array(SIZE * 2)
@@ -177,7 +232,12 @@ TERMS = {
 }
 LOSSES = [
     pytest.param(kind, name, id=name)
-    for kind, piece in [("atss", "head_loss_atss"), ("gfl", "head_loss_gfl")]
+    for kind, piece in [
+        ("atss", "head_loss_atss"),
+        ("gfl", "head_loss_gfl"),
+        ("tood_initial", "head_loss_tood_initial"),
+        ("tood", "head_loss_tood"),
+    ]
     for name in names(piece)
 ]
 
@@ -219,9 +279,7 @@ def test_losses_and_gradients_are_those_of_the_original(kind, name):
             gradient = their_layout(kind, parameter, of_params)
         probe = rules()["probe"](parameter, gradient.shape)
         ours = [np.linalg.norm(gradient), gradient.sum(), (gradient * probe).sum()]
-        np.testing.assert_allclose(
-            ours, numbers, rtol=1e-4, atol=2e-5 * largest, err_msg=parameter
-        )
+        np.testing.assert_allclose(ours, numbers, rtol=1e-4, atol=2e-5 * largest, err_msg=parameter)
 
 
 def their_layout(kind: str, name: str, params: Any) -> np.ndarray:
@@ -229,17 +287,13 @@ def their_layout(kind: str, name: str, params: Any) -> np.ndarray:
         if re.fullmatch(pattern, name):
             value = np.asarray(params[re.sub(pattern, path, name)], np.float64)
             value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value
-            if name.rpartition(".")[0].endswith("_reg"):
-                back = np.empty_like(value)
-                back[_ORDER[kind]] = value
-                return back
-            return value
+            return value[np.argsort(order_of(name, len(value)))] if value.ndim else value
     raise KeyError(name)
 
 
 PREDICTIONS = [
     pytest.param(kind, name, id=name)
-    for kind, piece in [("atss", "predict_atss"), ("gfl", "predict_gfl")]
+    for kind, piece in [("atss", "predict_atss"), ("gfl", "predict_gfl"), ("tood", "predict_tood")]
     for name in names(piece)
 ]
 
@@ -255,7 +309,9 @@ def test_detections_are_those_of_the_original(kind, name):
         max_total=test["max_per_img"],
         max_per_class=test["max_per_img"],
         change_coordinate_frame=False,
-        clip_first=True,
+        clip=kind != "tood",
+        clip_first=kind != "tood",
+        drop_empty=True,
     )
     run, model = run_of(kind, case["inputs"]), model_of(KINDS[kind], nms)
     anchors, sizes = anchors_of()

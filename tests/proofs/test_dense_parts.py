@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.boxes.adaptive_matching import atss_match, task_aligned_match
+from stillbox.boxes.adaptive_matching import atss_match
 from stillbox.boxes.distributions import (
     centerness,
     decode_distances,
@@ -34,6 +34,7 @@ from stillbox.boxes.losses import (
     varifocal_loss,
 )
 from stillbox.boxes.matchers import Frame, Rows
+from tests.boxes.test_dense_parts import aligned
 from tests.small import SHARED, needs_shared
 
 pytestmark = [needs_shared, pytest.mark.proof]
@@ -125,16 +126,10 @@ def test_task_aligned_assignment_is_that_of_the_original(name):
     anchors, _ = drawn(case["inputs"]["anchors"])
     scores, predicted = drawn(case["inputs"]["predictions"], priors=anchors, boxes=boxes)
     rows, classes, valid = padded(boxes, labels)
-    found = jax.jit(task_aligned_match)(
-        rows,
-        classes,
-        valid,
-        flipped(anchors).astype(np.float32),
-        probabilities=scores.astype(np.float32),
-        predicted=flipped(predicted).astype(np.float32),
+    matches, quality = jax.jit(aligned)(
+        rows, classes, valid, flipped(anchors), scores, flipped(predicted)
     )
-    positive = same_assignment(found.matches, case["out"])
-    quality = np.asarray(found.quality)
+    positive, quality = same_assignment(matches, case["out"]), np.asarray(quality)
     np.testing.assert_allclose(
         quality[positive],
         expected(case["out"]["positive_normalised_alignment"]),

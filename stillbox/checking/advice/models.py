@@ -109,9 +109,8 @@ def dropout_of(path: str, section: Dropout, origins: Origins) -> Findings:
 def background_is_balanced(model: schema.OneStage, origins: Origins) -> Findings:
     """Thousands of background anchors for each object must not dominate the loss."""
     loss = model.loss
-    if loss.hard_example_miner is None and not isinstance(
-        loss.classification, schema.SigmoidFocalLoss
-    ):
+    focal = schema.SigmoidFocalLoss, schema.QualityFocalLoss, schema.VarifocalLoss
+    if loss.hard_example_miner is None and not isinstance(loss.classification, focal):
         what = (
             f"the {loss.classification.kind} loss weighs every background anchor equally: neither "
             "a focal loss nor hard_example_miner reduces their weight"

@@ -5,9 +5,9 @@ from functools import wraps
 from typing import NamedTuple, TypeVar
 
 from stillbox.experiment.schema import (
+    DetectorLoss,
     Experiment,
     FasterRcnn,
-    Loss,
     OneStage,
     Postprocessing,
     RoIHead,
@@ -45,7 +45,7 @@ class Scoring(NamedTuple):
     """The section that has `postprocessing`."""
     postprocessing: Postprocessing
     loss_path: str
-    loss: Loss | RoIHead
+    loss: DetectorLoss | RoIHead
     """The section that has losses of classes and boxes, their weights and the miner."""
 
 

@@ -204,6 +204,8 @@ def skipped_codes_are_compared(loss: schema.Loss) -> Iterator[Finding]:
 @rule(schema.OneStage)
 def background_has_a_target(model: schema.OneStage) -> Iterator[Finding]:
     """A one-hot target of the background needs a slot."""
+    if not isinstance(model.loss, schema.Loss):
+        return
     if not model.background_class and not model.loss.encode_background_as_zeros:
         yield error(
             "background_class",

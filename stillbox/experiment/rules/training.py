@@ -206,7 +206,9 @@ _PARTS = {
         *(schema.SsdExtraLayers, schema.Fpn, schema.Ppn, schema.Identity, schema.MnasFpn),
         schema.BiFpn,
     ),
-    "head": (schema.ConvolutionalHead, schema.WeightSharedHead),
+    "head": (
+        *(schema.ConvolutionalHead, schema.WeightSharedHead, schema.GflHead, schema.AtssHead),
+    ),
 }
 
 
@@ -226,6 +228,10 @@ def quantized_parts_are_covered(experiment: schema.Experiment) -> Iterator[Findi
             kinds = ", ".join(cls.kind for cls in covered)
             what = f"the {name} {part.kind!r} cannot be quantised"
             yield error(path, what, f"set it to null, or take one of {kinds}")
+    for name, conv in model.convolutions().items():
+        if conv.group_norm is not None:
+            fix = f"take batch_norm, with --set model.{name}.group_norm=null"
+            yield error(path, "group norm cannot be folded into kernels of integers", fix)
     # Products of maps are not rounded.
     if isinstance(model.backbone, schema.EfficientNetLite) and model.backbone.se_ratio > 0:
         yield error(path, "gates cannot be quantised", "--set model.backbone.se_ratio=0")

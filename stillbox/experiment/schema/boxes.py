@@ -245,7 +245,7 @@ class BootstrappedSigmoidLoss(ClassificationLoss, kind="bootstrapped_sigmoid"):
 
 @dataclass(frozen=True, kw_only=True)
 class QualityFocalLoss(ClassificationLoss, kind="quality_focal"):
-    """Binary cross entropy against a quality in 0..1, by the distance from it (arXiv:2006.04388)."""
+    """Cross entropy with a quality in 0..1, weighted by the distance from it (arXiv:2006.04388)."""
 
     beta: NonNegative = 2.0
     """Power of the distance between score and quality."""
@@ -347,6 +347,11 @@ class DetectorLoss(RegisteredConfig):
     def normalizer_momentum(self) -> float:
         """Decay of the moving average of matches; 0: there is none."""
         return 0.0
+
+    @property
+    def class_weights(self) -> tuple[float, ...]:
+        """Factors of the classes; empty: all 1."""
+        return ()
 
     @property
     def hard_example_miner(self) -> HardExampleMiner | None:

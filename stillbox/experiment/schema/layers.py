@@ -8,7 +8,14 @@ The counterpart of `Hyperparams` in a `pipeline.config`
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from stillbox.experiment.schema.ranges import Count, Fraction, NonNegative, NonNegativeInt, Positive, Real
+from stillbox.experiment.schema.ranges import (
+    Count,
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    Real,
+)
 from stillbox.experiment.variants import RegisteredConfig
 
 Activation = Literal["none", "relu", "relu6", "swish", "hard_swish"]

@@ -12,9 +12,9 @@ from stillbox.experiment.schema.backbones import Backbone, MobileNetV1
 from stillbox.experiment.schema.boxes import (
     ArgmaxMatcher,
     BoxCoder,
+    DetectorLoss,
     FasterRcnnBoxCoder,
     IouSimilarity,
-    DetectorLoss,
     Loss,
     Matcher,
     Similarity,
@@ -38,6 +38,7 @@ from stillbox.experiment.schema.ranges import (
     OptionalChannels,
     Positive,
     PositiveFraction,
+    Range,
     Real,
     Rgb,
     Side,
@@ -192,8 +193,8 @@ class ConvolutionalHead(Head, kind="convolutional"):
 class WeightSharedHead(Head, kind="weight_shared"):
     """Towers and heads whose kernels all feature maps share (arXiv:1708.02002).
 
-    Batch norm is not shared: each layer has one for every feature map. Group norm is. Maps with other channels
-    than most are projected to that number first.
+    Batch norm is not shared: each layer has one for every feature map. Group norm is. Maps with
+    other channels than most are projected to that number first.
     """
 
     depth: Channels = 256
@@ -252,6 +253,31 @@ class AtssHead(GflHead, kind="atss"):
 
     Scores are multiplied by it.
     """
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskAlignedHead(Head, kind="task_aligned"):
+    """One tower for both tasks, of which each takes its own mixture of layers (arXiv:2108.07755).
+
+    Edges of boxes are read where learnt offsets point. Kernels and group norms are those of all
+    feature maps. It has one anchor at a location, and the box coder `distances`.
+    """
+
+    depth: Channels = 256
+    """Channels of the tower."""
+    layers_before: Annotated[int, Range(1, 64)] = 6
+    """Convolutions of the tower."""
+    depthwise: bool = False
+    """Separable convolutions in the tower instead of full ones."""
+    class_bias_init: Real = _PRIOR
+    """Start of the class biases; the default makes every score 0.01 at first."""
+    conv: ConvHyperparams = _GROUPED
+    """Hyperparameters of the tower; regulariser and initialiser are the heads' too."""
+
+    @property
+    def pointwise_defaults(self) -> bool:
+        """Whether separable convolutions have defaults of Keras; see `WeightSharedHead`."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

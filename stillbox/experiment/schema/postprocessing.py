@@ -128,6 +128,8 @@ class Nms:
     """Boxes are relative to the true image; false: to the network input, padding included."""
     clip: bool = True
     """Clip boxes to the image and drop what lies outside; false leaves them as decoded."""
+    drop_empty: bool = False
+    """Drop boxes without area where nothing is clipped; otherwise they are kept there."""
     clip_to: Literal["image", "input"] = "image"
     """Clip to the true image, or to the whole network input, padding included."""
     clip_margin: NonNegative = 0.0

@@ -16,7 +16,12 @@ from jaxtyping import Float, Float32, Int, Int64
 from stillbox.boxes.structures import AnyArray, Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
-from stillbox.models import backbones, heads, necks  # noqa: F401 - registers them
+from stillbox.models import (  # noqa: F401 - registers them
+    backbones,
+    heads,
+    necks,
+    task_aligned_head,
+)
 from stillbox.models.anchors import (
     anchors_per_location,
     build_anchors,

@@ -1,4 +1,4 @@
-"""The loss `matched` of one-stage detectors: targets, two losses of each anchor, mining, normalisation.
+"""The loss `matched`: targets, two losses of each anchor, mining, normalisation.
 
 The arithmetic is that of `SSDMetaArch.loss` (`object_detection/meta_architectures`).
 """

@@ -3,7 +3,6 @@
 A two-stage detector sees a part of each network input, and the anchors inside it.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
