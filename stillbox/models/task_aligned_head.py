@@ -106,7 +106,7 @@ class TaskDecomposition(Part):
     def __init__(self, config: schema.TaskAlignedHead, maps: int, options: BuildOptions) -> None:
         count, depth = config.layers_before, config.depth
         whole = count * depth
-        hidden = whole // _ATTENTION_REDUCTION
+        hidden = depth // _ATTENTION_REDUCTION
         layer: Callable[..., Conv2d] = partial(Conv2d, size=1, stride=1)
         arguments, conv = options.layer_arguments(), replace(config.conv, initializer=_SMALL)
         self.attention_1 = layer(whole, hidden, hyperparams=conv.without_norm("relu"), **arguments)

@@ -198,8 +198,8 @@ def run_of(kind: str, inputs: dict[str, Any]) -> Run:
     drawn_values = drawn(inputs["parameters"])
     params = dict(converted(kind, name, value) for name, value in drawn_values.items())
     graph, state = nnx.split(head)
-    paths = {".".join(map(str, path)) for path, _ in nnx.to_flat_state(state)}
-    assert paths == set(params)
+    shapes = {".".join(map(str, path)): value.shape for path, value in nnx.to_flat_state(state)}
+    assert shapes == {path: value.shape for path, value in params.items()}
     maps = drawn(inputs["features"])
     return Run(graph, params, tuple(one.transpose(0, 2, 3, 1).astype(np.float32) for one in maps))
 
