@@ -17,6 +17,9 @@ IGNORED = -2
 """The anchor counts in no loss."""
 
 
+_ROUNDING = 1e-5
+
+
 class Frame(NamedTuple):
     """What the anchors of an image lie on."""
 
@@ -66,6 +69,7 @@ def argmax_match(
     ignore_thresholds: bool = False,
     negatives_lower_than_unmatched: bool = True,
     force_match_for_each_row: bool = False,
+    keep_best_of_each_row: bool = False,
 ) -> Int32[Array, "A"]:
     """Assigns every anchor to its most similar ground-truth box, or to none.
 
@@ -82,6 +86,9 @@ def argmax_match(
             another row is more similar to the anchor. Of two rows with one most similar anchor the
             lower one gets it and the other none. A valid row with no similarity to any anchor gets
             anchor 0.
+        keep_best_of_each_row: assign each valid row's most similar anchors, all of equal ones, to
+            their own most similar row, even below the thresholds: `allow_low_quality_matches` in
+            `torchvision/models/detection/_utils.py`. Rows that are similar to no anchor have none.
 
     Returns:
         The row, `BACKGROUND` or `IGNORED`.
@@ -90,7 +97,8 @@ def argmax_match(
         ValueError: the thresholds contradict each other.
     """
     _check_thresholds(matched_threshold, unmatched_threshold, negatives_lower_than_unmatched)
-    best, matches, best_anchors = _scan_rows(rows)
+    best, own, best_anchors = _scan_rows(rows)
+    matches = own
     if ignore_thresholds:
         matches = jnp.where(best > -jnp.inf, matches, BACKGROUND)
     else:
@@ -99,6 +107,8 @@ def argmax_match(
             low, middle = middle, low
         matches = jnp.where(best < matched_threshold, middle, matches)
         matches = jnp.where(best < unmatched_threshold, low, matches)
+    if keep_best_of_each_row:
+        matches = jnp.where(_is_best_of_a_row(rows), own, matches)
     if force_match_for_each_row:
         matches = _force_match(best_anchors, jnp.asarray(rows.valid, bool), matches)
     return matches
@@ -164,6 +174,24 @@ def _scan_rows(rows: Rows) -> tuple[Float[Array, "A"], Int32[Array, "A"], Int32[
         jnp.zeros(len(jnp.asarray(rows.valid)), jnp.int32),
     )
     return lax.fori_loop(jnp.int32(0), jnp.asarray(rows.used, jnp.int32), scan, start)
+
+
+def _is_best_of_a_row(rows: Rows) -> Bool[Array, "A"]:
+    """Returns which anchors no other anchor exceeds in similarity to some valid row."""
+    valid = jnp.asarray(rows.valid, bool)
+    anchors = jax.eval_shape(rows.similarity, jnp.int32(0)).shape[0]
+
+    def visit(row: Array, found: Array) -> Array:
+        similarity = rows.similarity(row)
+        largest = similarity.max()
+        # Similarities that are equal in whole pixels differ by the rounding of normalised boxes.
+        best = similarity >= largest * (1.0 - _ROUNDING)
+        return found | (best & (largest > 0.0) & valid[row])
+
+    used = jnp.asarray(rows.used, jnp.int32)
+    start = jnp.zeros(anchors, bool)
+    best: Array = lax.fori_loop(jnp.int32(0), used, visit, start)
+    return best
 
 
 def _force_match(

@@ -264,12 +264,11 @@ def batched_nms(
     clip_window: Real[ArrayLike, "B 4"] | None = None,
     frame: Real[ArrayLike, "B 4"] | None = None,
     clip_first: bool = False,
-    keep_outside: bool = False,
+    keep_empty: bool | None = None,
     class_agnostic: bool = False,
     drop_at_threshold: bool = False,
     soft_sigma: float = 0.0,
     max_candidates_per_class: int = 0,
-    drop_empty: bool = False,
 ) -> Detections:
     """Returns the best boxes of each image after greedy suppression in every class.
 
@@ -285,12 +284,11 @@ def batched_nms(
         iou_threshold: a box is dropped if it overlaps a better one of its class by more.
         max_per_class: most boxes of a class, counted before clipping drops any.
         max_total: most boxes of an image, the K of the result.
-        clip_window: boxes are clipped to it, and those without area left are dropped. None: boxes
-            are not clipped, and all are kept.
+        clip_window: boxes are clipped to it; None: they are not.
         frame: the boxes are re-expressed so that this window becomes `[0, 0, 1, 1]`. None: they
             stay in their own.
         clip_first: measure overlaps on the clipped boxes instead of the original ones.
-        keep_outside: keep boxes that clipping leaves without area.
+        keep_empty: keep boxes without area; None: where boxes are not clipped.
         class_agnostic: a box is a candidate of its best class only (the lowest among equals), and
             is dropped for a better box of any class. `max_per_class` is not used; at most
             `max_total` boxes are picked, before clipping drops any.
@@ -299,7 +297,6 @@ def batched_nms(
             its class by `exp(-iou^2 / (2 soft_sigma))` instead, and boxes whose score falls to
             `score_threshold` are dropped (arXiv:1704.04503). Scores must not be negative.
         max_candidates_per_class: only so many boxes of a class, the best, are candidates; 0: all.
-        drop_empty: drop boxes without area although nothing is clipped.
     """
     boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
     best_classes = None
@@ -311,7 +308,7 @@ def batched_nms(
     if boxes.ndim == 4:
         # Classes before anchors, as the scores: a pick reads one contiguous row an image.
         boxes = boxes.swapaxes(1, 2)
-    clipped, visible = _clip_boxes(boxes, clip_window, keep_outside, drop_empty)
+    clipped, visible = _clip_boxes(boxes, clip_window, keep_empty)
     output_boxes = clipped
     if frame is not None:
         output_boxes = change_frame(clipped, _beside(frame, clipped))
@@ -352,17 +349,14 @@ def _gather_detections(
 
 
 def _clip_boxes(
-    boxes: BoxesOfClasses,
-    clip_window: Real[ArrayLike, "B 4"] | None,
-    keep_outside: bool,
-    drop_empty: bool,
+    boxes: BoxesOfClasses, clip_window: Real[ArrayLike, "B 4"] | None, keep_empty: bool | None
 ) -> tuple[BoxesOfClasses, VisibleOfClasses]:
     """Returns the clipped boxes, and which can be a detection."""
-    visible = jnp.ones(boxes.shape[:-1], bool)
-    if clip_window is None:
-        return boxes, area(boxes) > 0.0 if drop_empty else visible
-    clipped = clip_to_window(boxes, _beside(clip_window, boxes))
-    return clipped, visible if keep_outside else area(clipped) > 0.0
+    if keep_empty is None:
+        keep_empty = clip_window is None
+    if clip_window is not None:
+        boxes = clip_to_window(boxes, _beside(clip_window, boxes))
+    return boxes, jnp.ones(boxes.shape[:-1], bool) if keep_empty else area(boxes) > 0.0
 
 
 def _beside(

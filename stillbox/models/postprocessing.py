@@ -139,16 +139,21 @@ def suppress(
         clip_window=_clip_window(ends, whole, pixel, nms) if nms.clip else None,
         frame=window_of(ends) if nms.change_coordinate_frame else None,
         clip_first=nms.clip_first,
-        keep_outside=nms.combined,
+        keep_empty=_keeps_empty(nms),
         class_agnostic=nms.class_agnostic,
         drop_at_threshold=nms.drop_at_threshold,
         soft_sigma=nms.soft_sigma,
         max_candidates_per_class=nms.max_candidates_per_class,
-        drop_empty=nms.drop_empty,
     )
     if in_pixels and not nms.change_coordinate_frame:
         return found._replace(boxes=found.boxes / jnp.tile(size, 2))
     return found
+
+
+def _keeps_empty(nms: schema.Nms) -> bool | None:
+    if nms.empty_boxes == "as_original":
+        return True if nms.combined else None
+    return nms.empty_boxes == "keep"
 
 
 def _clip_window(

@@ -39,7 +39,7 @@ jitted_nms = jax.jit(
     batched_nms,
     static_argnames=(
         *OPTIONS,
-        "keep_outside",
+        "keep_empty",
         "class_agnostic",
         "clip_first",
         "drop_at_threshold",
@@ -194,7 +194,7 @@ def slow_nms(boxes, scores, window, *, max_per_class, max_total, agnostic, outsi
         (1, 15, True, {"class_agnostic": True}),
         (1, 30, False, {"class_agnostic": True, "soft_sigma": 0.5}),
         (40, 40, True, {"drop_at_threshold": True}),
-        (9, 30, True, {"keep_outside": True}),
+        (9, 30, True, {"keep_empty": True}),
     ],
 )
 def test_random_images_equal_the_slow_way(
@@ -233,7 +233,7 @@ def test_random_images_equal_the_slow_way(
             sigma=variant.get("soft_sigma", 0.0),
             agnostic=variant.get("class_agnostic", False),
             at_threshold=variant.get("drop_at_threshold", False),
-            outside=variant.get("keep_outside", False),
+            outside=variant.get("keep_empty", False),
         )
         result = found(detections, image)
         assert len(result[0]) == len(expected)
@@ -305,7 +305,7 @@ def test_boxes_outside_the_window_can_be_kept():
         [[0.9], [0.8]],
         **OPTIONS,
         clip_window=UNIT,
-        keep_outside=True,
+        keep_empty=True,
     )
     np.testing.assert_array_equal(found(detections)[0], [[0, 1, 1, 1], [0, 0, 1, 0.5]])
 

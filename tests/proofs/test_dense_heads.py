@@ -36,7 +36,7 @@ class Kind(NamedTuple):
 
     head: schema.Head
     coder: schema.BoxCoder
-    loss: schema.QualityLoss
+    loss: schema.DetectorLoss
     matcher: schema.Matcher
     names: dict[str, str]
     """Patterns of the original's parameters, and our paths."""
@@ -127,6 +127,35 @@ KINDS = {
         _TOWERS,
     ),
     "gfl": _GFL,
+    "retinanet_v2": Kind(
+        schema.WeightSharedHead(depth=32, layers_before=4, conv=TOWER),
+        schema.FasterRcnnBoxCoder(
+            **dict.fromkeys(("y_scale", "x_scale", "height_scale", "width_scale"), 1.0),
+            max_log_ratio=float(np.log(1000 / 16)),
+        ),
+        schema.Loss(
+            classification=schema.SigmoidFocalLoss(gamma=2.0, alpha=0.25),
+            localization=schema.GiouLoss(),
+            normalize_per_image=True,
+            encode_background_as_zeros=True,
+        ),
+        schema.ArgmaxMatcher(unmatched_threshold=0.4, keep_best_of_each_row=True),
+        {
+            r"(cls|classification_head\.cls)_logits\.weight": "class_.kernel",
+            r"(cls|classification_head\.cls)_logits\.bias": "class_.bias",
+            r"regression_head\.bbox_reg\.weight": "box.kernel",
+            r"regression_head\.bbox_reg\.bias": "box.bias",
+            **{
+                rf"{theirs}_head\.conv\.(\d+)\.{index}": rf"{ours}_tower.layer_\1.{path}"
+                for theirs, ours in (("classification", "class"), ("regression", "box"))
+                for index, path in (
+                    (r"0\.weight", "conv.kernel"),
+                    (r"1\.weight", "norm.scale"),
+                    (r"1\.bias", "norm.bias"),
+                )
+            },
+        },
+    ),
 }
 # Channels of the original's box codes, in our order of edges.
 _FLIPPED = [1, 0, 3, 2]
@@ -135,6 +164,8 @@ _FLIPPED = [1, 0, 3, 2]
 def order_of(name: str, channels: int) -> np.ndarray:
     """Returns where our channels of a parameter's output are in the original's order."""
     module = name.rpartition(".")[0]
+    if module.endswith("bbox_reg"):
+        return np.arange(channels).reshape(-1, 4)[:, _FLIPPED].ravel()
     if module.endswith("_reg") or module == "reg_offset_module.2":
         return np.arange(channels).reshape(4, -1)[_FLIPPED].ravel()
     return np.arange(channels)
@@ -167,9 +198,30 @@ def model_of(kind: Kind, nms: schema.Nms | None = None) -> schema.OneStage:
     )
 
 
-def anchors_of() -> tuple[np.ndarray, tuple[int, ...]]:
-    boxes, sizes = rules()["anchors"](*SIZE, STRIDES)
+def anchors_of(kind: str) -> tuple[np.ndarray, tuple[int, ...]]:
+    boxes, sizes = torchvision_anchors() if kind == "retinanet_v2" else mmdet_anchors()
     return (flipped(boxes) / np.array(SIZE * 2)).astype(np.float32), tuple(sizes)
+
+
+def mmdet_anchors() -> tuple[np.ndarray, list[int]]:
+    found: tuple[np.ndarray, list[int]] = rules()["anchors"](*SIZE, STRIDES)
+    return found
+
+
+def torchvision_anchors() -> tuple[np.ndarray, list[int]]:
+    """Returns nine anchors at a location: three sizes, and three ratios of height to width."""
+    levels = []
+    for stride in STRIDES:
+        least = 4 * stride
+        sizes = np.array([least, int(least * 2 ** (1 / 3)), int(least * 2 ** (2 / 3))])
+        roots = np.sqrt([0.5, 1.0, 2.0])
+        sides = np.stack([np.outer(1 / roots, sizes), np.outer(roots, sizes)], axis=-1)
+        half = np.round(sides.reshape(-1, 2) / 2)
+        rows, columns = (np.arange(-(-side // stride)) * stride for side in SIZE)
+        centers = np.stack(np.meshgrid(columns, rows), axis=-1).reshape(-1, 1, 2)
+        boxes = np.concatenate([centers - half, centers + half], axis=-1)
+        levels.append(boxes.reshape(-1, 4))
+    return np.concatenate(levels), [len(level) for level in levels]
 
 
 class Run(NamedTuple):
@@ -192,7 +244,8 @@ class Run(NamedTuple):
 
 def run_of(kind: str, inputs: dict[str, Any]) -> Run:
     setup = KINDS[kind]
-    outputs = Outputs((1,) * len(STRIDES), CLASSES, setup.coder.code_size)
+    count = 9 if kind == "retinanet_v2" else 1
+    outputs = Outputs((count,) * len(STRIDES), CLASSES, setup.coder.code_size)
     options = BuildOptions(jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
     head = implementation_of(setup.head)(setup.head, (32,) * len(STRIDES), outputs, options)
     drawn_values = drawn(inputs["parameters"])
@@ -229,6 +282,8 @@ TERMS = {
     "loss_dfl": "distribution_loss",
     "loss_centerness": "centerness_loss",
     "loss_ld": "distillation_loss",
+    "classification": "classification_loss",
+    "bbox_regression": "localization_loss",
 }
 LOSSES = [
     pytest.param(kind, name, id=name)
@@ -237,6 +292,7 @@ LOSSES = [
         ("gfl", "head_loss_gfl"),
         ("tood_initial", "head_loss_tood_initial"),
         ("tood", "head_loss_tood"),
+        ("retinanet_v2", "head_retinanet_v2"),
     ]
     for name in names(piece)
 ]
@@ -246,7 +302,7 @@ LOSSES = [
 def test_losses_and_gradients_are_those_of_the_original(kind, name):
     case = cases()[name]
     run, model = run_of(kind, case["inputs"]), model_of(KINDS[kind])
-    anchors, sizes = anchors_of()
+    anchors, sizes = anchors_of(kind)
     batch = batch_of(case["inputs"])
 
     def total(params: Any, maps: Any) -> Any:
@@ -267,7 +323,7 @@ def test_losses_and_gradients_are_those_of_the_original(kind, name):
     (value, terms), (of_params, of_maps) = compute(run.params, run.maps)
     for theirs, ours in TERMS.items():
         if theirs in case["out"]["losses"]:
-            wanted = sum(case["out"]["losses"][theirs])
+            wanted = np.sum(case["out"]["losses"][theirs])
             np.testing.assert_allclose(terms[ours], wanted, rtol=2e-5, atol=1e-6, err_msg=ours)
     np.testing.assert_allclose(value, case["out"]["total"], rtol=1e-5)
     theirs = case["out"]["gradient_l2_sum_dot"]
@@ -298,6 +354,32 @@ PREDICTIONS = [
 ]
 
 
+@pytest.mark.parametrize("name", names("head_retinanet_v2"))
+def test_detections_are_those_of_torchvision(name):
+    case, kind = cases()[name], "retinanet_v2"
+    nms = schema.Nms(
+        score_threshold=0.05,
+        iou_threshold=0.5,
+        max_candidates_per_level=1000,
+        max_total=300,
+        max_per_class=300,
+        change_coordinate_frame=False,
+        clip_first=True,
+        empty_boxes="keep",
+    )
+    run, model = run_of(kind, case["inputs"]), model_of(KINDS[kind], nms)
+    anchors, sizes = anchors_of(kind)
+    true_sizes = np.array(case["inputs"]["image_shapes"], np.int32)
+    predictions = jax.jit(run.predict)(run.params, run.maps)
+    found = jax.jit(lambda raw: postprocess(raw, anchors, true_sizes, model, sizes))(predictions)
+    for image, out in enumerate(case["out"]["detections"]):
+        scores, boxes = expected(out["scores"]), expected(out["boxes"])
+        assert found.count[image] == out["count"]
+        np.testing.assert_allclose(found.scores[image, : len(scores)], scores, rtol=2e-5)
+        ours = flipped(np.asarray(found.boxes[image, : len(boxes)]) * np.array(SIZE * 2))
+        np.testing.assert_allclose(ours, boxes, atol=2e-3)
+
+
 @pytest.mark.parametrize(("kind", "name"), PREDICTIONS)
 def test_detections_are_those_of_the_original(kind, name):
     case = cases()[name]
@@ -311,10 +393,10 @@ def test_detections_are_those_of_the_original(kind, name):
         change_coordinate_frame=False,
         clip=kind != "tood",
         clip_first=kind != "tood",
-        drop_empty=True,
+        empty_boxes="drop",
     )
     run, model = run_of(kind, case["inputs"]), model_of(KINDS[kind], nms)
-    anchors, sizes = anchors_of()
+    anchors, sizes = anchors_of(kind)
     true_sizes = np.array(case["inputs"]["image_shapes"], np.int32)
     predictions = jax.jit(run.predict)(run.params, run.maps)
     found = jax.jit(lambda raw: postprocess(raw, anchors, true_sizes, model, sizes))(predictions)

@@ -128,6 +128,9 @@ class ArgmaxMatcher(Matcher, kind="argmax"):
     """False swaps background and ignored."""
     force_match_for_each_row: bool = False
     """Give every ground truth box its best anchor, even below the threshold."""
+    keep_best_of_each_row: bool = False
+    """Give the best anchors of every ground truth box their own most similar box, even below the
+    threshold: torchvision's `allow_low_quality_matches`."""
 
 
 @dataclass(frozen=True, kw_only=True)

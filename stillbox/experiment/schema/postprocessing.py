@@ -128,8 +128,9 @@ class Nms:
     """Boxes are relative to the true image; false: to the network input, padding included."""
     clip: bool = True
     """Clip boxes to the image and drop what lies outside; false leaves them as decoded."""
-    drop_empty: bool = False
-    """Drop boxes without area where nothing is clipped; otherwise they are kept there."""
+    empty_boxes: Literal["as_original", "drop", "keep"] = "as_original"
+    """Boxes without area. The Object Detection API drops them where it clips, unless `combined`,
+    and keeps them where it does not; mmdet always drops them, torchvision always keeps them."""
     clip_to: Literal["image", "input"] = "image"
     """Clip to the true image, or to the whole network input, padding included."""
     clip_margin: NonNegative = 0.0

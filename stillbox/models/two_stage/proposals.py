@@ -157,7 +157,7 @@ def choose_proposals(
         max_per_class=config.max_proposals,
         max_total=config.max_proposals,
         clip_window=windows,
-        keep_outside=config.keep_outside,
+        keep_empty=config.keep_outside or None,
         drop_at_threshold=config.drop_at_threshold,
     )
 
