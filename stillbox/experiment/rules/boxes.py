@@ -107,30 +107,6 @@ def thresholds_can_be_reached(
             )
 
 
-@rule(schema.RPN, schema.RoIHead)
-def atss_has_feature_maps(stage: schema.RPN | schema.RoIHead) -> Iterator[Finding]:
-    """ATSS takes candidates from every feature map, and compares them by IoU."""
-    if isinstance(stage.matcher, schema.AtssMatcher):
-        yield error(
-            "matcher.kind",
-            "atss chooses among the anchors of the feature maps of a one-stage detector",
-            "take argmax",
-        )
-
-
-@rule(schema.OneStage)
-def atss_compares_overlaps(model: schema.OneStage) -> Iterator[Finding]:
-    """The threshold of ATSS is one of IoUs."""
-    if isinstance(model.matcher, schema.AtssMatcher) and not isinstance(
-        model.similarity, schema.IouSimilarity
-    ):
-        yield error(
-            "similarity.kind",
-            f"the matcher atss compares boxes by iou, and similarity is {model.similarity.kind}",
-            "--set model.similarity.kind=iou",
-        )
-
-
 @rule(schema.Loss, schema.RoIHead)
 def focal_loss_has_no_miner(loss: schema.Loss | schema.RoIHead) -> Iterator[Finding]:
     """Both select hard examples, in contradictory ways."""

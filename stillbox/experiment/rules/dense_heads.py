@@ -1,0 +1,158 @@
+"""Rules about the loss `quality`, and about heads, matchers and box coders that belong to it."""
+
+from collections.abc import Iterator
+
+from stillbox.experiment import schema
+from stillbox.experiment.rules.rule import error, rule
+from stillbox.findings import Finding
+
+_OVERLAPS = schema.IouLoss | schema.GiouLoss | schema.DiouLoss | schema.CiouLoss
+_SIGMOIDS = schema.SigmoidLoss | schema.SigmoidFocalLoss
+_QUALITIES = schema.QualityFocalLoss | schema.VarifocalLoss
+
+
+@rule(schema.OneStage)
+def predictions_are_compared(model: schema.OneStage) -> Iterator[Finding]:
+    """Targets that follow from predictions need the loss that has predictions."""
+    if isinstance(model.loss, schema.QualityLoss):
+        return
+    reasons = {
+        "matcher": (
+            schema.TaskAlignedMatcher,
+            "compares boxes with what is predicted, which the loss matched does not show it",
+            "--set model.loss.kind=quality, or take argmax or atss",
+        ),
+        "box_coder": (
+            schema.DistributionBoxCoder,
+            "writes a box as distributions, which the loss matched cannot compare",
+            "--set model.loss.kind=quality, or take the coder distances",
+        ),
+        "head": (
+            schema.AtssHead,
+            "predicts centerness, which the loss matched does not train",
+            "--set model.loss.kind=quality, or take gfl",
+        ),
+    }
+    for name, (kind, what, fix) in reasons.items():
+        part = getattr(model, name)
+        if isinstance(part, kind):
+            yield error(f"{name}.kind", f"the {name.replace('_', ' ')} {part.kind} {what}", fix)
+
+
+@rule(schema.RPN, schema.RoIHead)
+def two_stages_match_by_boxes(stage: schema.RPN | schema.RoIHead) -> Iterator[Finding]:
+    """Matchers of feature maps and predictions, and distributions, are those of one stage."""
+    if isinstance(stage.matcher, schema.AtssMatcher | schema.TaskAlignedMatcher):
+        yield error(
+            "matcher.kind",
+            f"{stage.matcher.kind} chooses among the anchors of the feature maps of a one-stage "
+            "detector",
+            "take argmax",
+        )
+    if isinstance(stage.box_coder, schema.DistributionBoxCoder):
+        what = "the box coder distribution belongs to the loss quality of a one-stage detector"
+        yield error("box_coder.kind", what, "take faster_rcnn")
+
+
+@rule(schema.OneStage)
+def matchers_compare_overlaps(model: schema.OneStage) -> Iterator[Finding]:
+    """The thresholds of ATSS are those of IoUs, and task-aligned matching computes its own."""
+    adaptive = schema.AtssMatcher | schema.TaskAlignedMatcher
+    if isinstance(model.matcher, adaptive) and not isinstance(
+        model.similarity, schema.IouSimilarity
+    ):
+        yield error(
+            "similarity.kind",
+            f"the matcher {model.matcher.kind} compares boxes by iou, and similarity is "
+            f"{model.similarity.kind}",
+            "--set model.similarity.kind=iou",
+        )
+
+
+@rule(schema.OneStage)
+def quality_fits_the_model(model: schema.OneStage) -> Iterator[Finding]:
+    """Parts of the loss need what they compare."""
+    loss = model.loss
+    if not isinstance(loss, schema.QualityLoss):
+        return
+    aligned = isinstance(model.matcher, schema.TaskAlignedMatcher)
+    for name in ("class_targets", "box_weights"):
+        if getattr(loss, name) == "alignment" and not aligned:
+            what = f"{name} alignment with the matcher {model.matcher.kind}, which measures none"
+            fix = f"--set model.matcher.kind=task_aligned, or another of model.loss.{name}"
+            yield error(f"loss.{name}", what, fix)
+    distribution = isinstance(model.box_coder, schema.DistributionBoxCoder)
+    if loss.distribution_weight and not distribution:
+        yield error(
+            "loss.distribution_weight",
+            f"distribution_weight {loss.distribution_weight:g} with the box coder "
+            f"{model.box_coder.kind}, which has no distributions",
+            "--set model.loss.distribution_weight=0, or --set model.box_coder.kind=distribution",
+        )
+    centers = isinstance(model.head, schema.AtssHead)
+    if bool(loss.centerness_weight) != centers:
+        what = f"centerness_weight {loss.centerness_weight:g} with the head {model.head.kind}"
+        fix = "--set model.head.kind=atss, or --set model.loss.centerness_weight=0"
+        if centers:
+            what += ", whose centerness would not be trained"
+            fix = "--set model.loss.centerness_weight=1, or --set model.head.kind=gfl"
+        yield error("loss.centerness_weight", what, fix)
+    if model.background_class:
+        what = "the loss quality has no class for the background, whose target is 0 in all classes"
+        yield error("background_class", what, "--set model.background_class=false")
+
+
+@rule(schema.OneStage)
+def task_aligned_head_has_distances(model: schema.OneStage) -> Iterator[Finding]:
+    """The head moves edges, and so has to know where they are."""
+    if not isinstance(model.head, schema.TaskAlignedHead):
+        return
+    if type(model.box_coder) is not schema.DistanceBoxCoder:
+        what = f"a task_aligned head predicts distances, and the coder is {model.box_coder.kind}"
+        yield error("box_coder.kind", what, "--set model.box_coder.kind=distances")
+
+
+@rule(schema.QualityLoss)
+def quality_losses_are_comparable(loss: schema.QualityLoss) -> Iterator[Finding]:
+    """Boxes are compared as boxes, and classes one by one."""
+    if not isinstance(loss.localization, _OVERLAPS):
+        what = f"{loss.localization.kind} compares codes, and the loss quality compares boxes"
+        yield error("localization.kind", what, "take giou, iou, diou or ciou")
+    yield from _sigmoid("classification", loss.classification)
+    if loss.class_targets != "one" and not isinstance(loss.classification, _QUALITIES):
+        what = f"class_targets {loss.class_targets} with the loss {loss.classification.kind}"
+        fix = "--set model.loss.class_targets=one, or take quality_focal or varifocal"
+        yield error("class_targets", what, fix)
+    if loss.initial is not None:
+        yield from _sigmoid("initial.classification", loss.initial.classification)
+        if loss.initial.box_weights == "alignment":
+            what = "the first steps compare no predictions, and so have no alignment"
+            yield error("initial.box_weights", what, "take centerness, score or one")
+
+
+def _sigmoid(path: str, loss: schema.ClassificationLoss) -> Iterator[Finding]:
+    if not isinstance(loss, _SIGMOIDS | _QUALITIES):
+        what = f"the loss {loss.kind} has a class for the background, and the loss quality has none"
+        yield error(f"{path}.kind", what, "take quality_focal, varifocal or sigmoid_focal")
+
+
+@rule(schema.ConvHyperparams)
+def norms_exclude_each_other(conv: schema.ConvHyperparams) -> Iterator[Finding]:
+    """A layer is normalised once."""
+    if conv.batch_norm is not None and conv.group_norm is not None:
+        yield error("group_norm", "group_norm beside batch_norm", "set one of them to null")
+
+
+@rule(schema.FasterRcnn)
+def crops_have_no_levels(model: schema.FasterRcnn) -> Iterator[Finding]:
+    """The boxes of the second stage belong to no feature map, and its padding is masked."""
+    stage = model.boxes
+    if stage is not None and stage.postprocessing.nms.max_candidates_per_level:
+        what = "max_candidates_per_level in a detector of two stages, whose boxes have no levels"
+        fix = "--set model.boxes.postprocessing.nms.max_candidates_per_level=0"
+        yield error("boxes.postprocessing.nms.max_candidates_per_level", what, fix)
+    for path, conv in model.convolutions().items() if model.mask_padding else ():
+        if conv.group_norm is not None:
+            what = "group_norm counts padding, which mask_padding leaves out"
+            fix = "--set model.mask_padding=false, or take batch_norm"
+            yield error(f"{path}.group_norm", what, fix)
