@@ -14,6 +14,7 @@ from stillbox.experiment.values import Value, sections_of
 from stillbox.printing import count_text
 
 Section = TypeVar("Section", bound=Any)
+AnyModel = TypeVar("AnyModel", bound=schema.Model)
 
 _PATH = "train.optimizer.schedule"
 # The part of an open cosine that an open warm-up takes.
@@ -55,8 +56,8 @@ def with_steps(experiment: schema.Experiment, steps: int) -> schema.Experiment:
     """Returns the experiment with another number of steps and its schedule stretched to them.
 
     Every number of steps in the schedule changes in proportion: the end of a cosine, its warm-up,
-    boundaries, steps of a decay. A run without an end is taken to end with its cosine; other
-    schedules of such a run stay as they are.
+    boundaries, steps of a decay; so do the first steps of a loss. A run without an end is taken to
+    end with its cosine; other schedules of such a run stay as they are.
     """
     train = experiment.train
     schedule = train.optimizer.schedule
@@ -64,12 +65,22 @@ def with_steps(experiment: schema.Experiment, steps: int) -> schema.Experiment:
     longer = dataclasses.replace(experiment, train=dataclasses.replace(train, steps=steps))
     if not before:
         return longer
+    longer = dataclasses.replace(longer, model=_with_initial(experiment.model, steps, before))
     stretched = _stretched(schedule, steps, before)
     if isinstance(stretched, schema.ManualStepSchedule):
         stretched = _rising(stretched)
     if isinstance(stretched, schema.CosineSchedule):
         stretched = _falling(stretched)
     return _with_schedule(longer, stretched)
+
+
+def _with_initial(model: AnyModel, after: int, before: int) -> AnyModel:
+    """Returns the model with the first steps of its loss stretched."""
+    loss = model.loss if isinstance(model, schema.OneStage) else None
+    if not isinstance(loss, schema.QualityLoss) or loss.initial is None:
+        return model
+    initial = _stretched(loss.initial, after, before)
+    return dataclasses.replace(model, loss=dataclasses.replace(loss, initial=initial))
 
 
 def _rising(schedule: schema.ManualStepSchedule) -> schema.ManualStepSchedule:
@@ -139,7 +150,6 @@ def _with_schedule(experiment: schema.Experiment, schedule: schema.Schedule) -> 
 
 
 Part = TypeVar("Part")
-AnyModel = TypeVar("AnyModel", bound=schema.Model)
 
 
 def replicas_as_groups(model: AnyModel, batch_size: int, replicas: int) -> AnyModel:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
+from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.detector import Predictions
@@ -33,6 +34,9 @@ class TaskAlignedPredictor(Part):
 
     All layers of the tower enter both decompositions, and two pairs of convolutions beside them:
     `probability_{n}` multiplies scores, `offset_{n}` says where each edge is read.
+
+    Raises:
+        UserError: feature maps differ in their channels, or have several anchors at a location.
     """
 
     def __init__(
@@ -43,6 +47,13 @@ class TaskAlignedPredictor(Part):
         options: BuildOptions,
     ) -> None:
         common_anchors(outputs, single=True)
+        if len(set(inputs)) > 1:
+            raise UserError(
+                "a task_aligned head has one tower for all feature maps, which have "
+                f"{', '.join(map(str, inputs))} channels",
+                where="model.neck",
+                fix="take a pyramid, such as fpn",
+            )
         maps, depth = len(inputs), config.depth
         channels = inputs[0]
         self.layers = tuple(f"layer_{number}" for number in range(config.layers_before))

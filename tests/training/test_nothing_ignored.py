@@ -6,7 +6,7 @@ batches, in fresh parameters and anchors, or in a program as it is traced. Nothi
 
 import dataclasses
 import re
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
@@ -25,12 +25,12 @@ from stillbox.experiment.rules import check, check_trainable
 from stillbox.experiment.run_length import replicas_as_groups
 from stillbox.experiment.updating import apply_overrides
 from stillbox.experiment.values import choices, field_types
+from stillbox.experiment.variants import implementation_of
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
 from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Predictions, detect_function
-from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
@@ -75,6 +75,9 @@ OTHERS = {
     "model.neck.taps": "[conv_1_pointwise, conv_3_pointwise]",
     "model.neck.tap": "conv_2_pointwise",
     "model.neck.block_conv": "{}",
+    "model.backbone.conv.group_norm": "{groups: 1}",
+    "model.neck.conv.group_norm": "{groups: 1}",
+    "model.head.conv.group_norm": "{groups: 1}",
     "model.backbone.last_depths": "[64, 32]",
     "model.backbone.last_layer": "conv_12_pointwise",
     "model.resizer.pad_value": "[1.0, 2.0, 3.0]",
@@ -118,7 +121,34 @@ SMALL_CELL = (
     "{level: 3, inputs: [1, 2], output: true}]"
 )
 # A base for each further member of a choice, and the section that holds it.
+# Parts of a dense detector: one anchor at a location of each of two maps with equal channels.
+_DENSE = (
+    "model={background_class: false, postprocessing: {score_converter: sigmoid}, anchors: "
+    "{num_layers: 2, scales: [], aspect_ratios: [1.0], interpolated_scale_aspect_ratio: 0, "
+    "reduce_boxes_in_lowest_layer: false}}",
+    "model.neck={kind: fpn, min_level: 2, max_level: 3, depth: 8, min_depth: 8}",
+)
+_GROUPED = "depth: 8, layers_before: 1, conv: {regularizer: {kind: l2}, group_norm: {groups: 4}}"
+_GFL = f"{{kind: gfl, {_GROUPED}}}"
+_ALIGNED = f"{{kind: task_aligned, {_GROUPED}}}"
+_QUALITY = "{kind: quality}"
+_CENTERED = (
+    "{kind: quality, classification: {kind: varifocal}, distribution_weight: 0, "
+    "centerness_weight: 1}"
+)
+_ALIGNMENT = (
+    "{kind: quality, class_targets: alignment, box_weights: alignment, distribution_weight: 0, "
+    "initial: {steps: 9}}"
+)
 VARIANTS = {
+    "model.head ": _GFL,
+    "model.head  ": f"{{kind: atss, {_GROUPED}}}",
+    "model.head   ": _ALIGNED,
+    "model.box_coder  ": "{kind: distribution}",
+    "model.matcher  ": "{kind: task_aligned}",
+    "model.loss": _QUALITY,
+    "model.loss ": _CENTERED,
+    "model.loss  ": _ALIGNMENT,
     "train.quantization": "{delay: 5}",
     "model.resizer": "{kind: keep_aspect_ratio, min_dimension: 40, max_dimension: 48}",
     "model.resizer ": "{kind: identity, canvas: [48, 64]}",
@@ -217,7 +247,18 @@ _BESIDE_SPINENET = (
     _PLAIN_HEAD,
 )
 # What else a variant needs, for the rules to let it be.
+_OF_GFL = ("model.box_coder.kind=distribution", "model.matcher.kind=atss", *_DENSE)
+_OF_ATSS = ("model.box_coder.kind=distances", "model.matcher.kind=atss", *_DENSE)
+_OF_ALIGNED = ("model.box_coder.kind=distances", "model.matcher.kind=task_aligned", *_DENSE)
 BESIDE = {
+    "model.head ": (f"model.loss={_QUALITY}", *_OF_GFL),
+    "model.head  ": (f"model.loss={_CENTERED}", *_OF_ATSS),
+    "model.head   ": (f"model.loss={_ALIGNMENT}", *_OF_ALIGNED),
+    "model.box_coder  ": (f"model.loss={_QUALITY}", f"model.head={_GFL}", *_OF_GFL),
+    "model.matcher  ": (f"model.loss={_ALIGNMENT}", f"model.head={_ALIGNED}", *_OF_ALIGNED),
+    "model.loss": (f"model.head={_GFL}", *_OF_GFL),
+    "model.loss ": ("model.head={kind: atss, depth: 8, conv: {group_norm: null}}", *_OF_ATSS),
+    "model.loss  ": (f"model.head={_ALIGNED}", *_OF_ALIGNED),
     "model.backbone": (
         _PLAIN_HEAD,
         "model.neck.taps=[block_1, block_2]",
@@ -453,8 +494,17 @@ class Made:
             np.zeros((count, len(anchors), slots), np.float32),
         )
         model = self.experiment.model
-        loss = partial(detection_loss, anchors=anchors, model=model, replicas=2)
-        return traced(loss, predictions, batch)
+        if isinstance(model.head, schema.AtssHead):
+            quality = np.zeros((count, len(anchors)), np.float32)
+            predictions = predictions._replace(quality_logits=quality)
+
+        def loss(predictions, batch, step):
+            state = self.detector.initial_loss_state()
+            more = {"step": step, "replicas": 2, "level_sizes": self.detector.level_sizes}
+            function = implementation_of(model.loss)
+            return function(model.loss, predictions, batch, anchors, model, state, **more)
+
+        return traced(loss, predictions, batch, np.int32(5))
 
     def training(self):
         def run(params, stats, images):
