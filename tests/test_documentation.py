@@ -58,6 +58,7 @@ RUN_HERE = {
     "docs/security.md": (),
     "docs/checking.md": (),
     "docs/failures.md": (),
+    "docs/heads.md": (),
     "docs/tutorial.md": ("runs",),
     "docs/trials.md": (),
     "docs/training.md": ("runs",),

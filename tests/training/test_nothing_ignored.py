@@ -75,6 +75,7 @@ OTHERS = {
     "model.neck.taps": "[conv_1_pointwise, conv_3_pointwise]",
     "model.neck.tap": "conv_2_pointwise",
     "model.neck.block_conv": "{}",
+    "model.loss.initial": "{steps: 3}",
     "model.backbone.conv.group_norm": "{groups: 1}",
     "model.neck.conv.group_norm": "{groups: 1}",
     "model.head.conv.group_norm": "{groups: 1}",
@@ -128,8 +129,12 @@ _DENSE = (
     "reduce_boxes_in_lowest_layer: false}}",
     "model.neck={kind: fpn, min_level: 2, max_level: 3, depth: 8, min_depth: 8}",
 )
-_GROUPED = "depth: 8, layers_before: 1, conv: {regularizer: {kind: l2}, group_norm: {groups: 4}}"
-_GFL = f"{{kind: gfl, {_GROUPED}}}"
+_GROUPED = (
+    "depth: 8, layers_before: 1, depthwise: true, "
+    "conv: {regularizer: {kind: l2}, force_bias: true, group_norm: {groups: 4}}"
+)
+_DRAWN = "dropout: true, predictor_initializer: {kind: random_normal}"
+_GFL = f"{{kind: gfl, {_DRAWN}, {_GROUPED}}}"
 _ALIGNED = f"{{kind: task_aligned, {_GROUPED}}}"
 _QUALITY = "{kind: quality}"
 _CENTERED = (
@@ -142,7 +147,7 @@ _ALIGNMENT = (
 )
 VARIANTS = {
     "model.head ": _GFL,
-    "model.head  ": f"{{kind: atss, {_GROUPED}}}",
+    "model.head  ": f"{{kind: atss, {_DRAWN}, {_GROUPED}}}",
     "model.head   ": _ALIGNED,
     "model.box_coder  ": "{kind: distribution}",
     "model.matcher  ": "{kind: task_aligned}",
