@@ -201,6 +201,9 @@ class RetinaNetFpn(Pyramid, kind="retinanet_fpn"):
     """Channels of every feature map."""
     depthwise: bool = False
     """Separable convolutions instead of full ones, the 1x1 too."""
+    coarse_from: Literal["output", "tap"] = "output"
+    """What the first level above the backbone's is made from: the output of the level below, or the
+    backbone's coarsest tap, as in torchvision."""
     conv: ConvHyperparams = _TPU_FEATURES
     """Hyperparameters of all convolutions; only coarse levels are activated, before the next one is
     made from them."""

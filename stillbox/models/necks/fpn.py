@@ -106,8 +106,10 @@ class RetinaNetFpnNeck(Part):
             setattr(self, f"lateral_{level}", lateral)
         for level in range(first, behind):
             setattr(self, f"output_{level}", convolution(depth, depth, 3, 1, plain, **layers))
+        self.coarse_from_tap = config.coarse_from == "tap"
         for level in range(behind, config.max_level + 1):
-            setattr(self, f"coarse_{level}", convolution(depth, depth, 3, 2, plain, **layers))
+            channels = inputs[-1] if self.coarse_from_tap and level == behind else depth
+            setattr(self, f"coarse_{level}", convolution(channels, depth, 3, 2, plain, **layers))
         if normalizes:
             for level in range(first, config.max_level + 1):
                 norm = build_norm(depth, config.conv, frozen=options.freeze_norm)
@@ -127,6 +129,8 @@ class RetinaNetFpnNeck(Part):
             above = maps[level - 1]
             if level > self.coarse[0]:
                 above = ACTIVATIONS[self.activation](above)
+            elif self.coarse_from_tap:
+                above = features[-1]
             maps[level] = self._convolve(f"coarse_{level}", above, train=train)
         return tuple(self._normalize(level, maps[level], train=train) for level in sorted(maps))
 
