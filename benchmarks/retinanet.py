@@ -1,7 +1,7 @@
 """RetinaNet's train step beside KerasHub's, with TensorFlow and with JAX, and torchvision's.
 
     python benchmarks/retinanet.py --peers [--keras-python PATH] [--torch-python PATH]
-        [--recipe retinanet] [--set PATH=VALUE ...] [--side 320] [--batch-size 4] [--steps 7]
+        [--recipe retinanet ...] [--set PATH=VALUE ...] [--side 320] [--batch-size 4] [--steps 7]
         [--warm-up 2] [--boxes 8] [--precisions float32]
     python benchmarks/retinanet.py --parts [--recipe ...] [--side ...] [--batch-size 4]
     python benchmarks/retinanet.py --memory [--recipe ...] [--side 640] [--batch-size 8]
@@ -53,7 +53,9 @@ def main() -> None:
     batch_size = arguments.batch_size
     print(f"{machine()}, jax {jax.__version__}, batch {batch_size}, {arguments.side} px")
     experiments = {
-        precision: _experiment(arguments, precision) for precision in arguments.precisions
+        (recipe, precision): _experiment(arguments, recipe, precision)
+        for recipe in arguments.recipe
+        for precision in arguments.precisions
     }
     if arguments.parts or arguments.memory:
         rounds = arguments.warm_up, arguments.steps
@@ -64,11 +66,11 @@ def main() -> None:
                 show(measure_parts(experiment, batch_size, *rounds, arguments.boxes))
         return
     steps = {key: TrainStep(one, batch_size, arguments.boxes) for key, one in experiments.items()}
-    rows = [own_row(f"stillbox {arguments.recipe}", key, step) for key, step in steps.items()]
+    rows = [own_row(f"stillbox {recipe}", key, steps[recipe, key]) for recipe, key in steps]
     products = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         inputs = Path(folder) / "inputs.npz"
-        first = arguments.precisions[0]
+        first = next(iter(steps))
         _write_inputs(inputs, steps[first], experiments[first].model, arguments.boxes)
         for command in _peer_commands(arguments, inputs):
             peers: Peers = stack.enter_context(peer_process(command))
@@ -85,7 +87,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_arguments(parser, batch_size=4)
     parser.add_argument("--memory", action="store_true", help="what targets and losses take")
-    parser.add_argument("--recipe", default="retinanet", help="or a file")
+    parser.add_argument("--recipe", nargs="+", default=["retinanet"], help="or files")
     parser.add_argument("--side", type=int, default=320, help="of the square network input")
     parser.add_argument("--boxes", type=int, default=BOXES, help="of each image")
     parser.add_argument("--keras-python", help="a Python with keras-hub, tensorflow and jax")
@@ -96,9 +98,9 @@ def _parse() -> argparse.Namespace:
     return arguments
 
 
-def _experiment(arguments: argparse.Namespace, precision: str) -> schema.Experiment:
+def _experiment(arguments: argparse.Namespace, recipe: str, precision: str) -> schema.Experiment:
     overrides = [f"train.precision={precision}", *arguments.set]
-    experiment = resolve(arguments.recipe, overrides).experiment
+    experiment = resolve(recipe, overrides).experiment
     # Some resizers pad to a multiple of the coarsest stride, which would be 384 pixels for 320:
     # half as much again for us alone.
     resizer = schema.FixedShapeResizer(height=arguments.side, width=arguments.side)

@@ -43,7 +43,7 @@ SMALL = {
     ],
 )
 def test_sixteen_images_are_overfitted(tmp_path, recipe, changes):
-    records, steps = tmp_path / "records", 600
+    records, steps = tmp_path / "records", 1000
     records.mkdir()
     write_photographs(records)
     found = train_and_score(
@@ -60,7 +60,7 @@ def test_sixteen_images_are_overfitted(tmp_path, recipe, changes):
             "train.keep_checkpoints": 1,
             "train.evaluate_every": 200,
             "train.optimizer": "{kind: adam, schedule: {kind: cosine, learning_rate: 0.001, "
-            "warmup_learning_rate: 0.0001, warmup_steps: 20, hold_steps: 300, "
+            "warmup_learning_rate: 0.0001, warmup_steps: 20, hold_steps: 500, "
             f"total_steps: {steps}, final_learning_rate: 0.00001}}}}",
             **changes,
         },
