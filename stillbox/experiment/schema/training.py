@@ -245,6 +245,24 @@ class FineTune:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """A teacher, whose distributions of boxes are learnt from too (LD, arXiv:2102.12252).
+
+    The loss `quality` gets a term for it, `distillation_loss`: for each edge of a matched anchor
+    the divergence from the teacher's distribution, averaged over the four edges, weighted as the
+    anchor's box is and summed over the batch, as in `mmdet/models/dense_heads/ld_head.py`.
+    """
+
+    teacher: InputPath = ""
+    """Model directory (its best checkpoint), one of its checkpoints, or packed model. Training
+    needs it, resumed or not; evaluation, prediction and export do not."""
+    weight: Positive = 0.25
+    """Factor on the term."""
+    temperature: Positive = 10.0
+    """Both logits are divided by this, and the divergence is multiplied by its square."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
     """Ends training when evaluation no longer improves, or is good enough."""
 
@@ -295,6 +313,8 @@ class Training:
     round too where training does."""
     fine_tune: FineTune = field(default_factory=FineTune)
     """Where the first weights come from."""
+    distillation: Distillation | None = None
+    """Learn from a teacher too; None: from the ground truth alone."""
     seed: Seed = 0
     """Of fresh weights and dropout."""
     log_every: PositiveInt = 20
