@@ -266,7 +266,7 @@ def _write_file(target: Path, arrays: dict[str, np.ndarray]) -> None:
         if target.suffix == ".npz":
             write_npz(unfinished, arrays)
         else:
-            contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+            contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
             write_durably(unfinished, save(contiguous))
 
 
