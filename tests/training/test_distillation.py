@@ -147,17 +147,6 @@ def test_a_teacher_of_other_distributions_is_refused(tmp_path, student, name):
     assert not (tmp_path / "run").exists()
 
 
-REFUSALS = {
-    "model.box_coder={kind: distances}": "box coder distances has no distributions",
-    "model.loss={kind: matched, encode_background_as_zeros: true}": "the loss matched has no term",
-}
-
-
-@pytest.mark.parametrize("override", REFUSALS)
-def test_a_model_that_cannot_be_taught_is_refused(student, override):
-    assert REFUSALS[override] in refusal(student, override).what
-
-
 def test_a_teacher_is_named_before_training_and_may_be_gone_afterwards(student):
     (missing,) = find_missing(student("train.distillation.teacher="))
     assert missing.path == "train.distillation.teacher"

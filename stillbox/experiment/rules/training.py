@@ -106,36 +106,6 @@ def average_from_zero_grows(train: schema.Training) -> Iterator[Finding]:
         yield error("ema_from_zero", what, "set ema_warmup to true, or ema_from_zero to false")
 
 
-@rule(schema.Experiment)
-def teachers_teach_distributions(experiment: schema.Experiment) -> Iterator[Finding]:
-    """A teacher's distributions are compared with the model's, by the loss `quality`."""
-    model, path = experiment.model, "train.distillation"
-    if experiment.train.distillation is None:
-        return
-    without = f"--set {path}=null to train without a teacher"
-    if not isinstance(model, schema.OneStage):
-        yield error(path, f"{model.kind} predicts no distributions of boxes to be taught", without)
-    elif not isinstance(model.box_coder, schema.DistributionBoxCoder):
-        what = f"the box coder {model.box_coder.kind} has no distributions to be taught"
-        yield error(path, what, f"--set model.box_coder.kind=distribution, or {without}")
-    elif not isinstance(model.loss, schema.QualityLoss):
-        what = f"the loss {model.loss.kind} has no term for what a teacher predicts"
-        yield error(path, what, f"--set model.loss.kind=quality, or {without}")
-
-
-@rule(schema.Experiment, training=True)
-def teacher_is_named(experiment: schema.Experiment) -> Iterator[Finding]:
-    """Distillation has somebody to learn from."""
-    distillation = experiment.train.distillation
-    if distillation is not None and not distillation.teacher:
-        yield error(
-            "train.distillation.teacher",
-            "distillation without a teacher",
-            "--set train.distillation.teacher=DIR, a model directory, or "
-            "--set train.distillation=null",
-        )
-
-
 @rule(schema.Training)
 def early_stopping_has_scores(train: schema.Training) -> Iterator[Finding]:
     """Early stopping depends on evaluations during training."""
