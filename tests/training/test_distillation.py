@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.checking.advice.files import teacher_fits
 from stillbox.checking.memory_estimate import estimate, sizes_of
 from stillbox.checkpoints.packed import pack_model
 from stillbox.checkpoints.trained import load_trained
@@ -14,7 +15,8 @@ from stillbox.devices.mesh import build_mesh
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment.rules import find_missing
 from stillbox.models.build import build_detector
-from stillbox.models.detector import Taught
+from stillbox.models.detector import Predictions, Taught
+from stillbox.models.one_stage.quality_loss import quality_loss
 from stillbox.models.variables import bind_detector, split_detector
 from stillbox.training.distillation import open_teacher
 from stillbox.training.loop import train
@@ -152,6 +154,49 @@ def test_a_teacher_is_named_before_training_and_may_be_gone_afterwards(student):
     assert missing.path == "train.distillation.teacher"
     (bucket,) = find_missing(student("train.distillation.teacher=gs://bucket/model"))
     assert "not a local file" in bucket.what
+
+
+def test_check_opens_the_teacher(tmp_path, student, teacher):
+    (opened,) = teacher_fits(student(), {})
+    assert (opened.severity, opened.path) == ("note", "train.distillation.teacher")
+    assert f"opened {teacher}, step 1" in opened.what
+    (absent,) = teacher_fits(student(at=tmp_path / "nothing"), {})
+    assert absent.severity == "warning"
+    assert "no such model directory" in absent.what
+    (other,) = teacher_fits(student("model.box_coder.longest=7"), {})
+    assert (other.severity, other.fix) == ("error", "--set model.box_coder.longest=4")
+
+
+def test_the_term_is_that_of_two_images_for_any_number_of_them():
+    experiment = experiment_of(*SSD, *GFL, "train.batch_size=2")
+    model, batch = experiment.model, make_batch(experiment)
+    corners = np.random.default_rng(0).uniform(0, 0.5, (40, 2)).astype(np.float32)
+    anchors = np.concatenate([corners, corners + 0.3], axis=1)
+    draw = np.random.default_rng(1).normal
+    logits, theirs = draw(size=(2, 2, 40, model.box_coder.code_size)).astype(np.float32)
+    classes = draw(size=(2, 40, model.num_classes)).astype(np.float32)
+
+    @jax.jit
+    def distilled(arrays, own, theirs, scores):
+        output = quality_loss(
+            model.loss,
+            Predictions(own, scores),
+            arrays,
+            anchors,
+            model,
+            {},
+            step=0,
+            replicas=1,
+            level_sizes=(30, 10),
+            taught=Taught(theirs, weight=0.25, temperature=10.0),
+        )
+        return output.terms["distillation_loss"]
+
+    given = batch, logits, theirs, classes
+    once = distilled(*given)
+    assert once > 0.0
+    thrice = jax.tree.map(lambda rows: np.concatenate([rows] * 3), given)
+    np.testing.assert_allclose(distilled(*thrice), once, rtol=1e-5)
 
 
 def test_memory_of_a_teacher_is_counted(student):

@@ -248,9 +248,10 @@ class FineTune:
 class Distillation:
     """A teacher, whose distributions of boxes are learnt from too (LD, arXiv:2102.12252).
 
-    The loss `quality` gets a term for it, `distillation_loss`: for each edge of a matched anchor
-    the divergence from the teacher's distribution, averaged over the four edges, weighted as the
-    anchor's box is and summed over the batch, as in `mmdet/models/dense_heads/ld_head.py`.
+    The loss `quality` gets the term `distillation_loss`: the mean divergence of the four edges of
+    each matched anchor from the teacher, weighted as its box is, and summed over the anchors. It is
+    that of two images, as on each GPU of the original's configs (`mmdet/configs/ld`), for any size
+    of the batch.
     """
 
     teacher: InputPath = ""

@@ -33,6 +33,10 @@ from stillbox.models.variables import Arrays
 
 AnchorValues = Float32[Array, "B A"]
 
+# The original sums what is distilled over the images of a GPU, of which its configs have two, and
+# averages gradients over the GPUs. So a weight means the same for any number of images.
+_SUMMED = 2.0
+
 
 @implements(schema.QualityLoss)
 @jax.named_scope("losses")
@@ -146,8 +150,8 @@ def _terms(
         terms["distribution_loss"] = share * jnp.sum(sides * weights[..., None])
     if inputs.taught is not None:
         sides = _divergences(predictions.box_encodings, inputs.taught)
-        total = jnp.sum(sides * weights[..., None])
-        terms["distillation_loss"] = inputs.taught.weight / 4.0 * total
+        share = inputs.taught.weight / 4.0 * _SUMMED / jnp.maximum(images.sum(), 1)
+        terms["distillation_loss"] = share * jnp.sum(sides * weights[..., None])
     if config.centerness_weight:
         assert predictions.quality_logits is not None
         target = _centerness(fit, inputs.anchors)
