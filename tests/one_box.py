@@ -13,7 +13,7 @@ from flax import nnx
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.detector import Detector, LossOutput
+from stillbox.models.detector import Detector, LossOutput, Taught
 from stillbox.models.parts import BuildOptions
 from stillbox.models.variables import Arrays
 
@@ -65,6 +65,7 @@ class OneBoxDetector(Detector):
         step: jax.Array,
         key: jax.Array,
         replicas: int = 1,
+        taught: Taught | None = None,
     ) -> LossOutput:
         """Returns the loss of the largest ground-truth box."""
         boxes, logits = self.predict(jnp.asarray(batch.images))

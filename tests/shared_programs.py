@@ -64,7 +64,8 @@ class _SharedDetector(DetectProgram):
             return super().lower()
 
 
-def _train_program(experiment, mesh):
+def _train_program(experiment, mesh, teacher=None):
+    # The program depends on what a teacher is, which the experiment says, not on its arrays.
     records = schema.Records(max_boxes=experiment.data.train.max_boxes)
     data = schema.Data(train=records, pixels=experiment.data.pixels)
     train = replace(experiment.train, **_DEFAULTS)

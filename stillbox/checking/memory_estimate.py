@@ -11,6 +11,7 @@ keep less, but what one block computes again is added: 2.2 to 2.7 on a CPU.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import jax
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 
 from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.names import reference_names
+from stillbox.checkpoints.packed import open_model
 from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import batch_norms
@@ -51,10 +53,19 @@ class Sizes:
     """What automatic differentiation keeps of one image for the gradient, bytes."""
     anchors: float
     """Anchors of one image."""
+    teacher: float = 0.0
+    """Arrays of the teacher, bytes."""
+    teacher_activations: float = 0.0
+    """What differentiation would keep of the teacher's forward pass of one image, bytes."""
 
     def with_pixels(self, factor: float) -> "Sizes":
         """Returns the sizes for images with `factor` times as many pixels."""
-        return replace(self, activations=self.activations * factor, anchors=self.anchors * factor)
+        return replace(
+            self,
+            activations=self.activations * factor,
+            anchors=self.anchors * factor,
+            teacher_activations=self.teacher_activations * factor,
+        )
 
     def mixed(self, other: "Sizes", share: float) -> "Sizes":
         """Returns the sizes on the line from these to others; `share` 1 gives the others."""
@@ -79,6 +90,7 @@ def sizes_of(
     Raises:
         UserError: the model cannot be built.
     """
+    teacher = _sizes_of_teacher(model, train)
     height, width = model.network_size
     scale = 1.0
     if height * width > _MOST_PIXELS:
@@ -101,7 +113,21 @@ def sizes_of(
         sizes = few.mixed(more, (model.num_classes - first) / (second - first))
     else:
         sizes = _traced(model, train)
-    return sizes.with_pixels(scale)
+    sizes = sizes.with_pixels(scale)
+    if teacher is None:
+        return sizes
+    return replace(sizes, teacher=teacher.parameters, teacher_activations=teacher.activations)
+
+
+def _sizes_of_teacher(model: schema.Model, train: schema.Training) -> Sizes | None:
+    """Returns the sizes of the teacher for the input of a model; None if there is none here."""
+    path = train.distillation and train.distillation.teacher
+    if not path or not Path(path).exists():
+        return None
+    theirs = open_model(Path(path)).read_experiment().model
+    return sizes_of(
+        replace(theirs, resizer=model.resizer), schema.Training(precision=train.precision)
+    )
 
 
 @lru_cache(maxsize=16)
@@ -183,6 +209,8 @@ _BFLOAT16_ON_CPU = 2.0
 # Memory of a process without its arrays: libraries, the compiler and its programs. Two recipes
 # took 1.2 and 1.5 GiB on a CPU.
 _PROCESS = 2**31
+# Without a gradient no more is alive at once than enters the blocks, a quarter of all.
+_ALIVE = 0.25
 # Batches on the device ahead of their use.
 _AHEAD = 2
 _FLOAT = 4
@@ -204,11 +232,11 @@ class MemoryEstimate:
     """Memory of a run by use, on one device except for `host`."""
 
     parameters: Bounds
-    """Parameters, moving statistics and the gradient."""
+    """Parameters, moving statistics and the gradient, and the arrays of a teacher."""
     optimizer: Bounds
     """Accumulators and the moving average."""
     activations: Bounds
-    """What is kept of the forward pass for the gradient."""
+    """What is kept of the forward pass for the gradient, and what a teacher computes."""
     batch: Bounds
     """Batches on the device."""
     matching: Bounds
@@ -251,23 +279,24 @@ def estimate(
     row = image + 24 * data.train.max_boxes
     shared = devices if experiment.devices.shard != "nothing" else 1
     accumulators = (sizes.optimizer + sizes.average) / shared
-    kept = sizes.activations * images
+    kept, taught = sizes.activations * images, sizes.teacher_activations * images * _ALIVE
     if platform == "cpu" and train.precision == "bfloat16":
-        kept *= _BFLOAT16_ON_CPU
+        kept, taught = kept * _BFLOAT16_ON_CPU, taught * _BFLOAT16_ON_CPU
     overlaps = _FLOAT * images * sizes.anchors * data.train.max_boxes
     scored = max(experiment.evaluation.batch_size / devices, 1) if data.evaluation.paths else 0
     # Boxes and scores of every anchor, then the detections.
     predictions = _FLOAT * (sizes.anchors * (4 + model.num_classes) + 7 * model.max_detections)
     scoring = scored * (image + predictions)
-    # Without a gradient no more is alive at once than enters the blocks, a quarter of all.
-    alive = 0.25 if train.rematerialization == "none" else 1.0
+    alive = _ALIVE if train.rematerialization == "none" else 1.0
     made = max(train.batch_size / processes, 1) * row
     low, high = _LOWER[platform], _UPPER[platform]
     forward = high * scored * sizes.activations * alive
     return MemoryEstimate(
-        parameters=Bounds(low=sizes.parameters, high=2 * sizes.parameters),
+        parameters=Bounds(
+            low=sizes.parameters + sizes.teacher, high=2 * sizes.parameters + sizes.teacher
+        ),
         optimizer=Bounds(low=accumulators, high=accumulators),
-        activations=Bounds(low=low * kept, high=high * kept),
+        activations=Bounds(low=low * kept, high=high * (kept + taught)),
         batch=Bounds(low=images * row, high=(1 + _AHEAD) * images * row),
         matching=Bounds(low=0, high=2 * overlaps),
         evaluation=Bounds(low=scoring, high=4 * scoring + forward),

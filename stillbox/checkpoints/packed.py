@@ -196,7 +196,7 @@ def _write_file(
     target: Path, model: Checkpoint, experiment: str, sections: Mapping[str, Arrays]
 ) -> int:
     arrays = {
-        path: np.ascontiguousarray(array)
+        path: np.asarray(array, order="C")
         for section in sections.values()
         for path, array in section.items()
     }

@@ -103,7 +103,7 @@ def load_trained(
     arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
     precision, quantization = experiment.evaluation.precision, experiment.train.quantization
     _, params, stats = abstract_detector(experiment.model, precision, quantization)
-    _check_shapes(params | stats, arrays, str(checkpoint.folder))
+    check_shapes(params | stats, arrays, str(checkpoint.folder))
     check_finite({path: arrays[path] for path in params | stats}, str(checkpoint.folder))
     return TrainedModel(
         experiment=experiment,
@@ -140,10 +140,14 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     )
 
 
-def _check_shapes(
+def check_shapes(
     wanted: Mapping[str, jax.ShapeDtypeStruct], stored: Mapping[str, np.ndarray], where: str
 ) -> None:
-    """Refuses a checkpoint of another architecture: overrides may have changed the model."""
+    """Refuses a checkpoint of another architecture: overrides may have changed the model.
+
+    Raises:
+        UserError: an array is missing, or has another shape.
+    """
     shapes = {path: str(list(array.shape)) for path, array in stored.items()}
     differences = [
         f"{path}: {list(array.shape)} wanted, {shapes.get(path, 'nothing')} stored"
@@ -262,7 +266,7 @@ def _write_file(target: Path, arrays: dict[str, np.ndarray]) -> None:
         if target.suffix == ".npz":
             write_npz(unfinished, arrays)
         else:
-            contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+            contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
             write_durably(unfinished, save(contiguous))
 
 

@@ -47,6 +47,17 @@ class Candidates(NamedTuple):
     """The background's in channel 0 if the model has that class."""
 
 
+class Taught(NamedTuple):
+    """What a teacher predicts for the images of a batch, and how it counts (arXiv:2102.12252)."""
+
+    box_logits: Float32[Array, "B A S"]
+    """Logits of the distributions of the boxes, in the anchors' order."""
+    weight: float
+    """Factor on the term of the loss."""
+    temperature: float
+    """Divides the logits of both."""
+
+
 class LossOutput(NamedTuple):
     """Loss terms, metrics and state of one step."""
 
@@ -77,6 +88,7 @@ class Detector(nnx.Module):
         step: Int[Array, ""],
         key: Array,
         replicas: int = 1,
+        taught: Taught | None = None,
     ) -> LossOutput:
         """Returns the loss of a batch without `regularization`, and updates moving statistics.
 
@@ -86,6 +98,17 @@ class Detector(nnx.Module):
             step: steps before this one.
             key: for everything random, such as dropout.
             replicas: equal parts of the batch, for a loss that is normalised per replica.
+            taught: of a teacher, only for a detector that has `box_logits` itself.
+        """
+        raise NotImplementedError
+
+    def box_logits(self, images: Images) -> Float32[Array, "B A S"]:
+        """Returns the logits of the distributions of the boxes of all anchors, as in evaluation.
+
+        Only detectors with the box coder `distribution` have them.
+
+        Args:
+            images: as for `detect`.
         """
         raise NotImplementedError
 

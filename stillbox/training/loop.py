@@ -38,13 +38,20 @@ from stillbox.inputs.prefetch import DevicePrefetcher
 from stillbox.printing import count_text, size_text
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
+from stillbox.training.distillation import TEACHER, open_teacher
 from stillbox.training.forecast import forecast
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.program import TrainProgram, train_program
 from stillbox.training.progress import RunProgress
 from stillbox.training.reporting import StepReport, Waits
 from stillbox.training.signals import StopRequest
-from stillbox.training.start import Start, find_previous, replicas_before, start_run
+from stillbox.training.start import (
+    Start,
+    find_previous,
+    recorded_teacher,
+    replicas_before,
+    start_run,
+)
 from stillbox.training.step import MetricsGuard, TrainState
 from stillbox.training.summaries import Summaries
 from stillbox.training.tracking import require_loggers
@@ -126,17 +133,21 @@ def _train(
     first = previous.step if previous else 0
     require_same("model directory", f"step {first}", fix=_SHARED)
     require_same("experiment", to_yaml(experiment), fix="give all processes the same")
+    teacher = open_teacher(experiment, recorded_teacher(previous))
+    require_same("teacher", str(teacher and teacher.identity), fix="give all processes the same")
     evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
 
     # ---- program: XLA compiles while the weights are read ---------------------------------------
-    program = train_program(experiment, build_mesh(settings.batch_size, experiment.devices))
+    mesh = build_mesh(settings.batch_size, experiment.devices)
+    program = train_program(experiment, mesh, teacher)
     finished = stop_at is not None and first >= stop_at
     compilation = None if finished else _compile(program)
 
     # ---- model and state: resume, fine-tune or from scratch -------------------------------------
     with announcing(lambda: "building the model and reading its weights"):
         start = start_run(experiment, model_directory, previous)
-    state = program.put_state(start.state)
+    state, taught_by = program.put_state(start.state), program.put_teacher(teacher)
+    identity = {TEACHER: teacher.identity} if teacher else {}
     directory = _open_directory(model_directory, experiment, dataset, first, lock)
     summaries = Summaries(model_directory, from_step=first, experiment=experiment)
     guard = MetricsGuard(lambda records: _name_records(dataset, records))
@@ -149,6 +160,8 @@ def _train(
     ):
         for line in _describe_run(experiment, model_directory, dataset, start, program):
             progress.say(line)
+        if teacher is not None:
+            progress.say(f"learning from {teacher.source} too")
         scores = evaluation.catch_up(first, state, directory, summaries, progress, stop)
         if compilation is None:
             reason = f"step {first} of {stop_at} is done, nothing is left"
@@ -167,7 +180,7 @@ def _train(
             peak = memory.temp_size_in_bytes + memory.argument_size_in_bytes
             progress.say(f"compiled; the step needs {size_text(peak)} on each device")
             refuse_what_exceeds_memory(memory.temp_size_in_bytes)
-        del start  # the first step donates its buffers
+        del start, teacher  # the first step donates the buffers of the start
 
         # ---- steps ------------------------------------------------------------------------------
         shared = jax.process_count() > 1
@@ -190,7 +203,7 @@ def _train(
         profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
 
         def save(step: int, state: TrainState) -> None:
-            metadata = _metadata(experiment, dataset, step, program.replicas)
+            metadata = identity | _metadata(experiment, dataset, step, program.replicas)
             with jax.transfer_guard("allow"):
                 directory.save(step, replicated_tree(state._asdict()), metadata, wait=False)
 
@@ -203,7 +216,7 @@ def _train(
         with closing(batches), profiler, stalls, jax.transfer_guard("disallow"):
             for batch in profiler.mark(stalls.over(batches, next_batch)):
                 # -- dispatch: the device works while the host goes on --
-                state, metrics = compiled(state, batch)
+                state, metrics = compiled(state, batch, *taught_by)
                 profiler.dispatched(metrics)
                 guard.push(step + 1, metrics, batch.records)
                 step += 1

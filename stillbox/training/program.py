@@ -29,6 +29,7 @@ from stillbox.experiment.run_length import replicas_as_groups
 from stillbox.lowering import lowering
 from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.variables import Arrays
+from stillbox.training.distillation import Teacher, TeacherArrays, open_teacher
 from stillbox.training.step import (
     StepFunction,
     TrainState,
@@ -47,7 +48,7 @@ class TrainProgram:
     mesh: Mesh
     """The devices that it runs on."""
     function: StepFunction
-    """`(state, batch) -> (state, metrics)`."""
+    """`(state, batch) -> (state, metrics)`; with a teacher `(state, batch, teacher)`."""
     state: TrainState
     """Shape, type and sharding of each array of the state."""
     batch: Batch
@@ -58,15 +59,18 @@ class TrainProgram:
     """Equal parts of a batch that "per replica" means."""
     devices: schema.Devices
     """Algorithms of convolutions on CPUs, and where compiled programs are kept."""
+    teacher: TeacherArrays | None = None
+    """Shape, type and sharding of each array of the teacher; None: there is none."""
 
     def lower(self) -> jax.stages.Lowered:
         """Returns the traced program, ready to be compiled. It donates the buffers of its state."""
-        state, batch = _shardings(self.state), _shardings(self.batch)
+        inputs = self.state, self.batch, *filter(None, [self.teacher])
+        state, *others = map(_shardings, inputs)
         # The next step expects the state with the same sharding.
         jitted = jax.jit(
             self.function,
             donate_argnums=0,
-            in_shardings=(state, batch),
+            in_shardings=(state, *others),
             out_shardings=(state, replicated(self.mesh)),
         )
         with (
@@ -74,26 +78,36 @@ class TrainProgram:
             use_abstract_mesh(self.mesh.abstract_mesh),
             lowering(cpu_convolutions=self.devices.cpu_convolutions),
         ):
-            return jitted.lower(self.state, self.batch)
+            return jitted.lower(*inputs)
 
     def put_state(self, state: TrainState) -> TrainState:
         """Places a state on the devices as the step expects it."""
         return put_tree(state, _shardings(self.state))
+
+    def put_teacher(self, teacher: Teacher | None) -> tuple[TeacherArrays, ...]:
+        """Places a teacher on the devices: the arguments of the step after state and batch."""
+        if teacher is None or self.teacher is None:
+            return ()
+        return (put_tree(teacher.arrays(self.teacher), _shardings(self.teacher)),)
 
     def put_batch(self, batch: Batch) -> Batch:
         """Moves the rows of a batch that this process has to where the step wants them."""
         return put_batch(batch, self.mesh)
 
 
-def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
+def train_program(
+    experiment: schema.Experiment, mesh: Mesh, teacher: Teacher | None = None
+) -> TrainProgram:
     """Returns the training step of an experiment.
 
     Args:
         experiment: all of it.
         mesh: of `build_mesh`.
+        teacher: that of the experiment, if it has been opened already.
 
     Raises:
-        UserError: the detector cannot be built, or no parameter is left to train.
+        UserError: the detector cannot be built, no parameter is left to train, or the model cannot
+            learn from the teacher.
     """
     train = experiment.train
     replicas = experiment.devices.replicas or mesh.shape[DATA_AXIS]
@@ -101,16 +115,25 @@ def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
     detector = abstract_detector(model, train.precision, train.quantization)
     trainable = select_trainable(detector.params, reference_names(model, detector.params), train)
     state = _abstract_state(detector, train, trainable)
+    teacher = teacher or open_teacher(experiment)
+    taught_by = None if teacher is None else teacher.detector(model, detector, train.precision)
     data = experiment.data
     shapes = abstract_batch(train.batch_size, model, data.train.max_boxes, data.pixels)
     return TrainProgram(
         mesh=mesh,
-        function=make_train_step(detector.graph, train, trainable, replicas=replicas),
+        function=make_train_step(
+            detector.graph,
+            train,
+            trainable,
+            replicas=replicas,
+            teacher_graph=taught_by.graph if taught_by else None,
+        ),
         state=_placed(state, state_shardings(state, mesh, experiment.devices)),
         batch=_placed(shapes, batch_shardings(shapes, mesh)),
         trainable=trainable,
         replicas=replicas,
         devices=experiment.devices,
+        teacher=_replicated(taught_by, mesh) if taught_by else None,
     )
 
 
@@ -153,6 +176,11 @@ def _abstract_state(
         return create_state(params, stats, train, trainable, loss)
 
     return jax.eval_shape(create, detector.params, detector.stats)
+
+
+def _replicated(teacher: AbstractDetector, mesh: Mesh) -> TeacherArrays:
+    arrays = TeacherArrays(teacher.params, teacher.stats)
+    return _placed(arrays, jax.tree.map(lambda _: replicated(mesh), arrays))
 
 
 def _placed(shapes: Tree, shardings: Tree) -> Tree:

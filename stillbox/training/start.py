@@ -23,6 +23,7 @@ from stillbox.models.build import build_detector
 from stillbox.models.detector import Detector
 from stillbox.models.variables import split_detector
 from stillbox.records.label_map import LabelMap
+from stillbox.training.distillation import TEACHER
 from stillbox.training.step import TrainState, create_state, select_trainable
 
 # Fields that may change when a run is resumed: none of them changes what a step computes. Records
@@ -39,6 +40,8 @@ _FREE_TO_CHANGE = (
     "train.evaluate_every",
     "train.early_stopping",
     "train.fine_tune",
+    # Its weights are compared, wherever they are now.
+    "train.distillation.teacher",
     "data.workers",
     "data.prefetch",
     "data.cache_images",
@@ -158,6 +161,11 @@ def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -
     # Older checkpoints do not hold it.
     replicas: int | None = ModelDirectory.open(directory).read_metadata(step).get("replicas")
     return replicas
+
+
+def recorded_teacher(previous: ResumePoint | None) -> object:
+    """Returns what a run to resume has recorded of its teacher; None without one."""
+    return previous and previous.directory.read_metadata(previous.step).get(TEACHER)
 
 
 def _restore(previous: ResumePoint, state: TrainState) -> dict[str, Any]:

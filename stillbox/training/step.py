@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from operator import add
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from stillbox.models.parallel import replicated
 from stillbox.models.rematerialization import set_rematerialization
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.textformat.name_patterns import found_in
+from stillbox.training.distillation import TeacherArrays, teach
 from stillbox.training.optimizer import build_optimizer, build_schedule
 
 
@@ -133,7 +134,15 @@ def _matching(
 
 
 Metrics = dict[str, jax.Array]
-StepFunction = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+
+
+class StepFunction(Protocol):
+    """One training step."""
+
+    def __call__(
+        self, state: TrainState, batch: Batch, teacher: TeacherArrays | None = None, /
+    ) -> tuple[TrainState, Metrics]:
+        """Returns the state after a batch, and its metrics; a run with a teacher gives its."""
 
 
 def make_train_step(
@@ -142,6 +151,7 @@ def make_train_step(
     trainable: frozenset[str],
     *,
     replicas: int = 1,
+    teacher_graph: nnx.GraphDef[Detector] | None = None,
 ) -> StepFunction:
     """Returns the function `(state, batch) -> (state, metrics)`, not yet compiled.
 
@@ -153,22 +163,34 @@ def make_train_step(
         train: optimiser, averaging and regularisation.
         trainable: paths of the parameters to change; the others are frozen.
         replicas: equal parts of a batch, if the loss is normalised per replica.
+        teacher_graph: static part of the teacher that `train.distillation` names, whose arrays the
+            function then takes too.
     """
     optimizer = build_optimizer(train)
     schedule = build_schedule(train.optimizer.schedule)
 
     def loss_function(
-        params: Arrays, frozen: Arrays, state: TrainState, batch: Batch, key: jax.Array
+        params: Arrays,
+        frozen: Arrays,
+        state: TrainState,
+        batch: Batch,
+        key: jax.Array,
+        teacher: TeacherArrays | None,
     ) -> tuple[jax.Array, tuple[Metrics, Arrays, Arrays]]:
         detector: Detector = bind_detector(graph, {**params, **frozen}, state.stats)
         set_rematerialization(detector, train.rematerialization)
-        loss = detector.loss(batch, state.loss, step=state.step, key=key, replicas=replicas)
+        taught = teach(teacher_graph, teacher, batch, train.distillation)
+        loss = detector.loss(
+            batch, state.loss, step=state.step, key=key, replicas=replicas, taught=taught
+        )
         penalty = detector.regularization() if train.regularization else jnp.zeros(())
         total = reduce(add, loss.terms.values()) + penalty
         metrics = {"loss": total, **loss.terms, "regularization_loss": penalty, **loss.metrics}
         return total, (metrics, read_statistics(detector), loss.state)
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def step(
+        state: TrainState, batch: Batch, teacher: TeacherArrays | None = None, /
+    ) -> tuple[TrainState, Metrics]:
         params = {path: array for path, array in state.params.items() if path in trainable}
         frozen = {path: array for path, array in state.params.items() if path not in trainable}
         key = jax.random.fold_in(jax.random.key(train.seed), state.step)
@@ -176,7 +198,7 @@ def make_train_step(
         # ---- loss and gradient ----
         gradient_function = jax.value_and_grad(loss_function, has_aux=True)
         (total, (metrics, stats, loss_state)), gradient = gradient_function(
-            params, frozen, state, batch, key
+            params, frozen, state, batch, key, teacher
         )
         # The gradient is a sum over the whole batch and replicated; accumulators may be sharded.
         gradient = replicated(gradient)

@@ -28,6 +28,9 @@ CASES = [
     ("gfl_resnet50", "train.quantization={}", "group norm cannot be folded into kernels"),
     ("tood_resnet50", "train.quantization={}", "the head 'task_aligned' cannot be quantised"),
     ("gfl_resnet50", "model.head.conv.group_norm.groups=0", "groups is 0"),
+    ("tood_resnet50", "train.distillation={}", "the box coder distances has no distributions"),
+    ("faster_rcnn_resnet101_coco", "train.distillation={}", "a faster_rcnn has no distributions"),
+    ("gfl_resnet50", "train.distillation.weight=0", "weight is 0"),
     (
         "faster_rcnn_resnet50_v1_640x640",
         "model.proposals.matcher.kind=task_aligned",

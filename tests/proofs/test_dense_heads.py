@@ -17,7 +17,7 @@ from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models import heads, one_stage  # noqa: F401 - registers them
-from stillbox.models.detector import Predictions
+from stillbox.models.detector import Predictions, Taught
 from stillbox.models.one_stage.detector import postprocess
 from stillbox.models.parts import BuildOptions, Outputs
 from tests.proofs.test_dense_parts import cases, drawn, expected, flipped, names, rules
@@ -156,6 +156,7 @@ KINDS = {
             },
         },
     ),
+    "ld": _GFL._replace(loss=schema.QualityLoss(least_box_weight=1e-6)),
 }
 # Channels of the original's box codes, in our order of edges.
 _FLIPPED = [1, 0, 3, 2]
@@ -276,6 +277,17 @@ def batch_of(inputs: dict[str, Any]) -> Batch:
     )
 
 
+def taught_of(inputs: dict[str, Any]) -> Taught | None:
+    """Returns the drawn logits of a teacher, `[B, 4K, H, W]` for each map, in our order."""
+    if inputs.get("teacher") is None:
+        return None
+    maps = [drawn(one) for one in inputs["teacher"]]
+    order = np.arange(maps[0].shape[1]).reshape(4, -1)[_FLIPPED].ravel()
+    rows = [one[:, order].reshape(*one.shape[:2], -1).transpose(0, 2, 1) for one in maps]
+    logits = np.concatenate(rows, axis=1).astype(np.float32)
+    return Taught(jnp.asarray(logits), weight=0.25, temperature=inputs["T"])
+
+
 TERMS = {
     "loss_cls": "classification_loss",
     "loss_bbox": "localization_loss",
@@ -290,6 +302,7 @@ LOSSES = [
     for kind, piece in [
         ("atss", "head_loss_atss"),
         ("gfl", "head_loss_gfl"),
+        ("ld", "head_loss_ld"),
         ("tood_initial", "head_loss_tood_initial"),
         ("tood", "head_loss_tood"),
         ("retinanet_v2", "head_retinanet_v2"),
@@ -316,6 +329,7 @@ def test_losses_and_gradients_are_those_of_the_original(kind, name):
             step=jnp.int32(10),
             replicas=1,
             level_sizes=sizes,
+            taught=taught_of(case["inputs"]),
         )
         return sum(found.terms.values()), found.terms
 

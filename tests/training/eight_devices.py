@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jax
 import jax.numpy as jnp
@@ -29,11 +30,13 @@ from stillbox.models.layers.lowering.winograd import Tiles
 from stillbox.models.layers.norm import normalize_batch, normalize_groups
 from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
+from stillbox.training.distillation import open_teacher
 from stillbox.training.program import train_program
 from stillbox.training.step import TrainState, create_state
 from tests.batches import batch_of
 from tests.models.two_stage.small import small_words
 from tests.small import SMALL
+from tests.training.teachers import GFL, write_teacher
 
 BATCH = 8
 SSD = (
@@ -112,13 +115,14 @@ def first_state(experiment: schema.Experiment) -> TrainState:
 def run(experiment: schema.Experiment, devices: int) -> Seen:
     """Returns loss and arrays after the first and the third step, and what they took."""
     mesh = build_mesh(BATCH, experiment.devices, jax.devices()[:devices])
-    program = train_program(experiment, mesh)
+    teacher = open_teacher(experiment)
+    program = train_program(experiment, mesh, teacher)
     state, batch = program.put_state(first_state(experiment)), make_batch(experiment)
-    placed, seen = program.put_batch(batch), {}
+    placed, taught_by, seen = program.put_batch(batch), program.put_teacher(teacher), {}
     compilations = count_compilations()
     compiled = program.lower().compile()
     for step in range(1, FEW_STEPS + 1):
-        state, metrics = compiled(state, placed)
+        state, metrics = compiled(state, placed, *taught_by)
         if step in (1, FEW_STEPS):
             averages = {f"ema {path}": array for path, array in state.ema.items()}
             arrays = {"loss": metrics["loss"], **state.params, **state.stats, **averages}
@@ -246,6 +250,12 @@ def see(name: str, output: Path) -> dict[str, Seen]:
 def quick() -> dict[str, Seen]:
     """Returns what takes seconds."""
     ssd, replicas = experiment_of(*SSD), (*SSD, *REPLICAS)
+    with TemporaryDirectory() as folder:
+        # Another matcher would exchange rows itself.
+        gfl = (*SSD, *GFL, "model.matcher={kind: argmax}")
+        teacher = write_teacher(Path(folder) / "teacher", experiment_of(*gfl))
+        student = experiment_of(*gfl, f"train.distillation.teacher={teacher}")
+        taught = {f"taught {count}": run(student, count) for count in (1, 8)}
     return {
         **{f"ssd {count}": run(ssd, count) for count in (1, 8)},
         "ssd spread": run(experiment_of(*SSD, "devices.shard=optimizer"), 8),
@@ -257,6 +267,7 @@ def quick() -> dict[str, Seen]:
         "detect 8": detect(ssd, 8),
         "layers 1": convolve(1),
         "layers 8": convolve(8),
+        **taught,
     }
 
 

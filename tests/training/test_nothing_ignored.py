@@ -61,6 +61,7 @@ ELSEWHERE = {
     "train.keep_checkpoints": "the loop: test_the_loop_follows_its_counters below",
     "train.evaluate_every": "the loop: tests/training/test_periodic.py",
     "train.early_stopping": "the loop: tests/training/test_periodic.py",
+    "train.distillation": "what a teacher adds: tests/training/test_distillation.py",
     "train.fine_tune": "where weights come from: tests/cli/test_train.py, tests/checkpoints",
     "devices.cpu_convolutions": "shows on 64 channels: tests/training/test_program.py",
     "evaluation": "tests/cli/test_evaluate.py, tests/training/test_periodic.py",
@@ -693,5 +694,5 @@ def test_every_section_of_the_schema_has_been_looked_at(folder):
     # Those of two-stage detectors: test_nothing_ignored_two_stages.py.
     sections -= {schema.FasterRcnn, schema.RPN, schema.RoIHead, schema.InceptionV2}
     sections -= {*schema.RoiCrop.variants.values(), *schema.BoxHead.variants.values()}
-    # Without early stopping the section is not there; where it is, it is the loop's.
-    assert sections - seen == {schema.EarlyStopping}
+    # Without early stopping or a teacher their sections are not there.
+    assert sections - seen == {schema.EarlyStopping, schema.Distillation}

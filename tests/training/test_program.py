@@ -47,6 +47,11 @@ def test_one_and_three_steps_are_the_same_however_many_devices_there_are(seen, n
     assert abs(float(one["3 loss"] - one["1 loss"])) > 1e-3
 
 
+def test_eight_devices_learn_the_same_from_a_teacher(seen):
+    assert_same(seen["taught 1"], seen["taught 8"])
+    assert seen["taught 8"]["exchanges"] == []
+
+
 @pytest.mark.slow
 def test_two_and_four_devices_compute_the_same_too(tmp_path):
     seen = see("counts", tmp_path / "seen.pickle")
@@ -57,7 +62,7 @@ def test_two_and_four_devices_compute_the_same_too(tmp_path):
 
 def test_every_program_is_compiled_once(seen):
     counts = {name: run["compilations"] for name, run in seen.items() if "compilations" in run}
-    assert len(counts) == 8
+    assert len(counts) == 10
     assert set(counts.values()) == {1}
 
 

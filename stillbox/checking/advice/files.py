@@ -1,10 +1,11 @@
 """The files of an experiment, except for the content of its records."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stillbox.checking.advice.registry import check, whole
 from stillbox.errors import UserError
-from stillbox.experiment.rules.warnings import CHECKPOINT, paths_are_real
+from stillbox.experiment.rules.warnings import CHECKPOINT, TEACHER, paths_are_real
 from stillbox.experiment.schema import Experiment, Records
 from stillbox.findings import Finding, Findings, Origins
 from stillbox.inputs.augment.labels import labels_without_slots
@@ -67,6 +68,33 @@ def _of_report(report: "ImportReport") -> Findings:
         )
     for note in report.notes:
         yield Finding("warning", CHECKPOINT, note)
+
+
+@check(whole)
+def teacher_fits(experiment: Experiment, origins: Origins) -> Findings:
+    """The teacher of distillation exists, and the model can learn from it."""
+    distillation = experiment.train.distillation
+    unreal = any(broken.path == TEACHER for broken in paths_are_real(experiment))
+    if distillation is None or not distillation.teacher or unreal:
+        return
+    if not Path(distillation.teacher).exists():
+        what = f"{distillation.teacher}: there is no such model directory, on this machine"
+        yield Finding("warning", TEACHER, what, f"--set {TEACHER}=DIR")
+        return
+    # Only an existing teacher needs jax; no device is used.
+    from stillbox.models.build import abstract_detector
+    from stillbox.training.distillation import open_teacher
+
+    model, train = experiment.model, experiment.train
+    try:
+        teacher = open_teacher(experiment)
+        assert teacher is not None
+        student = abstract_detector(model, train.precision, train.quantization)
+        teacher.detector(model, student, train.precision)
+    except UserError as error:
+        yield Finding("error", error.where or TEACHER, error.what, error.fix or "")
+    else:
+        yield Finding("note", TEACHER, f"opened {teacher.source}: the model can learn from it")
 
 
 @check(whole)

@@ -1,4 +1,4 @@
-"""Rules about the loss `quality`, and about heads, matchers and box coders that belong to it."""
+"""Rules about the loss `quality`, and about heads, matchers, box coders and teachers for it."""
 
 from collections.abc import Iterator
 
@@ -156,3 +156,26 @@ def crops_have_no_levels(model: schema.FasterRcnn) -> Iterator[Finding]:
             what = "group_norm counts padding, which mask_padding leaves out"
             fix = "--set model.mask_padding=false, or take batch_norm"
             yield error(f"{path}.group_norm", what, fix)
+
+
+@rule(schema.Experiment)
+def teachers_teach_distributions(experiment: schema.Experiment) -> Iterator[Finding]:
+    """A teacher's distributions are compared with the model's."""
+    model, path = experiment.model, "train.distillation"
+    if experiment.train.distillation is None:
+        return
+    without = f"--set {path}=null trains without a teacher"
+    if not isinstance(model, schema.OneStage):
+        yield error(path, f"a {model.kind} has no distributions of boxes to be taught", without)
+    elif not isinstance(model.box_coder, schema.DistributionBoxCoder):
+        what = f"the box coder {model.box_coder.kind} has no distributions to be taught"
+        yield error(path, what, f"--set model.box_coder.kind=distribution, or {without}")
+
+
+@rule(schema.Experiment, training=True)
+def teacher_is_named(experiment: schema.Experiment) -> Iterator[Finding]:
+    """Distillation has somebody to learn from."""
+    distillation, path = experiment.train.distillation, "train.distillation"
+    if distillation is not None and not distillation.teacher:
+        fix = f"--set {path}.teacher=DIR, a model directory, or --set {path}=null"
+        yield error(f"{path}.teacher", "distillation without a teacher", fix)

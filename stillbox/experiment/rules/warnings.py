@@ -18,6 +18,7 @@ _PLACEHOLDER = re.compile(r"PATH_TO_BE_CONFIGURED|\$\{[^}]*\}|<[A-Za-z][A-Za-z _
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 _WRITTEN = "evaluation.pictures_directory"
 CHECKPOINT = "train.fine_tune.checkpoint"
+TEACHER = "train.distillation.teacher"
 _OPTIONAL = {
     CHECKPOINT: "start from random weights",
     "data.evaluation.annotations": "take the records' own boxes",
@@ -116,6 +117,8 @@ def _paths(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
         yield f"{name}.label_map", records.label_map
         yield f"{name}.annotations", records.annotations
     yield CHECKPOINT, experiment.train.fine_tune.checkpoint
+    if experiment.train.distillation is not None:
+        yield TEACHER, experiment.train.distillation.teacher
     yield _WRITTEN, experiment.evaluation.pictures_directory
 
 

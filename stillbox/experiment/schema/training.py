@@ -245,6 +245,25 @@ class FineTune:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """A teacher, whose distributions of boxes are learnt from too (LD, arXiv:2102.12252).
+
+    The loss `quality` gets the term `distillation_loss`: the mean divergence of the four edges of
+    each matched anchor from the teacher, weighted as its box is, and summed over the anchors. It is
+    that of two images, as on each GPU of the original's configs (`mmdet/configs/ld`), for any size
+    of the batch.
+    """
+
+    teacher: InputPath = ""
+    """Model directory (its best checkpoint), one of its checkpoints, or packed model. Training
+    needs it, resumed or not; evaluation, prediction and export do not."""
+    weight: Positive = 0.25
+    """Factor on the term."""
+    temperature: Positive = 10.0
+    """Both logits are divided by this, and the divergence is multiplied by its square."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
     """Ends training when evaluation no longer improves, or is good enough."""
 
@@ -295,6 +314,8 @@ class Training:
     round too where training does."""
     fine_tune: FineTune = field(default_factory=FineTune)
     """Where the first weights come from."""
+    distillation: Distillation | None = None
+    """Learn from a teacher too; None: from the ground truth alone."""
     seed: Seed = 0
     """Of fresh weights and dropout."""
     log_every: PositiveInt = 20

@@ -34,6 +34,7 @@ from stillbox.models.detector import (
     Images,
     LossOutput,
     Predictions,
+    Taught,
     finite_images,
 )
 from stillbox.models.layers import ConvLayer
@@ -156,6 +157,7 @@ class OneStageDetector(Detector):
         step: jax.Array,
         key: jax.Array,
         replicas: int = 1,
+        taught: Taught | None = None,
     ) -> LossOutput:
         """Returns the loss of a batch; see `Detector.loss`."""
         set_training_step(self, step)
@@ -170,8 +172,15 @@ class OneStageDetector(Detector):
             step=step,
             replicas=replicas,
             level_sizes=self.level_sizes,
+            taught=taught,
         )
         return output
+
+    def box_logits(self, images: Images) -> Float32[Array, "B A S"]:
+        """Returns the codes of the boxes, which are logits; see `Detector.box_logits`."""
+        assert isinstance(self.model.box_coder, schema.DistributionBoxCoder)
+        predictions: Predictions = self(images, train=False)
+        return predictions.box_encodings
 
     def initial_loss_state(self) -> Arrays:
         """Returns the moving average of matches, if the loss is divided by one."""

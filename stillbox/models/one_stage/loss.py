@@ -17,7 +17,7 @@ from stillbox.boxes.sampling import mine_hard_examples
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
-from stillbox.models.detector import LossOutput, Predictions
+from stillbox.models.detector import LossOutput, Predictions, Taught
 from stillbox.models.targets import build_box_coder, targets_of_batch
 from stillbox.models.variables import Arrays
 
@@ -97,8 +97,10 @@ def matched_loss(
     step: Int[Array, ""],
     replicas: int,
     level_sizes: tuple[int, ...],
+    taught: Taught | None = None,
 ) -> LossOutput:
     """Returns `detection_loss` as `Detector.loss` does."""
+    assert taught is None
     average = MatchAverage(loss_state.get(_MATCHES, 0.0), step)
     parts = detection_loss(
         predictions, batch, anchors, model, average, replicas=replicas, level_sizes=level_sizes

@@ -16,18 +16,26 @@ from jax import Array
 from jaxtyping import Bool, Float, Float32, Int, Int32
 
 from stillbox.boxes.adaptive_matching import alignment_targets
-from stillbox.boxes.distributions import centerness, distribution_focal_loss
+from stillbox.boxes.distributions import (
+    centerness,
+    distillation_loss,
+    distribution_focal_loss,
+)
 from stillbox.boxes.geometry import iou
 from stillbox.boxes.losses import sigmoid_cross_entropy
 from stillbox.boxes.matchers import IGNORED, Frame, Predicted
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
-from stillbox.models.detector import LossOutput, Predictions
+from stillbox.models.detector import LossOutput, Predictions, Taught
 from stillbox.models.targets import build_box_coder, matches_of_batch
 from stillbox.models.variables import Arrays
 
 AnchorValues = Float32[Array, "B A"]
+
+# The original sums what is distilled over the images of a GPU, of which its configs have two, and
+# averages gradients over the GPUs. So a weight means the same for any number of images.
+_SUMMED = 2.0
 
 
 @implements(schema.QualityLoss)
@@ -43,6 +51,7 @@ def quality_loss(
     step: Int[Array, ""],
     replicas: int,
     level_sizes: tuple[int, ...],
+    taught: Taught | None = None,
 ) -> LossOutput:
     """Returns the loss of a batch; see `Detector.loss`.
 
@@ -56,8 +65,9 @@ def quality_loss(
         step: steps before this one.
         replicas: without effect, since sums are those of the whole batch.
         level_sizes: numbers of anchors of the feature maps.
+        taught: of a teacher with the same anchors and the same bins; None: there is none.
     """
-    inputs = _Inputs(predictions, batch, jnp.asarray(anchors, jnp.float32))
+    inputs = _Inputs(predictions, batch, jnp.asarray(anchors, jnp.float32), taught)
     sizes = Frame(model.resizer.input_size, level_sizes)
     steady = partial(_terms, config, model, sizes)
     if config.initial is None:
@@ -80,6 +90,7 @@ class _Inputs(NamedTuple):
     predictions: Predictions
     batch: Batch
     anchors: Float32[Array, "A 4"]
+    taught: Taught | None
 
 
 class _Fit(NamedTuple):
@@ -137,6 +148,10 @@ def _terms(
         sides = _distribution_losses(model, inputs, fit)
         share = config.distribution_weight / 4.0 / box_sum
         terms["distribution_loss"] = share * jnp.sum(sides * weights[..., None])
+    if inputs.taught is not None:
+        sides = _divergences(predictions.box_encodings, inputs.taught)
+        share = inputs.taught.weight / 4.0 * _SUMMED / jnp.maximum(images.sum(), 1)
+        terms["distillation_loss"] = share * jnp.sum(sides * weights[..., None])
     if config.centerness_weight:
         assert predictions.quality_logits is not None
         target = _centerness(fit, inputs.anchors)
@@ -222,4 +237,15 @@ def _distribution_losses(
     coder = build_box_coder(model.box_coder, model.resizer.input_size)
     logits = inputs.predictions.box_encodings
     distances = jax.lax.stop_gradient(coder.encode(fit.boxes, inputs.anchors))
-    return distribution_focal_loss(logits.reshape(*logits.shape[:-1], 4, -1), distances)
+    return distribution_focal_loss(_by_edge(logits), distances)
+
+
+def _divergences(logits: Float32[Array, "B A S"], taught: Taught) -> Float32[Array, "B A 4"]:
+    """Returns the divergence of each edge's distribution from the teacher's."""
+    return distillation_loss(
+        _by_edge(logits), _by_edge(taught.box_logits), temperature=taught.temperature
+    )
+
+
+def _by_edge(logits: Float32[Array, "B A S"]) -> Float32[Array, "B A 4 K"]:
+    return logits.reshape(*logits.shape[:-1], 4, -1)

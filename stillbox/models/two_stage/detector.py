@@ -16,7 +16,14 @@ from stillbox.experiment.run_length import groups_of_crops
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models import backbones, box_heads, necks  # noqa: F401 - registers them
 from stillbox.models.anchors import build_anchors, check_number
-from stillbox.models.detector import Candidates, Detector, LossOutput, Predictions, finite_images
+from stillbox.models.detector import (
+    Candidates,
+    Detector,
+    LossOutput,
+    Predictions,
+    Taught,
+    finite_images,
+)
 from stillbox.models.layers import ConvLayer
 from stillbox.models.layers.masking import masked_padding
 from stillbox.models.layers.stochastic import fold_key
@@ -86,8 +93,10 @@ class FasterRcnnDetector(Detector):
         step: jax.Array,
         key: jax.Array,
         replicas: int = 1,
+        taught: Taught | None = None,
     ) -> LossOutput:
         """Returns the losses of both stages; see `Detector.loss`."""
+        assert taught is None
         model, sizes = self.model, jnp.asarray(batch.true_sizes)
         pixels = jnp.tile(jnp.asarray(self.image_shape, jnp.float32), 2)
         batch = batch._replace(boxes=batch.boxes * pixels)
