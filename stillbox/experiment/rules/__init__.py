@@ -8,7 +8,12 @@ rules: `updating.py` checks those.
 from collections.abc import Sequence
 
 from stillbox.errors import UserError
-from stillbox.experiment.rules import boxes, model, training  # noqa: F401 (modules register their rules)
+from stillbox.experiment.rules import (  # noqa: F401 (modules register their rules)
+    augmentations,
+    boxes,
+    model,
+    training,
+)
 from stillbox.experiment.rules.limits import Excess, check_limits
 from stillbox.experiment.rules.rule import apply_rules
 from stillbox.experiment.rules.warnings import frozen_fresh_statistics

@@ -5,7 +5,7 @@ those of YOLOX (arXiv:2107.08430), those of the first are of the configs of arXi
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from stillbox.experiment.schema.crop_augmentations import Augmentation
 from stillbox.experiment.schema.ranges import (
@@ -50,6 +50,9 @@ class MixingAugmentation(StrongAugmentation):
     Called as `(sample, config, rng, partners)`, where `partners` is an
     `inputs.augment.common.Partners`. Other records come as they are stored.
     """
+
+    others: ClassVar[int] = 1
+    """Other records that an image is combined with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +113,7 @@ class Mosaic(MixingAugmentation, kind="mosaic"):
     others in this order.
     """
 
+    others = 3
     height: _Side = 640
     """Rows that each of the four is fitted into, the aspect ratio kept, in pixels."""
     width: _Side = 640

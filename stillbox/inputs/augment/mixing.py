@@ -41,7 +41,7 @@ def mosaic(sample: Sample, config: schema.Mosaic, rng: Generator, partners: Part
     if rng.random() >= config.probability:
         return sample
     y, x = rng.random(2).tolist()
-    others = [partners.draw(rng) or sample for _ in _QUARTERS[1:]]
+    others = [partners.draw(rng) or sample for _ in range(config.others)]
     return combine([sample, *others], config, place_center(config, (y, x)))
 
 
