@@ -367,7 +367,7 @@ def test_a_result_of_another_size_than_the_input_is_warned_about():
     # The network input of the default experiment is 300 x 300.
     (line,) = other(schema.LargeScaleJitter(output_size=320))
     assert line.startswith("train.augmentations.0.output_size: large_scale_jitter gives images of")
-    assert "[320, 320], which model.resizer makes [300, 300]" in line
+    assert "[320, 320] (height, width), and model.resizer resizes them to [300, 300]" in line
     assert len(other(schema.RandomAffine(output_size=(300, 320)))) == 1
     right = schema.LargeScaleJitter(output_size=300), schema.RandomAffine(output_size=(300, 300))
     assert not other(*right, schema.RandomAffine(), schema.Mosaic())

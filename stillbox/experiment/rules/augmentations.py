@@ -53,8 +53,8 @@ def strong_augmentations_give_the_input(experiment: schema.Experiment) -> Iterat
         if size != once:
             yield warning(
                 f"{path}.output_size",
-                f"{section.kind} gives images of {size}, which model.resizer makes {once} (height, "
-                "width) of: objects are seen at another scale than the range of the augmentation",
+                f"{section.kind} gives images of {size} (height, width), and model.resizer resizes "
+                f"them to {once}: objects have another scale than the augmentation gives them",
             )
 
 
