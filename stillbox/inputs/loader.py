@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stillbox.boxes.structures import Batch
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.inputs.augment import apply_augmentations, unended
+from stillbox.inputs.augment import apply_augmentations, in_force
 from stillbox.inputs.augment.labels import labels_without_slots
 from stillbox.inputs.batching import BatchMaker, BatchOptions, BatchRow
 from stillbox.inputs.dataset import Dataset
@@ -141,7 +141,7 @@ class TrainLoader(BatchMaker):
         rng = sample_generator(self._seed, row.epoch, row.record)
         left = None if self._end is None else self._end - row.step
         # A function of the step alone, which resumed runs and all processes agree on.
-        augmentations = unended(self._augmentations, left)
+        augmentations = in_force(self._augmentations, left)
         return apply_augmentations(augmentations, sample, rng, self.dataset)
 
     def _resize_generator(self, row: BatchRow) -> Generator:

@@ -133,8 +133,8 @@ class MixUp(MixingAugmentation, kind="mixup"):
     """Takes the mean of the image and another one, and the boxes of both (YOLOX, mmdet).
 
     The other image is fitted into `height` by `width`, padded, scaled and mirrored at random, and
-    cut at a random place or padded to the size of the first. Its boxes follow those of the first,
-    with full weight.
+    cut at a random place or padded to the size of the first. Its boxes follow those of the first;
+    no box changes its weight.
     """
 
     height: _Side = 640

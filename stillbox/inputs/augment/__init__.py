@@ -61,7 +61,7 @@ def apply_augmentations(
     return sample
 
 
-def unended(
+def in_force(
     augmentations: Sequence[schema.Augmentation], steps_left: int | None
 ) -> list[schema.Augmentation]:
     """Returns the augmentations without those that the last steps of training leave out.
