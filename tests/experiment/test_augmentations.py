@@ -374,9 +374,11 @@ def test_a_result_of_another_size_than_the_input_is_warned_about():
 
 
 @pytest.mark.parametrize("path", ["evaluation", "data.evaluation"])
-def test_evaluation_has_no_augmentations(path):
-    with pytest.raises(UserError, match=f"{path} has no field 'augmentations'"):
-        apply_overrides(schema.Experiment(), [f"{path}.augmentations=[mosaic]"], {})
+def test_a_mosaic_of_evaluation_data_is_refused_with_the_reason(path):
+    override = f"{path}.augmentations=[mosaic]"
+    caught = refusal(apply_overrides, schema.Experiment(), [override], {})
+    assert caught.what == f"{path} has no field 'augmentations'"
+    assert caught.fix.startswith("set train.augmentations: evaluation scores images as they are")
 
 
 # ---- resizers that require a canvas ----

@@ -143,6 +143,7 @@ def test_random_affine(name):
         max_shear=given["max_shear_degree"],
         max_shift=given["max_translate_ratio"],
         output_size=size,
+        clip_boxes=given.get("bbox_clip_border", True),
     )
     matrix = affine_matrix(size, config, AffineDraws(*given["fractions"]))
     np.testing.assert_allclose(matrix, out["warp_matrix"], rtol=1e-6, atol=1e-6)
