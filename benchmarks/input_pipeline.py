@@ -107,7 +107,7 @@ def write_records(folder: Path, files: Sequence[bytes]) -> schema.Records:
 def open_task(records: schema.Records, task: Task) -> Dataset:
     """Opens records for a model with the task's resizer."""
     return open_dataset(
-        schema.Data(), records, schema.OneStage(num_classes=1, resizer=task.resizer)
+        schema.Data(), records, schema.OneStage(num_classes=90, resizer=task.resizer)
     )
 
 

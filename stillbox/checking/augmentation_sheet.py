@@ -45,7 +45,7 @@ def epochs_sheet(
     def variants(record: int, sample: Sample) -> Iterator[tuple[str, Sample]]:
         for epoch in range(epochs):
             rng = sample_generator(seed, epoch, record)
-            yield f"epoch {epoch + 1}", apply_augmentations(augmentations, sample, rng)
+            yield f"epoch {epoch + 1}", apply_augmentations(augmentations, sample, rng, dataset)
 
     return contact_sheet(_tiles(dataset, images, variants, 1 + epochs), columns=1 + epochs)
 

@@ -23,7 +23,7 @@ from stillbox.experiment.refusals import ConfigErrors, find_refusals
 from stillbox.experiment.resolve import Resolved
 from stillbox.experiment.rules import find, find_errors, find_missing
 from stillbox.experiment.rules.warnings import CHECKPOINT, paths_are_real
-from stillbox.experiment.schema import Experiment, Records
+from stillbox.experiment.schema import Augmentation, Experiment, MixingAugmentation, Records
 from stillbox.findings import (
     SEVERITIES,
     Finding,
@@ -95,6 +95,8 @@ def _check(
         what = f"there is no label map {records.label_map}"
         yield Finding("warning", f"data.{name}.label_map", what, missing.fix or "")
     yield from _boxes_lost(check, f"data.{name}.max_boxes")
+    if name == "train":
+        yield from _boxes_gathered(check, experiment.train.augmentations)
     what = (
         f"{check.records:,} of {count_text(check.total, 'record')} checked: "
         f"{count_text(check.boxes, 'box')}, at most {check.most_boxes} in an image"
@@ -123,6 +125,21 @@ def _boxes_lost(check: DataCheck, path: str) -> Findings:
         "are lost"
     )
     yield Finding("warning", path, what, f"--set {path}={check.most_boxes}")
+
+
+def _boxes_gathered(check: DataCheck, augmentations: Sequence[Augmentation]) -> Findings:
+    """Yields a warning if the boxes of the images that are combined are too many on average."""
+    images = 1 + sum(step.others for step in augmentations if isinstance(step, MixingAugmentation))
+    boxes = images * check.boxes / max(check.records, 1)
+    if images == 1 or boxes <= check.max_boxes:
+        return
+    what = (
+        f"max_boxes (max_number_of_boxes) {check.max_boxes} is less than the {boxes:.0f} boxes "
+        f"that {images} images have on average, which the augmentations combine: those of the "
+        "last ones are lost"
+    )
+    path = "data.train.max_boxes"
+    yield Finding("warning", path, what, f"--set {path}={images * check.most_boxes}")
 
 
 _NOTES_SHOWN = 4

@@ -56,8 +56,9 @@ def with_steps(experiment: schema.Experiment, steps: int) -> schema.Experiment:
     """Returns the experiment with another number of steps and its schedule stretched to them.
 
     Every number of steps in the schedule changes in proportion: the end of a cosine, its warm-up,
-    boundaries, steps of a decay; so do the first steps of a loss. A run without an end is taken to
-    end with its cosine; other schedules of such a run stay as they are.
+    boundaries, steps of a decay; so do the first steps of a loss, and the last steps without an
+    augmentation. A run without an end is taken to end with its cosine; other schedules of such a
+    run stay as they are.
     """
     train = experiment.train
     schedule = train.optimizer.schedule
@@ -66,6 +67,7 @@ def with_steps(experiment: schema.Experiment, steps: int) -> schema.Experiment:
     if not before:
         return longer
     longer = dataclasses.replace(longer, model=_with_initial(experiment.model, steps, before))
+    longer = _with_augmentations_ending(longer, steps, before)
     stretched = _stretched(schedule, steps, before)
     if isinstance(stretched, schema.ManualStepSchedule):
         stretched = _rising(stretched)
@@ -118,10 +120,30 @@ def _stretched(section: Section, after: int, before: int) -> Section:
     def stretched(name: str, value: Value) -> Value:
         if not name.endswith(("step", "steps")) or not isinstance(value, int):
             return value
-        # A number above 0 stays above it: 0 switches a part of the schedule off.
-        return max(1, round(value * after / before)) if value else 0
+        return _in_proportion(value, after, before)
 
     return _mapped(section, stretched)
+
+
+def _in_proportion(steps: int, after: int, before: int) -> int:
+    # A number above 0 stays above it: 0 switches a part of the schedule off.
+    return max(1, round(steps * after / before)) if steps else 0
+
+
+def _with_augmentations_ending(
+    experiment: schema.Experiment, after: int, before: int
+) -> schema.Experiment:
+    """Returns the experiment with the last steps without an augmentation in proportion."""
+
+    def stretched(augmentation: schema.Augmentation) -> schema.Augmentation:
+        if not isinstance(augmentation, schema.StrongAugmentation):
+            return augmentation
+        skipped = _in_proportion(augmentation.skip_last_steps, after, before)
+        return dataclasses.replace(augmentation, skip_last_steps=skipped)
+
+    augmentations = tuple(map(stretched, experiment.train.augmentations))
+    train = dataclasses.replace(experiment.train, augmentations=augmentations)
+    return dataclasses.replace(experiment, train=train)
 
 
 def _scaled(section: Section, factor: float) -> Section:

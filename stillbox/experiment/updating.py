@@ -222,11 +222,20 @@ def _example(node: Node, path: str, classes: tuple[Hint, ...]) -> str:
     return f"{path}.{first.name}=..."
 
 
+# Fields that are looked for in the wrong section, with the reason.
+_MISPLACED = {
+    "augmentations": "set train.augmentations: evaluation scores images as they are stored, and "
+    "only training augments them",
+}
+
+
 def _unknown(
     name: str, node: Node, path: str, classes: tuple[Hint, ...], current: Value
 ) -> UserError:
     kind = f" (kind {current.kind})" if hasattr(current, "kind") else ""
     what = f"{path or 'the experiment'}{kind} has no field {name!r}"
+    if name in _MISPLACED:
+        return UserError(what, where=node.where, fix=_MISPLACED[name])
     # Most likely first: a field of another kind, one further down, a misspelt one.
     others = [cls.kind for cls in classes if name in field_types(cls)]
     if others:

@@ -103,6 +103,8 @@ class BatchRow(NamedTuple):
     """Index in the data set; -1 for a padding row."""
     epoch: int = 0
     """Pass over the records that it belongs to."""
+    step: int = 0
+    """Number of the batch."""
 
 
 class BatchOptions(TypedDict, total=False):

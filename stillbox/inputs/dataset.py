@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
+from numpy.random import Generator
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -25,6 +26,8 @@ from stillbox.records.tfrecord import RecordError
 # Enough records to find boxes in real data sets, few enough to be fast.
 _SAMPLED = 64
 _SHOWN = 5
+# Records that are drawn for one partner until one can be used, as in mmdet.
+_DRAWS = 15
 
 
 def reject_unrelated_label_map(
@@ -129,6 +132,28 @@ class Dataset:
             return self._decode(record, example)
         self._check_size(record, example, stored.size)
         return StoredSample(**vars(self._prepare(example, _NO_PIXELS)), stored=stored)
+
+    def draw(self, rng: Generator, *, with_boxes: bool = False) -> Sample | None:
+        """Returns a decoded record, each as likely; None if 15 draws gave no usable one.
+
+        Only the record that is returned is decoded, except for damaged ones.
+
+        Args:
+            with_boxes: pass over records without boxes.
+
+        Raises:
+            UserError: see `load`.
+        """
+        for _ in range(_DRAWS):
+            record = int(rng.random() * len(self))
+            sample = self.open(record)
+            if sample is None or (with_boxes and not len(sample.boxes)):
+                continue
+            try:
+                return sample.decoded()
+            except ImageError as error:
+                self.reject(record, error)
+        return None
 
     def _decode(self, record: int, example: Example) -> Sample | None:
         try:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stillbox.boxes.structures import Batch
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.inputs.augment import apply_augmentations
+from stillbox.inputs.augment import apply_augmentations, in_force
 from stillbox.inputs.augment.labels import labels_without_slots
 from stillbox.inputs.batching import BatchMaker, BatchOptions, BatchRow
 from stillbox.inputs.dataset import Dataset
@@ -63,6 +63,8 @@ class TrainLoader(BatchMaker):
         augmentations: applied in this order, with numbers drawn from (seed, epoch, record).
         shuffle: a new order every epoch; otherwise the order of the records.
         repeat_first_batch: make batch 0 once and return it for every number.
+        train_steps: batches of the whole run, at whose end some augmentations are left out; 0: no
+            limit.
 
     Raises:
         UserError: the batch cannot be divided among the processes, or an augmentation names a
@@ -77,12 +79,14 @@ class TrainLoader(BatchMaker):
         seed: int = 0,
         shuffle: bool = True,
         repeat_first_batch: bool = False,
+        train_steps: int = 0,
         **options: Unpack[BatchOptions],
     ) -> None:
         super().__init__(dataset, **options)
         _refuse_unknown_labels(augmentations, dataset)
         self._augmentations, self._seed, self._shuffle = tuple(augmentations), seed, shuffle
         self._repeats = repeat_first_batch
+        self._end = min((end for end in (train_steps, self.steps) if end), default=None)
         # Two: a batch may span two epochs.
         self._order = lru_cache(maxsize=2)(self._order_of)
 
@@ -123,17 +127,22 @@ class TrainLoader(BatchMaker):
 
     def _rows(self, step: int) -> Sequence[BatchRow]:
         size = len(self.dataset)
-        first = 0 if self._repeats else step * self._batch_size
+        step = 0 if self._repeats else step
+        first = step * self._batch_size
         rows = []
         for sample in range(first + self._local.start, first + self._local.stop):
             epoch, place = divmod(sample, size)
             over = self.dataset.num_epochs and epoch >= self.dataset.num_epochs
-            rows.append(BatchRow(-1) if over else BatchRow(int(self._order(epoch)[place]), epoch))
+            record = -1 if over else int(self._order(epoch)[place])
+            rows.append(BatchRow(record, epoch, step))
         return rows
 
     def _augment(self, sample: Sample, row: BatchRow) -> Sample:
         rng = sample_generator(self._seed, row.epoch, row.record)
-        return apply_augmentations(self._augmentations, sample, rng)
+        left = None if self._end is None else self._end - row.step
+        # A function of the step alone, which resumed runs and all processes agree on.
+        augmentations = in_force(self._augmentations, left)
+        return apply_augmentations(augmentations, sample, rng, self.dataset)
 
     def _resize_generator(self, row: BatchRow) -> Generator:
         return resize_generator(self._seed, row.epoch, row.record)

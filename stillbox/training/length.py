@@ -12,6 +12,8 @@ from stillbox.experiment.schema import Experiment
 from stillbox.records.source import ExampleSource
 
 _MOST = 2**31
+_STRETCHED = ("train.optimizer.", "train.augmentations.")
+"""What begins the paths of fields that follow the length."""
 
 
 def set_length(
@@ -23,9 +25,12 @@ def set_length(
 ) -> Resolved:
     """Checks an experiment, after changing its length and stretching its schedule to it.
 
+    The last steps without an augmentation are stretched too.
+
     Args:
         read: the experiment with its overrides, not yet checked against the rules.
-        overrides: those that `read` has; schedule fields that they set are not stretched.
+        overrides: those that `read` has; fields of the optimiser and of augmentations that they set
+            are not stretched.
         steps: number of steps of the run; None: that of `read`.
         epochs: passes over the training records, in place of `steps`.
 
@@ -45,7 +50,7 @@ def set_length(
         raise UserError(f"a run of {length} is none", where=option, fix=f"for example {option} 10")
     steps = int(length) if epochs is None else steps_of(read.experiment, length)
     longer = replace(read, experiment=with_steps(read.experiment, steps))
-    fixed = [text for text in overrides if text.strip().startswith("train.optimizer.")]
+    fixed = [text for text in overrides if text.strip().startswith(_STRETCHED)]
     return resolve_reading(longer, fixed, read.source)
 
 

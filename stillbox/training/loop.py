@@ -298,6 +298,7 @@ def _open_data(experiment: schema.Experiment) -> tuple[Dataset, TrainLoader]:
         seed=data.seed,
         shuffle=data.train.shuffle,
         repeat_first_batch=data.repeat_first_batch,
+        train_steps=settings.steps,
         workers=input_threads(data.workers),
         prefetch=data.prefetch,
         process_index=jax.process_index(),

@@ -55,11 +55,12 @@ _FREE_TO_CHANGE = (
     "devices.replicas",
 )
 
-# Fields that can change without an edit, and what they belong to: a schedule follows the steps,
-# and newer readers of `pipeline.config` set more fields.
+# Parts of paths that can change without an edit, and what they belong to: a schedule follows the
+# steps, and newer readers of `pipeline.config` set more fields.
 _FOLLOWING = {
     "train.optimizer.schedule.": "schedule",
     "train.optimizer.rate_in_accumulator": "update rule",
+    ".skip_last_steps": "end of the augmentations",
     "train.ema_warmup": "average",
     "train.ema_from_zero": "average",
 }
@@ -234,7 +235,7 @@ def _refuse_other_experiment(
 
 def _undoing(changes: list[tuple[str, Plain, Plain]]) -> str:
     kept = [
-        next((word for start, word in _FOLLOWING.items() if path.startswith(start)), None)
+        next((word for part, word in _FOLLOWING.items() if part in path), None)
         for path, _, _ in changes
     ]
     if None in kept:

@@ -1,3 +1,4 @@
+import cv2
 import numpy as np
 import pytest
 
@@ -37,6 +38,24 @@ def test_each_epoch_shows_the_images_of_training(tmp_path):
     brightness = [np.asarray(loader.batch(3 * epoch).images).mean() for epoch in range(3)]
     assert np.ptp(brightness) > 20
     np.testing.assert_allclose([picture.mean() for picture in seen], brightness, atol=3)
+
+
+def test_combined_records_are_those_of_training(tmp_path):
+    records = dataset(
+        tmp_path,
+        [example(number, boxes=()) for number in range(3)],
+        model=schema.OneStage(num_classes=4, resizer=schema.FixedShapeResizer(height=40, width=60)),
+    )
+    steps = [schema.Mosaic(height=40, width=60)]
+    loader = TrainLoader(
+        records, augmentations=steps, batch_size=1, seed=7, shuffle=False, workers=0
+    )
+    _, *seen = tiles(epochs_sheet(records, steps, seed=7, images=1, epochs=2), 3)
+    for epoch, shown in enumerate(seen):
+        picture = np.asarray(loader.batch(3 * epoch).images[0])
+        small = cv2.resize(shown, (60, 40), interpolation=cv2.INTER_AREA)
+        assert np.abs(small - picture).mean() < 8
+        assert np.abs(small[::-1] - picture).mean() > 20
 
 
 def test_boxes_are_drawn_at_their_augmented_places(tmp_path):

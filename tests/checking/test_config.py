@@ -159,6 +159,25 @@ def test_boxes_beyond_the_limit_are_counted(scenes):
     assert finding.fix.startswith("--set data.train.max_boxes=")
 
 
+def test_boxes_of_combined_images_beyond_the_limit_are_warned_about(scenes):
+    def about(*overrides):
+        check = check_config("demo_scenes", small_overrides(scenes, *overrides))
+        return [f for f in check.findings if f.path == "data.train.max_boxes"]
+
+    source = ExampleSource(
+        [f"{scenes}/train.record-*"], LabelMap.from_file(scenes / "label_map.pbtxt")
+    )
+    counts = [len(source.example(record).boxes) for record in range(10)]
+    steps = "train.augmentations=[mosaic, mixup]"
+    limit = f"data.train.max_boxes={max(counts)}"
+    (finding,) = about(steps, limit)
+    assert finding.severity == "warning"
+    assert f"{5 * sum(counts) / 10:.0f} boxes that 5 images have on average" in finding.what
+    assert finding.fix == f"--set data.train.max_boxes={5 * max(counts)}"
+    assert not about(steps, finding.fix.removeprefix("--set "))
+    assert not about("train.augmentations=[]", limit)
+
+
 def test_records_with_classes_that_do_not_fit_are_errors(scenes):
     check = check_config("demo_scenes", small_overrides(scenes, "model.num_classes=2"))
     errors = [what for _, what in said(check, "error")]

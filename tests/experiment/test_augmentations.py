@@ -270,6 +270,21 @@ def broken(*augmentations, **fields):
         (schema.SsdIouCrop(whole_image_probability=1.5), "whole_image_probability is 1.5"),
         (schema.SsdIouCrop(resize_to=(300,)), "resize_to has 1 number"),
         (schema.SsdIouCrop(resize_to=(0, 300)), "resize_to is 0"),
+        (schema.LargeScaleJitter(output_size=8193), "output_size is 8193"),
+        (schema.LargeScaleJitter(min_scale=2.5), "min_scale 2.5 is above max_scale 2.0"),
+        (schema.LargeScaleJitter(max_scale=5.0), "max_scale is 5.0"),
+        (schema.LargeScaleJitter(pad_color=(1.0,)), "pad_color has 1 number"),
+        (schema.RandomAffine(output_size=(300,)), "output_size has 1 number"),
+        (schema.RandomAffine(max_shear=90.0), "max_shear is 90.0"),
+        (schema.RandomAffine(max_shift=1.5), "max_shift is 1.5"),
+        (schema.Mosaic(height=0), "height is 0"),
+        (schema.Mosaic(min_center=1.6), "min_center 1.6 is above max_center 1.5"),
+        (schema.Mosaic(max_center=2.5), "max_center is 2.5"),
+        (schema.MixUp(min_box_side=-1.0), "min_box_side is -1.0"),
+        (
+            schema.MixUp(skip_last_steps=9),
+            "0.skip_last_steps: training without an end has no last 9 steps",
+        ),
     ],
     ids=lambda case: str(case)[:60],
 )
@@ -316,6 +331,54 @@ def test_a_contrast_that_the_policy_never_changes_is_warned_about():
     assert not silent(policy="v1")
     assert not silent(policy="v2", contrast="mean")
     assert not silent(policy="v3", contrast="mean")
+
+
+def with_end(*augmentations, **fields):
+    experiment = with_augmentations(*augmentations)
+    return dataclasses.replace(
+        experiment, train=dataclasses.replace(experiment.train, steps=100, **fields)
+    )
+
+
+def test_an_end_beyond_the_whole_run_or_behind_early_stopping_is_warned_about():
+    def about(skipped, **fields):
+        found = warnings_about(with_end(schema.Mosaic(skip_last_steps=skipped), **fields), {})
+        return [line for line in found if "skip_last_steps" in line]
+
+    assert not about(99)
+    (line,) = about(100)
+    assert "mosaic has no effect: the last 100 steps of 100 leave it out" in line
+    stopping = {"early_stopping": schema.EarlyStopping(), "evaluate_every": 10}
+    (line,) = about(10, **stopping)
+    assert "early stopping may end training before its last 10 steps" in line
+    assert not about(0, **stopping)
+
+
+def test_passes_over_the_records_are_an_end():
+    experiment = with_augmentations(schema.MixUp(skip_last_steps=9))
+    check(apply_overrides(experiment, ["data.train.num_epochs=2"], {}), {})
+
+
+def test_a_result_of_another_size_than_the_input_is_warned_about():
+    def other(*cases):
+        found = warnings_about(with_augmentations(*cases), {})
+        return [line for line in found if "another scale" in line]
+
+    # The network input of the default experiment is 300 x 300.
+    (line,) = other(schema.LargeScaleJitter(output_size=320))
+    assert line.startswith("train.augmentations.0.output_size: large_scale_jitter gives images of")
+    assert "[320, 320] (height, width), and model.resizer resizes them to [300, 300]" in line
+    assert len(other(schema.RandomAffine(output_size=(300, 320)))) == 1
+    right = schema.LargeScaleJitter(output_size=300), schema.RandomAffine(output_size=(300, 300))
+    assert not other(*right, schema.RandomAffine(), schema.Mosaic())
+
+
+@pytest.mark.parametrize("path", ["evaluation", "data.evaluation"])
+def test_a_mosaic_of_evaluation_data_is_refused_with_the_reason(path):
+    override = f"{path}.augmentations=[mosaic]"
+    caught = refusal(apply_overrides, schema.Experiment(), [override], {})
+    assert caught.what == f"{path} has no field 'augmentations'"
+    assert caught.fix.startswith("set train.augmentations: evaluation scores images as they are")
 
 
 # ---- resizers that require a canvas ----

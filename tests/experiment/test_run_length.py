@@ -99,6 +99,15 @@ def test_another_length_stretches_every_part_of_a_schedule():
     assert (stretched.decay_steps, stretched.burnin_steps) == (50, 0)
 
 
+def test_another_length_stretches_the_last_steps_without_an_augmentation():
+    some = schema.RandomHorizontalFlip(), schema.Mosaic(skip_last_steps=30), schema.MixUp()
+    train = schema.Training(steps=200, augmentations=some)
+    short = with_steps(schema.Experiment(train=train), 50).train.augmentations
+    assert short == (some[0], schema.Mosaic(skip_last_steps=8), some[2])
+    open_ended = schema.Experiment(train=schema.Training(augmentations=some))
+    assert with_steps(open_ended, 50).train.augmentations == some
+
+
 def test_boundaries_stay_apart_in_the_shortest_run():
     short = with_steps(read_config("retinanet").experiment, 2)
     assert [at.step for at in short.train.optimizer.schedule.schedule] == [1, 2, 3]

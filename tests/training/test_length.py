@@ -34,6 +34,14 @@ def test_a_schedule_that_is_set_is_not_stretched(small):
     assert (fixed.steps, fixed.optimizer.schedule.total_steps) == (40, 30)
 
 
+def test_an_end_of_an_augmentation_that_is_set_is_not_stretched(small):
+    mosaic = "train.augmentations=[{kind: mosaic, skip_last_steps: 2}]"
+    (stretched,) = small(mosaic, steps=40).augmentations
+    assert stretched.skip_last_steps == 20
+    (fixed,) = small(mosaic, "train.augmentations.0.skip_last_steps=2", steps=40).augmentations
+    assert fixed.skip_last_steps == 2
+
+
 @pytest.mark.parametrize(
     ("overrides", "options", "expected"),
     [

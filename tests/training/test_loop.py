@@ -45,6 +45,18 @@ def test_two_steps_resumed_for_two_more_equal_four_bit_for_bit(tmp_path, experim
     assert_same_bits(sections(tmp_path / "whole", 4), sections(tmp_path / "parts", 4))
 
 
+def test_the_last_steps_of_a_run_leave_an_augmentation_out(experiment):
+    def batches(*steps):
+        overrides = f"train.augmentations=[{', '.join(steps)}]", "train.steps=3", "data.workers=0"
+        _, loader = loop._open_data(experiment(*overrides, evaluated=False))
+        return [np.asarray(loader.batch(step).images) for step in range(3)]
+
+    cut = batches("{kind: mosaic, height: 64, width: 64, skip_last_steps: 1}")
+    always, never = batches("{kind: mosaic, height: 64, width: 64}"), batches()
+    assert [(one == other).all() for one, other in zip(cut, always, strict=True)] == [1, 1, 0]
+    assert [(one == other).all() for one, other in zip(cut, never, strict=True)] == [0, 0, 1]
+
+
 def test_the_number_of_workers_changes_no_bit(tmp_path, experiment):
     for workers in (0, 3):
         train(

@@ -24,6 +24,7 @@ from stillbox.experiment.schema.necks import *
 from stillbox.experiment.schema.postprocessing import *
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.schema.searched_backbones import *
+from stillbox.experiment.schema.strong_augmentations import *
 from stillbox.experiment.schema.training import *
 
 

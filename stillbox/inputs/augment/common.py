@@ -1,14 +1,30 @@
-"""What several augmentations need: the original's random numbers, frames of boxes, canvases."""
+"""What several augmentations need: random numbers, other records, frames of boxes, canvases."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol, cast, runtime_checkable
 
 import cv2
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 from numpy.random import Generator
+from numpy.typing import DTypeLike
 
+from stillbox.experiment import schema
 from stillbox.inputs.resize import Size
 from stillbox.inputs.sample import Boxes, Pixels, Sample
+
+
+@runtime_checkable
+class Partners(Protocol):
+    """The records that an image can be combined with."""
+
+    def draw(self, rng: Generator, *, with_boxes: bool = False) -> Sample | None:
+        """Returns a decoded record, each as likely; None if no usable one was found.
+
+        Args:
+            with_boxes: pass over records without boxes.
+        """
 
 
 def uniform(rng: Generator, low: float, high: float) -> float:
@@ -55,16 +71,74 @@ def paste_on_canvas(
 
     `corner` is row and column of the image's first pixel on the canvas. The image must fit.
     """
-    if image.dtype == np.uint8:
-        color = np.rint(color).clip(0, 255)
-    # By rows: numpy copies rows at memory speed, but a colour pixel by pixel.
-    row = np.tile(color.astype(image.dtype), size[1])
-    canvas = np.empty((size[0], 3 * size[1]), image.dtype)
-    canvas[:] = row
-    pixels: Pixels = canvas.reshape(*size, 3)
+    pixels = blank_canvas(size, color, image.dtype)
     y, x = corner
     pixels[y : y + image.shape[0], x : x + image.shape[1]] = image
     return pixels
+
+
+def blank_canvas(
+    size: Size, color: Sequence[float] | Float32[np.ndarray, "3"], dtype: DTypeLike
+) -> Pixels:
+    """Returns a canvas of `size` and one colour, rounded for uint8."""
+    values = np.asarray(color, np.float32)
+    if np.dtype(dtype) == np.uint8:
+        values = np.rint(values).clip(0, 255)
+    # By rows: numpy copies rows at memory speed, but a colour pixel by pixel.
+    row = np.tile(values.astype(dtype), size[1])
+    canvas = np.empty((size[0], 3 * size[1]), dtype)
+    canvas[:] = row
+    return cast(Pixels, canvas.reshape(*size, 3))
+
+
+def fit_image(image: Pixels, size: Size) -> tuple[Pixels, float]:
+    """Returns the image fitted into `size`, its aspect ratio kept, and the unrounded factor.
+
+    Sides are cut to whole pixels. Bilinear and without antialiasing, as mmcv's `imresize`.
+    """
+    ratio = min(size[0] / image.shape[0], size[1] / image.shape[1])
+    height, width = (max(int(side * ratio), 1) for side in image.shape[:2])
+    return cast(Pixels, cv2.resize(image, (width, height))), ratio
+
+
+def in_pixels(sample: Sample) -> Float64[np.ndarray, "N 4"]:
+    """Returns the boxes of a sample in pixels of its image."""
+    return sample.boxes.astype(np.float64) * np.tile(np.array(sample.size, np.float64), 2)
+
+
+def joined(samples: Sequence[Sample]) -> Sample:
+    """Returns the first sample with the boxes of all, in their order."""
+    return replace(
+        samples[0],
+        boxes=np.concatenate([sample.boxes for sample in samples]),
+        class_ids=np.concatenate([sample.class_ids for sample in samples]),
+        weights=np.concatenate([sample.weights for sample in samples]),
+    )
+
+
+def keep_overlapping(
+    sample: Sample,
+    boxes: Float64[np.ndarray, "N 4"],
+    window: Size,
+    config: schema.StrongAugmentation,
+    frame: Size | None = None,
+) -> Sample:
+    """Returns the sample with moved boxes, without those outside a window and those too small.
+
+    Args:
+        boxes: the sample's boxes, in pixels of the window.
+        window: height and width of the window.
+        config: whether the boxes are clipped, and their least side.
+        frame: height and width of what the boxes are normalised to, which begins where the window
+            does; None: the window.
+    """
+    if config.clip_boxes:
+        boxes = np.clip(boxes, 0, np.tile(window, 2))
+    inside = (boxes[:, :2] < window) & (boxes[:, 2:] > 0)
+    large = boxes[:, 2:] - boxes[:, :2] > config.min_box_side
+    keep = (inside & large).all(axis=1)
+    normalised = boxes[keep] / np.tile(frame or window, 2)
+    return replace(sample.select(keep), boxes=normalised.astype(np.float32))
 
 
 def mean_color(image: Pixels) -> Float32[np.ndarray, "3"]:

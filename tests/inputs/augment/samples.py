@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from numpy.random import Generator
 
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
@@ -35,8 +36,18 @@ def rng(number=0):
     return sample_generator(0, 0, number)
 
 
+class Alone:
+    """A set of one record, which is combined with itself."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+
+    def draw(self, rng: Generator, *, with_boxes: bool = False) -> Sample | None:
+        return None if with_boxes and not len(self.sample.boxes) else self.sample
+
+
 def augmented(settings: schema.Augmentation, before: Sample, number: int = 0) -> Sample:
-    return apply_augmentations([settings], before, rng(number))
+    return apply_augmentations([settings], before, rng(number), Alone(before))
 
 
 def many(settings: schema.Augmentation, before: Sample, count: int = 300) -> list[Sample]:

@@ -1,0 +1,86 @@
+"""A random affine map of the image about its upper left corner.
+
+Source: mmdet `RandomAffine` (`mmdet/datasets/transforms/transforms.py`).
+"""
+
+import math
+from dataclasses import replace
+from typing import NamedTuple, cast
+
+import cv2
+import numpy as np
+from jaxtyping import Float32, Float64
+from numpy.random import Generator
+
+from stillbox.experiment import schema
+from stillbox.experiment.variants import implements
+from stillbox.inputs.augment.common import in_pixels, keep_overlapping
+from stillbox.inputs.sample import Pixels, Sample, Size
+
+Matrix = Float32[np.ndarray, "3 3"]
+"""From `(x, y, 1)` of the image to that of the result, in pixels."""
+
+
+class AffineDraws(NamedTuple):
+    """Random numbers of one image, each in `[0, 1)`."""
+
+    rotation: float
+    scale: float
+    shear_x: float
+    shear_y: float
+    shift_x: float
+    shift_y: float
+
+
+@implements(schema.RandomAffine)
+def random_affine(sample: Sample, config: schema.RandomAffine, rng: Generator) -> Sample:
+    """Moves image and boxes by a random affine map."""
+    height, width = config.output_size or sample.size
+    matrix = affine_matrix((height, width), config, AffineDraws(*rng.random(6).tolist()))
+    return transform(sample, (height, width), config, matrix)
+
+
+def affine_matrix(size: Size, config: schema.RandomAffine, draws: AffineDraws) -> Matrix:
+    """Returns shift times shear times rotation times scale, in float32.
+
+    `size` is that of the result, which the shift is relative to.
+    """
+    angle = math.radians(_between(-config.max_rotation, config.max_rotation, draws.rotation))
+    scale = _between(config.min_scale, config.max_scale, draws.scale)
+    shear_x, shear_y = (
+        math.tan(math.radians(_between(-config.max_shear, config.max_shear, draw)))
+        for draw in (draws.shear_x, draws.shear_y)
+    )
+    shift_x = _between(-config.max_shift, config.max_shift, draws.shift_x) * size[1]
+    shift_y = _between(-config.max_shift, config.max_shift, draws.shift_y) * size[0]
+    cosine, sine = math.cos(angle), math.sin(angle)
+    shift = _matrix([1, 0, shift_x], [0, 1, shift_y])
+    shear = _matrix([1, shear_x, 0], [shear_y, 1, 0])
+    rotation = _matrix([cosine, -sine, 0], [sine, cosine, 0])
+    product: Matrix = shift @ shear @ rotation @ _matrix([scale, 0, 0], [0, scale, 0])
+    return product
+
+
+def transform(sample: Sample, size: Size, config: schema.RandomAffine, matrix: Matrix) -> Sample:
+    """Returns the sample moved by the matrix, with an image of `size`."""
+    color = np.asarray(config.pad_color)
+    if sample.image.dtype == np.uint8:
+        color = np.rint(color)
+    image = cv2.warpAffine(sample.image, matrix[:2], (size[1], size[0]), borderValue=color.tolist())
+    boxes = project_boxes(in_pixels(sample), matrix)
+    return replace(keep_overlapping(sample, boxes, size, config), image=cast(Pixels, image))
+
+
+def project_boxes(boxes: Float64[np.ndarray, "N 4"], matrix: Matrix) -> Float64[np.ndarray, "N 4"]:
+    """Returns the bounding boxes of the moved corners, in pixels."""
+    corners = boxes[:, [[1, 0], [3, 0], [1, 2], [3, 2]]]
+    moved = corners @ matrix[:2, :2].T.astype(np.float64) + matrix[:2, 2]
+    return np.concatenate([moved.min(axis=1)[:, ::-1], moved.max(axis=1)[:, ::-1]], axis=1)
+
+
+def _between(low: float, high: float, draw: float) -> float:
+    return low + draw * (high - low)
+
+
+def _matrix(*rows: list[float]) -> Matrix:
+    return np.array([*rows, [0, 0, 1]], np.float32)
