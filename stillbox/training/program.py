@@ -105,13 +105,25 @@ def train_program(experiment: schema.Experiment, mesh: Mesh) -> TrainProgram:
     shapes = abstract_batch(train.batch_size, model, data.train.max_boxes, data.pixels)
     return TrainProgram(
         mesh=mesh,
-        function=make_train_step(detector.graph, train, trainable, replicas=replicas),
+        function=make_train_step(
+            detector.graph,
+            train,
+            trainable,
+            replicas=replicas,
+            backbone_layers=_backbone_layers(model),
+        ),
         state=_placed(state, state_shardings(state, mesh, experiment.devices)),
         batch=_placed(shapes, batch_shardings(shapes, mesh)),
         trainable=trainable,
         replicas=replicas,
         devices=experiment.devices,
     )
+
+
+def _backbone_layers(model: schema.Model) -> tuple[str, ...]:
+    if isinstance(model, schema.OneStage | schema.FasterRcnn):
+        return model.backbone.layers
+    return ()
 
 
 def state_shardings(state: TrainState, mesh: Mesh, settings: schema.Devices) -> TrainState:

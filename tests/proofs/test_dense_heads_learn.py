@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.proofs.photographs import train_and_score, write_blood_cells, write_photographs
+from tests.proofs.photographs import train_and_score, write_photographs
 from tests.small import SHARED, needs_shared
 
 # Ten minutes each on two cores.
