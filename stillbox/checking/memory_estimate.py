@@ -102,6 +102,7 @@ def sizes_of(
     train = schema.Training(
         optimizer=replace(train.optimizer, schedule=schema.ConstantSchedule()),
         ema_decay=None if train.ema_decay is None else 0.5,
+        ema_statistics=train.ema_statistics,
         precision=train.precision,
         rematerialization=train.rematerialization,
         freeze=train.freeze,

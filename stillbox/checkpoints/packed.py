@@ -185,7 +185,9 @@ def pack_model(
     experiment = without_own_paths(stored)
     sections = {name: model.read(name) for name in PackedModel.sections if name in model.sections}
     if experiment.evaluation.use_ema and "ema" in model.sections:
-        sections["params"] |= model.read("ema")
+        average = model.read("ema")
+        for arrays in sections.values():
+            arrays |= {path: average[path] for path in arrays if path in average}
     write = _write_file if target.suffix == SUFFIX else _write_folder
     size = write(target, model, to_yaml(experiment), sections)
     weights = sum(array.nbytes for arrays in sections.values() for array in arrays.values())

@@ -4,7 +4,7 @@ The update rules are optax transformations with the arithmetic of TF1's `tf.trai
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
 import jax
@@ -16,6 +16,13 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models.variables import Arrays
+from stillbox.training.parameter_groups import (
+    decay_factors,
+    groups_of,
+    has_rate_factors,
+    is_bias,
+    rate_factors,
+)
 
 ScheduleFunction = Callable[[ArrayLike], jax.Array]
 
@@ -102,18 +109,25 @@ Rule: TypeAlias = optax.GradientTransformation
 _BETA1, _BETA2 = 0.9, 0.999
 
 
-def build_optimizer(train: schema.Training) -> Rule:
-    """Returns clipping, update rule and learning rate as one transformation.
+def build_optimizer(train: schema.Training, backbone_layers: Sequence[str] = ()) -> Rule:
+    """Returns clipping, update rule and learning rates as one transformation.
 
     The learning rate is read at the step count before the update, so that the first update uses
     the schedule's value at step 0.
+
+    Args:
+        train: update rule and clipping.
+        backbone_layers: `Backbone.layers` of the model, for `backbone_layer_decay`.
     """
     before = []
     if train.bias_gradient_multiplier != 1:
         before.append(_scale_biases(train.bias_gradient_multiplier))
     if train.gradient_clip_norm:
         before.append(optax.clip_by_global_norm(train.gradient_clip_norm))
-    return optax.chain(*before, _rule(train.optimizer))
+    after = []
+    if has_rate_factors(train.optimizer):
+        after.append(_scale_rates(train.optimizer, tuple(backbone_layers)))
+    return optax.chain(*before, _rule(train.optimizer), *after)
 
 
 def _scale_biases(factor: float) -> Rule:
@@ -121,14 +135,29 @@ def _scale_biases(factor: float) -> Rule:
 
     def scale(gradient: optax.Updates, params: optax.Params | None) -> optax.Updates:
         arrays = cast(Arrays, gradient)
-        return {path: factor * arrays[path] if _is_bias(path) else arrays[path] for path in arrays}
+        return {path: factor * arrays[path] if is_bias(path) else arrays[path] for path in arrays}
 
     return optax.stateless(scale)
 
 
-def _is_bias(path: str) -> bool:
-    layer, _, variable = path.rpartition(".")
-    return variable == "bias" and not layer.rpartition(".")[2].startswith("norm")
+def _scale_rates(optimizer: schema.Optimizer, layers: Sequence[str]) -> Rule:
+    """Multiplies the learning rates of single parameters.
+
+    All update rules are linear in a factor that does not change, so that it may follow them.
+    """
+
+    def init(params: optax.Params) -> optax.OptState:
+        groups_of(optimizer, cast(Arrays, params))  # refuses what matches nothing
+        return optax.EmptyState()
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        arrays = cast(Arrays, updates)
+        factors = rate_factors(optimizer, arrays, layers)
+        return {path: factors[path] * array for path, array in arrays.items()}, state
+
+    return optax.GradientTransformation(init, update)
 
 
 def _rule(optimizer: schema.Optimizer) -> Rule:
@@ -166,16 +195,43 @@ def _adadelta(config: schema.Adadelta, rate: Rule) -> Rule:
 
 @implements(schema.Adam)
 def _adam(config: schema.Adam, rate: Rule) -> Rule:
-    return optax.chain(_scale_by_adam(config.epsilon), rate)
-
-
-def _scale_by_adam(epsilon: float) -> Rule:
     """TF1's Adam: `m * sqrt(1 - b2^t) / (1 - b1^t) / (sqrt(v) + epsilon)`.
 
     optax adds epsilon to the root of the unbiased second moment instead, which makes it larger by
     `1 / sqrt(1 - b2^t)`: 32 times at the first step.
     """
-    accumulate = optax.scale_by_adam(_BETA1, _BETA2)
+
+    def direction(m: jax.Array, v: jax.Array, left1: jax.Array, left2: jax.Array) -> jax.Array:
+        return jnp.sqrt(left2) / left1 * m / (jnp.sqrt(v) + config.epsilon)
+
+    return optax.chain(_scale_by_moments(_BETA1, _BETA2, direction), rate)
+
+
+@implements(schema.AdamW)
+def _adamw(config: schema.AdamW, rate: Rule) -> Rule:
+    """PyTorch's AdamW: the moments are unbiased before epsilon is added, and the decay follows."""
+
+    def direction(m: jax.Array, v: jax.Array, left1: jax.Array, left2: jax.Array) -> jax.Array:
+        return m / left1 / (jnp.sqrt(v / left2) + config.epsilon)
+
+    def decay(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
+        arrays, weights = cast(Arrays, updates), cast(Arrays, params)
+        factors = decay_factors(config, arrays)
+        return {
+            path: array + config.weight_decay * factors[path] * weights[path]
+            for path, array in arrays.items()
+        }
+
+    moments = _scale_by_moments(config.beta1, config.beta2, direction)
+    return optax.chain(moments, optax.stateless(decay), rate)
+
+
+Direction = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+"""From both moments and `1 - beta^t` of each to the direction of an update."""
+
+
+def _scale_by_moments(beta1: float, beta2: float, direction: Direction) -> Rule:
+    accumulate = optax.scale_by_adam(beta1, beta2)
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
@@ -183,12 +239,8 @@ def _scale_by_adam(epsilon: float) -> Rule:
         _, state = accumulate.update(updates, state, params)
         moments = cast(optax.ScaleByAdamState, state)
         # `1 - b^t` loses four digits to rounding at the first steps; this does not.
-        left1, left2 = (-jnp.expm1(moments.count * math.log(beta)) for beta in (_BETA1, _BETA2))
-        updates = jax.tree.map(
-            lambda m, v: jnp.sqrt(left2) / left1 * m / (jnp.sqrt(v) + epsilon),
-            moments.mu,
-            moments.nu,
-        )
+        left1, left2 = (-jnp.expm1(moments.count * math.log(beta)) for beta in (beta1, beta2))
+        updates = jax.tree.map(lambda m, v: direction(m, v, left1, left2), moments.mu, moments.nu)
         return updates, state
 
     return optax.GradientTransformation(accumulate.init, update)

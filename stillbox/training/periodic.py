@@ -29,7 +29,7 @@ from stillbox.printing import count_text
 from stillbox.records.label_map import LabelMap
 from stillbox.training.progress import RunProgress
 from stillbox.training.signals import StopRequest
-from stillbox.training.step import TrainState
+from stillbox.training.step import TrainState, arrays_to_score
 from stillbox.training.summaries import Summaries
 
 SummaryScores = Mapping[str, float | None]
@@ -127,13 +127,13 @@ class PeriodicEvaluation:
             nonlocal so_far
             so_far = f", {done} of {count_text(total, 'image')}"
 
-        params = state.ema if state.ema and self._settings.use_ema else state.params
+        arrays = arrays_to_score(state, use_ema=self._settings.use_ema)
         # The loop forbids implicit transfers; scoring needs them.
         # The other processes of a job would wait for one that leaves.
         interruptible = stop.ends(_EVALUATING) if jax.process_count() == 1 else nullcontext()
         with jax.transfer_guard("allow"), interruptible, announcing(lambda: _EVALUATING + so_far):
             result = score_dataset(
-                self._program.bind(params, state.stats),
+                self._program.bind(*arrays),
                 self._experiment,
                 self._dataset,
                 progress=update,

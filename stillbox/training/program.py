@@ -127,6 +127,7 @@ def train_program(
             trainable,
             replicas=replicas,
             teacher_graph=taught_by.graph if taught_by else None,
+            backbone_layers=_backbone_layers(model),
         ),
         state=_placed(state, state_shardings(state, mesh, experiment.devices)),
         batch=_placed(shapes, batch_shardings(shapes, mesh)),
@@ -135,6 +136,12 @@ def train_program(
         devices=experiment.devices,
         teacher=_replicated(taught_by, mesh) if taught_by else None,
     )
+
+
+def _backbone_layers(model: schema.Model) -> tuple[str, ...]:
+    if isinstance(model, schema.OneStage | schema.FasterRcnn):
+        return model.backbone.layers
+    return ()
 
 
 def state_shardings(state: TrainState, mesh: Mesh, settings: schema.Devices) -> TrainState:

@@ -4,7 +4,7 @@ The guard checks the metrics of every step without waiting for the newest one.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import add
 from typing import NamedTuple, Protocol, cast
@@ -41,7 +41,8 @@ class TrainState(NamedTuple):
     optimizer: optax.OptState
     """Accumulators of the trainable parameters."""
     ema: Arrays
-    """Moving average of the parameters by path; empty without one."""
+    """Moving average of the parameters by path, and of the statistics with `ema_statistics`; empty
+    without one."""
     loss: Arrays
     """Moving average of the matches that the loss is divided by; empty without one."""
 
@@ -59,7 +60,8 @@ def create_state(
     `Detector.initial_loss_state`.
     """
     optimizer = build_optimizer(train).init({path: params[path] for path in sorted(trainable)})
-    ema = _first_average(params, train, trainable) if train.ema_decay is not None else {}
+    averaged = averaged_arrays(params, stats, train)
+    ema = _first_average(averaged, train, trainable) if train.ema_decay is not None else {}
     return TrainState(jnp.zeros((), jnp.int32), params, stats, optimizer, ema, loss)
 
 
@@ -73,6 +75,19 @@ def _first_average(params: Arrays, train: schema.Training, trainable: frozenset[
     }
 
 
+def averaged_arrays(params: Arrays, stats: Arrays, train: schema.Training) -> Arrays:
+    """Returns the arrays that a moving average follows."""
+    return params | stats if train.ema_statistics else params
+
+
+def arrays_to_score(state: TrainState, *, use_ema: bool) -> tuple[Arrays, Arrays]:
+    """Returns the parameters and the moving statistics that are scored."""
+    if not (use_ema and state.ema):
+        return state.params, state.stats
+    params = {path: state.ema[path] for path in state.params}
+    return params, {path: state.ema.get(path, array) for path, array in state.stats.items()}
+
+
 def average_parameters(
     ema: Arrays, params: Arrays, step: jax.Array, train: schema.Training
 ) -> Arrays:
@@ -83,12 +98,24 @@ def average_parameters(
     """
     if train.ema_decay is None:
         return ema
-    decay = jnp.asarray(train.ema_decay, jnp.float32)
+    decay = _decay_at(step, train.ema_decay, train)
+    return {path: decay * ema[path] + (1 - decay) * array for path, array in params.items()}
+
+
+def _decay_at(step: jax.Array, highest: float, train: schema.Training) -> jax.Array:
+    """Returns the share of the average that a step keeps."""
+    decay = jnp.asarray(highest, jnp.float32)
     if train.ema_warmup:
         # Otherwise the first value would outweigh all of the first 1 / (1 - decay) steps.
         counted = step + (1.0 if train.ema_from_zero else 0.0)
         decay = jnp.minimum(decay, (1.0 + counted) / (10.0 + counted))
-    return {path: decay * ema[path] + (1 - decay) * array for path, array in params.items()}
+    if train.ema_tau:
+        decay *= -jnp.expm1(-(step + 1.0) / train.ema_tau)
+    if train.ema_copy_first:
+        decay = jnp.where(step == 0, 0.0, decay)
+    if train.ema_interval > 1:
+        decay = jnp.where(step % train.ema_interval == 0, decay, 1.0)
+    return decay
 
 
 def select_trainable(
@@ -152,6 +179,7 @@ def make_train_step(
     *,
     replicas: int = 1,
     teacher_graph: nnx.GraphDef[Detector] | None = None,
+    backbone_layers: Sequence[str] = (),
 ) -> StepFunction:
     """Returns the function `(state, batch) -> (state, metrics)`, not yet compiled.
 
@@ -165,8 +193,9 @@ def make_train_step(
         replicas: equal parts of a batch, if the loss is normalised per replica.
         teacher_graph: static part of the teacher that `train.distillation` names, whose arrays the
             function then takes too.
+        backbone_layers: `Backbone.layers` of the model, for `backbone_layer_decay`.
     """
-    optimizer = build_optimizer(train)
+    optimizer = build_optimizer(train, backbone_layers)
     schedule = build_schedule(train.optimizer.schedule)
 
     def loss_function(
@@ -208,7 +237,8 @@ def make_train_step(
             norm = norm_of(jax.tree.leaves(gradient))
             updates, accumulators = optimizer.update(gradient, state.optimizer, params)
             updated = {**frozen, **cast(Arrays, optax.apply_updates(params, updates))}
-            ema = average_parameters(state.ema, updated, state.step, train)
+            averaged = averaged_arrays(updated, stats, train)
+            ema = average_parameters(state.ema, averaged, state.step, train)
             after = TrainState(state.step + 1, updated, stats, accumulators, ema, loss_state)
             # A huge rate makes infinite parameters of a finite gradient, huge activations an
             # infinite variance of a finite loss; a checkpoint may hold neither.

@@ -140,6 +140,32 @@ COSINE = (
             "an average that starts at 0 is too small until",
         ),
         (
+            ["train.ema_decay=0.9", "train.ema_tau=9", "train.ema_warmup=true"],
+            "ema_tau and ema_warmup are two ramps of one decay",
+        ),
+        (
+            [
+                "train.ema_decay=0.9",
+                "train.ema_copy_first=true",
+                "train.ema_warmup=true",
+                "train.ema_from_zero=true",
+            ],
+            "whose first update copies the parameters does not start at 0",
+        ),
+        (
+            ["train.optimizer={kind: adam, groups: [{pattern: a, decay_multiplier: 0}]}"],
+            "adam has no weight decay; that of its kernels is in the loss",
+        ),
+        (["train.optimizer={kind: adamw, groups: [{pattern: a}]}"], "changes neither learning"),
+        (
+            ["train.optimizer={groups: [{learning_rate_multiplier: 2}]}"],
+            "a group without a pattern",
+        ),
+        (
+            ["train.optimizer={groups: [{pattern: '(', learning_rate_multiplier: 2}]}"],
+            "is no regular expression",
+        ),
+        (
             ["train.early_stopping={patience: 0}", "train.evaluate_every=5"],
             "patience 0 and without a target never stops",
         ),

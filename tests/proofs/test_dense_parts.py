@@ -59,8 +59,12 @@ def rules() -> dict[str, Any]:
     return runpy.run_path(str(FOLDER / "dense_inputs.py"))
 
 
+# What a case says about its rule, beside the arguments.
+_BESIDE = ("rule", "then", "all_scores", "note")
+
+
 def drawn(spec: dict[str, Any], **given: Any) -> Any:
-    words = {key: value for key, value in spec.items() if key not in ("rule", "then", "all_scores")}
+    words = {key: value for key, value in spec.items() if key not in _BESIDE}
     return rules()[spec["rule"]](**given, **words)
 
 

@@ -83,6 +83,7 @@ OTHERS = {
     "model.backbone.last_depths": "[64, 32]",
     "model.backbone.last_layer": "conv_12_pointwise",
     "model.resizer.pad_value": "[1.0, 2.0, 3.0]",
+    "train.optimizer.groups.0.pattern": "^backbone",
     "train.freeze": "[^backbone]",
     "train.trainable": "[^head]",
 }
@@ -240,6 +241,10 @@ VARIANTS = {
     ),
     "train.optimizer  ": "{kind: adagrad}",
     "train.optimizer   ": "{kind: adadelta}",
+    "train.optimizer    ": (
+        "{kind: adamw, groups: [{pattern: ^head, learning_rate_multiplier: 0.5, "
+        "decay_multiplier: 0.5}]}"
+    ),
     "train.optimizer.schedule": "{kind: constant}",
     "train.augmentations": (
         "[{kind: random_crop_image, min_object_covered: 0.4, random_coef: 0.2}, "
@@ -487,7 +492,11 @@ class Made:
         return self.detector.anchors.tobytes(), as_bytes((params, stats))
 
     def optimizer(self):
-        optimizer, value = build_optimizer(self.experiment.train), {"v": np.ones(2, np.float32)}
+        layers = self.experiment.model.backbone.layers
+        optimizer = build_optimizer(self.experiment.train, layers)
+        paths = [f"backbone.{layer}.kernel" for layer in (layers[0], layers[-1])]
+        paths += ["head.box.kernel", "neck.conv.bias", "neck.conv.norm.scale", "neck.scale_0"]
+        value = {path: np.ones(2, np.float32) for path in paths}
         return traced(optimizer.update, value, optimizer.init(value), value)
 
     def loss(self):

@@ -234,7 +234,8 @@ def statistics_have_weights(experiment: schema.Experiment, origins: Origins) -> 
 def averages_arrive(experiment: schema.Experiment, origins: Origins) -> Findings:
     """The moving average of the parameters must forget the initial ones."""
     train, decay = experiment.train, experiment.train.ema_decay
-    if decay is None or train.ema_warmup or not train.steps or decay**train.steps <= _LEFT:
+    forgets = train.ema_warmup or train.ema_tau or train.ema_copy_first
+    if decay is None or forgets or not train.steps or decay**train.steps <= _LEFT:
         return
     yield Finding(
         "warning" if experiment.evaluation.use_ema else "note",

@@ -90,6 +90,8 @@ def patterns_compile(train: schema.Training) -> Iterator[Finding]:
         "trainable": train.trainable,
         "fine_tune.skip": train.fine_tune.skip,
     }
+    for index, group in enumerate(train.optimizer.groups):
+        patterns[f"optimizer.groups.{index}.pattern"] = (group.pattern,)
     for path, texts in patterns.items():
         for text in texts:
             try:
@@ -104,6 +106,47 @@ def average_from_zero_grows(train: schema.Training) -> Iterator[Finding]:
     if train.ema_decay is not None and train.ema_from_zero and not train.ema_warmup:
         what = "an average that starts at 0 is too small until it has forgotten its start"
         yield error("ema_from_zero", what, "set ema_warmup to true, or ema_from_zero to false")
+
+
+@rule(schema.Training)
+def average_has_one_start(train: schema.Training) -> Iterator[Finding]:
+    """The decay has one ramp, and the average one first value."""
+    if train.ema_decay is None:
+        return
+    if train.ema_tau and train.ema_warmup:
+        what = "ema_tau and ema_warmup are two ramps of one decay"
+        yield error("ema_tau", what, "set ema_warmup to false, or ema_tau to 0")
+    if train.ema_copy_first and train.ema_from_zero:
+        what = "an average whose first update copies the parameters does not start at 0"
+        yield error("ema_copy_first", what, "set one of ema_copy_first and ema_from_zero to false")
+
+
+@rule(schema.Optimizer)
+def groups_change_something(optimizer: schema.Optimizer) -> Iterator[Finding]:
+    """A group names parameters, and has a factor that the update rule uses."""
+    for index, group in enumerate(optimizer.groups):
+        path = f"groups.{index}"
+        if not group.pattern:
+            fix = "give a regular expression such as ^neck"
+            yield error(f"{path}.pattern", "a group without a pattern", fix)
+        if group.decay_multiplier is not None and not isinstance(optimizer, schema.AdamW):
+            what = f"{optimizer.kind} has no weight decay; that of its kernels is in the loss"
+            yield error(f"{path}.decay_multiplier", what, "take it out, or take kind adamw")
+        elif group.learning_rate_multiplier == 1 and group.decay_multiplier is None:
+            what = "a group that changes neither learning rate nor weight decay"
+            fix = "give learning_rate_multiplier or decay_multiplier"
+            yield error(f"{path}.learning_rate_multiplier", what, fix)
+
+
+@rule(schema.Experiment)
+def layer_decay_has_layers(experiment: schema.Experiment) -> Iterator[Finding]:
+    """Learning rates fall along a chain of layers."""
+    backbone = getattr(experiment.model, "backbone", None)
+    decays = experiment.train.optimizer.backbone_layer_decay != 1
+    if decays and isinstance(backbone, schema.SpineNet | schema.SpineNetMbConv):
+        path = "train.optimizer.backbone_layer_decay"
+        what = f"the nodes of {backbone.kind} are no chain of layers"
+        yield error(path, what, "set it to 1; backbone_multiplier holds for the whole backbone")
 
 
 @rule(schema.Training)

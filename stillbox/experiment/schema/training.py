@@ -12,6 +12,7 @@ from stillbox.experiment.schema.ranges import (
     MACHINE,
     Batch,
     Fraction,
+    FractionBelowOne,
     InputPath,
     Items,
     LearningRate,
@@ -161,6 +162,20 @@ class ManualStepSchedule(Schedule, kind="manual_step"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ParameterGroup:
+    """Parameters with a learning rate or a weight decay of their own."""
+
+    pattern: str = ""
+    """Regular expression, found in the paths of the parameters. The first group that matches
+    counts."""
+    learning_rate_multiplier: NonNegative = 1.0
+    """Multiplies their learning rate, on top of the factors of the backbone."""
+    decay_multiplier: NonNegative | None = None
+    """Multiplies their weight decay, norms, biases and scales included; None: that of their kind.
+    Of `adamw` only."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Optimizer(RegisteredConfig):
     """Update rule.
 
@@ -170,6 +185,13 @@ class Optimizer(RegisteredConfig):
 
     schedule: Schedule = field(default_factory=ConstantSchedule)
     """Learning rate by step."""
+    backbone_multiplier: NonNegative = 1.0
+    """Multiplies the learning rate of the backbone: below 1 for a pretrained one."""
+    backbone_layer_decay: PositiveFraction = 1.0
+    """Multiplies it again for each layer between a parameter and the end of the backbone
+    (arXiv:2106.08254): a layer is a block, or a convolution outside of blocks."""
+    groups: Annotated[tuple[ParameterGroup, ...], Items(1000)] = ()
+    """Parameters with a learning rate or a weight decay of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +224,27 @@ class Adam(Optimizer, kind="adam"):
 
     epsilon: NonNegative = 1e-8
     """Added to the root of the raw second moment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Optimizer, kind="adamw"):
+    """Adam with decoupled weight decay: `v = v - lr * (m / (sqrt(s) + epsilon) + decay * v)`, with
+    unbiased moments m and s (arXiv:1711.05101; `torch.optim.AdamW`)."""
+
+    weight_decay: NonNegative = 0.01
+    """Share of a parameter that is taken off, times the learning rate."""
+    norm_decay_multiplier: NonNegative = 0.0
+    """Multiplies the weight decay of scale and bias of batch norms and group norms."""
+    bias_decay_multiplier: NonNegative = 0.0
+    """Multiplies the weight decay of other biases."""
+    scale_decay_multiplier: NonNegative = 0.0
+    """Multiplies the weight decay of the scales that a head has for each level."""
+    beta1: FractionBelowOne = 0.9
+    """Share of the mean gradient that is kept."""
+    beta2: FractionBelowOne = 0.999
+    """Share of the mean square that is kept."""
+    epsilon: NonNegative = 1e-8
+    """Added to the root of the unbiased second moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,6 +337,16 @@ class Training:
     ema_from_zero: bool = False
     """Start the average at 0 instead of the first parameters, and count the step that it follows:
     `(2 + step) / (11 + step)` at most. So TF2 does; it needs `ema_warmup`."""
+    ema_tau: NonNegative = 0.0
+    """Increase the decay with the number of the update, from 1: `ema_decay * (1 - exp(-t / tau))`,
+    the ramp of YOLOX, RTMDet and Ultralytics; 0: no ramp."""
+    ema_copy_first: bool = False
+    """The first update copies the parameters, as mmengine's averages do, whatever the decay."""
+    ema_interval: PositiveInt = 1
+    """Steps from one update of the average to the next; the first step has one."""
+    ema_statistics: bool = False
+    """Average the moving statistics of batch norm too, with the same decay; otherwise the average
+    is scored with those of the newest step."""
     bias_gradient_multiplier: NonNegative = 1.0
     """Multiplies the gradients of biases, before clipping; not those of batch norm."""
     gradient_clip_norm: NonNegative = 0.0
