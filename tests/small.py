@@ -36,6 +36,47 @@ SMALL = (
 )
 
 
+# Three maps of one anchor at a location, with group norm behind every convolution of a tower.
+DENSE = (
+    "model.resizer={kind: fixed_shape, height: 64, width: 64}",
+    "model.backbone.depth_multiplier=0.125",
+    "model.backbone.min_depth=8",
+    "model.neck={kind: fpn, min_level: 3, max_level: 5, depth: 16}",
+    "model.background_class=false",
+    "model.anchors={kind: multiscale, min_level: 3, max_level: 5, anchor_scale: 8.0, "
+    "aspect_ratios: [1.0], scales_per_octave: 1}",
+    "model.matcher={kind: atss}",
+    "model.postprocessing.nms={score_threshold: 0.01, iou_threshold: 0.6, max_per_class: 4, "
+    "max_total: 6, max_candidates_per_level: 40}",
+    "model.head.conv={activation: relu, group_norm: {groups: 4}, batch_norm: null}",
+    *(word for word in SMALL if not word.startswith("model.")),
+)
+DENSE_HEADS = {
+    "gfl": (
+        "model.head={kind: gfl, depth: 16, layers_before: 2}",
+        "model.box_coder={kind: distribution, longest: 7}",
+        "model.loss={kind: quality}",
+    ),
+    "atss": (
+        "model.head={kind: atss, depth: 16, layers_before: 2}",
+        "model.box_coder={kind: faster_rcnn, max_log_ratio: 4.135}",
+        "model.loss={kind: quality, distribution_weight: 0, centerness_weight: 1}",
+    ),
+    "task_aligned": (
+        "model.head={kind: task_aligned, depth: 16, layers_before: 2}",
+        "model.box_coder={kind: distances}",
+        "model.loss={kind: quality, distribution_weight: 0}",
+        "model.postprocessing.nms.empty_boxes=drop",
+    ),
+}
+"""Changes of the recipe `demo_scenes` for each head of the loss `quality`, before `DENSE`."""
+BATCH_NORM = (
+    "model.head.conv={activation: relu6, group_norm: null, "
+    "batch_norm: {epsilon: 0.001, center: true, scale: true}}"
+)
+"""Instead of group norm, after `DENSE`."""
+
+
 def small_overrides(scenes: Path, *overrides: str, evaluated: bool = True) -> list[str]:
     """Returns what makes the small experiment out of the recipe `demo_scenes`.
 

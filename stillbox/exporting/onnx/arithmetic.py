@@ -178,6 +178,24 @@ def _clamp(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Va
     return node(writer, "Min", [node(writer, "Max", [value, low]), high])
 
 
+def _log1p(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
+    # ONNX has no such operation. log(1 + x) = 2 artanh(x / (2 + x)), which keeps the digits of a
+    # small x; networks take it of numbers below 1.
+    tensor = writer.tensor(inputs[0])
+    graph, two = writer.graph, np.array(2, np.float32)
+    share = graph.op("Div", tensor.name, graph.op("Add", tensor.name, two))
+    return Tensor(graph.op("Mul", graph.op("Atanh", share), two), tensor.order)
+
+
+def _expm1(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
+    # exp(x) - 1 = tanh(x / 2) (exp(x) + 1), likewise.
+    tensor = writer.tensor(inputs[0])
+    graph = writer.graph
+    half = graph.op("Tanh", graph.op("Mul", tensor.name, np.array(0.5, np.float32)))
+    above = graph.op("Add", graph.op("Exp", tensor.name), np.array(1, np.float32))
+    return Tensor(graph.op("Mul", half, above), tensor.order)
+
+
 def _remainder(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     return node(writer, "Mod", inputs, fmod=1)  # with the sign of the dividend
 
@@ -190,8 +208,11 @@ ARITHMETIC: dict[str, EquationWriter] = {
     "max": _binary("Max"),
     "min": _binary("Min"),
     "neg": _unary("Neg"),
+    "abs": _unary("Abs"),
     "exp": _unary("Exp"),
+    "expm1": _expm1,
     "log": _unary("Log"),
+    "log1p": _log1p,
     "sqrt": _unary("Sqrt"),
     "rsqrt": _unary("Sqrt", "Reciprocal"),
     "logistic": _unary("Sigmoid"),

@@ -9,6 +9,7 @@ from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
+from jax.lax import GatherDimensionNumbers
 
 from stillbox.boxes.nms import SEARCH
 from stillbox.errors import UserError
@@ -182,6 +183,21 @@ def _stack(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Va
     return Tensor(writer.graph.op("Concat", *names, axis=axis), identity(rank))
 
 
+def _split(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> list[Value]:
+    tensor, sizes = writer.tensor(inputs[0]), np.array(equation.params["sizes"])
+    axis = tensor.order.index(equation.params["axis"])
+    names = writer.graph.ops("Split", tensor.name, sizes, names=(None,) * len(sizes), axis=axis)
+    return [Tensor(name, tensor.order) for name in names]
+
+
+def _top_k(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> list[Value]:
+    # Of equal values both take the first, and both sort. The axis is the last one.
+    order, most = identity(equation.invars[0].aval.ndim), np.array([equation.params["k"]])
+    source = writer.name(inputs[0], order)
+    best, places = writer.graph.ops("TopK", source, most, names=(None, None), axis=-1)
+    return [Tensor(best, order), Tensor(writer.graph.op("Cast", places, to=INT32), order)]
+
+
 def _argmax(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     shape = equation.invars[0].aval.shape
     (axis,) = equation.params["axes"]
@@ -231,12 +247,15 @@ def _product(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> 
 def _gather(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     """Writes a gather of whole rows: of one axis, or of the first axes behind those of a batch.
 
-    A detector has no index out of bounds, so the mode of the gather does not matter.
+    Single numbers are gathered along one axis too, each by an index of its own. A detector has no
+    index out of bounds, so the mode of the gather does not matter.
     """
     if isinstance(inputs[1], Constant) and inputs[1].array.ndim == 1:
         return _window(writer, inputs[0], inputs[1].array, equation)
     shapes = [variable.aval.shape for variable in equation.invars]
     numbers, rank = equation.params["dimension_numbers"], len(equation.outvars[0].aval.shape)
+    if _is_elementwise(numbers, rank):
+        return _gather_elements(writer, inputs, equation)
     batch, taken = len(numbers.operand_batching_dims), tuple(numbers.start_index_map)
     rest = [axis for axis in range(batch, len(shapes[0])) if axis not in taken]
     if tuple(numbers.collapsed_slice_dims) != taken or any(
@@ -257,6 +276,30 @@ def _gather(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> V
     (axis,) = taken
     places = graph.op("Squeeze", places, np.array([len(shapes[1]) - 1]))
     return Tensor(graph.op("Gather", source, places, axis=axis), identity(rank))
+
+
+def _is_elementwise(numbers: GatherDimensionNumbers, rank: int) -> bool:
+    """Returns whether a gather is `take_along_axis` with axes of a batch on both sides."""
+    batch = numbers.operand_batching_dims
+    return (
+        batch == numbers.start_indices_batching_dims
+        and batch != tuple(range(len(batch)))
+        and numbers.collapsed_slice_dims == numbers.start_index_map
+        and sorted((*batch, *numbers.start_index_map)) == list(range(rank))
+    )
+
+
+def _gather_elements(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
+    (axis,) = equation.params["dimension_numbers"].start_index_map
+    order = identity(len(equation.outvars[0].aval.shape))
+    like = next(one for one in inputs if not isinstance(one, Constant))
+    source, places = (
+        writer.full(one, variable.aval.shape, like)
+        for one, variable in zip(inputs, equation.invars, strict=True)
+    )
+    places = writer.graph.op("Squeeze", places, np.array([len(order)]))
+    places = writer.graph.op("Cast", places, to=INT64)
+    return Tensor(writer.graph.op("GatherElements", source, places, axis=axis), order)
 
 
 def _window(writer: NetworkWriter, value: Value, starts: np.ndarray, equation: Equation) -> Value:
@@ -290,7 +333,9 @@ OPERATIONS: dict[str, EquationWriter] = {
     "argmax": _argmax,
     "dot_general": _product,
     "gather": _gather,
+    "split": _split,
     "tile": _tile,
+    "top_k": _top_k,
     SEARCH.name: search,
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,

@@ -63,17 +63,37 @@ def check_fit(program: ExportProgram) -> schema.OneStage:
         "postprocessing.nms.soft_sigma": (nms.soft_sigma, 0.0),
         "postprocessing.nms.drop_at_threshold": (nms.drop_at_threshold, False),
         "postprocessing.nms.max_candidates_per_class": (nms.max_candidates_per_class, 0),
+        "postprocessing.nms.max_candidates_per_level": (nms.max_candidates_per_level, 0),
         "postprocessing.nms.combined": (nms.combined, False),
     }
     for field, (value, wanted) in plain.items():
         if value != wanted:
             what = f"{NAME} has no {field.rpartition('.')[2]}, which is {value} in this model"
             raise UserError(what, where=f"model.{field}", fix=_BUILT_IN)
+    if isinstance(model.head, schema.AtssHead):
+        what = f"{NAME} multiplies no scores by the centerness that the head atss predicts"
+        raise UserError(what, where="model.head", fix=_BUILT_IN)
+    if nms.empty_boxes == "drop":
+        what = f"{NAME} keeps boxes without area, which this model drops"
+        raise UserError(what, where="model.postprocessing.nms.empty_boxes", fix=_BUILT_IN)
+    if program.settings.quantize == "int8":
+        _check_norms(model)
     size = program.image_size or program.input_size
     if resized_size(size, model.resizer) != program.input_size:
         what = f"an image of {size[0]}x{size[1]} does not fill the network input, as {NAME} expects"
         raise UserError(what, where="--image-size", fix=_BUILT_IN)
     return model
+
+
+def _check_norms(model: schema.OneStage) -> None:
+    for name, conv in model.convolutions().items():
+        if conv.group_norm is not None:
+            raise UserError(
+                "group norm measures every image anew, and cannot be folded into kernels of "
+                "integers as batch norm is",
+                where=f"model.{name}.group_norm",
+                fix="export it with --quantize none, or train it with batch_norm",
+            )
 
 
 def raw_predictions(program: ExportProgram) -> Callable[[jax.Array], tuple[jax.Array, ...]]:

@@ -17,7 +17,7 @@ from flax import nnx
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
-from stillbox.exporting.program import ExportProgram
+from stillbox.exporting.program import ExportProgram, WeightArrays
 from stillbox.exporting.tflite.converter import SIGNATURE
 from stillbox.extras import import_extra
 from stillbox.models.layers import ConvLayer, NormLayer, SeparableConv2d
@@ -149,6 +149,8 @@ _SITE = "_quant_"
 # A share of the kernel's largest weight: a quarter of a level.
 _LEAST_WEIGHT = 1e-3
 _DEPTHWISE = "depthwise_act_quant"
+_LEVEL_SCALES = {"head.box": "head.scale_0"}
+"""Factors of a kernel on the first feature map (`heads.GflPredictor`)."""
 # Operations whose result has the values of their first input.
 _SAME_VALUES = {
     "PAD", "MAX_POOL_2D", "RESHAPE", "BROADCAST_TO", "TILE", "TRANSPOSE", "SLICE", "STRIDED_SLICE",
@@ -168,7 +170,7 @@ def float_program(program: ExportProgram) -> tuple[ExportProgram, Ranges]:
     for path, module in nnx.iter_modules(detector):
         if isinstance(module, ConvLayer) and module.roundings is not None:
             path_of_layer = ".".join(map(str, path))
-            _round_kernels(module, module.roundings, path_of_layer, weights["stats"])
+            _round_kernels(module, module.roundings, path_of_layer, weights)
     _, params, stats = split_detector(detector)
     ranges = {
         path.removesuffix(".min"): (float(low), float(stats[path.removesuffix("min") + "max"]))
@@ -190,7 +192,7 @@ def _without_rounding(
 
 
 def _round_kernels(
-    layer: ConvLayer, roundings: Roundings, path: str, stats: Mapping[str, jax.Array]
+    layer: ConvLayer, roundings: Roundings, path: str, weights: WeightArrays
 ) -> None:
     """Replaces the kernels of a layer by rounded ones, and its norm by an offset."""
     if isinstance(layer, SeparableConv2d):
@@ -209,10 +211,12 @@ def _round_kernels(
         _make_offset(norm, factor)
         if hasattr(layer, "bias"):
             layer.bias.set_value(layer.bias[...] * factor)
-    elif path.removesuffix(".conv") + ".norm_0.mean" in stats:
+    elif path.removesuffix(".conv") + ".norm_0.mean" in weights["stats"]:
         return
     round_kernel, _ = roundings.of_map(layer, 0, train=False)
-    rounded = round_kernel(kernel)
+    # Training has rounded the product with a map's own factor, whose levels are proportional to it.
+    level_scale = weights["params"].get(_LEVEL_SCALES.get(path, ""), 1.0)
+    rounded = round_kernel(kernel * level_scale) / level_scale
     layer.kernel.set_value(_without_empty_channels(rounded, is_depthwise=layer.is_depthwise))
 
 

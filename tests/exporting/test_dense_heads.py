@@ -1,0 +1,126 @@
+"""Heads with distributions, group norm and resampled edges in every format."""
+
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.trained import TrainedModel
+from stillbox.errors import UserError
+from stillbox.experiment.resolve import resolve
+from stillbox.exporting.export import export_model
+from stillbox.exporting.program import ExportProgram
+from stillbox.exporting.settings import ExportSettings
+from stillbox.exporting.tflite import detection_op
+from stillbox.exporting.tflite.metadata import operators
+from stillbox.models.build import build_detector
+from stillbox.models.variables import split_detector
+from stillbox.records.label_map import LabelMap
+from tests.small import BATCH_NORM, DENSE, DENSE_HEADS
+
+# One worker imports TensorFlow.
+pytestmark = pytest.mark.xdist_group("tensorflow")
+
+NORMS = {"group_norm": (), "batch_norm": (BATCH_NORM,)}
+# What writes or runs a format; a SavedModel is compared without TensorFlow too.
+FORMATS = {
+    "stablehlo": "jax",
+    "saved_model": "jax",
+    "onnx": "onnxruntime",
+    "tflite": "litert_converter",
+}
+
+
+def drawn(head, norm, *overrides):
+    """A detector whose boxes and scores depend on the image, and whose maps differ by a factor."""
+    words = [*DENSE_HEADS[head], *DENSE, *NORMS[norm], *overrides]
+    experiment = resolve("demo_scenes", words).experiment
+    _, params, stats = split_detector(build_detector(experiment.model))
+    rng = np.random.default_rng(0)
+
+    def value(path, array):
+        if array.ndim > 1:
+            inputs = array.shape[:2] if "depthwise" in path else array.shape[:-1]
+            return rng.normal(0, np.sqrt(2 / np.prod(inputs)), array.shape)
+        if path.startswith("head.scale_"):
+            return rng.uniform(0.5, 1.5)
+        # Scores far enough from one another to be told apart.
+        return np.zeros(array.shape) if path.startswith("head.class_.bias") else np.asarray(array)
+
+    params = {path: np.float32(value(path, array)) for path, array in params.items()}
+    names = "".join(f'item {{ id: {one} name: "n{one}" }}' for one in range(1, 7))
+    return TrainedModel(experiment, LabelMap.from_text(names), params, stats, "drawn")
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Two pictures of coloured squares of 8 pixels, 64 x 64."""
+    rng = np.random.default_rng(1)
+    squares = np.kron(rng.integers(0, 256, (8, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+    return [squares, squares[::-1]]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("head", DENSE_HEADS)
+def test_detections_equal_those_of_the_checkpoint(head, norm, form, pictures, tmp_path):
+    pytest.importorskip(FORMATS[form])
+    settings = ExportSettings(format=form, platforms=("cpu",))
+    result = export_model(drawn(head, norm), tmp_path / "out", settings, pictures)
+    assert result.verification.detections == 12
+    assert result.verification.max_score_difference < 1e-5
+    if form == "tflite":
+        names = operators((result.folder / "model.tflite").read_bytes())
+        assert not {name for name in names if name in ("CUSTOM", "WHILE") or "STABLEHLO" in name}
+
+
+def results(content):
+    """Kinds of operations with the types of their results, and of their second inputs."""
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    runtime = interpreter.Interpreter(model_content=content)
+    types = {one["index"]: np.dtype(one["dtype"]).name for one in runtime.get_tensor_details()}
+    return [
+        (one["op_name"], types[one["outputs"][0]], types.get([*one["inputs"], -1][1]))
+        for one in runtime._get_ops_details()
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("head", DENSE_HEADS)
+def test_integers_end_before_the_distributions(head, norm, pictures, tmp_path):
+    for package in ("litert_converter", "ai_edge_quantizer"):
+        pytest.importorskip(package)
+    settings = ExportSettings(format="tflite", quantize="int8")
+    result = export_model(drawn(head, norm), tmp_path / "out", settings, pictures)
+    found = results((result.folder / "model.tflite").read_bytes())
+    convolutions = [kinds[1:] for kinds in found if kinds[0] == "CONV_2D"]
+    # Backbone and neck compute in integers; kernels of the head are integers, its results floats.
+    assert ("int8", "int8") in convolutions
+    assert ("float32", "int8") in convolutions
+    softmaxes = [of for kind, of, _ in found if kind == "SOFTMAX"]
+    assert softmaxes == ["float32"] * (head == "gfl")
+
+
+PLAIN = ("model.box_coder.max_log_ratio=0", "model.postprocessing.nms.max_candidates_per_level=0")
+ANCHORED = (
+    "model.box_coder={kind: faster_rcnn}",
+    "model.loss.distribution_weight=0",
+    "model.postprocessing.nms.max_candidates_per_level=0",
+)
+EMPTY = "model.postprocessing.nms.empty_boxes=drop"
+REFUSED = (
+    ("gfl", (), {}, "does not decode boxes of the coder distribution"),
+    ("task_aligned", (), {}, "does not decode boxes of the coder distances"),
+    ("atss", ("model.box_coder.max_log_ratio=0",), {}, "has no max_candidates_per_level"),
+    ("atss", PLAIN, {}, "multiplies no scores by the centerness"),
+    ("gfl", ANCHORED, {"quantize": "int8"}, "group norm measures every image anew"),
+    ("gfl", (*ANCHORED, EMPTY), {}, "keeps boxes without area"),
+)
+
+
+@pytest.mark.parametrize(("head", "overrides", "settings", "message"), REFUSED)
+def test_what_the_detection_operation_lacks_is_refused(head, overrides, settings, message):
+    settings = ExportSettings(format="tflite", postprocess="detection_op", **settings)
+    program = ExportProgram(drawn(head, "group_norm", *overrides), settings)
+    with pytest.raises(UserError, match=message) as caught:
+        detection_op.check_fit(program)
+    assert caught.value.fix
