@@ -76,9 +76,11 @@ def with_steps(experiment: schema.Experiment, steps: int) -> schema.Experiment:
     return _with_schedule(longer, stretched)
 
 
-def _with_initial(model: AnyModel, after: int, before: int) -> AnyModel:
+def _with_initial(model: schema.Model, after: int, before: int) -> schema.Model:
     """Returns the model with the first steps of its loss stretched."""
-    loss = model.loss if isinstance(model, schema.OneStage) else None
+    if not isinstance(model, schema.OneStage):
+        return model
+    loss = model.loss
     if not isinstance(loss, schema.QualityLoss) or loss.initial is None:
         return model
     initial = _stretched(loss.initial, after, before)

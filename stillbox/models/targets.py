@@ -31,6 +31,7 @@ from stillbox.boxes.matchers import (
 from stillbox.boxes.structures import AnyArray, Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import RegisteredConfig, implementation_of, implements
+from stillbox.models.parallel import batch_shard_map
 
 Coding = Callable[[ArrayLike, ArrayLike], Array]
 
@@ -270,11 +271,11 @@ def matches_of_batch(
         The row, or `matchers.BACKGROUND` or `matchers.IGNORED`.
     """
     match = implementation_of(matcher)(matcher)
-    compare, used = implementation_of(similarity)(similarity), used_rows(batch)
+    compare = implementation_of(similarity)(similarity)
     anchors = jnp.asarray(anchors, jnp.float32)
 
     def of_image(
-        boxes: Array, classes: Array, weights: Array, predicted: Predicted
+        boxes: Array, classes: Array, weights: Array, predicted: Predicted, used: Array
     ) -> Int32[Array, "A"]:
         rows = similarity_rows(anchors, boxes, weights, compare, frame, used)
         matches: Array = match(rows._replace(classes=classes, predicted=predicted))
@@ -282,4 +283,12 @@ def matches_of_batch(
 
     boxes, weights = (jnp.asarray(one, jnp.float32) for one in (batch.boxes, batch.weights))
     classes = jnp.asarray(batch.classes, jnp.int32)
-    return jax.vmap(of_image)(boxes, classes, weights, jax.lax.stop_gradient(predicted))
+    predicted = jax.lax.stop_gradient(predicted)
+    # Candidates are sorted inside a loop, for which XLA would gather all images on all devices.
+    of_images = batch_shard_map(
+        jax.vmap(of_image, (0, 0, 0, 0, None)),
+        ("batch", "batch", "batch", "batch", "replicated"),
+        "batch",
+    )
+    matches: Array = of_images(boxes, classes, weights, predicted, used_rows(batch))
+    return matches

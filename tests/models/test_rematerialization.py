@@ -64,7 +64,29 @@ def head():
     return made, tuple(random(2, side, side, 3) for side in (4, 2))
 
 
-@pytest.mark.parametrize("make", [quantized_backbone, random_backbone, head])
+GROUPED = schema.ConvHyperparams(activation="relu", group_norm=schema.GroupNorm(groups=2))
+
+
+def _grouped(config):
+    outputs = Outputs(anchors=(1, 1), class_channels=3, code_size=4)
+    made = implementation_of(config)(config, (8, 8), outputs, options())
+    return made, tuple(random(2, side, side, 8) for side in (4, 2))
+
+
+def centerness_head():
+    """Towers with group norm, and a factor for each map."""
+    return _grouped(schema.AtssHead(conv=GROUPED, depth=4, layers_before=2))
+
+
+def task_aligned_head():
+    """A tower all of whose layers are read, and boxes that are resampled."""
+    return _grouped(schema.TaskAlignedHead(conv=GROUPED, depth=8, layers_before=2))
+
+
+MAKERS = [quantized_backbone, random_backbone, head, centerness_head, task_aligned_head]
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_loss_gradients_and_statistics_are_the_same(make):
     part, inputs = make()
     _, params, stats = split_detector(part)

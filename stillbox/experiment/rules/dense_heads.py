@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from stillbox.experiment import schema
 from stillbox.experiment.rules.rule import error, rule
+from stillbox.experiment.variants import RegisteredConfig
 from stillbox.findings import Finding
 
 _OVERLAPS = schema.IouLoss | schema.GiouLoss | schema.DiouLoss | schema.CiouLoss
@@ -16,7 +17,7 @@ def predictions_are_compared(model: schema.OneStage) -> Iterator[Finding]:
     """Targets that follow from predictions need the loss that has predictions."""
     if isinstance(model.loss, schema.QualityLoss):
         return
-    reasons = {
+    reasons: dict[str, tuple[type[RegisteredConfig], str, str]] = {
         "matcher": (
             schema.TaskAlignedMatcher,
             "compares boxes with what is predicted, which the loss matched does not show it",
@@ -34,9 +35,9 @@ def predictions_are_compared(model: schema.OneStage) -> Iterator[Finding]:
         ),
     }
     for name, (kind, what, fix) in reasons.items():
-        part = getattr(model, name)
-        if isinstance(part, kind):
-            yield error(f"{name}.kind", f"the {name.replace('_', ' ')} {part.kind} {what}", fix)
+        if isinstance(getattr(model, name), kind):
+            own = f"the {name.replace('_', ' ')} {kind.kind}"
+            yield error(f"{name}.kind", f"{own} {what}", fix)
 
 
 @rule(schema.RPN, schema.RoIHead)
