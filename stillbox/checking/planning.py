@@ -37,6 +37,8 @@ SMALL, PYRAMID, LARGE = (
     "ssd_mobilenet_v1_fpn_640x640",
     "ssd_resnet50_v1_fpn_640x640",
 )
+# Measured by benchmarks/first_run.py (docs/training.md).
+_GAIN = "after 285 steps on BCCD, ImageNet weights had AP .452, random ones .405"
 # The least box of the small recipe's anchors is .08 of the image; boxes of half of that have no
 # anchor at an IoU of .5 (docs/checking.md), and are 12 pixels at 300x300.
 _LEAST_SIDE = 0.04
@@ -323,6 +325,8 @@ def _first_weights(experiment: Experiment, say: Callable[[str], None]) -> list[s
             say(f"weights to start from: {row.name}, {row.about}")
             return list(row.overrides())
     what = f"; `stillbox weights get {fitting[0].name}` gets some" if fitting else ""
+    if experiment.name == SMALL:
+        what += f" ({_GAIN})"
     say(
         "warning: random weights to start from, which need more images and more steps: none that "
         f"fit are on this machine{what}"
