@@ -33,9 +33,18 @@ class Predictions(NamedTuple):
     """Deltas of the box coder."""
     class_logits: Float32[Array, "B A C"]
     """C counts the background, if it is a class."""
-    quality_logits: Float32[Array, "B A"] | None = None
-    """Logits of how well each box fits, by whose sigmoids scores are multiplied; None: the head has
-    none."""
+
+
+class RatedPredictions(NamedTuple):
+    """`Predictions` of a head that also says how well each box fits."""
+
+    box_encodings: Float32[Array, "B A S"]
+    class_logits: Float32[Array, "B A C"]
+    quality_logits: Float32[Array, "B A"]
+    """Scores are multiplied by their sigmoids."""
+
+
+AnyPredictions = Predictions | RatedPredictions
 
 
 class Candidates(NamedTuple):

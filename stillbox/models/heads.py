@@ -17,7 +17,7 @@ from flax import nnx
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.detector import Predictions
+from stillbox.models.detector import AnyPredictions, Predictions, RatedPredictions
 from stillbox.models.layers import (
     AnyNorm,
     Conv2d,
@@ -163,7 +163,7 @@ class WeightSharedPredictor(Part):
 
     def __call__(
         self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
-    ) -> Predictions:
+    ) -> AnyPredictions:
         """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
         parts = []
         for index, features in enumerate(maps):
@@ -174,7 +174,7 @@ class WeightSharedPredictor(Part):
 
     def _predict(
         self, x: FeatureMap, index: int, *, train: bool, dropout_key: jax.Array | None
-    ) -> Predictions:
+    ) -> AnyPredictions:
         """Predicts for the anchors of feature map `index`."""
         if hasattr(self, f"projection_{index}"):
             x = getattr(self, f"projection_{index}")(x, 0, train=train)
@@ -185,7 +185,7 @@ class WeightSharedPredictor(Part):
 
     def _predictions(
         self, box_input: FeatureMap, class_input: FeatureMap, index: int, *, train: bool
-    ) -> Predictions:
+    ) -> AnyPredictions:
         """Predicts from the ends of both towers."""
         boxes = self.box(box_input, train=train, use=index, factor=self._box_factor(index))
         logits = self.class_(class_input, train=train, use=index)
@@ -252,15 +252,16 @@ class AtssPredictor(GflPredictor):
 
     def _predictions(
         self, box_input: FeatureMap, class_input: FeatureMap, index: int, *, train: bool
-    ) -> Predictions:
+    ) -> AnyPredictions:
         found = super()._predictions(box_input, class_input, index, train=train)
         logits = self.centerness(box_input, train=train, use=index)
-        return found._replace(quality_logits=logits.reshape(logits.shape[0], -1))
+        quality = logits.reshape(logits.shape[0], -1)
+        return RatedPredictions(found.box_encodings, found.class_logits, quality)
 
 
-def joined_predictions(parts: Sequence[Predictions]) -> Predictions:
+def joined_predictions(parts: Sequence[AnyPredictions]) -> AnyPredictions:
     """Returns the predictions of successive feature maps as those of one."""
-    joined: Predictions = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *parts)
+    joined: AnyPredictions = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *parts)
     return joined
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.detector import Predictions
+from stillbox.models.detector import AnyPredictions, Predictions
 from stillbox.models.heads import SharedLayer, common_anchors, joined_predictions
 from stillbox.models.layers import Conv2d
 from stillbox.models.parts import BuildOptions, FeatureMap, Outputs, Part
@@ -80,7 +80,7 @@ class TaskAlignedPredictor(Part):
 
     def __call__(
         self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
-    ) -> Predictions:
+    ) -> AnyPredictions:
         """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
         parts = []
         for index, features in enumerate(maps):

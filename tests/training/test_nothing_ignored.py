@@ -30,7 +30,7 @@ from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
 from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
-from stillbox.models.detector import Predictions, detect_function
+from stillbox.models.detector import Predictions, RatedPredictions, detect_function
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
@@ -511,7 +511,7 @@ class Made:
         model = self.experiment.model
         if isinstance(model.head, schema.AtssHead):
             quality = np.zeros((count, len(anchors)), np.float32)
-            predictions = predictions._replace(quality_logits=quality)
+            predictions = RatedPredictions(*predictions, quality)
 
         def loss(predictions, batch, step):
             state = self.detector.initial_loss_state()

@@ -228,8 +228,8 @@ class Adam(Optimizer, kind="adam"):
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(Optimizer, kind="adamw"):
-    """Adam with decoupled weight decay: `v = v - lr * (m / (sqrt(s) + epsilon) + decay * v)`, with
-    unbiased moments m and s (arXiv:1711.05101; `torch.optim.AdamW`)."""
+    """Adam with decoupled weight decay: `v = v - lr * (m / (sqrt(q) + epsilon) + decay * v)`, with
+    unbiased moments m and q (arXiv:1711.05101; `torch.optim.AdamW`)."""
 
     weight_decay: NonNegative = 0.01
     """Share of a parameter that is taken off, times the learning rate."""

@@ -29,11 +29,12 @@ from stillbox.models.anchors import (
     prediction_order,
 )
 from stillbox.models.detector import (
+    AnyPredictions,
     Candidates,
     Detector,
     Images,
     LossOutput,
-    Predictions,
+    RatedPredictions,
     Taught,
     finite_images,
 )
@@ -50,7 +51,7 @@ from stillbox.models.variables import Arrays
 
 
 def postprocess(
-    predictions: Predictions,
+    predictions: AnyPredictions,
     anchors: Float[AnyArray, "A 4"],
     true_sizes: Int[Array, "B 2"],
     model: schema.OneStage,
@@ -72,7 +73,7 @@ def postprocess(
 
 @jax.named_scope("postprocess")
 def postprocess_among(
-    predictions: Predictions,
+    predictions: AnyPredictions,
     anchors: Float[AnyArray, "A 4"],
     true_sizes: Int[Array, "B 2"],
     model: schema.OneStage,
@@ -88,7 +89,7 @@ def postprocess_among(
     candidates = class_scores(scores, model)
     if nms.max_candidates_per_level:
         candidates = best_of_levels(candidates, level_sizes, nms)
-    if predictions.quality_logits is not None:
+    if isinstance(predictions, RatedPredictions):
         quality = jax.nn.sigmoid(predictions.quality_logits)[..., None]
         # The threshold is that of the class scores; the products have none.
         candidates = jnp.where(candidates > nms.score_threshold, candidates * quality, 0.0)
@@ -179,7 +180,7 @@ class OneStageDetector(Detector):
     def box_logits(self, images: Images) -> Float32[Array, "B A S"]:
         """Returns the codes of the boxes, which are logits; see `Detector.box_logits`."""
         assert isinstance(self.model.box_coder, schema.DistributionBoxCoder)
-        predictions: Predictions = self(images, train=False)
+        predictions: AnyPredictions = self(images, train=False)
         return predictions.box_encodings
 
     def initial_loss_state(self) -> Arrays:
@@ -208,7 +209,7 @@ class OneStageDetector(Detector):
 
     def __call__(
         self, images: Images, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> Predictions:
+    ) -> AnyPredictions:
         """Predicts boxes and classes for every anchor.
 
         Args:
@@ -221,14 +222,14 @@ class OneStageDetector(Detector):
         """
         maps = self.features(images, train=train, dropout_key=dropout_key)
         with jax.named_scope("head"):
-            predictions: Predictions = self.head(maps, train=train, dropout_key=dropout_key)
+            predictions: AnyPredictions = self.head(maps, train=train, dropout_key=dropout_key)
             # XLA (jax 0.10.0) would divide the anchors like rows of images, and then computes
             # wrong gradients if the batch is divided too.
             predictions = batch_sharded(predictions)
             if self.order is None:
                 return predictions
             order = np.asarray(self.order)
-            ordered: Predictions = jax.tree.map(lambda array: array[:, order], predictions)
+            ordered: AnyPredictions = jax.tree.map(lambda array: array[:, order], predictions)
             return ordered
 
     def features(

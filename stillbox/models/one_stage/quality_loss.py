@@ -27,7 +27,7 @@ from stillbox.boxes.matchers import IGNORED, Frame, Predicted
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
-from stillbox.models.detector import LossOutput, Predictions, Taught
+from stillbox.models.detector import AnyPredictions, LossOutput, RatedPredictions, Taught
 from stillbox.models.targets import build_box_coder, matches_of_batch
 from stillbox.models.variables import Arrays
 
@@ -42,7 +42,7 @@ _SUMMED = 2.0
 @jax.named_scope("losses")
 def quality_loss(
     config: schema.QualityLoss,
-    predictions: Predictions,
+    predictions: AnyPredictions,
     batch: Batch,
     anchors: Float[np.ndarray, "A 4"],
     model: schema.OneStage,
@@ -87,7 +87,7 @@ def quality_loss(
 
 
 class _Inputs(NamedTuple):
-    predictions: Predictions
+    predictions: AnyPredictions
     batch: Batch
     anchors: Float32[Array, "A 4"]
     taught: Taught | None
@@ -153,7 +153,7 @@ def _terms(
         share = inputs.taught.weight / 4.0 * _SUMMED / jnp.maximum(images.sum(), 1)
         terms["distillation_loss"] = share * jnp.sum(sides * weights[..., None])
     if config.centerness_weight:
-        assert predictions.quality_logits is not None
+        assert isinstance(predictions, RatedPredictions)
         target = _centerness(fit, inputs.anchors)
         entropy = sigmoid_cross_entropy(predictions.quality_logits, target) * matched
         terms["centerness_loss"] = config.centerness_weight * entropy.sum() / count

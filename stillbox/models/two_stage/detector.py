@@ -150,7 +150,7 @@ class FasterRcnnDetector(Detector):
             sizes = jnp.tile(true_sizes.astype(jnp.float32), 2)[:, None]
             candidates = decode_proposals(predictions, anchors, self.model.proposals)
             found = proposals._replace(
-                boxes=proposals.boxes / sizes, finite=finite_images(*jax.tree.leaves(predictions))
+                boxes=proposals.boxes / sizes, finite=finite_images(*predictions)
             )
             return found, candidates._replace(boxes=candidates.boxes / sizes)
         boxes = self.predict_boxes(maps, proposals.boxes, true_sizes, train=False)
@@ -162,7 +162,7 @@ class FasterRcnnDetector(Detector):
                 "batch",
             )
             detections, candidates = sharded(boxes, proposals, true_sizes)
-        finite = finite_images(*jax.tree.leaves((predictions, boxes)))
+        finite = finite_images(*predictions, *boxes)
         return detections._replace(finite=finite), candidates
 
     def features(
