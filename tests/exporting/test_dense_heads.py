@@ -1,5 +1,10 @@
 """Heads with distributions, group norm and resampled edges in every format."""
 
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,14 +16,17 @@ from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.tflite import detection_op
 from stillbox.exporting.tflite.metadata import operators
+from stillbox.exporting.tflite.quantization import float_program
 from stillbox.models.build import build_detector
-from stillbox.models.variables import split_detector
+from stillbox.models.layers.quantization import set_training_step
+from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.records.label_map import LabelMap
 from tests.small import BATCH_NORM, DENSE, DENSE_HEADS
 
 # One worker imports TensorFlow.
 pytestmark = pytest.mark.xdist_group("tensorflow")
 
+INTEGERS = ExportSettings(format="tflite", quantize="int8")
 NORMS = {"group_norm": (), "batch_norm": (BATCH_NORM,)}
 # What writes or runs a format; a SavedModel is compared without TensorFlow too.
 FORMATS = {
@@ -27,13 +35,23 @@ FORMATS = {
     "onnx": "onnxruntime",
     "tflite": "litert_converter",
 }
+# The other two hold the program of JAX, which takes longest to compile.
+_FAST = {("onnx", "group_norm"), ("tflite", "group_norm")}
+_FORMS = [
+    pytest.param(*pair, id="-".join(pair), marks=[] if pair in _FAST else [pytest.mark.slow])
+    for pair in itertools.product(FORMATS, NORMS)
+]
+
+
+def built(experiment):
+    return build_detector(experiment.model, quantization=experiment.train.quantization)
 
 
 def drawn(head, norm, *overrides):
     """A detector whose boxes and scores depend on the image, and whose maps differ by a factor."""
     words = [*DENSE_HEADS[head], *DENSE, *NORMS[norm], *overrides]
     experiment = resolve("demo_scenes", words).experiment
-    _, params, stats = split_detector(build_detector(experiment.model))
+    _, params, stats = split_detector(built(experiment))
     rng = np.random.default_rng(0)
 
     def value(path, array):
@@ -58,10 +76,9 @@ def pictures():
     return [squares, squares[::-1]]
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("form", "norm"), _FORMS)
 @pytest.mark.parametrize("head", DENSE_HEADS)
-def test_detections_equal_those_of_the_checkpoint(head, norm, form, pictures, tmp_path):
+def test_detections_equal_those_of_the_checkpoint(head, form, norm, pictures, tmp_path):
     pytest.importorskip(FORMATS[form])
     settings = ExportSettings(format=form, platforms=("cpu",))
     result = export_model(drawn(head, norm), tmp_path / "out", settings, pictures)
@@ -89,8 +106,7 @@ def results(content):
 def test_integers_end_before_the_distributions(head, norm, pictures, tmp_path):
     for package in ("litert_converter", "ai_edge_quantizer"):
         pytest.importorskip(package)
-    settings = ExportSettings(format="tflite", quantize="int8")
-    result = export_model(drawn(head, norm), tmp_path / "out", settings, pictures)
+    result = export_model(drawn(head, norm), tmp_path / "out", INTEGERS, pictures)
     found = results((result.folder / "model.tflite").read_bytes())
     convolutions = [kinds[1:] for kinds in found if kinds[0] == "CONV_2D"]
     # Backbone and neck compute in integers; kernels of the head are integers, its results floats.
@@ -124,3 +140,50 @@ def test_what_the_detection_operation_lacks_is_refused(head, overrides, settings
     with pytest.raises(UserError, match=message) as caught:
         detection_op.check_fit(program)
     assert caught.value.fix
+
+
+def measured(model, images):
+    """The model after a step of training for integers at a rate of 0, which measures ranges."""
+    graph, _, _ = split_detector(built(model.experiment))
+
+    @jax.jit
+    def measure(params, stats, batch):
+        detector = bind_detector(graph, params, stats)
+        set_training_step(detector, jnp.int32(0))
+        detector(batch, train=True, dropout_key=jax.random.key(0))
+        return read_statistics(detector)
+
+    stats = measure(model.params, model.stats, np.float32(np.stack(images)))
+    return dataclasses.replace(model, stats=stats)
+
+
+@pytest.fixture(scope="module")
+def rounded(pictures):
+    """A detector of training for integers, whose box convolution has a factor for each map."""
+    changes = ("train.quantization={delay: 0}", "model.head.depthwise=true")
+    return measured(drawn("gfl", "batch_norm", *changes), pictures)
+
+
+@pytest.mark.slow
+def test_one_kernel_has_the_levels_of_training_on_every_map(rounded):
+    plain, _ = float_program(ExportProgram(rounded, INTEGERS))
+    graph, _, _ = split_detector(built(rounded.experiment))
+    detector = bind_detector(graph, rounded.params, rounded.stats)
+    layer, kernel = detector.head.box, plain.model.params["head.box.kernel"]
+    for index in range(3):
+        scale = rounded.params[f"head.scale_{index}"]
+        round_kernel, _ = layer.roundings.of_map(layer, index, train=False)
+        trained = round_kernel(layer.kernel[...] * scale)
+        np.testing.assert_allclose(kernel * scale, trained, atol=1e-6)
+    assert len(np.unique(np.round(kernel / np.abs(kernel).max() * 1e4))) < 256
+
+
+@pytest.mark.slow
+def test_ranges_of_training_end_before_the_distributions(rounded, pictures, tmp_path):
+    for package in ("litert_converter", "ai_edge_quantizer"):
+        pytest.importorskip(package)
+    result = export_model(rounded, tmp_path / "out", INTEGERS, pictures)
+    found = results((result.folder / "model.tflite").read_bytes())
+    # The level scale is part of the kernel: every convolution has a constant one.
+    assert {kernel for kind, _, kernel in found if kind == "CONV_2D"} == {"int8"}
+    assert [of for kind, of, _ in found if kind == "SOFTMAX"] == ["float32"]
