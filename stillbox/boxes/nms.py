@@ -165,7 +165,7 @@ def _best_candidates(candidates: Float32[Array, "B C A"], most: int) -> Float32[
 def sorted_candidates(
     candidates: Float32[Array, "*B A"], most: int, dropped: float = -jnp.inf
 ) -> Float32[Array, "*B A"]:
-    """Sets all but the best `most` candidates of each row to `dropped`; of equal ones the last."""
+    """Sets all but the best `most` of each row to `dropped`; of equal ones the first are kept."""
     scores, places = lax.top_k(candidates, most)
     least, last = scores[..., -1:], places[..., -1:]
     earlier = jnp.arange(candidates.shape[-1]) <= last

@@ -14,7 +14,6 @@ from stillbox.experiment.values import Value, sections_of
 from stillbox.printing import count_text
 
 Section = TypeVar("Section", bound=Any)
-AnyModel = TypeVar("AnyModel", bound=schema.Model)
 
 _PATH = "train.optimizer.schedule"
 # The part of an open cosine that an open warm-up takes.
@@ -174,6 +173,7 @@ def _with_schedule(experiment: schema.Experiment, schedule: schema.Schedule) -> 
 
 
 Part = TypeVar("Part")
+AnyModel = TypeVar("AnyModel", bound=schema.Model)
 
 
 def replicas_as_groups(model: AnyModel, batch_size: int, replicas: int) -> AnyModel:

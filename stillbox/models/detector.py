@@ -10,7 +10,8 @@ it:
 called with `(config, options)`.
 """
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +46,13 @@ class RatedPredictions(NamedTuple):
 
 
 AnyPredictions = Predictions | RatedPredictions
+Kind = TypeVar("Kind", bound=AnyPredictions)
+
+
+def joined_predictions(parts: Sequence[Kind]) -> Kind:
+    """Returns the predictions of successive feature maps as those of one."""
+    joined: Kind = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *parts)
+    return joined
 
 
 class Candidates(NamedTuple):

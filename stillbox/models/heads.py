@@ -6,7 +6,7 @@ but a factor.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +17,12 @@ from flax import nnx
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.detector import AnyPredictions, Predictions, RatedPredictions
+from stillbox.models.detector import (
+    AnyPredictions,
+    Predictions,
+    RatedPredictions,
+    joined_predictions,
+)
 from stillbox.models.layers import (
     AnyNorm,
     Conv2d,
@@ -51,13 +56,12 @@ class ConvolutionalPredictor(Part):
         self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
     ) -> Predictions:
         """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
-        parts = []
+        parts: list[Predictions] = []
         for index, features in enumerate(maps):
             head = getattr(self, f"map_{index}")
             key = fold_key(dropout_key, index)
             parts.append(head(features, train=train, dropout_key=key))
-        boxes, logits = zip(*parts, strict=True)
-        return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
+        return joined_predictions(parts)
 
 
 class MapHead(Part):
@@ -99,9 +103,7 @@ class MapHead(Part):
         self.class_channels, self.code_size = outputs.class_channels, outputs.code_size
 
     @rematerialized
-    def __call__(
-        self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None) -> Predictions:
         """Maps `[B, H, W, C]` to deltas `[B, HWA, S]` and logits `[B, HWA, C]`, both float32."""
         for index in range(self.layers_before):
             x = getattr(self, f"before_{index}")(x, train=train)
@@ -115,8 +117,8 @@ class MapHead(Part):
         boxes = self.box(box_input, train=train)
         logits = self.class_(class_input, train=train)
         batch = x.shape[0]
-        return boxes.reshape(batch, -1, self.code_size), logits.reshape(
-            batch, -1, self.class_channels
+        return Predictions(
+            boxes.reshape(batch, -1, self.code_size), logits.reshape(batch, -1, self.class_channels)
         )
 
 
@@ -214,7 +216,7 @@ class GflPredictor(WeightSharedPredictor):
 
     def __init__(
         self,
-        config: schema.WeightSharedHead,
+        config: schema.GflHead,
         inputs: tuple[int, ...],
         outputs: Outputs,
         options: BuildOptions,
@@ -257,12 +259,6 @@ class AtssPredictor(GflPredictor):
         logits = self.centerness(box_input, train=train, use=index)
         quality = logits.reshape(logits.shape[0], -1)
         return RatedPredictions(found.box_encodings, found.class_logits, quality)
-
-
-def joined_predictions(parts: Sequence[AnyPredictions]) -> AnyPredictions:
-    """Returns the predictions of successive feature maps as those of one."""
-    joined: AnyPredictions = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *parts)
-    return joined
 
 
 def _predictor_hyperparams(config: schema.WeightSharedHead) -> schema.ConvHyperparams:
@@ -351,18 +347,12 @@ class SharedLayer(Part):
         return y if norm is None else norm(y, self.activation, train=train)
 
 
-def common_anchors(outputs: Outputs, *, single: bool = False) -> int:
+def common_anchors(outputs: Outputs) -> int:
     """Returns the number of anchors at every location of every map.
 
     Raises:
-        UserError: maps differ in it, or it is not 1 although it has to be `single`.
+        UserError: maps differ in it.
     """
-    if single and set(outputs.anchors) != {1}:
-        raise UserError(
-            f"a task_aligned head has one anchor at a location, not {max(outputs.anchors)}",
-            where="model.anchors",
-            fix="one scale and one aspect ratio: scales_per_octave: 1, aspect_ratios: [1.0]",
-        )
     if len(set(outputs.anchors)) > 1:
         raise UserError(
             f"a weight_shared head has one kernel for all feature maps, but they have "

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.detector import AnyPredictions, Predictions
-from stillbox.models.heads import SharedLayer, common_anchors, joined_predictions
+from stillbox.models.detector import Predictions, joined_predictions
+from stillbox.models.heads import SharedLayer
 from stillbox.models.layers import Conv2d
 from stillbox.models.parts import BuildOptions, FeatureMap, Outputs, Part
 
@@ -46,7 +46,12 @@ class TaskAlignedPredictor(Part):
         outputs: Outputs,
         options: BuildOptions,
     ) -> None:
-        common_anchors(outputs, single=True)
+        if set(outputs.anchors) != {1}:
+            raise UserError(
+                f"a task_aligned head has one anchor at a location, not {max(outputs.anchors)}",
+                where="model.anchors",
+                fix="one scale and one aspect ratio: scales_per_octave: 1, aspect_ratios: [1.0]",
+            )
         if len(set(inputs)) > 1:
             raise UserError(
                 "a task_aligned head has one tower for all feature maps, which have "
@@ -80,7 +85,7 @@ class TaskAlignedPredictor(Part):
 
     def __call__(
         self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
-    ) -> AnyPredictions:
+    ) -> Predictions:
         """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
         parts = []
         for index, features in enumerate(maps):

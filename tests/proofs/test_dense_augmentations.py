@@ -80,19 +80,22 @@ def test_large_scale_jitter(name):
     assert (after.image[shown[0] :] == [124, 116, 104]).all()
 
 
+def shared_fields(given):
+    """Returns the fields that mosaic and mixup share."""
+    width, height = given["img_scale_width_height"]
+    return {
+        "height": height,
+        "width": width,
+        "pad_color": (float(given["pad_val"]),) * 3,
+        "clip_boxes": given["bbox_clip_border"],
+    }
+
+
 @pytest.mark.parametrize("name", names("mosaic"))
 def test_mosaic(name):
     given, out = cases()[name]["inputs"], cases()[name]["out"]
-    width, height = given["img_scale_width_height"]
     low, high = given["center_ratio_range"]
-    config = schema.Mosaic(
-        height=height,
-        width=width,
-        min_center=low,
-        max_center=high,
-        pad_color=(float(given["pad_val"]),) * 3,
-        clip_boxes=given["bbox_clip_border"],
-    )
+    config = schema.Mosaic(min_center=low, max_center=high, **shared_fields(given))
     _, x, y = given["fractions"]
     pictures = [pictured(spec) for spec in given["pictures"]]
     after = combine(pictures, config, place_center(config, (y, x)))
@@ -105,14 +108,7 @@ def test_mixup(name):
     given, out = cases()[name]["inputs"], cases()[name]["out"]
     width, height = given["img_scale_width_height"]
     low, high = given["ratio_range"]
-    config = schema.MixUp(
-        height=height,
-        width=width,
-        min_scale=low,
-        max_scale=high,
-        pad_color=(float(given["pad_val"]),) * 3,
-        clip_boxes=given["bbox_clip_border"],
-    )
+    config = schema.MixUp(min_scale=low, max_scale=high, **shared_fields(given))
     first, second = (pictured(spec) for spec in given["pictures"])
     jitter_draw, flip, *rest = given["fractions"]
     scale = low + jitter_draw * (high - low)

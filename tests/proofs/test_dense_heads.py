@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from stillbox.boxes.structures import Batch
+from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models import heads, one_stage  # noqa: F401 - registers them
@@ -368,6 +368,17 @@ PREDICTIONS = [
 ]
 
 
+def detected(kind: str, inputs: dict[str, Any], nms: schema.Nms) -> Detections:
+    run, model = run_of(kind, inputs), model_of(KINDS[kind], nms)
+    anchors, sizes = anchors_of(kind)
+    true_sizes = np.array(inputs["image_shapes"], np.int32)
+    predictions = jax.jit(run.predict)(run.params, run.maps)
+    found: Detections = jax.jit(lambda raw: postprocess(raw, anchors, true_sizes, model, sizes))(
+        predictions
+    )
+    return found
+
+
 @pytest.mark.parametrize("name", names("head_retinanet_v2"))
 def test_detections_are_those_of_torchvision(name):
     case, kind = cases()[name], "retinanet_v2"
@@ -381,11 +392,7 @@ def test_detections_are_those_of_torchvision(name):
         clip_first=True,
         empty_boxes="keep",
     )
-    run, model = run_of(kind, case["inputs"]), model_of(KINDS[kind], nms)
-    anchors, sizes = anchors_of(kind)
-    true_sizes = np.array(case["inputs"]["image_shapes"], np.int32)
-    predictions = jax.jit(run.predict)(run.params, run.maps)
-    found = jax.jit(lambda raw: postprocess(raw, anchors, true_sizes, model, sizes))(predictions)
+    found = detected(kind, case["inputs"], nms)
     for image, out in enumerate(case["out"]["detections"]):
         scores, boxes = expected(out["scores"]), expected(out["boxes"])
         assert found.count[image] == out["count"]
@@ -409,11 +416,7 @@ def test_detections_are_those_of_the_original(kind, name):
         clip_first=kind != "tood",
         empty_boxes="drop",
     )
-    run, model = run_of(kind, case["inputs"]), model_of(KINDS[kind], nms)
-    anchors, sizes = anchors_of(kind)
-    true_sizes = np.array(case["inputs"]["image_shapes"], np.int32)
-    predictions = jax.jit(run.predict)(run.params, run.maps)
-    found = jax.jit(lambda raw: postprocess(raw, anchors, true_sizes, model, sizes))(predictions)
+    found = detected(kind, case["inputs"], nms)
     for image, out in enumerate(case["out"]["images"]):
         count = out["count"]
         assert found.count[image] == count

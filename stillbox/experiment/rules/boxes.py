@@ -163,13 +163,13 @@ def moving_average_is_of_the_batch(loss: schema.Loss) -> Iterator[Finding]:
         )
 
 
-_OF_BOXES = schema.IouLoss | schema.GiouLoss | schema.DiouLoss | schema.CiouLoss
+BOX_LOSSES = schema.IouLoss | schema.GiouLoss | schema.DiouLoss | schema.CiouLoss
 
 
 @rule(schema.Loss)
 def skipped_codes_are_compared(loss: schema.Loss) -> Iterator[Finding]:
     """Losses of overlaps compare boxes, not codes."""
-    if loss.skip_zero_codes and isinstance(loss.localization, _OF_BOXES):
+    if loss.skip_zero_codes and isinstance(loss.localization, BOX_LOSSES):
         yield error(
             "skip_zero_codes",
             f"skip_zero_codes together with {loss.localization.kind}, which compares whole boxes",

@@ -3,24 +3,24 @@
 from collections.abc import Iterator
 
 from stillbox.experiment import schema
+from stillbox.experiment.rules.boxes import BOX_LOSSES
 from stillbox.experiment.rules.rule import error, rule
 from stillbox.experiment.variants import RegisteredConfig
 from stillbox.findings import Finding
 
-_OVERLAPS = schema.IouLoss | schema.GiouLoss | schema.DiouLoss | schema.CiouLoss
 _SIGMOIDS = schema.SigmoidLoss | schema.SigmoidFocalLoss
 _QUALITIES = schema.QualityFocalLoss | schema.VarifocalLoss
 
 
 @rule(schema.OneStage)
 def predictions_are_compared(model: schema.OneStage) -> Iterator[Finding]:
-    """Targets that follow from predictions need the loss that has predictions."""
+    """Parts that are compared with predictions, or trained by them, need the loss `quality`."""
     if isinstance(model.loss, schema.QualityLoss):
         return
     reasons: dict[str, tuple[type[RegisteredConfig], str, str]] = {
         "matcher": (
             schema.TaskAlignedMatcher,
-            "compares boxes with what is predicted, which the loss matched does not show it",
+            "compares boxes with predictions, which the loss matched does not provide",
             "--set model.loss.kind=quality, or take argmax or atss",
         ),
         "box_coder": (
@@ -116,7 +116,7 @@ def task_aligned_head_has_distances(model: schema.OneStage) -> Iterator[Finding]
 @rule(schema.QualityLoss)
 def quality_losses_are_comparable(loss: schema.QualityLoss) -> Iterator[Finding]:
     """Boxes are compared as boxes, and classes one by one."""
-    if not isinstance(loss.localization, _OVERLAPS):
+    if not isinstance(loss.localization, BOX_LOSSES):
         what = f"{loss.localization.kind} compares codes, and the loss quality compares boxes"
         yield error("localization.kind", what, "take giou, iou, diou or ciou")
     yield from _sigmoid("classification", loss.classification)
@@ -146,14 +146,19 @@ def norms_exclude_each_other(conv: schema.ConvHyperparams) -> Iterator[Finding]:
 
 @rule(schema.FasterRcnn)
 def crops_have_no_levels(model: schema.FasterRcnn) -> Iterator[Finding]:
-    """The boxes of the second stage belong to no feature map, and its padding is masked."""
+    """The boxes of the second stage belong to no feature map."""
     stage = model.boxes
     if stage is not None and stage.postprocessing.nms.max_candidates_per_level:
         what = "max_candidates_per_level in a detector of two stages, whose boxes have no levels"
         fix = "--set model.boxes.postprocessing.nms.max_candidates_per_level=0"
         yield error("boxes.postprocessing.nms.max_candidates_per_level", what, fix)
-    for path, conv in model.convolutions().items() if model.mask_padding else ():
-        if conv.group_norm is not None:
+
+
+@rule(schema.FasterRcnn)
+def group_norm_counts_no_padding(model: schema.FasterRcnn) -> Iterator[Finding]:
+    """The mask of the padding does not reach the statistics of group norm."""
+    for path, conv in model.convolutions().items():
+        if model.mask_padding and conv.group_norm is not None:
             what = "group_norm counts padding, which mask_padding leaves out"
             fix = "--set model.mask_padding=false, or take batch_norm"
             yield error(f"{path}.group_norm", what, fix)
@@ -175,7 +180,7 @@ def teachers_teach_distributions(experiment: schema.Experiment) -> Iterator[Find
 
 @rule(schema.Experiment, training=True)
 def teacher_is_named(experiment: schema.Experiment) -> Iterator[Finding]:
-    """Distillation has somebody to learn from."""
+    """Distillation names a teacher."""
     distillation, path = experiment.train.distillation, "train.distillation"
     if distillation is not None and not distillation.teacher:
         fix = f"--set {path}.teacher=DIR, a model directory, or --set {path}=null"

@@ -249,9 +249,7 @@ _PARTS = {
         *(schema.SsdExtraLayers, schema.Fpn, schema.Ppn, schema.Identity, schema.MnasFpn),
         schema.BiFpn,
     ),
-    "head": (
-        *(schema.ConvolutionalHead, schema.WeightSharedHead, schema.GflHead, schema.AtssHead),
-    ),
+    "head": (schema.ConvolutionalHead, schema.WeightSharedHead, schema.GflHead, schema.AtssHead),
 }
 
 

@@ -14,7 +14,7 @@ from numpy.random import Generator
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.inputs.augment.common import in_pixels, keep_overlapping
+from stillbox.inputs.augment.common import between, in_pixels, keep_overlapping
 from stillbox.inputs.sample import Pixels, Sample, Size
 
 Matrix = Float32[np.ndarray, "3 3"]
@@ -45,14 +45,14 @@ def affine_matrix(size: Size, config: schema.RandomAffine, draws: AffineDraws) -
 
     `size` is that of the result, which the shift is relative to.
     """
-    angle = math.radians(_between(-config.max_rotation, config.max_rotation, draws.rotation))
-    scale = _between(config.min_scale, config.max_scale, draws.scale)
+    angle = math.radians(between(-config.max_rotation, config.max_rotation, draws.rotation))
+    scale = between(config.min_scale, config.max_scale, draws.scale)
     shear_x, shear_y = (
-        math.tan(math.radians(_between(-config.max_shear, config.max_shear, draw)))
+        math.tan(math.radians(between(-config.max_shear, config.max_shear, draw)))
         for draw in (draws.shear_x, draws.shear_y)
     )
-    shift_x = _between(-config.max_shift, config.max_shift, draws.shift_x) * size[1]
-    shift_y = _between(-config.max_shift, config.max_shift, draws.shift_y) * size[0]
+    shift_x = between(-config.max_shift, config.max_shift, draws.shift_x) * size[1]
+    shift_y = between(-config.max_shift, config.max_shift, draws.shift_y) * size[0]
     cosine, sine = math.cos(angle), math.sin(angle)
     shift = _matrix([1, 0, shift_x], [0, 1, shift_y])
     shear = _matrix([1, shear_x, 0], [shear_y, 1, 0])
@@ -76,10 +76,6 @@ def project_boxes(boxes: Float64[np.ndarray, "N 4"], matrix: Matrix) -> Float64[
     corners = boxes[:, [[1, 0], [3, 0], [1, 2], [3, 2]]]
     moved = corners @ matrix[:2, :2].T.astype(np.float64) + matrix[:2, 2]
     return np.concatenate([moved.min(axis=1)[:, ::-1], moved.max(axis=1)[:, ::-1]], axis=1)
-
-
-def _between(low: float, high: float, draw: float) -> float:
-    return low + draw * (high - low)
 
 
 def _matrix(*rows: list[float]) -> Matrix:

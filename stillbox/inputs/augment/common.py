@@ -29,7 +29,12 @@ class Partners(Protocol):
 
 def uniform(rng: Generator, low: float, high: float) -> float:
     """Returns a number in `[low, high)`."""
-    return low + float(rng.random()) * (high - low)
+    return between(low, high, float(rng.random()))
+
+
+def between(low: float, high: float, draw: float) -> float:
+    """Returns the number in `[low, high)` that a draw from `[0, 1)` stands for."""
+    return low + draw * (high - low)
 
 
 def random_integer(rng: Generator, low: int, high: int) -> int:

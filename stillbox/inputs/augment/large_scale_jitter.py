@@ -13,7 +13,7 @@ from numpy.random import Generator
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.inputs.augment.common import blank_canvas, keep_overlapping
+from stillbox.inputs.augment.common import between, blank_canvas, keep_overlapping
 from stillbox.inputs.resize import Placement
 from stillbox.inputs.sample import Pixels, Sample, Size
 
@@ -39,7 +39,7 @@ def place_jittered(size: Size, config: schema.LargeScaleJitter, draws: JitterDra
     The long side is cut to whole pixels; the other one follows, rounded. Every place of the part is
     as likely.
     """
-    scale = config.min_scale + draws.scale * (config.max_scale - config.min_scale)
+    scale = between(config.min_scale, config.max_scale, draws.scale)
     factor = max(int(config.output_size * scale), 1) / max(size)
     height, width = (max(int(side * factor + 0.5), 1) for side in size)
     rows, columns = min(height, config.output_size), min(width, config.output_size)

@@ -18,6 +18,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.common import (
     Partners,
+    between,
     blank_canvas,
     fit_image,
     in_pixels,
@@ -47,8 +48,7 @@ def mosaic(sample: Sample, config: schema.Mosaic, rng: Generator, partners: Part
 
 def place_center(config: schema.Mosaic, draws: tuple[float, float]) -> Size:
     """Returns row and column of the point where the pictures meet, for two numbers in `[0, 1)`."""
-    low, high = config.min_center, config.max_center
-    y, x = (low + draw * (high - low) for draw in draws)
+    y, x = (between(config.min_center, config.max_center, draw) for draw in draws)
     return int(y * config.height), int(x * config.width)
 
 

@@ -97,7 +97,6 @@ class _Fit(NamedTuple):
     """How the predictions of anchors fit the boxes that they are assigned to."""
 
     matches: Int32[Array, "B A"]
-    matched: Bool[Array, "B A"]
     classes: Int32[Array, "B A"]
     """Of the boxes; of any box where nothing is assigned, and so below."""
     boxes: Float32[Array, "B A 4"]
@@ -107,6 +106,11 @@ class _Fit(NamedTuple):
     """IoU of both."""
     scores: Float32[Array, "B A C"]
     """Probabilities; no gradient flows through them, nor through the overlaps."""
+
+    @property
+    def matched(self) -> Bool[Array, "B A"]:
+        """Which anchors are assigned to a box."""
+        return self.matches >= 0
 
 
 def _terms(
@@ -129,7 +133,7 @@ def _terms(
     classes = implementation_of(config.classification)(
         config.classification,
         predictions.class_logits,
-        _class_targets(fit, values, predictions.class_logits.shape[-1], model),
+        jax.nn.one_hot(fit.classes, model.num_classes, dtype=jnp.float32) * values[..., None],
         seen.astype(jnp.float32),
     )
     boxes = implementation_of(config.localization)(
@@ -165,8 +169,7 @@ def _fit(model: schema.OneStage, frame: Frame, inputs: _Inputs) -> _Fit:
     batch, predictions = inputs.batch, inputs.predictions
     coder = build_box_coder(model.box_coder, model.resizer.input_size)
     predicted = coder.decode(predictions.box_encodings, inputs.anchors)
-    probabilities = jax.lax.stop_gradient(jax.nn.sigmoid(predictions.class_logits))
-    scores = probabilities[..., 1:] if model.background_class else probabilities
+    scores = jax.lax.stop_gradient(jax.nn.sigmoid(predictions.class_logits))
     with jax.named_scope("targets"):
         matches = matches_of_batch(
             batch,
@@ -184,7 +187,7 @@ def _fit(model: schema.OneStage, frame: Frame, inputs: _Inputs) -> _Fit:
     # Anchors without a box are compared with themselves, which is finite and has gradients of 0.
     boxes = jnp.where((matches >= 0)[..., None], boxes, jax.lax.stop_gradient(predicted))
     overlaps = jax.lax.stop_gradient(iou(predicted, boxes))
-    return _Fit(matches, matches >= 0, classes, boxes, predicted, overlaps, scores)
+    return _Fit(matches, classes, boxes, predicted, overlaps, scores)
 
 
 def _alignment(matcher: schema.Matcher, fit: _Fit, rows: int) -> AnchorValues:
@@ -220,14 +223,6 @@ def _matches(
     if config.empty_images_count:
         counts = jnp.maximum(counts, 1.0) * images
     return jnp.maximum(counts.sum(), 1.0)
-
-
-def _class_targets(
-    fit: _Fit, values: AnchorValues, channels: int, model: schema.OneStage
-) -> Float32[Array, "B A C"]:
-    """Returns the targets of all class channels: `values` for the class of the box, otherwise 0."""
-    slot = fit.classes + model.background_class
-    return jax.nn.one_hot(slot, channels, dtype=jnp.float32) * values[..., None]
 
 
 def _distribution_losses(

@@ -18,7 +18,7 @@ from stillbox.boxes.sampling import balanced_sample
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
 from stillbox.models.anchors import anchors_per_location, build_pixel_anchors
-from stillbox.models.detector import Candidates, Predictions
+from stillbox.models.detector import Candidates, Predictions, joined_predictions
 from stillbox.models.layers import Conv2d
 from stillbox.models.parts import BuildOptions, Part
 from stillbox.models.postprocessing import window_of
@@ -129,14 +129,15 @@ class ProposalNetwork(Part):
     @rematerialized
     def __call__(self, maps: tuple[jax.Array, ...], *, train: bool) -> Predictions:
         """Predicts for all anchors of all maps `[B, H, W, C]`; two logits for each anchor."""
-        boxes, logits = [], []
+        parts = []
         for number, features in enumerate(maps):
             x = self.conv(features, train=train)
             deltas = getattr(self, f"box_{number}")(x, train=train)
             scores = getattr(self, f"class_{number}")(x, train=train)
-            boxes.append(deltas.reshape(x.shape[0], -1, self.code_size))
-            logits.append(scores.reshape(x.shape[0], -1, _CLASS_CHANNELS))
-        return Predictions(jnp.concatenate(boxes, axis=1), jnp.concatenate(logits, axis=1))
+            batch = x.shape[0]
+            deltas = deltas.reshape(batch, -1, self.code_size)
+            parts.append(Predictions(deltas, scores.reshape(batch, -1, _CLASS_CHANNELS)))
+        return joined_predictions(parts)
 
 
 def choose_proposals(
