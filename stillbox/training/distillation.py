@@ -136,7 +136,7 @@ def open_teacher(experiment: schema.Experiment, recorded: object = None) -> Teac
     teacher = Teacher(source, checkpoint.step, array_digest(arrays), theirs, arrays)
     if known and known != teacher.identity:
         what = f"the run began with another teacher: the weights of {source} have changed since"
-        raise _misfit(what, f"{_elsewhere(known)}, or take a new --model-dir")
+        raise _misfit(what, f"{_elsewhere(known)}, or train into a new model directory")
     return teacher
 
 
