@@ -32,6 +32,7 @@ WORDS = {
     "FineTune.skip": "compared with names of arrays",
     "Training.freeze": "compared with names of arrays",
     "Training.trainable": "compared with names of arrays",
+    "ParameterGroup.pattern": "compared with paths of parameters",
 }
 LAYERS = {"last_layer", "tap", "taps"}
 RESOURCE = re.compile(

@@ -94,7 +94,7 @@ def test_every_class_has_defaults_throughout():
         ({"train": {"freeze": [1]}}, "train.freeze.0 is text, not 1", "quotes"),
         ({"train": {"optimizer": 3}}, "train.optimizer is a section", "optimizer.kind="),
         ({"train": {"optimizer": "adm"}}, "train.optimizer has no kind 'adm'", "'adam'"),
-        ({"train": {"optimizer": {"kind": "adm"}}}, "has no kind 'adm'", "'adam'?"),
+        ({"train": {"optimizer": {"kind": "adm"}}}, "has no kind 'adm'", "'adam' or 'adamw'?"),
         ({"train": {"optimizer": {"kind": 3}}}, "has no kind 3", "adam"),
         ({"train": [1]}, "train is a section with named fields, not a list", "train.batch_size"),
         ({"train": {"fine_tun": {}}}, "train has no field 'fine_tun'", "'fine_tune'?"),
