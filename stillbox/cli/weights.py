@@ -13,6 +13,7 @@ from stillbox.experiment.known_weights import KnownWeights, known_weights, weigh
 from stillbox.printing import size_text
 from stillbox.training.progress import PrintableConsole
 
+_PLACES = ("installed", "downloaded")
 _INDENTED: Any = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False}
 
 
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     get.add_argument(
         "--output", type=Path, metavar="DIR", help="put them into DIR/NAME (default: the cache)"
     )
-    get.add_argument("--again", action="store_true", help="download them even if they are there")
+    get.add_argument("--again", action="store_true", help="download them even if they are here")
     get.set_defaults(weights_run=_get)
     save = inner.add_parser(
         "save",
@@ -90,7 +91,7 @@ def _list(arguments: argparse.Namespace) -> int:
         _summarise(console)
         return 0
     for row in map(_describe, _in_family(arguments.family)):
-        here = "  [green]downloaded[/]" if row["downloaded"] else ""
+        here = "".join(f"  [green]{word}[/]" for word in _PLACES if row[word])
         console.print(f"[bold]{row['name']}[/]{here}")
         console.print(f"  {row['about']}", markup=False)
         console.print(f"  {row['publisher']}; licence: {row['licence']}", markup=False)
@@ -107,11 +108,10 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _summarise(console: PrintableConsole) -> None:
     """Prints the names by family."""
-    from stillbox.checkpoints.pretrained import find_weights
-
     for family, rows in weight_families().items():
-        count = sum(find_weights(row.name) is not None for row in rows)
-        here = f", {count} downloaded" if count else ""
+        places = [_find(row) for row in rows]
+        counts = [(sum(place[word] is not None for place in places), word) for word in _PLACES]
+        here = "".join(f", {count} {word}" for count, word in counts if count)
         head = f"{family}: {len(rows)}{here}  "
         names = ", ".join(row.name for row in rows)
         lines = textwrap.fill(names, 78, **_INDENTED | {"initial_indent": " " * len(head)})
@@ -141,10 +141,21 @@ def _scores(row: dict[str, Any]) -> str:
     return f"{published}; measured with stillbox: {measured}; compared with {row['checked']}"
 
 
-def _describe(row: KnownWeights) -> dict[str, Any]:
-    from stillbox.checkpoints.pretrained import find_weights, read_receipt, weights_folder
+def _find(row: KnownWeights) -> dict[str, str | None]:
+    """Returns the path of weights by `_PLACES`; installed ones are taken before downloaded ones."""
+    from stillbox.checkpoints.pretrained import find_installed, find_weights
 
-    found, receipt = find_weights(row.name), read_receipt(weights_folder(row.name))
+    found, installed = find_weights(row.name), find_installed(row)
+    return {
+        "installed": str(installed) if installed else None,
+        "downloaded": str(found) if found and not installed else None,
+    }
+
+
+def _describe(row: KnownWeights) -> dict[str, Any]:
+    from stillbox.checkpoints.pretrained import read_receipt, weights_folder
+
+    receipt = read_receipt(weights_folder(row.name))
     files = [
         asdict(file)
         | {"source": file.source(), "checksum": _checksum(file.sha256, receipt.get(file.name, {}))}
@@ -155,7 +166,7 @@ def _describe(row: KnownWeights) -> dict[str, Any]:
         "files": files,
         "overrides": row.overrides(),
         "taken_by": ", ".join(row.recipes) or f"configs with {model}",
-        "downloaded": str(found) if found else None,
+        **_find(row),
     }
 
 
@@ -167,15 +178,23 @@ def _checksum(known: str, received: dict[str, int | str]) -> str:
 
 
 def _get(arguments: argparse.Namespace) -> int:
-    from stillbox.checkpoints.pretrained import get_weights, read_receipt, weights_folder
+    from stillbox.checkpoints.pretrained import (
+        find_installed,
+        get_weights,
+        read_receipt,
+        weights_folder,
+    )
 
     name, root = arguments.name, arguments.output
     with progress_bar(name) as progress:
         path = get_weights(name, root=root, progress=progress, again=arguments.again)
     row = known_weights()[name]
     print(f"{row.about}\n  {path}\n  licence: {row.licence}")
+    installed = path == find_installed(row)
+    if installed:
+        print("  installed with its package; --again downloads the package's own file")
     receipt = read_receipt(weights_folder(name, root))
-    for file in row.files:
+    for file in () if installed else row.files:
         checked = "verified" if file.sha256 else "not published, so not verified"
         print(f"  sha256 {receipt.get(file.name, {}).get('sha256')} ({checked}): {file.name}")
     options = " ".join(f"--set {override}" for override in row.overrides(str(path) * bool(root)))

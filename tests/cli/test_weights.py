@@ -160,6 +160,22 @@ def test_weights_that_lie_in_the_cache_need_no_network(stillbox, refused, cache,
     assert "did you mean" in refused("weights", "get", "torchvision_resnet43")
 
 
+def test_installed_weights_are_not_downloaded(stillbox, cache, monkeypatch, tmp_path):
+    path = tmp_path / "own.pth"
+    path.touch()
+    monkeypatch.setattr(pretrained, "find_installed", lambda row: path)
+    monkeypatch.setattr(downloading, "_receive", _unreachable)
+    said = stillbox("weights", "get", "torchvision_resnet34").out
+    assert str(path) in said
+    assert "--again" in said
+    assert "sha256" not in said
+    assert not cache.exists()
+    assert " installed" in stillbox("weights", "list").out
+    assert "downloaded" not in stillbox("weights", "list").out
+    (row,) = json.loads(stillbox("weights", "list", "torchvision_resnet34", "--json").out)
+    assert (row["installed"], row["downloaded"]) == (str(path), None)
+
+
 def _unreachable(address, *_):
     raise URLError("no network")
 

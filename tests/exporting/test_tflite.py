@@ -104,6 +104,13 @@ def test_labels_follow_class_indices(export, model):
     assert tuple(label_ids((export.folder / FILE).read_bytes(), FILE)) == ids
 
 
+def test_the_file_names_the_model_without_folders_of_this_machine(export, model):
+    content = (export.folder / FILE).read_bytes()
+    assert f"/{model.name}" in model.source
+    assert model.name.encode() in content
+    assert model.source.encode() not in content
+
+
 def test_unused_ids_have_a_line_too(model):
     items = "".join(f'item {{ id: {one} name: "n{one}" }}' for one in (1, 3))
     items = items.replace("n3", "n3\\nforged")

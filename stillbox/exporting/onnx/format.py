@@ -101,7 +101,7 @@ def whole_model(program: ExportProgram) -> "onnx.ModelProto":
     outputs = _add_outputs(graph, program, traced, inputs, names)
     shape = _batch(program), *(size or ("height", "width")), 3
     return graph.model(
-        {settings.input: (UINT8 if uint8 else FLOAT, shape)}, outputs, program.model.source
+        {settings.input: (UINT8 if uint8 else FLOAT, shape)}, outputs, program.model.name
     )
 
 
@@ -129,7 +129,7 @@ def raw_model(program: ExportProgram) -> "onnx.ModelProto | None":
     inputs = [*_weights(program), _tensor(_PIXELS), size]
     outputs = _add_outputs(graph, program, traced, inputs, (_RAW_BOXES, _RAW_SCORES))
     shape = _batch(program), *program.input_size, 3
-    return graph.model({_PIXELS: (FLOAT, shape)}, outputs, program.model.source)
+    return graph.model({_PIXELS: (FLOAT, shape)}, outputs, program.model.name)
 
 
 def _add_outputs(

@@ -240,7 +240,7 @@ def _description(program: ExportProgram) -> Description:
     raw = program.settings.input_type == "raw_image_tensor"
     pixels = program.normalization if raw else schema.PixelNormalization(mean=(0.0,), std=(1.0,))
     return Description(
-        name=program.model.source,
+        name=program.model.name,
         labels=class_labels(program.model),
         label_ids=program.model.slots().ids,
         mean=pixels.mean,
