@@ -8,7 +8,6 @@ environment of their own in the cache folder.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from stillbox.evaluation.analysis import analyse
-from stillbox.evaluation.coco_json import results_to_coco
+from stillbox.evaluation.coco_json import encode_results
 from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.evaluation.scores import score
 from stillbox.experiment.schema.training import Metric
@@ -79,7 +78,7 @@ def own_times(truths: Rows, found: Rows) -> dict[str, tuple[float, float | None]
         "ours, COCO": _timed(lambda: average_precision("coco")),
         "ours, Pascal VOC": _timed(lambda: average_precision("pascal_voc")),
         "ours, analysis of the report": _timed(lambda: analyse(expected, results, names)),
-        "ours, detections.json": _timed(lambda: json.dumps(results_to_coco(results))),
+        "ours, detections.json": _timed(lambda: encode_results(results)),
     }
 
 

@@ -7,7 +7,6 @@ flags are those of `models/official/detection/main.py` in tpu/models.
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -142,13 +141,13 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     """Writes the newest checkpoint's detections in the format of COCO's evaluation server."""
     experiment = _resolve_and_warn(arguments, reading).experiment
 
-    from stillbox.checkpoints.files import replace_durably
     from stillbox.checkpoints.trained import load_trained
     from stillbox.devices.job import is_main_process
     from stillbox.devices.setup import prepare_process
-    from stillbox.evaluation.coco_json import results_to_coco
+    from stillbox.evaluation.coco_json import encode_results
     from stillbox.evaluation.program import score_program
     from stillbox.evaluation.scoring import open_evaluation, score_dataset
+    from stillbox.records.files import write_whole
 
     prepare_process()
     dataset = open_evaluation(experiment)
@@ -160,12 +159,12 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
         result = score_dataset(
             detect, experiment, dataset, progress, trained=model.label_map, observer=profiler
         )
-    detections = results_to_coco(result.results)
+    count = sum(len(image.scores) for image in result.results)
     output = arguments.model_dir / _PREDICTIONS
     if is_main_process():
-        replace_durably(output, json.dumps(detections))
+        write_whole(output, encode_results(result.results))
     print(
-        f"{model.source}: {count_text(len(detections), 'detection')} in "
+        f"{model.source}: {count_text(count, 'detection')} in "
         f"{count_text(len(result.results), 'image')}; {output}"
     )
     return 0

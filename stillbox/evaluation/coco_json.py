@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from stillbox.errors import UserError
@@ -93,6 +94,13 @@ def results_to_coco(
                 {"image_id": image_id, "category_id": class_id, "bbox": box, "score": score}
             )
     return found
+
+
+def encode_results(results: Iterable[ImageResult]) -> bytes:
+    """Returns `results_to_coco` as JSON, a line for each image with detections."""
+    encode = msgspec.json.Encoder().encode
+    images = (encode(results_to_coco([result]))[1:-1] for result in results)
+    return b"[" + b",\n".join(filter(None, images)) + b"]"
 
 
 def truths_to_coco(

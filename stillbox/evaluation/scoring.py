@@ -11,7 +11,7 @@ from stillbox.devices.announcing import StallReporter, waiting_for
 from stillbox.devices.job import is_main_process
 from stillbox.devices.process import input_threads
 from stillbox.errors import UserError
-from stillbox.evaluation.coco_json import results_to_coco
+from stillbox.evaluation.coco_json import encode_results
 from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress, evaluate
 from stillbox.evaluation.gallery import cut_out, draw_gallery, export_pictures
 from stillbox.evaluation.ground_truth import check_agreement, read_annotations, read_truths
@@ -203,8 +203,7 @@ def write_evaluation(
         ),
     }
     write_whole(directory / _METRICS, json.dumps(metrics, indent=1).encode())
-    detections = json.dumps(results_to_coco(result.results))
-    write_whole(directory / "detections.json", detections.encode())
+    write_whole(directory / "detections.json", encode_results(result.results))
     pictures = tuple(draw_gallery(result, dataset.source, dataset.class_names, settings))
     export_pictures(pictures, settings, directory)
     timings, images = result.timings, count_text(len(result.truths), "image")

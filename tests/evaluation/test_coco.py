@@ -13,11 +13,13 @@ from pycocotools.cocoeval import COCOeval
 from stillbox.errors import UserError
 from stillbox.evaluation.coco import NO_TRUTH, NO_TRUTH_OF_SIZE, SUMMARY_MEANINGS, score_coco
 from stillbox.evaluation.coco_json import (
+    encode_results,
     from_coco_json,
     results_from_coco_json,
     results_to_coco,
     truths_to_coco,
 )
+from stillbox.evaluation.results import ImageResult
 from stillbox.evaluation.voc import score_voc
 from tests.evaluation.builders import random_set, result, truth
 from tests.helpers import read_json
@@ -42,6 +44,22 @@ def reference_numbers(truths, results, names):
     return evaluation.stats, [
         p[p > -1].mean() if (p > -1).any() else -1 for p in np.moveaxis(per_class, 2, 0)
     ]
+
+
+def test_results_are_encoded_with_every_digit():
+    boxes = np.random.default_rng(0).normal(0, 1e3, (3, 4)).astype(np.float32)
+    scores = np.array([1e-7, 1 / 3, 1], np.float32)
+    kinds = np.array([1, 2, 3])
+    results = [
+        ImageResult(
+            image_id=name, boxes=boxes[:count], scores=scores[:count], class_ids=kinds[:count]
+        )
+        for name, count in (("empty", 0), ('0\u00fc"7', 3), ("8", 1), ("9", 0))
+    ]
+    assert json.loads(encode_results(results)) == results_to_coco(results)
+    assert encode_results(results[:1]) == b"[]"
+    # One line for each image with detections.
+    assert len(encode_results(results).splitlines()) == 2
 
 
 def test_the_golden_of_the_original_is_reproduced(tmp_path):
