@@ -113,6 +113,7 @@ _VERBS = {
     "config": "print the resolved experiment as YAML",
     "weights": "get pretrained weights; write weights for other programs",
     "doctor": "show versions, devices and memory",
+    "tutorial": "write a folder in which tutorials of the Object Detection API run",
     "completion": "print a script that completes words for bash, zsh or fish",
     "model_main": "train or evaluate with the flags of the Object Detection API",
     "retinanet": f"train, evaluate or predict with the flags of {_TPU_PAGE}",
@@ -135,6 +136,11 @@ _ORIGINALS = {
 """Verbs with the flags of an original, and the other names of each."""
 
 _SCRIPTS = {
+    **dict.fromkeys(("legacy_train", "legacy_eval"), "stillbox.cli.legacy_training"),
+    **dict.fromkeys(
+        ("export_inference_graph", "export_tflite_ssd_graph"), "stillbox.cli.legacy_exports"
+    ),
+    **dict.fromkeys(("model_builder_tf1_test", "model_builder_tf2_test"), "stillbox.cli.tutorial"),
     **dict.fromkeys(
         ("create_pascal_tf_record", "create_pet_tf_record", "create_coco_tf_record"),
         "stillbox.cli.dataset_scripts",
@@ -166,7 +172,7 @@ _FLAG = re.compile(r"`[^`]*`|(?<![\w'-])--[a-z][\w-]*")
 
 _SPELLINGS = {
     **{spelling: verb for verb, names in _ORIGINALS.items() for spelling in names},
-    **{f"{verb}.py": verb for verb in _SCRIPTS},
+    **{f"{verb.removeprefix('legacy_')}.py": verb for verb in _SCRIPTS},
 }
 
 # Exit codes of SIGHUP, Ctrl-C and SIGTERM.
