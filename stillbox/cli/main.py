@@ -113,6 +113,7 @@ _VERBS = {
     "config": "print the resolved experiment as YAML",
     "weights": "get pretrained weights; write weights for other programs",
     "doctor": "show versions, devices and memory",
+    "tutorial": "write a folder in which tutorials of the Object Detection API run",
     "completion": "print a script that completes words for bash, zsh or fish",
     "model_main": "train or evaluate with the flags of the Object Detection API",
     "retinanet": f"train, evaluate or predict with the flags of {_TPU_PAGE}",
@@ -134,10 +135,31 @@ _ORIGINALS = {
 }
 """Verbs with the flags of an original, and the other names of each."""
 
+_SCRIPTS = {
+    **dict.fromkeys(("legacy_train", "legacy_eval"), "stillbox.cli.legacy_training"),
+    **dict.fromkeys(
+        ("export_inference_graph", "export_tflite_ssd_graph"), "stillbox.cli.legacy_exports"
+    ),
+    **dict.fromkeys(("model_builder_tf1_test", "model_builder_tf2_test"), "stillbox.cli.tutorial"),
+    **dict.fromkeys(
+        ("create_pascal_tf_record", "create_pet_tf_record", "create_coco_tf_record"),
+        "stillbox.cli.dataset_scripts",
+    ),
+    **dict.fromkeys(
+        (
+            *("generate_tfrecord", "create_tfrecord", "xml_to_csv", "create_csv"),
+            *("partition_dataset", "train_val_test_split"),
+        ),
+        "stillbox.cli.label_scripts",
+    ),
+}
+"""Verbs of the scripts that `stillbox tutorial` writes, and their modules. No help lists them."""
+
 _MODULES = {
     "export_saved_model": "stillbox.cli.original_exports",
     "exporter_main_v2": "stillbox.cli.original_exports",
     "export_tflite_graph_tf2": "stillbox.cli.original_exports",
+    **_SCRIPTS,
 }
 """Modules that may hold several verbs: `add_VERB`, whose docstring is the help, and `run_VERB`."""
 
@@ -148,7 +170,10 @@ _OTHER_NAMES = {
 """What the originals call flags of ours; others differ in their underscores only."""
 _FLAG = re.compile(r"`[^`]*`|(?<![\w'-])--[a-z][\w-]*")
 
-_SPELLINGS = {spelling: verb for verb, names in _ORIGINALS.items() for spelling in names}
+_SPELLINGS = {
+    **{spelling: verb for verb, names in _ORIGINALS.items() for spelling in names},
+    **{f"{verb.removeprefix('legacy_')}.py": verb for verb in _SCRIPTS},
+}
 
 # Exit codes of SIGHUP, Ctrl-C and SIGTERM.
 _STOPPED = (129, 130, 143)
@@ -169,6 +194,8 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=about, allow_abbrev=name not in _ORIGINALS)
         if only in (None, name):
             _add_verb(verb, name)
+    if only in _SCRIPTS:
+        _add_verb(verbs.add_parser(only, allow_abbrev=False), only)
     return parser
 
 
@@ -214,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if verb in _SPELLINGS:
         words = [_SPELLINGS[verb] if word == verb else word for word in words]
         verb = _SPELLINGS[verb]
-    if verb is not None and verb not in _VERBS:
+    if verb is not None and verb not in _VERBS and verb not in _SCRIPTS:
         return _complain(f"there is no verb {verb!r}\n  fix: {nearest(verb, _VERBS)}")
     # Without a verb the help names all of them, which needs the options of none.
     parsed = build_parser(verb or "").parse_args(words)
@@ -288,7 +315,7 @@ def own_flags(text: str, options: Collection[str]) -> str:
 
 
 def _complain(text: str, verb: str | None = None, *, code: int = 2) -> int:
-    if (name := (verb or "").partition(" ")[0]) in _ORIGINALS:
+    if (name := (verb or "").partition(" ")[0]) in (*_ORIGINALS, *_SCRIPTS):
         text = own_flags(text, verb_options(name))
     print(f"{' '.join(filter(None, ('stillbox', verb)))}: {text}", file=sys.stderr)
     return code

@@ -7,7 +7,10 @@ evaluates the checkpoints that another process writes. Flags become overrides of
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_overrides, add_processes, add_profile, note, show_remarks
 from stillbox.cli.original_flags import (
@@ -20,6 +23,9 @@ from stillbox.cli.original_flags import (
 )
 from stillbox.cli.running import run_training, score_checkpoints
 from stillbox.experiment.resolve import Resolved
+
+if TYPE_CHECKING:
+    from stillbox.tutorials.checkpoints import Form
 
 _ONE_MACHINE = "all devices of this machine are used, of any kind; leave it out"
 _SET = "write --set FIELD=VALUE, see `stillbox config`"
@@ -52,6 +58,12 @@ _FLAGS = (
     Flag("eval_on_train_data", "the same", bool),
     Flag("sample_1_of_n_eval_on_train_examples", "use every n-th of them", default=5),
     CONFIG_OVERRIDE,
+    Flag(
+        "checkpoint_format",
+        "new: write checkpoints as the original names them too, such as ckpt-3 or model.ckpt-2000",
+        choices=("tf1", "tf2"),
+    ),
+    Flag("num_eval_steps", note="every image of the evaluation set is scored once"),
     Flag("use_tpu", refusal=_ONE_MACHINE),
     Flag("tpu_name", refusal=_ONE_MACHINE),
     Flag("tpu_zone", refusal=_ONE_MACHINE),
@@ -87,7 +99,25 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.eval_training_data or arguments.eval_on_train_data or arguments.run_once:
         note("without --checkpoint_dir only the training itself evaluates")
     resolved = _resolve_for_training(arguments)
-    return run_training(resolved, arguments.model_dir, profile=arguments.profile)
+    with writing_checkpoints(arguments.model_dir, arguments.checkpoint_format):
+        return run_training(resolved, arguments.model_dir, profile=arguments.profile)
+
+
+@contextmanager
+def writing_checkpoints(directory: Path, form: "Form | None") -> Iterator[None]:
+    """Writes the checkpoints of a run in the original's form at its end, however it ends.
+
+    Args:
+        directory: of the run.
+        form: None: nothing is written.
+    """
+    try:
+        yield
+    finally:
+        if form is not None:
+            from stillbox.tutorials.checkpoints import write_checkpoints
+
+            write_checkpoints(directory, form, note)
 
 
 def _resolve_for_training(arguments: argparse.Namespace) -> Resolved:

@@ -22,13 +22,15 @@ from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.params_dict import read_params
 from stillbox.experiment.resolve import resolve_reading
+from stillbox.records.files import make_folder, write_whole
 
-_API_INPUT_TYPES = (
+API_INPUT_TYPES = (
     "image_tensor",
     "float_image_tensor",
     "encoded_image_string_tensor",
     "tf_example",
 )
+"""Inputs of the Object Detection API's exporters."""
 _CENTERNET = "CenterNet has no anchors, and stillbox no keypoints; leave it out"
 _SIDE_INPUTS = "side inputs belong to context models, which stillbox does not have; leave it out"
 _MODEL_FLAGS = (
@@ -62,7 +64,7 @@ def add_exporter_main_v2(parser: argparse.ArgumentParser) -> None:
     `stillbox export` does the same with stillbox's own options.
     """
     input_type = Flag(
-        "input_type", ", ".join(_API_INPUT_TYPES), default="image_tensor", metavar="TYPE"
+        "input_type", ", ".join(API_INPUT_TYPES), default="image_tensor", metavar="TYPE"
     )
     add_flags(parser, (input_type, *_MODEL_FLAGS))
     add_overrides(parser)
@@ -72,11 +74,11 @@ def run_exporter_main_v2(arguments: argparse.Namespace) -> int:
     """Writes `saved_model/` and `pipeline.config`."""
     from stillbox.api import export
 
-    if arguments.input_type not in _API_INPUT_TYPES:
+    if arguments.input_type not in API_INPUT_TYPES:
         raise UserError(
             f"the input type {arguments.input_type} is not supported",
             where="--input_type",
-            fix="use one of " + ", ".join(_API_INPUT_TYPES),
+            fix="use one of " + ", ".join(API_INPUT_TYPES),
         )
     exported = export(
         **model_flags(arguments),
@@ -87,11 +89,34 @@ def run_exporter_main_v2(arguments: argparse.Namespace) -> int:
         signature="detection_api",
         input_type=arguments.input_type,
     )
-    config = arguments.pipeline_config_path
-    if config and Path(config).is_file():
-        shutil.copyfile(config, arguments.output_directory / "pipeline.config")
+    add_originals(arguments, arguments.trained_checkpoint_dir)
     show_export(exported)
     return 0
+
+
+def add_originals(arguments: argparse.Namespace, model: Path) -> None:
+    """Adds what the originals put beside an export: `pipeline.config` and `checkpoint/ckpt-0`.
+
+    Args:
+        arguments: of the command line.
+        model: the weights; only those of a model directory are written again.
+    """
+    from stillbox.checkpoints.model_directory import is_model_directory
+    from stillbox.checkpoints.trained import save_weights
+
+    output: Path = arguments.output_directory
+    config = arguments.pipeline_config_path
+    if config and Path(config).is_file():
+        shutil.copyfile(config, output / "pipeline.config")
+    directory = _own_directory(model)
+    if is_model_directory(directory):
+        folder = make_folder(output / "checkpoint", below=output)
+        try:
+            save_weights(directory, folder / "ckpt-0", tf2=True, overwrite=True)
+            write_whole(folder / "checkpoint", b'model_checkpoint_path: "ckpt-0"\n')
+        except UserError as error:
+            folder.rmdir()
+            note(f"no checkpoint/ckpt-0 is written: {error.what}")
 
 
 def model_flags(arguments: argparse.Namespace, changes: list[str] | None = None) -> dict[str, Any]:
@@ -136,6 +161,8 @@ def _own_directory(path: Path) -> Path:
 def add_export_tflite_graph_tf2(parser: argparse.ArgumentParser) -> None:
     """`stillbox export_tflite_graph_tf2`: the TFLite export of the Detection API with its flags.
 
+    It writes `model.tflite`, and `saved_model/` for TensorFlow's own converter.
+
     `stillbox export --format tflite` does the same with stillbox's own options.
     """
     add_flags(
@@ -154,15 +181,16 @@ def add_export_tflite_graph_tf2(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export_tflite_graph_tf2(arguments: argparse.Namespace) -> int:
-    """Writes `model.tflite`; the original writes a SavedModel for TFLite's converter."""
+    """Writes `model.tflite`, and the SavedModel from which the original's users convert it."""
     from stillbox.api import export
 
     changes = []
     if not arguments.ssd_use_regular_nms:
         # TFLite_Detection_PostProcess suppresses across classes by default.
         changes.append("model.postprocessing.nms.class_agnostic=true")
+    model = model_flags(arguments, changes)
     exported = export(
-        **model_flags(arguments, changes),
+        **model,
         output=arguments.output_directory,
         overwrite=arguments.overwrite,
         say=say_aside,
@@ -170,9 +198,29 @@ def run_export_tflite_graph_tf2(arguments: argparse.Namespace) -> int:
         signature="detection_api",
         max_detections=arguments.max_detections,
     )
-    note("model.tflite is what TFLite's converter would make of the original's SavedModel")
+    write_convertible_model(model, arguments)
     show_export(exported)
     return 0
+
+
+def write_convertible_model(model: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Writes `saved_model/` for TensorFlow's converter into the folder of a TFLite export.
+
+    Args:
+        model: see `model_flags`.
+        arguments: of the command line.
+    """
+    from stillbox.api import load_model
+    from stillbox.exporting.program import ExportProgram
+    from stillbox.exporting.saved_model.convertible import write_convertible
+    from stillbox.exporting.settings import ExportSettings
+
+    settings = ExportSettings(
+        format="tflite", input_type="raw_image_tensor", max_detections=arguments.max_detections
+    )
+    program = ExportProgram(load_model(**model).named_by_config(), settings)
+    place = write_convertible(program, arguments.output_directory)
+    note(f"{place} is for TensorFlow's converter; model.tflite is the same network, converted")
 
 
 _TPU_INPUT_TYPES = {

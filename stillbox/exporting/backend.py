@@ -38,12 +38,14 @@ StandIn = Callable[[ExportProgram, Path], Run]
 
 _WRITERS = {
     "saved_model": "stillbox.exporting.saved_model.format:write",
+    "frozen_graph": "stillbox.exporting.saved_model.frozen:write",
     "stablehlo": "stillbox.exporting.stablehlo:write",
     "tflite": "stillbox.exporting.tflite.format:write",
     "onnx": "stillbox.exporting.onnx.format:write",
 }
 _LOADERS = {
     "saved_model": {"tensorflow": "stillbox.exporting.saved_model.format:load"},
+    "frozen_graph": {"tensorflow": "stillbox.exporting.saved_model.frozen:load"},
     "stablehlo": {"jax": "stillbox.exporting.stablehlo:load"},
     "tflite": {"litert": "stillbox.exporting.tflite.format:load"},
     "onnx": {
@@ -52,7 +54,10 @@ _LOADERS = {
     },
 }
 """By format and runtime; the first runtime is the default."""
-_STAND_INS = {"saved_model": ("tensorflow", "stillbox.exporting.saved_model.stand_in:load")}
+_STAND_INS = {
+    "saved_model": ("tensorflow", "stillbox.exporting.saved_model.stand_in:load"),
+    "frozen_graph": ("tensorflow", "stillbox.exporting.saved_model.stand_in:load_frozen"),
+}
 """By format: the package of its runtime, and what runs the program where that is missing."""
 
 RUNTIME_PACKAGES: Mapping[str, tuple[str, str]] = {

@@ -7,7 +7,7 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment.schema import Resizer
 from stillbox.inputs.resize import resized_size
 
-Format = Literal["saved_model", "stablehlo", "tflite", "onnx"]
+Format = Literal["saved_model", "frozen_graph", "stablehlo", "tflite", "onnx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 InputType = Literal[
@@ -19,7 +19,9 @@ InputType = Literal[
 ]
 INPUT_TYPES: tuple[InputType, ...] = get_args(InputType)
 ENCODED: tuple[InputType, ...] = ("encoded_image_string_tensor", "tf_example")
-"""Inputs of strings; only a SavedModel can decode them."""
+"""Inputs of strings; only TensorFlow's formats can decode them."""
+DECODES: tuple[Format, ...] = ("saved_model", "frozen_graph")
+"""TensorFlow's formats."""
 
 LONGEST_SIDE = 2**14
 """Longest side of input images, in pixels; such an image has 800 MB."""
@@ -45,12 +47,13 @@ class ExportSettings:
     `encoded_image_string_tensor`: JPEG or PNG files `[B]`; `tf_example`: serialised tf.Examples
     `[B]` with `image/encoded`."""
     input_name: str = ""
-    """Name of the input; empty: the signature's own, `input_tensor` or `input`."""
+    """Name of the input; empty: the signature's own, `input_tensor` or `input`; that of a frozen
+    graph is the input type."""
     batch_size: int = 1
     """B; 0: any."""
     image_size: tuple[int, int] | None = None
     """Height and width h, w of the images of `image_tensor` and `float_image_tensor`; None: any
-    for SavedModel and ONNX; for TFLite and StableHLO see `with_sizes`."""
+    for SavedModel, frozen graph and ONNX; for TFLite and StableHLO see `with_sizes`."""
     any_size: bool = False
     """Let StableHLO take images of any size too. XLA compiles the program anew for each size."""
     image_info: bool = True
@@ -78,6 +81,8 @@ class ExportSettings:
     @property
     def input(self) -> str:
         """The input's name."""
+        if self.format == "frozen_graph":
+            return self.input_name or self.input_type
         return self.input_name or ("input" if self.signature == "tpu" else "input_tensor")
 
     @property
@@ -127,7 +132,7 @@ class ExportSettings:
         self._check_numbers()
         for platform in self.platforms:
             _check_word(platform, get_args(Platform), "--platforms", "platform ")
-        if self.input_type in ENCODED and self.format != "saved_model":
+        if self.input_type in ENCODED and self.format not in DECODES:
             raise UserError(
                 f"a {self.format} artefact takes pixels and cannot decode image files",
                 where="--input-type",

@@ -24,7 +24,7 @@ from stillbox.textformat.yaml_tree import read_text_file
 
 SHAPE = "write one `item { id: 1 name: 'dog' }` for every class"
 
-_SCHEMA = parse_schema("""
+SCHEMA = parse_schema("""
 message StringIntLabelMap
   item: StringIntLabelMapItem*
 
@@ -40,6 +40,7 @@ message StringIntLabelMapItem
 
 enum LVISFrequency: UNSPECIFIED=0 FREQUENT=1 COMMON=2 RARE=3
 """)
+"""The messages of label maps (`object_detection/protos/string_int_label_map.proto`)."""
 
 
 # Digits may follow the NUL.
@@ -65,7 +66,7 @@ def read_items(text: str, file: str) -> list[tuple[LabelMapItem, str]]:
         UserError: the text is not a label map.
     """
     try:
-        root = Decoder(_SCHEMA, strict=True).decode(parse(text, file), "StringIntLabelMap")
+        root = Decoder(SCHEMA, strict=True).decode(parse(text, file), "StringIntLabelMap")
         return [(_item(entry.value), entry.where) for entry in root.entries.get("item", [])]
     except UserError as error:
         raise UserError(error.what, where=error.where, fix=error.fix or SHAPE) from error

@@ -141,7 +141,7 @@ def test_a_file_without_a_checksum_beside_others_is_refused(folder, loaded, tmp_
         (
             "settings",
             {"format": "exe"},
-            r"settings\.format is one of saved_model, stable",
+            r"settings\.format is one of saved_model, frozen_graph",
         ),
         ("settings", {"formt": "onnx"}, r"settings: settings has no field 'formt'"),
         ("settings", {"batch_size": -1}, "settings: -1 is out of range"),

@@ -37,9 +37,9 @@ _TENSORS = {
     "detection_scores": "DetectionScores",
     "image_info": "ImageInfo",
 }
-# The least TensorFlow, by experiment: 2.19 refuses version 10 of the operation `XlaCallModule`,
-# whatever its content. 2.20 and 2.21 read the programs of jax 0.10.0 and 0.10.2.
-_NEEDS = "2.20"
+NEEDS = "2.20"
+"""The least TensorFlow, by experiment: 2.19 refuses version 10 of the operation `XlaCallModule`,
+whatever its content. 2.20 and 2.21 read the programs of jax 0.10.0 and 0.10.2."""
 
 
 def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray]) -> Written:
@@ -53,37 +53,57 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     name = MODEL if place == folder else FOLDER
     return Written(
         files={name: f"SavedModel, tag {messages.TAG}, signature {SIGNATURE}"},
-        needs={"tensorflow": f">={_NEEDS}"},
-        known_bad=(f"tensorflow<{_NEEDS}",),
+        needs={"tensorflow": f">={NEEDS}"},
+        known_bad=(f"tensorflow<{NEEDS}",),
         written_with={"jax": jax.__version__},
     )
 
 
 def _saved_model(program: ExportProgram, arrays: Mapping[str, np.ndarray]) -> bytes:
     settings, graph = program.settings, Graph()
-    dtype, shape = _input(program)
-    value = graph.node("Placeholder", [], [dtype], name=settings.input, dtype=dtype, shape=shape)[0]
+    value = add_input(graph, program)
     weights, saver = add_variables(graph, arrays)
     resized = add_preprocessing(value, settings.input_type, program.description.resizer)
-    outputs = _add_program(graph, program, weights, resized)
-    signature = messages.signature({settings.input: Info(value.name, dtype, shape)}, outputs)
+    outputs = add_program(graph, program, weights, resized, _TENSORS)
+    inputs = {settings.input: Info(value.name, value.dtype, input_shape(program))}
+    signature = messages.signature(inputs, outputs)
     return messages.saved_model(graph.message(), {SIGNATURE: signature}, saver)
 
 
-def _input(program: ExportProgram) -> tuple[DType, Shape]:
-    """Returns type and shape of the input."""
+def add_input(graph: Graph, program: ExportProgram) -> Tensor:
+    """Writes the node of the input, under its name."""
     settings = program.settings
-    batch = settings.batch_size or None
-    if settings.input_type in ENCODED:
-        return DType.STRING, (batch,)
+    encoded = settings.input_type in ENCODED
+    dtype = DType.STRING if encoded else DType.of(np.dtype(settings.input_dtype))
+    shape = input_shape(program)
+    return graph.node("Placeholder", [], [dtype], name=settings.input, dtype=dtype, shape=shape)[0]
+
+
+def input_shape(program: ExportProgram) -> Shape:
+    """Returns the shape of the input."""
+    batch = program.settings.batch_size or None
+    if program.settings.input_type in ENCODED:
+        return (batch,)
     height, width = program.image_size or (None, None)
-    return DType.of(np.dtype(settings.input_dtype)), (batch, height, width, 3)
+    return batch, height, width, 3
 
 
-def _add_program(
-    graph: Graph, program: ExportProgram, weights: Mapping[str, Tensor], resized: NetworkInput
+def add_program(
+    graph: Graph,
+    program: ExportProgram,
+    weights: Mapping[str, Tensor],
+    resized: NetworkInput,
+    names: Mapping[str, str],
 ) -> dict[str, Info]:
-    """Writes the program and returns its outputs by name."""
+    """Writes the program and returns its outputs by name.
+
+    Args:
+        graph: gets the nodes.
+        program: the detector.
+        weights: by path.
+        resized: what the preprocessing makes.
+        names: of the nodes of outputs that are not named like these.
+    """
     exported = exported_program(program)
     held = {kind: {path: weights[path] for path in own} for kind, own in program.weights.items()}
     # In the order of the program's arguments, of which it drops those that it does not read.
@@ -102,7 +122,7 @@ def _add_program(
     )
     outputs = {}
     for name, index in jax.tree.unflatten(exported.out_tree, range(len(results))).items():
-        tensor = graph.op("Identity", results[index], name=_TENSORS.get(name, name))
+        tensor = graph.op("Identity", results[index], name=names.get(name, name))
         outputs[name] = Info(tensor.name, tensor.dtype, shapes[index])
     return outputs
 

@@ -17,6 +17,7 @@ from stillbox.records.wire import (
     bytes_field,
     bytes_of,
     encode_varint,
+    integer_of,
     values,
     varint_field,
 )
@@ -213,16 +214,14 @@ class Variable(NamedTuple):
         return b"".join(content) + varint_field(5, True) + varint_field(7, True)
 
 
-def saved_model(graph: bytes, signatures: Mapping[str, bytes], saver: Saver) -> bytes:
-    """Returns a `SavedModel` of one `MetaGraphDef`."""
-    variables = b"".join(bytes_field(1, one.message()) for one in saver.variables)
-    meta = [
-        bytes_field(1, bytes_field(4, TAG.encode())),
-        bytes_field(2, graph),
-        bytes_field(3, saver.message()),
-        bytes_field(4, _entry(_VARIABLES, bytes_field(2, variables))),
-        *(bytes_field(5, _entry(key, content)) for key, content in signatures.items()),
-    ]
+def saved_model(graph: bytes, signatures: Mapping[str, bytes], saver: Saver | None) -> bytes:
+    """Returns a `SavedModel` of one `MetaGraphDef`; without a saver, of one without variables."""
+    meta = [bytes_field(1, bytes_field(4, TAG.encode())), bytes_field(2, graph)]
+    if saver is not None:
+        variables = b"".join(bytes_field(1, one.message()) for one in saver.variables)
+        meta.append(bytes_field(3, saver.message()))
+        meta.append(bytes_field(4, _entry(_VARIABLES, bytes_field(2, variables))))
+    meta += [bytes_field(5, _entry(key, content)) for key, content in signatures.items()]
     return varint_field(1, _SCHEMA) + bytes_field(2, b"".join(meta))
 
 
@@ -231,11 +230,43 @@ def _entry(key: str, value: bytes) -> bytes:
     return bytes_field(1, key.encode()) + bytes_field(2, value)
 
 
-def find_attribute(saved_model: bytes, operator: str, key: str) -> bytes:
-    """Returns a text among the attributes of the only node of an operator."""
-    graph = bytes_of(dict(values(bytes_of(dict(values(saved_model)), 2))), 2)
-    nodes = (list(values(content)) for _, content in values(graph) if isinstance(content, bytes))
-    (found,) = (node for node in nodes if (2, operator.encode()) in node)
-    entries = (dict(values(one)) for number, one in found if number == 5 and isinstance(one, bytes))
-    (attribute,) = (bytes_of(entry, 2) for entry in entries if entry[1] == key.encode())
-    return bytes_of(dict(values(attribute)), 2)
+def graph_of(saved_model: bytes) -> bytes:
+    """Returns the `GraphDef` of a `SavedModel` of one graph."""
+    return bytes_of(dict(values(bytes_of(dict(values(saved_model)), 2))), 2)
+
+
+class Node(NamedTuple):
+    """A node of a graph that is read."""
+
+    operator: str
+    attributes: Mapping[str, bytes]
+    """`AttrValue`s by name."""
+
+    def text(self, key: str) -> bytes:
+        """Returns a text among the attributes."""
+        return bytes_of(dict(values(self.attributes[key])), 2)
+
+    def array(self, key: str) -> np.ndarray:
+        """Returns an array of numbers among the attributes."""
+        tensor = dict(values(bytes_of(dict(values(self.attributes[key])), 8)))
+        shape = [
+            integer_of(dict(values(size)), 1)
+            for number, size in values(bytes_of(tensor, 2))
+            if number == 2 and isinstance(size, bytes)
+        ]
+        dtype = DTYPES[integer_of(tensor, 1)]
+        return np.frombuffer(bytes_of(tensor, 4), dtype).reshape(shape)
+
+
+def nodes_of(graph: bytes) -> dict[str, Node]:
+    """Returns the nodes of a `GraphDef` by name."""
+    nodes = {}
+    for number, content in values(graph):
+        if number != 1 or not isinstance(content, bytes):
+            continue
+        fields = list(values(content))
+        entries = [dict(values(one)) for key, one in fields if key == 5 and isinstance(one, bytes)]
+        attributes = {bytes_of(one, 1).decode(): bytes_of(one, 2) for one in entries}
+        head = dict(fields)
+        nodes[bytes_of(head, 1).decode()] = Node(bytes_of(head, 2).decode(), attributes)
+    return nodes

@@ -1,9 +1,10 @@
-"""A SavedModel where TensorFlow is not installed: its program and its variables, run by JAX.
+"""SavedModels and frozen graphs without TensorFlow: their program and weights, run by JAX.
 
 Images are decoded and resized as in training. The nodes that do so in the graph are not run.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -20,6 +21,7 @@ from stillbox.exporting.saved_model.format import (
     exported_program,
     model_folder,
 )
+from stillbox.exporting.saved_model.frozen import FILE
 from stillbox.inputs.decode import decode_image
 from stillbox.inputs.resize import resize_image
 from stillbox.records.wire import parse_features
@@ -30,9 +32,25 @@ def load(program: ExportProgram, folder: Path) -> Run:
     """Loads program and variables of an export that was just written."""
     place = model_folder(folder, program.settings)
     content = read_untrusted(place / MODEL, most=MAX_PROGRAM_BYTES)
-    module = messages.find_attribute(content, "XlaCallModule", "module")
+    graph = messages.nodes_of(messages.graph_of(content))
+    return _run(program, graph, Tf1Checkpoint(place / VARIABLES))
+
+
+def load_frozen(program: ExportProgram, folder: Path) -> Run:
+    """Loads program and constants of a frozen graph that was just written."""
+    nodes = messages.nodes_of(read_untrusted(folder / FILE, most=MAX_PROGRAM_BYTES))
+    paths = [path for group in program.weights.values() for path in group]
+    return _run(program, nodes, {path: nodes[path].array("value") for path in paths})
+
+
+def _run(
+    program: ExportProgram,
+    nodes: Mapping[str, messages.Node],
+    arrays: Mapping[str, np.ndarray],
+) -> Run:
+    (call_module,) = (node for node in nodes.values() if node.operator == "XlaCallModule")
+    module = call_module.text("module")
     exported = dataclasses.replace(exported_program(program), mlir_module_serialized=module)
-    arrays = Tf1Checkpoint(place / VARIABLES)
     weights = {kind: {path: arrays[path] for path in own} for kind, own in program.weights.items()}
     call = jax.jit(exported.call)
 

@@ -85,13 +85,13 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
 
 def _built_in(program: ExportProgram, calibration: Sequence[np.ndarray]) -> bytes:
     if program.settings.quantize != "int8":
-        content = _converted(program, _detect(program))
+        content = _converted(program, detect_function(program))
     elif program.quantization is None:
-        content = _converted(program, _detect(program))
+        content = _converted(program, detect_function(program))
         content = quantize(content, [_model_input(program, image) for image in calibration])
     else:
         plain, ranges = _float_program(program)
-        content = _converted(plain, _detect(plain))
+        content = _converted(plain, detect_function(plain))
         # Towers of several maps have batch norms behind one kernel, which stay float.
         whole = isinstance(program.description.parts["head"], schema.ConvolutionalHead)
         parts = ("backbone", "neck", "head") if whole else ("backbone", "neck")
@@ -200,7 +200,7 @@ def _converted(program: ExportProgram, function: _Function) -> bytes:
         return convert(function, images, INPUT)
 
 
-def _detect(program: ExportProgram) -> _Function:
+def detect_function(program: ExportProgram) -> _Function:
     """Returns images `[1, h, w, 3]` -> `OUTPUTS`, with the weights as constants."""
     size = program.settings.image_size
     resizer = program.description.resizer

@@ -1,0 +1,199 @@
+"""The exporters of the Object Detection API's first generation, with their flags.
+
+`stillbox export --format frozen_graph` and `--format tflite` do the same with stillbox's options.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import Any
+
+from stillbox.cli.arguments import add_overrides, note, show_remarks
+from stillbox.cli.export import show_export
+from stillbox.cli.original_exports import API_INPUT_TYPES, write_convertible_model
+from stillbox.cli.original_flags import (
+    CONFIG_OVERRIDE,
+    Flag,
+    add_flags,
+    explain_flags,
+    resolve_merged,
+)
+from stillbox.devices.announcing import say_aside
+from stillbox.errors import UserError, nearest
+
+_SIDE_INPUTS = "side inputs belong to context models, which stillbox does not have; leave it out"
+_MODEL_FLAGS = (
+    Flag("pipeline_config_path", "any CONFIG", required=True, metavar="CONFIG"),
+    Flag(
+        "trained_checkpoint_prefix",
+        "a checkpoint, as DIR/model.ckpt-2000, or a model directory",
+        Path,
+        required=True,
+        metavar="PREFIX",
+    ),
+    Flag("output_directory", "folder of the export", Path, required=True, metavar="DIR"),
+    Flag("overwrite", "new: replace an existing export", bool),
+    CONFIG_OVERRIDE,
+)
+_GRAPH = (
+    *_MODEL_FLAGS,
+    Flag("input_shape", "batch, height, width and channels; -1: any", metavar="1,-1,-1,3"),
+    Flag("write_inference_graph", note="a graph without weights is not written"),
+    Flag(
+        "additional_output_tensor_names",
+        refusal="the network is one operation; raw_detection_boxes and raw_detection_scores are "
+        "outputs already",
+    ),
+    Flag("use_side_inputs", refusal=_SIDE_INPUTS),
+    *(Flag(f"side_input_{one}", refusal=_SIDE_INPUTS) for one in ("shapes", "types", "names")),
+)
+
+
+def add_export_inference_graph(parser: argparse.ArgumentParser) -> None:
+    """`export_inference_graph.py`: a frozen graph, and a SavedModel whose input is `inputs`."""
+    types = ", ".join(API_INPUT_TYPES)
+    add_flags(parser, (Flag("input_type", types, default="image_tensor", metavar="TYPE"), *_GRAPH))
+    add_overrides(parser)
+
+
+def run_export_inference_graph(arguments: argparse.Namespace) -> int:
+    """Writes `frozen_inference_graph.pb`, `saved_model/` and `pipeline.config`."""
+    from stillbox.api import export
+
+    explain_flags(arguments, _GRAPH)
+    if arguments.input_type not in API_INPUT_TYPES:
+        fix = nearest(arguments.input_type, API_INPUT_TYPES)
+        raise UserError(f"there is no {arguments.input_type!r}", where="--input_type", fix=fix)
+    model = _model(arguments)
+    settings = {"input_type": arguments.input_type, **_input_shape(arguments.input_shape)}
+    output: Path = arguments.output_directory
+    exported = export(
+        **model,
+        output=output,
+        overwrite=arguments.overwrite,
+        say=say_aside,
+        format="frozen_graph",
+        signature="detection_api",
+        **settings,
+    )
+    beside = output / ".saved_model"
+    inner = export(
+        **model,
+        output=beside,
+        overwrite=True,
+        say=say_aside,
+        format="saved_model",
+        signature="detection_api",
+        input_name="inputs",
+        **settings,
+    )
+    (inner.folder / "saved_model").rename(output / "saved_model")
+    shutil.rmtree(beside)
+    _copy_config(arguments)
+    show_export(exported)
+    print(f"  saved_model: {inner.verification.render()}")
+    return 0
+
+
+def _model(arguments: argparse.Namespace, changes: list[str] | None = None) -> dict[str, Any]:
+    """Returns the arguments of `stillbox.export` that select a model.
+
+    Raises:
+        UserError: there is no such checkpoint.
+    """
+    overrides = [*(changes or ()), *arguments.overrides]
+    resolved = resolve_merged(arguments.pipeline_config_path, arguments.config_override, overrides)
+    show_remarks(resolved, resolved.warnings)
+    prefix: Path = arguments.trained_checkpoint_prefix
+    if not prefix.is_dir() and not prefix.with_name(f"{prefix.name}.index").is_file():
+        there = sorted(path.stem for path in prefix.parent.glob("*.index"))
+        fix = "give a checkpoint that training has written"
+        raise UserError(
+            "there is no such checkpoint",
+            where=str(prefix),
+            fix=nearest(prefix.name, there) if there else fix,
+        )
+    return {"source": resolved.experiment, "weights": prefix}
+
+
+def _input_shape(text: str | None) -> dict[str, Any]:
+    """Returns the settings for `--input_shape`.
+
+    Raises:
+        UserError: it is no shape of images.
+    """
+    if text is None:
+        return {}
+    try:
+        batch, height, width, channels = (int(word) for word in text.split(","))
+    except ValueError:
+        batch = height = width = channels = 0
+    free = (height < 0) == (width < 0)
+    if channels != 3 or 0 in (batch, height, width) or not free:
+        raise UserError(
+            f"{text!r} is no shape of images", where="--input_shape", fix="for example 1,-1,-1,3"
+        )
+    size = None if height < 0 else (height, width)
+    return {"batch_size": max(batch, 0), "image_size": size}
+
+
+def _copy_config(arguments: argparse.Namespace) -> None:
+    config = Path(arguments.pipeline_config_path)
+    if config.is_file():
+        shutil.copyfile(config, arguments.output_directory / "pipeline.config")
+
+
+_TFLITE = (
+    *_MODEL_FLAGS,
+    Flag(
+        "add_postprocessing_op",
+        "end in TFLite's detection operation (default: true)",
+        bool,
+        default=True,
+    ),
+    Flag("max_detections", "most detections in an image", default=10, metavar="K"),
+    Flag("max_classes_per_detection", note="a detection has one class"),
+    Flag("detections_per_class", note="the limit of each class is that of the config"),
+    Flag("use_regular_nms", "suppress in each class", bool),
+)
+
+
+def add_export_tflite_ssd_graph(parser: argparse.ArgumentParser) -> None:
+    """`export_tflite_ssd_graph.py`: a TFLite model that ends in TFLite's detection operation.
+
+    A model of quantisation-aware training becomes one of integers.
+    """
+    add_flags(parser, _TFLITE)
+    add_overrides(parser)
+
+
+def run_export_tflite_ssd_graph(arguments: argparse.Namespace) -> int:
+    """Writes `model.tflite`, and `saved_model/` for TensorFlow's converter."""
+    from stillbox.api import export
+
+    explain_flags(arguments, _TFLITE)
+    if arguments.add_postprocessing_op is False:
+        raise UserError(
+            "--add_postprocessing_op=false is not supported",
+            fix="leave it out; `stillbox export --format onnx` writes a model without suppression",
+        )
+    agnostic = [] if arguments.use_regular_nms else ["model.postprocessing.nms.class_agnostic=true"]
+    model = _model(arguments, agnostic)
+    quantized = model["source"].train.quantization is not None
+    exported = export(
+        **model,
+        output=arguments.output_directory,
+        overwrite=arguments.overwrite,
+        say=say_aside,
+        format="tflite",
+        signature="detection_api",
+        max_detections=arguments.max_detections,
+        postprocess="detection_op",
+        quantize="int8" if quantized else "none",
+    )
+    if not quantized:
+        write_convertible_model(model, arguments)
+    _copy_config(arguments)
+    note("no tflite_graph.pb is written: model.tflite is what tflite_convert would make of it")
+    show_export(exported)
+    return 0

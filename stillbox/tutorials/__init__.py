@@ -1,0 +1,1 @@
+"""The programs and modules of the Object Detection API that its tutorials use, over stillbox."""

@@ -1,0 +1,107 @@
+"""Writes annotated images as records, into one file or a set of shards."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillbox.errors import UserError, nearest
+from stillbox.printing import count_text
+from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.conversion import ConversionJob, ConversionOptions, convert_image
+from stillbox.records.label_map import LabelMap
+from stillbox.records.parallel import ordered_map
+from stillbox.records.problems import ConversionLog
+
+Writer = AbstractContextManager[Callable[[bytes], None]]
+"""Yields a function that appends a record; the files appear at its end."""
+
+
+class Written(NamedTuple):
+    """The numbers of images and boxes in the records."""
+
+    images: int
+    boxes: int
+
+    def __str__(self) -> str:
+        return f"{count_text(self.images, 'image')}, {count_text(self.boxes, 'box')}"
+
+
+def write_records(
+    items: Sequence[AnnotatedImage],
+    label_map: LabelMap,
+    writer: Writer,
+    log: ConversionLog,
+    *,
+    keep_empty: bool = False,
+) -> Written:
+    """Writes the images that have a file and a usable box, as the originals do.
+
+    Args:
+        items: the images.
+        label_map: the classes.
+        writer: see `tfrecord_writer` and `sharded_writer`.
+        log: gets what is left out, and why.
+        keep_empty: write the images without a box too.
+
+    Raises:
+        UserError: a class is not in the label map, or no image can be used.
+    """
+    refuse_unknown(items, label_map)
+    boxes = 0
+    images = 0
+    # Where the records go is the writer's business.
+    job = ConversionJob(
+        label_map=label_map,
+        output=Path(),
+        name="",
+        shards=1,
+        options=ConversionOptions(skip_images_without_boxes=not keep_empty),
+        bad_records=log.bad_records,
+        bad_boxes=log.bad_boxes,
+    )
+    with writer as write:
+        for payload, outcome in ordered_map(partial(convert_image, job), items, 0):
+            log.extend(outcome.problems)
+            if payload is not None:
+                write(payload)
+                images += 1
+                boxes += len(outcome.class_ids or ())
+        if not images:
+            raise UserError(
+                "no image can be used: " + ("; ".join(log.lines()) or "none has a box"),
+                fix="see that images and annotations belong together",
+            )
+    return Written(images, boxes)
+
+
+def refuse_unknown(items: Sequence[AnnotatedImage], label_map: LabelMap) -> None:
+    """Refuses annotations with classes that the label map lacks, where the originals stop too.
+
+    Raises:
+        UserError: there is one.
+    """
+    for item in items:
+        for name in item.unknown.values():
+            raise UserError(
+                f"the label map ({label_map.where}) has no class {name}",
+                where=item.where,
+                fix=nearest(name.strip("'\""), [one.name for one in label_map]),
+            )
+
+
+def only_boxes(item: AnnotatedImage, keep: NDArray[np.bool_]) -> AnnotatedImage:
+    """Returns the annotation with the boxes that a mask `[N]` keeps."""
+    if keep.all() or not keep.size:
+        return item
+    rows = np.flatnonzero(keep).tolist()
+    columns = ("pixel_boxes", "class_ids", "is_crowd", "difficult", "truncated", "area")
+    # A column that the format does not have is empty.
+    kept = {name: one[keep] for name in columns if len(one := getattr(item, name))}
+    unknown = {rows.index(row): name for row, name in item.unknown.items() if row in rows}
+    return dataclasses.replace(item, unknown=unknown, **kept)
