@@ -261,7 +261,7 @@ def _choose(
         changed = read_config(read.experiment, overrides).experiment
         weights = _given_weights(changed.train.fine_tune.checkpoint, say)
     else:
-        weights = _first_weights(read.experiment, say)
+        weights = first_weights(read.experiment, say)
     batch = choose_batch(read.experiment, stats, machine)
     if "train.batch_size" not in fixed:
         say(f"batch {batch.value}: {batch.reason}")
@@ -312,7 +312,7 @@ def _given_weights(checkpoint: str, say: Callable[[str], None]) -> list[str]:
     return list(row.overrides()) if row else [f"{CHECKPOINT}={json.dumps(checkpoint)}"]
 
 
-def _first_weights(experiment: Experiment, say: Callable[[str], None]) -> list[str]:
+def first_weights(experiment: Experiment, say: Callable[[str], None]) -> list[str]:
     """Returns the overrides of weights on this machine; if there are none, says which to get."""
     checkpoint = experiment.train.fine_tune.checkpoint
     if checkpoint and Path(checkpoint).exists():

@@ -10,7 +10,7 @@ from stillbox.cli.running import add_model, model_arguments
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.exporting.manifest import EXPIRES
-from stillbox.exporting.settings import FORMATS, INPUT_TYPES, ExportSettings, Postprocess
+from stillbox.exporting.settings import FORMATS, INPUT_TYPES, ExportSettings, Postprocess, Quantize
 
 if TYPE_CHECKING:
     from stillbox.exporting.export import Exported
@@ -105,9 +105,10 @@ def _add_conversion(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--platforms", "cpu,cuda,tpu", about, "NAMES")
     parser.add_argument(
         "--quantize",
-        choices=("none", "int8"),
+        choices=get_args(Quantize),
         default="none",
-        help="tflite: int8, calibrated on --images (default: none)",
+        help="tflite: int8, calibrated on --images; dynamic, 8 bit weights; float16, half weights "
+        "(default: none)",
     )
     parser.add_argument(
         "--web", action="store_true", help="tflite: add a page that runs the model in a browser"
@@ -128,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = {
         field.name: value
         for field in fields(ExportSettings)
-        if (value := getattr(arguments, field.name)) is not None
+        if (value := getattr(arguments, field.name, None)) is not None
     }
     settings["input_type"] = _ALIASES.get(arguments.input_type, arguments.input_type)
     settings["image_size"] = image_size(arguments.image_size, "--image-size")

@@ -33,6 +33,8 @@ Signature = Literal["detection_api", "tpu"]
 
 Postprocess = Literal["built_in", "detection_op"]
 
+Quantize = Literal["none", "int8", "float16", "dynamic"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSettings:
@@ -67,8 +69,13 @@ class ExportSettings:
     """`detection_classes` as float32 (signature `tpu`; always so in the other)."""
     max_detections: int | None = None
     """K; None: that of the model."""
-    quantize: Literal["none", "int8"] = "none"
-    """`int8`: weights and activations of a TFLite model as 8 bit integers, calibrated on images."""
+    quantize: Quantize = "none"
+    """Numbers of a TFLite model. `int8`: weights and activations as 8 bit integers, calibrated on
+    images; `dynamic`: weights as 8 bit integers, activations rounded by the runtime, image by
+    image; `float16`: weights as half floats, activations as floats."""
+    output_names: tuple[str, ...] = ()
+    """Names of boxes, classes, scores and count in the signature of a TFLite model; empty:
+    `detection_boxes` and so on."""
     postprocess: Postprocess = "built_in"
     """How a TFLite model ends: in built-in operations, or in the custom operation
     `TFLite_Detection_PostProcess`. With that one and `int8` the whole network computes with
@@ -144,12 +151,20 @@ class ExportSettings:
                 where="--quantize",
                 fix="use --format tflite, or leave --quantize out",
             )
+        _check_word(self.quantize, get_args(Quantize), "--quantize")
         _check_word(self.postprocess, get_args(Postprocess), "--postprocess")
         if self.postprocess != "built_in" and self.format != "tflite":
             raise UserError(
                 f"a {self.format} artefact has no operations of TensorFlow Lite",
                 where="--postprocess",
                 fix="use --format tflite, or leave --postprocess out",
+            )
+        names = self.output_names
+        if names and (self.format != "tflite" or len(names) != 4 or len(set(names)) < 4):
+            raise UserError(
+                f"a {self.format} artefact has no outputs of these names: {', '.join(names)}",
+                where="output_names",
+                fix="give four different names to a TFLite model, or none",
             )
         if self.web and self.format != "tflite":
             raise UserError(

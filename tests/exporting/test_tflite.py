@@ -111,6 +111,50 @@ def test_the_file_names_the_model_without_folders_of_this_machine(export, model)
     assert model.source.encode() not in content
 
 
+def test_outputs_can_have_other_names(model, images, tmp_path):
+    """Those of TFLite Model Maker, whose clients call the signature."""
+    names = ("output_3", "output_2", "output_1", "output_0")
+    result = exported(model, images, tmp_path / "out", output_names=names, input_name="images")
+    runtime = interpreter.Interpreter(str(result.folder / FILE))
+    outputs = runtime.get_signature_runner()(images=cv2.resize(images[0], (64, 64))[None])
+    shapes = {name: array.shape for name, array in outputs.items()}
+    assert shapes == dict(zip(names, [(1, MOST, 4), (1, MOST), (1, MOST), (1,)], strict=True))
+    again = ExportBackend(result.folder)
+    assert again.manifest.settings.output_names == names
+    assert len(again.run([again.prepare(images[0])])[0].scores) == MOST
+
+
+@pytest.mark.parametrize("names", [("boxes",), ("a", "a", "b", "c")])
+def test_wrong_output_names_are_refused(names):
+    with pytest.raises(UserError, match="four different names"):
+        ExportSettings(format="tflite", output_names=names).checked()
+
+
+def kernel_types(folder):
+    runtime = interpreter.Interpreter(str(folder / FILE))
+    types = {one["index"]: np.dtype(one["dtype"]).name for one in runtime.get_tensor_details()}
+    operations = runtime._get_ops_details()
+    casts = {one["outputs"][0]: types[one["inputs"][0]] for one in operations}
+    return {
+        casts.get(one["inputs"][1], types[one["inputs"][1]])
+        for one in operations
+        if one["op_name"] in ("CONV_2D", "DEPTHWISE_CONV_2D")
+    }
+
+
+@pytest.mark.parametrize(("quantize", "kernels"), [("float16", "float16"), ("dynamic", "int8")])
+@pytest.mark.parametrize("postprocess", ["built_in", "detection_op"])
+def test_smaller_kernels(model, export, images, tmp_path, quantize, kernels, postprocess):
+    settings = {"quantize": quantize, "postprocess": postprocess}
+    result = exported(model, [], tmp_path / "out", **settings)
+    assert kernel_types(result.folder) == {kernels}
+    plain, small = ExportBackend(export.folder), ExportBackend(result.folder)
+    for image in images:
+        (one,), (other,) = (own.run([own.prepare(image)]) for own in (plain, small))
+        np.testing.assert_allclose(other.scores, one.scores, atol=2e-2)
+    assert "CUSTOM" in operators((result.folder / FILE).read_bytes()) or postprocess == "built_in"
+
+
 def test_unused_ids_have_a_line_too(model):
     items = "".join(f'item {{ id: {one} name: "n{one}" }}' for one in (1, 3))
     items = items.replace("n3", "n3\\nforged")

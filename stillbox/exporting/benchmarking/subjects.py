@@ -14,7 +14,7 @@ from stillbox.experiment.yaml_config import from_stored
 from stillbox.exporting.backend import RUNTIME_PACKAGES
 from stillbox.exporting.benchmarking.tasks import CheckpointSource
 from stillbox.exporting.manifest import EXPERIMENT, MANIFEST, Manifest, is_export
-from stillbox.exporting.settings import ExportSettings, Format
+from stillbox.exporting.settings import ExportSettings, Format, Quantize
 from stillbox.extras import install_command
 from stillbox.textformat.yaml_tree import read_text_file
 
@@ -23,7 +23,7 @@ class Variant(NamedTuple):
     """A format, with integers or without."""
 
     format: Format
-    quantize: Literal["none", "int8"] = "none"
+    quantize: Quantize = "none"
 
 
 VARIANTS: dict[str, Variant] = {
@@ -199,7 +199,8 @@ def _stored_experiment(folder: Path) -> Experiment:
 def _export(folder: Path) -> Export:
     settings = Manifest.read(folder).settings
     variant = Variant(settings.format, settings.quantize)
-    name = next(name for name, one in VARIANTS.items() if one == variant)
+    other = f"{variant.format}_{variant.quantize}"
+    name = next((name for name, one in VARIANTS.items() if one == variant), other)
     return Export(name if folder.name in VARIANTS else f"{folder.name} ({name})", folder, variant)
 
 

@@ -39,6 +39,7 @@ from stillbox.exporting.tflite.quantization import (
     Ranges,
     float_program,
     quantize,
+    shrink,
     tensor_ranges,
 )
 from stillbox.exporting.tflite.web import write_page
@@ -70,7 +71,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     import_extra("ai_edge_litert", "tflite")
     op = program.settings.postprocess == "detection_op"
     content = (_with_detection_op if op else _built_in)(program, calibration)
-    content = describe(content, program.settings.input, _description(program))
+    content = describe(content, program.settings, _description(program))
     (folder / FILE).write_bytes(content)
     ending = f"ends in {detection_op.NAME}" if op else "built-in operations only"
     files = {FILE: f"{ending}, with labels and metadata for MediaPipe"}
@@ -85,7 +86,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
 
 def _built_in(program: ExportProgram, calibration: Sequence[np.ndarray]) -> bytes:
     if program.settings.quantize != "int8":
-        content = _converted(program, detect_function(program))
+        content = _shrunk(program, _converted(program, detect_function(program)))
     elif program.quantization is None:
         content = _converted(program, detect_function(program))
         content = quantize(content, [_model_input(program, image) for image in calibration])
@@ -111,6 +112,7 @@ def _with_detection_op(program: ExportProgram, calibration: Sequence[np.ndarray]
     model = detection_op.check_fit(program)
     if program.settings.quantize != "int8":
         content = _converted(program, detection_op.raw_predictions(program))
+        content = _shrunk(program, content)
         _check_operators(content)
         return detection_op.append(content, program, None)
     plain, zero, scale = detection_op.of_normalized_pixels(program)
@@ -131,6 +133,11 @@ def _with_detection_op(program: ExportProgram, calibration: Sequence[np.ndarray]
     content = detection_op.append(content, program, (zero, scale))
     check_operations(content, quantized=True)
     return content
+
+
+def _shrunk(program: ExportProgram, content: bytes) -> bytes:
+    kind = program.settings.quantize
+    return shrink(content, kind) if kind in ("float16", "dynamic") else content
 
 
 def _float_program(program: ExportProgram) -> tuple[ExportProgram, Ranges]:
@@ -178,7 +185,9 @@ def load(folder: Path, manifest: Manifest) -> Run:
     ids = np.array(label_ids(content, str(folder / FILE)), np.float32)
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:
-        outputs = runner(**{manifest.settings.input: np.asarray(images)})
+        named = runner(**{manifest.settings.input: np.asarray(images)})
+        names = manifest.settings.output_names or OUTPUTS
+        outputs = {own: named[name] for own, name in zip(OUTPUTS, names, strict=True)}
         indices = np.rint(outputs["detection_classes"]).astype(int)
         if not 0 <= indices.min() <= indices.max() < len(ids):
             what = f"the model found a class that is none of the {len(ids)} of its {LABEL_IDS}"

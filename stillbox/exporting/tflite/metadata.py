@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Union
 import numpy as np
 
 from stillbox.errors import UserError
+from stillbox.exporting.settings import ExportSettings
 from stillbox.printing import count_text
 from stillbox.untrusted import open_zip
 
@@ -53,11 +54,12 @@ class Description:
     """For a float32 input the client subtracts the mean from the pixels and divides by `std`."""
 
 
-def describe(content: bytes, input_name: str, description: Description) -> bytes:
+def describe(content: bytes, settings: ExportSettings, description: Description) -> bytes:
     """Returns a TFLite file with named outputs in their order, metadata and labels.
 
     Args:
         content: a model whose signature has the outputs `output_0` to `output_3`.
+        settings: names of the input and of the outputs.
     """
     from ai_edge_litert import schema_py_generated as schema
     from ai_edge_litert.tools import flatbuffer_utils
@@ -67,7 +69,7 @@ def describe(content: bytes, input_name: str, description: Description) -> bytes
     for held in model.buffers:
         if held.data is not None:  # an array is not copied byte by byte
             held.data = np.frombuffer(held.data, np.uint8)
-    _name_tensors(model, input_name)
+    _name_tensors(model, settings.input, settings.output_names or OUTPUTS)
     buffer = schema.BufferT()
     buffer.data = np.frombuffer(_metadata(description), np.uint8)
     model.buffers.append(buffer)
@@ -127,15 +129,15 @@ def label_ids(content: bytes, where: str) -> list[int]:
         ) from error
 
 
-def _name_tensors(model: "schema.ModelT", input_name: str) -> None:
+def _name_tensors(model: "schema.ModelT", input_name: str, outputs: Sequence[str]) -> None:
     (signature,) = model.signatureDefs
     graph = model.subgraphs[signature.subgraphIndex]
     signature.inputs[0].name = input_name
     graph.tensors[signature.inputs[0].tensorIndex].name = input_name
     signature.outputs.sort(key=lambda output: output.name)
-    for output, name in zip(signature.outputs, OUTPUTS, strict=True):
+    for output, name, own in zip(signature.outputs, outputs, OUTPUTS, strict=True):
         output.name = name
-        graph.tensors[output.tensorIndex].name = name
+        graph.tensors[output.tensorIndex].name = own
     graph.outputs = [output.tensorIndex for output in signature.outputs]
 
 
