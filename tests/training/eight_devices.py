@@ -253,7 +253,9 @@ def see(name: str, output: Path) -> dict[str, Seen]:
 def quick() -> dict[str, Seen]:
     """Returns what takes seconds."""
     ssd, replicas = experiment_of(*SSD), (*SSD, *REPLICAS)
-    accumulated = experiment_of(*SSD, "train.accumulation_steps=2")
+    # Candidates of this matcher are sorted in a loop, in the matched loss too.
+    matcher = "model.matcher={kind: atss, candidates: 4}"
+    accumulated = experiment_of(*SSD, matcher, "train.accumulation_steps=2")
     with TemporaryDirectory() as folder:
         # Another matcher would exchange rows itself.
         gfl = (*SSD, *GFL, "model.matcher={kind: argmax}")
