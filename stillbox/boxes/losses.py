@@ -156,20 +156,6 @@ def quality_focal_loss(
     return weighted_sum(sigmoid_cross_entropy(logits, targets) * mistakes**beta, weights)
 
 
-def quality_focal_loss_of_probabilities(
-    probabilities: Logits, targets: Logits, weights: Weights, *, beta: float = 2.0
-) -> AnchorLosses:
-    """Returns `quality_focal_loss` of predicted probabilities.
-
-    As in the original, logarithms of probabilities are at least -100.
-    """
-    shares = jnp.asarray(probabilities, jnp.float32)
-    targets = jnp.asarray(targets, jnp.float32)
-    yes, no = (jnp.maximum(jnp.log(jnp.maximum(p, _TINY)), -100.0) for p in (shares, 1.0 - shares))
-    entropy = -targets * yes - (1.0 - targets) * no
-    return weighted_sum(entropy * jnp.abs(shares - targets) ** beta, weights)
-
-
 def varifocal_loss(
     logits: Logits,
     targets: Logits,

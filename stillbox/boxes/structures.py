@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, UInt8
@@ -27,6 +28,11 @@ class Batch(NamedTuple):
     """Index of the record in its data set; -1 for a padding row."""
     image_weights: Float32[AnyArray, "B"]
     """0 for a row without an image, such as padding of the last batch."""
+
+    @property
+    def image_count(self) -> Float32[Array, ""]:
+        """The number of images, padding not counted."""
+        return jnp.sum(jnp.asarray(self.image_weights))
 
 
 class Detections(NamedTuple):

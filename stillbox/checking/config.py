@@ -127,9 +127,14 @@ def _boxes_lost(check: DataCheck, path: str) -> Findings:
     yield Finding("warning", path, what, f"--set {path}={check.most_boxes}")
 
 
+def images_combined(augmentations: Sequence[Augmentation]) -> int:
+    """Returns the most images that augmentations make one of."""
+    return 1 + sum(step.others for step in augmentations if isinstance(step, MixingAugmentation))
+
+
 def _boxes_gathered(check: DataCheck, augmentations: Sequence[Augmentation]) -> Findings:
     """Yields a warning if the boxes of the images that are combined are too many on average."""
-    images = 1 + sum(step.others for step in augmentations if isinstance(step, MixingAugmentation))
+    images = images_combined(augmentations)
     boxes = images * check.boxes / max(check.records, 1)
     if images == 1 or boxes <= check.max_boxes:
         return

@@ -278,12 +278,15 @@ def estimate(
     image = _FLOAT * 3 * height * width
     # Box, class and weight.
     row = image + 24 * data.train.max_boxes
+    parts = train.accumulation_steps
     shared = devices if experiment.devices.shard != "nothing" else 1
     accumulators = (sizes.optimizer + sizes.average) / shared
-    kept, taught = sizes.activations * images, sizes.teacher_activations * images * _ALIVE
+    # Of one micro-batch at a time.
+    once = images / parts
+    kept, taught = sizes.activations * once, sizes.teacher_activations * once * _ALIVE
     if platform == "cpu" and train.precision == "bfloat16":
         kept, taught = kept * _BFLOAT16_ON_CPU, taught * _BFLOAT16_ON_CPU
-    overlaps = _FLOAT * images * sizes.anchors * data.train.max_boxes
+    overlaps = _FLOAT * once * sizes.anchors * data.train.max_boxes
     scored = max(experiment.evaluation.batch_size / devices, 1) if data.evaluation.paths else 0
     # Boxes and scores of every anchor, then the detections.
     predictions = _FLOAT * (sizes.anchors * (4 + model.num_classes) + 7 * model.max_detections)
@@ -294,7 +297,9 @@ def estimate(
     forward = high * scored * sizes.activations * alive
     return MemoryEstimate(
         parameters=Bounds(
-            low=sizes.parameters + sizes.teacher, high=2 * sizes.parameters + sizes.teacher
+            low=sizes.parameters + sizes.teacher,
+            # The sum of the gradients is beside that of a micro-batch.
+            high=(2 if parts == 1 else 3) * sizes.parameters + sizes.teacher,
         ),
         optimizer=Bounds(low=accumulators, high=accumulators),
         activations=Bounds(low=low * kept, high=high * (kept + taught)),

@@ -144,12 +144,12 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
     return Finding(severity, path, text, f"{value}, the largest that is certain to fit")
 
 
-_SIDE = "model.resizer"
+_SIDE, _BATCH = "model.resizer", "train.batch_size"
 
 
 def _tunables(experiment: Experiment) -> Iterator[_Tunable]:
     train, data, evaluation = experiment.train, experiment.data, experiment.evaluation
-    yield _Tunable("train.batch_size", train.batch_size, 32, 1)
+    yield _Tunable(_BATCH, train.batch_size, 32, train.accumulation_steps)
     yield _Tunable("data.train.max_boxes", data.train.max_boxes, 100, 1)
     yield _Tunable("data.prefetch", data.prefetch, 2, 0)
     yield _Tunable("evaluation.batch_size", evaluation.batch_size, 32, 1)
@@ -169,7 +169,7 @@ def _largest(
     experiment: Experiment, tunable: _Tunable, machine: Machine, sizes: Sizes
 ) -> int | None:
     """Returns the largest value that is certain to fit; None: even the smallest may not."""
-    steps = 64 if tunable.path == _SIDE else 1
+    steps = {_SIDE: 64, _BATCH: experiment.train.accumulation_steps}.get(tunable.path, 1)
 
     def fits(value: int) -> bool:
         changed = _changed(experiment, tunable.path, value)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stillbox.checking.advice.training import statistics_arrive
+from stillbox.checking.config import images_combined
 from stillbox.checking.memory_verdict import Machine, fits_for_certain
 from stillbox.checking.planning_records import (
     DatasetStats,
@@ -168,6 +169,8 @@ def plan_run(
     if config is None or is_recipe(config):
         return _choose(config, stats, machine, chosen, overrides, steps, epochs, say)
     read = read_config(config, [*chosen, *overrides])
+    if more := _mixed_boxes(read.experiment, stats):
+        read = read_config(config, [*chosen, *more, *overrides])
     return set_length(read, overrides, steps=steps, epochs=epochs)
 
 
@@ -280,6 +283,7 @@ def _choose(
         f"train.evaluate_every={every if measured.experiment.data.evaluation.paths else 0}",
         f"train.checkpoint_every={every}",
         *_settled_norms(measured.experiment, say),
+        *_mixed_boxes(measured.experiment, stats),
     ]
     return set_length(read_config(measured.experiment, [*last, *overrides]))
 
@@ -303,6 +307,12 @@ def _data_overrides(records: FolderRecords, stats: DatasetStats) -> list[str]:
         f"data.evaluation.max_boxes={stats.max_boxes}",
         f"model.num_classes={stats.classes}",
     ]
+
+
+def _mixed_boxes(experiment: Experiment, stats: DatasetStats) -> list[str]:
+    """Returns the override that has room for the boxes of images that others are mixed into."""
+    images = images_combined(experiment.train.augmentations)
+    return [f"data.train.max_boxes={stats.max_boxes * images}"] if images > 1 else []
 
 
 def _given_weights(checkpoint: str, say: Callable[[str], None]) -> list[str]:

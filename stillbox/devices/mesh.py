@@ -24,6 +24,7 @@ def build_mesh(
     devices: Sequence[jax.Device] | None = None,
     *,
     where: str = "train.batch_size",
+    parts: int = 1,
 ) -> Mesh:
     """Returns a mesh `[data, space]` of devices.
 
@@ -35,6 +36,7 @@ def build_mesh(
         settings: number of devices that share an image.
         devices: default: all that JAX finds; they may be those of a topology that is not present.
         where: the field of B, for messages.
+        parts: micro-batches that a batch is divided into, each of which is split over the devices.
 
     Raises:
         UserError: images or batch cannot be split evenly.
@@ -43,19 +45,20 @@ def build_mesh(
         jax.devices() if devices is None else devices,
         key=lambda device: (device.process_index, device.id),
     )
-    parts = settings.spatial_partitions
-    _check_partitions(parts, found)
-    rows = len(found) // parts
-    if batch_size % rows:
-        lower = max(batch_size // rows, 1) * rows
-        each = f" of which {parts} share an image" if parts > 1 else ""
+    sharing = settings.spatial_partitions
+    _check_partitions(sharing, found)
+    rows = len(found) // sharing
+    if batch_size % (rows * parts):
+        lower = max(batch_size // (rows * parts), 1) * rows * parts
+        each = f" of which {sharing} share an image" if sharing > 1 else ""
+        pieces = f" in {parts} micro-batches" if parts > 1 else ""
         raise UserError(
-            f"a batch of {batch_size} cannot be split evenly over "
+            f"a batch of {batch_size} cannot be split evenly{pieces} over "
             f"{count_text(len(found), 'device')}{each}",
             where=where,
-            fix=f"use {lower} or {lower + rows}",
+            fix=f"use {lower} or {lower + rows * parts}",
         )
-    return Mesh(np.asarray(found).reshape(rows, parts), (DATA_AXIS, SPACE_AXIS))
+    return Mesh(np.asarray(found).reshape(rows, sharing), (DATA_AXIS, SPACE_AXIS))
 
 
 def _check_partitions(parts: int, devices: Sequence[jax.Device]) -> None:

@@ -10,7 +10,8 @@ it:
 called with `(config, options)`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
@@ -84,6 +85,8 @@ class LossOutput(NamedTuple):
     """By name, reported but not minimised."""
     state: Arrays
     """The next `loss_state`."""
+    divisors: Mapping[str, Array] = MappingProxyType({})
+    """Sums over the images of the batch that the terms are divided by, before any least value."""
 
 
 class Detector(nnx.Module):
@@ -106,6 +109,7 @@ class Detector(nnx.Module):
         key: Array,
         replicas: int = 1,
         taught: Taught | None = None,
+        divisors: Mapping[str, Array] | None = None,
     ) -> LossOutput:
         """Returns the loss of a batch without `regularization`, and updates moving statistics.
 
@@ -116,6 +120,9 @@ class Detector(nnx.Module):
             key: for everything random, such as dropout.
             replicas: equal parts of the batch, for a loss that is normalised per replica.
             taught: of a teacher, only for a detector that has `box_logits` itself.
+            divisors: `LossOutput.divisors` of a batch that this one is a part of, whose terms are
+                then the sums of those of its parts; None: of these images. Only for a detector
+                that returns some.
         """
         raise NotImplementedError
 

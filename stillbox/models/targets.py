@@ -227,11 +227,23 @@ def targets_of_batch(
         encode=build_box_coder(box_coder, input_size).encode,
         similarity=implementation_of(similarity)(similarity),
         frame=Frame(input_size, level_sizes),
-        used_rows=used_rows(batch),
         **options,
     )
-    own = 0 if anchors.ndim == 3 else None
-    targets = jax.vmap(assign, (own, 0, 0, 0))(anchors, batch.boxes, batch.classes, batch.weights)
+    each = anchors.ndim == 3
+
+    def of_image(
+        anchors: Array, boxes: Array, classes: Array, weights: Array, used: Array
+    ) -> Targets:
+        return assign(anchors, boxes, classes, weights, used_rows=used)
+
+    # As in `matches_of_batch`.
+    of_images = batch_shard_map(
+        jax.vmap(of_image, (0 if each else None, 0, 0, 0, None)),
+        ("batch" if each else "replicated", "batch", "batch", "batch", "replicated"),
+        "batch",
+    )
+    arrays = map(jnp.asarray, (batch.boxes, batch.classes, batch.weights))
+    targets: Targets = of_images(anchors, *arrays, used_rows(batch))
     image_weights = jnp.asarray(batch.image_weights)[:, None]
     return targets._replace(
         class_weights=targets.class_weights * image_weights,

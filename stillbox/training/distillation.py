@@ -140,6 +140,11 @@ def open_teacher(experiment: schema.Experiment, recorded: object = None) -> Teac
     return teacher
 
 
+def without_teacher(experiment: schema.Experiment) -> schema.Experiment:
+    """Returns the experiment of a student that learns from the ground truth alone."""
+    return replace(experiment, train=replace(experiment.train, distillation=None))
+
+
 def refuse_misfit(student: schema.Model, teacher: schema.Model) -> None:
     """Refuses a teacher whose distributions are not those of the model, by its configuration.
 
@@ -172,6 +177,18 @@ def refuse_misfit(student: schema.Model, teacher: schema.Model) -> None:
             f"{_spell([size])}"
         )
         raise _misfit(what, "give both the same model.resizer")
+    shown, other_shown = _shown(student.resizer), _shown(teacher.resizer)
+    if shown != other_shown:
+        what = f"the teacher was trained on images that are {other_shown}, and the model's {shown}"
+        raise _misfit(what, "give both the same model.resizer")
+
+
+def _shown(resizer: schema.Resizer) -> str:
+    """Returns how images fill the input of a network: the teacher sees those of the model."""
+    if isinstance(resizer, schema.FixedShapeResizer):
+        return "stretched to the input"
+    padding = getattr(resizer, "pad_value", ())
+    return f"padded with {' '.join(f'{value:g}' for value in padding)}"
 
 
 def teach(

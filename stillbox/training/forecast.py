@@ -34,13 +34,16 @@ class Forecast(NamedTuple):
         return f"about {least} to {most}, by {self.basis}"
 
 
-def forecast(compiled: jax.stages.Compiled, devices: int, precision: str) -> Forecast | None:
+def forecast(
+    compiled: jax.stages.Compiled, devices: int, precision: str, rounds: int = 1
+) -> Forecast | None:
     """Returns the time of a compiled step on this machine; None where its devices are not known.
 
-    `devices` is the number of those that share a batch.
+    `devices` is the number of those that share a batch, `rounds` that of its micro-batches.
     """
     costs: Any = compiled.cost_analysis() or {}
-    flops, traffic = float(costs.get("flops", 0)), float(costs.get("bytes accessed", 0))
+    # The analysis counts one round of a loop.
+    flops, traffic = (rounds * float(costs.get(name, 0)) for name in ("flops", "bytes accessed"))
     device = jax.local_devices()[0]
     cpu = device.platform == "cpu"
     figures = _processors() if cpu else figures_of(device.device_kind)

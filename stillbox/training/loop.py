@@ -38,7 +38,7 @@ from stillbox.inputs.prefetch import DevicePrefetcher
 from stillbox.printing import count_text, size_text
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
-from stillbox.training.distillation import TEACHER, open_teacher
+from stillbox.training.distillation import TEACHER, open_teacher, without_teacher
 from stillbox.training.forecast import forecast
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.program import TrainProgram, train_program
@@ -133,14 +133,17 @@ def _train(
     first = previous.step if previous else 0
     require_same("model directory", f"step {first}", fix=_SHARED)
     require_same("experiment", to_yaml(experiment), fix="give all processes the same")
-    teacher = open_teacher(experiment, recorded_teacher(previous))
+    finished = stop_at is not None and first >= stop_at
+    # A finished run has nothing to learn, and its teacher may be gone.
+    learning = without_teacher(experiment) if finished else experiment
+    teacher = open_teacher(learning, recorded_teacher(previous))
     require_same("teacher", str(teacher and teacher.identity), fix="give all processes the same")
     evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
 
     # ---- program: XLA compiles while the weights are read ---------------------------------------
-    mesh = build_mesh(settings.batch_size, experiment.devices)
-    program = train_program(experiment, mesh, teacher)
-    finished = stop_at is not None and first >= stop_at
+    parts = settings.accumulation_steps
+    mesh = build_mesh(settings.batch_size, experiment.devices, parts=parts)
+    program = train_program(learning, mesh, teacher)
     compilation = None if finished else _compile(program)
 
     # ---- model and state: resume, fine-tune or from scratch -------------------------------------
@@ -199,7 +202,7 @@ def _train(
             progress=progress,
             summaries=summaries,
         )
-        report.begin(forecast(compiled, program.mesh.size, settings.precision))
+        report.begin(forecast(compiled, program.mesh.size, settings.precision, parts))
         profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
 
         def save(step: int, state: TrainState) -> None:
@@ -355,8 +358,11 @@ def _describe_run(
         yield f"warning: {weightless.describe({})}"
     mesh, count = program.mesh, jax.process_count()
     parameters = sum(start.state.params[path].size for path in start.trainable)
+    parts = experiment.train.accumulation_steps
+    pieces = f" in {parts} micro-batches" if parts > 1 else ""
     yield (
-        f"{count_text(len(dataset), 'training image')}, batch {experiment.train.batch_size} on "
+        f"{count_text(len(dataset), 'training image')}, "
+        f"batch {experiment.train.batch_size}{pieces} on "
         f"{count_text(mesh.size, mesh.devices.flat[0].platform + ' device')}"
         f"{f' of {count} processes' * (count > 1)}, {parameters:,} trainable parameters"
     )
@@ -412,6 +418,7 @@ def refuse_what_exceeds_memory(temporary: int) -> None:
             f"the compiled train step needs {size_text(needed)} of memory, and {size_text(free)} "
             "are free",
             where="train.batch_size",
-            fix="lower train.batch_size or the size of model.resizer, or end other programs; on a "
-            "CPU, bfloat16 takes as much memory as float32",
+            fix="raise train.accumulation_steps, lower train.batch_size or the size of "
+            "model.resizer, or end other programs; on a CPU, bfloat16 takes as much memory as "
+            "float32",
         )

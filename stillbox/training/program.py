@@ -111,7 +111,7 @@ def train_program(
     """
     train = experiment.train
     replicas = experiment.devices.replicas or mesh.shape[DATA_AXIS]
-    model = replicas_as_groups(experiment.model, train.batch_size, replicas)
+    model = replicas_as_groups(experiment.model, train.micro_batch_size, replicas)
     detector = abstract_detector(model, train.precision, train.quantization)
     trainable = select_trainable(detector.params, reference_names(model, detector.params), train)
     state = _abstract_state(detector, train, trainable)

@@ -25,6 +25,7 @@ from stillbox.models.parallel import replicated
 from stillbox.models.rematerialization import set_rematerialization
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.textformat.name_patterns import found_in
+from stillbox.training.accumulation import Metrics, Piece, Seen, accumulated_gradient
 from stillbox.training.distillation import TeacherArrays, teach
 from stillbox.training.optimizer import build_optimizer, build_schedule
 
@@ -160,9 +161,6 @@ def _matching(
     return found
 
 
-Metrics = dict[str, jax.Array]
-
-
 class StepFunction(Protocol):
     """One training step."""
 
@@ -198,24 +196,35 @@ def make_train_step(
     optimizer = build_optimizer(train, backbone_layers)
     schedule = build_schedule(train.optimizer.schedule)
 
+    parts = train.accumulation_steps
+
     def loss_function(
         params: Arrays,
         frozen: Arrays,
         state: TrainState,
-        batch: Batch,
-        key: jax.Array,
         teacher: TeacherArrays | None,
-    ) -> tuple[jax.Array, tuple[Metrics, Arrays, Arrays]]:
-        detector: Detector = bind_detector(graph, {**params, **frozen}, state.stats)
+        piece: Piece,
+    ) -> tuple[jax.Array, Seen]:
+        detector: Detector = bind_detector(graph, {**params, **frozen}, piece.stats)
         set_rematerialization(detector, train.rematerialization)
-        taught = teach(teacher_graph, teacher, batch, train.distillation)
+        taught = teach(teacher_graph, teacher, piece.batch, train.distillation)
+        # A detector that has no divisors need not know of any.
+        whole = {"divisors": piece.divisors} if piece.divisors else {}
         loss = detector.loss(
-            batch, state.loss, step=state.step, key=key, replicas=replicas, taught=taught
+            piece.batch,
+            state.loss,
+            step=state.step,
+            key=piece.key,
+            replicas=replicas,
+            taught=taught,
+            **whole,
         )
-        penalty = detector.regularization() if train.regularization else jnp.zeros(())
-        total = reduce(add, loss.terms.values()) + penalty
-        metrics = {"loss": total, **loss.terms, "regularization_loss": penalty, **loss.metrics}
-        return total, (metrics, read_statistics(detector), loss.state)
+        share = 1.0 if loss.divisors else 1.0 / parts
+        terms = {name: share * term for name, term in loss.terms.items()}
+        penalty = detector.regularization() / parts if train.regularization else jnp.zeros(())
+        total = reduce(add, terms.values()) + penalty
+        metrics = {"loss": total, **terms, "regularization_loss": penalty, **loss.metrics}
+        return total, Seen(metrics, read_statistics(detector), loss.state, loss.divisors)
 
     def step(
         state: TrainState, batch: Batch, teacher: TeacherArrays | None = None, /
@@ -225,10 +234,13 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.key(train.seed), state.step)
 
         # ---- loss and gradient ----
-        gradient_function = jax.value_and_grad(loss_function, has_aux=True)
-        (total, (metrics, stats, loss_state)), gradient = gradient_function(
-            params, frozen, state, batch, key, teacher
+        def objective(params: Arrays, piece: Piece) -> tuple[jax.Array, Seen]:
+            return loss_function(params, frozen, state, teacher, piece)
+
+        gradient, seen = accumulated_gradient(
+            objective, params, Piece(batch, state.stats, key), parts
         )
+        metrics, stats = seen.metrics, seen.stats
         # The gradient is a sum over the whole batch and replicated; accumulators may be sharded.
         gradient = replicated(gradient)
 
@@ -239,10 +251,10 @@ def make_train_step(
             updated = {**frozen, **cast(Arrays, optax.apply_updates(params, updates))}
             averaged = averaged_arrays(updated, stats, train)
             ema = average_parameters(state.ema, averaged, state.step, train)
-            after = TrainState(state.step + 1, updated, stats, accumulators, ema, loss_state)
+            after = TrainState(state.step + 1, updated, stats, accumulators, ema, seen.loss)
             # A huge rate makes infinite parameters of a finite gradient, huge activations an
             # infinite variance of a finite loss; a checkpoint may hold neither.
-            finite = jnp.isfinite(total) & jnp.isfinite(norm)
+            finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
             finite &= jnp.isfinite(norm_of(jax.tree.leaves((updates, stats))))
             after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
         metrics |= {

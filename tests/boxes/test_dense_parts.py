@@ -25,7 +25,6 @@ from stillbox.boxes.geometry import iou
 from stillbox.boxes.losses import (
     ciou_loss,
     quality_focal_loss,
-    quality_focal_loss_of_probabilities,
     sigmoid_cross_entropy,
     varifocal_loss,
 )
@@ -155,8 +154,6 @@ def test_quality_losses_vanish_at_the_target():
     probabilities = np.asarray(jax.nn.sigmoid(logits))
     ones = np.ones((1, 1), np.float32)
     assert quality_focal_loss(logits, probabilities, ones) == pytest.approx(0, abs=1e-7)
-    loss = quality_focal_loss_of_probabilities(probabilities, probabilities, ones)
-    assert loss == pytest.approx(0, abs=1e-7)
 
 
 def test_varifocal_loss_weighs_objects_by_quality():

@@ -158,6 +158,21 @@ def test_a_config_file_keeps_all_but_its_data(plan, scenes, tmp_path):
     assert "batch" not in said
 
 
+@pytest.mark.parametrize("config", [None, "file"])
+def test_images_that_are_mixed_have_room_for_the_boxes_of_all(plan, tmp_path, config):
+    if config:
+        config = tmp_path / "own.yaml"
+        config.write_text(to_yaml(read_config("demo_scenes").experiment))
+    mixed = "train.augmentations=[mosaic, mixup]"
+    alone, room = (
+        plan(config, overrides=words)[0].data for words in (["train.augmentations=[]"], [mixed])
+    )
+    assert room.train.max_boxes == 5 * alone.train.max_boxes
+    assert room.evaluation.max_boxes == alone.evaluation.max_boxes
+    given, _ = plan(config, overrides=[mixed, "data.train.max_boxes=30"])
+    assert given.data.train.max_boxes == 30
+
+
 def test_photographs_are_converted_once(plan, tmp_path):
     photos = tmp_path / "photos"
     for part in ("images", "labels"):

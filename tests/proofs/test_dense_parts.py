@@ -29,7 +29,6 @@ from stillbox.boxes.losses import (
     diou_loss,
     giou_loss,
     quality_focal_loss,
-    quality_focal_loss_of_probabilities,
     sigmoid_cross_entropy,
     varifocal_loss,
 )
@@ -161,6 +160,11 @@ def agrees(
     np.testing.assert_allclose(slopes, expected(out[gradient]), rtol=2e-5, atol=2e-6)
 
 
+def _of_probabilities(probabilities: Any, *arrays: Any, **words: Any) -> Any:
+    logits = jnp.log(probabilities) - jnp.log1p(-probabilities)
+    return quality_focal_loss(logits, *arrays, **words)
+
+
 @pytest.mark.parametrize("name", names("qfl"))
 def test_quality_focal_loss(name):
     case = cases()[name]
@@ -168,7 +172,7 @@ def test_quality_focal_loss(name):
     targets, beta = quality_targets(case["inputs"]["target"]), case["inputs"]["beta"]
     loss = quality_focal_loss
     if case["inputs"]["activated"]:
-        given, loss = rules()["f32"](rules()["sigmoid"](given)), quality_focal_loss_of_probabilities
+        given, loss = rules()["f32"](rules()["sigmoid"](given)), _of_probabilities
     ones = np.ones(len(given), np.float32)
     given = given.astype(np.float32)
     rows = partial(loss, targets=targets, weights=ones, beta=beta)

@@ -104,17 +104,20 @@ def make_batch(experiment: schema.Experiment) -> Batch:
     return batch_of(images, boxes * weights[..., None], weights, classes)
 
 
-def first_state(experiment: schema.Experiment) -> TrainState:
-    """Returns the state before the first step, all parameters trained."""
+def first_state(
+    experiment: schema.Experiment, trainable: frozenset[str] | None = None
+) -> TrainState:
+    """Returns the state before the first step; None: all parameters are trained."""
     detector = build_detector(experiment.model, seed=1)
     _, params, stats = split_detector(detector)
     loss = detector.initial_loss_state()
-    return create_state(params, stats, experiment.train, frozenset(params), loss)
+    return create_state(params, stats, experiment.train, trainable or frozenset(params), loss)
 
 
 def run(experiment: schema.Experiment, devices: int) -> Seen:
     """Returns loss and arrays after the first and the third step, and what they took."""
-    mesh = build_mesh(BATCH, experiment.devices, jax.devices()[:devices])
+    parts = experiment.train.accumulation_steps
+    mesh = build_mesh(BATCH, experiment.devices, jax.devices()[:devices], parts=parts)
     teacher = open_teacher(experiment)
     program = train_program(experiment, mesh, teacher)
     state, batch = program.put_state(first_state(experiment)), make_batch(experiment)
@@ -250,6 +253,9 @@ def see(name: str, output: Path) -> dict[str, Seen]:
 def quick() -> dict[str, Seen]:
     """Returns what takes seconds."""
     ssd, replicas = experiment_of(*SSD), (*SSD, *REPLICAS)
+    # Candidates of this matcher are sorted in a loop, in the matched loss too.
+    matcher = "model.matcher={kind: atss, candidates: 4}"
+    accumulated = experiment_of(*SSD, matcher, "train.accumulation_steps=2")
     with TemporaryDirectory() as folder:
         # Another matcher would exchange rows itself.
         gfl = (*SSD, *GFL, "model.matcher={kind: argmax}")
@@ -263,6 +269,7 @@ def quick() -> dict[str, Seen]:
         "replicas by hand": by_hand(ssd, 4),
         "replicas 4": run(experiment_of(*replicas), 4),
         "replicas 1": run(experiment_of(*replicas, "devices.replicas=4"), 1),
+        **{f"accumulated {count}": run(accumulated, count) for count in (1, 4)},
         "detect 1": detect(ssd, 1),
         "detect 8": detect(ssd, 8),
         "layers 1": convolve(1),

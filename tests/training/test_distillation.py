@@ -120,6 +120,8 @@ def test_runs_resume_exactly_and_models_outlive_their_teacher(tmp_path, student,
     assert "there is no checkpoint 1" in later.what
     shutil.rmtree(moved)
 
+    finished = train(student(at=moved), tmp_path / "parts")
+    assert finished.reason == "step 4 of 4 is done, nothing is left"
     assert load_trained(tmp_path / "parts").step == 4
     pack_model(tmp_path / "parts", tmp_path / "parts.stillbox")
     assert load_trained(tmp_path / "parts.stillbox").step == 4
@@ -131,6 +133,12 @@ MISFITS = {
     "units": (["model.box_coder.units_in_anchor=4"], [], "units in an anchor", "units_in_anchor=4"),
     "coder": (["model.box_coder={kind: distances}"], [], "box coder distances", "distribution"),
     "input": (BIGGER, [], "trained at 96x96 pixels", "model.resizer"),
+    "padding": (
+        ["model.resizer={kind: keep_aspect_ratio, min_dimension: 64, max_dimension: 64}"],
+        [],
+        "padded with 0 0 0, and the model's stretched to the input",
+        "model.resizer",
+    ),
     "maps": ([], ["model.neck.taps=[conv_2_pointwise, conv_4_pointwise]"], "cells", "neck"),
     "anchors": (["model.anchors.scales=[0.2, 0.5]"], [], "anchors are not those", "anchors"),
 }

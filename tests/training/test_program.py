@@ -52,6 +52,11 @@ def test_eight_devices_learn_the_same_from_a_teacher(seen):
     assert seen["taught 8"]["exchanges"] == []
 
 
+def test_each_device_has_its_share_of_a_micro_batch(seen):
+    assert_same(seen["accumulated 1"], seen["accumulated 4"])
+    assert (seen["accumulated 4"]["exchanges"], seen["accumulated 4"]["compilations"]) == ([], 1)
+
+
 @pytest.mark.slow
 def test_two_and_four_devices_compute_the_same_too(tmp_path):
     seen = see("counts", tmp_path / "seen.pickle")

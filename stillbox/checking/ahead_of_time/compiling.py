@@ -263,6 +263,8 @@ def _remedies(step: StepName, experiment: Experiment, *, heavy_state: bool) -> I
     height, width = experiment.model.resizer.input_size
     if step == "train":
         yield f"lower train.batch_size ({train.batch_size}); --find-batch looks for the largest"
+        if train.micro_batch_size > 1:
+            yield f"raise train.accumulation_steps ({train.accumulation_steps})"
         if train.precision == "float32":
             yield "set train.precision=bfloat16, which halves the activations"
         if train.rematerialization == "none":
@@ -336,9 +338,9 @@ def _lower(
         where = "evaluation.batch_size"
         mesh = build_mesh(check.images, experiment.devices, target.devices, where=where)
         return score_program(experiment, mesh).lower(), 0
-    program = train_program(
-        experiment, build_mesh(check.images, experiment.devices, target.devices)
-    )
+    parts = experiment.train.accumulation_steps
+    mesh = build_mesh(check.images, experiment.devices, target.devices, parts=parts)
+    program = train_program(experiment, mesh)
     state = jax.tree.leaves((program.state.optimizer, program.state.ema))
     nbytes = sum(
         leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in state

@@ -48,6 +48,7 @@ def find_batch(experiment: Experiment, target: Target, say: Say = lambda line: N
     """Searches the largest `train.batch_size` that fits on a target; its own is tried first."""
     rows = len(target.devices) // max(experiment.devices.spatial_partitions, 1)
     multiple = math.lcm(rows, max(experiment.devices.replicas, 1))
+    multiple *= experiment.train.accumulation_steps
 
     def attempt(size: int) -> StepCheck:
         train = replace(experiment.train, batch_size=size)

@@ -198,15 +198,28 @@ def images_can_be_cut(experiment: schema.Experiment) -> Iterator[Finding]:
         )
 
 
+@rule(schema.Training)
+def accumulation_divides_the_batch(train: schema.Training) -> Iterator[Finding]:
+    """Micro-batches are equally large."""
+    parts, batch = train.accumulation_steps, train.batch_size
+    if parts >= 1 and batch >= 1 and batch % parts:
+        yield error(
+            "accumulation_steps",
+            f"a batch of {batch} (train.batch_size) cannot be divided into {parts} micro-batches",
+            f"set train.batch_size to {_multiples_near(batch, parts)}, "
+            f"or accumulation_steps to {_divisor_below(batch, parts)}",
+        )
+
+
 @rule(schema.Experiment)
 def replicas_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding]:
     """Replicas get equally many images."""
-    replicas, batch = experiment.devices.replicas, experiment.train.batch_size
+    replicas, (batch, name, parts) = experiment.devices.replicas, _images_at_once(experiment.train)
     if replicas >= 1 and batch >= 1 and batch % replicas:
         yield error(
             "devices.replicas",
-            f"a batch of {batch} (train.batch_size) cannot be divided among {replicas} replicas",
-            f"set train.batch_size to {_multiples_near(batch, replicas)}, "
+            f"{name} cannot be divided among {replicas} replicas",
+            f"set train.batch_size to {_multiples_near(batch * parts, replicas * parts)}, "
             f"or replicas to {_divisor_below(batch, replicas)}",
         )
 
@@ -214,7 +227,7 @@ def replicas_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding
 @rule(schema.Experiment)
 def groups_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding]:
     """The size of groups that share statistics is given if they are used, and divides the batch."""
-    batch = experiment.train.batch_size
+    batch, name, _ = _images_at_once(experiment.train)
     for path, norm in batch_norms(experiment.model):
         size, where = norm.group_size, f"{path}.group_size"
         if norm.statistics != "groups" and size > 0:
@@ -228,9 +241,19 @@ def groups_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding]:
         elif norm.statistics == "groups" and size > 0 and batch > 0 and batch % size:
             yield error(
                 where,
-                f"a batch of {batch} (train.batch_size) cannot be divided into groups of {size}",
+                f"{name} cannot be divided into groups of {size}",
                 f"use {_divisor_below(batch, size)}",
             )
+
+
+def _images_at_once(train: schema.Training) -> tuple[int, str, int]:
+    """Returns the images that a step normalises together, what they are, and their share."""
+    parts, batch = train.accumulation_steps, train.batch_size
+    # Other numbers are refused as such.
+    if parts <= 1 or batch % parts:
+        return batch, f"a batch of {batch} (train.batch_size)", 1
+    size = train.micro_batch_size
+    return size, f"a micro-batch of {size} ({batch} / {parts} train.accumulation_steps)", parts
 
 
 def _multiples_near(number: int, divisor: int) -> str:

@@ -333,7 +333,7 @@ class DetectorLoss(RegisteredConfig):
     """What a one-stage detector minimises.
 
     Called as `(config, predictions, batch, anchors, model, loss_state, *, step, replicas,
-    level_sizes, taught)`; returns a `models.detector.LossOutput`.
+    level_sizes, taught, divisors)`; returns a `models.detector.LossOutput`.
     """
 
     classification: ClassificationLoss

@@ -324,6 +324,10 @@ class Training:
 
     batch_size: Batch = 32
     """Images of one step, over all devices."""
+    accumulation_steps: Batch = 1
+    """Micro-batches that a step divides its batch into, one after the other, and whose gradients it
+    adds up before the one update: less memory, the same gradient, except that statistics of batch
+    norm are those of a micro-batch."""
     steps: NonNegativeInt = 0
     """Steps to train; 0: no limit."""
     augmentations: tuple[Augmentation, ...] = ()
@@ -385,6 +389,11 @@ class Training:
     """Steps between two evaluations; 0 evaluates once, at the end."""
     early_stopping: EarlyStopping | None = None
     """None trains all steps."""
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Images whose activations are in memory at the same time, over all devices."""
+        return self.batch_size // self.accumulation_steps
 
 
 @dataclass(frozen=True, kw_only=True)

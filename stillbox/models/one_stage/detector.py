@@ -3,6 +3,7 @@
 Every anchor has predictions. Postprocessing converts scores, decodes boxes and runs NMS.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import mul
 
@@ -159,6 +160,7 @@ class OneStageDetector(Detector):
         key: jax.Array,
         replicas: int = 1,
         taught: Taught | None = None,
+        divisors: Mapping[str, Array] | None = None,
     ) -> LossOutput:
         """Returns the loss of a batch; see `Detector.loss`."""
         set_training_step(self, step)
@@ -174,6 +176,7 @@ class OneStageDetector(Detector):
             replicas=replicas,
             level_sizes=self.level_sizes,
             taught=taught,
+            divisors=divisors,
         )
         return output
 

@@ -4,6 +4,7 @@ The arithmetic is that of `SSDMetaArch.loss` (`object_detection/meta_architectur
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -62,6 +63,8 @@ class LossParts(NamedTuple):
     """Anchors of the batch that are assigned to a ground-truth box; not minimised."""
     average: Float32[Array, ""]
     """The next `MatchAverage.value`; 0 without an average."""
+    divisors: Mapping[str, Float32[Array, "R"]]
+    """Matches and images of each replica."""
 
 
 class MatchAverage(NamedTuple):
@@ -76,8 +79,8 @@ INITIAL_AVERAGE = MatchAverage()
 """The average before the first batch."""
 
 
-# Entry of the loss state: the moving average of matches.
-_MATCHES = "matches"
+# Entries of the divisors; the first one is that of the loss state too, with the moving average.
+_MATCHES, _IMAGES = "matches", "images"
 
 
 def initial_loss_state(loss: schema.DetectorLoss) -> Arrays:
@@ -98,16 +101,24 @@ def matched_loss(
     replicas: int,
     level_sizes: tuple[int, ...],
     taught: Taught | None = None,
+    divisors: Mapping[str, Array] | None = None,
 ) -> LossOutput:
     """Returns `detection_loss` as `Detector.loss` does."""
     assert taught is None
-    average = MatchAverage(loss_state.get(_MATCHES, 0.0), step)
     parts = detection_loss(
-        predictions, batch, anchors, model, average, replicas=replicas, level_sizes=level_sizes
+        predictions,
+        batch,
+        anchors,
+        model,
+        MatchAverage(loss_state.get(_MATCHES, 0.0), step),
+        replicas=replicas,
+        level_sizes=level_sizes,
+        divisors=divisors,
     )
     terms = {"classification_loss": parts.classification, "localization_loss": parts.localization}
     state = dict.fromkeys(loss_state, parts.average)
-    return LossOutput(terms, {"matched_anchors": parts.matched_anchors}, state)
+    metrics = {"matched_anchors": parts.matched_anchors}
+    return LossOutput(terms, metrics, state, parts.divisors)
 
 
 @jax.named_scope("losses")
@@ -120,6 +131,7 @@ def detection_loss(
     *,
     replicas: int = 1,
     level_sizes: tuple[int, ...] = (),
+    divisors: Mapping[str, Float32[Array, "R"]] | None = None,
 ) -> LossParts:
     """Returns the loss of a batch.
 
@@ -128,6 +140,7 @@ def detection_loss(
         average: of the batches before, if the losses are divided by one.
         replicas: equal parts of the batch, if losses are normalised per replica.
         level_sizes: see `batch_targets`.
+        divisors: see `Detector.loss`.
     """
     # Losses of each anchor, [B, A].
     loss = _loss_of(model)
@@ -144,24 +157,36 @@ def detection_loss(
 
     # Normalisation, [B, 1].
     parts = replicas if loss.normalizer == "per_replica" else 1
-    matches = _count_matches(targets, loss, parts)
-    matches, value = _average_matches(matches, average, loss.normalizer_momentum)
-    weights = _normalizing_weights(matches, jnp.asarray(batch.image_weights), loss, parts)
+    own = _count(targets, batch, parts)
+    whole = own if divisors is None else divisors
+    matches = jnp.sum(targets.box_weights, axis=1, keepdims=True)
+    if not loss.normalize_per_image:
+        matches = _of_each_image(whole[_MATCHES], matches)
+    matches, value = _average_matches(
+        matches + loss.added_matches, average, loss.normalizer_momentum
+    )
+    weights = _normalizing_weights(matches, _of_each_image(whole[_IMAGES], matches), loss, parts)
     code_size = model.box_coder.code_size if loss.normalize_localization_by_code_size else 1
     return LossParts(
         classification=loss.classification_weight * jnp.sum(classification * weights),
         localization=loss.localization_weight * jnp.sum(localization * weights) / code_size,
         matched_anchors=jnp.sum(targets.box_weights > 0).astype(jnp.float32),
         average=value,
+        divisors=own,
     )
 
 
-def _count_matches(targets: Targets, loss: schema.Loss, replicas: int) -> Float32[Array, "B 1"]:
-    """Returns the number of matches that divides each image's targets."""
-    matches = jnp.sum(targets.box_weights, axis=1, keepdims=True)
-    if not loss.normalize_per_image:
-        matches = _sum_over_replica(matches, replicas)
-    return matches + loss.added_matches
+def _count(targets: Targets, batch: Batch, replicas: int) -> dict[str, Float32[Array, "R"]]:
+    """Returns the matches and the images of each replica; padding rows are no images."""
+    matches = jnp.sum(targets.box_weights, axis=1)
+    values = {_MATCHES: matches, _IMAGES: jnp.asarray(batch.image_weights)}
+    return {name: jnp.sum(one.reshape(replicas, -1), axis=1) for name, one in values.items()}
+
+
+def _of_each_image(sums: Float32[Array, "R"], like: Float32[Array, "B 1"]) -> Float32[Array, "B 1"]:
+    """Returns for each of B images the sum of its replica."""
+    parts = len(sums), len(like) // len(sums)
+    return jnp.broadcast_to(sums[:, None], parts).reshape(like.shape)
 
 
 def _average_matches(
@@ -182,29 +207,21 @@ def _average_matches(
 
 def _normalizing_weights(
     matches: Float32[Array, "B 1"],
-    image_weights: Float32[Array, "B"],
+    images: Float32[Array, "B 1"],
     loss: schema.Loss,
     replicas: int,
 ) -> Float32[Array, "B 1"]:
     """Returns the factors of each image's targets; the losses of `replicas` are averaged.
 
-    `image_weights` are 0 for padding rows.
+    `images` are those of the replica of each image.
     """
     # With the floor of 1, images without objects still train the background.
     weights = (
         1.0 / jnp.maximum(matches, 1.0) if loss.normalize_by_matches else jnp.ones_like(matches)
     )
     if loss.normalize_per_image:
-        images = _sum_over_replica(image_weights[:, None], replicas)
         weights = weights / jnp.maximum(images, 1.0)
     return weights / replicas
-
-
-def _sum_over_replica(values: Float32[Array, "B 1"], replicas: int) -> Float32[Array, "B 1"]:
-    """Returns for each image the sum of `values` over all images of its replica."""
-    parts = values.reshape(replicas, -1)
-    sums = jnp.sum(parts, axis=1, keepdims=True)
-    return jnp.broadcast_to(sums, parts.shape).reshape(values.shape)
 
 
 def _classification_losses(

@@ -4,7 +4,7 @@ Losses and averages are those of `mmdet/models/dense_heads`: `atss_head.py`, `gf
 `tood_head.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -52,6 +52,7 @@ def quality_loss(
     replicas: int,
     level_sizes: tuple[int, ...],
     taught: Taught | None = None,
+    divisors: Mapping[str, Array] | None = None,
 ) -> LossOutput:
     """Returns the loss of a batch; see `Detector.loss`.
 
@@ -66,12 +67,14 @@ def quality_loss(
         replicas: without effect, since sums are those of the whole batch.
         level_sizes: numbers of anchors of the feature maps.
         taught: of a teacher with the same anchors and the same bins; None: there is none.
+        divisors: see `Detector.loss`.
     """
-    inputs = _Inputs(predictions, batch, jnp.asarray(anchors, jnp.float32), taught)
+    whole = None if divisors is None else _Sums(**divisors)
+    inputs = _Inputs(predictions, batch, jnp.asarray(anchors, jnp.float32), taught, whole)
     sizes = Frame(model.resizer.input_size, level_sizes)
     steady = partial(_terms, config, model, sizes)
     if config.initial is None:
-        terms, matched = steady(inputs)
+        terms, own = steady(inputs)
     else:
         initial = config.initial
         first = replace(
@@ -82,8 +85,23 @@ def quality_loss(
             box_weights=initial.box_weights,
         )
         begins = partial(_terms, first, replace(model, matcher=initial.matcher), sizes)
-        terms, matched = jax.lax.cond(step < initial.steps, begins, steady, inputs)
-    return LossOutput(terms, {"matched_anchors": matched}, loss_state)
+        terms, own = jax.lax.cond(step < initial.steps, begins, steady, inputs)
+    return LossOutput(terms, {"matched_anchors": own.matched}, loss_state, own._asdict())
+
+
+class _Sums(NamedTuple):
+    """Sums over the images of a batch that terms are divided by."""
+
+    matched: Float32[Array, ""]
+    """Matched anchors."""
+    counted: Float32[Array, ""]
+    """The same, where an image without any may count as one."""
+    weights: Float32[Array, ""]
+    """Weights of the boxes."""
+    aligned: Float32[Array, ""]
+    """Targets `alignment`."""
+    images: Float32[Array, ""]
+    """Images, padding not counted."""
 
 
 class _Inputs(NamedTuple):
@@ -91,6 +109,8 @@ class _Inputs(NamedTuple):
     batch: Batch
     anchors: Float32[Array, "A 4"]
     taught: Taught | None
+    sums: _Sums | None
+    """Of a batch that this one is a part of; None: of these images."""
 
 
 class _Fit(NamedTuple):
@@ -115,20 +135,28 @@ class _Fit(NamedTuple):
 
 def _terms(
     config: schema.QualityLoss, model: schema.OneStage, frame: Frame, inputs: _Inputs
-) -> tuple[dict[str, Array], Float32[Array, ""]]:
-    """Returns the terms of the loss, and the number of matched anchors."""
+) -> tuple[dict[str, Array], _Sums]:
+    """Returns the terms of the loss, and the sums of these images."""
     batch, predictions = inputs.batch, inputs.predictions
     fit = _fit(model, frame, inputs)
     images = (jnp.asarray(batch.image_weights, jnp.float32) > 0.0)[:, None]
     matched = (fit.matched & images).astype(jnp.float32)
     aligned = _alignment(model.matcher, fit, batch.boxes.shape[1]) * matched
     weights = jax.lax.stop_gradient(_box_weights(config, fit, inputs.anchors, aligned)) * matched
-    box_sum = jnp.maximum(weights.sum(), config.least_box_weight)
-    count = _matches(config, matched, images)
+    own = _Sums(
+        matched=matched.sum(),
+        counted=_matches(config, matched, images),
+        weights=weights.sum(),
+        aligned=aligned.sum(),
+        images=images.sum(dtype=jnp.float32),
+    )
+    whole = own if inputs.sums is None else inputs.sums
+    box_sum = jnp.maximum(whole.weights, config.least_box_weight)
+    count = jnp.maximum(whole.counted, 1.0)
 
     targets = {"one": matched, "overlap": fit.overlaps * matched, "alignment": aligned}
     values = targets[config.class_targets]
-    class_sum = jnp.maximum(aligned.sum(), 1.0) if config.class_targets == "alignment" else count
+    class_sum = jnp.maximum(whole.aligned, 1.0) if config.class_targets == "alignment" else count
     seen = images & (fit.matches != IGNORED)
     classes = implementation_of(config.classification)(
         config.classification,
@@ -154,14 +182,14 @@ def _terms(
         terms["distribution_loss"] = share * jnp.sum(sides * weights[..., None])
     if inputs.taught is not None:
         sides = _divergences(predictions.box_encodings, inputs.taught)
-        share = inputs.taught.weight / 4.0 * _SUMMED / jnp.maximum(images.sum(), 1)
+        share = inputs.taught.weight / 4.0 * _SUMMED / jnp.maximum(whole.images, 1.0)
         terms["distillation_loss"] = share * jnp.sum(sides * weights[..., None])
     if config.centerness_weight:
         assert isinstance(predictions, RatedPredictions)
         target = _centerness(fit, inputs.anchors)
         entropy = sigmoid_cross_entropy(predictions.quality_logits, target) * matched
         terms["centerness_loss"] = config.centerness_weight * entropy.sum() / count
-    return terms, matched.sum()
+    return terms, own
 
 
 def _fit(model: schema.OneStage, frame: Frame, inputs: _Inputs) -> _Fit:
@@ -222,7 +250,7 @@ def _matches(
     counts = matched.sum(axis=1, keepdims=True)
     if config.empty_images_count:
         counts = jnp.maximum(counts, 1.0) * images
-    return jnp.maximum(counts.sum(), 1.0)
+    return counts.sum()
 
 
 def _distribution_losses(

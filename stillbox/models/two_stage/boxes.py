@@ -223,9 +223,16 @@ def sample_proposals(
 
 
 def box_loss(
-    predictions: BoxPredictions, sample: Sample, batch: Batch, model: schema.FasterRcnn
+    predictions: BoxPredictions,
+    sample: Sample,
+    batch: Batch,
+    model: schema.FasterRcnn,
+    images: Float32[Array, ""] | None = None,
 ) -> StageLoss:
-    """Returns the loss of the sampled proposals; each image counts alike."""
+    """Returns the loss of the sampled proposals; each image counts alike.
+
+    `images` is the number that it is divided by; None: that of the batch.
+    """
     config, targets = model.boxes, sample.targets
     assert config is not None
     valid = sample.valid.astype(jnp.float32)
@@ -264,8 +271,8 @@ def box_loss(
             min_negatives_per_image=miner.min_negatives_per_image,
         )
         classification, localization = classification * kept, localization * kept
+    images = jnp.maximum(batch.image_count if images is None else images, 1.0)
     counts = jnp.maximum(valid.sum(axis=1, keepdims=True), 1.0)
-    images = jnp.maximum(jnp.sum(jnp.asarray(batch.image_weights)), 1.0)
     return StageLoss(
         classification=config.classification_weight * jnp.sum(classification / counts) / images,
         localization=config.localization_weight * jnp.sum(localization / counts) / images,

@@ -1,5 +1,6 @@
 """Two-stage detectors (Faster R-CNN): proposals, then a class and a box for each of them."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -54,6 +55,8 @@ Maps = tuple[jax.Array, ...]
 
 # Numbers that parts fold into the key of a step.
 _BACKBONE, _NECK, _ANCHORS, _PROPOSALS, _PREDICTOR = range(5)
+# The entry of the divisors.
+_IMAGES = "images"
 
 
 @implements(schema.FasterRcnn)
@@ -94,12 +97,15 @@ class FasterRcnnDetector(Detector):
         key: jax.Array,
         replicas: int = 1,
         taught: Taught | None = None,
+        divisors: Mapping[str, jax.Array] | None = None,
     ) -> LossOutput:
         """Returns the losses of both stages; see `Detector.loss`."""
         assert taught is None
         model, sizes = self.model, jnp.asarray(batch.true_sizes)
         pixels = jnp.tile(jnp.asarray(self.image_shape, jnp.float32), 2)
         batch = batch._replace(boxes=batch.boxes * pixels)
+        own = {_IMAGES: batch.image_count}
+        count = (own if divisors is None else divisors)[_IMAGES]
         images = jnp.asarray(batch.images)
         maps = self.features(images, sizes, train=True, dropout_key=key)
         predictions = self.predict_proposals(maps, sizes, train=True)
@@ -111,6 +117,7 @@ class FasterRcnnDetector(Detector):
                 anchors,
                 jax.random.uniform(jax.random.fold_in(key, _ANCHORS), anchors.usable.shape),
                 model.proposals,
+                count,
             )
         terms = {
             "objectness_loss": first.classification,
@@ -118,21 +125,21 @@ class FasterRcnnDetector(Detector):
         }
         metrics = {"sampled_anchors": first.positives}
         if model.boxes is None:
-            return LossOutput(terms, metrics, loss_state)
+            return LossOutput(terms, metrics, loss_state, own)
         proposals = self.choose_proposals(predictions, anchors, sizes)
         with jax.named_scope("losses"):
-            own = jax.random.fold_in(key, _PROPOSALS)
-            priorities = jax.random.uniform(own, proposals.scores.shape)
+            chance = jax.random.fold_in(key, _PROPOSALS)
+            priorities = jax.random.uniform(chance, proposals.scores.shape)
             sample = sample_proposals(proposals, batch, priorities, model)
         boxes = self.predict_boxes(maps, sample.boxes, sizes, train=True, dropout_key=key)
         with jax.named_scope("losses"):
-            second = box_loss(boxes, sample, batch, model)
+            second = box_loss(boxes, sample, batch, model, count)
         terms |= {
             "classification_loss": second.classification,
             "localization_loss": second.localization,
         }
         metrics |= {"sampled_proposals": second.positives}
-        return LossOutput(terms, metrics, loss_state)
+        return LossOutput(terms, metrics, loss_state, own)
 
     def detect(self, images: jax.Array, true_sizes: jax.Array) -> Detections:
         """Returns at most `model.max_detections` objects an image; see `Detector.detect`."""

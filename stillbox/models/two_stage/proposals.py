@@ -178,11 +178,13 @@ def proposal_loss(
     anchors: FramedAnchors,
     priorities: Float32[Array, "B A"],
     config: schema.RPN,
+    images: Float32[Array, ""] | None = None,
 ) -> StageLoss:
     """Returns the loss of a sample of the anchors.
 
     The ground truth is in pixels of the network input. Priorities are random; anchors of high
-    priority are sampled.
+    priority are sampled. `images` is the number that the loss is divided by; None: that of the
+    batch.
     """
     # Without an area, an anchor is assigned to no box.
     boxes = jnp.where(anchors.usable[..., None], anchors.boxes, 0.0)
@@ -207,7 +209,7 @@ def proposal_loss(
     ).astype(jnp.float32)
     # Each image counts alike, whatever the weights of its boxes.
     weights = sampled / jnp.maximum(sampled.sum(axis=1, keepdims=True), 1.0)
-    weights = weights / jnp.maximum(jnp.sum(jnp.asarray(batch.image_weights)), 1.0)
+    weights = weights / jnp.maximum(batch.image_count if images is None else images, 1.0)
     objectness = softmax_loss(predictions.class_logits, targets.class_targets, weights)
     localization = smooth_l1_loss(
         predictions.box_encodings, targets.box_targets, weights * targets.box_weights
