@@ -363,6 +363,9 @@ def _model_directory(path: Path) -> Path:
     """Returns the model directory of a path; it need not exist yet."""
     if path.name == "checkpoints" and (is_model_directory(path.parent) or not path.exists()):
         return path.parent
+    if is_model_directory(path):
+        # It may have checkpoints of TensorFlow beside its own.
+        return path
     prefixes = sorted(str(entry).removesuffix(".index") for entry in path.glob("*.index"))
     if prefixes:
         raise UserError(

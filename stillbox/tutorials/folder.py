@@ -15,7 +15,7 @@ from stillbox.tutorials.protos import MODULES
 
 _API = "object_detection"
 _PROGRAMS: Mapping[str, tuple[str, ...]] = {
-    "model_main_tf2.py": ("model_main", "--checkpoint_format=tf2"),
+    "model_main_tf2.py": ("model_main", "--checkpoint_format=tf2", "--checkpoint_every_n=1000"),
     "model_main.py": ("model_main", "--checkpoint_format=tf1"),
     "train.py": ("legacy_train",),
     "eval.py": ("legacy_eval",),
