@@ -325,7 +325,7 @@ class ObjectDetector:
         schedule = (
             f"{{kind: cosine, learning_rate: {rate}, total_steps: {decay}, "
             f"final_learning_rate: {rate * hparams.cosine_decay_alpha}, "
-            f"warmup_learning_rate: 0.0, warmup_steps: {int(steps * 0.1)}}}"
+            f"warmup_learning_rate: 0.0, warmup_steps: {min(int(steps * 0.1), decay - 1)}}}"
         )
         penalty = self._model_options.l2_weight_decay
         overrides = [
