@@ -68,7 +68,7 @@ def train_run(experiment: Experiment, folder: Path) -> Path:
     """Trains in a folder below `folder`, or resumes the same run in it, and returns its path.
 
     Raises:
-        UserError: experiment and data do not fit together.
+        UserError: experiment and data do not fit together, or a signal stopped the run.
     """
     records = ExampleSource(experiment.data.train.paths).fingerprint()
     text = f"{to_yaml(experiment)}{records}"
@@ -78,6 +78,8 @@ def train_run(experiment: Experiment, folder: Path) -> Path:
         say_aside(f"{directory}: trained before, with the same data and settings")
         return directory
     outcome = train(experiment, directory, say=say_aside, on_warning=say_aside)
+    if outcome.interrupted:
+        raise UserError(outcome.reason, where=str(directory), fix="the same call resumes the run")
     say_aside(f"{directory}: {outcome.reason}")
     return directory
 

@@ -5,8 +5,9 @@ import pytest
 from stillbox.api import load_model
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
-from stillbox.model_maker import mediapipe_model_maker, tflite_model_maker
+from stillbox.model_maker import detectors, mediapipe_model_maker, tflite_model_maker
 from stillbox.model_maker.tflite_model_maker.config import ExportFormat, QuantizationConfig
+from stillbox.training.loop import Outcome
 
 lite, mobile = tflite_model_maker.object_detector, mediapipe_model_maker.object_detector
 
@@ -100,6 +101,14 @@ def test_what_cannot_be_trained_is_refused(data, tmp_path):
         lite.create(data, spec_in(tmp_path), do_train=False)
     with pytest.raises(UserError, match="not trained"):
         lite.ObjectDetector(spec_in(tmp_path), data.label_map).evaluate(data)
+
+
+def test_a_stopped_run_is_no_detector(data, tmp_path, monkeypatch):
+    """Ctrl-C ends a run with a checkpoint; what follows in the notebook must not go on."""
+    stopped = Outcome(step=1, reason="stopped by SIGINT at step 1", scores=None, interrupted=2)
+    monkeypatch.setattr(detectors, "train", lambda *arguments, **options: stopped)
+    with pytest.raises(UserError, match=r"stopped by SIGINT at step 1\n.*resumes the run"):
+        lite.create(data, spec_in(tmp_path), epochs=1, batch_size=4)
 
 
 def test_integers_are_measured_on_the_training_data(data, tmp_path):
