@@ -68,6 +68,7 @@ RUN_HERE = {
     "docs/export.md": (),
     "docs/weights.md": (),
     "docs/coming_from_the_object_detection_api.md": ("runs",),
+    "docs/model_maker.md": (),
     "docs/ssd_resnet34.md": ("runs",),
     "docs/retinanet.md": ("runs",),
 }

@@ -17,6 +17,7 @@ import numpy as np
 from stillbox.api import evaluate, load_model, train
 from stillbox.boxes.structures import Batch
 from stillbox.checking.planning import first_weights
+from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.announcing import say_aside
 from stillbox.devices.setup import prepare_process
@@ -67,12 +68,18 @@ def train_run(experiment: Experiment, folder: Path) -> Path:
     """Trains in a folder below `folder`, or resumes the same run in it, and returns its path.
 
     Raises:
-        UserError: experiment and data do not fit together.
+        UserError: experiment and data do not fit together, or a signal stopped the run.
     """
     records = ExampleSource(experiment.data.train.paths).fingerprint()
     text = f"{to_yaml(experiment)}{records}"
     directory = folder / f"training-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+    done = ModelDirectory.open(directory).latest_step() if is_model_directory(directory) else None
+    if done == experiment.train.steps:
+        say_aside(f"{directory}: trained before, with the same data and settings")
+        return directory
     outcome = train(experiment, directory, say=say_aside, on_warning=say_aside)
+    if outcome.interrupted:
+        raise UserError(outcome.reason, where=str(directory), fix="the same call resumes the run")
     say_aside(f"{directory}: {outcome.reason}")
     return directory
 

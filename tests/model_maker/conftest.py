@@ -20,8 +20,8 @@ SMALL_LITE = (
     "model.neck.depth=16",
     "model.head.depth=16",
     "model.head.layers_before=1",
-    "model.resizer.min_dimension=128",
-    "model.resizer.max_dimension=128",
+    "model.resizer.min_dimension=160",
+    "model.resizer.max_dimension=160",
 )
 SMALL_MOBILENET = (
     "model.backbone.depth_multiplier=0.25",

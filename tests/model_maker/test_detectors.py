@@ -5,8 +5,9 @@ import pytest
 from stillbox.api import load_model
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
-from stillbox.model_maker import mediapipe_model_maker, tflite_model_maker
+from stillbox.model_maker import detectors, mediapipe_model_maker, tflite_model_maker
 from stillbox.model_maker.tflite_model_maker.config import ExportFormat, QuantizationConfig
+from stillbox.training.loop import Outcome
 
 lite, mobile = tflite_model_maker.object_detector, mediapipe_model_maker.object_detector
 
@@ -20,11 +21,6 @@ def data(annotated, tmp_path):
 def spec_in(folder, **arguments):
     name = "efficientdet_lite0"
     return tflite_model_maker.model_spec.get(name, model_dir=str(folder), **arguments)
-
-
-def experiment_of(data, folder, **arguments):
-    spec = spec_in(folder)
-    return spec.experiment(data.records, None, *arguments.values())
 
 
 def test_the_experiment_of_a_specification(data, tmp_path, small_networks):
@@ -59,14 +55,15 @@ def test_only_what_is_not_random_is_frozen(data, tmp_path, small_networks, capsy
     assert spec.experiment(data.records, None, 1, 4).train.freeze == ()
 
 
-def test_a_run_is_resumed_and_another_begins_anew(data, tmp_path, small_networks, no_charts):
+@pytest.mark.slow
+def test_the_same_call_does_not_train_again(data, tmp_path, small_networks, no_charts, capsys):
     spec = spec_in(tmp_path / "runs")
     first = lite.create(data, spec, data, epochs=1, batch_size=4, train_whole_model=True)
     assert ModelDirectory.open(first.directory).steps()[-1] == 2
-    state = (first.directory / "experiment.yaml").stat().st_mtime_ns
+    capsys.readouterr()
     again = lite.create(data, spec, data, epochs=1, batch_size=4, train_whole_model=True)
     assert again.directory == first.directory
-    assert (first.directory / "experiment.yaml").stat().st_mtime_ns == state
+    assert "trained before, with the same data and settings" in capsys.readouterr().err
     metrics = first.evaluate(data)
     assert metrics == again.evaluate(data, batch_size=2)
     assert list(metrics)[-2:] == ["AP_/small", "AP_/large"]
@@ -104,6 +101,14 @@ def test_what_cannot_be_trained_is_refused(data, tmp_path):
         lite.create(data, spec_in(tmp_path), do_train=False)
     with pytest.raises(UserError, match="not trained"):
         lite.ObjectDetector(spec_in(tmp_path), data.label_map).evaluate(data)
+
+
+def test_a_stopped_run_is_no_detector(data, tmp_path, monkeypatch):
+    """Ctrl-C ends a run with a checkpoint; what follows in the notebook must not go on."""
+    stopped = Outcome(step=1, reason="stopped by SIGINT at step 1", scores=None, interrupted=2)
+    monkeypatch.setattr(detectors, "train", lambda *arguments, **options: stopped)
+    with pytest.raises(UserError, match=r"stopped by SIGINT at step 1\n.*resumes the run"):
+        lite.create(data, spec_in(tmp_path), epochs=1, batch_size=4)
 
 
 def test_integers_are_measured_on_the_training_data(data, tmp_path):
@@ -170,6 +175,7 @@ def test_wrong_hyperparameters(images, tmp_path, hparams, message):
         mobile.ObjectDetector.create(images, images, options(tmp_path, **hparams))
 
 
+@pytest.mark.slow
 def test_training_scores_and_training_for_integers(
     images, tmp_path, small_networks, no_charts, capsys
 ):

@@ -110,7 +110,7 @@ def mediapipe_notebook(photographs, side):
 
 @pytest.mark.slow
 def test_tflite_notebook_with_small_networks(photographs, folder, small_networks, short_runs):
-    tflite_notebook(photographs, 128)
+    tflite_notebook(photographs, 160)
 
 
 @pytest.mark.slow

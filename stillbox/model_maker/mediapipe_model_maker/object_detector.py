@@ -21,6 +21,7 @@ from stillbox.model_maker import detectors
 from stillbox.model_maker.datasets import Reader, RecordSet, cached, fingerprint, open_cache
 from stillbox.model_maker.quantization import FLOAT, Quantization, QuantizationConfig
 from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.files import write_whole
 from stillbox.records.formats.coco import read_coco
 from stillbox.records.formats.voc import read_voc
 from stillbox.records.label_map import LabelMap
@@ -325,7 +326,7 @@ class ObjectDetector:
         schedule = (
             f"{{kind: cosine, learning_rate: {rate}, total_steps: {decay}, "
             f"final_learning_rate: {rate * hparams.cosine_decay_alpha}, "
-            f"warmup_learning_rate: 0.0, warmup_steps: {int(steps * 0.1)}}}"
+            f"warmup_learning_rate: 0.0, warmup_steps: {min(int(steps * 0.1), decay - 1)}}}"
         )
         penalty = self._model_options.l2_weight_decay
         overrides = [
@@ -442,7 +443,7 @@ class ObjectDetector:
         """Writes the names of the classes, the background first."""
         folder = Path(export_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / label_filename).write_text("\n".join(self._label_names), encoding="utf-8")
+        write_whole(folder / label_filename, "\n".join(self._label_names).encode())
 
     def _run(self) -> Path:
         directory = self._integer_run or self._float_run

@@ -131,11 +131,13 @@ class EfficientDetModelSpec:
         """
         config = self.config
         in_epoch = max(train.size // batch_size, 1)
-        scale = batch_size / _RATE_OF_BATCH
+        steps, scale = epochs * in_epoch, batch_size / _RATE_OF_BATCH
+        # A run of one epoch would be all warm-up.
+        warmup = min(int(_number(config, "lr_warmup_epoch") * in_epoch), steps - 1)
         schedule = (
             f"{{kind: cosine, learning_rate: {_number(config, 'learning_rate') * scale}, "
             f"warmup_learning_rate: {_number(config, 'lr_warmup_init') * scale}, "
-            f"warmup_steps: {int(_number(config, 'lr_warmup_epoch') * in_epoch)}}}"
+            f"warmup_steps: {warmup}, total_steps: {steps}}}"
         )
         every = int(_number(config, "map_freq")) * in_epoch
         overrides = [
@@ -143,7 +145,7 @@ class EfficientDetModelSpec:
             *train.overrides("train"),
             *(validation.overrides("evaluation") if validation else ()),
             f"model.num_classes={max(train.names)}",
-            f"train.steps={epochs * in_epoch}",
+            f"train.steps={steps}",
             f"train.batch_size={batch_size}",
             f"train.optimizer.schedule={schedule}",
             f"train.checkpoint_every={in_epoch}",
