@@ -2,6 +2,7 @@
 
 import math
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,10 +142,15 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
     _, tunable, best = max(found, key=lambda item: item[0])
     path = tunable.path
     value = f"an input of {best} x {best}" if path == _SIDE else f"--set {path}={best}"
-    return Finding(severity, path, text, f"{value}, the largest that is certain to fit")
+    fix = f"{value}, the largest that is certain to fit"
+    parts = _fewest_parts(experiment, machine, sizes) if path == _BATCH else None
+    if parts is not None:
+        fix += f"; or --set {_PARTS}={parts}, which takes this batch in parts"
+    return Finding(severity, path, text, fix)
 
 
-_SIDE, _BATCH = "model.resizer", "train.batch_size"
+_SIDE, _BATCH, _PARTS = "model.resizer", "train.batch_size", "train.accumulation_steps"
+_MOST_PARTS = 1024
 
 
 def _tunables(experiment: Experiment) -> Iterator[_Tunable]:
@@ -182,6 +188,21 @@ def _largest(
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle * steps) else (low, middle - 1)
     return low * steps
+
+
+def _fewest_parts(experiment: Experiment, machine: Machine, sizes: Sizes) -> int | None:
+    """Returns the fewest parts of the batch that are certain to fit; None: there are none."""
+    whole = math.lcm(machine.devices, max(experiment.devices.replicas, 1))
+    share, rest = divmod(experiment.train.batch_size, whole)
+    numbers = [] if rest else [n for n in range(2, min(share, _MOST_PARTS) + 1) if share % n == 0]
+
+    def fits(number: int) -> bool:
+        changed = _changed(experiment, _PARTS, number)
+        return _fits(_needs(changed, sizes, machine), machine)
+
+    # The more parts, the less memory.
+    index = bisect_left(numbers, True, key=fits)
+    return numbers[index] if index < len(numbers) else None
 
 
 def _scaled(sizes: Sizes, before: Experiment, after: Experiment) -> Sizes:

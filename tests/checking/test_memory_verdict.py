@@ -99,6 +99,14 @@ def test_rematerialised_blocks_need_less():
     assert blocks < 0.8 * plain
 
 
+def test_parts_of_a_batch_are_recommended_beside_a_smaller_one():
+    batch, field = "train.batch_size=8000", "train.accumulation_steps="
+    number = int(find_shortage(small(batch), LAPTOP).fix.rpartition(field)[2].split(",")[0])
+    fewer = max(one for one in range(1, number) if 8000 % one == 0)
+    assert find_shortage(small(batch, f"{field}{number}"), LAPTOP) is None
+    assert find_shortage(small(batch, f"{field}{fewer}"), LAPTOP) is not None
+
+
 def test_an_accelerator_and_its_host_are_compared_apart():
     experiment = small("train.batch_size=4096")
     device, host = 64 * GIB, 0.1 * GIB
