@@ -129,7 +129,7 @@ def read_garden_layers(
         experiment = _guess(given)
         log.notes.append(
             f"the file names no experiment: its backbone is that of {experiment}, which has the "
-            "defaults; `stillbox train --experiment NAME --config_file FILE` gives it a name"
+            "defaults; `stillbox model_garden --experiment NAME --config_file FILE` gives another"
         )
     root = GardenSection(replace(given, keys=_with_defaults(experiment)), log)
     result = Experiment(

@@ -90,7 +90,7 @@ NO_EFFECT: Mapping[str, str] = {
     "task.allow_image_summary": "evaluation draws pictures in any case",
     "task.use_coco_metrics": "COCO's metrics are always computed",
     **{
-        f"task.export_config.{name}": "`stillbox export_saved_model` reads it"
+        f"task.export_config.{name}": "`stillbox export_saved_model` has flags of these names"
         for name in (
             "output_normalized_coordinates",
             "cast_num_detections_to_float",
@@ -111,7 +111,7 @@ NO_EFFECT: Mapping[str, str] = {
             "steps_per_loop",
         )
     },
-    f"{TRAINER}.continuous_eval_timeout": "`stillbox train --mode continuous_eval` reads it",
+    f"{TRAINER}.continuous_eval_timeout": "`stillbox model_garden --mode=continuous_eval` reads it",
     f"{TRAINER}.best_checkpoint_export_subdir": "the best checkpoint is always kept",
     f"{TRAINER}.loss_upper_bound": "it belongs to recovery_max_trials",
     f"{TRAINER}.recovery_begin_steps": "it belongs to recovery_max_trials",
