@@ -117,6 +117,7 @@ _VERBS = {
     "completion": "print a script that completes words for bash, zsh or fish",
     "model_main": "train or evaluate with the flags of the Object Detection API",
     "retinanet": f"train, evaluate or predict with the flags of {_TPU_PAGE}",
+    "model_garden": "train or evaluate with the flags of TensorFlow Model Garden",
     "ssd_resnet34": "train, evaluate or predict with the flags of SSD ResNet-34's script",
     "export_saved_model": f"export with the flags of {_TPU_PAGE}",
     "exporter_main_v2": "export a SavedModel with the flags of the Object Detection API",
@@ -128,6 +129,7 @@ imported when its verb is used. Verbs of `_MODULES` share one."""
 _ORIGINALS = {
     "model_main": ("model_main.py", "model_main_tf2", "model_main_tf2.py"),
     "retinanet": ("main.py",),
+    "model_garden": ("train.py",),
     "ssd_resnet34": ("ssd.py",),
     "export_saved_model": ("export_saved_model.py",),
     "exporter_main_v2": ("exporter_main_v2.py",),

@@ -11,6 +11,7 @@ from typing import Any
 
 from stillbox.cli.arguments import add_overrides, note, show_remarks
 from stillbox.cli.export import image_size, show_export
+from stillbox.cli.model_garden import add_config_files
 from stillbox.cli.original_flags import (
     CONFIG_OVERRIDE,
     Flag,
@@ -20,7 +21,9 @@ from stillbox.cli.original_flags import (
 )
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
+from stillbox.experiment.model_garden import read_garden
 from stillbox.experiment.params_dict import read_params
+from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import resolve_reading
 from stillbox.records.files import make_folder, write_whole
 
@@ -232,12 +235,12 @@ _TPU_INPUT_TYPES = {
 _PARAMS = "params.yaml"
 _ANY_DEVICE = "the artefact runs on CPU, GPU and TPU in any case"
 _TPU_FLAGS = (
+    Flag("experiment", "experiment of TensorFlow Model Garden", metavar="NAME"),
     Flag("model", "model whose defaults the parameters have", default="retinanet", metavar="NAME"),
     Flag("export_dir", "folder of the SavedModel", Path, required=True, metavar="DIR"),
     Flag(
         "checkpoint_path", "a model directory, or a TF1 checkpoint", required=True, metavar="PATH"
     ),
-    Flag("config_file", "parameters", default="", metavar="YAML"),
     Flag("params_override", "parameters that differ from those", default="", metavar="TEXT"),
     Flag("use_tpu", kind=bool, note=_ANY_DEVICE),
     Flag("override_export_dir", "replace an existing export", bool),
@@ -254,15 +257,21 @@ _TPU_FLAGS = (
     Flag("output_normalized_coordinates", "boxes in 0..1 of the original image", bool),
     Flag("cast_num_detections_to_float", "num_detections as float32", bool),
     Flag("cast_detection_classes_to_float", "detection_classes as float32", bool),
+    Flag("export_saved_model_subdir", refusal="--export_dir is the folder of the SavedModel"),
+    Flag("export_checkpoint_subdir", refusal="`stillbox weights` writes checkpoints; leave it out"),
+    Flag("log_model_flops_and_params", note="`stillbox check` shows the size of a model"),
+    Flag("function_keys", refusal="a SavedModel has one function; leave it out"),
 )
 
 
 def add_export_saved_model(parser: argparse.ArgumentParser) -> None:
     """`stillbox export_saved_model`: the export of "Object Detection Models on TPU" with its flags.
 
-    `stillbox export DIR --signature tpu` does the same with stillbox's own options.
+    With --experiment it is that of TensorFlow Model Garden. `stillbox export DIR --signature tpu`
+    does the same with stillbox's own options.
     """
     add_flags(parser, _TPU_FLAGS)
+    add_config_files(parser)
     add_overrides(parser)
 
 
@@ -311,12 +320,26 @@ def _tpu_model(arguments: argparse.Namespace, size: tuple[int, int]) -> dict[str
             where="--params_override",
             fix="leave it out and write --set FIELD=VALUE",
         )
-    reading = read_params(
-        config_file=arguments.config_file or (str(directory / _PARAMS) if own.is_file() else ""),
-        params_override=arguments.params_override,
-        model=arguments.model,
-    )
-    source = arguments.config_file or "--params_override"
+    files = arguments.config_file or [str(directory / _PARAMS)] * own.is_file()
+    reading = _read_parameters(arguments, files)
+    source = files[-1] if arguments.config_file else "--params_override"
     resolved = resolve_reading(reading, overrides, source)
     show_remarks(resolved, resolved.warnings)
     return {"source": resolved.experiment, "weights": arguments.checkpoint_path}
+
+
+def _read_parameters(arguments: argparse.Namespace, files: list[str]) -> Reading:
+    """Returns the experiment of Model Garden, or that of a parameter dictionary.
+
+    Raises:
+        UserError: a dictionary has several files.
+    """
+    override = arguments.params_override
+    if arguments.experiment:
+        return read_garden(
+            experiment=arguments.experiment, config_files=files, params_override=override
+        )
+    if len(files) > 1:
+        fix = "keep one, or give --experiment for an experiment of TensorFlow Model Garden"
+        raise UserError("there are several files", where="--config_file", fix=fix)
+    return read_params(config_file="".join(files), params_override=override, model=arguments.model)

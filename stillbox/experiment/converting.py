@@ -16,6 +16,7 @@ WANTED: dict[Hint, str] = {
     str: "text",
     tuple[int, ...]: "a list of whole numbers",
     tuple[float, ...]: "a list of numbers",
+    tuple[str, ...]: "a list of texts",
 }
 """What a field of each type is, for messages."""
 # How people write a number. YAML 1.1 takes `1e-4` and `1e+3` for text.

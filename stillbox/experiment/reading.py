@@ -149,7 +149,11 @@ class Section(ABC):
         return {ours: self.value(theirs, f"{path}.{ours}") for ours, theirs in pairs.items()}
 
     def choose(
-        self, name: str, valid: Iterable[str], *paths: str, reasons: Mapping[str, str] | None = None
+        self,
+        name: str,
+        valid: Iterable[Value],
+        *paths: str,
+        reasons: Mapping[str, str] | None = None,
     ) -> Value:
         """Returns a word, or a tuple of words, that has to be one of the valid ones.
 
@@ -159,9 +163,14 @@ class Section(ABC):
         value, valid = self.value(name, *paths), tuple(valid)
         for word in value if isinstance(value, tuple) else (value,):
             if word not in valid:
-                reason, close = (reasons or {}).get(word), nearest(str(word), valid, limit=1)
+                reason, close = (
+                    (reasons or {}).get(word),
+                    nearest(str(word), map(str, valid), limit=1),
+                )
                 guess = f"{close} " if close.startswith("did you mean") and not reason else ""
-                self.refuse(name, reason, f"{guess}there is: {', '.join(valid)}", value=word)
+                self.refuse(
+                    name, reason, f"{guess}there is: {', '.join(map(str, valid))}", value=word
+                )
         return value
 
     def refuse(self, name: str, why: str | None, fix: str, value: Value = None) -> NoReturn:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import rules
+from stillbox.experiment.model_garden import is_experiment, read_garden_layers
 from stillbox.experiment.params_dict import is_dictionary, read_layers
 from stillbox.experiment.pipeline_config.reader import read_block
 from stillbox.experiment.reading import READERS, FormatReader, Reading
@@ -29,9 +30,6 @@ _SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
     (frozenset(names.split()), what, fix)
     for names, what, fix in (
         ("apiVersion kind", "a manifest of Kubernetes", _NO_MODEL),
-        ("task trainer", "an experiment of TensorFlow Model Garden", _ANOTHER),
-        ("runtime task", "an experiment of TensorFlow Model Garden", _ANOTHER),
-        ("runtime trainer", "an experiment of TensorFlow Model Garden", _ANOTHER),
         ("nc backbone head", "a model of Ultralytics (YOLO)", _ANOTHER),
         ("task mode model", "the arguments of a run of Ultralytics (YOLO)", _ANOTHER),
         ("train names", "a data.yaml of Ultralytics (YOLO)", _DATA),
@@ -259,6 +257,8 @@ def open_config(path: Path) -> tuple[Tree, Callable[[Tree], Reading]]:
     if is_pipeline:
         return parse(text, str(path)), lambda block: read_block(block, name=path.stem)
     root = compose(text, str(path))
+    if is_experiment(root):
+        return root, lambda tree: read_garden_layers([tree], name=path.stem)
     refuse_others(root)
     if is_dictionary(root):
         return root, lambda tree: read_layers([tree], name=path.stem)

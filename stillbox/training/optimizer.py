@@ -48,15 +48,18 @@ def _cosine(schedule: schema.CosineSchedule) -> ScheduleFunction:
             fix="give total_steps and warmup_steps, or resolve the experiment, which takes them "
             "from train.steps",
         )
-    start = warmup + schedule.hold_steps
+    start = schedule.hold_steps + (0 if schedule.warmup_overlaps else warmup)
     length = max(total - start, 1)
+    last = schedule.final_learning_rate
+    height = 0.5 * (schedule.learning_rate - last)
+    warmed = schedule.learning_rate
+    if schedule.warmup_overlaps:
+        warmed = last + height * (1 + math.cos(math.pi * max(warmup - start, 0) / length))
 
     def rate(step: ArrayLike) -> jax.Array:
         now = jnp.asarray(step, jnp.float32)
-        slope = (schedule.learning_rate - schedule.warmup_learning_rate) / max(warmup, 1)
+        slope = (warmed - schedule.warmup_learning_rate) / max(warmup, 1)
         warm = schedule.warmup_learning_rate + slope * now
-        last = schedule.final_learning_rate
-        height = 0.5 * (schedule.learning_rate - last)
         cosine = last + height * (1 + jnp.cos(jnp.pi * (now - start) / length))
         # The hold includes its last step only where there is one: without a hold the cosine
         # takes over right after the warm-up.

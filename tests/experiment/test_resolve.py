@@ -149,9 +149,6 @@ def test_a_missing_folder_is_named(tmp_path):
     ("text", "what"),
     [
         ("apiVersion: batch/v1\nkind: Job\nspec: {}", "a manifest of Kubernetes"),
-        ("runtime: {}\ntask: {}\ntrainer: {}", "TensorFlow Model Garden"),
-        ("task: {model: {}}\ntrainer: {train_steps: 5}", "TensorFlow Model Garden"),
-        ("runtime: {}\ntrainer: {}", "TensorFlow Model Garden"),
         ("train: images/train\nval: images/val\nnames: [owl]", "data.yaml of Ultralytics"),
         ("nc: 80\nbackbone: []\nhead: []", "a model of Ultralytics"),
         ("task: detect\nmode: train\nmodel: yolov8n.pt\ndata: coco.yaml", "a run of Ultralytics"),
@@ -174,13 +171,6 @@ def test_a_python_config_is_refused_by_its_name(tmp_path):
     (tmp_path / "retinanet.py").write_text("model = dict(type='RetinaNet')\n")
     with pytest.raises(UserError, match="a Python program, as configs of MMDetection"):
         resolve(tmp_path / "retinanet.py")
-
-
-@needs_shared
-def test_all_experiments_of_the_model_garden_are_refused_by_name():
-    for path in (SHARED / "configs/model_garden").glob("*.yaml"):
-        with pytest.raises(UserError, match="TensorFlow Model Garden"):
-            resolve(path)
 
 
 # Each of them is refused on its own, in another part of the file.

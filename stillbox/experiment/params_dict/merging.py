@@ -9,8 +9,8 @@ in its model directory.
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from stillbox.errors import UserError, nearest
@@ -84,10 +84,12 @@ class Params:
 
     given: Mapping[str, GivenValue] = field(default_factory=dict)
     """Dotted path -> value and place of every key that is given."""
+    keys: Mapping[str, Key] = field(default_factory=lambda: KEYS)
+    """All keys of the language."""
 
     def value(self, path: str) -> Value:
         """Returns a key's value, its default if none is given."""
-        return self.given[path].value if path in self.given else KEYS[path].default
+        return self.given[path].value if path in self.given else self.keys[path].default
 
     def where(self, path: str) -> str | None:
         """Returns where a key is given, None for a default."""
@@ -95,7 +97,7 @@ class Params:
 
     def differs(self, path: str) -> bool:
         """Returns whether a key has another value than its default."""
-        return bool(self.value(path) != KEYS[path].default)
+        return bool(self.value(path) != self.keys[path].default)
 
     def used_blocks(self) -> tuple[str, ...]:
         """Returns the sections of the blocks of the model, from input to output.
@@ -110,10 +112,34 @@ class Params:
 
     def over(self, layer: Mapping[str, GivenValue]) -> "Params":
         """Returns the dictionary with a layer merged into it."""
-        return Params({**self.given, **layer})
+        return replace(self, given={**self.given, **layer})
 
 
-def read_layer(tree: Node) -> dict[str, GivenValue]:
+def _other_model(name: str, node: Node) -> UserError | None:
+    if name not in SECTIONS:
+        return None
+    return refuse_type(SECTIONS[name], node.where, f"{name} belongs to type {SECTIONS[name]}")
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of a language, which has keys in sections, and what messages say about them."""
+
+    keys: Mapping[str, Key]
+    current: Mapping[str, Key]
+    """Those that are suggested first."""
+    whole: str
+    """What all of it is called."""
+    example: str
+    foreign: Callable[[str, Node], UserError | None]
+    """The refusal of a name at the top that belongs to another model, None for all others."""
+
+
+DICTIONARY = Names(KEYS, FINAL, "the dictionary", "{train: {total_steps: 1000}}", _other_model)
+"""Those of the parameter dictionary."""
+
+
+def read_layer(tree: Node, names: Names = DICTIONARY) -> dict[str, GivenValue]:
     """Returns what a tree of names and values gives, by dotted path.
 
     Raises:
@@ -124,28 +150,28 @@ def read_layer(tree: Node) -> dict[str, GivenValue]:
         return {}
     if not isinstance(tree.value, dict):
         raise UserError(
-            f"the dictionary has names and values, not {describe(tree)}",
+            f"{names.whole} has names and values, not {describe(tree)}",
             where=tree.where,
-            fix="for example {train: {total_steps: 1000}}",
+            fix=f"for example {names.example}",
         )
-    return dict(_walk(tree, ""))
+    return dict(_walk(tree, "", names))
 
 
-def _walk(section: Node, path: str) -> Iterator[tuple[str, GivenValue]]:
+def _walk(section: Node, path: str, names: Names) -> Iterator[tuple[str, GivenValue]]:
     for name, node in section.value.items():
         inner = f"{path}.{name}" if path else str(name)
-        if inner in KEYS:
-            yield inner, GivenValue(read_key(KEYS[inner], node, inner), node.where)
-        elif not names_in(inner):
-            raise _unknown(str(name), node, path)
+        if inner in names.keys:
+            yield inner, GivenValue(read_key(names.keys[inner], node, inner), node.where)
+        elif not names_in(inner, names.keys):
+            raise _unknown(str(name), node, path, names)
         elif isinstance(node.value, dict):
-            yield from _walk(node, inner)
+            yield from _walk(node, inner, names)
         # A section whose content is commented out is empty.
         elif node.value is not None:
             raise UserError(
                 f"{inner} is a section and cannot be {describe(node)}",
                 where=node.where,
-                fix=f"give what is in it: {', '.join(names_in(inner, FINAL))}",
+                fix=f"give what is in it: {', '.join(names_in(inner, names.current))}",
             )
 
 
@@ -155,6 +181,8 @@ def read_key(key: Key, node: Node, path: str) -> Value:
     Raises:
         UserError: it is of another type.
     """
+    if key.type is object:
+        return node.plain()
     if node.value is None:
         if key.default is None:
             return None
@@ -176,28 +204,28 @@ def read_key(key: Key, node: Node, path: str) -> Value:
     return tuple(convert(item_types[0], item, f"{path}.{at}", loose=True) for at, item in items)
 
 
-def _unknown(name: str, node: Node, path: str) -> UserError:
-    if not path and name in SECTIONS:
-        model = SECTIONS[name]
-        return refuse_type(model, node.where, f"{name} belongs to type {model}")
-    what = f"{path or 'the dictionary'} has no key {name!r}"
+def _unknown(name: str, node: Node, path: str, names: Names) -> UserError:
+    foreign = names.foreign(f"{path}.{name}" if path else name, node)
+    if foreign is not None:
+        return foreign
+    what = f"{path or names.whole} has no key {name!r}"
     if "/" in name:
         # `pattern: /data/a,/data/b` is meant as one value, and is two names in YAML.
         fix = f"put the value in quotes, if {name!r} is a part of it"
         return UserError(what, where=node.where, fix=fix)
     # Names of 2020 are suggested only if no name of today is near.
-    guesses = (nearest(name, names_in(path, keys)) for keys in (FINAL, KEYS))
+    guesses = (nearest(name, names_in(path, keys)) for keys in (names.current, names.keys))
     guess = next((guess for guess in guesses if guess.startswith("did you mean")), None)
-    elsewhere = [key for key in FINAL if key.rpartition(".")[2] == name]
+    elsewhere = [key for key in names.current if key.rpartition(".")[2] == name]
     if guess is None and elsewhere:
         guess = "did you mean " + " or ".join(repr(key) for key in elsewhere[:3]) + "?"
-    fix = guess or nearest(name, names_in(path, FINAL))
+    fix = guess or nearest(name, names_in(path, names.current))
     return UserError(what, where=node.where, fix=fix)
 
 
 def spell(value: Value) -> str:
     """Returns a value as the dictionary's YAML writes it, shortly."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return f"[{', '.join(spell(item) for item in value)}]"
     if isinstance(value, bool) or value is None:
         return {None: "null", True: "true", False: "false"}[value]
@@ -278,8 +306,14 @@ def resolved_text(params: Params) -> str:
     """
     unused = {name for name in BLOCKS if name not in params.used_blocks()}
     old = (path for path in OLD if path in params.given and path not in FINAL)
+    paths = (*FINAL, *(path for path in old if path.partition(".")[0] not in unused))
+    return text_of(params, paths)
+
+
+def text_of(params: Params, paths: Iterable[str]) -> str:
+    """Returns YAML with the values of keys, in their order."""
     tree: dict[str, Any] = {}
-    for path in (*FINAL, *(path for path in old if path.partition(".")[0] not in unused)):
+    for path in paths:
         *sections, name = path.split(".")
         place = tree
         for section in sections:

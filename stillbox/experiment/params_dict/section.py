@@ -8,7 +8,7 @@ had keys of its own for them.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -116,6 +116,9 @@ def _idle_in_blocks(params: Params, used: tuple[str, ...]) -> Iterator[tuple[str
 class KeySection(Section):
     """A section of the dictionary, or all of it; names of inner keys are dotted paths."""
 
+    refused: ClassVar[Mapping[str, str]] = REFUSED
+    """Key, or key and value as `key=value` -> why it is refused."""
+
     def __init__(self, params: Params, log: ReadTracker, prefix: str = "") -> None:
         super().__init__(log)
         self.params, self._prefix = params, prefix
@@ -130,7 +133,7 @@ class KeySection(Section):
 
     def is_scalar(self, name: str) -> bool:
         """Returns whether there is such a key."""
-        return self.label(name) in KEYS
+        return self.label(name) in self.params.keys
 
     def has(self, name: str) -> bool:
         """Returns whether a key is given."""
@@ -148,22 +151,26 @@ class KeySection(Section):
         """Returns a value as the dictionary's YAML writes it."""
         return spell(value)
 
-    def child(self, name: str) -> "KeySection":
+    def child(self, name: str) -> Self:
         """Returns an inner section."""
-        return KeySection(self.params, self.log, f"{self.label(name)}.")
+        return type(self)(self.params, self.log, f"{self.label(name)}.")
 
     def read_inner(self, name: str, reader: FieldReader, path: str) -> Value:
         """Returns the result of `reader` for an inner section."""
         return reader(self.child(name), path)
 
     def choose(
-        self, name: str, valid: Iterable[str], *paths: str, reasons: Mapping[str, str] | None = None
+        self,
+        name: str,
+        valid: Iterable[Value],
+        *paths: str,
+        reasons: Mapping[str, str] | None = None,
     ) -> Value:
         """Returns a word that has to be one of the valid ones; as `Section.choose`."""
         if reasons is None:
             start = f"{self.label(name)}="
-            known = (label for label in REFUSED if label.startswith(start))
-            reasons = {label.removeprefix(start): REFUSED[label] for label in known}
+            known = (label for label in self.refused if label.startswith(start))
+            reasons = {label.removeprefix(start): self.refused[label] for label in known}
         return super().choose(name, valid, *paths, reasons=reasons)
 
     def finish(self, used: Collection[str] = ()) -> None:
@@ -172,10 +179,14 @@ class KeySection(Section):
         Raises:
             UserError: a key is given that is not read, with another value than its default.
         """
-        self.log.finish(self._unread(used), REFUSED, together=True)
+        self.log.finish(self._unread(used), self.refused, together=True)
+
+    def no_effect(self) -> Mapping[str, str]:
+        """Returns why keys have no effect, by path."""
+        return NO_EFFECT | idle_keys(self.params)
 
     def _unread(self, used: Collection[str]) -> Iterator[Unread]:
-        reasons = NO_EFFECT | idle_keys(self.params)
+        reasons = self.no_effect()
         for path, entry in self.params.given.items():
             if not self.params.differs(path) or path in used:
                 continue
@@ -184,7 +195,7 @@ class KeySection(Section):
                     label=path,
                     where=entry.where,
                     value=spell(entry.value),
-                    default=spell(KEYS[path].default),
+                    default=spell(self.params.keys[path].default),
                     no_effect=reasons.get(path),
                 )
 

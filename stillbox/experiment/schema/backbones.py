@@ -279,6 +279,9 @@ class ResNet(Backbone, kind="resnet"):
     pool_padding: Literal["same", "symmetric"] = "same"
     """Padding of the 3x3 max pooling: as little as possible, at the end (TensorFlow), or one pixel
     on all sides (torchvision). Weights want the one that they were trained with."""
+    explicit_padding: bool = True
+    """Pad strided convolutions alike on all sides instead of as little as possible, as "Object
+    Detection Models on TPU" and torchvision do; TensorFlow Model Garden does not."""
     space_to_depth_stem: bool = False
     """Compute the 7x7 convolution of stride 2 as a 4x4 one over 2x2 blocks of pixels: the same
     numbers and parameters, with 12 input channels instead of 3, which accelerators like better.

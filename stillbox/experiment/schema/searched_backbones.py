@@ -260,6 +260,9 @@ class ScalePermuted(Backbone):
     """Finest map that the neck gets."""
     max_level: Annotated[int, Range(1, 7)] = 7
     """Coarsest one."""
+    explicit_padding: bool = True
+    """Pad strided convolutions alike on all sides instead of as little as possible, as "Object
+    Detection Models on TPU" does; TensorFlow Model Garden does not."""
     drop_connect_rate: FractionBelowOne = 0.0
     """Probability with which the last block is left out for an image in training, its shortcut
     apart; block i of n has i/n of it, the stem none (arXiv:1603.09382)."""
@@ -372,10 +375,19 @@ class SpineNetMbConv(ScalePermuted, kind="spinenet_mbconv"):
     """Channels of every map that the neck gets."""
     se_ratio: Fraction = 0.2
     """Share of a block's input channels to which its gate squeezes; 0: there is no gate."""
+    gate: Literal["sigmoid", "hard_sigmoid"] = "sigmoid"
+    """Function at the end of the gates."""
+    gate_activation: Literal["swish", "relu"] = "swish"
+    """Activation between the two convolutions of a gate."""
+    rounded_channels: bool = True
+    """Channels times `filter_scale` are rounded to multiples of 8; otherwise they are cut to whole
+    numbers, as in TensorFlow Model Garden."""
     depthwise_initializer: Initializer = _GLOROT
-    """Distribution of fresh depthwise kernels, where `conv` has that of all others."""
+    """Distribution of fresh depthwise kernels between levels, where `conv` has that of others."""
+    block_depthwise_initializer: Initializer | None = None
+    """The same inside blocks; None: as between levels."""
     conv: ConvHyperparams = _MBCONV
-    """Hyperparameters of all convolutions; the gate has biases and swish whatever they say."""
+    """Hyperparameters of all convolutions; the gate has biases whatever they say."""
 
 
 SPINENET_SIZES: Mapping[str, SpineNet] = {

@@ -116,6 +116,9 @@ class CosineSchedule(Schedule, kind="cosine"):
     warm-up does not fit, it is a twentieth too."""
     hold_steps: NonNegativeInt = 0
     """Steps at the full rate between warm-up and decay."""
+    warmup_overlaps: bool = False
+    """The cosine begins at step 0, and the warm-up leads to its value at `warmup_steps`, as in
+    TensorFlow Model Garden; otherwise the cosine begins after the warm-up."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ EfficientNet-Lite has no gates (`tpu/models/official/efficientnet/lite`).
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 
@@ -43,6 +43,9 @@ class MbConvSpec:
     """Share of the input's channels to which the gate squeezes; 0: there is no gate."""
     drop_connect_rate: float = 0.0
     """Probability of dropping all but the shortcut in training."""
+    gate: Literal["sigmoid", "hard_sigmoid"] = "sigmoid"
+    gate_activation: schema.Activation = "swish"
+    """Between the two convolutions of the gate."""
 
 
 class MbConv(Part):
@@ -73,8 +76,8 @@ class MbConv(Part):
         if spec.se_ratio > 0:
             narrow = max(int(spec.inputs * spec.se_ratio), 1)
             gate = conv.without_norm()
-            swish = replace(gate, activation="swish")
-            self.squeeze = Conv2d(wide, narrow, 1, 1, swish, **layers)
+            inner = replace(gate, activation=spec.gate_activation)
+            self.squeeze = Conv2d(wide, narrow, 1, 1, inner, **layers)
             self.excite = Conv2d(narrow, wide, 1, 1, gate, **layers)
         linear = replace(conv, activation="none")
         self.project = Conv2d(wide, spec.channels, 1, 1, linear, **layers)
@@ -82,6 +85,7 @@ class MbConv(Part):
         if self.residual and "quantization" in layers:
             self.shortcut_sum = FakeQuant(layers["quantization"])
         self.channels, self.rate = spec.channels, spec.drop_connect_rate
+        self.gate = jax.nn.sigmoid if spec.gate == "sigmoid" else jax.nn.hard_sigmoid
 
     @rematerialized
     def __call__(
@@ -92,7 +96,7 @@ class MbConv(Part):
         y = self.depthwise(y, train=train)
         if hasattr(self, "squeeze"):
             gate = self.excite(self.squeeze(mean_of_map(y), train=train), train=train)
-            y = y * jax.nn.sigmoid(gate).astype(y.dtype)
+            y = y * self.gate(gate).astype(y.dtype)
         y = self.project(y, train=train)
         if not self.residual:
             return y

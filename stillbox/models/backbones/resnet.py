@@ -15,6 +15,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.conv import SpaceToDepthConv2d
 from stillbox.models.layers.hyperparams import ACTIVATIONS
+from stillbox.models.layers.lowering.windows import Padding, padding_of
 from stillbox.models.layers.resampling import max_pool
 from stillbox.models.layers.stochastic import drop_block, drop_connect, fold_key
 from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use
@@ -39,6 +40,8 @@ class BlockOptions:
     """Probability of dropping all but the shortcut in training."""
     drop_block: schema.DropBlock | None = None
     """Applied after every convolution and on the shortcut."""
+    padding: Padding = "symmetric"
+    """Of strided convolutions."""
 
 
 def output_channels(kind: BlockKind, width: int) -> int:
@@ -101,7 +104,7 @@ class Block(Part):
         project: bool = False,
     ) -> None:
         conv, self.channels = options.conv, output_channels(kind, width)
-        layers = options.build.layer_arguments() | {"padding": "symmetric"}
+        layers = options.build.layer_arguments() | {"padding": options.padding}
         linear = replace(conv, activation="none")
         if project or inputs != self.channels or stride > 1:
             self.shortcut = Conv2d(inputs, self.channels, 1, stride, linear, **layers)
@@ -169,7 +172,7 @@ class ResNetBackbone(Part):
         built, self.names = layers_in_use(config, taps)
         self.taps, self.pool_padding = taps, config.pool_padding
         stem = SpaceToDepthConv2d if config.space_to_depth_stem else Conv2d
-        layers = options.layer_arguments() | {"padding": "symmetric"}
+        layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
         self.stem = stem(3, _STEM_CHANNELS, 7, 2, config.conv, **layers)
         channels = _STEM_CHANNELS
         widths = {"stem": channels}
@@ -204,6 +207,7 @@ def _group(config: schema.ResNet, inputs: int, index: int, options: BuildOptions
         zero_last_scale=config.zero_last_scale,
         drop_connect_rate=config.drop_connect_rate * (index + _FIRST_LEVEL) / _LAST_LEVEL,
         drop_block=config.drop_block,
+        padding=padding_of(config.explicit_padding),
     )
     return residual_group(
         "residual" if config.depth in _BASIC else "bottleneck",

@@ -22,6 +22,7 @@ from stillbox.models.backbones.resnet import (
 )
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.hyperparams import ACTIVATIONS
+from stillbox.models.layers.lowering.windows import Padding, padding_of
 from stillbox.models.layers.resampling import max_pool, upsample
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use, make_divisible
@@ -190,7 +191,7 @@ class _Components:
 
     def stem(self) -> tuple[Conv2d, BlockGroup, BlockGroup]:
         config, width = self.config, self._width(2)
-        layers = self.options.layer_arguments() | {"padding": "symmetric"}
+        layers = self.options.layer_arguments() | {"padding": _padding(self.config)}
         convolution = Conv2d(3, _STEM_CHANNELS, 7, 2, config.conv, **layers)
         shared = BlockOptions(config.conv, self.options)
         first = residual_group("bottleneck", _STEM_CHANNELS, width, config.repeats, shared)
@@ -226,7 +227,7 @@ class Resample(Part):
     def __init__(
         self, source: NodeSpec, target: NodeSpec, config: schema.SpineNet, options: BuildOptions
     ) -> None:
-        layers = options.layer_arguments() | {"padding": "symmetric"}
+        layers = options.layer_arguments() | {"padding": _padding(config)}
         linear = replace(config.conv, activation="none")
         base = source.channels // (EXPANSION if source.kind == "bottleneck" else 1)
         width = max(int(base * config.resample_alpha), 1)
@@ -271,7 +272,7 @@ class _MbconvComponents:
     pools_stem: bool = False
 
     def stem(self) -> tuple[Conv2d, BlockGroup, BlockGroup]:
-        layers = self.options.layer_arguments() | {"padding": "symmetric"}
+        layers = self.options.layer_arguments() | {"padding": _padding(self.config)}
         widths = [self._width(level) for level in range(3)]
         convolution = Conv2d(3, widths[0], 3, 2, self.config.conv, **layers)
         first = self._group(widths[0], widths[1], stride=1)
@@ -289,7 +290,7 @@ class _MbconvComponents:
     def _group(
         self, inputs: int, channels: int, *, stride: int = 1, rate: float = 0.0
     ) -> BlockGroup:
-        layers = self.options.layer_arguments() | {"padding": "symmetric"}
+        layers = self.options.layer_arguments() | {"padding": _padding(self.config)}
         first = MbConvSpec(
             inputs,
             channels,
@@ -297,15 +298,18 @@ class _MbconvComponents:
             expansion=_EXPANSION,
             se_ratio=self.config.se_ratio,
             drop_connect_rate=rate,
+            gate=self.config.gate,
+            gate_activation=self.config.gate_activation,
         )
         other = replace(first, inputs=channels, stride=1)
         return BlockGroup(
-            MbConv(spec, self.config.conv, layers, depthwise=_depthwise(self.config))
+            MbConv(spec, self.config.conv, layers, depthwise=_depthwise(self.config, block=True))
             for spec in (first, *[other] * (self.config.repeats - 1))
         )
 
     def _width(self, level: int) -> int:
-        return make_divisible(_MBCONV_WIDTHS[level] * self.config.filter_scale)
+        width = _MBCONV_WIDTHS[level] * self.config.filter_scale
+        return make_divisible(width) if self.config.rounded_channels else max(int(width), 1)
 
 
 class SeparableResample(Part):
@@ -321,7 +325,7 @@ class SeparableResample(Part):
         config: schema.SpineNetMbConv,
         options: BuildOptions,
     ) -> None:
-        layers = options.layer_arguments() | {"padding": "symmetric"}
+        layers = options.layer_arguments() | {"padding": _padding(config)}
         self.steps = target.level - source.level
         for step in range(1, self.steps + 1):
             halve = DepthwiseConv2d(source.channels, 3, 2, _depthwise(config), **layers)
@@ -339,5 +343,10 @@ class SeparableResample(Part):
         return self.match(x, train=train)
 
 
-def _depthwise(config: schema.SpineNetMbConv) -> schema.ConvHyperparams:
-    return replace(config.conv, initializer=config.depthwise_initializer)
+def _depthwise(config: schema.SpineNetMbConv, *, block: bool = False) -> schema.ConvHyperparams:
+    own = config.block_depthwise_initializer if block else None
+    return replace(config.conv, initializer=own or config.depthwise_initializer)
+
+
+def _padding(config: schema.ScalePermuted) -> Padding:
+    return padding_of(config.explicit_padding)

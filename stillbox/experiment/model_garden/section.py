@@ -1,0 +1,281 @@
+"""Fields of an experiment without effect, refused fields, and its convolutions.
+
+A field in `NO_EFFECT`, or one of a section that nothing chooses, leaves a note if it is given with
+another value than the experiment's default. Every other field that is not read is refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from stillbox.experiment import schema
+from stillbox.experiment.params_dict.section import (
+    GLOROT_UNIFORM,
+    VARIANCE_SCALING,
+    KeySection,
+)
+
+MODEL, DATA, TRAINER = "task.model", ("task.train_data", "task.validation_data"), "trainer"
+OPTIMIZATION = f"{TRAINER}.optimizer_config"
+_DEVICES = "all devices that JAX finds run one synchronous program, compiled by XLA"
+_READING = "records are read in a global random order by processes of this program"
+_LOOPS = "every step is one call of a compiled program; trainer.summary_interval is honoured"
+_SERVICE = "images are decoded on this machine"
+_LABEL = "it is a name for TensorFlow's graphs"
+
+_OF_DATA = {
+    "drop_remainder": "no image of an evaluation is lost, and training has whole batches",
+    "shuffle_buffer_size": _READING,
+    "cycle_length": _READING,
+    "block_length": _READING,
+    "deterministic": "every run with one seed has the same order",
+    "sharding": _READING,
+    "cache": "data.cache_images keeps decoded images",
+    "dtype": "runtime.mixed_precision_dtype is the type of activations; losses are float32",
+    "prefetch_buffer_size": _READING,
+    "autotune_algorithm": _READING,
+    "enable_tf_data_service": _SERVICE,
+    "tf_data_service_address": _SERVICE,
+    "tf_data_service_job_name": _SERVICE,
+    "enable_shared_tf_data_service_between_parallel_trainers": _SERVICE,
+    "apply_tf_data_service_before_batching": _SERVICE,
+    "trainer_id": _SERVICE,
+    "tfds_split": "it belongs to tfds_name",
+    "tfds_data_dir": "it belongs to tfds_name",
+    "tfds_as_supervised": "it belongs to tfds_name",
+    "tfds_skip_decoding_feature": "it belongs to tfds_name",
+    "parser.aug_policy": "the original does not read it; parser.aug_type does",
+    "decoder.simple_decoder.regenerate_source_id": "an image without an id gets one",
+    "decoder.label_map_decoder.regenerate_source_id": "an image without an id gets one",
+    "decoder.simple_decoder.mask_binarize_threshold": "masks are not read",
+    "decoder.label_map_decoder.mask_binarize_threshold": "masks are not read",
+}
+_TRAINING_ONLY = (
+    "aug_rand_hflip",
+    "aug_scale_min",
+    "aug_scale_max",
+    "aug_type.type",
+    "match_threshold",
+    "unmatched_threshold",
+    "skip_crowd_during_training",
+)
+NO_EFFECT: Mapping[str, str] = {
+    **{
+        f"runtime.{name}": _DEVICES
+        for name in (
+            "distribution_strategy",
+            "enable_xla",
+            "gpu_thread_mode",
+            "dataset_num_private_threads",
+            "per_gpu_thread_count",
+            "tpu",
+            "num_gpus",
+            "worker_hosts",
+            "task_index",
+            "all_reduce_alg",
+            "num_packs",
+            "batchnorm_spatial_persistent",
+            "tpu_enable_xla_dynamic_padder",
+            "default_shard_dim",
+            "use_tpu_mp_strategy",
+        )
+    },
+    "runtime.run_eagerly": "every program is compiled",
+    "runtime.loss_scale": "bfloat16 has the range of float32, so that no loss needs scaling",
+    **{f"{section}.{name}": why for section in DATA for name, why in _OF_DATA.items()},
+    **{f"task.validation_data.parser.{name}": "it belongs to training" for name in _TRAINING_ONLY},
+    "task.validation_data.seed": _READING,
+    "task.validation_data.weights": "it belongs to training",
+    "task.name": "the model directory names a run",
+    "task.allow_image_summary": "evaluation draws pictures in any case",
+    "task.use_coco_metrics": "COCO's metrics are always computed",
+    **{
+        f"task.export_config.{name}": "`stillbox export_saved_model` has flags of these names"
+        for name in (
+            "output_normalized_coordinates",
+            "cast_num_detections_to_float",
+            "cast_detection_classes_to_float",
+        )
+    },
+    f"{MODEL}.detection_generator.use_cpu_nms": _DEVICES,
+    f"{MODEL}.decoder.fpn.use_keras_layer": "both forms are the same arithmetic",
+    f"{MODEL}.backbone.spinenet_mobile.use_keras_upsampling_2d": "pixels are repeated either way",
+    **{
+        f"{TRAINER}.{name}": _LOOPS
+        for name in (
+            "train_tf_while_loop",
+            "train_tf_function",
+            "eval_tf_function",
+            "eval_tf_while_loop",
+            "allow_tpu_summary",
+            "steps_per_loop",
+        )
+    },
+    f"{TRAINER}.continuous_eval_timeout": "`stillbox model_garden --mode=continuous_eval` reads it",
+    f"{TRAINER}.best_checkpoint_export_subdir": "the best checkpoint is always kept",
+    f"{TRAINER}.loss_upper_bound": "it belongs to recovery_max_trials",
+    f"{TRAINER}.recovery_begin_steps": "it belongs to recovery_max_trials",
+    f"{TRAINER}.validation_summary_subdir": "scores go into the history of the run",
+    f"{TRAINER}.preemption_on_demand_checkpoint": "a stopped run always saves what it has",
+}
+"""Field -> why it changes nothing."""
+
+_OTHER_TASK = "stillbox has one-stage detectors of boxes here"
+_ATTRIBUTES = "stillbox predicts boxes and classes, and no attributes of them"
+REFUSED: Mapping[str, str] = {
+    f"{MODEL}.head.attribute_heads": _ATTRIBUTES,
+    f"{MODEL}.head.share_classification_heads": _ATTRIBUTES,
+    f"{MODEL}.head.share_level_convs": "the towers of a head of one kernel serve all levels",
+    f"{MODEL}.backbone.type=vit": "vision transformers are not supported",
+    f"{MODEL}.backbone.type=revnet": "RevNet is not supported",
+    f"{MODEL}.backbone.type=dilated_resnet": "it is for segmentation",
+    f"{MODEL}.backbone.type=efficientnet": "it has no published detector with this head, and its "
+    "blocks differ from the EfficientNet of the Object Detection API",
+    f"{MODEL}.backbone.type=mobilenet": "its end points differ from those of slim's MobileNets",
+    f"{MODEL}.backbone.type=mobiledet": "its end points differ from those of the MobileDets of the "
+    "Object Detection API",
+    f"{MODEL}.decoder.type=aspp": "it is for segmentation",
+    f"{MODEL}.decoder.type=nasfpn": "its cells are not compared with the original's",
+    f"{MODEL}.detection_generator.nms_version=tflite": "`stillbox export --format tflite` writes "
+    "TFLite's operation in any case",
+    f"{MODEL}.detection_generator.nms_version=v3": "its refinements are not supported",
+    f"{MODEL}.detection_generator.apply_nms": "detections are the result of non-maximum "
+    "suppression",
+    f"{MODEL}.detection_generator.return_decoded": "exports return detections",
+    "runtime.num_cores_per_replica": "devices.spatial_partitions divides images by their height",
+    "task.use_wod_metrics": "metrics of the Waymo Open Dataset are not computed",
+    "task.max_num_eval_detections": "COCO's metrics count at most 100 detections of an image",
+    "task.export_config.output_intermediate_features": "exports return detections",
+    "task.differential_privacy_config.clipping_norm": "differential privacy is not supported",
+    "task.differential_privacy_config.noise_multiplier": "differential privacy is not supported",
+    f"{TRAINER}.recovery_max_trials": "a run ends where the loss is not finite, and does not go "
+    "back",
+    f"{TRAINER}.best_checkpoint_metric_comp": "all scores are better if they are higher",
+    f"{OPTIMIZATION}.ema.start_step": "an average begins with the run",
+    f"{OPTIMIZATION}.ema.dynamic_decay": "the original's average starts at 0, and is useless for "
+    "thousands of steps without it",
+    **{
+        f"{OPTIMIZATION}.optimizer.type={kind}": "it is not supported"
+        for kind in ("lamb", "lars", "slide", "adafactor")
+    },
+    **{
+        f"{OPTIMIZATION}.optimizer.type={kind}": "its epsilon, decay or start differ from the "
+        "optimiser of this name in stillbox"
+        for kind in ("adamw", "adamw_experimental", "rmsprop", "adagrad")
+    },
+    **{
+        f"{OPTIMIZATION}.learning_rate.type={kind}": "there is no such schedule"
+        for kind in ("polynomial", "power", "power_linear", "power_with_offset")
+    },
+    f"{OPTIMIZATION}.learning_rate.type=step_cosine_with_offset": "there is no such schedule",
+    **{
+        f"{section}.{name}": why
+        for section in DATA
+        for name, why in {
+            "weights": "several data sets are read in proportion to their sizes",
+            "file_type": "records are TFRecords",
+            "parser.num_channels": "images have three channels",
+            "decoder.simple_decoder.attribute_names": _ATTRIBUTES,
+        }.items()
+    },
+}
+"""Field, or field and value as `field=value` -> why it is refused."""
+
+CHOICES = (
+    f"{MODEL}.backbone",
+    f"{MODEL}.decoder",
+    "task.train_data.decoder",
+    "task.validation_data.decoder",
+    "task.train_data.parser.aug_type",
+    f"{OPTIMIZATION}.optimizer",
+    f"{OPTIMIZATION}.learning_rate",
+    f"{OPTIMIZATION}.warmup",
+)
+"""Sections whose `type` names the one of its sections that is in use."""
+
+
+class GardenSection(KeySection):
+    """A section of an experiment, or all of it; names of inner fields are dotted paths."""
+
+    refused: ClassVar[Mapping[str, str]] = REFUSED
+
+    def no_effect(self) -> Mapping[str, str]:
+        """Returns why fields have no effect, by path."""
+        return {**NO_EFFECT, **dict(self._idle())}
+
+    def _idle(self) -> Iterator[tuple[str, str]]:
+        value = self.params.value
+        chosen = {choice: value(f"{choice}.type") for choice in CHOICES}
+        generator = f"{MODEL}.detection_generator"
+        for path in self.params.keys:
+            for choice, kind in chosen.items():
+                rest = path.removeprefix(f"{choice}.")
+                if rest != path and rest.partition(".")[0] not in (kind, "type"):
+                    yield path, f"{choice}.type is {kind}"
+            if path.startswith(f"{generator}.tflite_post_processing."):
+                yield path, f"{generator}.nms_version is {value(f'{generator}.nms_version')}"
+            if path.startswith("task.validation_data.parser.aug_type."):
+                yield path, "it belongs to training"
+            if path.startswith(OPTIMIZATION) and path.endswith(".name"):
+                yield path, _LABEL
+        if value(f"{generator}.nms_version") != "v1":
+            yield f"{generator}.soft_nms_sigma", "nms_version is not v1"
+        if not value("task.init_checkpoint"):
+            yield "task.init_checkpoint_modules", "task.init_checkpoint names no checkpoint"
+
+
+def read_conv(
+    root: GardenSection,
+    path: str,
+    *,
+    initializer: schema.Initializer = VARIANCE_SCALING,
+    biased: bool = False,
+    penalty: bool = True,
+) -> schema.ConvHyperparams:
+    """Reads the hyperparameters of a part's convolutions.
+
+    Args:
+        root: the experiment.
+        path: the part.
+        initializer: of fresh kernels.
+        biased: whether there are biases in front of its batch norms.
+        penalty: whether its kernels are penalised; separable convolutions are not.
+    """
+    norm = root.child(f"{MODEL}.norm_activation")
+    weight = root.value("task.losses.l2_weight_decay", f"{path}.conv.regularizer.weight")
+    weight *= root.value("task.losses.loss_weight")
+    synchronised = norm.value("use_sync_bn", f"{path}.conv.batch_norm.statistics")
+    return schema.ConvHyperparams(
+        activation=norm.choose(
+            "activation", ("relu", "relu6", "swish", "hard_swish"), f"{path}.conv.activation"
+        ),
+        regularizer=schema.L2(weight=weight) if weight and penalty else None,
+        regularize_depthwise=False,
+        initializer=initializer,
+        force_bias=biased,
+        batch_norm=schema.BatchNorm(
+            center=True,
+            scale=True,
+            statistics="global" if synchronised else "per_replica",
+            **norm.read_fields(
+                f"{path}.conv.batch_norm", decay="norm_momentum", epsilon="norm_epsilon"
+            ),
+        ),
+    )
+
+
+def frozen_norm(conv: schema.ConvHyperparams) -> schema.ConvHyperparams:
+    """Returns hyperparameters whose batch norms use their moving statistics in training too."""
+    assert conv.batch_norm is not None
+    return replace(conv, batch_norm=replace(conv.batch_norm, train=False))
+
+
+def separable(conv: schema.ConvHyperparams) -> schema.ConvHyperparams:
+    """Returns the hyperparameters of Keras' separable convolutions: its defaults, no penalty."""
+    return replace(conv, regularizer=None, initializer=GLOROT_UNIFORM)
+
+
+def as_texts(value: object) -> tuple[str, ...]:
+    """Returns a text with commas, or a list of texts, as texts."""
+    parts = value if isinstance(value, list | tuple) else [value or ""]
+    return tuple(text.strip() for part in parts for text in str(part).split(",") if text.strip())

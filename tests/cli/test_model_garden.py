@@ -1,0 +1,41 @@
+"""`stillbox model_garden` and the export of its models, as Model Garden's users type them."""
+
+from pathlib import Path
+
+import pytest
+
+from stillbox.cli.main import main
+
+COCO = "--experiment=retinanet_resnetfpn_coco"
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ((COCO, "--params_override=task.model.head.num_conv=3"), ("num_convs",)),
+        (("--experiment=retinanet_resnetfpn",), ("retinanet_resnetfpn_coco", "--experiment")),
+        ((COCO, "--gin_params=a"), ("--gin_params", "--params_override")),
+        ((COCO, "--config_file=absent.yaml"), ("absent.yaml",)),
+    ],
+)
+def test_refusals(
+    words: tuple[str, ...],
+    parts: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before anything is written."""
+    directory = tmp_path / "run"
+    code = main(["train.py", "--mode=train", f"--model_dir={directory}", *words])
+    assert code == 2
+    error = capsys.readouterr().err
+    assert all(part in error for part in parts), error
+    assert not directory.exists()
+
+
+def test_a_dictionary_has_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several are for experiments of Model Garden."""
+    words = ("--config_file=a.yaml", "--config_file=b.yaml")
+    places = (f"--export_dir={tmp_path / 'e'}", f"--checkpoint_path={tmp_path}")
+    assert main(["export_saved_model", *places, *words]) == 2
+    assert "several files" in capsys.readouterr().err
