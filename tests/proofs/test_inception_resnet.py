@@ -19,7 +19,7 @@ from stillbox.models.variables import bind_detector, split_detector
 from tests.batches import batch_of
 from tools.inception_resnet import BOXES, CHANNEL_STEP, GOLDENS, LABELS, SIDE, images, weight
 
-CASES = ("keras",)
+CASES = ("stride_16", "stride_8", "keras")
 LOSSES = {
     "Loss/RPNLoss/localization_loss": "proposal_localization_loss",
     "Loss/RPNLoss/objectness_loss": "objectness_loss",
@@ -109,9 +109,9 @@ def test_both_stages_predict_the_same(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ("stride_16", "keras"))
 def test_losses_are_the_same(name):
-    """The first case has frozen batch norm, the others train it."""
+    """The first generation has frozen batch norm here, the second trains it."""
     definition, params, stats = weighted(name)
     expected = golden(name)
     batch = batch_of(images(), BOXES, np.ones(BOXES.shape[:2], np.float32), LABELS)
