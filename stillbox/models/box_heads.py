@@ -1,8 +1,9 @@
 """Box heads: fully connected layers, or the last blocks of a backbone (arXiv:1506.01497).
 
 They are fully connected layers as of a feature pyramid (arXiv:1612.03144), the last three blocks
-of Inception v2 (arXiv:1502.03167), or the fourth block of ResNet v1 (arXiv:1512.03385). This
-family of parts has a file of its own: two-stage detectors import it to register the parts.
+of Inception v2 (arXiv:1502.03167), the fourth block of ResNet v1 (arXiv:1512.03385), or the end of
+Inception ResNet v2 (arXiv:1602.07261). This family of parts has a file of its own: two-stage
+detectors import it to register the parts.
 """
 
 import jax
@@ -11,9 +12,10 @@ import jax.numpy as jnp
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.backbones.inception import InceptionBlock
+from stillbox.models.backbones.inception_resnet import MixedBlock, ResidualBlock
 from stillbox.models.backbones.resnet_v1 import ResNetBlock
-from stillbox.models.layers import Dense, build_norm
-from stillbox.models.parts import BuildOptions, FeatureMap, Part
+from stillbox.models.layers import Conv2d, Dense, build_norm
+from stillbox.models.parts import BuildOptions, FeatureMap, Part, widened
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -109,3 +111,47 @@ class ResNetBlockBoxHead(Part):
     def features(self, crops: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps crops `[N, S, S, C]` to maps `[N, ceil(S / stride), ceil(S / stride), 2048]`."""
         return self.block_4(crops[:, :: self.stride, :: self.stride], train=train)
+
+
+_LAST_BLOCK, _LAST_DEPTH = 10, 1536
+
+
+@implements(schema.InceptionResNetV2BlockHead)
+class InceptionResNetV2BlockBoxHead(Part):
+    """`mixed_7a`, which has stride 2, `block8_1` to `block8_10` and `conv_7b`, then the mean."""
+
+    def __init__(
+        self,
+        config: schema.InceptionResNetV2BlockHead,
+        channels: int,
+        size: int,
+        options: BuildOptions,
+    ) -> None:
+        self.mixed_7a = MixedBlock(
+            "mixed_7a", config, channels, options, stride=2, padding=config.padding
+        )
+        channels = self.mixed_7a.channels
+        self.blocks = tuple(f"block8_{number}" for number in range(1, _LAST_BLOCK + 1))
+        for name in self.blocks:
+            last = name == self.blocks[-1]
+            setattr(self, name, ResidualBlock(name, config, channels, options, last=last))
+        self.channels = widened(_LAST_DEPTH, config.depth_multiplier, config.min_depth)
+        self.conv_7b = Conv2d(
+            channels, self.channels, 1, 1, config.conv, **options.layer_arguments()
+        )
+
+    def __call__(
+        self, crops: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps crops `[N, S, S, C]` to `[N, D]`."""
+        return jnp.mean(self.features(crops, train=train), axis=(1, 2))
+
+    def features(self, crops: FeatureMap, *, train: bool) -> FeatureMap:
+        """Maps crops `[N, S, S, C]` to maps `[N, s, s, D]`.
+
+        s is half of S, rounded up; without padding half of S - 1, rounded down.
+        """
+        x = self.mixed_7a(crops, train=train)
+        for name in self.blocks:
+            x = getattr(self, name)(x, train=train)
+        return self.conv_7b(x, train=train)

@@ -169,7 +169,7 @@ def test_every_type_reads_and_taps_layers_of_its_backbone(kind):
     assert len(taps) == (4 if "fpn" in kind else 1)
     assert set(taps) <= set(read.backbone.layers)
     assert read.keras == kind.endswith("_keras")
-    assert (read.pixels.std == (1.0, 1.0, 1.0)) == ("resnet" in kind)
+    assert (read.pixels.std == (1.0, 1.0, 1.0)) == ("inception" not in kind)
     assert str(getattr(read.backbone, "depth", "v2")) in kind
     assert log.notes == []
 
@@ -193,6 +193,19 @@ def test_inception_v2_keeps_its_own_hyperparameters_without_a_penalty():
     assert read.backbone == schema.InceptionV2(conv=conv)
     assert read.head == schema.InceptionV2BlockHead(conv=conv)
     assert read.neck.taps_of(read.backbone) == ("mixed_4e",)
+
+
+def test_inception_resnet_v2_has_no_penalty_and_its_generations_pad_crops_differently():
+    first, _ = extractor("faster_rcnn_inception_resnet_v2", "first_stage_features_stride: 8")
+    second, _ = extractor("faster_rcnn_inception_resnet_v2_keras")
+    norm = schema.BatchNorm(decay=0.9997, epsilon=0.001, scale=False, statistics="per_replica")
+    conv = schema.ConvHyperparams(initializer=GLOROT, batch_norm=norm)
+    assert first.backbone == schema.InceptionResNetV2(output_stride=8, conv=conv)
+    assert second.backbone == schema.InceptionResNetV2(output_stride=16, conv=conv)
+    assert first.head == schema.InceptionResNetV2BlockHead(padding="valid", conv=conv)
+    assert second.head == schema.InceptionResNetV2BlockHead(padding="same", conv=conv)
+    for read in (first, second):
+        assert read.neck.taps_of(read.backbone) == ("block17_20",)
 
 
 def test_a_pyramid_has_two_fully_connected_layers_behind_its_crops():
@@ -221,8 +234,6 @@ def test_a_pyramid_has_two_fully_connected_layers_behind_its_crops():
     [
         ("faster_rcnn_nas", "found by architecture search"),
         ("faster_rcnn_pnas", "found by architecture search"),
-        ("faster_rcnn_inception_resnet_v2", "Inception ResNet v2 is not supported"),
-        ("faster_rcnn_inception_resnet_v2_keras", "Inception ResNet v2 is not supported"),
         ("faster_rcnn_mobilenet_v1", "in SSD alone"),
         ("faster_rcnn_resnet5", "is not supported"),
         ("", "has no type"),
@@ -237,7 +248,15 @@ def test_other_extractors_are_refused_with_what_there_is(kind, reason):
 def test_strides_are_those_that_an_extractor_has():
     stride = "first_stage_features_stride: %d"
     assert extractor("faster_rcnn_resnet50", stride % 8)[0].neck.min_level == 3
-    for kind, number in (("faster_rcnn_resnet50", 32), ("faster_rcnn_resnet50_keras", 8)):
+    inception_resnet = "faster_rcnn_inception_resnet_v2"
+    assert extractor(inception_resnet, stride % 8)[0].neck.min_level == 3
+    for kind, number in (
+        ("faster_rcnn_resnet50", 32),
+        ("faster_rcnn_resnet50_keras", 8),
+        (inception_resnet, 32),
+        # The second stage of the original joins maps of two sizes there, and fails.
+        (f"{inception_resnet}_keras", 8),
+    ):
         with pytest.raises(UserError, match="no such stride") as caught:
             extractor(kind, stride % number)
         assert "16" in caught.value.fix

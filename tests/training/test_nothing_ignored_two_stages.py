@@ -40,6 +40,9 @@ BASES = {
     "model.boxes.head  ": (
         "model.boxes.head={kind: inception_v2_block, depth_multiplier: 0.1, min_depth: 8}",
     ),
+    "model.boxes.head   ": (
+        "model.boxes.head={kind: inception_resnet_v2_block, depth_multiplier: 0.1, min_depth: 8}",
+    ),
     "model.backbone": (
         "model.backbone={kind: inception_v2, depth_multiplier: 0.1, min_depth: 8, "
         "last_layer: mixed_4a}",

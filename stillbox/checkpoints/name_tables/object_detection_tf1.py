@@ -1,7 +1,7 @@
 """The TensorFlow Object Detection API in TF1 checkpoints, with the backbones of TF-slim.
 
-Backbones: MobileNet v1, v2 and v3, MobileNet for Edge TPUs, ResNet v1, Inception v2 and v3 of
-TF-slim (`research/slim/nets`), and MobileDet of the Object Detection API
+Backbones: MobileNet v1, v2 and v3, MobileNet for Edge TPUs, ResNet v1, Inception v2 and v3,
+and Inception ResNet v2 of TF-slim (`research/slim/nets`), and MobileDet of the Object Detection API
 (`object_detection/models/ssd_mobiledet_feature_extractor.py`).
 
 Necks, heads and stages: `object_detection/models/feature_map_generators.py`,
@@ -156,6 +156,46 @@ register_network(
     ),
     # mixed_7c is called Mixed_7c.
     tap_name=str.capitalize,
+)
+
+_RESIDUAL_BRANCH = r"branch_(\d)\.conv_(\w+)"
+
+
+def _inception_resnet(context: Context) -> tuple[LayerRule, ...]:
+    """Returns rules; slim numbers the repetitions of blocks in each scope anew.
+
+    The second stage of a detector has a scope of its own, a classifier's network one for all.
+    """
+    repeated = "Repeat" if "SecondStage" in context.roots.get("box_head", "") else "Repeat_2"
+    last = r"box_head\.block8_10\."
+    rules = [
+        *_residual_block(last, "{root}/Block8", 0),
+        *_residual_block(r"backbone\.block35_(\d+)\.", "{root}/Repeat/block35_{0}", 1),
+        *_residual_block(r"backbone\.block17_(\d+)\.", "{root}/Repeat_1/block17_{0}", 1),
+        *_residual_block(r"box_head\.block8_(\d+)\.", f"{{root}}/{repeated}/block8_{{0}}", 1),
+        LayerRule(r"backbone\.conv_(3b)", "{root}/Conv2d_{0}_1x1"),
+        LayerRule(r"backbone\.conv_(\w+)", "{root}/Conv2d_{0}_3x3"),
+        LayerRule(r"box_head\.conv_7b", "{root}/Conv2d_7b_1x1"),
+        LayerRule(
+            _NETWORK + r"mixed_(\w+)\." + _RESIDUAL_BRANCH,
+            "{root}/Mixed_{0}/Branch_{1}/Conv2d_{2}",
+        ),
+    ]
+    return tuple(rules)
+
+
+def _residual_block(ours: str, theirs: str, groups: int) -> Iterator[LayerRule]:
+    branch, conv = groups, groups + 1
+    yield LayerRule(ours + _RESIDUAL_BRANCH, f"{theirs}/Branch_{{{branch}}}/Conv2d_{{{conv}}}")
+    yield LayerRule(ours + "up", f"{theirs}/Conv2d_1x1")
+
+
+register_network(
+    schema.InceptionResNetV2,
+    root="InceptionResnetV2",
+    rules=_inception_resnet,
+    # block17_20 is called PreAuxLogits.
+    tap_name=lambda tap: "PreAuxLogits" if tap == "block17_20" else tap.capitalize(),
 )
 
 

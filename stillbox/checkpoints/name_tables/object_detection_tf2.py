@@ -4,7 +4,7 @@ In a backbone, Keras numbers the layers that own variables by their depth in the
 convolutions, and batch norms, which are layers of their own. Names in necks, heads and stages are
 paths of attributes and places in lists of layers; a batch norm, an activation, a dropout and a
 padding are layers of their own. Source, in `object_detection`:
-`models/keras_models/{mobilenet_v1,mobilenet_v2,resnet_v1}.py`,
+`models/keras_models/{inception_resnet_v2,mobilenet_v1,mobilenet_v2,resnet_v1}.py`,
 `models/feature_map_generators.py`, `models/*_keras_feature_extractor.py`,
 `predictors/convolutional_keras_box_predictor.py` and `predictors/heads/keras_*.py`.
 """
@@ -26,6 +26,7 @@ from stillbox.checkpoints.name_tables.rules import (
     register_scopes,
 )
 from stillbox.experiment import schema
+from stillbox.models.backbones.inception_resnet import branches_of
 
 
 class ConvPosition(NamedTuple):
@@ -107,6 +108,16 @@ _RESNET = re.compile(
     r"(?:backbone|box_head)\.(?:root|block_(\d)\.unit_(\d+)\.(?:(shortcut)|conv_(\d)))"
 )
 
+_INCEPTION_RESNET = re.compile(
+    r"(?:backbone|box_head)\.((?:conv|mixed|block\d+)_\w+)(?:\.(?:branch_(\d)\.conv_(\w+)|up))?"
+)
+_INCEPTION_RESNET_ORDER = (
+    *schema.InceptionResNetV2.layers,
+    "mixed_7a",
+    *(f"block8_{block}" for block in range(1, 11)),
+    "conv_7b",
+)
+
 
 def _find_mobilenet_v1(path: str) -> ConvPosition | None:
     match = _MOBILENET_V1.fullmatch(path)
@@ -141,11 +152,24 @@ def _find_efficientnet(path: str) -> ConvPosition | None:
     return ConvPosition((1 + int(match[1]), int(match[2]), _EFFICIENTNET_STEPS.index(match[3])))
 
 
+def _find_inception_resnet(path: str) -> ConvPosition | None:
+    """Returns a place; the branches of a block end at the same depth, where they are joined."""
+    match = _INCEPTION_RESNET.fullmatch(path)
+    if match is None:
+        return None
+    block = _INCEPTION_RESNET_ORDER.index(match[1])
+    if match[2] is None:
+        return ConvPosition((block, 0))
+    steps = [name for name, _ in branches_of(match[1])[int(match[2])]]
+    return ConvPosition((block, steps.index(match[3]) - len(steps)), int(match[2]))
+
+
 _FPN = {"neck.top_down": "smoothed"}
 _register_backbone(schema.MobileNetV1, _find_mobilenet_v1, "{root}_feature_map_generator", _FPN)
 _register_backbone(schema.MobileNetV2, _find_mobilenet_v2, "{root}feature_map_generator", _FPN)
 _register_backbone(schema.ResNetV1, _find_resnet, expected=_FPN)
 _register_backbone(schema.EfficientNet, _find_efficientnet)
+_register_backbone(schema.InceptionResNetV2, _find_inception_resnet)
 
 
 _register_part = partial(register_part, "object_detection_keras")

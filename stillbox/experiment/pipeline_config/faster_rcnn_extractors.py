@@ -18,17 +18,16 @@ _RESNETS = tuple(f"faster_rcnn_resnet{depth}" for depth in (50, 101, 152))
 EXTRACTORS = (
     *_RESNETS,
     "faster_rcnn_inception_v2",
+    "faster_rcnn_inception_resnet_v2",
+    "faster_rcnn_inception_resnet_v2_keras",
     *(f"{resnet}_keras" for resnet in _RESNETS),
     *(f"{resnet}_fpn_keras" for resnet in _RESNETS),
 )
 """Supported values of `feature_extractor.type`."""
 _NAS = "networks found by architecture search (NASNet, PNASNet) are not supported"
-_INCEPTION_RESNET = "Inception ResNet v2 is not supported"
 _REFUSED = {
     "faster_rcnn_nas": _NAS,
     "faster_rcnn_pnas": _NAS,
-    "faster_rcnn_inception_resnet_v2": _INCEPTION_RESNET,
-    "faster_rcnn_inception_resnet_v2_keras": _INCEPTION_RESNET,
     "faster_rcnn_mobilenet_v1": "MobileNet v1 is supported in SSD alone",
 }
 _PLAIN = "the original reads it for the FPN extractors alone"
@@ -58,6 +57,8 @@ def read_extractor(section: MessageSection) -> Extractor:
         return _read_fpn(section, _depth_in(kind))
     overrides = "override_base_feature_extractor_hyperparams"
     section.ignore(_PLAIN, "conv_hyperparams", overrides, "fpn")
+    if "inception_resnet" in kind:
+        return _read_inception_resnet(section, keras=kind.endswith("_keras"))
     if "inception" in kind:
         return _read_inception(section)
     return _read_resnet(section, _depth_in(kind), keras=kind.endswith("_keras"))
@@ -102,6 +103,23 @@ def _read_inception(section: MessageSection) -> Extractor:
         neck=schema.Identity(min_level=4, max_level=4),
         head=schema.InceptionV2BlockHead(conv=conv),
         keras=False,
+        pixels=schema.PixelNormalization(),
+    )
+
+
+def _read_inception_resnet(section: MessageSection, *, keras: bool) -> Extractor:
+    # At a stride of 8, the second stage of the original's second generation joins maps of two
+    # sizes, and fails.
+    strides = (_USUAL_STRIDE,) if keras else (8, _USUAL_STRIDE)
+    stride = _check_stride(section, *strides, paths=("model.backbone.output_stride",))
+    base = of_a_replica(schema.InceptionResNetV2().conv)
+    conv = dataclasses.replace(base, regularizer=None, regularize_bias=False)
+    level = stride.bit_length() - 1
+    return Extractor(
+        backbone=schema.InceptionResNetV2(output_stride=stride, conv=conv),
+        neck=schema.Identity(min_level=level, max_level=level),
+        head=schema.InceptionResNetV2BlockHead(padding="same" if keras else "valid", conv=conv),
+        keras=keras,
         pixels=schema.PixelNormalization(),
     )
 

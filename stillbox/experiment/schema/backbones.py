@@ -55,6 +55,14 @@ _INCEPTION = ConvHyperparams(
     initializer=TruncatedNormal(stddev=0.1),
     batch_norm=BatchNorm(decay=0.9997, epsilon=0.001, center=True, scale=True),
 )
+# Kernels and biases alike are penalised, and drawn by Glorot's rule.
+_INCEPTION_RESNET = ConvHyperparams(
+    activation="relu",
+    regularizer=L2(weight=4e-5),
+    regularize_bias=True,
+    initializer=VarianceScaling(factor=1.0, uniform=True, mode="fan_avg"),
+    batch_norm=BatchNorm(decay=0.9997, epsilon=0.001, center=True, scale=False),
+)
 
 
 class Backbone(RegisteredConfig):
@@ -451,3 +459,41 @@ class InceptionV3(Backbone, kind="inception_v3"):
     """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
     conv: ConvHyperparams = InceptionV2().conv
     """Hyperparameters of the base network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InceptionResNetV2(Backbone, kind="inception_resnet_v2"):
+    """Inception ResNet v2 up to its twenty middle blocks (arXiv:1602.07261).
+
+    All layers are padded, so that maps are aligned with the image. The rest of the network is the
+    box head `inception_resnet_v2_block`.
+    """
+
+    layers: ClassVar[tuple[str, ...]] = (
+        *("conv_1a", "conv_2a", "conv_2b", "pool_3a", "conv_3b", "conv_4a", "pool_5a"),
+        "mixed_5b",
+        *(f"block35_{block}" for block in range(1, 11)),
+        "mixed_6a",
+        *(f"block17_{block}" for block in range(1, 21)),
+    )
+    min_side: ClassVar[int] = 33
+
+    depth_multiplier: Multiplier = 1.0
+    """Factor on the channel counts of all convolutions but those that end a block."""
+    min_depth: Channels = 16
+    """None of these layers has fewer channels than this."""
+    output_stride: Literal[8, 16] = 16
+    """Stride of the last map. At 8, `mixed_6a` has none, and the kernels of the blocks behind it
+    are dilated (`first_stage_features_stride`)."""
+    last_layer: str = ""
+    """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
+    conv: ConvHyperparams = _INCEPTION_RESNET
+    """Hyperparameters of the base network. The convolution that ends a block has a bias and no
+    norm."""
+
+    @property
+    def levels(self) -> Mapping[int, str]:
+        """The last layer of each level; at an `output_stride` of 8 the third is the last."""
+        if self.output_stride == 8:
+            return {2: "conv_4a", 3: "block17_20"}
+        return {2: "conv_4a", 3: "block35_10", 4: "block17_20"}

@@ -11,7 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from stillbox.experiment.schema.anchors import Anchors, GridAnchors
-from stillbox.experiment.schema.backbones import Backbone, InceptionV2, ResNetV1
+from stillbox.experiment.schema.backbones import (
+    Backbone,
+    InceptionResNetV2,
+    InceptionV2,
+    ResNetV1,
+)
 from stillbox.experiment.schema.boxes import (
     ArgmaxMatcher,
     BoxCoder,
@@ -94,6 +99,21 @@ class InceptionV2BlockHead(BoxHead, kind="inception_v2_block"):
     """No layer has fewer channels than this."""
     conv: ConvHyperparams = InceptionV2().conv
     """Hyperparameters of the blocks; most 1x1 convolutions are drawn as in the backbone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InceptionResNetV2BlockHead(BoxHead, kind="inception_resnet_v2_block"):
+    """The end of Inception ResNet v2, `mixed_7a` to `conv_7b`, then the mean over the crop."""
+
+    padding: Literal["valid", "same"] = "valid"
+    """Of the strided layers: none in the original's first generation, TensorFlow's in its
+    second."""
+    depth_multiplier: Multiplier = 1.0
+    """Factor on the channel counts of all convolutions but those that end a block."""
+    min_depth: Channels = 16
+    """None of these layers has fewer channels than this."""
+    conv: ConvHyperparams = InceptionResNetV2().conv
+    """Hyperparameters of the blocks. The convolution that ends a block has a bias and no norm."""
 
 
 @dataclass(frozen=True, kw_only=True)

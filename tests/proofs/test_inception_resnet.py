@@ -1,0 +1,127 @@
+"""Faster R-CNN with Inception ResNet v2 has the variables and computes what the original computed.
+
+The goldens are those of `tools/inception_resnet.py`. Raw predictions and scores deviate by up to
+2e-5, and boxes by up to 1e-3 pixels, which is rounding in 80 blocks one behind the other.
+"""
+
+import json
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+
+from stillbox.checkpoints.names import object_paths, reference_names
+from stillbox.experiment.pipeline_config import read_pipeline_config
+from stillbox.models.build import abstract_detector, build_detector
+from stillbox.models.two_stage.boxes import detect_boxes
+from stillbox.models.variables import bind_detector, split_detector
+from tests.batches import batch_of
+from tools.inception_resnet import BOXES, CHANNEL_STEP, GOLDENS, LABELS, SIDE, images, weight
+
+CASES = ("stride_16", "stride_8", "keras")
+LOSSES = {
+    "Loss/RPNLoss/localization_loss": "proposal_localization_loss",
+    "Loss/RPNLoss/objectness_loss": "objectness_loss",
+    "Loss/BoxClassifierLoss/localization_loss": "localization_loss",
+    "Loss/BoxClassifierLoss/classification_loss": "classification_loss",
+}
+SIZES = np.full((2, 2), SIDE, np.int32)
+
+
+@cache
+def described(name):
+    """The model of a configuration."""
+    path = GOLDENS / f"{name}.config"
+    return read_pipeline_config(path.read_text(), path.name).experiment.model
+
+
+def names(name, arrays):
+    """The original's names by our path."""
+    find = object_paths if name == "keras" else reference_names
+    return find(described(name), arrays)
+
+
+@cache
+def golden(name):
+    with np.load(GOLDENS / f"{name}.npz") as arrays:
+        return dict(arrays)
+
+
+@cache
+def weighted(name):
+    """Graph, parameters and statistics."""
+    built = build_detector(described(name))
+    definition, params, stats = split_detector(built)
+    arrays = params | stats
+    own = names(name, arrays)
+    drawn = {
+        path: jax.numpy.asarray(weight(own[path], array.shape)) for path, array in arrays.items()
+    }
+    return definition, {path: drawn[path] for path in params}, {path: drawn[path] for path in stats}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_variable_has_the_name_and_shape_of_the_original(name):
+    _, params, stats = abstract_detector(described(name), "float32")
+    arrays = {**params, **stats}
+    ours = {own: list(arrays[path].shape) for path, own in names(name, arrays).items()}
+    assert ours == dict(json.loads((GOLDENS / f"{name}.json").read_text()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_both_stages_predict_the_same(name):
+    definition, params, stats = weighted(name)
+    expected = golden(name)
+    proposals = expected["proposal_boxes"]
+
+    @jax.jit
+    def run(params, stats, pixels, boxes):
+        built = bind_detector(definition, params, stats)
+        maps = built.features(pixels, SIZES, train=False)
+        first = built.predict_proposals(maps, SIZES, train=False)
+        anchors = built.frame_anchors(SIZES, clip=True)
+        chosen = built.choose_proposals(first, anchors, SIZES)
+        return maps[0], first, chosen, built.predict_boxes(maps, boxes, SIZES, train=False)
+
+    features, first, chosen, second = jax.device_get(run(params, stats, images(), proposals))
+    np.testing.assert_allclose(features[..., ::CHANNEL_STEP], expected["features"], atol=2e-5)
+    assert np.abs(expected["features"]).max() > 1
+    for own, theirs in (
+        (first.box_encodings, "rpn_box_encodings"),
+        (first.class_logits, "rpn_objectness_predictions_with_background"),
+    ):
+        np.testing.assert_allclose(own, expected[theirs], atol=2e-5)
+    assert chosen.count.tolist() == expected["num_proposals"].tolist()
+    np.testing.assert_allclose(chosen.boxes, proposals, atol=1e-3)
+    codes, logits = (x.reshape(-1, *x.shape[2:]) for x in second)
+    np.testing.assert_allclose(codes, expected["refined_box_encodings"], atol=2e-5)
+    np.testing.assert_allclose(
+        logits, expected["class_predictions_with_background"].reshape(logits.shape), atol=2e-5
+    )
+    kept = chosen._replace(boxes=proposals)
+    found = detect_boxes(second, kept, SIZES, described(name))
+    np.testing.assert_array_equal(found.count, expected["num_detections"])
+    np.testing.assert_array_equal(found.classes, expected["detection_classes"])
+    np.testing.assert_allclose(found.scores, expected["detection_scores"], atol=2e-5)
+    np.testing.assert_allclose(found.boxes, expected["detection_boxes"], atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ("stride_16", "keras"))
+def test_losses_are_the_same(name):
+    """The first generation has frozen batch norm here, the second trains it."""
+    definition, params, stats = weighted(name)
+    expected = golden(name)
+    batch = batch_of(images(), BOXES, np.ones(BOXES.shape[:2], np.float32), LABELS)
+
+    @jax.jit
+    def run(params, stats, batch):
+        built = bind_detector(definition, params, stats)
+        key = jax.random.key(0)
+        return built.loss(batch, built.initial_loss_state(), step=np.int32(0), key=key).terms
+
+    found = run(params, stats, batch)
+    for theirs, own in LOSSES.items():
+        np.testing.assert_allclose(found[own], expected[theirs], rtol=1e-4, err_msg=own)
