@@ -50,7 +50,11 @@ def built(experiment):
 def drawn(head, norm, *overrides):
     """A detector whose boxes and scores depend on the image, and whose maps differ by a factor."""
     words = [*DENSE_HEADS[head], *DENSE, *NORMS[norm], *overrides]
-    experiment = resolve("demo_scenes", words).experiment
+    return with_drawn_weights(resolve("demo_scenes", words).experiment)
+
+
+def with_drawn_weights(experiment):
+    """The model of an experiment with six classes, with the weights of `drawn`."""
     _, params, stats = split_detector(built(experiment))
     rng = np.random.default_rng(0)
 
@@ -87,6 +91,27 @@ def test_detections_equal_those_of_the_checkpoint(head, form, norm, pictures, tm
     if form == "tflite":
         names = operators((result.folder / "model.tflite").read_bytes())
         assert not {name for name in names if name in ("CUSTOM", "WHILE") or "STABLEHLO" in name}
+
+
+# The whole network on a small input; two images have twelve results, as with `drawn`.
+MOBILE = (
+    "model.num_classes=6",
+    "model.resizer={kind: fixed_shape, height: 160, width: 160}",
+    "model.postprocessing.nms={max_per_class: 6, max_total: 6}",
+)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param(form, marks=[] if form == "onnx" else pytest.mark.slow) for form in FORMATS],
+)
+def test_every_format_has_the_detections_of_the_phone_model(form, pictures, tmp_path):
+    pytest.importorskip(FORMATS[form])
+    model = with_drawn_weights(resolve("gfl_mobile", MOBILE).experiment)
+    settings = ExportSettings(format=form, platforms=("cpu",))
+    result = export_model(model, tmp_path / "out", settings, pictures)
+    assert result.verification.detections == 12
+    assert result.verification.max_score_difference < 1e-5
 
 
 def results(content):
