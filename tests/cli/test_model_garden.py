@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stillbox.cli.main import main
+from stillbox.cli.main import _ORIGINALS, build_parser, main
 
 COCO = "--experiment=retinanet_resnetfpn_coco"
 
@@ -39,3 +39,13 @@ def test_a_dictionary_has_one_file(tmp_path: Path, capsys: pytest.CaptureFixture
     places = (f"--export_dir={tmp_path / 'e'}", f"--checkpoint_path={tmp_path}")
     assert main(["export_saved_model", *places, *words]) == 2
     assert "several files" in capsys.readouterr().err
+
+
+def test_commands_of_the_page_are_accepted() -> None:
+    """All of their flags exist; training itself is tested with the verbs that it shares."""
+    page = (Path(__file__).parents[2] / "docs" / "model_garden.md").read_text()
+    text = page.split("```text\n")[1].split("```")[0].replace("\\\n", "")
+    for line in text.splitlines():
+        program, *words = line.split()[1:]
+        verb = next(verb for verb, names in _ORIGINALS.items() if program in names)
+        assert build_parser(verb).parse_args([verb, *words]).experiment == COCO.partition("=")[2]
