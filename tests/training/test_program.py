@@ -67,7 +67,7 @@ def test_two_and_four_devices_compute_the_same_too(tmp_path):
 
 def test_every_program_is_compiled_once(seen):
     counts = {name: run["compilations"] for name, run in seen.items() if "compilations" in run}
-    assert len(counts) == 10
+    assert len(counts) == 12
     assert set(counts.values()) == {1}
 
 
