@@ -50,7 +50,7 @@ _PACKAGES = ("", "builders", "dataset_tools", "legacy", "protos", "utils")
 _WRITTEN = f"Written by `stillbox tutorial`, version {__version__}."
 _SCRIPT = '''"""{about}
 
-{written} Options: `stillbox {verb} --help`.
+{written} It runs the command `stillbox {verb}`.
 """
 
 import sys

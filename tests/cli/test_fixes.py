@@ -70,6 +70,10 @@ ONLY = {
     "cli.weights._get": ("train",),
     "cli.weights._list": ("train",),
     "extras._pip_install": (),
+    # Others replace what they have written before.
+    "checkpoints.trained._check_place": ("weights save",),
+    # Flags of the programs that the scripts run.
+    "tutorials.folder._PROGRAMS": (),
     # What is replaced by another way out.
     "checking.planning_records._without_flags": (),
 }

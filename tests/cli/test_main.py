@@ -21,7 +21,7 @@ from stillbox.experiment.values import settings_of
 
 def test_the_message_of_a_misspelt_verb_names_the_nearest_one(refused):
     assert refused("trian", "demo_scenes") == (
-        "stillbox: there is no verb 'trian'\n  fix: did you mean 'train'?\n"
+        "stillbox: there is no verb 'trian'\n  fix: did you mean 'train' or 'tutorial'?\n"
     )
 
 

@@ -90,6 +90,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_nicknochnack(here, research, python, imported):
     """TFODCourse, "2. Training and Detection": TF2, messages, a detector in the notebook."""
     scripts, models = "Tensorflow/scripts", "Tensorflow/workspace/models/my_ssd_mobnet"
