@@ -355,7 +355,7 @@ FIELD = re.compile(r"(?:.*--set '?)?((?:data|model|train|evaluation)(?:\.[a-z_0-
 def test_fields_inside_sentences_exist(page):
     for text in inline_code(page):
         found = FIELD.fullmatch(text)
-        if found and not found[1].endswith((".json", ".txt", ".yaml", ".onnx", ".tflite")):
+        if found and not found[1].endswith((".json", ".txt", ".yaml", ".onnx", ".tflite", ".py")):
             assert any(has_field(experiment, found[1]) for experiment in bases()), text
 
 

@@ -172,10 +172,11 @@ _OTHER_NAMES = {
 """What the originals call flags of ours; others differ in their underscores only."""
 _FLAG = re.compile(r"`[^`]*`|(?<![\w'-])--[a-z][\w-]*")
 
-_SPELLINGS = {
-    **{spelling: verb for verb, names in _ORIGINALS.items() for spelling in names},
-    **{f"{verb.removeprefix('legacy_')}.py": verb for verb in _SCRIPTS},
-}
+_ALL_NAMES = (
+    *_ORIGINALS.items(),
+    *((verb, (f"{verb.removeprefix('legacy_')}.py",)) for verb in _SCRIPTS),
+)
+_SPELLINGS = {spelling for _, names in _ALL_NAMES for spelling in names}
 
 # Exit codes of SIGHUP, Ctrl-C and SIGTERM.
 _STOPPED = (129, 130, 143)
@@ -241,8 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb in _SPELLINGS:
-        words = [_SPELLINGS[verb] if word == verb else word for word in words]
-        verb = _SPELLINGS[verb]
+        own = _program(verb, words)
+        words = [own if word == verb else word for word in words]
+        verb = own
     if verb is not None and verb not in _VERBS and verb not in _SCRIPTS:
         return _complain(f"there is no verb {verb!r}\n  fix: {nearest(verb, _VERBS)}")
     # Without a verb the help names all of them, which needs the options of none.
@@ -260,6 +262,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A function that is called returns; a program that ends early waits for no thread.
     early = code in _STOPPED or compilation_left_behind()
     return end_process(code) if arguments is None and early else code
+
+
+def _program(spelling: str, words: Sequence[str]) -> str:
+    """Returns the verb of an original's name; two of them are called `train.py`."""
+    flags = {f"--{word.partition('=')[0].lstrip('-')}" for word in words if word.startswith("-")}
+    verbs = [verb for verb, names in _ALL_NAMES if spelling in names]
+    if len(verbs) == 1:
+        return verbs[0]
+    return max(verbs, key=lambda verb: len(flags & verb_options(verb)))
 
 
 def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None = None) -> int:

@@ -1,5 +1,6 @@
 """`stillbox model_garden` and the export of its models, as Model Garden's users type them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,13 @@ def test_refusals(
     error = capsys.readouterr().err
     assert all(part in error for part in parts), error
     assert not directory.exists()
+
+
+def test_train_py_is_the_program_whose_flags_are_given(refused: Callable[..., str]) -> None:
+    """The first generation of the Object Detection API has a `train.py` too."""
+    for words in (("--train_dir=a",), ("-pipeline_config_path=absent.config", "--train_dir=a")):
+        assert "stillbox legacy_train: " in refused("train.py", *words)
+    assert "stillbox model_garden: " in refused("train.py", COCO, "--mode=train")
 
 
 def test_a_dictionary_has_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
