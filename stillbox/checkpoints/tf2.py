@@ -145,15 +145,18 @@ class Tf2Checkpoint(LazyArrays[BundleEntry]):
         return self._bundle[name + VARIABLE]
 
 
-def write_tf2_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+def write_tf2_checkpoint(
+    prefix: str | Path, arrays: Mapping[str, np.ndarray], *, counted: bool = True
+) -> None:
     """Writes variables, replacing a checkpoint of that prefix.
 
     Args:
         prefix: path without `.index`, as `ckpt-1`; its folder exists.
         arrays: by path of objects, such as `model/layer/kernel`; types as in TF1 checkpoints.
+        counted: with the number of times that it was saved, as TensorFlow's own checkpoints; the
+            variables of a SavedModel have none.
     """
-    # TensorFlow's own checkpoints count how often they were saved.
-    counted = {**arrays, "save_counter": np.ones((), np.int64)}
-    keys = {path: path + VARIABLE for path in counted}
-    keyed = {keys[path]: array for path, array in counted.items()}
+    counter = {"save_counter": np.ones((), np.int64)} if counted else {}
+    keys = {path: path + VARIABLE for path in (*arrays, *counter)}
+    keyed = {keys[path]: array for path, array in (*arrays.items(), *counter.items())}
     write_tf1_checkpoint(prefix, keyed | {OBJECT_GRAPH: serialize_object_graph(keys)})

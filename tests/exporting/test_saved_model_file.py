@@ -8,7 +8,8 @@ import pytest
 
 import stillbox
 from stillbox.checkpoints.graph_constants import GraphConstants
-from stillbox.checkpoints.tf1 import Tf1Checkpoint, write_tf1_checkpoint
+from stillbox.checkpoints.tf1 import Tf1Checkpoint
+from stillbox.checkpoints.tf2 import Tf2Checkpoint, write_tf2_checkpoint
 from stillbox.errors import UserError
 from stillbox.exporting.backend import find_writer
 from stillbox.exporting.export import export_model
@@ -52,7 +53,7 @@ def nodes(folder):
 
 def test_the_weights_are_variables_by_their_paths(write, model):
     folder = write()
-    weights = Tf1Checkpoint(folder / "variables/variables")
+    weights = Tf2Checkpoint(Tf1Checkpoint(folder / "variables/variables"))
     assert set(weights) == model.params.keys() | model.stats.keys()
     for path, array in (model.params | model.stats).items():
         np.testing.assert_array_equal(weights[path], array)
@@ -84,10 +85,11 @@ def test_the_program_equals_its_checkpoint(model, images, tmp_path, settings):
 
 
 def test_wrong_weights_are_found(model, images, tmp_path, monkeypatch):
-    def damaged(prefix, arrays):
-        write_tf1_checkpoint(prefix, {path: array * 1.5 for path, array in arrays.items()})
+    def damaged(prefix, arrays, **options):
+        wrong = {path: array * 1.5 for path, array in arrays.items()}
+        write_tf2_checkpoint(prefix, wrong, **options)
 
-    monkeypatch.setattr(form, "write_tf1_checkpoint", damaged)
+    monkeypatch.setattr(form, "write_tf2_checkpoint", damaged)
     settings = ExportSettings(format="saved_model", platforms=("cpu",))
     with pytest.raises(UserError, match="verification of the export"):
         export_model(model, tmp_path / "out", settings, images)

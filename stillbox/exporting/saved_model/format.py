@@ -2,25 +2,27 @@
 
 Preprocessing consists of operations of TensorFlow; detector and post-processing are one program of
 StableHLO in an `XlaCallModule` operation, and the weights are variables. Everything is written
-without TensorFlow. The form of the file is that of TensorFlow 1, a graph with signatures, which
-all loaders read.
+without TensorFlow. The file has a graph with signatures, for sessions, servers and converters, and
+objects with a function, by which `tf.saved_model.load` returns something to call.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from stillbox.checkpoints.tf1 import write_tf1_checkpoint
+from stillbox.checkpoints.tf2 import write_tf2_checkpoint
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import Manifest, Written
 from stillbox.exporting.program import ExportProgram, Outputs, WeightArrays
 from stillbox.exporting.saved_model import messages
 from stillbox.exporting.saved_model.graph import Graph, Tensor
 from stillbox.exporting.saved_model.messages import DType, Info, Shape
+from stillbox.exporting.saved_model.objects import object_graph
 from stillbox.exporting.saved_model.pixels import NetworkInput, add_preprocessing
 from stillbox.exporting.saved_model.variables import add_variables
 from stillbox.exporting.settings import ENCODED, ExportSettings
@@ -48,7 +50,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     place = model_folder(folder, program.settings)
     arrays = {path: array for group in program.weights.values() for path, array in group.items()}
     (place / VARIABLES).parent.mkdir(parents=True)
-    write_tf1_checkpoint(place / VARIABLES, arrays)
+    write_tf2_checkpoint(place / VARIABLES, arrays, counted=False)
     (place / MODEL).write_bytes(_saved_model(program, arrays))
     name = MODEL if place == folder else FOLDER
     return Written(
@@ -64,10 +66,56 @@ def _saved_model(program: ExportProgram, arrays: Mapping[str, np.ndarray]) -> by
     value = add_input(graph, program)
     weights, saver = add_variables(graph, arrays)
     resized = add_preprocessing(value, settings.input_type, program.description.resizer)
-    outputs = add_program(graph, program, weights, resized, _TENSORS)
-    inputs = {settings.input: Info(value.name, value.dtype, input_shape(program))}
-    signature = messages.signature(inputs, outputs)
-    return messages.saved_model(graph.message(), {SIGNATURE: signature}, saver)
+    found = add_program(graph, program, weights, resized, _TENSORS)
+    outputs = {name: one.info for name, one in found.items()}
+    given = Info(value.name, value.dtype, input_shape(program))
+    signature = messages.signature({settings.input: given}, outputs)
+    variables = {
+        path: Info(path, DType.of(array.dtype), array.shape) for path, array in arrays.items()
+    }
+    functions = _add_functions(graph, program, variables, given, outputs)
+    objects = object_graph(functions, (settings.input, given), outputs, variables, SIGNATURE)
+    return messages.saved_model(graph.message(), {SIGNATURE: signature}, saver, objects)
+
+
+def _add_functions(
+    graph: Graph,
+    program: ExportProgram,
+    variables: Mapping[str, Info],
+    given: Info,
+    outputs: Mapping[str, Info],
+) -> tuple[str, str]:
+    """Writes the detector as a function of the input and the variables.
+
+    Returns its name, and that of a function that calls it, for the signature: each concrete
+    function has arguments by position or by name.
+    """
+
+    def body(value: Tensor, *handles: Tensor) -> list[Tensor]:
+        inner = value.graph
+        read = (
+            inner.node("ReadVariableOp", [handle], [info.dtype], output="value", dtype=info.dtype)
+            for handle, info in zip(handles, variables.values(), strict=True)
+        )
+        weights = dict(zip(variables, (one[0] for one in read), strict=True))
+        resizer = program.description.resizer
+        resized = add_preprocessing(value, program.settings.input_type, resizer)
+        found = add_program(inner, program, weights, resized, {})
+        return [found[name].source for name in sorted(outputs)]
+
+    types = [given.dtype, *[DType.RESOURCE] * len(variables)]
+    detect = graph.function("__inference_detect", types, body)
+
+    def call(*arguments: Tensor) -> list[Tensor]:
+        results = list(detect.results)
+        return arguments[0].graph.node(
+            *("StatefulPartitionedCall", arguments, results),
+            f=detect.name,
+            Tin=types,
+            Tout=results,
+        )
+
+    return detect.name, graph.function("__inference_signature", types, call).name
 
 
 def add_input(graph: Graph, program: ExportProgram) -> Tensor:
@@ -88,13 +136,20 @@ def input_shape(program: ExportProgram) -> Shape:
     return batch, height, width, 3
 
 
+class Output(NamedTuple):
+    """An output of the program."""
+
+    source: Tensor
+    info: Info
+
+
 def add_program(
     graph: Graph,
     program: ExportProgram,
     weights: Mapping[str, Tensor],
     resized: NetworkInput,
     names: Mapping[str, str],
-) -> dict[str, Info]:
+) -> dict[str, Output]:
     """Writes the program and returns its outputs by name.
 
     Args:
@@ -123,7 +178,7 @@ def add_program(
     outputs = {}
     for name, index in jax.tree.unflatten(exported.out_tree, range(len(results))).items():
         tensor = graph.op("Identity", results[index], name=names.get(name, name))
-        outputs[name] = Info(tensor.name, tensor.dtype, shapes[index])
+        outputs[name] = Output(tensor, Info(tensor.name, tensor.dtype, shapes[index]))
     return outputs
 
 

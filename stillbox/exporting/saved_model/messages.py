@@ -214,14 +214,29 @@ class Variable(NamedTuple):
         return b"".join(content) + varint_field(5, True) + varint_field(7, True)
 
 
-def saved_model(graph: bytes, signatures: Mapping[str, bytes], saver: Saver | None) -> bytes:
-    """Returns a `SavedModel` of one `MetaGraphDef`; without a saver, of one without variables."""
+def shape_message(shape: Shape) -> bytes:
+    """Returns a `TensorShapeProto`."""
+    return _shape(shape)
+
+
+def saved_model(
+    graph: bytes, signatures: Mapping[str, bytes], saver: Saver | None, objects: bytes = b""
+) -> bytes:
+    """Returns a `SavedModel` of one `MetaGraphDef`.
+
+    Args:
+        graph: the graph.
+        signatures: by name.
+        saver: None: there are no variables.
+        objects: see `objects.object_graph`; empty: of the form of TensorFlow 1.
+    """
     meta = [bytes_field(1, bytes_field(4, TAG.encode())), bytes_field(2, graph)]
     if saver is not None:
         variables = b"".join(bytes_field(1, one.message()) for one in saver.variables)
         meta.append(bytes_field(3, saver.message()))
         meta.append(bytes_field(4, _entry(_VARIABLES, bytes_field(2, variables))))
     meta += [bytes_field(5, _entry(key, content)) for key, content in signatures.items()]
+    meta += [bytes_field(7, objects)] * bool(objects)
     return varint_field(1, _SCHEMA) + bytes_field(2, b"".join(meta))
 
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from stillbox.checkpoints.tf1 import Tf1Checkpoint
+from stillbox.checkpoints.tf2 import Tf2Checkpoint
 from stillbox.exporting.backend import Run
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES
 from stillbox.exporting.program import ExportProgram
@@ -33,7 +34,7 @@ def load(program: ExportProgram, folder: Path) -> Run:
     place = model_folder(folder, program.settings)
     content = read_untrusted(place / MODEL, most=MAX_PROGRAM_BYTES)
     graph = messages.nodes_of(messages.graph_of(content))
-    return _run(program, graph, Tf1Checkpoint(place / VARIABLES))
+    return _run(program, graph, Tf2Checkpoint(Tf1Checkpoint(place / VARIABLES)))
 
 
 def load_frozen(program: ExportProgram, folder: Path) -> Run:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from stillbox.checkpoints.tf2 import VARIABLE
 from stillbox.exporting.saved_model.graph import Graph, Tensor
 from stillbox.exporting.saved_model.messages import DType, Saver, Variable
 
@@ -45,7 +46,7 @@ def _add_saver(graph: Graph, handles: Mapping[str, Tensor], values: Mapping[str,
     prefix = graph.node(
         *("PlaceholderWithDefault", [path], [DType.STRING]), dtype=DType.STRING, shape=()
     )[0]
-    names = graph.constant([name.encode() for name in values])
+    names = graph.constant([(name + VARIABLE).encode() for name in values])
     whole = graph.constant([b""] * len(values))
     save = graph.add("SaveV2", [prefix, names, whole, *values.values()], dtypes=types)
     saved = graph.op("Identity", prefix, after=[save])
