@@ -39,9 +39,10 @@ DETECTORS = {
         "train.freeze=[conv_0]",
         "data.pixels=uint8",
     ),
-    "task_aligned": HEADS["task_aligned"],
 }
+# `gfl` is compared with a teacher, below.
 OTHERS = {
+    "task_aligned": HEADS["task_aligned"],
     "averaged matches": (*SSD, "model.loss.normalizer_momentum=0.9"),
     "gfl": HEADS["gfl"],
     "atss": HEADS["atss"],
