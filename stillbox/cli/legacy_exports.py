@@ -10,7 +10,7 @@ from typing import Any
 
 from stillbox.cli.arguments import add_overrides, note, show_remarks
 from stillbox.cli.export import show_export
-from stillbox.cli.original_exports import API_INPUT_TYPES, write_convertible_model
+from stillbox.cli.original_exports import API_INPUT_TYPES, SIDE_INPUTS, write_convertible_model
 from stillbox.cli.original_flags import (
     CONFIG_OVERRIDE,
     Flag,
@@ -21,7 +21,6 @@ from stillbox.cli.original_flags import (
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError, nearest
 
-_SIDE_INPUTS = "side inputs belong to context models, which stillbox does not have; leave it out"
 _MODEL_FLAGS = (
     Flag("pipeline_config_path", "any CONFIG", required=True, metavar="CONFIG"),
     Flag(
@@ -44,8 +43,7 @@ _GRAPH = (
         refusal="the network is one operation; raw_detection_boxes and raw_detection_scores are "
         "outputs already",
     ),
-    Flag("use_side_inputs", refusal=_SIDE_INPUTS),
-    *(Flag(f"side_input_{one}", refusal=_SIDE_INPUTS) for one in ("shapes", "types", "names")),
+    *SIDE_INPUTS,
 )
 
 

@@ -36,6 +36,11 @@ API_INPUT_TYPES = (
 """Inputs of the Object Detection API's exporters."""
 _CENTERNET = "CenterNet has no anchors, and stillbox no keypoints; leave it out"
 _SIDE_INPUTS = "side inputs belong to context models, which stillbox does not have; leave it out"
+SIDE_INPUTS = tuple(
+    Flag(name, refusal=_SIDE_INPUTS)
+    for name in ("use_side_inputs", "side_input_shapes", "side_input_types", "side_input_names")
+)
+"""Flags of context models."""
 _MODEL_FLAGS = (
     Flag(
         "pipeline_config_path",
@@ -52,10 +57,7 @@ _MODEL_FLAGS = (
     Flag("output_directory", "folder of the export", Path, required=True, metavar="DIR"),
     Flag("overwrite", "replace an existing export", bool),
     CONFIG_OVERRIDE,
-    Flag("use_side_inputs", refusal=_SIDE_INPUTS),
-    Flag("side_input_shapes", refusal=_SIDE_INPUTS),
-    Flag("side_input_types", refusal=_SIDE_INPUTS),
-    Flag("side_input_names", refusal=_SIDE_INPUTS),
+    *SIDE_INPUTS,
     Flag("centernet_include_keypoints", refusal=_CENTERNET),
     Flag("keypoint_label_map_path", refusal=_CENTERNET),
 )

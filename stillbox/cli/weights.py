@@ -145,11 +145,10 @@ def _find(row: KnownWeights) -> dict[str, str | None]:
     """Returns the path of weights by `_PLACES`; installed ones are taken before downloaded ones."""
     from stillbox.checkpoints.pretrained import find_installed, find_weights
 
-    found, installed = find_weights(row.name), find_installed(row)
-    return {
-        "installed": str(installed) if installed else None,
-        "downloaded": str(found) if found and not installed else None,
-    }
+    installed = find_installed(row)
+    downloaded = None if installed else find_weights(row.name)
+    found = zip(_PLACES, (installed, downloaded), strict=True)
+    return {word: str(path) if path else None for word, path in found}
 
 
 def _describe(row: KnownWeights) -> dict[str, Any]:

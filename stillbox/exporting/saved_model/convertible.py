@@ -13,7 +13,7 @@ from jax import export
 
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.saved_model import messages
-from stillbox.exporting.saved_model.format import FOLDER, MODEL, SIGNATURE
+from stillbox.exporting.saved_model.format import FOLDER, MODEL, SIGNATURE, call_program
 from stillbox.exporting.saved_model.graph import Graph
 from stillbox.exporting.saved_model.messages import DType, Info
 from stillbox.exporting.tflite import detection_op
@@ -46,22 +46,11 @@ def write_convertible(program: ExportProgram, folder: Path) -> Path:
     image = graph.node("Placeholder", [], [DType.FLOAT], name=name, dtype=DType.FLOAT, shape=shape)[
         0
     ]
-    types = [DType.of(aval.dtype) for aval in exported.out_avals]
-    shapes = [tuple(aval.shape) for aval in exported.out_avals]
-    results = graph.node(
-        *("XlaCallModule", [image], types),
-        version=exported.calling_convention_version,
-        module=exported.mlir_module_serialized,
-        platforms=[name.upper() for name in exported.platforms],
-        Tin=[DType.FLOAT],
-        Tout=types,
-        Sout=shapes,
-    )
     outputs = {}
-    for index, result in enumerate(results):
+    for index, (result, size) in enumerate(call_program(graph, exported, [image])):
         tensor = graph.op("Identity", result, name=f"{_NODE}_{index}" if index else _NODE)
         key = f"{detection_op.NAME}{_OUTPUTS[index]}"
-        outputs[key] = Info(tensor.name, tensor.dtype, shapes[index])
+        outputs[key] = Info(tensor.name, tensor.dtype, size)
     signature = messages.signature({name: Info(image.name, DType.FLOAT, shape)}, outputs)
     content = messages.saved_model(graph.message(), {SIGNATURE: signature}, None)
     place = folder / FOLDER

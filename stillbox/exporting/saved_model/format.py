@@ -66,14 +66,15 @@ def _saved_model(program: ExportProgram, arrays: Mapping[str, np.ndarray]) -> by
     value = add_input(graph, program)
     weights, saver = add_variables(graph, arrays)
     resized = add_preprocessing(value, settings.input_type, program.description.resizer)
-    found = add_program(graph, program, weights, resized, _TENSORS)
+    exported = exported_program(program)
+    found = add_program(graph, program, exported, weights, resized, _TENSORS)
     outputs = {name: one.info for name, one in found.items()}
     given = Info(value.name, value.dtype, input_shape(program))
     signature = messages.signature({settings.input: given}, outputs)
     variables = {
         path: Info(path, DType.of(array.dtype), array.shape) for path, array in arrays.items()
     }
-    functions = _add_functions(graph, program, variables, given, outputs)
+    functions = _add_functions(graph, program, exported, variables, given, outputs)
     objects = object_graph(functions, (settings.input, given), outputs, variables, SIGNATURE)
     return messages.saved_model(graph.message(), {SIGNATURE: signature}, saver, objects)
 
@@ -81,6 +82,7 @@ def _saved_model(program: ExportProgram, arrays: Mapping[str, np.ndarray]) -> by
 def _add_functions(
     graph: Graph,
     program: ExportProgram,
+    exported: export.Exported,
     variables: Mapping[str, Info],
     given: Info,
     outputs: Mapping[str, Info],
@@ -100,7 +102,7 @@ def _add_functions(
         weights = dict(zip(variables, (one[0] for one in read), strict=True))
         resizer = program.description.resizer
         resized = add_preprocessing(value, program.settings.input_type, resizer)
-        found = add_program(inner, program, weights, resized, {})
+        found = add_program(inner, program, exported, weights, resized, {})
         return [found[name].source for name in sorted(outputs)]
 
     types = [given.dtype, *[DType.RESOURCE] * len(variables)]
@@ -146,6 +148,7 @@ class Output(NamedTuple):
 def add_program(
     graph: Graph,
     program: ExportProgram,
+    exported: export.Exported,
     weights: Mapping[str, Tensor],
     resized: NetworkInput,
     names: Mapping[str, str],
@@ -155,15 +158,28 @@ def add_program(
     Args:
         graph: gets the nodes.
         program: the detector.
+        exported: `exported_program` of it.
         weights: by path.
         resized: what the preprocessing makes.
         names: of the nodes of outputs that are not named like these.
     """
-    exported = exported_program(program)
     held = {kind: {path: weights[path] for path in own} for kind, own in program.weights.items()}
     # In the order of the program's arguments, of which it drops those that it does not read.
     arguments = jax.tree.leaves((held, *resized))
     inputs = [arguments[index] for index in exported.module_kept_var_idx]
+    results = call_program(graph, exported, inputs)
+    outputs = {}
+    for name, index in jax.tree.unflatten(exported.out_tree, range(len(results))).items():
+        source, shape = results[index]
+        tensor = graph.op("Identity", source, name=names.get(name, name))
+        outputs[name] = Output(tensor, Info(tensor.name, tensor.dtype, shape))
+    return outputs
+
+
+def call_program(
+    graph: Graph, exported: export.Exported, inputs: Sequence[Tensor]
+) -> list[tuple[Tensor, Shape]]:
+    """Writes the node that runs a program of StableHLO; returns its results with their shapes."""
     types = [DType.of(aval.dtype) for aval in exported.out_avals]
     shapes = [_shape(aval.shape) for aval in exported.out_avals]
     results = graph.node(
@@ -175,11 +191,7 @@ def add_program(
         Tout=types,
         Sout=shapes,
     )
-    outputs = {}
-    for name, index in jax.tree.unflatten(exported.out_tree, range(len(results))).items():
-        tensor = graph.op("Identity", results[index], name=names.get(name, name))
-        outputs[name] = Output(tensor, Info(tensor.name, tensor.dtype, shapes[index]))
-    return outputs
+    return list(zip(results, shapes, strict=True))
 
 
 def exported_program(program: ExportProgram) -> export.Exported:

@@ -14,7 +14,12 @@ from stillbox.errors import UserError
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.saved_model.format import NEEDS, add_input, add_program
+from stillbox.exporting.saved_model.format import (
+    NEEDS,
+    add_input,
+    add_program,
+    exported_program,
+)
 from stillbox.exporting.saved_model.graph import Graph, Tensor
 from stillbox.exporting.saved_model.messages import Array
 from stillbox.exporting.saved_model.pixels import add_preprocessing
@@ -38,7 +43,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     arrays = {path: array for group in program.weights.values() for path, array in group.items()}
     weights = _add_constants(graph, arrays)
     resized = add_preprocessing(value, program.settings.input_type, program.description.resizer)
-    add_program(graph, program, weights, resized, {})
+    add_program(graph, program, exported_program(program), weights, resized, {})
     content = graph.message()
     if len(content) >= MAX_PROGRAM_BYTES:
         raise UserError(

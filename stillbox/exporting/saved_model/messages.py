@@ -89,7 +89,7 @@ Attribute = Scalar | Array | Sequence[DType] | Sequence[Shape] | Sequence[str]
 def attribute(value: Attribute) -> bytes:
     """Returns an `AttrValue`."""
     if isinstance(value, Array):
-        content = varint_field(1, value.dtype) + bytes_field(2, _shape(value.shape))
+        content = varint_field(1, value.dtype) + bytes_field(2, shape_message(value.shape))
         return bytes_field(8, content + value.field)
     if isinstance(value, list):
         return bytes_field(1, b"".join(map(_scalar, value)))
@@ -108,7 +108,7 @@ def _scalar(value: Attribute) -> bytes:
         case int():
             return _whole(3, value)
         case tuple():
-            return bytes_field(7, _shape(value))
+            return bytes_field(7, shape_message(value))
         case str():
             return bytes_field(2, value.encode())
         case bytes():
@@ -121,7 +121,8 @@ def _whole(number: int, value: int) -> bytes:
     return encode_varint(number << 3 | VARINT) + encode_varint(value & _64_BITS)
 
 
-def _shape(shape: Shape) -> bytes:
+def shape_message(shape: Shape) -> bytes:
+    """Returns a `TensorShapeProto`."""
     sizes = (-1 if size is None else size for size in shape)
     return b"".join(bytes_field(2, varint_field(1, size & _64_BITS)) for size in sizes)
 
@@ -173,7 +174,7 @@ class Info(NamedTuple):
     def message(self) -> bytes:
         """Returns a `TensorInfo`."""
         name = bytes_field(1, self.tensor.encode())
-        return name + varint_field(2, self.dtype) + bytes_field(3, _shape(self.shape))
+        return name + varint_field(2, self.dtype) + bytes_field(3, shape_message(self.shape))
 
 
 def signature(inputs: Mapping[str, Info], outputs: Mapping[str, Info]) -> bytes:
@@ -212,11 +213,6 @@ class Variable(NamedTuple):
         """Returns a `VariableDef`."""
         content = [bytes_field(number, name.encode()) for number, name in enumerate(self, 1)]
         return b"".join(content) + varint_field(5, True) + varint_field(7, True)
-
-
-def shape_message(shape: Shape) -> bytes:
-    """Returns a `TensorShapeProto`."""
-    return _shape(shape)
 
 
 def saved_model(

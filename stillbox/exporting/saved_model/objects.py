@@ -23,41 +23,37 @@ def _message(number: int, content: bytes = b"") -> bytes:
     return encode_varint(number << 3 | 2) + encode_varint(len(content)) + content
 
 
-def _value(kind: int, content: bytes = b"") -> bytes:
-    return _message(kind, content)
-
-
 def _sequence(kind: int, parts: Iterable[bytes] = ()) -> bytes:
-    return _value(kind, b"".join(_message(1, part) for part in parts))
+    return _message(kind, b"".join(_message(1, part) for part in parts))
 
 
 def _dictionary(parts: Mapping[str, bytes]) -> bytes:
     entries = (
         _message(1, bytes_field(1, key.encode()) + _message(2, one)) for key, one in parts.items()
     )
-    return _value(_DICT, b"".join(entries))
+    return _message(_DICT, b"".join(entries))
 
 
 def _tensor(name: str, info: Info) -> bytes:
     content = bytes_field(1, name.encode()) + _message(2, shape_message(info.shape))
-    return _value(_TENSOR, content + varint_field(3, info.dtype))
+    return _message(_TENSOR, content + varint_field(3, info.dtype))
 
 
 def _argument_names(names: Sequence[str]) -> bytes:
     """Returns the `FullArgSpec` of a function of these arguments."""
     fields = {
         "args": _sequence(_LIST, [_message(_STRING, name.encode()) for name in names]),
-        "varargs": _value(_NONE),
-        "varkw": _value(_NONE),
-        "defaults": _value(_NONE),
+        "varargs": _message(_NONE),
+        "varkw": _message(_NONE),
+        "defaults": _message(_NONE),
         "kwonlyargs": _sequence(_LIST),
-        "kwonlydefaults": _value(_NONE),
+        "kwonlydefaults": _message(_NONE),
         "annotations": _dictionary({}),
     }
     pairs = (
         _message(2, bytes_field(1, key.encode()) + _message(2, one)) for key, one in fields.items()
     )
-    return _value(_NAMED, bytes_field(1, b"FullArgSpec") + b"".join(pairs))
+    return _message(_NAMED, bytes_field(1, b"FullArgSpec") + b"".join(pairs))
 
 
 def _children(references: Mapping[str, int]) -> bytes:
@@ -92,7 +88,7 @@ def object_graph(
     (name, given), (called, signed) = argument, functions
     numbers = {path: _FIRST_VARIABLE + index for index, path in enumerate(variables)}
     root = {**numbers, "__call__": _CALL, "signatures": _SIGNATURES}
-    spec = _message(1, _argument_names([name])) + _message(5, _value(_NONE))
+    spec = _message(1, _argument_names([name])) + _message(5, _message(_NONE))
     nodes = [
         _user_object("_generic_user_object", root),
         _message(6, bytes_field(1, called.encode()) + _message(2, spec)),
