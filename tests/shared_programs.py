@@ -12,7 +12,6 @@ from stillbox.evaluation import program as detecting
 from stillbox.evaluation.program import DetectProgram
 from stillbox.experiment import schema
 from stillbox.lowering import lowering
-from stillbox.training import loop
 from stillbox.training import program as training
 from stillbox.training.program import TrainProgram
 
@@ -22,12 +21,13 @@ _OF_THE_LOOP = (
     *("checkpoint_every", "keep_checkpoints", "evaluate_every", "early_stopping"),
 )
 _DEFAULTS = {name: getattr(schema.Training(), name) for name in _OF_THE_LOOP}
+_make_train_program = training.train_program
 _make_detect_program = detecting._detect_program
 
 
 def share(monkeypatch):
     """Gives runs the programs of earlier runs of the same model."""
-    monkeypatch.setattr(loop, "train_program", _train_program)
+    monkeypatch.setattr(training, "train_program", _train_program)
     monkeypatch.setattr(detecting, "_detect_program", _detect_program)
 
 
@@ -74,7 +74,7 @@ def _train_program(experiment, mesh, teacher=None):
 
 @cache
 def _shared_step(experiment, mesh):
-    return _SharedStep(**vars(training.train_program(experiment, mesh)))
+    return _SharedStep(**vars(_make_train_program(experiment, mesh)))
 
 
 def _detect_program(experiment, mesh, batch_size):

@@ -30,6 +30,12 @@ class Batch(NamedTuple):
     """0 for a row without an image, such as padding of the last batch."""
 
     @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width of the images, padding included, in pixels."""
+        height, width = self.images.shape[1:3]
+        return height, width
+
+    @property
     def image_count(self) -> Float32[Array, ""]:
         """The number of images, padding not counted."""
         return jnp.sum(jnp.asarray(self.image_weights))

@@ -90,7 +90,8 @@ def fits_for_certain(experiment: Experiment, machine: Machine) -> bool:
     Raises:
         UserError: the model cannot be built.
     """
-    return _fits(_needs(experiment, sizes_of(experiment.model, experiment.train), machine), machine)
+    largest = experiment.at_largest_input
+    return _fits(_needs(largest, sizes_of(largest.model, largest.train), machine), machine)
 
 
 def _shortage_if_known(experiment: Experiment, machine: Machine) -> Finding | None:
@@ -119,6 +120,7 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
     Raises:
         UserError: the model cannot be built.
     """
+    several, experiment = bool(experiment.train.input_sizes), experiment.at_largest_input
     sizes = sizes_of(experiment.model, experiment.train)
     needs = _needs(experiment, sizes, machine)
     certain = not _fits(needs, machine, lower=True)
@@ -146,7 +148,8 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
     parts = _fewest_parts(experiment, machine, sizes) if path == _BATCH else None
     if parts is not None:
         fix += f"; or --set {_PARTS}={parts}, which takes this batch in parts"
-    return Finding(severity, path, text, fix)
+    where = "train.input_sizes" if several and path == _SIDE else path
+    return Finding(severity, where, text, fix)
 
 
 _SIDE, _BATCH, _PARTS = "model.resizer", "train.batch_size", "train.accumulation_steps"
@@ -223,8 +226,9 @@ def memory_advice(experiment: Experiment) -> Findings:
 
     No device is started; a run on an accelerator is checked when it starts.
     """
+    largest = experiment.at_largest_input
     try:
-        sizes_of(experiment.model, experiment.train)
+        sizes_of(largest.model, largest.train)
     except UserError as error:
         yield Finding("error", error.where or "model", error.what, error.fix or "")
         return

@@ -15,6 +15,7 @@ from numpy.random import Generator
 
 from stillbox.boxes.structures import Batch
 from stillbox.errors import UserError
+from stillbox.experiment import schema
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.decode import ImageError
 from stillbox.inputs.resize import (
@@ -167,7 +168,7 @@ class BatchMaker:
         Raises:
             UserError: a record is bad and the policy is `fail`.
         """
-        arrays, rows = self._empty_batch(), self._rows(step)
+        arrays, rows = self._begin(step)
         self._fill_rows(arrays, rows, range(len(rows)))
         return Batch(*arrays)
 
@@ -181,10 +182,15 @@ class BatchMaker:
         """Returns the resizer's source of randomness, if any."""
         return None
 
-    def _empty_batch(self) -> _Arrays:
-        count, boxes = self._local.stop - self._local.start, self.dataset.max_boxes
-        canvas = self.dataset.resizer.input_size
-        return _Arrays(
+    def _resizer(self, row: BatchRow) -> schema.Resizer:
+        """Returns the resizer of a row, whose input size all rows of a batch share."""
+        return self.dataset.resizer
+
+    def _begin(self, step: int) -> tuple[_Arrays, Sequence[BatchRow]]:
+        """Returns a batch without images, and its rows."""
+        rows, boxes = self._rows(step), self.dataset.max_boxes
+        count, canvas = len(rows), self._resizer(rows[0]).input_size
+        arrays = _Arrays(
             # Not zeros: every pixel is written once, by the worker that holds it in its cache.
             images=np.empty((count, *canvas, 3), self._pixels),
             boxes=np.zeros((count, boxes, 4), np.float32),
@@ -194,6 +200,7 @@ class BatchMaker:
             records=np.full(count, -1, np.int32),
             image_weights=np.zeros(count, np.float32),
         )
+        return arrays, rows
 
     def _fill_rows(self, arrays: _Arrays, rows: Sequence[BatchRow], places: Iterable[int]) -> None:
         for place in places:
@@ -221,9 +228,8 @@ class BatchMaker:
         if placement is None:
             self._leave_out(arrays, place, row)
             return
-        resizer = self.dataset.resizer
         # From the image's frame to that of the padded canvas.
-        boxes, visible = place_boxes(sample.boxes, placement, resizer)
+        boxes, visible = place_boxes(sample.boxes, placement, self._resizer(row))
         boxes, sample = boxes[visible], sample.select(visible)
         count = min(len(boxes), self.dataset.max_boxes)
         arrays.boxes[place, :count] = boxes[:count]
@@ -236,7 +242,7 @@ class BatchMaker:
 
     def _draw(self, out: Pixels, sample: Sample, row: BatchRow) -> Placement | None:
         """Resizes the image into `out`, and returns its place; None: it does not fit."""
-        resizer = self.dataset.resizer
+        resizer = self._resizer(row)
         if reason := misfit(sample.size, resizer):
             # Not checked earlier: augmentations may change the size.
             self.dataset.source.reject(
@@ -278,7 +284,7 @@ class BatchMaker:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _submit(self, pool: ThreadPoolExecutor, step: int) -> tuple[_Arrays, list[Future[None]]]:
-        arrays, rows = self._empty_batch(), self._rows(step)
+        arrays, rows = self._begin(step)
         # Two chunks a worker: little overhead, balanced load.
         size = -(-len(rows) // (2 * self._workers))
         chunks = [range(len(rows))[start : start + size] for start in range(0, len(rows), size)]

@@ -23,8 +23,8 @@ from stillbox.inputs.batching import BatchMaker, BatchOptions, BatchRow
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.sample import Sample
 
-# Second word of the key, so that the uses share no numbers.
-_ORDER, _AUGMENTATION, _RESIZING = 1, 2, 3
+# Second word of the key, which keeps the numbers of the uses apart.
+_ORDER, _AUGMENTATION, _RESIZING, _INPUT_SIZE = 1, 2, 3, 4
 
 
 def permutation(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
@@ -65,6 +65,7 @@ class TrainLoader(BatchMaker):
         repeat_first_batch: make batch 0 once and return it for every number.
         train_steps: batches of the whole run, at whose end some augmentations are left out; 0: no
             limit.
+        resizers: one is drawn for each batch, as likely as the others; empty: that of the data set.
 
     Raises:
         UserError: the batch cannot be divided among the processes, or an augmentation names a
@@ -80,12 +81,13 @@ class TrainLoader(BatchMaker):
         shuffle: bool = True,
         repeat_first_batch: bool = False,
         train_steps: int = 0,
+        resizers: Sequence[schema.Resizer] = (),
         **options: Unpack[BatchOptions],
     ) -> None:
         super().__init__(dataset, **options)
         _refuse_unknown_labels(augmentations, dataset)
         self._augmentations, self._seed, self._shuffle = tuple(augmentations), seed, shuffle
-        self._repeats = repeat_first_batch
+        self._repeats, self._resizers = repeat_first_batch, tuple(resizers) or (dataset.resizer,)
         self._end = min((end for end in (train_steps, self.steps) if end), default=None)
         # Two: a batch may span two epochs.
         self._order = lru_cache(maxsize=2)(self._order_of)
@@ -143,6 +145,13 @@ class TrainLoader(BatchMaker):
         # A function of the step alone, which resumed runs and all processes agree on.
         augmentations = in_force(self._augmentations, left)
         return apply_augmentations(augmentations, sample, rng, self.dataset)
+
+    def _resizer(self, row: BatchRow) -> schema.Resizer:
+        if len(self._resizers) == 1:
+            return self._resizers[0]
+        # A function of the step alone, which resumed runs and all processes agree on.
+        drawn = int(_philox(self._seed, _INPUT_SIZE, 0, row.step).random_raw())
+        return self._resizers[drawn % len(self._resizers)]
 
     def _resize_generator(self, row: BatchRow) -> Generator:
         return resize_generator(self._seed, row.epoch, row.record)

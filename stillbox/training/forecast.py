@@ -1,5 +1,6 @@
 """Forecasts the time of a run's steps before one is measured, by the model of `stillbox check`."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -35,15 +36,21 @@ class Forecast(NamedTuple):
 
 
 def forecast(
-    compiled: jax.stages.Compiled, devices: int, precision: str, rounds: int = 1
+    steps: Sequence[jax.stages.Compiled], devices: int, precision: str, rounds: int = 1
 ) -> Forecast | None:
-    """Returns the time of a compiled step on this machine; None where its devices are not known.
+    """Returns the time of a step on this machine; None where its devices are not known.
 
-    `devices` is the number of those that share a batch, `rounds` that of its micro-batches.
+    Args:
+        steps: compiled for each input size, which are drawn equally often.
+        devices: those that share a batch.
+        rounds: micro-batches of a batch.
     """
-    costs: Any = compiled.cost_analysis() or {}
+    costs: list[Any] = [step.cost_analysis() or {} for step in steps]
     # The analysis counts one round of a loop.
-    flops, traffic = (rounds * float(costs.get(name, 0)) for name in ("flops", "bytes accessed"))
+    flops, traffic = (
+        rounds * sum(float(one.get(name, 0)) for one in costs) / len(costs)
+        for name in ("flops", "bytes accessed")
+    )
     device = jax.local_devices()[0]
     cpu = device.platform == "cpu"
     figures = _processors() if cpu else figures_of(device.device_kind)

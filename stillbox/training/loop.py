@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +41,7 @@ from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training.distillation import TEACHER, open_teacher, without_teacher
 from stillbox.training.forecast import forecast
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
-from stillbox.training.program import TrainProgram, train_program
+from stillbox.training.program import TrainProgram, train_programs
 from stillbox.training.progress import RunProgress
 from stillbox.training.reporting import StepReport, Waits
 from stillbox.training.signals import StopRequest
@@ -140,11 +140,11 @@ def _train(
     require_same("teacher", str(teacher and teacher.identity), fix="give all processes the same")
     evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
 
-    # ---- program: XLA compiles while the weights are read ---------------------------------------
+    # ---- programs: XLA compiles while the weights are read --------------------------------------
     parts = settings.accumulation_steps
     mesh = build_mesh(settings.batch_size, experiment.devices, parts=parts)
-    program = train_program(learning, mesh, teacher)
-    compilation = None if finished else _compile(program)
+    programs = train_programs(learning, mesh, teacher)
+    program, compilations = programs[0], [] if finished else list(map(_compile, programs))
 
     # ---- model and state: resume, fine-tune or from scratch -------------------------------------
     with announcing(lambda: "building the model and reading its weights"):
@@ -161,12 +161,12 @@ def _train(
         RunProgress(first, stop_at, quiet=not is_main_process()) as progress,
         StopRequest() as stop,
     ):
-        for line in _describe_run(experiment, model_directory, dataset, start, program):
+        for line in _describe_run(experiment, model_directory, dataset, start, programs):
             progress.say(line)
         if teacher is not None:
             progress.say(f"learning from {teacher.source} too")
         scores = evaluation.catch_up(first, state, directory, summaries, progress, stop)
-        if compilation is None:
+        if finished:
             reason = f"step {first} of {stop_at} is done, nothing is left"
             return Outcome(first, reason, scores, seconds=time.monotonic() - began)
         if why := evaluation.exhausted(summaries):
@@ -175,14 +175,9 @@ def _train(
 
         progress.doing("compiling the train step")
         with stop.ends("compiling the train step"):
-            compiled = compilation.result()
-        memory = compiled.memory_analysis()
-        if memory is None:
-            progress.say("compiled")
-        else:
-            peak = memory.temp_size_in_bytes + memory.argument_size_in_bytes
-            progress.say(f"compiled; the step needs {size_text(peak)} on each device")
-            refuse_what_exceeds_memory(memory.temp_size_in_bytes)
+            steps = [compilation.result() for compilation in compilations]
+        progress.say(_describe_memory(steps))
+        compiled = dict(zip((one.input_size for one in programs), steps, strict=True))
         del start, teacher  # the first step donates the buffers of the start
 
         # ---- steps ------------------------------------------------------------------------------
@@ -202,7 +197,7 @@ def _train(
             progress=progress,
             summaries=summaries,
         )
-        report.begin(forecast(compiled, program.mesh.size, settings.precision, parts))
+        report.begin(forecast(steps, program.mesh.size, settings.precision, parts))
         profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
 
         def save(step: int, state: TrainState) -> None:
@@ -219,7 +214,7 @@ def _train(
         with closing(batches), profiler, stalls, jax.transfer_guard("disallow"):
             for batch in profiler.mark(stalls.over(batches, next_batch)):
                 # -- dispatch: the device works while the host goes on --
-                state, metrics = compiled(state, batch, *taught_by)
+                state, metrics = compiled[batch.input_size](state, batch, *taught_by)
                 profiler.dispatched(metrics)
                 guard.push(step + 1, metrics, batch.records)
                 step += 1
@@ -308,6 +303,7 @@ def _open_data(experiment: schema.Experiment) -> tuple[Dataset, TrainLoader]:
         process_count=jax.process_count(),
         pixels=data.pixels,
         reduced_decoding=data.reduced_decoding,
+        resizers=[one.model.resizer for one in experiment.at_input_sizes],
     )
     return dataset, loader
 
@@ -315,6 +311,21 @@ def _open_data(experiment: schema.Experiment) -> tuple[Dataset, TrainLoader]:
 def _compile(program: TrainProgram) -> Compilation:
     with announcing(lambda: "tracing the train step"):
         return Compilation(program.lower(), "the train step")
+
+
+def _describe_memory(steps: Sequence[jax.stages.Compiled]) -> str:
+    """Returns a line with the memory of the largest step.
+
+    Raises:
+        UserError: there is less memory than it needs.
+    """
+    analyses = [found for step in steps if (found := step.memory_analysis()) is not None]
+    if not analyses:
+        return "compiled"
+    # The sizes of a batch follow each other, and share their memory.
+    refuse_what_exceeds_memory(max(one.temp_size_in_bytes for one in analyses))
+    peak = max(one.temp_size_in_bytes + one.argument_size_in_bytes for one in analyses)
+    return f"compiled; the step needs {size_text(peak)} on each device"
 
 
 def _open_directory(
@@ -350,13 +361,14 @@ def _describe_run(
     directory: Path,
     dataset: Dataset,
     start: Start,
-    program: TrainProgram,
+    programs: Sequence[TrainProgram],
 ) -> Iterator[str]:
     yield start.decision
     weightless = frozen_fresh_statistics(experiment)
     if weightless is not None and not int(start.state.step):
         yield f"warning: {weightless.describe({})}"
-    mesh, count = program.mesh, jax.process_count()
+    program, count = programs[0], jax.process_count()
+    mesh = program.mesh
     parameters = sum(start.state.params[path].size for path in start.trainable)
     parts = experiment.train.accumulation_steps
     pieces = f" in {parts} micro-batches" if parts > 1 else ""
@@ -366,6 +378,9 @@ def _describe_run(
         f"{count_text(mesh.size, mesh.devices.flat[0].platform + ' device')}"
         f"{f' of {count} processes' * (count > 1)}, {parameters:,} trainable parameters"
     )
+    if len(programs) > 1:
+        sizes = ", ".join("{} x {}".format(*one.input_size) for one in programs)
+        yield f"input sizes {sizes}: one of them for each step, each compiled once"
     before = replicas_before(directory, int(start.state.step), experiment)
     if before not in (None, program.replicas):
         yield (

@@ -24,6 +24,7 @@ from stillbox.devices.mesh import (
     spread_shardings,
 )
 from stillbox.devices.setup import collection_paused
+from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import replicas_as_groups
 from stillbox.lowering import lowering
@@ -90,6 +91,11 @@ class TrainProgram:
             return ()
         return (put_tree(teacher.arrays(self.teacher), _shardings(self.teacher)),)
 
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width of the images of a batch, in pixels."""
+        return self.batch.input_size
+
     def put_batch(self, batch: Batch) -> Batch:
         """Moves the rows of a batch that this process has to where the step wants them."""
         return put_batch(batch, self.mesh)
@@ -136,6 +142,28 @@ def train_program(
         devices=experiment.devices,
         teacher=_replicated(taught_by, mesh) if taught_by else None,
     )
+
+
+def train_programs(
+    experiment: schema.Experiment, mesh: Mesh, teacher: Teacher | None = None
+) -> tuple[TrainProgram, ...]:
+    """Returns the training step for each input size that the experiment is trained at.
+
+    The arguments are those of `train_program`. The steps share one state.
+
+    Raises:
+        UserError: as `train_program`, or the parameters depend on the size.
+    """
+    first, *others = (train_program(one, mesh, teacher) for one in experiment.at_input_sizes)
+    for other in others:
+        if other.state != first.state or other.trainable != first.trainable:
+            sizes = " and ".join("{} x {}".format(*one.input_size) for one in (first, other))
+            raise UserError(
+                f"the model has other parameters at the input sizes {sizes}",
+                where="train.input_sizes",
+                fix="give one size, as model.resizer",
+            )
+    return first, *others
 
 
 def _backbone_layers(model: schema.Model) -> tuple[str, ...]:

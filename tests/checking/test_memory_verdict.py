@@ -107,6 +107,15 @@ def test_parts_of_a_batch_are_recommended_beside_a_smaller_one():
     assert find_shortage(small(batch, f"{field}{fewer}"), LAPTOP) is not None
 
 
+def test_the_largest_input_of_training_decides():
+    alone = small("train.batch_size=64")
+    several = small("train.batch_size=64", "train.input_sizes=[64, 1024]")
+    assert find_shortage(alone, LAPTOP) is None
+    assert find_shortage(several, LAPTOP) is not None
+    only = small("train.batch_size=64", "train.input_sizes=[1024]")
+    assert find_shortage(only, LAPTOP) == find_shortage(several, LAPTOP)
+
+
 def test_an_accelerator_and_its_host_are_compared_apart():
     experiment = small("train.batch_size=4096")
     device, host = 64 * GIB, 0.1 * GIB

@@ -33,15 +33,15 @@ def on(monkeypatch, platform, kind, cores=4):
 def test_a_cpu_is_as_fast_as_its_cores(monkeypatch):
     on(monkeypatch, "cpu", "cpu")
     # 100 GB at 12.5 GB/s a core take longer than the operations, and up to five times as long.
-    assert forecast(STEP, 1, "float32") == Forecast(2, 10, "1,000 GFLOP a step on 4 cores")
+    assert forecast([STEP], 1, "float32") == Forecast(2, 10, "1,000 GFLOP a step on 4 cores")
 
 
 def test_an_accelerator_stays_below_its_published_peaks(monkeypatch):
     on(monkeypatch, "tpu", "TPU v5 lite")
     step = Compiled({"flops": 197e12, "bytes accessed": 1e9})
     # 197 TFLOP/s in bfloat16, half of them in float32.
-    assert forecast(step, 8, "bfloat16")[:2] == (1.5, 6)
-    assert forecast(step, 8, "float32") == Forecast(3, 12, "1,576,000 GFLOP a step on 8 chips")
+    assert forecast([step], 8, "bfloat16")[:2] == (1.5, 6)
+    assert forecast([step], 8, "float32") == Forecast(3, 12, "1,576,000 GFLOP a step on 8 chips")
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_devices_are_known_by_their_names_in_jax(kind, flops):
 
 def test_nothing_is_said_of_unknown_devices_and_costs(monkeypatch):
     on(monkeypatch, "gpu", "NVIDIA GeForce RTX 3060")
-    assert forecast(STEP, 1, "float32") is None
+    assert forecast([STEP], 1, "float32") is None
     on(monkeypatch, "cpu", "cpu")
-    assert forecast(Compiled(None), 1, "float32") is None
+    assert forecast([Compiled(None)], 1, "float32") is None
 
 
 @pytest.mark.parametrize(

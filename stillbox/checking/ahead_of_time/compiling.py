@@ -340,7 +340,7 @@ def _lower(
         return score_program(experiment, mesh).lower(), 0
     parts = experiment.train.accumulation_steps
     mesh = build_mesh(check.images, experiment.devices, target.devices, parts=parts)
-    program = train_program(experiment, mesh)
+    program = train_program(experiment.at_largest_input, mesh)
     state = jax.tree.leaves((program.state.optimizer, program.state.ema))
     nbytes = sum(
         leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in state

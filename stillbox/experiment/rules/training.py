@@ -4,14 +4,16 @@ Rules about devices hold on all machines.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from PIL import ImageColor
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
-from stillbox.experiment.rules.rule import error, input_sides, rule
+from stillbox.experiment.rules.rule import apply_rules, error, input_sides, rule
 from stillbox.experiment.run_length import batch_norms
 from stillbox.experiment.values import sections_of
 from stillbox.findings import Finding
@@ -209,6 +211,39 @@ def accumulation_divides_the_batch(train: schema.Training) -> Iterator[Finding]:
             f"set train.batch_size to {_multiples_near(batch, parts)}, "
             f"or accumulation_steps to {_divisor_below(batch, parts)}",
         )
+
+
+@rule(schema.Experiment)
+def input_sizes_fit(experiment: schema.Experiment) -> Iterator[Finding]:
+    """Everything that holds for the input of the model holds for each that it is trained at."""
+    path, sizes = "train.input_sizes", experiment.train.input_sizes
+    resizer = experiment.model.resizer
+    if len(set(sizes)) < len(sizes):
+        yield error(path, f"{path} has a size twice", "name each once: all are equally likely")
+    for size in sizes:
+        if size >= 1 and resizer.with_height(size) is None:
+            yield error(path, *_no_such_size(resizer, size))
+    if not sizes:
+        return
+    alone = replace(experiment, train=replace(experiment.train, input_sizes=()))
+    known = {finding.what for finding in apply_rules(alone)}
+    for sized in experiment.at_input_sizes:
+        height, width = sized.model.resizer.input_size
+        for finding in apply_rules(sized):
+            if finding.severity == "error" and finding.what not in known:
+                what = f"at {height} x {width} of {path}: {finding.what}"
+                yield error(path, what, f"take another size ({finding.fix})")
+
+
+def _no_such_size(resizer: schema.Resizer, size: int) -> tuple[str, str]:
+    """Returns what keeps a resizer from an input of `size` rows, and the remedy."""
+    if isinstance(resizer, schema.CanvasResizer):
+        what = f"the resizer {resizer.kind} leaves the sizes of images to the images"
+        return what, "take fixed_shape, keep_aspect_ratio or scale_jitter, or no train.input_sizes"
+    height, width = resizer.input_size
+    step = height // math.gcd(height, width)
+    what = f"an input of {size} rows in the proportions of {height} x {width} has no whole width"
+    return what, f"give multiples of {step}, such as {_multiples_near(size, step)}"
 
 
 @rule(schema.Experiment)

@@ -6,8 +6,9 @@ module exports every name of its modules: others write `schema.X`, and no name i
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,25 @@ class Experiment:
     """How its programs are spread over the devices that there are."""
     export: Export = field(default_factory=Export)
     """What clients see of the exported model."""
+
+    @property
+    def at_input_sizes(self) -> "tuple[Experiment, ...]":
+        """The experiment at each of `train.input_sizes` that its resizer can have; itself if none
+        is given."""
+        if not self.train.input_sizes:
+            return (self,)
+        train = replace(self.train, input_sizes=())
+        resizers = map(self.model.resizer.with_height, self.train.input_sizes)
+        return tuple(
+            replace(self, model=replace(self.model, resizer=resizer), train=train)
+            for resizer in resizers
+            if resizer is not None
+        )
+
+    @property
+    def at_largest_input(self) -> "Experiment":
+        """That of `at_input_sizes` whose steps take the most memory."""
+        return max(self.at_input_sizes, key=lambda one: math.prod(one.model.network_size))
 
     @classmethod
     def from_file(cls, config: str | Path, overrides: Sequence[str] = ()) -> "Experiment":

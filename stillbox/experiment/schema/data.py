@@ -4,8 +4,8 @@ Every resizer (`core/preprocessor.py`) has an `input_size`: height and width of 
 in pixels. Where it does not follow from the other fields, `canvas` gives it.
 """
 
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal, Self
 
 from stillbox.experiment.schema.ranges import (
     MACHINE,
@@ -53,6 +53,13 @@ class Resizer(RegisteredConfig):
     align_corners: ClassVar[bool] = False
     """Whether the corner pixels of image and result coincide."""
 
+    def with_height(self, height: int) -> Self | None:
+        """Returns the resizer with a network input of another height, the width in proportion.
+
+        `height` is in pixels. None: the width is no whole number, or images keep their sizes.
+        """
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShapeResizer(Resizer, kind="fixed_shape"):
@@ -70,6 +77,11 @@ class FixedShapeResizer(Resizer, kind="fixed_shape"):
     def input_size(self) -> tuple[int, int]:
         """Height and width of the network input, in pixels."""
         return self.height, self.width
+
+    def with_height(self, height: int) -> Self | None:
+        """Returns the resizer with a network input of another height; see `Resizer`."""
+        width, rest = divmod(self.width * height, max(self.height, 1))
+        return None if rest else replace(self, height=height, width=width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +105,11 @@ class KeepAspectRatioResizer(Resizer, kind="keep_aspect_ratio"):
     def input_size(self) -> tuple[int, int]:
         """Height and width of the network input, in pixels."""
         return self.max_dimension, self.max_dimension
+
+    def with_height(self, height: int) -> Self:
+        """Returns the resizer with another `max_dimension`, `min_dimension` in proportion."""
+        short = round(self.min_dimension * height / max(self.max_dimension, 1))
+        return replace(self, min_dimension=max(short, 1), max_dimension=height)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +199,11 @@ class ScaleJitterResizer(Resizer, kind="scale_jitter"):
         # Rules about sizes run beside the one that demands a multiple of at least 1.
         multiple = max(self.multiple, 1)
         return self.height + -self.height % multiple, self.width + -self.width % multiple
+
+    def with_height(self, height: int) -> Self | None:
+        """Returns the resizer with another `height`, before padding; see `Resizer`."""
+        width, rest = divmod(self.width * height, max(self.height, 1))
+        return None if rest else replace(self, height=height, width=width)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from stillbox.experiment.schema.ranges import (
     PositiveInt,
     Range,
     Seed,
+    Side,
     Texts,
 )
 from stillbox.experiment.variants import RegisteredConfig
@@ -331,6 +332,10 @@ class Training:
     """Micro-batches that a step divides its batch into, one after the other, and whose gradients it
     adds up before the one update: less memory, the same gradient, except that statistics of batch
     norm are those of a micro-batch."""
+    input_sizes: Annotated[tuple[Side, ...], Items(most=8)] = ()
+    """Heights of the network input in pixels, the width in proportion, one of which is drawn for
+    each step: multi-scale training. Each has a compiled step of its own. Empty: that of
+    `model.resizer`, which evaluation, prediction and export always have."""
     steps: NonNegativeInt = 0
     """Steps to train; 0: no limit."""
     augmentations: tuple[Augmentation, ...] = ()
