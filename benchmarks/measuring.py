@@ -47,7 +47,7 @@ class TrainStep:
         self.detector = build_detector(model, dtype=dtype, quantization=train.quantization)
         self.graph, params, stats = split_detector(self.detector)
         train = dataclasses.replace(train, batch_size=batch_size)
-        mesh = build_mesh(batch_size, experiment.devices)
+        mesh = build_mesh(batch_size, experiment.devices, parts=train.accumulation_steps)
         program = train_program(dataclasses.replace(experiment, train=train), mesh)
         self.trainable = program.trainable
         self.function = program.function

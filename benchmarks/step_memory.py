@@ -1,11 +1,12 @@
-"""Memory and time of a train step with and without `train.rematerialization`.
+"""Memory and time of a train step: whole, with rematerialisation, and in micro-batches.
 
-    python benchmarks/rematerialization.py [--recipe ssd_resnet34] [--set PATH=VALUE ...]
+    python benchmarks/step_memory.py [--recipe ssd_resnet34] [--set PATH=VALUE ...]
         [--batch-size 8] [--steps 5]
-    python benchmarks/rematerialization.py --memory [--recipe retinanet] [--batch-size 8]
+    python benchmarks/step_memory.py --memory [--recipe retinanet] [--batch-size 8]
 
-Memory is what the compiler plans for a step beside its arguments and results; FLOPs are its count.
-The steps are taken in turn, on noise; seconds are their median. `--memory` compiles only.
+Memory is what the compiler plans for a step beside its arguments and results. FLOPs are its count,
+which has one round of a loop, times the micro-batches. The steps are taken in turn, on noise;
+seconds are their median. `--memory` compiles only.
 """
 
 import argparse
@@ -23,7 +24,12 @@ from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.training.program import train_program
 
-_KINDS = ("none", "blocks")
+_ROWS = {
+    "whole": (),
+    "blocks": ("train.rematerialization=blocks",),
+    "2 micro-batches": ("train.accumulation_steps=2",),
+    "4 micro-batches": ("train.accumulation_steps=4",),
+}
 
 
 class Row(NamedTuple):
@@ -46,48 +52,49 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="take no step")
     arguments = parser.parse_args()
     title = f"{arguments.recipe}, batch {arguments.batch_size}, jax {jax.__version__}, {machine()}"
-    table = Table("train.rematerialization", title=title)
+    table = Table("step", title=title)
     for column in ("memory, MiB", "GFLOP", "s a step", "compiling, s"):
         table.add_column(column, justify="right")
-    rows = {kind: _compile(_experiment(arguments, kind), arguments) for kind in _KINDS}
+    rows = {name: _compile(_experiment(arguments, name), arguments) for name in _ROWS}
     seconds = _measure(rows, arguments.steps)
-    for kind, row in rows.items():
+    for name, row in rows.items():
         table.add_row(
-            kind,
+            name,
             f"{row.temporary / 2**20:,.0f}",
             f"{row.flops / 1e9:,.0f}",
-            f"{statistics.median(seconds[kind]):.2f}" if row.step else "",
+            f"{statistics.median(seconds[name]):.2f}" if row.step else "",
             f"{row.compiling:.0f}",
         )
     show(table)
 
 
-def _experiment(arguments: argparse.Namespace, kind: str) -> schema.Experiment:
-    fields = [f"train.rematerialization={kind}", f"train.batch_size={arguments.batch_size}"]
+def _experiment(arguments: argparse.Namespace, name: str) -> schema.Experiment:
+    fields = [*_ROWS[name], f"train.batch_size={arguments.batch_size}"]
     return resolve(arguments.recipe, [*arguments.set, *fields]).experiment
 
 
 def _compile(experiment: schema.Experiment, arguments: argparse.Namespace) -> Row:
+    parts = experiment.train.accumulation_steps
     if not arguments.memory:
         step = TrainStep(experiment, arguments.batch_size)
-        return Row(step.temporary_bytes, step.counted_flops, step.compiling, step)
-    mesh = build_mesh(arguments.batch_size, experiment.devices)
+        return Row(step.temporary_bytes, parts * step.counted_flops, step.compiling, step)
+    mesh = build_mesh(arguments.batch_size, experiment.devices, parts=parts)
     lowered = train_program(experiment, mesh).lower()
     began = time.perf_counter()
     compiled = lowered.compile()
     seconds = time.perf_counter() - began
     memory = compiled.memory_analysis().temp_size_in_bytes
-    return Row(memory, compiled.cost_analysis()["flops"], seconds, None)
+    return Row(memory, parts * compiled.cost_analysis()["flops"], seconds, None)
 
 
 def _measure(rows: dict[str, Row], steps: int) -> dict[str, list[float]]:
     """Returns the seconds of each step; the first does not count."""
-    seconds: dict[str, list[float]] = {kind: [] for kind in rows}
+    seconds: dict[str, list[float]] = {name: [] for name in rows}
     for _ in range(steps + 1):
-        for kind, row in rows.items():
+        for name, row in rows.items():
             if row.step is not None:
-                seconds[kind].append(row.step.run())
-    return {kind: taken[1:] for kind, taken in seconds.items()}
+                seconds[name].append(row.step.run())
+    return {name: taken[1:] for name, taken in seconds.items()}
 
 
 if __name__ == "__main__":
