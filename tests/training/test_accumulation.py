@@ -153,6 +153,7 @@ def test_a_step_needs_less_memory_in_micro_batches():
     assert (less.low, less.high) == (more.low / 2, more.high / 2)
 
 
+@pytest.mark.usefixtures("shared_programs")
 def test_two_steps_resumed_for_two_more_equal_four_bit_for_bit(tmp_path, experiment):
     settings = ["train.accumulation_steps=2", "model.head.dropout=true", "train.ema_decay=0.9"]
     train(experiment(*settings), tmp_path / "whole")

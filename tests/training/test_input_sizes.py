@@ -16,6 +16,9 @@ from tests.inputs.helpers import dataset, example
 from tests.inputs.test_loader import same
 from tests.training.test_loop import assert_same_bits, sections
 
+# What the steps compute is looked at elsewhere.
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 RESIZERS = tuple(schema.FixedShapeResizer(height=side, width=2 * side) for side in (16, 24, 32))
 
 
