@@ -36,10 +36,10 @@ FORMATS = {
     "tflite": "litert_converter",
 }
 # The other two hold the program of JAX, which takes longest to compile.
-_FAST = {("onnx", "group_norm"), ("tflite", "group_norm")}
+_FAST = {("gfl", "onnx", "group_norm"), ("gfl", "tflite", "group_norm")}
 _FORMS = [
-    pytest.param(*pair, id="-".join(pair), marks=[] if pair in _FAST else [pytest.mark.slow])
-    for pair in itertools.product(FORMATS, NORMS)
+    pytest.param(*form, id="-".join(form), marks=[] if form in _FAST else [pytest.mark.slow])
+    for form in itertools.product(DENSE_HEADS, FORMATS, NORMS)
 ]
 
 
@@ -80,8 +80,7 @@ def pictures():
     return [squares, squares[::-1]]
 
 
-@pytest.mark.parametrize(("form", "norm"), _FORMS)
-@pytest.mark.parametrize("head", DENSE_HEADS)
+@pytest.mark.parametrize(("head", "form", "norm"), _FORMS)
 def test_detections_equal_those_of_the_checkpoint(head, form, norm, pictures, tmp_path):
     pytest.importorskip(FORMATS[form])
     settings = ExportSettings(format=form, platforms=("cpu",))
@@ -101,10 +100,8 @@ MOBILE = (
 )
 
 
-@pytest.mark.parametrize(
-    "form",
-    [pytest.param(form, marks=[] if form == "onnx" else pytest.mark.slow) for form in FORMATS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
 def test_every_format_has_the_detections_of_the_phone_model(form, pictures, tmp_path):
     pytest.importorskip(FORMATS[form])
     model = with_drawn_weights(resolve("gfl_mobile", MOBILE).experiment)

@@ -250,9 +250,8 @@ def see(name: str, output: Path) -> dict[str, Seen]:
     return seen
 
 
-def quick() -> dict[str, Seen]:
-    """Returns what takes seconds."""
-    ssd, replicas = experiment_of(*SSD), (*SSD, *REPLICAS)
+def learning() -> dict[str, Seen]:
+    """Returns steps with a teacher, and steps in micro-batches."""
     # Candidates of this matcher are sorted in a loop, in the matched loss too.
     matcher = "model.matcher={kind: atss, candidates: 4}"
     accumulated = experiment_of(*SSD, matcher, "train.accumulation_steps=2")
@@ -262,6 +261,12 @@ def quick() -> dict[str, Seen]:
         teacher = write_teacher(Path(folder) / "teacher", experiment_of(*gfl))
         student = experiment_of(*gfl, f"train.distillation.teacher={teacher}")
         taught = {f"taught {count}": run(student, count) for count in (1, 8)}
+    return {**{f"accumulated {count}": run(accumulated, count) for count in (1, 4)}, **taught}
+
+
+def quick() -> dict[str, Seen]:
+    """Returns what takes seconds."""
+    ssd, replicas = experiment_of(*SSD), (*SSD, *REPLICAS)
     return {
         **{f"ssd {count}": run(ssd, count) for count in (1, 8)},
         "ssd spread": run(experiment_of(*SSD, "devices.shard=optimizer"), 8),
@@ -269,12 +274,10 @@ def quick() -> dict[str, Seen]:
         "replicas by hand": by_hand(ssd, 4),
         "replicas 4": run(experiment_of(*replicas), 4),
         "replicas 1": run(experiment_of(*replicas, "devices.replicas=4"), 1),
-        **{f"accumulated {count}": run(accumulated, count) for count in (1, 4)},
         "detect 1": detect(ssd, 1),
         "detect 8": detect(ssd, 8),
         "layers 1": convolve(1),
         "layers 8": convolve(8),
-        **taught,
     }
 
 
@@ -307,7 +310,7 @@ def two_stages() -> dict[str, Seen]:
 def main() -> None:
     """Writes what the named function saw."""
     name, output = sys.argv[1:]
-    functions = (quick, counts, spatial, two_stages)
+    functions = (quick, learning, counts, spatial, two_stages)
     seen = {function.__name__: function for function in functions}[name]()
     Path(output).write_bytes(pickle.dumps(jax.tree.map(_on_host, seen)))
 
