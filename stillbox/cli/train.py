@@ -129,6 +129,9 @@ def _weights(text: str) -> list[str]:
     Raises:
         UserError: nothing has that name.
     """
+    from stillbox.checkpoints.model_directory import is_model_directory
+    from stillbox.checkpoints.packed import is_packed
+
     row = known_weights().get(text)
     if row is not None:
         return list(row.overrides())
@@ -139,7 +142,10 @@ def _weights(text: str) -> list[str]:
             where="--weights",
             fix=nearest(text, ["none", *known_weights()]),
         )
-    return [f"{CHECKPOINT}={json.dumps('' if text == 'none' else text)}"]
+    # Models of stillbox are detectors, whatever the recipe starts from.
+    ours = is_model_directory(path) or is_packed(path)
+    whole = ["train.fine_tune.scope=detection", "train.fine_tune.load_heads=true"]
+    return [f"{CHECKPOINT}={json.dumps('' if text == 'none' else text)}", *(whole if ours else [])]
 
 
 def _refuse_data(config: str) -> None:

@@ -150,6 +150,22 @@ def test_what_cannot_fit_is_refused_before_a_batch_is_made(untrained):
     assert "--set train.batch_size=1000000" in message
 
 
+def test_weights_of_a_run_are_a_whole_detector(stillbox, settings, trained, tmp_path):
+    words = ["--model-dir", tmp_path / "own", "--weights", trained]
+    classifier = "train.fine_tune.scope=classification"
+    sets = settings("train.steps=1", evaluated=False)
+    code, _, err = stillbox("train", "demo_scenes", *words, *sets)
+    assert code == 0, err
+    assert "0 not wanted" in err
+    # A recipe may start from a classifier; what is given wins.
+    code, _, err = stillbox(
+        *("train", "demo_scenes", "--model-dir", tmp_path / "other", "--weights", trained),
+        *(*sets, "--set", classifier),
+    )
+    assert code == 0, err
+    assert "0 not wanted" not in err
+
+
 def test_a_run_has_the_length_that_is_asked_for(stillbox, trained):
     again = ["train", trained / "experiment.yaml", "--model-dir", trained]
     code, out, err = stillbox(*again, "--epochs", "1.2")

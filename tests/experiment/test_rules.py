@@ -333,6 +333,13 @@ def test_replicas_without_effect_are_warned_about():
     assert warnings_about(experiment, origins) == ()
 
 
+def test_heads_of_a_classifier_are_warned_about():
+    words = ["train.fine_tune={checkpoint: a.npz, load_heads: true, scope: %s}"]
+    (warning,) = warnings_about(*overridden(words[0] % "classification"))
+    assert "load_heads has no effect with scope: classification" in warning
+    assert warnings_about(*overridden(words[0] % "detection")) == ()
+
+
 def _numbers(hint):
     """Yields the parts of a type that are numbers, each with the ranges around it."""
     if typing.get_origin(hint) is typing.Annotated:

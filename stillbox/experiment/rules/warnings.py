@@ -204,6 +204,17 @@ def steps_have_a_rate(train: schema.Training) -> Iterator[Finding]:
         )
 
 
+@rule(schema.FineTune)
+def classifiers_have_no_heads(fine_tune: schema.FineTune) -> Iterator[Finding]:
+    """Heads are those of a detector."""
+    if fine_tune.checkpoint and fine_tune.load_heads and fine_tune.scope == "classification":
+        yield warning(
+            "load_heads",
+            "load_heads has no effect with scope: classification, which takes the backbone alone; "
+            "a detector has scope: detection",
+        )
+
+
 @rule(schema.Data)
 def batches_differ(data: schema.Data) -> Iterator[Finding]:
     """Repeating the first batch is for measurements."""
