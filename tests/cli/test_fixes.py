@@ -48,6 +48,8 @@ ONLY = {
     "predicting.images._nothing_in": ("predict",),
     # The others give no length, or one that is checked before.
     "training.length.set_length": ("train",),
+    # Flags of mpirun and srun.
+    "devices.process.binding_warning": (),
     # Flags of npm and pip.
     "checkpoints.downloading._command": (),
     "experiment.known_weights._FETCHING": (),
