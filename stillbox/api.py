@@ -141,6 +141,9 @@ def train(
     overrides: Sequence[str] = (),
     origins: Mapping[str, str] | None = None,
     profile: "ProfileSteps | None" = None,
+    engine: Literal["local", "ray"] = "local",
+    workers: int | tuple[int, int] | None = None,
+    resources: Mapping[str, float] | None = None,
     say: Say = _silent,
     on_warning: Say = _silent,
 ) -> "Outcome":
@@ -155,6 +158,9 @@ def train(
         overrides: changes of the form `field=value`, as in `--set`.
         origins: source position by dotted field, for messages.
         profile: steps to trace.
+        engine: `ray` trains on the cluster of `RAY_ADDRESS`, or on one that is started here.
+        workers: of the engine `ray`: their number, or the least and the most.
+        resources: what Ray gives each of them, such as `{"GPU": 8}`.
         say: called with what was picked for `data` and why.
         on_warning: called if the run may need more memory than there is.
 
@@ -164,17 +170,18 @@ def train(
         FloatingPointError: the loss is not finite.
     """
     from stillbox.checking.memory_verdict import refuse_shortage, this_machine
+    from stillbox.scaling.ray_train import find_workers, train_on_ray
     from stillbox.training.length import set_length
     from stillbox.training.loop import train as run
 
     prepare_process()
+    on_ray = find_workers(engine, workers, resources)
     if not model_directory or (config is None and data is None):
         raise UserError(
             "training needs a model directory, and an experiment or data",
             where="stillbox.train",
             fix='stillbox.train(data="photos", model_directory="runs/first")',
         )
-    machine = this_machine()
     if data is not None:
         from stillbox.checking.planning import plan_run
 
@@ -182,7 +189,7 @@ def train(
             config,
             data,
             Path(model_directory),
-            machine=machine,
+            machine=this_machine(),
             overrides=overrides,
             steps=steps,
             epochs=epochs,
@@ -192,10 +199,13 @@ def train(
         assert config is not None
         read = read_config(config, overrides)
         planned = set_length(read, overrides, steps=steps, epochs=epochs)
-    experiment = planned.experiment
-    if shortage := refuse_shortage(experiment, machine, origins or planned.origins):
+    experiment, directory = planned.experiment, Path(model_directory)
+    if on_ray is not None:
+        more = {"origins": origins, "profile": profile}
+        return train_on_ray(run, experiment, directory, on_ray, **more)
+    if shortage := refuse_shortage(experiment, this_machine(), origins or planned.origins):
         on_warning(shortage.describe({}))
-    return run(experiment, Path(model_directory), origins, profile=profile)
+    return run(experiment, directory, origins, profile=profile)
 
 
 @dataclass(frozen=True, kw_only=True)

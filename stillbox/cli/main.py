@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 
 from stillbox import __version__
@@ -68,33 +68,6 @@ def _run_to_the_end(run: Callable[[], int]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     return code
-
-
-@contextlib.contextmanager
-def joined(place: ProcessInfo | None) -> Iterator[None]:
-    """Joins the job while it is entered. Only the first process prints.
-
-    Raises:
-        UserError: the other processes do not join.
-    """
-    if place is None:
-        yield
-        return
-    from stillbox.devices.job import join_job, leave_job
-    from stillbox.devices.process import binding_warning
-
-    with contextlib.ExitStack() as stack:
-        if place.index:
-            silence = stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123
-            stack.enter_context(contextlib.redirect_stdout(silence))
-            stack.enter_context(contextlib.redirect_stderr(silence))
-        else:
-            print(f"process 0 of {place.count}, as {place.launcher} says", file=sys.stderr)
-            if warning := binding_warning(place):
-                print(warning, file=sys.stderr)
-        join_job(place)
-        yield
-        leave_job()
 
 
 _TPU_PAGE = '"Object Detection Models on TPU"'
@@ -273,6 +246,15 @@ def _program(spelling: str, words: Sequence[str]) -> str:
     return max(verbs, key=lambda verb: len(flags & verb_options(verb)))
 
 
+def _joined(place: ProcessInfo | None) -> contextlib.AbstractContextManager[None]:
+    if place is None:
+        return contextlib.nullcontext()
+    # Imported here: most verbs need no jax before they run.
+    from stillbox.devices.job import joined
+
+    return joined(place)
+
+
 def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None = None) -> int:
     """Runs a verb and returns its exit code; prints an expected error as a sentence."""
     from stillbox.experiment.imports import import_parts
@@ -282,7 +264,7 @@ def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None
     try:
         interrupt_by_exception()
         import_parts(getattr(parsed, "imports", ()))
-        with joined(place):
+        with _joined(place):
             code: int = parsed.run(parsed)
         # Flushed here: errors at exit could not be caught.
         sys.stdout.flush()

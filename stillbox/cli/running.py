@@ -6,7 +6,7 @@ Progress is a bar on a terminal and lines elsewhere.
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -205,13 +205,20 @@ def batch_profiler(
     return StepProfiler(ProfileSteps.parse(profile), directory, say=say, name=name)
 
 
-def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0,0") -> int:
+def run_training(
+    resolved: Resolved,
+    model_directory: Path,
+    *,
+    profile: str = "0,0",
+    engine: Mapping[str, Any] | None = None,
+) -> int:
     """Trains, prints the reason of the end, and returns the exit code.
 
     Args:
         resolved: the experiment.
         model_directory: folder of all results.
         profile: first and last step of a trace, `0,0` for none.
+        engine: `engine`, `workers` and `resources` of `stillbox.train`; None: this process.
 
     Returns:
         128 plus the signal's number if a signal ended the run early, otherwise 0.
@@ -230,6 +237,7 @@ def run_training(resolved: Resolved, model_directory: Path, *, profile: str = "0
         origins=resolved.origins,
         profile=steps,
         on_warning=warn,
+        **(engine or {}),
     )
     print(f"{outcome.reason}; {model_directory}, {outcome.seconds:.0f} s")
     if outcome.interrupted:

@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import math
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
 from stillbox.cli.arguments import (
     add_overrides,
@@ -64,17 +66,96 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_profile(parser, "steps of this run", "DIR")
     add_processes(parser)
+    _add_engine(parser)
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("a Ray cluster")
+    group.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="ray: on the cluster of RAY_ADDRESS, or a local one if that is not set "
+        "(default: local)",
+    )
+    group.add_argument(
+        "--workers",
+        metavar="N|LEAST:MOST",
+        help="workers of --engine ray; with 2:8 the run goes on with any number from two to eight",
+    )
+    group.add_argument(
+        "--resources",
+        metavar="NAME=AMOUNT",
+        action="append",
+        default=[],
+        help="what each worker takes of the cluster, for example GPU=8; may be repeated (default: "
+        "all GPUs of a machine, or one CPU)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains; returns 128 plus the signal's number if a signal ended the run early."""
+    engine = _engine(arguments)
     fetch_weights(arguments.weights, download=arguments.download)
     if arguments.model_dir is None:
         arguments.model_dir = _new_directory(arguments)
     if arguments.weights is not None:
         arguments.overrides = [*_weights(arguments.weights), *arguments.overrides]
     resolved = _plan(arguments) if arguments.data else _resolve(arguments)
-    return run_training(resolved, arguments.model_dir, profile=arguments.profile)
+    return run_training(resolved, arguments.model_dir, profile=arguments.profile, engine=engine)
+
+
+def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the engine as arguments of `stillbox.train`.
+
+    Raises:
+        UserError: the options do not belong together, or are malformed.
+    """
+    # Imported here: --help needs no jax.
+    from stillbox.scaling.ray_train import find_workers
+
+    found = {
+        "engine": arguments.engine,
+        "workers": _workers(arguments.workers),
+        "resources": dict(map(_resource, arguments.resources)),
+    }
+    if find_workers(**found) is not None and find_process_info(arguments) is not None:
+        raise UserError(
+            "--engine ray starts the processes of a job itself",
+            where="--engine",
+            fix="run this once, outside of mpirun and srun",
+        )
+    return found
+
+
+def _workers(text: str | None) -> int | tuple[int, int] | None:
+    if text is None:
+        return None
+    numbers = text.split(":")
+    if len(numbers) > 2 or not all(one.isascii() and one.isdecimal() for one in numbers):
+        raise UserError(
+            f"{text!r} is no number of workers",
+            where="--workers",
+            fix="--workers 2, or --workers 2:8 for two to eight",
+        )
+    return int(numbers[0]) if len(numbers) == 1 else (int(numbers[0]), int(numbers[1]))
+
+
+def _resource(text: str) -> tuple[str, float]:
+    name, _, amount = text.partition("=")
+    try:
+        return name, _finite(amount)
+    except ValueError:
+        raise UserError(
+            f"{text!r} is no resource with its amount", where="--resources", fix="GPU=8"
+        ) from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def _resolve(arguments: argparse.Namespace) -> Resolved:

@@ -6,8 +6,9 @@ distinguish the two.
 
 import json
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import TypeVar
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stillbox.devices.launcher import ProcessInfo
+from stillbox.devices.process import binding_warning
 from stillbox.errors import UserError
 from stillbox.jax_internals import multihost_utils
 
@@ -28,11 +30,36 @@ _HEARTBEAT_SECONDS = 120
 _SHORT = 200
 
 
+class JoinError(UserError):
+    """The processes of a job do not come together."""
+
+
+@contextmanager
+def joined(info: ProcessInfo) -> Iterator[None]:
+    """Joins the job while it is entered, and leaves it without an error. Only process 0 prints.
+
+    Raises:
+        JoinError: the other processes do not join.
+    """
+    with ExitStack() as stack:
+        if info.index:
+            silence = stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123
+            stack.enter_context(redirect_stdout(silence))
+            stack.enter_context(redirect_stderr(silence))
+        else:
+            print(f"process 0 of {info.count}, as {info.launcher} says", file=sys.stderr)
+            if warning := binding_warning(info):
+                print(warning, file=sys.stderr)
+        join_job(info)
+        yield
+        leave_job()
+
+
 def join_job(info: ProcessInfo) -> None:
     """Starts JAX with the devices of all processes; waits for them.
 
     Raises:
-        UserError: they do not come.
+        JoinError: they do not come.
     """
     try:
         jax.distributed.initialize(
@@ -45,7 +72,7 @@ def join_job(info: ProcessInfo) -> None:
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         )
     except RuntimeError as error:
-        raise UserError(
+        raise JoinError(
             f"process {info.index} of {info.count} cannot join the others: "
             f"{str(error).splitlines()[0]}",
             where=info.coordinator,

@@ -1,12 +1,8 @@
 """Detects in many image files by Ray Data, into a table that a later run continues."""
 
-import logging
 import math
-import os
 import pickle
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +13,7 @@ from stillbox.extras import import_extra
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import USUAL, Selection
 from stillbox.scaling.image_files import ImageFile, list_images
+from stillbox.scaling.ray_cluster import connected
 from stillbox.scaling.table import DetectionTable, PartCount, write_part
 
 if TYPE_CHECKING:
@@ -101,38 +98,12 @@ def predict_files(
         done_before=len(listing.images) - len(todo),
     )
     if todo:
-        with _connected():
+        with connected():
             counts = _run(predictor, todo, table, selection, workers, dict(ray_options or {}))
             for count in counts:
                 _add(summary, count)
                 on_image(summary.predicted + summary.bad + summary.unread, len(todo))
     return summary
-
-
-@contextmanager
-def _connected() -> Iterator[None]:
-    """Connects to the cluster of `RAY_ADDRESS`, or starts one here, unless connected already.
-
-    Ray's usage statistics are off unless `RAY_USAGE_STATS_ENABLED` turns them on.
-    """
-    # Ray reads these when it is imported. Its log files keep what is not printed.
-    quiet = {"USAGE_STATS_ENABLED": "0", "BACKEND_LOG_LEVEL": "fatal", "DATA_LOG_LEVEL": "ERROR"}
-    for name, value in quiet.items():
-        os.environ.setdefault(f"RAY_{name}", value)
-    import_extra("ray", "ray")
-    import ray
-
-    if ray.is_initialized():
-        yield
-        return
-    with warnings.catch_warnings():
-        # Ray's forks execute another program before they use JAX.
-        warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _run(

@@ -40,6 +40,7 @@ from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training.distillation import TEACHER, open_teacher, without_teacher
 from stillbox.training.forecast import forecast
+from stillbox.training.loggers import Logger
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.program import TrainProgram, train_programs
 from stillbox.training.progress import RunProgress
@@ -90,6 +91,7 @@ def train(
     origins: Mapping[str, str] | None = None,
     *,
     profile: ProfileSteps | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> Outcome:
     """Trains an experiment into a new folder, or goes on with the run in it.
 
@@ -98,6 +100,7 @@ def train(
         model_directory: the folder.
         origins: where fields were given, for messages.
         profile: steps of this run that are traced.
+        loggers: besides those of the experiment, in the first process.
 
     Raises:
         UserError: experiment, data or directory cannot be used; nothing has been written then.
@@ -111,7 +114,7 @@ def train(
     # ---- data: first, because it is most often wrong and fastest to check -----------------------
     dataset, loader = _open_data(experiment)
     with locked_directory(model_directory, writes=is_main_process()) as lock:
-        return _train(experiment, model_directory, dataset, loader, lock, profile, began)
+        return _train(experiment, model_directory, dataset, loader, lock, profile, loggers, began)
 
 
 def _train(
@@ -121,6 +124,7 @@ def _train(
     loader: TrainLoader,
     lock: DirectoryLock | None,
     profile: ProfileSteps | None,
+    loggers: Sequence[Logger],
     began: float,
 ) -> Outcome:
     """Trains on opened data, in a directory that is locked if it exists."""
@@ -152,7 +156,7 @@ def _train(
     state, taught_by = program.put_state(start.state), program.put_teacher(teacher)
     identity = {TEACHER: teacher.identity} if teacher else {}
     directory = _open_directory(model_directory, experiment, dataset, first, lock)
-    summaries = Summaries(model_directory, from_step=first, experiment=experiment)
+    summaries = Summaries(model_directory, from_step=first, experiment=experiment, loggers=loggers)
     guard = MetricsGuard(lambda records: _name_records(dataset, records))
 
     with (

@@ -1,7 +1,7 @@
 """The log of a run: a history in JSON lines, and loggers such as TensorBoard."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from operator import itemgetter
 from pathlib import Path
@@ -30,13 +30,19 @@ class Summaries:
         directory: the model directory.
         from_step: updates done so far.
         experiment: names the loggers, and is logged; None: TensorBoard alone.
+        loggers: more of them.
 
     Raises:
         UserError: a logger refuses the run.
     """
 
     def __init__(
-        self, directory: Path, *, from_step: int, experiment: schema.Experiment | None = None
+        self,
+        directory: Path,
+        *,
+        from_step: int,
+        experiment: schema.Experiment | None = None,
+        loggers: Sequence[Logger] = (),
     ) -> None:
         self._path = directory / HISTORY
         self._loggers: tuple[Logger, ...] = ()
@@ -46,7 +52,7 @@ class Summaries:
         if self._writes:
             with waiting_for(f"{self._path}, and the loggers of the run"):
                 self._truncate(from_step)
-                self._loggers = open_loggers(directory, experiment, from_step)
+                self._loggers = (*open_loggers(directory, experiment, from_step), *loggers)
         so_far = read_history(self._path).evaluations if is_main_process() else ()
         self._evaluations: dict[int, Mapping[str, float | None]] = dict(broadcast(so_far))
 

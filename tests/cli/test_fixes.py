@@ -48,6 +48,8 @@ ONLY = {
     "predicting.images._nothing_in": ("predict",),
     # The others give no length, or one that is checked before.
     "training.length.set_length": ("train",),
+    # Flags of mpirun and srun.
+    "devices.process.binding_warning": (),
     # Flags of npm and pip.
     "checkpoints.downloading._command": (),
     "experiment.known_weights._FETCHING": (),
@@ -70,6 +72,13 @@ ONLY = {
     "cli.weights._get": ("train",),
     "cli.weights._list": ("train",),
     "extras._pip_install": (),
+    # The others train in this process.
+    "scaling.ray_train._WHERE": ("train",),
+    "scaling.ray_train.Workers": ("train",),
+    "scaling.ray_train.find_workers": ("train",),
+    "scaling.ray_train._refuse_uneven": ("train",),
+    "scaling.ray_train._refuse_shortage": ("train",),
+    "scaling.ray_worker._refuse_missing_gpus": ("train",),
     # Others replace what they have written before.
     "checkpoints.trained._check_place": ("weights save",),
     # Flags of the programs that the scripts run.

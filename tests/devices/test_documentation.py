@@ -29,6 +29,10 @@ LAUNCHERS = {
         "slurm.md",
         "gke.md",
         "mpirun.md",
+        "container.md",
+        "jobset.md",
+        "ray.md",
+        "skypilot.md",
     )
 }
 
@@ -60,6 +64,10 @@ def understood(words):
         ("slurm.md", 1),
         ("gke.md", 0),
         ("mpirun.md", 3),
+        ("container.md", 1),
+        ("jobset.md", 0),
+        ("ray.md", 0),
+        ("skypilot.md", 0),
     ],
 )
 def test_every_command_of_a_launcher_page_parses(page, count):

@@ -80,11 +80,22 @@ def test_every_block_belongs_to_a_test():
         title: re.findall(r"^```(\w+)$", text, re.MULTILINE) for title, text in SECTIONS.items()
     }
     assert fenced == {
+        "Training": ["sh", "python"],
         "Detections in many files": ["sh", "python", "python"],
         "A deployment of Ray Serve": ["python", "sh", "json"],
         "Records with Apache Beam": ["sh"],
         "In existing pipelines": ["python", "python"],
     }
+
+
+@with_marks(*slow_with_ray)
+def test_training(folder, ray_cluster, capsys):
+    for line in lines("Training"):
+        run(line)
+    (program,) = blocks("Training", "python")
+    capsys.readouterr()
+    execute(program)
+    assert capsys.readouterr().out == "finished at step 6\n"
 
 
 @with_marks(*slow_with_ray)

@@ -1,0 +1,76 @@
+"""The Ray cluster of `RAY_ADDRESS`, or one of this machine."""
+
+import logging
+import os
+import re
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stillbox.errors import UserError
+from stillbox.extras import import_extra
+
+# Ray itself asks an address that does not answer for many minutes.
+_ANSWER_SECONDS = 10.0
+_WHERE = "RAY_ADDRESS"
+
+
+@contextmanager
+def connected(*, output_of_workers: bool = False) -> Iterator[None]:
+    """Connects to the cluster of `RAY_ADDRESS`, or starts one here, unless connected already.
+
+    Ray's usage statistics are off unless `RAY_USAGE_STATS_ENABLED` turns them on.
+
+    Args:
+        output_of_workers: print what the workers print, and start a dashboard.
+
+    Raises:
+        UserError: Ray is not installed, or the cluster does not answer or refuses.
+    """
+    # Ray reads these when it is imported. Its log files keep what is not printed.
+    quiet = {"USAGE_STATS_ENABLED": "0", "BACKEND_LOG_LEVEL": "fatal", "DATA_LOG_LEVEL": "ERROR"}
+    for name, value in quiet.items():
+        os.environ.setdefault(f"RAY_{name}", value)
+    import_extra("ray", "ray")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    _refuse_silence(os.environ.get(_WHERE, ""))
+    with warnings.catch_warnings():
+        # Ray's forks execute another program before they use JAX.
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
+        try:
+            ray.init(
+                # Ray Train asks the dashboard for the states of its actors.
+                include_dashboard=output_of_workers,
+                log_to_driver=output_of_workers,
+                logging_level=logging.ERROR,
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"the Ray cluster cannot be used: {str(error).splitlines()[0]}",
+                where=_WHERE,
+                fix="`ray status` shows a cluster; without RAY_ADDRESS one is started here",
+            ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _refuse_silence(address: str) -> None:
+    """Refuses an address of a cluster that does not answer; others are Ray's to judge."""
+    found = re.fullmatch(r"(?:ray://)?\[?([^/\]]+?)\]?:(\d+)", address)
+    if found is None:
+        return
+    try:
+        socket.create_connection((found[1], int(found[2])), _ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"no Ray cluster answers at {address}: {error}",
+            where=_WHERE,
+            fix="give the address that `ray start --head` printed, and open its port",
+        ) from error

@@ -1,0 +1,258 @@
+"""Workers of a Ray cluster, without Ray: numbers, refusals, what ends a run, a worker."""
+
+import pickle
+import socket
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from stillbox.api import train
+from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.cli.main import main
+from stillbox.devices.job import JoinError
+from stillbox.errors import UserError
+from stillbox.experiment.yaml_config import from_yaml, to_yaml
+from stillbox.scaling import ray_cluster, ray_train, ray_worker
+from stillbox.scaling.ray_train import Failures, Workers, find_workers, train_on_ray
+from stillbox.scaling.ray_worker import Work, fitting_workers
+from tests.helpers import read_json
+from tests.small import small_overrides
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--workers", "2"], "--workers and --resources belong to --engine ray"),
+        (["--resources", "GPU=8"], "--workers and --resources belong to --engine ray"),
+        (["--engine", "ray"], "--engine ray needs the number of workers"),
+        (["--engine", "ray", "--workers", "2:8:9"], "'2:8:9' is no number of workers"),
+        (["--engine", "ray", "--workers", "two"], "'two' is no number of workers"),
+        (["--engine", "ray", "--workers", "0"], "there are no 0 to 0 workers"),
+        (["--engine", "ray", "--workers", "8:2"], "there are no 8 to 2 workers"),
+        (["--engine", "ray", "--workers", "2", "--resources", "GPU"], "'GPU' is no resource"),
+        (["--engine", "ray", "--workers", "2", "--resources", "GPU=nan"], "'GPU=nan' is no res"),
+        (["--engine", "ray", "--workers", "2", "--resources", "GPU=0.5"], "cannot have 0.5 of GPU"),
+        (["--engine", "ray", "--workers", "2", "--resources", "TPU=4"], "TPUs are not supported"),
+        (["--engine", "ray", "--workers", "3"], "a batch of 4 cannot be split evenly over 3"),
+        (["--engine", "ray", "--workers", "3:4"], "a batch of 4 cannot be split evenly over 3"),
+        (
+            ["--engine", "ray", "--workers", "2", "--resources", "GPU=4"],
+            "a batch of 4 cannot be split evenly over 2 workers with 8 devices",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(flags, sentence, scenes, tmp_path, capsys):
+    directory = tmp_path / "run"
+    words = [word for change in small_overrides(scenes) for word in ("--set", change)]
+    code = main(["train", "demo_scenes", "--model-dir", str(directory), *words, *flags])
+    said = capsys.readouterr().err
+    assert code == 2
+    assert sentence in said and "\n  fix: " in said
+    assert not directory.exists()
+
+
+def test_an_engine_of_another_name_is_refused(experiment, tmp_path):
+    with pytest.raises(UserError, match="there is no engine 'spark'"):
+        train(experiment(), tmp_path / "run", engine="spark", workers=2)
+
+
+def test_the_numbers_of_the_command_line_and_of_python_are_the_same():
+    assert find_workers("local", None, None) is None
+    assert find_workers("ray", 2, None) == Workers(2, 2)
+    found = find_workers("ray", (2, 8), {"GPU": 8})
+    assert (found.least, found.most, found.devices) == (2, 8, 8)
+    assert found.describe() == "2 to 8 workers with GPU=8 each"
+
+
+def test_ray_and_its_cluster_are_looked_for_before_anything_starts(
+    experiment, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray.train", None)
+    with pytest.raises(UserError, match=r"ray.* is not installed") as caught:
+        train_on_ray(print, experiment(), tmp_path / "run", Workers(2, 2))
+    assert "[ray]" in caught.value.fix
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{one.getsockname()[1]}")
+        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+        # Bound, but not listening.
+        with (
+            pytest.raises(UserError, match="no Ray cluster answers at 127"),
+            ray_cluster.connected(),
+        ):
+            pass
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_room_of_a_cluster_is_that_of_its_machines():
+    machines = [{"CPU": 8.0, "GPU": 4.0}, {"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]
+    chosen = ray_train._with_resources(Workers(3, 3), machines)
+    assert chosen.resources == {"GPU": 2}
+    ray_train._refuse_shortage(chosen, machines)
+    assert ray_train._with_resources(Workers(3, 3), machines[2:]).resources == {"CPU": 1}
+    # Six GPUs, but never four and two of one machine.
+    with pytest.raises(UserError, match="has room for 1 of 2 workers with GPU=3 each"):
+        ray_train._refuse_shortage(Workers(2, 2, {"GPU": 3}), machines)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "devices", "most", "count"),
+    [
+        (["train.batch_size=12"], 1, 8, 6),
+        (["train.batch_size=12"], 1, 3, 3),
+        (["train.batch_size=12", "train.accumulation_steps=2"], 1, 8, 6),
+        (["train.batch_size=12", "train.accumulation_steps=3"], 1, 8, 4),
+        (["train.batch_size=16"], 8, 8, 2),
+        (["train.batch_size=4", "devices.spatial_partitions=2"], 2, 3, 2),
+        (["train.batch_size=4"], 8, 3, 0),
+    ],
+)
+def test_as_many_workers_train_as_divide_the_batch(experiment, overrides, devices, most, count):
+    assert fitting_workers(experiment(*overrides), devices, most) == count
+
+
+def test_a_step_is_the_same_for_any_number_of_elastic_workers(experiment):
+    per_replica = "model.backbone.conv.batch_norm.statistics=per_replica"
+    trained = experiment("train.batch_size=12", per_replica)
+    assert ray_train._with_replicas(trained, Workers(2, 8)).devices.replicas == 6
+    assert ray_train._with_replicas(trained, Workers(2, 2)).devices.replicas == 0
+    same = experiment("train.batch_size=12")
+    assert ray_train._with_replicas(same, Workers(2, 8)).devices.replicas == 0
+    given = experiment("train.batch_size=12", "devices.replicas=2", per_replica)
+    assert ray_train._with_replicas(given, Workers(2, 8)).devices.replicas == 2
+
+
+@pytest.fixture
+def directory(tmp_path):
+    with_one = ModelDirectory.create(tmp_path / "run", experiment="x: 1", label_map="", versions={})
+    with_one.save(2, {}, {})
+    return with_one
+
+
+def test_errors_of_users_end_a_run_and_lost_workers_do_not(directory, capsys):
+    failures = Failures(directory.path)
+    lost = {0: JoinError("process 0 of 2 cannot join the others"), 1: RuntimeError("died")}
+    failures.after_exception(None, lost)
+    assert "worker 1: RuntimeError: died; training goes on from step 2" in capsys.readouterr().err
+    full = UserError("the disk is full", where="here", fix="make room")
+    with pytest.raises(UserError, match="the disk is full"):
+        failures.after_exception(None, {0: full, 1: RuntimeError("Gloo")})
+    with pytest.raises(FloatingPointError):
+        failures.after_exception(None, {0: FloatingPointError("the loss is nan")})
+    # As it arrives from another process.
+    assert pickle.loads(pickle.dumps(full)).fix == "make room"
+
+
+def test_failures_without_progress_end_a_run(directory):
+    failures = Failures(directory.path)
+    lost = {1: RuntimeError("died")}
+    for step in (4, 6, 8):  # a new checkpoint before each
+        directory.save(step, {}, {})
+        failures.after_exception(None, lost)
+    failures.after_exception(None, lost)
+    with pytest.raises(UserError, match="failed 3 times without a new checkpoint; worker 1: Run"):
+        failures.after_exception(None, lost)
+
+
+class Ray:
+    """Stands for Ray in one worker; `told` is what the first worker announces to it."""
+
+    def __init__(self, rank, count, told=()):
+        self.rank, self.count, self.told = rank, count, list(told)
+        self.reports, self.announced = [], []
+
+    def modules(self):
+        train, collective = ModuleType("ray.train"), ModuleType("ray.train.collective")
+        context = SimpleNamespace(
+            get_world_rank=lambda: self.rank, get_world_size=lambda: self.count
+        )
+        train.get_context = lambda: context
+        train.Checkpoint = SimpleNamespace(
+            from_directory=lambda folder: read_json(Path(folder) / "checkpoint.json")
+        )
+        train.report = lambda metrics, checkpoint=None: self.reports.append((metrics, checkpoint))
+        collective.broadcast_from_rank_zero = self.broadcast
+        ray = ModuleType("ray")
+        ray.train, train.collective = train, collective
+        ray.util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1")
+        return {"ray": ray, "ray.train": train, "ray.train.collective": collective}
+
+    def broadcast(self, value):
+        self.announced.append(value)
+        return self.told.pop(0) if self.rank else value
+
+
+@pytest.fixture
+def work(experiment, directory, tmp_path, monkeypatch):
+    """Runs a worker beside a `Ray` that stands for it; returns what it joined and trained."""
+    seen = SimpleNamespace(jobs=[], trained=[])
+
+    def learn(experiment, directory, *, loggers, origins):
+        seen.trained.append((experiment.train.batch_size, directory, origins))
+        loggers[0].metrics({"loss": 3.0}, 2)
+        loggers[0].metrics({"loss": 2.0}, 4)
+        loggers[0].evaluation({"AP": 0.5}, {}, 4)
+        ModelDirectory(directory).save(4, {}, {})
+        return "an outcome"
+
+    def joined(info):
+        seen.jobs.append(info)
+        return nullcontext()
+
+    def run(ray, *overrides):
+        for name, module in ray.modules().items():
+            monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setattr(ray_worker, "joined", joined)
+        monkeypatch.setattr(ray_worker, "prepare_process", lambda: None)
+        text = to_yaml(experiment(*overrides))
+        assert from_yaml(text) == experiment(*overrides)
+        work = Work(
+            train=learn,
+            experiment=text,
+            imports=(),
+            directory=directory.path,
+            arguments={"origins": {}},
+            devices=1,
+            on_gpus=False,
+            folder=tmp_path,
+        )
+        return work.run(), seen
+
+    return run
+
+
+def test_a_worker_joins_as_any_process_and_reports_the_newest(work, directory):
+    ray = Ray(0, 2)
+    ended, seen = work(ray)
+    assert ended == "an outcome"
+    (info,) = seen.jobs
+    assert (info.index, info.count, info.launcher) == (0, 2, "Ray")
+    assert info.coordinator.startswith("10.0.0.1:")
+    assert seen.trained == [(4, directory.path, {})]
+    checkpoint = {"step": 4, "path": str(directory.path / "checkpoints" / "4")}
+    assert ray.reports == [({"loss": 2.0, "evaluation/AP": 0.5, "step": 4}, checkpoint)]
+    assert ray.announced[1:] == ["report", "end"]
+
+
+def test_the_other_workers_report_as_often_and_one_too_many_does_not_train(work):
+    second = Ray(1, 3, ["10.0.0.1:9", "report", "report", "end"])
+    ended, seen = work(second)
+    assert ended == "an outcome"
+    assert [(info.index, info.count) for info in seen.jobs] == [(1, 2)]
+    assert second.reports == [({}, None)] * 2
+
+
+def test_a_worker_too_many_for_the_batch_waits(work):
+    third = Ray(2, 3, ["10.0.0.1:9", "report", "end"])
+    ended, seen = work(third)
+    assert ended is None and not seen.jobs and not seen.trained
+    assert third.reports == [({}, None)]
+
+
+def test_a_single_worker_joins_nothing(work):
+    ended, seen = work(Ray(0, 1))
+    assert ended == "an outcome" and not seen.jobs
