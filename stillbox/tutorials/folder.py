@@ -139,8 +139,8 @@ def folder_files() -> Iterator[tuple[Path, str]]:
         name = place.removesuffix(".py").replace("/", ".")
         yield Path(_API, place), _MODULE.format(name=name, module=module, written=_WRITTEN)
     for name in REPLACEMENTS:
-        place = Path(_API, *name.split(".")).with_suffix(".py")
-        yield place, _ABSENT.format(name=name, written=_WRITTEN)
+        absent = Path(_API, *name.split(".")).with_suffix(".py")
+        yield absent, _ABSENT.format(name=name, written=_WRITTEN)
     for name in MODULES:
         text = _PROTO.format(name=name, written=_WRITTEN)
         yield Path(_API, "protos", f"{name}_pb2.py"), text
