@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stillbox.checking.advice.training import statistics_arrive
+from stillbox.checking.advice.training import settling_overrides
 from stillbox.checking.config import images_combined
 from stillbox.checking.memory_verdict import Machine, fits_for_certain
 from stillbox.checking.planning_records import (
@@ -290,8 +290,7 @@ def _choose(
 
 def _settled_norms(experiment: Experiment, say: Callable[[str], None]) -> list[str]:
     """Returns the overrides that let the statistics of batch norm settle in a short run."""
-    found = statistics_arrive(experiment, {})
-    changes = [word for advice in found for word in advice.fix.split() if word != "--set"]
+    changes = settling_overrides(experiment)
     if changes:
         say(f"batch norm settles within the run: {', '.join(changes)}")
     return changes

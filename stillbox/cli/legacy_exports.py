@@ -10,7 +10,12 @@ from typing import Any
 
 from stillbox.cli.arguments import add_overrides, note, show_remarks
 from stillbox.cli.export import show_export
-from stillbox.cli.original_exports import API_INPUT_TYPES, SIDE_INPUTS, write_convertible_model
+from stillbox.cli.original_exports import (
+    API_INPUT_TYPES,
+    SIDE_INPUTS,
+    refuse_input_type,
+    write_convertible_model,
+)
 from stillbox.cli.original_flags import (
     CONFIG_OVERRIDE,
     Flag,
@@ -59,9 +64,7 @@ def run_export_inference_graph(arguments: argparse.Namespace) -> int:
     from stillbox.api import export
 
     explain_flags(arguments, _GRAPH)
-    if arguments.input_type not in API_INPUT_TYPES:
-        fix = nearest(arguments.input_type, API_INPUT_TYPES)
-        raise UserError(f"there is no {arguments.input_type!r}", where="--input_type", fix=fix)
+    refuse_input_type(arguments.input_type)
     model = _model(arguments)
     settings = {"input_type": arguments.input_type, **_input_shape(arguments.input_shape)}
     output: Path = arguments.output_directory

@@ -25,7 +25,7 @@ from stillbox.cli.running import run_training, score_checkpoints
 from stillbox.experiment.resolve import Resolved
 
 if TYPE_CHECKING:
-    from stillbox.tutorials.checkpoints import Form
+    from stillbox.checkpoints.original_checkpoints import Form
 
 _ONE_MACHINE = "all devices of this machine are used, of any kind; leave it out"
 _SET = "write --set FIELD=VALUE, see `stillbox config`"
@@ -115,7 +115,7 @@ def writing_checkpoints(directory: Path, form: "Form | None") -> Iterator[None]:
         yield
     finally:
         if form is not None:
-            from stillbox.tutorials.checkpoints import write_checkpoints
+            from stillbox.checkpoints.original_checkpoints import write_checkpoints
 
             write_checkpoints(directory, form, note)
 

@@ -20,12 +20,12 @@ from stillbox.cli.original_flags import (
     resolve_merged,
 )
 from stillbox.devices.announcing import say_aside
-from stillbox.errors import UserError
+from stillbox.errors import UserError, nearest
 from stillbox.experiment.model_garden import read_garden
 from stillbox.experiment.params_dict import read_params
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import resolve_reading
-from stillbox.records.files import make_folder, write_whole
+from stillbox.records.files import make_folder
 
 API_INPUT_TYPES = (
     "image_tensor",
@@ -79,12 +79,7 @@ def run_exporter_main_v2(arguments: argparse.Namespace) -> int:
     """Writes `saved_model/` and `pipeline.config`."""
     from stillbox.api import export
 
-    if arguments.input_type not in API_INPUT_TYPES:
-        raise UserError(
-            f"the input type {arguments.input_type} is not supported",
-            where="--input_type",
-            fix="use one of " + ", ".join(API_INPUT_TYPES),
-        )
+    refuse_input_type(arguments.input_type)
     exported = export(
         **model_flags(arguments),
         output=arguments.output_directory,
@@ -99,6 +94,20 @@ def run_exporter_main_v2(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def refuse_input_type(name: str) -> None:
+    """Refuses an input that the exporters of the Object Detection API do not have here.
+
+    Raises:
+        UserError: it is none of `API_INPUT_TYPES`.
+    """
+    if name not in API_INPUT_TYPES:
+        raise UserError(
+            f"the input type {name} is not supported",
+            where="--input_type",
+            fix=nearest(name, API_INPUT_TYPES),
+        )
+
+
 def add_originals(arguments: argparse.Namespace, model: Path) -> None:
     """Adds what the originals put beside an export: `pipeline.config` and `checkpoint/ckpt-0`.
 
@@ -107,6 +116,7 @@ def add_originals(arguments: argparse.Namespace, model: Path) -> None:
         model: the weights; only those of a model directory are written again.
     """
     from stillbox.checkpoints.model_directory import is_model_directory
+    from stillbox.checkpoints.original_checkpoints import write_list
     from stillbox.checkpoints.trained import save_weights
 
     output: Path = arguments.output_directory
@@ -118,7 +128,7 @@ def add_originals(arguments: argparse.Namespace, model: Path) -> None:
         folder = make_folder(output / "checkpoint", below=output)
         try:
             save_weights(directory, folder / "ckpt-0", tf2=True, overwrite=True)
-            write_whole(folder / "checkpoint", b'model_checkpoint_path: "ckpt-0"\n')
+            write_list(folder, ["ckpt-0"])
         except UserError as error:
             folder.rmdir()
             note(f"no checkpoint/ckpt-0 is written: {error.what}")

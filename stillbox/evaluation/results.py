@@ -110,18 +110,19 @@ def box_areas(boxes: NDArray[FloatType]) -> NDArray[FloatType]:
 def covered_matrix(boxes: NDArray[FloatType], others: NDArray[FloatType]) -> NDArray[FloatType]:
     """Returns the share of boxes `[N, 4]` that lies in others `[M, 4]`, `[N, M]`."""
     areas = np.broadcast_to(box_areas(boxes)[:, None], (len(boxes), len(others)))
-    shared = _shared_areas(boxes, others)
+    shared = shared_areas(boxes, others)
     return np.divide(shared, areas, out=np.zeros_like(shared), where=shared > 0)
 
 
 def iou_matrix(boxes: NDArray[FloatType], others: NDArray[FloatType]) -> NDArray[FloatType]:
     """Returns the IoU of every pair, `[N, M]`; boxes `[N, 4]`, others `[M, 4]`."""
-    shared = _shared_areas(boxes, others)
+    shared = shared_areas(boxes, others)
     union = box_areas(boxes)[:, None] + box_areas(others)[None] - shared
     return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
 
 
-def _shared_areas(boxes: NDArray[FloatType], others: NDArray[FloatType]) -> NDArray[FloatType]:
+def shared_areas(boxes: NDArray[FloatType], others: NDArray[FloatType]) -> NDArray[FloatType]:
+    """Returns the area that every pair shares, `[N, M]`; boxes `[N, 4]`, others `[M, 4]`."""
     low = np.maximum(boxes[:, None, :2], others[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
     areas: NDArray[FloatType] = np.maximum(high - low, 0).prod(axis=-1)

@@ -16,6 +16,7 @@ import numpy as np
 
 from stillbox.api import evaluate, load_model, train
 from stillbox.boxes.structures import Batch
+from stillbox.checking.advice.training import settling_overrides
 from stillbox.checking.planning import first_weights
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
 from stillbox.checkpoints.trained import TrainedModel
@@ -50,6 +51,8 @@ _COMPARED = 4
 _ORIGINAL = "AP AP50 AP75 APs APm APl ARmax1 ARmax10 ARmax100 ARs ARm ARl"
 _METRICS = dict(zip(SUMMARY_MEANINGS, _ORIGINAL.split(), strict=True))
 _NO_TRUTH = -1.0
+# Of a variance of 1. Of EfficientDet-Lite0's towers, half have less than .0063 after 134 steps.
+_MOST_OF_THE_START = 1e-4
 _MOST_MODEL_BYTES = 2**31
 
 
@@ -67,9 +70,16 @@ def initial_weights(experiment: Experiment) -> tuple[list[str], str]:
 def train_run(experiment: Experiment, folder: Path) -> Path:
     """Trains in a folder below `folder`, or resumes the same run in it, and returns its path.
 
+    Batch norms of short runs get a faster decay than the original's. Variances of the towers are
+    near .01, and begin at 1: with a quarter of that left, all signals of evaluation are several
+    times smaller in each layer than in training, and drown in the rounding of integers.
+
     Raises:
         UserError: experiment and data do not fit together, or a signal stopped the run.
     """
+    if changes := settling_overrides(experiment, _MOST_OF_THE_START):
+        say_aside(f"batch norm settles within the run: {', '.join(changes)}")
+        experiment = with_overrides(experiment, changes)
     records = ExampleSource(experiment.data.train.paths).fingerprint()
     text = f"{to_yaml(experiment)}{records}"
     directory = folder / f"training-{hashlib.sha256(text.encode()).hexdigest()[:10]}"

@@ -11,6 +11,7 @@ from stillbox import __version__
 from stillbox.errors import UserError
 from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
+from stillbox.tutorials.absent import REPLACEMENTS
 from stillbox.tutorials.protos import MODULES
 
 _API = "object_detection"
@@ -42,10 +43,18 @@ _MODULES = {
     "utils/dataset_util.py": "dataset_util",
     "utils/label_map_util.py": "label_map_util",
     "utils/visualization_utils.py": "visualization_utils",
+    "utils/ops.py": "ops",
+    "utils/np_box_ops.py": "np_box_ops",
     "builders/model_builder.py": "model_builder",
+    "core/standard_fields.py": "standard_fields",
+    "dataset_tools/tf_record_creation_util.py": "tf_record_creation_util",
+    "metrics/coco_evaluation.py": "coco_evaluation",
 }
 """Modules of `stillbox.tutorials` by the place in `object_detection`."""
-_PACKAGES = ("", "builders", "dataset_tools", "legacy", "protos", "utils")
+_PACKAGES = (
+    *("", "builders", "core", "data_decoders", "dataset_tools", "legacy", "meta_architectures"),
+    *("metrics", "protos", "utils"),
+)
 
 _WRITTEN = f"Written by `stillbox tutorial`, version {__version__}."
 _SCRIPT = '''"""{about}
@@ -74,6 +83,12 @@ from stillbox.tutorials import {module} as _module
 
 # The same module: what is set in one is seen in the other.
 sys.modules[__name__] = _module
+'''
+_ABSENT = '''"""`object_detection.{name}` is not in this folder. {written}"""
+
+from stillbox.tutorials.absent import refusing
+
+__getattr__ = refusing({name!r})
 '''
 _PROTO = '''"""`object_detection.protos.{name}_pb2`, made at run time. {written}"""
 
@@ -123,6 +138,9 @@ def folder_files() -> Iterator[tuple[Path, str]]:
     for place, module in _MODULES.items():
         name = place.removesuffix(".py").replace("/", ".")
         yield Path(_API, place), _MODULE.format(name=name, module=module, written=_WRITTEN)
+    for name in REPLACEMENTS:
+        absent = Path(_API, *name.split(".")).with_suffix(".py")
+        yield absent, _ABSENT.format(name=name, written=_WRITTEN)
     for name in MODULES:
         text = _PROTO.format(name=name, written=_WRITTEN)
         yield Path(_API, "protos", f"{name}_pb2.py"), text

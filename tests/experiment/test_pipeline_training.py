@@ -221,6 +221,9 @@ def refusal(fields):
             "VOC_weighted_mAP",
         ),
         ('metrics_set: "oid_V2_detection_metrics"', ("open_images",), "OpenImages_mAP"),
+        # Names of 2017.
+        ('metrics_set: "open_images_metrics"', ("open_images",), "OpenImages_mAP"),
+        ('metrics_set: "pascal_voc_metrics"', ("pascal_voc",), "VOC_mAP"),
         (
             'metrics_set: ["pascal_voc_detection_metrics", "coco_detection_metrics"]',
             ("pascal_voc", "coco"),

@@ -55,6 +55,29 @@ def test_only_what_is_not_random_is_frozen(data, tmp_path, small_networks, capsy
     assert spec.experiment(data.records, None, 1, 4).train.freeze == ()
 
 
+@pytest.mark.parametrize(
+    ("steps", "decay"),
+    # .97 leaves 2 % after 134 steps, and .99 1e-4 after 916.
+    [(134, 0.9), (500, 0.97), (917, 0.99)],
+)
+def test_batch_norms_settle_within_short_runs(
+    data, tmp_path, small_networks, monkeypatch, steps, decay
+):
+    """EfficientDet's decay of .99 leaves a quarter of the first variances after 134 steps."""
+    trained = []
+
+    def train(experiment, *_, **__):
+        trained.append(experiment)
+        return Outcome(step=steps, reason="done", scores=None)
+
+    monkeypatch.setattr(detectors, "train", train)
+    experiment = spec_in(tmp_path).experiment(data.records, None, epochs=1, batch_size=4)
+    detectors.train_run(experiment.with_changes({"train.steps": steps}), tmp_path)
+    model = trained[0].model
+    for path in ("backbone.conv", "neck.conv", "head.conv"):
+        assert model.convolutions()[path].batch_norm.decay == decay
+
+
 @pytest.mark.slow
 def test_the_same_call_does_not_train_again(data, tmp_path, small_networks, no_charts, capsys):
     spec = spec_in(tmp_path / "runs")

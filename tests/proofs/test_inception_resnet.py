@@ -11,8 +11,11 @@ import jax
 import numpy as np
 import pytest
 
+from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.names import object_paths, reference_names
+from stillbox.checkpoints.tf1 import write_tf1_checkpoint
 from stillbox.experiment.pipeline_config import read_pipeline_config
+from stillbox.experiment.resolve import resolve_reading
 from stillbox.models.build import abstract_detector, build_detector
 from stillbox.models.two_stage.boxes import detect_boxes
 from stillbox.models.variables import bind_detector, split_detector
@@ -26,6 +29,7 @@ LOSSES = {
     "Loss/BoxClassifierLoss/localization_loss": "localization_loss",
     "Loss/BoxClassifierLoss/classification_loss": "classification_loss",
 }
+THIN = "depth_multiplier=0.05", "min_depth=4"
 SIZES = np.full((2, 2), SIDE, np.int32)
 
 
@@ -67,6 +71,62 @@ def test_every_variable_has_the_name_and_shape_of_the_original(name):
     arrays = {**params, **stats}
     ours = {own: list(arrays[path].shape) for path, own in names(name, arrays).items()}
     assert ours == dict(json.loads((GOLDENS / f"{name}.json").read_text()))
+
+
+# Of the variables in slim's `inception_resnet_v2_2016_08_30.ckpt`.
+SLIM = {
+    "InceptionResnetV2/Conv2d_1a_3x3/weights": [3, 3, 3, 32],
+    "InceptionResnetV2/Mixed_5b/Branch_3/Conv2d_0b_1x1/BatchNorm/beta": [64],
+    "InceptionResnetV2/Repeat/block35_10/Branch_2/Conv2d_0b_3x3/weights": [3, 3, 32, 48],
+    "InceptionResnetV2/Repeat_1/block17_20/Branch_1/Conv2d_0b_1x7/weights": [1, 7, 128, 160],
+    "InceptionResnetV2/Mixed_7a/Branch_2/Conv2d_1a_3x3/weights": [3, 3, 288, 320],
+    "InceptionResnetV2/Repeat_2/block8_9/Branch_1/Conv2d_0c_3x1/weights": [3, 1, 224, 256],
+    "InceptionResnetV2/Block8/Conv2d_1x1/biases": [2080],
+    "InceptionResnetV2/Conv2d_7b_1x1/BatchNorm/moving_variance": [1536],
+}
+
+
+@pytest.mark.parametrize("name", ("stride_16", "stride_8"))
+def test_a_classifier_of_slim_has_the_same_network_under_one_scope(name):
+    """`restore_from_classification_checkpoint_fn` of the original's extractor."""
+    _, params, stats = abstract_detector(described(name), "float32")
+    arrays = {**params, **stats}
+    first, second = "FirstStageFeatureExtractor/", "SecondStageFeatureExtractor/"
+    expected = {
+        path: own.replace(f"{second}InceptionResnetV2/Repeat/", "InceptionResnetV2/Repeat_2/")
+        .removeprefix(first)
+        .removeprefix(second)
+        for path, own in names(name, arrays).items()
+        if own.startswith((first, second))
+    }
+    found = reference_names(described(name), arrays, scope="classification")
+    assert found == expected
+    shapes = {own: list(arrays[path].shape) for path, own in found.items()}
+    assert shapes.items() >= SLIM.items()
+
+
+def test_a_checkpoint_of_slim_fills_the_network(tmp_path):
+    path = GOLDENS / "stride_16.config"
+    thin = [f"model.{part}.{size}" for part in ("backbone", "boxes.head") for size in THIN]
+    experiment = resolve_reading(
+        read_pipeline_config(path.read_text(), path.name), thin, path.name
+    ).experiment
+    _, params, stats = abstract_detector(experiment.model, "float32")
+    arrays = {**params, **stats}
+    rng = np.random.default_rng(0)
+    own = reference_names(experiment.model, arrays, scope="classification")
+    content = {name: rng.random(arrays[path].shape, np.float32) for path, name in own.items()}
+    for scope in ("Logits/Logits", "AuxLogits/Logits"):
+        content[f"InceptionResnetV2/{scope}/weights"] = np.zeros((4, 1001), np.float32)
+    content["global_step"] = np.asarray(0, np.int64)
+    write_tf1_checkpoint(tmp_path / "inception_resnet_v2_2016_08_30.ckpt", content)
+    options = ImportOptions(scope="classification")
+    _, found = read_weights(
+        arrays, experiment.model, tmp_path / "inception_resnet_v2_2016_08_30.ckpt", options
+    )
+    assert found.keys() == own.keys()
+    for place, name in own.items():
+        np.testing.assert_array_equal(found[place], content[name], err_msg=name)
 
 
 @pytest.mark.slow

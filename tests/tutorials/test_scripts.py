@@ -139,6 +139,18 @@ def test_tables_and_records_of_the_three_forms(research, python, labelled):
     np.testing.assert_allclose(one["image/object/bbox/xmin"], [8 / 96, 50 / 96], rtol=1e-6)
 
 
+def test_a_table_without_a_folder_reads_images(research, python, labelled):
+    """sentdex's course and D. Tran's `raccoon_dataset`: the photographs lie in `images`."""
+    python(f"python {research}/xml_to_csv.py -i images/all -o train_labels.csv")
+    for image in (labelled / "images" / "all").glob("*.jpg"):
+        image.rename(labelled / "images" / image.name)
+    python(
+        f"python {research}/generate_tfrecord.py --csv_input=train_labels.csv "
+        "--output_path=train.record"
+    )
+    assert len(records("train.record")) == 10
+
+
 def test_a_class_that_the_label_map_lacks_stops_before_a_file_is_written(
     research, python, labelled
 ):

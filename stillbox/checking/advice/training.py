@@ -7,7 +7,7 @@ quantisation-aware training takes steps with rounding.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from stillbox.checking.advice.registry import check, whole
@@ -189,17 +189,8 @@ _SMALL_BATCH = 8
 def statistics_arrive(experiment: schema.Experiment, origins: Origins) -> Findings:
     """The moving statistics of batch norm, used in evaluation, must forget their start."""
     steps = experiment.train.steps
-    if not steps:
-        return
-    slow = defaultdict(list)
-    for path, norm in _trained_norms(experiment.model):
-        if norm.decay**steps > _LEFT:
-            slow[norm.decay].append(path)
-    fitting = next((usual for usual in _USUAL_DECAYS if usual**steps <= _LEFT), _LEAST_DECAY)
+    slow, fitting = _slow_norms(experiment, _LEFT)
     for decay, paths in slow.items():
-        # A trial of a few steps has no decay that is low enough.
-        if decay <= fitting:
-            continue
         what = (
             f"batch norm with a decay of {decay:g} over {count_text(steps, 'step')}: "
             f"{100 * decay**steps:.0f} % of the moving statistics is still what training began "
@@ -207,6 +198,32 @@ def statistics_arrive(experiment: schema.Experiment, origins: Origins) -> Findin
         )
         fix = " ".join(f"--set {path}.decay={fitting:g}" for path in paths)
         yield Finding("warning", f"{paths[0]}.decay", what, fix)
+
+
+def settling_overrides(experiment: schema.Experiment, left: float = _LEFT) -> list[str]:
+    """Returns the overrides of decays with which moving statistics settle within the run.
+
+    Args:
+        experiment: with its number of steps.
+        left: the part of the first values that may be left at the end. It is a part of a variance
+            of 1, and must be small against the variances of the layers.
+    """
+    slow, fitting = _slow_norms(experiment, left)
+    return [f"{path}.decay={fitting:g}" for paths in slow.values() for path in paths]
+
+
+def _slow_norms(
+    experiment: schema.Experiment, left: float
+) -> tuple[Mapping[float, list[str]], float]:
+    """Returns the paths of batch norms that do not settle, by decay, and a decay that does."""
+    steps = experiment.train.steps
+    slow = defaultdict(list)
+    fitting = next((usual for usual in _USUAL_DECAYS if usual**steps <= left), _LEAST_DECAY)
+    for path, norm in _trained_norms(experiment.model) if steps else ():
+        # A trial of a few steps has no decay that is low enough.
+        if norm.decay**steps > left and norm.decay > fitting:
+            slow[norm.decay].append(path)
+    return slow, fitting
 
 
 @check(whole)

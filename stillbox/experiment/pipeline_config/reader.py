@@ -72,14 +72,20 @@ def _read_records(section: MessageSection, path: str) -> schema.Records:
     return records
 
 
+# Deprecated names, and those of 2017, which published configs have (`legacy/evaluator.py`).
+_OLD_NAMES = {
+    "pascal_voc_metrics": "pascal_voc_detection_metrics",
+    "weighted_pascal_voc_metrics": "weighted_pascal_voc_detection_metrics",
+    "open_images_metrics": "oid_V2_detection_metrics",
+    "open_images_V2_detection_metrics": "oid_V2_detection_metrics",
+}
 METRICS: dict[str, Any] = {
     "coco_detection_metrics": "coco",
     "pascal_voc_detection_metrics": "pascal_voc",
     "weighted_pascal_voc_detection_metrics": "weighted_pascal_voc",
     "oid_V2_detection_metrics": "open_images",
-    # A deprecated name of the same (`legacy/evaluator.py`).
-    "open_images_V2_detection_metrics": "open_images",
 }
+METRICS |= {old: METRICS[new] for old, new in _OLD_NAMES.items()}
 """Supported values of `metrics_set`, and their names in the schema."""
 # The number of each by which the best checkpoint is chosen.
 _BEST: dict[str, Any] = {
@@ -88,7 +94,6 @@ _BEST: dict[str, Any] = {
     "weighted_pascal_voc": "VOC_weighted_mAP",
     "open_images": "OpenImages_mAP",
 }
-_OLD_NAME = "open_images_V2_detection_metrics"
 _MASKS = "it scores masks, and stillbox detects boxes"
 _IMAGE_LABELS = (
     "it needs labels of whole images, which are not read; oid_V2_detection_metrics does without"
@@ -138,8 +143,9 @@ def read_evaluation(section: MessageSection) -> schema.Evaluation:
     """Reads `eval_config`."""
     names = section.choose("metrics_set", METRICS, "evaluation.metrics", reasons=_REFUSED_METRICS)
     # An empty set means COCO's metrics, and naming them twice does not compute them twice.
-    if _OLD_NAME in names:
-        section.warn("metrics_set", f"{_OLD_NAME} is deprecated; write oid_V2_detection_metrics")
+    for name in names:
+        if name in _OLD_NAMES:
+            section.warn("metrics_set", f"{name} is deprecated; write {_OLD_NAMES[name]}")
     metrics = tuple(dict.fromkeys(METRICS[name] for name in names)) or ("coco",)
     evaluation: schema.Evaluation = _read_evaluation(
         section,

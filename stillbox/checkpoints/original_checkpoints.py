@@ -5,7 +5,7 @@ Programs of tutorials name them: `ckpt-3` of TF2, the first of which is that of 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -54,6 +54,16 @@ def write_checkpoints(directory: Path, form: Form, say: Callable[[str], None]) -
         say(f"no {form.upper()} checkpoints are written beside those of stillbox: {error.what}")
         return
     if names:
-        lines = [f'model_checkpoint_path: "{names[-1]}"']
-        lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-        write_whole(directory / "checkpoint", "\n".join([*lines, ""]).encode(), below=directory)
+        write_list(directory, names)
+
+
+def write_list(folder: Path, names: Sequence[str]) -> None:
+    """Writes the file `checkpoint`, which tells TensorFlow's `latest_checkpoint` the names.
+
+    Args:
+        folder: of the checkpoints.
+        names: of the checkpoints in it, oldest first; at least one.
+    """
+    lines = [f'model_checkpoint_path: "{names[-1]}"']
+    lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+    write_whole(folder / "checkpoint", "\n".join([*lines, ""]).encode(), below=folder)
