@@ -6,6 +6,7 @@
 
 import argparse
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ from stillbox.experiment.model_garden import read_garden
 from stillbox.experiment.params_dict import read_params
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import resolve_reading
+from stillbox.experiment.rules.warnings import PLACEHOLDER
+from stillbox.experiment.schema import Experiment
 from stillbox.records.files import make_folder
 
+_COCO_CLASSES = 90
 API_INPUT_TYPES = (
     "image_tensor",
     "float_image_tensor",
@@ -163,7 +167,28 @@ def model_flags(arguments: argparse.Namespace, changes: list[str] | None = None)
         return {"source": directory, "overrides": overrides}
     resolved = resolve_merged(arguments.pipeline_config_path, arguments.config_override, overrides)
     show_remarks(resolved, resolved.warnings)
-    return {"source": resolved.experiment, "weights": directory}
+    return {"source": _with_classes(resolved.experiment), "weights": directory}
+
+
+def _with_classes(experiment: Experiment) -> Experiment:
+    """Returns the experiment with COCO's label map in place of a placeholder.
+
+    Configs in the archives of the model zoo have placeholders, and the originals' exporters read no
+    label map.
+    """
+    if experiment.model.num_classes != _COCO_CLASSES:
+        return experiment
+    data = experiment.data
+    placeholders = {
+        name: records
+        for name in ("train", "evaluation")
+        if PLACEHOLDER.search((records := getattr(data, name)).label_map)
+    }
+    if not placeholders:
+        return experiment
+    note(f"the label map of the config is a placeholder; {_COCO_CLASSES} classes are those of COCO")
+    named = {name: replace(one, label_map="coco") for name, one in placeholders.items()}
+    return replace(experiment, data=replace(data, **named))
 
 
 def _own_directory(path: Path) -> Path:

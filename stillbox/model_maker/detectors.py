@@ -71,8 +71,8 @@ def train_run(experiment: Experiment, folder: Path) -> Path:
     """Trains in a folder below `folder`, or resumes the same run in it, and returns its path.
 
     Batch norms of short runs get a faster decay than the original's. Variances of the towers are
-    near .01, and begin at 1: with a quarter of that left, all signals of evaluation are several
-    times smaller in each layer than in training, and drown in the rounding of integers.
+    near .01, and begin at 1: with a quarter of that left, signals of evaluation are several times
+    smaller in each layer than in training.
 
     Raises:
         UserError: experiment and data do not fit together, or a signal stopped the run.

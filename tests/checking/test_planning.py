@@ -1,16 +1,19 @@
 """From a folder to an experiment: what is picked, what is said, and what wins."""
 
 import shutil
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
+from stillbox.checking import planning
 from stillbox.checking.memory_verdict import Machine
 from stillbox.checking.planning import (
     LARGE,
     PYRAMID,
     SMALL,
+    SSD,
     choose_batch,
     choose_epochs,
     choose_recipe,
@@ -65,9 +68,24 @@ def test_recipes_by_machine_size_of_boxes_and_images():
 
 
 @pytest.mark.parametrize(
+    ("here", "picked"),
+    [
+        ("efficientnet_lite0 mobilenet_v1_1.0_224", SMALL),
+        ("efficientnet_lite0", SMALL),
+        ("mobilenet_v1_1.0_224", SSD),
+        ("", SMALL),
+    ],
+)
+def test_weights_on_the_machine_decide_between_small_recipes(monkeypatch, here, picked):
+    found = {name: Path(name) for name in here.split()}
+    monkeypatch.setattr(planning, "find_weights", found.get)
+    assert choose_recipe(stats(), CPU).value == picked
+
+
+@pytest.mark.parametrize(
     ("images", "machine", "size", "reason"),
     [
-        (400, CPU, 16, "no faster on a CPU"),
+        (400, CPU, 8, "no faster on a CPU"),
         (10, CPU, 8, "batch norm needs"),
         (400, GPU, 32, "at least 8 steps an epoch"),
         (9000, GPU, 64, "at least 8 steps an epoch"),
@@ -108,8 +126,7 @@ def test_an_experiment_is_picked_for_finished_records(plan, scenes):
     for part in ("holds records", "10 training images", f"recipe {SMALL}", "batch 8", "epochs: "):
         assert part in said
     assert "stillbox weights get" in said
-    # The rate follows the batch: .03 for 16 images.
-    assert train.optimizer.schedule.learning_rate == pytest.approx(0.015)
+    assert train.optimizer.schedule.learning_rate == pytest.approx(0.001)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +150,9 @@ def test_what_is_said_on_the_command_line_wins(plan):
     experiment, said = plan(overrides=overrides, epochs=2)
     train = experiment.train
     assert (train.batch_size, train.steps, train.evaluate_every) == (4, 5, 7)
-    assert train.optimizer.schedule.learning_rate == pytest.approx(0.0075)
+    assert train.optimizer.schedule.learning_rate == pytest.approx(
+        0.0005
+    )  # half of the recipe's, as the batch
     assert "batch 8" not in said
 
 

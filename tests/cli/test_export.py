@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from stillbox import api
+from stillbox.cli import original_exports
+from stillbox.experiment.resolve import resolve
 from stillbox.exporting.export import Exported, Verification
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import ExportSettings
@@ -268,3 +270,13 @@ def test_an_export_that_is_there_is_refused_with_the_flags_of_the_verb(refused, 
 def test_a_checkpoint_folder_needs_its_config(refused, tmp_path):
     command = ("exporter_main_v2", "--trained_checkpoint_dir", tmp_path, "--output_directory", "x")
     assert "give the pipeline.config of the checkpoint" in refused(*command)
+
+
+def test_a_placeholder_stands_for_the_label_map_of_coco(capsys):
+    place = "label_map=PATH_TO_BE_CONFIGURED/mscoco_label_map.pbtxt"
+    words = [f"data.train.{place}", "data.evaluation.label_map=own.pbtxt"]
+    data = original_exports._with_classes(resolve("ssd_mobilenet_v1_300x300", words).experiment)
+    assert (data.data.train.label_map, data.data.evaluation.label_map) == ("coco", "own.pbtxt")
+    assert "the label map of the config is a placeholder" in capsys.readouterr().err
+    few = resolve("ssd_mobilenet_v1_300x300", [*words, "model.num_classes=3"]).experiment
+    assert original_exports._with_classes(few) == few

@@ -43,6 +43,13 @@ def python(monkeypatch, capsys):
 
 
 @pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def imported(research, monkeypatch):
     """`import object_detection` from the folder, and none of it left behind."""
     monkeypatch.syspath_prepend(str(research))

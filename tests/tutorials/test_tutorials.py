@@ -16,78 +16,19 @@ import cv2
 import numpy as np
 import pytest
 
-from stillbox.checkpoints.names import object_paths, reference_names
-from stillbox.checkpoints.tf1 import write_tf1_checkpoint
-from stillbox.checkpoints.tf2 import write_tf2_checkpoint
-from stillbox.experiment.pipeline_config import read_pipeline_config
-from stillbox.models.build import build_detector
-from stillbox.models.variables import split_detector
-from stillbox.tutorials.protos import load_module
-from tests.small import SHARED, needs_shared
+from tests.small import needs_shared
+from tests.tutorials.archives import FPNLITE, LABELS, archive, configured, interpreted
 from tests.tutorials.conftest import photographs
 
 text_format = pytest.importorskip("google.protobuf.text_format")
 pytestmark = [needs_shared, pytest.mark.usefixtures("shared_programs"), pytest.mark.proof]
 
-CONFIGS = SHARED / "configs" / "pipeline"
-FPNLITE = "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8"
-LABELS = "".join(
-    f"item {{ \n\tname:'{name}'\n\tid:{number}\n}}\n"
-    for number, name in enumerate(("RBC", "WBC", "Platelets"), start=1)
+COMMAS = "".join(
+    f'item {{\n    name: "{name}",\n    id: {number},\n    display_name: "{name}"\n}}\n'
+    for number, name in enumerate(("Platelets", "RBC", "WBC"), start=1)
 )
+"""As Roboflow writes it."""
 LAST = "detection_scores", "detection_boxes", "detection_classes", "num_detections"
-
-
-def archive(folder, name, *, tf2):
-    """Writes `pipeline.config` and a checkpoint, as they are in an archive of the model zoo."""
-    pipeline = load_module("pipeline").TrainEvalPipelineConfig()
-    text_format.Merge((CONFIGS / f"{name}.config").read_text(), pipeline)
-    if pipeline.model.HasField("ssd"):
-        resizer = pipeline.model.ssd.image_resizer.fixed_shape_resizer
-        resizer.height = resizer.width = 64
-        pipeline.model.ssd.feature_extractor.depth_multiplier = 0.25
-        nms = pipeline.model.ssd.post_processing.batch_non_max_suppression
-        nms.max_detections_per_class = nms.max_total_detections = 10
-    else:
-        resizer = pipeline.model.faster_rcnn.image_resizer.keep_aspect_ratio_resizer
-        resizer.min_dimension, resizer.max_dimension = 48, 64
-        pipeline.model.faster_rcnn.first_stage_max_proposals = 8
-        pipeline.model.faster_rcnn.second_stage_batch_size = 8
-    pipeline.train_config.fine_tune_checkpoint = "PATH_TO_BE_CONFIGURED"
-    folder.mkdir(parents=True)
-    text = text_format.MessageToString(pipeline)
-    (folder / "pipeline.config").write_text(text)
-    model = read_pipeline_config(text, "x", name="x").experiment.model
-    _, params, stats = split_detector(build_detector(model))
-    arrays = {path: np.asarray(array) for path, array in {**params, **stats}.items()}
-    names = (object_paths if tf2 else reference_names)(model, arrays)
-    named = {names.get(path, path): array for path, array in arrays.items()}
-    if tf2:
-        (folder / "checkpoint").mkdir()
-        write_tf2_checkpoint(folder / "checkpoint" / "ckpt-0", named)
-    else:
-        write_tf1_checkpoint(folder / "model.ckpt", named)
-
-
-def interpreted(path):
-    """Runs a TFLite model on a photograph and returns the names of its outputs."""
-    pytest.importorskip("ai_edge_litert")
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(str(path))
-    interpreter.allocate_tensors()
-    (given,) = interpreter.get_input_details()
-    image = cv2.imread(str(next((SHARED / "data/bccd/JPEGImages").glob("*.jpg"))))
-    pixels = cv2.resize(image, given["shape"][1:3][::-1])[None].astype(given["dtype"])
-    interpreter.set_tensor(given["index"], pixels)
-    interpreter.invoke()
-    return [interpreter.get_tensor(one["index"]) for one in interpreter.get_output_details()]
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.slow
@@ -262,34 +203,62 @@ def test_sglvladi(here, research, python):
         assert (here / "exported-models/my_model" / file).is_file()
 
 
-def configured(
-    source,
-    target,
-    checkpoint,
-    train="annotations/train.record",
-    test="annotations/test.record",
-    labels="annotations/label_map.pbtxt",
-):
-    """Edits a config by hand, as the tutorials describe line by line."""
-    pipeline = load_module("pipeline").TrainEvalPipelineConfig()
-    text_format.Merge(source.read_text(), pipeline)
-    model = pipeline.model
-    getattr(model, model.WhichOneof("model")).num_classes = 3
-    pipeline.train_config.batch_size = 4 if model.HasField("ssd") else 1
-    pipeline.train_config.num_steps = 2
-    pipeline.train_config.fine_tune_checkpoint = str(checkpoint)
-    pipeline.train_config.fine_tune_checkpoint_type = "detection"
-    pipeline.train_input_reader.label_map_path = labels
-    pipeline.train_input_reader.tf_record_input_reader.input_path[:] = [train]
-    del pipeline.eval_input_reader[1:]
-    reader = (
-        pipeline.eval_input_reader[0]
-        if pipeline.eval_input_reader
-        else pipeline.eval_input_reader.add()
+@pytest.mark.slow
+def test_roboflow(here, research, python, imported):
+    """Roboflow's notebook for TF2: records and label map of its export, a config by `re.sub`."""
+    for part, count in (("train", 16), ("valid", 4)):
+        photographs(here / part, count)
+        (here / part / "cells_label_map.pbtxt").write_text(COMMAS)
+        python(
+            f"python {research}/generate_tfrecord.py -x {part} -l {part}/cells_label_map.pbtxt "
+            f"-o {part}/cells.tfrecord"
+        )
+    archive(here / "models/research/deploy", FPNLITE, tf2=True)
+    deploy = here / "models/research/deploy"
+
+    from object_detection.utils import config_util, label_map_util
+
+    label_map = label_map_util.load_labelmap("train/cells_label_map.pbtxt")
+    categories = label_map_util.convert_label_map_to_categories(
+        label_map, max_num_classes=90, use_display_name=True
     )
-    reader.label_map_path = labels
-    reader.tf_record_input_reader.input_path[:] = [test]
-    target.write_text(text_format.MessageToString(pipeline))
+    num_classes = len(label_map_util.create_category_index(categories).keys())
+    s = (deploy / "pipeline.config").read_text()
+    s = re.sub(
+        'fine_tune_checkpoint: ".*?"', f'fine_tune_checkpoint: "{deploy}/checkpoint/ckpt-0"', s
+    )
+    for part in ("train", "valid"):
+        s = re.sub('input_path: "PATH.*?"', f'input_path: "{part}/cells.tfrecord"', s, count=1)
+    s = re.sub('label_map_path: ".*?"', 'label_map_path: "train/cells_label_map.pbtxt"', s)
+    s = re.sub("batch_size: [0-9]+", "batch_size: 4", s)
+    s = re.sub("num_steps: [0-9]+", "num_steps: 2", s)
+    s = re.sub("num_classes: [0-9]+", f"num_classes: {num_classes}", s)
+    s = re.sub(
+        'fine_tune_checkpoint_type: "classification"', 'fine_tune_checkpoint_type: "detection"', s
+    )
+    (here / "pipeline_file.config").write_text(s)
+    api = f"{research}/object_detection"
+    python(
+        f"python {api}/model_main_tf2.py --pipeline_config_path=pipeline_file.config "
+        "--model_dir=training/ --alsologtostderr --num_train_steps=2 "
+        "--sample_1_of_n_eval_examples=1 --num_eval_steps=4"
+    )
+    python(
+        f"python {api}/exporter_main_v2.py --trained_checkpoint_dir training/ "
+        "--output_directory inference_graph --pipeline_config_path pipeline_file.config"
+    )
+    assert (here / "inference_graph/saved_model/saved_model.pb").is_file()
+
+    from object_detection.builders import model_builder
+
+    configs = config_util.get_configs_from_pipeline_file("pipeline_file.config")
+    detection_model = model_builder.build(model_config=configs["model"], is_training=False)
+    last = max((here / "training").glob("*.index"))
+    detection_model.restore(str(last).replace(".index", "")).expect_partial()
+    image = cv2.imread(str(next((here / "valid").glob("*.jpg"))))
+    tensor, shapes = detection_model.preprocess(image[None].astype(np.float32))
+    found = detection_model.postprocess(detection_model.predict(tensor, shapes), shapes)
+    assert set(found) == set(LAST)
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ from stillbox.experiment.run_length import depends_on_replicas
 from stillbox.experiment.values import sections_of
 from stillbox.findings import Finding
 
-_PLACEHOLDER = re.compile(r"PATH_TO_BE_CONFIGURED|\$\{[^}]*\}|<[A-Za-z][A-Za-z _-]*>")
+PLACEHOLDER = re.compile(r"PATH_TO_BE_CONFIGURED|\$\{[^}]*\}|<[A-Za-z][A-Za-z _-]*>")
+"""What stands for a path in a sample config."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://")
 _WRITTEN = "evaluation.pictures_directory"
 CHECKPOINT = "train.fine_tune.checkpoint"
@@ -100,7 +101,7 @@ def paths_are_real(experiment: schema.Experiment) -> Iterator[Finding]:
         if path == CHECKPOINT:
             known = advise_weights(text, experiment.model, experiment.train.fine_tune.scope)
             remedy = f"{known}; or {remedy}" if known else remedy
-        if placeholder := _PLACEHOLDER.search(text):
+        if placeholder := PLACEHOLDER.search(text):
             yield error(path, f"{text!r} still holds the placeholder {placeholder[0]}", remedy)
         elif _URL.match(text):
             first = "" if path == _WRITTEN else "copy it to this machine; "
