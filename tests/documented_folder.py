@@ -70,6 +70,17 @@ RETINANET_TINY = (
 )
 """And for that of RetinaNet on TPU."""
 
+PICKED_TINY = (
+    "model.resizer={kind: fixed_shape, height: 64, width: 64}",
+    "model.backbone={kind: mobilenet_v1, depth_multiplier: 0.125, min_depth: 8}",
+    "model.neck.depth=8",
+    "model.head={depth: 8, layers_before: 1}",
+    *(word for word in TINY if not word.startswith(("model.", "train.optimizer"))),
+    "model.num_classes=6",
+    "model.postprocessing.nms.score_threshold=0",
+)
+"""And for the recipe that `stillbox train --data` picks."""
+
 _TEMPLATE = """\
 architecture: {backbone: spinenet, multilevel_features: identity}
 train: {l2_weight_decay: 0.00004, gradient_clip_norm: 10.0}

@@ -35,7 +35,7 @@ from stillbox.experiment.updating import apply_overrides
 from stillbox.experiment.yaml_config import read_yaml
 from stillbox.exporting.tflite.web import VERSION
 from stillbox.training.start import _FREE_TO_CHANGE
-from tests.documented_folder import RETINANET_TINY, SSD_RESNET34_TINY, TINY
+from tests.documented_folder import PICKED_TINY, RETINANET_TINY, SSD_RESNET34_TINY, TINY
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -98,6 +98,10 @@ RUN_ELSEWHERE = {
             "tpu_vm",
         )
     },
+    **{
+        f"docs/launchers/{name}.md": "tests/devices/test_launcher_files.py"
+        for name in ("container", "jobset", "ray", "skypilot")
+    },
     "docs/accelerators.md": "tests/checking/ahead_of_time/test_targets.py",
     "docs/gpu_verdicts.md": "tests/tools/test_verdicts.py",
     "docs/tpu_verdicts.md": "tests/tools/test_verdicts.py",
@@ -145,14 +149,17 @@ def folder(documented_folder, tmp_path, monkeypatch):
 def shell(monkeypatch, capsys):
     """Runs command lines as the docstring of this file says."""
     monkeypatch.setenv("COLUMNS", "200")
-    trained = Counter()
+    trained, picked = Counter(), set()
 
     def small(words):
         overrides = []
         if words[0] == "train":
             directory = words[words.index("--model-dir") + 1]
             trained[directory] += 1
-            overrides = [*TINY, f"train.steps={2 * trained[directory]}"]
+            if words[1] == "--data":
+                picked.add(directory)
+            tiny = PICKED_TINY if directory in picked else TINY
+            overrides = [*tiny, f"train.steps={2 * trained[directory]}"]
         elif words[0].startswith("model_main"):
             (directory,) = (w.partition("=")[2] for w in words if w.startswith("--model_dir="))
             trains = not any(word.startswith("--checkpoint_dir") for word in words)

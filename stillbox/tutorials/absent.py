@@ -11,7 +11,10 @@ from stillbox.errors import UserError
 _TRAIN = (
     "run `python object_detection/model_main_tf2.py --pipeline_config_path=CONFIG --model_dir=DIR`"
 )
-_EVALUATE = f"{_TRAIN[:-1]} --checkpoint_dir=DIR`"
+_EVALUATE = (
+    "run `python object_detection/model_main_tf2.py --pipeline_config_path=CONFIG --model_dir=DIR "
+    "--checkpoint_dir=DIR`"
+)
 _EXPORT = (
     "run `python object_detection/exporter_main_v2.py --pipeline_config_path=CONFIG "
     "--trained_checkpoint_dir=DIR --output_directory=DIR`"

@@ -113,7 +113,7 @@ def test_all_recipes_are_listed_with_all_columns(stillbox):
     assert "retinanet_nasfpn" in coco
     assert "demo_scenes" not in coco
     assert drawn.startswith("drawn scenes\ndemo_scenes")
-    assert bccd.startswith("BCCD\nssd_efficientnet_lite0_fpnlite_320x320")
+    assert bccd.startswith("BCCD\ngfl_mobile")
     assert "ssd_mobilenet_v1_bccd" in bccd
     content = json.loads(stillbox("recipes", "--json").out)
     assert [row["name"] for row in content] == list(recipe_names())

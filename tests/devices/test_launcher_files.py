@@ -231,3 +231,9 @@ def test_the_build_has_every_file_that_the_dockerfile_copies():
     assert all((ROOT / name).exists() for name in allowed)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {project["readme"], *project["license-files"]} <= allowed
+
+
+def test_the_page_of_containers_has_the_arguments_of_the_dockerfile():
+    page = (PAGES / "container.md").read_text(encoding="utf-8")
+    arguments = re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE)
+    assert set(re.findall(r"^\| `([A-Z]+)`", page, re.MULTILINE)) == set(arguments)
