@@ -102,7 +102,7 @@ def weight(name: str, shape: tuple[int, ...]) -> Array:
 
 
 def images(side: int) -> Array:
-    """Returns images `[IMAGES, side, side, 3]` of waves and patches, in 0..255."""
+    """Returns images `[IMAGES, side, side, 3]` of waves and patches, whole numbers in 0..255."""
     rng = np.random.RandomState(7)
     y, x = np.meshgrid(np.arange(side) / side, np.arange(side) / side, indexing="ij")
     found = np.zeros((IMAGES, side, side, 3))
@@ -113,7 +113,7 @@ def images(side: int) -> Array:
         for _ in range(6):
             top, left, height, width = rng.randint(8, side // 2, 4)
             image[top : top + height, left : left + width] = rng.uniform(0, 255, 3)
-    return found.astype(np.float32)
+    return found.round().astype(np.float32)
 
 
 BOXES = np.array(
@@ -215,7 +215,8 @@ def _inputs(original: _Original) -> tuple[Any, dict[str, Any]]:
         for name, parts in zip(names, zip(*labelled, strict=True), strict=True)
         if name != "attributes"
     }
-    pixels = [preprocess.normalize_image(tf.cast(image, tf.float32)) for image in images(height)]
+    # Only bytes are divided by 255.
+    pixels = [preprocess.normalize_image(tf.cast(image, tf.uint8)) for image in images(height)]
     return tf.stack(pixels), labels
 
 

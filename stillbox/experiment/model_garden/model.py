@@ -224,6 +224,8 @@ def _read_generator(section: GardenSection) -> schema.Postprocessing:
             class_agnostic=agnostic,
             clip_first=True,
             clip_to="input",
+            # Boxes are clipped before suppression, which drops none for its area.
+            empty_boxes="keep",
             **limits,
             **section.read_fields(
                 _NMS,
