@@ -31,13 +31,19 @@ _ROUNDING = re.compile(r"(?:weights|act)_quant")
 
 def backbone_tables(model: schema.Model) -> tuple[rules.BackboneTable, ...]:
     """Returns the name tables of a model's backbone; an empty one if none is registered."""
-    kind, paths = type(model.parts.get("backbone")), object_path_table(model)
-    return rules.BACKBONES.get(kind, (_NO_TABLE,)) + ((paths,) if paths else ())
+    kind = type(model.parts.get("backbone"))
+    return rules.BACKBONES.get(kind, (_NO_TABLE,)) + tuple(rules.OBJECT_PATHS.get(kind, ()))
 
 
 def object_path_table(model: schema.Model) -> rules.BackboneTable | None:
-    """Returns the table of a model's backbone in TF2 checkpoints, if one is registered."""
-    return rules.OBJECT_PATHS.get(type(model.parts.get("backbone")))
+    """Returns the table of a model's backbone in TF2 checkpoints, if one is registered.
+
+    Of several, it is the one whose codebase has such a neck.
+    """
+    tables = rules.OBJECT_PATHS.get(type(model.parts.get("backbone")), [None])
+    neck = type(model.parts.get("neck"))
+    fits = (table for table in tables if table and (table.codebase, neck) in rules.PARTS)
+    return next(fits, tables[-1])
 
 
 def reference_names(

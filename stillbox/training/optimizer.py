@@ -83,7 +83,35 @@ def _exponential(schedule: schema.ExponentialSchedule) -> ScheduleFunction:
         rate = jnp.where(now < schedule.burnin_steps, burnin_rate, decayed)
         return jnp.maximum(rate, schedule.min_learning_rate).astype(jnp.float32)
 
-    return rate
+    return _warmed(rate, schedule)
+
+
+@implements(schema.PolynomialSchedule)
+def _polynomial(schedule: schema.PolynomialSchedule) -> ScheduleFunction:
+    last, height = schedule.final_learning_rate, schedule.learning_rate
+
+    def rate(step: ArrayLike) -> jax.Array:
+        now = jnp.minimum(jnp.asarray(step, jnp.float32), schedule.decay_steps)
+        left = 1 - now / schedule.decay_steps
+        return (last + (height - last) * left**schedule.power).astype(jnp.float32)
+
+    return _warmed(rate, schedule)
+
+
+def _warmed(
+    rate: ScheduleFunction, schedule: schema.ExponentialSchedule | schema.PolynomialSchedule
+) -> ScheduleFunction:
+    """Returns the function after a line to its value at the end of a warm-up."""
+    start, length = schedule.warmup_learning_rate, schedule.warmup_steps
+    if not length:
+        return rate
+
+    def warmed(step: ArrayLike) -> jax.Array:
+        now = jnp.asarray(step, jnp.float32)
+        line = start + now / length * (rate(length) - start)
+        return jnp.where(now < length, line, rate(step)).astype(jnp.float32)
+
+    return warmed
 
 
 @implements(schema.ManualStepSchedule)
@@ -171,7 +199,7 @@ def _rule(optimizer: schema.Optimizer) -> Rule:
 
 @implements(schema.Momentum)
 def _momentum(config: schema.Momentum, rate: Rule) -> Rule:
-    accumulate = optax.trace(config.momentum)
+    accumulate = optax.trace(config.momentum, nesterov=config.nesterov)
     inside = config.rate_in_accumulator
     return optax.chain(rate, accumulate) if inside else optax.chain(accumulate, rate)
 
@@ -179,7 +207,10 @@ def _momentum(config: schema.Momentum, rate: Rule) -> Rule:
 @implements(schema.RmsProp)
 def _rms_prop(config: schema.RmsProp, rate: Rule) -> Rule:
     mean_square = optax.scale_by_rms(
-        decay=config.decay, eps=config.epsilon, initial_scale=1.0, eps_in_sqrt=True
+        decay=config.decay,
+        eps=config.epsilon,
+        initial_scale=config.initial_square,
+        eps_in_sqrt=not config.epsilon_outside,
     )
     # TF1 accumulates updates that already carry their rate.
     return optax.chain(mean_square, rate, optax.trace(config.momentum))
@@ -215,7 +246,8 @@ def _adamw(config: schema.AdamW, rate: Rule) -> Rule:
     """PyTorch's AdamW: the moments are unbiased before epsilon is added, and the decay follows."""
 
     def direction(m: jax.Array, v: jax.Array, left1: jax.Array, left2: jax.Array) -> jax.Array:
-        return m / left1 / (jnp.sqrt(v / left2) + config.epsilon)
+        epsilon = config.epsilon / jnp.sqrt(left2) if config.raw_epsilon else config.epsilon
+        return m / left1 / (jnp.sqrt(v / left2) + epsilon)
 
     def decay(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
         arrays, weights = cast(Arrays, updates), cast(Arrays, params)

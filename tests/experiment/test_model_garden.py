@@ -59,6 +59,25 @@ def test_published_files_read(file: Path) -> None:
     assert resolve(file).experiment.model.num_classes == 90
 
 
+def test_the_published_file_of_mobiledet_reads(tmp_path: Path) -> None:
+    """It describes another backbone than it chooses, and its size lacks a comma."""
+    file = tmp_path / "coco_mobiledetcpu_tpu.yaml"
+    file.write_text(
+        "task:\n  model:\n"
+        "    backbone: {mobilenet: {model_id: MobileDetCPU}, type: mobiledet}\n"
+        "    decoder: {type: fpn, fpn: {num_filters: 128, use_separable_conv: true}}\n"
+        "    input_size: [320 320, 3]\n    max_level: 6\n"
+        "    norm_activation: {activation: relu6}\n"
+    )
+    reading = read_garden(experiment="retinanet_mobile_coco", config_files=(file,))
+    model = reading.experiment.model
+    assert isinstance(model.backbone, schema.MobileDetCpu)
+    assert (model.backbone.conv.activation, model.head.conv.activation) == ("hard_swish", "relu6")
+    assert model.resizer.input_size == (320, 320)
+    assert any("[320, 320, 3]" in warning for warning in reading.warnings)
+    assert any("mobilenet.model_id" in note for note in reading.notes)
+
+
 def test_layers_apply_in_order(tmp_path: Path) -> None:
     """Files one after the other, then the override; origins name the last."""
     first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
@@ -95,7 +114,11 @@ def test_the_written_file_reads_back(tmp_path: Path) -> None:
         ("task.train_data.parser.aug_type.type=randaug", ("RandAugment",)),
         ("task.init_checkpoint=gs://bucket/ckpt-1", ("local",)),
         ("trainer.optimizer_config.optimizer.type=lars", ("lars",)),
-        ("trainer.optimizer_config.optimizer.sgd.nesterov=true", ("nesterov",)),
+        ("trainer.optimizer_config.optimizer.sgd.decay=0.1", ("decay",)),
+        ("task.model.decoder={type: nasfpn, nasfpn: {num_filters: 64}}", ("256",)),
+        ("task.model.backbone={type: mobilenet, mobilenet: {output_stride: 16}}", ("stride",)),
+        ("task.model.backbone.type=mobiledet,task.model.decoder.type=identity", ("fpn",)),
+        ("task.model.backbone.type=spinenet,task.model.max_level=6", ("max_level=7",)),
         ("trainer.optimizer_config.learning_rate.stepwise.values=[0.1]", ("boundaries",)),
         ("runtime.mixed_precision_dtype=int8", ("int8",)),
         ("task.model.num_classes=1", ("background",)),

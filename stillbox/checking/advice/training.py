@@ -55,6 +55,9 @@ def rate_fits_the_batch(experiment: schema.Experiment, origins: Origins) -> Find
     )
 
 
+_WARMED = schema.ExponentialSchedule | schema.PolynomialSchedule
+
+
 def peak_rate(schedule: schema.Schedule) -> float:
     """Returns the highest rate of a schedule."""
     if isinstance(schedule, schema.ManualStepSchedule):
@@ -73,6 +76,8 @@ def _scaling(schedule: schema.Schedule, factor: float) -> str:
         rates["warmup_learning_rate"] = schedule.warmup_learning_rate
     if isinstance(schedule, schema.ExponentialSchedule) and schedule.burnin_learning_rate:
         rates["burnin_learning_rate"] = schedule.burnin_learning_rate
+    if isinstance(schedule, _WARMED) and schedule.warmup_steps:
+        rates["warmup_learning_rate"] = schedule.warmup_learning_rate
     return " ".join(f"--set {_PATH}.{name}={rate * factor:.2g}" for name, rate in rates.items())
 
 
@@ -86,6 +91,7 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) ->
         (isinstance(schedule, schema.CosineSchedule) and bool(schedule.warmup_steps))
         or (isinstance(schedule, schema.ManualStepSchedule) and schedule.warmup)
         or (isinstance(schedule, schema.ExponentialSchedule) and schedule.burnin_steps > 0)
+        or (isinstance(schedule, _WARMED) and schedule.warmup_steps > 0)
     )
     if isinstance(optimizer, schema.Momentum) and not warmed and peak >= min(_PUBLISHED.values()):
         kind = "cosine" if isinstance(schedule, schema.ConstantSchedule) else schedule.kind
@@ -97,6 +103,7 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) ->
                 "cosine": f"take a cosine with {_PATH}.warmup_steps, for example 1000",
                 "manual_step": f"--set {_PATH}.warmup=true",
                 "exponential": f"set {_PATH}.burnin_steps and burnin_learning_rate",
+                "polynomial": f"set {_PATH}.warmup_steps, for example 1000",
             }[kind],
         )
 
@@ -112,6 +119,8 @@ def warm_up_ends(experiment: schema.Experiment, origins: Origins) -> Findings:
         name, length = "warmup", schedule.schedule[0].step
     elif isinstance(schedule, schema.ExponentialSchedule):
         name, length = "burnin_steps", schedule.burnin_steps
+    if isinstance(schedule, _WARMED) and schedule.warmup_steps > length:
+        name, length = "warmup_steps", schedule.warmup_steps
     if 0 < steps <= length:
         what = (
             f"the warm-up takes {count_text(length, 'step')} and training {steps:,}: the rate "

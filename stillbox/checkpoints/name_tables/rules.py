@@ -133,8 +133,8 @@ class BackboneTable:
 
 BACKBONES: dict[type, tuple[BackboneTable, ...]] = {}
 """Tables by class of configuration, that of the original codebase first."""
-OBJECT_PATHS: dict[type, BackboneTable] = {}
-"""The table of TF2 checkpoints by class of configuration."""
+OBJECT_PATHS: dict[type, list[BackboneTable]] = {}
+"""The tables of TF2 checkpoints by class of configuration, in the order of their modules."""
 PARTS: dict[tuple[str, type], Rules] = {}
 """Rules of necks and heads by codebase and class of configuration."""
 Scopes = Mapping[str, str] | Callable[[Mapping[str, Any]], Mapping[str, str]]
@@ -148,8 +148,8 @@ def register_backbone(config: type, *tables: BackboneTable) -> None:
 
 
 def register_object_paths(config: type, table: BackboneTable) -> None:
-    """Registers the table of a backbone in TF2 checkpoints."""
-    OBJECT_PATHS[config] = table
+    """Registers a table of a backbone in TF2 checkpoints."""
+    OBJECT_PATHS.setdefault(config, []).append(table)
 
 
 def register_part(codebase: str, config: type, rules: Rules) -> None:

@@ -508,7 +508,8 @@ _EXPERIMENT: dict[str, Any] = {
                 "share_level_convs": True,
                 "use_separable_conv": False,
             },
-            "input_size": Key(_INTS, ()),
+            # A published file has `[320 320, 3]`, in which the first item is a text.
+            "input_size": Key(object, ()),
             "max_level": 7,
             "min_level": 3,
             "norm_activation": {

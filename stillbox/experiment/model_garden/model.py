@@ -5,36 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from stillbox.experiment import schema
-from stillbox.experiment.model_garden.section import (
-    MODEL,
-    GardenSection,
-    frozen_norm,
-    read_conv,
-    separable,
-)
+from stillbox.experiment.model_garden.backbones import PYRAMIDS, read_backbone
+from stillbox.experiment.model_garden.section import MODEL, GardenSection, read_conv, separable
 from stillbox.experiment.params_dict.model import BOX_CODER
-from stillbox.experiment.params_dict.section import GLOROT_UNIFORM, VARIANCE_SCALING
+from stillbox.experiment.params_dict.section import GLOROT_UNIFORM
 from stillbox.experiment.params_dict.training import PIXELS
-from stillbox.experiment.schema.searched_backbones import SPINENET_MBCONV_SIZES, SPINENET_SIZES
 
-_BACKBONE, _NECK, _HEAD, _NMS = (
-    "model.backbone",
-    "model.neck",
-    "model.head",
-    "model.postprocessing.nms",
-)
-_BACKBONES = ("resnet", "spinenet", "spinenet_mobile")
-_DEPTHS = (10, 18, 34, 50, 101, 152, 200)
-# Other blocks of ResNet-RS.
-_PLAIN = {
-    "depth_multiplier": 1.0,
-    "stem_type": "v0",
-    "se_ratio": 0.0,
-    "resnetd_shortcut": False,
-    "replace_stem_max_pool": False,
-}
-# The original has another block, of level 2, that no detector reads.
-_UNREAD_BLOCK = 15 / 16
+_NECK, _HEAD, _NMS = "model.neck", "model.head", "model.postprocessing.nms"
 
 
 def read_model(root: GardenSection) -> schema.OneStage:
@@ -53,7 +30,7 @@ def read_model(root: GardenSection) -> schema.OneStage:
         class_slots="label_map_id",
         resizer=_read_resizer(root),
         pixels=PIXELS,
-        backbone=_read_backbone(root),
+        backbone=read_backbone(root),
         neck=_read_decoder(root),
         head=_read_head(root),
         anchors=_read_anchors(section),
@@ -70,17 +47,14 @@ def read_model(root: GardenSection) -> schema.OneStage:
 
 
 def _read_resizer(root: GardenSection) -> schema.ScaleJitterResizer:
-    name = f"{MODEL}.input_size"
-    size = root.value(name, "model.resizer.height", "model.resizer.width")
-    if len(size) not in (2, 3) or size[2:] not in ((), (3,)):
-        root.refuse(name, "it is a height, a width and 3 channels", f"{name}=[640, 640, 3]")
+    height, width = _read_size(root)
     top = root.value(f"{MODEL}.max_level", "model.resizer.multiple")
     pads = [root.value(f"task.{data}.parser.pad") for data in ("train_data", "validation_data")]
     # A rule refuses levels that no image has; here they must only be numbers.
     multiple = 2 ** min(max(top, 0), 30) if all(pads) else 1
     return schema.ScaleJitterResizer(
-        height=size[0],
-        width=size[1],
+        height=height,
+        width=width,
         multiple=multiple,
         pad_value=PIXELS.mean,
         **root.child("task.train_data.parser").read_fields(
@@ -89,102 +63,74 @@ def _read_resizer(root: GardenSection) -> schema.ScaleJitterResizer:
     )
 
 
-def _read_backbone(root: GardenSection) -> schema.Backbone:
-    section = root.child(f"{MODEL}.backbone")
-    kind = section.choose("type", _BACKBONES, f"{_BACKBONE}.kind")
-    conv = read_conv(root, _BACKBONE)
-    frozen = root.value("task.freeze_backbone", f"{_BACKBONE}.conv.batch_norm.train")
-    own = section.child(kind)
-    if kind == "resnet":
-        frozen |= not own.value("bn_trainable", f"{_BACKBONE}.conv.batch_norm.train")
-    common: dict[str, Any] = {
-        "conv": frozen_norm(conv) if frozen else conv,
-        "explicit_padding": False,
-        "drop_connect_rate": own.value(
-            "stochastic_depth_drop_rate", f"{_BACKBONE}.drop_connect_rate"
-        ),
-    }
-    if kind == "resnet":
-        return _read_resnet(own, common)
-    common |= _read_levels(root, own)
-    if kind == "spinenet":
-        return _read_spinenet(root, own, common)
-    return _read_mobile(own, common)
+def _read_size(root: GardenSection) -> tuple[int, int]:
+    name = f"{MODEL}.input_size"
+    value = root.value(name, "model.resizer.height", "model.resizer.width")
+    items = value if isinstance(value, list | tuple) else [value]
+    texts = [text for item in items for text in str(item).split()]
+    if len(texts) not in (2, 3) or texts[2:] not in ([], ["3"]) or not _are_whole(texts):
+        root.refuse(name, "it is a height, a width and 3 channels", f"{name}=[640, 640, 3]")
+    if len(texts) != len(items):
+        root.warn(name, f"{name} lacks a comma, and is read as [{', '.join(texts)}]")
+    return int(texts[0]), int(texts[1])
 
 
-def _read_resnet(section: GardenSection, common: dict[str, Any]) -> schema.ResNet:
-    for name, plain in _PLAIN.items():
-        if section.value(name) != plain:
-            section.refuse(name, "the blocks of ResNet-RS are not supported", f"{name}={plain}")
-    # It is a factor of depth_multiplier, which is 1.
-    section.value("scale_stem")
-    depth = section.choose("model_id", _DEPTHS, f"{_BACKBONE}.depth")
-    return schema.ResNet(depth=depth, project_first_block=True, zero_last_scale=False, **common)
-
-
-def _read_levels(root: GardenSection, section: GardenSection) -> dict[str, int]:
-    """Returns the levels of the model, which the backbone's own have to equal."""
-    model = root.child(MODEL)
-    for name in ("min_level", "max_level"):
-        if section.value(name) != model.value(name):
-            section.refuse(
-                name,
-                f"{MODEL}.{name} is {model.get(name)}, and both must agree",
-                f"{section.label(name)}={model.get(name)}",
-            )
-    return model.read_fields(_BACKBONE, "min_level", "max_level")
-
-
-def _read_spinenet(
-    root: GardenSection, section: GardenSection, common: dict[str, Any]
-) -> schema.SpineNet:
-    name = f"{MODEL}.norm_activation.activation"
-    root.choose(name, ("relu", "swish"))
-    if common["max_level"] < 7 or common["min_level"] < 3:
-        section.refuse("max_level", "the network has levels 3 to 7", "min_level=3, max_level=7")
-    sizes = {name.upper(): size for name, size in SPINENET_SIZES.items()}
-    fields = ("endpoints_depth", "filter_scale", "resample_alpha", "repeats")
-    model = section.choose("model_id", sizes, *(f"{_BACKBONE}.{field}" for field in fields))
-    rate = common.pop("drop_connect_rate") * _UNREAD_BLOCK
-    return replace(sizes[model], drop_connect_rate=rate, **common)
-
-
-def _read_mobile(section: GardenSection, common: dict[str, Any]) -> schema.SpineNetMbConv:
-    if section.value("expand_ratio") != 6:
-        section.refuse("expand_ratio", "blocks are six times as wide inside", "expand_ratio=6")
-    fields = [f"{_BACKBONE}.{name}" for name in ("endpoints_depth", "filter_scale")]
-    size = SPINENET_MBCONV_SIZES[section.choose("model_id", SPINENET_MBCONV_SIZES, *fields)]
-    return replace(
-        size,
-        gate="hard_sigmoid",
-        gate_activation="relu",
-        rounded_channels=False,
-        block_depthwise_initializer=VARIANCE_SCALING,
-        **section.read_fields(_BACKBONE, "se_ratio"),
-        **common,
-    )
+def _are_whole(texts: list[str]) -> bool:
+    return all(text.isascii() and text.isdigit() and len(text) < 7 for text in texts)
 
 
 def _read_decoder(root: GardenSection) -> schema.Neck:
     section = root.child(f"{MODEL}.decoder")
-    kind = section.choose("type", ("fpn", "identity"), f"{_NECK}.kind")
+    kind = section.choose("type", ("fpn", "nasfpn", "identity"), f"{_NECK}.kind")
     backbone = root.get(f"{MODEL}.backbone.type")
-    if (backbone == "resnet") != (kind == "fpn"):
+    if (backbone in PYRAMIDS) != (kind == "identity"):
         section.refuse(
             "type",
             f"the backbone is {backbone}",
-            "fpn is for resnet, identity for the other backbones, which are pyramids",
+            f"identity is for {' and '.join(PYRAMIDS)}, which are pyramids; fpn and nasfpn are for "
+            "the other backbones",
         )
     levels = root.child(MODEL).read_fields(_NECK, "min_level", "max_level")
     if kind == "identity":
         return schema.Identity(**levels)
-    fpn = section.child("fpn")
-    fpn.choose("fusion_type", ("sum",), reasons={"concat": "levels are added"})
+    return (_read_fpn if kind == "fpn" else _read_nas_fpn)(root, section.child(kind), levels)
+
+
+def _read_fpn(
+    root: GardenSection, section: GardenSection, levels: dict[str, Any]
+) -> schema.RetinaNetFpn:
+    section.choose("fusion_type", ("sum",), reasons={"concat": "levels are added"})
     conv = read_conv(root, _NECK, biased=True)
-    fields = fpn.read_fields(_NECK, depth="num_filters", depthwise="use_separable_conv")
+    fields = section.read_fields(_NECK, depth="num_filters", depthwise="use_separable_conv")
     if fields["depthwise"]:
         conv = separable(conv)
     return schema.RetinaNetFpn(conv=conv, **fields, **levels)
+
+
+_NAS_FPN = schema.VarianceScaling(factor=2.0, mode="fan_out", untruncated=True)
+_DEPTH = 256
+
+
+def _read_nas_fpn(
+    root: GardenSection, section: GardenSection, levels: dict[str, Any]
+) -> schema.NasFpn:
+    if section.value("num_filters", f"{_NECK}.depth") != _DEPTH:
+        section.refuse(
+            "num_filters",
+            f"the original brings maps to {_DEPTH} channels inside of cells whatever it is",
+            f"num_filters={_DEPTH}",
+        )
+    if (levels["min_level"], levels["max_level"]) != (3, 7):
+        section.refuse(
+            "num_repeats", "its cell has the levels 3 to 7", f"{MODEL}.min_level=3, max_level=7"
+        )
+    conv = read_conv(root, _NECK, initializer=_NAS_FPN, biased=True)
+    return schema.NasFpn(
+        depth=_DEPTH,
+        conv=replace(conv, regularize_depthwise=True),
+        **section.read_fields(_NECK, "num_repeats", depthwise="use_separable_conv"),
+        **levels,
+    )
 
 
 def _read_head(root: GardenSection) -> schema.WeightSharedHead:
@@ -278,6 +224,8 @@ def _read_generator(section: GardenSection) -> schema.Postprocessing:
             class_agnostic=agnostic,
             clip_first=True,
             clip_to="input",
+            # Boxes are clipped before suppression, which drops none for its area.
+            empty_boxes="keep",
             **limits,
             **section.read_fields(
                 _NMS,

@@ -111,6 +111,10 @@ NO_EFFECT: Mapping[str, str] = {
             "steps_per_loop",
         )
     },
+    **{
+        f"{OPTIMIZATION}.optimizer.{kind}_experimental.jit_compile": _DEVICES
+        for kind in ("sgd", "adam", "adamw")
+    },
     f"{TRAINER}.continuous_eval_timeout": "`stillbox model_garden --mode=continuous_eval` reads it",
     f"{TRAINER}.best_checkpoint_export_subdir": "the best checkpoint is always kept",
     f"{TRAINER}.loss_upper_bound": "it belongs to recovery_max_trials",
@@ -131,11 +135,7 @@ REFUSED: Mapping[str, str] = {
     f"{MODEL}.backbone.type=dilated_resnet": "it is for segmentation",
     f"{MODEL}.backbone.type=efficientnet": "it has no published detector with this head, and its "
     "blocks differ from the EfficientNet of the Object Detection API",
-    f"{MODEL}.backbone.type=mobilenet": "its end points differ from those of slim's MobileNets",
-    f"{MODEL}.backbone.type=mobiledet": "its end points differ from those of the MobileDets of the "
-    "Object Detection API",
     f"{MODEL}.decoder.type=aspp": "it is for segmentation",
-    f"{MODEL}.decoder.type=nasfpn": "its cells are not compared with the original's",
     f"{MODEL}.detection_generator.nms_version=tflite": "`stillbox export --format tflite` writes "
     "TFLite's operation in any case",
     f"{MODEL}.detection_generator.nms_version=v3": "its refinements are not supported",
@@ -161,11 +161,11 @@ REFUSED: Mapping[str, str] = {
     **{
         f"{OPTIMIZATION}.optimizer.type={kind}": "its epsilon, decay or start differ from the "
         "optimiser of this name in stillbox"
-        for kind in ("adamw", "adamw_experimental", "rmsprop", "adagrad")
+        for kind in ("adagrad",)
     },
     **{
         f"{OPTIMIZATION}.learning_rate.type={kind}": "there is no such schedule"
-        for kind in ("polynomial", "power", "power_linear", "power_with_offset")
+        for kind in ("power", "power_linear", "power_with_offset")
     },
     f"{OPTIMIZATION}.learning_rate.type=step_cosine_with_offset": "there is no such schedule",
     **{
@@ -244,7 +244,8 @@ def read_conv(
     norm = root.child(f"{MODEL}.norm_activation")
     weight = root.value("task.losses.l2_weight_decay", f"{path}.conv.regularizer.weight")
     weight *= root.value("task.losses.loss_weight")
-    synchronised = norm.value("use_sync_bn", f"{path}.conv.batch_norm.statistics")
+    fields = [f"{path}.conv.batch_norm.{field}" for field in ("statistics", "moving_variance")]
+    synchronised = norm.value("use_sync_bn", *fields)
     return schema.ConvHyperparams(
         activation=norm.choose(
             "activation", ("relu", "relu6", "swish", "hard_swish"), f"{path}.conv.activation"
@@ -257,6 +258,8 @@ def read_conv(
             center=True,
             scale=True,
             statistics="global" if synchronised else "per_replica",
+            # Only the fused kernel knows the unbiased variance.
+            moving_variance="biased" if synchronised else "unbiased",
             **norm.read_fields(
                 f"{path}.conv.batch_norm", decay="norm_momentum", epsilon="norm_epsilon"
             ),

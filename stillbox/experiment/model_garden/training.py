@@ -153,7 +153,8 @@ def _read_policy(section: GardenSection) -> schema.Augmentation:
     return schema.AutoAugment(policy="v0")
 
 
-_OPTIMIZERS = ("sgd", "sgd_experimental", "adam", "adam_experimental")
+_ADAMS = ("adam", "adam_experimental", "adamw", "adamw_experimental")
+_OPTIMIZERS = ("sgd", "sgd_experimental", "rmsprop", *_ADAMS)
 
 
 def _read_optimizer(root: GardenSection) -> schema.Optimizer:
@@ -168,13 +169,44 @@ def _read_optimizer(root: GardenSection) -> schema.Optimizer:
     kind = section.choose("type", _OPTIMIZERS, f"{path}.kind")
     own, schedule = section.child(kind), _read_schedule(root, f"{path}.schedule")
     if kind.startswith("sgd"):
-        _keep(own, nesterov=False, **({"decay": 0.0} if kind == "sgd" else {}))
+        _keep(own, **({"decay": 0.0} if kind == "sgd" else {}))
         # Keras multiplies gradients by their rate before it accumulates them.
         return schema.Momentum(
-            schedule=schedule, rate_in_accumulator=True, **own.read_fields(path, "momentum")
+            schedule=schedule,
+            rate_in_accumulator=True,
+            **own.read_fields(path, "momentum", "nesterov"),
         )
-    _keep(own, amsgrad=False, beta_1=0.9, beta_2=0.999)
-    return schema.Adam(schedule=schedule, **own.read_fields(path, "epsilon"))
+    if kind == "rmsprop":
+        _keep(own, centered=False)
+        fields = own.read_fields(path, "momentum", "epsilon", decay="rho")
+        return schema.RmsProp(
+            schedule=schedule, initial_square=0.0, epsilon_outside=not fields["momentum"], **fields
+        )
+    return _read_adam(own, kind, path, schedule)
+
+
+def _read_adam(
+    own: GardenSection, kind: str, path: str, schedule: schema.Schedule
+) -> schema.Optimizer:
+    """Reads the forms of Adam; all parameters decay alike."""
+    _keep(own, amsgrad=False)
+    if kind == "adamw":
+        for name in ("include_in_weight_decay", "exclude_from_weight_decay"):
+            if own.value(name):
+                own.refuse(name, "all parameters decay", f"{name}: null")
+    fields = own.read_fields(path, "epsilon", beta1="beta_1", beta2="beta_2")
+    if not kind.startswith("adamw") and (fields["beta1"], fields["beta2"]) == (0.9, 0.999):
+        return schema.Adam(schedule=schedule, epsilon=fields["epsilon"])
+    names = {"adamw": "weight_decay_rate", "adamw_experimental": "weight_decay"}
+    decay = own.value(names[kind], f"{path}.weight_decay") if kind in names else 0.0
+    return schema.AdamW(
+        schedule=schedule,
+        raw_epsilon=True,
+        weight_decay=decay,
+        norm_decay_multiplier=1.0,
+        bias_decay_multiplier=1.0,
+        **fields,
+    )
 
 
 def _keep(section: GardenSection, **wanted: Value) -> None:
@@ -190,10 +222,15 @@ def _read_clipping(root: GardenSection) -> float:
     for name in ("clipnorm", "clipvalue"):
         if own.value(name) is not None:
             own.refuse(name, "gradients are clipped together", "global_clipnorm")
-    return own.value("global_clipnorm", "train.gradient_clip_norm") or 0.0
+    norm = own.value("global_clipnorm", "train.gradient_clip_norm") or 0.0
+    if section.get("type") != "adamw":
+        return norm
+    if norm:
+        own.refuse("global_clipnorm", "adamw has one of its own", "gradient_clip_norm")
+    return own.value("gradient_clip_norm", "train.gradient_clip_norm")
 
 
-_RATES = ("constant", "stepwise", "exponential", "cosine")
+_RATES = ("constant", "stepwise", "exponential", "polynomial", "cosine")
 
 
 def _read_schedule(root: GardenSection, path: str) -> schema.Schedule:
@@ -208,16 +245,23 @@ def _read_schedule(root: GardenSection, path: str) -> schema.Schedule:
     if kind == "stepwise":
         return _read_steps(own, start, length, path)
     needed = ("initial_learning_rate", "decay_steps")
-    for name in needed if kind == "cosine" else (*needed, "decay_rate"):
+    for name in (*needed, "decay_rate") if kind == "exponential" else needed:
         if own.value(name) is None:
             own.refuse(name, "it has no default", "give it")
     if own.value("offset") != 0:
         own.refuse("offset", "schedules begin with the run", "offset: 0")
     if kind == "cosine":
         return _read_cosine(own, start, length, path)
-    if length:
-        section.refuse("type", "an exponential has no warm-up", "take out the warmup")
+    warm: dict[str, Any] = {"warmup_learning_rate": start, "warmup_steps": length}
+    if kind == "polynomial":
+        _keep(own, cycle=False)
+        fields = {"learning_rate": "initial_learning_rate"}
+        fields["final_learning_rate"] = "end_learning_rate"
+        return schema.PolynomialSchedule(
+            **warm, **own.read_fields(path, "decay_steps", "power", **fields)
+        )
     return schema.ExponentialSchedule(
+        **warm,
         **own.read_fields(
             path, "decay_steps", learning_rate="initial_learning_rate", decay_factor="decay_rate"
         ),
@@ -324,11 +368,13 @@ def _read_fine_tune(root: GardenSection) -> schema.FineTune:
         return schema.FineTune()
     if "://" in path:
         root.refuse(name, "it is not a local file", "copy it to this machine first")
+    # The original refuses a checkpoint that lacks a variable.
     if "all" in modules:
-        return schema.FineTune(checkpoint=path, load_heads=True)
+        return schema.FineTune(checkpoint=path, load_heads=True, min_loaded=1.0)
     skip = () if "backbone" in modules else (r"^backbone\.",)
     return schema.FineTune(
         checkpoint=path,
+        min_loaded=1.0,
         scope="detection" if "decoder" in modules else "classification",
         skip=skip,
     )

@@ -84,11 +84,13 @@ class VarianceScaling(Initializer, kind="variance_scaling"):
     exact_cut: bool = False
     """Correct the variance of the truncated distribution exactly, as
     `tf.variance_scaling_initializer` does, instead of by slim's rounded factor."""
+    untruncated: bool = False
+    """Draw from the whole normal distribution."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNorm:
-    """Batch normalisation: by the biased variance; the moving variance is the unbiased one."""
+    """Batch normalisation by the biased variance of a batch."""
 
     decay: Fraction = 0.999
     """Share of the moving statistic that is kept at each step."""
@@ -107,6 +109,9 @@ class BatchNorm:
     of one replica, which have the same expectation and more noise."""
     group_size: NonNegativeInt = 0
     """Images of a group where `statistics` is `groups`; it has to divide the batch."""
+    moving_variance: Literal["unbiased", "biased"] = "unbiased"
+    """Variance that the moving statistics keep: the unbiased one as in fused kernels, or the biased
+    one as in Keras's synchronised batch norm."""
 
 
 @dataclass(frozen=True, kw_only=True)

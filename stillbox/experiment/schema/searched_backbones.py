@@ -71,6 +71,9 @@ class MobileNetV3(Backbone):
     """No convolution but the inner ones of blocks has fewer channels than this."""
     end_multiplier: Multiplier = 0.5
     """Further factor on the channels from the last strided block on; classifiers have 1."""
+    last_convolution: bool = True
+    """False: there is no convolution behind the blocks, and level 5 is the last block, as in
+    TensorFlow Model Garden."""
     minimalistic: bool = False
     """No gates and no 5x5 kernels. Published weights of this form also have
     `conv.activation: relu`."""
@@ -85,16 +88,30 @@ class MobileNetV3(Backbone):
 class MobileNetV3Large(MobileNetV3, kind="mobilenet_v3_large"):
     """MobileNet v3 large up to its last convolution (arXiv:1905.02244, table 1)."""
 
-    layers: ClassVar[tuple[str, ...]] = ("conv_0", *_blocks(15, unexpanded=(0,)), "conv_1")
-    levels: ClassVar[Mapping[int, str]] = {2: "block_2", 3: "block_5", 4: "block_11", 5: "conv_1"}
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers, in the order of their computation."""
+        return ("conv_0", *_blocks(15, unexpanded=(0,)), *("conv_1",) * self.last_convolution)
+
+    @property
+    def levels(self) -> Mapping[int, str]:
+        """The last layer of each level; level l has a stride of 2^l pixels."""
+        return {2: "block_2", 3: "block_5", 4: "block_11", 5: self.layers[-1]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MobileNetV3Small(MobileNetV3, kind="mobilenet_v3_small"):
     """MobileNet v3 small up to its last convolution (arXiv:1905.02244, table 2)."""
 
-    layers: ClassVar[tuple[str, ...]] = ("conv_0", *_blocks(11, unexpanded=(0,)), "conv_1")
-    levels: ClassVar[Mapping[int, str]] = {2: "block_0", 3: "block_2", 4: "block_7", 5: "conv_1"}
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers, in the order of their computation."""
+        return ("conv_0", *_blocks(11, unexpanded=(0,)), *("conv_1",) * self.last_convolution)
+
+    @property
+    def levels(self) -> Mapping[int, str]:
+        """The last layer of each level; level l has a stride of 2^l pixels."""
+        return {2: "block_0", 3: "block_2", 4: "block_7", 5: self.layers[-1]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +141,37 @@ class MobileNetEdgeTpu(Backbone, kind="mobilenet_edgetpu"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MobileNetMulti(Backbone, kind="mobilenet_multi"):
+    """MobileNet that was searched for several devices at once, up to its last block
+    (arXiv:2008.08178)."""
+
+    min_side: ClassVar[int] = 33
+
+    fits: Literal["avg", "max"] = "avg"
+    """What the search kept low: the mean latency over the devices, or the largest."""
+    depth_multiplier: Multiplier = 1.0
+    """Factor on every channel count; the products are rounded to multiples of 8."""
+    min_depth: Channels = 8
+    """No block, and not the first convolution, hands on fewer channels than this."""
+    last_layer: str = ""
+    """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
+    conv: ConvHyperparams = _EDGETPU
+    """Hyperparameters of the base network."""
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers, in the order of their computation."""
+        return ("conv_0", *_blocks(16 if self.fits == "avg" else 14))
+
+    @property
+    def levels(self) -> Mapping[int, str]:
+        """The last layer of each level; level l has a stride of 2^l pixels."""
+        if self.fits == "avg":
+            return {2: "block_1", 3: "block_5", 4: "block_11", 5: "block_15"}
+        return {2: "block_0", 3: "block_3", 4: "block_9", 5: "block_13"}
+
+
+@dataclass(frozen=True, kw_only=True)
 class MobileDet(Backbone):
     """What all MobileDets have in common (arXiv:2004.14525).
 
@@ -137,9 +185,11 @@ class MobileDet(Backbone):
     """Factor on every channel count; the products are rounded to multiples of 8."""
     last_layer: str = ""
     """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
+    depthwise_initializer: Initializer | None = None
+    """Distribution of fresh depthwise kernels; None: with the deviation that He's rule gives for
+    their own size."""
     conv: ConvHyperparams = _MOBILEDET
-    """Hyperparameters of the base network. Depthwise kernels are drawn with the deviation that He's
-    rule gives for their own size, whatever `initializer` says."""
+    """Hyperparameters of the base network."""
 
 
 # All but the first have as many blocks.
@@ -160,8 +210,7 @@ class MobileDetCpu(MobileDet, kind="mobiledet_cpu"):
     }
 
     conv: ConvHyperparams = _MOBILEDET_CPU
-    """Hyperparameters of the base network. Depthwise kernels are drawn with the deviation that He's
-    rule gives for their own size, whatever `initializer` says."""
+    """Hyperparameters of the base network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +227,10 @@ class MobileDetDsp(MobileDet, kind="mobiledet_dsp"):
 
     layers: ClassVar[tuple[str, ...]] = _MOBILEDET_LAYERS
     levels: ClassVar[Mapping[int, str]] = _MOBILEDET_LEVELS
+
+    fused_shortcut: bool = True
+    """Add the input of block 19, the only fused one of its stage; TensorFlow Model Garden does
+    not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,6 +384,9 @@ class SpineNet(ScalePermuted, kind="spinenet"):
     resample_alpha: Multiplier = 0.5
     """Share of an input's channels (a quarter of a bottleneck's) in which it is brought to another
     level."""
+    pools_by_halves: bool = False
+    """Halve a map by 3x3 max pooling as often as needed, as TensorFlow Model Garden does; otherwise
+    it is pooled once, with a larger window and stride."""
     conv: ConvHyperparams = _SPINENET
     """Hyperparameters of all convolutions."""
 

@@ -141,6 +141,31 @@ class ExponentialSchedule(Schedule, kind="exponential"):
     """Length of the constant start."""
     min_learning_rate: LearningRate = 0.0
     """Least rate, of the constant start too."""
+    warmup_learning_rate: LearningRate = 0.0
+    """Rate at step 0 of a warm-up."""
+    warmup_steps: NonNegativeInt = 0
+    """Length of a line to the rate that is due at its end; the decay begins at step 0, as in
+    TensorFlow Model Garden. 0: there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolynomialSchedule(Schedule, kind="polynomial"):
+    """`last + (rate - last) * (1 - step / decay_steps) ** power`
+    (`tf.keras.optimizers.schedules.PolynomialDecay`)."""
+
+    learning_rate: LearningRate = 0.002
+    """Rate at step 0, apart from a warm-up."""
+    decay_steps: PositiveInt = 10_000
+    """Step at which the decay ends."""
+    final_learning_rate: LearningRate = 0.0001
+    """Rate at the end of the decay and after it."""
+    power: Positive = 1.0
+    """1: a straight line."""
+    warmup_learning_rate: LearningRate = 0.0
+    """Rate at step 0 of a warm-up."""
+    warmup_steps: NonNegativeInt = 0
+    """Length of a line to the rate that is due at its end; the decay begins at step 0. 0: there is
+    none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,11 +232,16 @@ class Momentum(Optimizer, kind="momentum"):
     rate_in_accumulator: bool = False
     """Accumulate gradients times their rate, `a = m * a - lr * g; v = v + a`, as Keras does: a new
     rate acts on new gradients only. Otherwise it acts on all that are accumulated."""
+    nesterov: bool = False
+    """Step by the gradient plus the share of the accumulated one, `v = v - lr * (g + m * a)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RmsProp(Optimizer, kind="rms_prop"):
-    """TF1's RMSProp: epsilon inside the square root, mean square starts at 1."""
+    """TF1's RMSProp: epsilon inside the square root, mean square starts at 1.
+
+    Keras's mean square starts at 0, and without momentum its epsilon is outside of the root.
+    """
 
     momentum: Fraction = 0.9
     """Share of the last update that is kept."""
@@ -219,6 +249,10 @@ class RmsProp(Optimizer, kind="rms_prop"):
     """Share of the mean square that is kept."""
     epsilon: NonNegative = 1.0
     """Added to the mean square before the root."""
+    epsilon_outside: bool = False
+    """Add epsilon to the root instead."""
+    initial_square: NonNegative = 1.0
+    """Mean square at the start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +283,8 @@ class AdamW(Optimizer, kind="adamw"):
     """Share of the mean square that is kept."""
     epsilon: NonNegative = 1e-8
     """Added to the root of the unbiased second moment."""
+    raw_epsilon: bool = False
+    """Add epsilon to the root of the second moment before its bias is taken out, as Keras does."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import jax
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
+from stillbox.models.backbones.mobilenet_v3 import hard_sigmoid
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.masking import mean_of_map
 from stillbox.models.layers.quantization import FakeQuant
@@ -85,7 +86,7 @@ class MbConv(Part):
         if self.residual and "quantization" in layers:
             self.shortcut_sum = FakeQuant(layers["quantization"])
         self.channels, self.rate = spec.channels, spec.drop_connect_rate
-        self.gate = jax.nn.sigmoid if spec.gate == "sigmoid" else jax.nn.hard_sigmoid
+        self.gate = jax.nn.sigmoid if spec.gate == "sigmoid" else hard_sigmoid
 
     @rematerialized
     def __call__(

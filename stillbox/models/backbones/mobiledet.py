@@ -89,6 +89,8 @@ _EDGETPU = (
     _Stage(120, (_ibn(8, 5), _ibn(8), _ibn(4, 5), _ibn(8))),
     _Stage(384, (_ibn(8, 5),)),
 )
+# The fused block of the stage with 160 channels.
+_FUSED = 19
 # Channels of the first convolution, the stages, and whether blocks have gates.
 _NETWORKS: dict[type, tuple[int, tuple[_Stage, ...], bool]] = {
     schema.MobileDetCpu: (16, _CPU, True),
@@ -108,7 +110,7 @@ class MobileDetBackbone(MobileNetwork):
     def __init__(
         self, config: schema.MobileDet, taps: tuple[str, ...], options: BuildOptions
     ) -> None:
-        depthwise = partial(_depthwise, config.conv)
+        depthwise = partial(_depthwise, config)
         super().__init__(config, taps, mobiledet_blocks(config), 0, depthwise, options)
 
 
@@ -118,7 +120,10 @@ def mobiledet_blocks(config: schema.MobileDet) -> tuple[Block, ...]:
     # The original's float32: 240 * 0.35 is less than 84 there, and becomes 80.
     multiplier = float(np.float32(config.depth_multiplier))
     stages = tuple(stage._replace(channels=_scaled(stage.channels, multiplier)) for stage in stages)
-    return tuple(_blocks(_scaled(root, multiplier), stages, config.conv.activation, gated=gated))
+    blocks = list(_blocks(_scaled(root, multiplier), stages, config.conv.activation, gated=gated))
+    if isinstance(config, schema.MobileDetDsp) and not config.fused_shortcut:
+        blocks[_FUSED] = blocks[_FUSED]._replace(shortcut=False)
+    return tuple(blocks)
 
 
 def _blocks(
@@ -150,7 +155,7 @@ def _scaled(channels: int, factor: float) -> int:
     return max(8, int(channels * factor / 8 + 0.5) * 8)
 
 
-def _depthwise(conv: schema.ConvHyperparams, size: int) -> schema.ConvHyperparams:
+def _depthwise(config: schema.MobileDet, size: int) -> schema.ConvHyperparams:
     """Returns He's initialiser for the size of a kernel, since each channel has one input."""
-    deviation = math.sqrt(2) / size / _CUT_DEVIATION
-    return replace(conv, initializer=schema.TruncatedNormal(stddev=deviation))
+    he = schema.TruncatedNormal(stddev=math.sqrt(2) / size / _CUT_DEVIATION)
+    return replace(config.conv, initializer=config.depthwise_initializer or he)

@@ -1,4 +1,7 @@
-"""MobileNet v3 (arXiv:1905.02244) and MobileNet for Edge TPUs (`slim/nets/mobilenet`).
+"""MobileNet v3 (arXiv:1905.02244), and MobileNets for Edge TPUs and for several devices.
+
+The originals are `slim/nets/mobilenet` and, for several devices (arXiv:2008.08178),
+`official/vision/modeling/backbones/mobilenet.py` of tensorflow/models.
 
 Their networks consist of inverted residuals (arXiv:1801.04381) and other blocks that architecture
 search found; MobileNet v2 and MobileDet use them too. A block widens its input, filters it and
@@ -22,7 +25,7 @@ from stillbox.models.layers.masking import mean_of_map
 from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use, make_divisible
 from stillbox.models.rematerialization import rematerialized
 
-Config = schema.MobileNetV3 | schema.MobileNetEdgeTpu | schema.MobileDet
+Config = schema.MobileNetV3 | schema.MobileNetEdgeTpu | schema.MobileNetMulti | schema.MobileDet
 """What configures such a network."""
 
 
@@ -238,6 +241,31 @@ _EDGETPU = (
     *[_Row(4, 160, 5)] * 3,
     _Row(8, 192),
 )
+_MULTI = {
+    "avg": (
+        _Row(3, 32, stride=2),
+        _Row(2, 32),
+        _Row(5, 64, 5, 2),
+        *[_Row(factor, 64) for factor in (3, 2, 3)],
+        _Row(6, 128, 5, 2),
+        *[_Row(3, 128)] * 3,
+        _Row(6, 160),
+        _Row(4, 160),
+        _Row(6, 192, stride=2),
+        *[_Row(4, 192, 5)] * 3,
+    ),
+    "max": (
+        _Row(3, 32, stride=2),
+        _Row(6, 64, 5, 2),
+        *[_Row(2, 64)] * 2,
+        _Row(6, 128, 5, 2),
+        *[_Row(factor, 128) for factor in (4, 3, 3, 6, 3)],
+        _Row(6, 160, stride=2),
+        _Row(4, 160, 5),
+        _Row(5, 160),
+        _Row(4, 160, 5),
+    ),
+}
 _SQUEEZE = 4
 
 
@@ -309,9 +337,21 @@ class MobileNetEdgeTpuBackbone(MobileNetwork):
         super().__init__(config, taps, blocks, 0, lambda _: config.conv, options)
 
 
-def _blocks(
-    rows: Sequence[_Row], root: int, config: schema.MobileNetV3 | schema.MobileNetEdgeTpu
-) -> Iterator[Block]:
+@implements(schema.MobileNetMulti)
+class MobileNetMultiBackbone(MobileNetwork):
+    """16 blocks, or 14, without gates."""
+
+    def __init__(
+        self, config: schema.MobileNetMulti, taps: tuple[str, ...], options: BuildOptions
+    ) -> None:
+        blocks = tuple(_blocks(_MULTI[config.fits], 32, config))
+        super().__init__(config, taps, blocks, 0, lambda _: config.conv, options)
+
+
+_Scaled = schema.MobileNetV3 | schema.MobileNetEdgeTpu | schema.MobileNetMulti
+
+
+def _blocks(rows: Sequence[_Row], root: int, config: _Scaled) -> Iterator[Block]:
     """Yields the blocks with their channels; `root` is that of the first convolution."""
     inputs = _width(root, config)
     for row in rows:
@@ -332,5 +372,5 @@ def _blocks(
         inputs = channels
 
 
-def _width(depth: int, config: schema.MobileNetV3 | schema.MobileNetEdgeTpu) -> int:
+def _width(depth: int, config: _Scaled) -> int:
     return make_divisible(depth * config.depth_multiplier, config.min_depth)

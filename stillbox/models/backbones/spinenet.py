@@ -231,7 +231,7 @@ class Resample(Part):
         linear = replace(config.conv, activation="none")
         base = source.channels // (EXPANSION if source.kind == "bottleneck" else 1)
         width = max(int(base * config.resample_alpha), 1)
-        self.steps = target.level - source.level
+        self.steps, self.pools_by_halves = target.level - source.level, config.pools_by_halves
         self.squeeze = Conv2d(source.channels, width, 1, 1, config.conv, **layers)
         if self.steps > 0:
             self.halve = Conv2d(width, width, 3, 2, config.conv, **layers)
@@ -243,7 +243,10 @@ class Resample(Part):
         x = self.squeeze(x, train=train)
         if self.steps > 0:
             x = self.halve(x, train=train)
-        if self.steps > 1:
+        if self.steps > 1 and self.pools_by_halves:
+            for _ in range(1, self.steps):
+                x = max_pool(x, 3, 2)
+        elif self.steps > 1:
             x = max_pool(x, 3 if self.steps == 2 else 5, 2 ** (self.steps - 1))
         if self.steps < 0:
             x = upsample(x, 2**-self.steps)

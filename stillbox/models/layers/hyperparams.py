@@ -83,6 +83,8 @@ def _variance_scaling(
     if initializer.uniform:
         limit = math.sqrt(3 * variance)
         return rng.uniform(-limit, limit, shape)
+    if initializer.untruncated:
+        return math.sqrt(variance) * rng.standard_normal(shape)
     correction = 1 / _CUT_VARIANCE if initializer.exact_cut else _SLIM_CUT_CORRECTION
     return math.sqrt(correction * variance) * _truncated(shape, rng)
 

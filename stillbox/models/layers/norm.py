@@ -220,9 +220,9 @@ def _squared_distance(point: jax.Array, x: jax.Array) -> jax.Array:
 class NormLayer(nnx.Module):
     """Normalises every channel over batch and space, in float32 for any input type, and activates.
 
-    In training the biased variance of the batch normalises, and the unbiased one updates the moving
-    statistics, as in TF1's fused kernel. With separate groups of images, the mean over the groups
-    updates the moving statistics.
+    In training the biased variance of the batch normalises, and by default the unbiased one updates
+    the moving statistics, as in TF1's fused kernel. With separate groups of images, the mean over
+    the groups updates them.
 
     Args:
         channels: C.
@@ -301,11 +301,12 @@ class NormLayer(nnx.Module):
 
     def _update_statistics(self, mean: jax.Array, var: jax.Array, count: int) -> None:
         decay = self.config.decay
-        # A single value has no unbiased variance; TF's kernel divides by 1 then.
-        unbiased = var * (count / max(count - 1, 1))
+        if self.config.moving_variance == "unbiased":
+            # A single value has no unbiased variance; TF's kernel divides by 1 then.
+            var = var * (count / max(count - 1, 1))
         # Not by `[...] =`, which is traced as a slow scatter under a mesh.
         self.mean.set_value(decay * self.mean[...] + (1 - decay) * mean)
-        self.var.set_value(decay * self.var[...] + (1 - decay) * unbiased)
+        self.var.set_value(decay * self.var[...] + (1 - decay) * var)
 
 
 class GroupNormLayer(nnx.Module):
