@@ -234,12 +234,18 @@ VARIANTS = {
     "model.postprocessing.calibration  ": "{kind: sigmoid}",
     "model.postprocessing.calibration   ": "{kind: class_sigmoids}",
     "model.postprocessing.calibration    ": "{kind: temperature, scaler: 2}",
-    "train.optimizer": "{kind: rms_prop, schedule: {kind: exponential, min_learning_rate: 1.0e-9}}",
+    "train.optimizer": (
+        "{kind: rms_prop, "
+        "schedule: {kind: exponential, min_learning_rate: 1.0e-9, warmup_steps: 9}}"
+    ),
     "train.optimizer ": (
         "{kind: adam, schedule: {kind: manual_step, warmup: true, schedule: [{step: 9}, "
         "{step: 20, learning_rate: 0.1}]}}"
     ),
-    "train.optimizer  ": "{kind: adagrad}",
+    "train.optimizer  ": (
+        "{kind: adagrad, "
+        "schedule: {kind: polynomial, decay_steps: 20, warmup_steps: 9, power: 2.0}}"
+    ),
     "train.optimizer   ": "{kind: adadelta}",
     "train.optimizer    ": (
         "{kind: adamw, groups: [{pattern: ^head, learning_rate_multiplier: 0.5, "
@@ -698,7 +704,7 @@ def test_every_section_of_the_schema_has_been_looked_at(folder):
     sections -= {cls for cls in sections if cls.__subclasses__() and not hasattr(cls, "kind")}
     sections -= {schema.Range, schema.Items, schema.Outside}
     # Other blocks, mostly in the same network: tests/models/test_mobile_extractors.py.
-    sections -= {schema.MobileNetV3Large, schema.MobileNetEdgeTpu}
+    sections -= {schema.MobileNetV3Large, schema.MobileNetEdgeTpu, schema.MobileNetMulti}
     sections -= {*schema.MobileDet.__subclasses__(), schema.InceptionV3}
     # Those of two-stage detectors: test_nothing_ignored_two_stages.py.
     sections -= {schema.FasterRcnn, schema.RPN, schema.RoIHead, schema.InceptionV2}
