@@ -29,6 +29,8 @@ from unittest.mock import MagicMock
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.drawn_images import drawn_images
+
 Array = NDArray[Any]
 GOLDENS = Path(__file__).parents[1] / "tests" / "goldens" / "inception_resnet"
 SIDE, CLASSES = 96, 3
@@ -55,17 +57,7 @@ def weight(name: str, shape: tuple[int, ...]) -> Array:
 
 def images() -> Array:
     """Returns two images `[2, SIDE, SIDE, 3]` of waves and patches, in 0..255."""
-    rng = np.random.RandomState(5)
-    y, x = np.meshgrid(np.arange(SIDE) / SIDE, np.arange(SIDE) / SIDE, indexing="ij")
-    found = np.zeros((2, SIDE, SIDE, 3))
-    for image in found:
-        for channel in range(3):
-            a, b, p, q = rng.uniform(0, 40, 4)
-            image[..., channel] = 128 + 100 * np.sin(a * y + p) * np.cos(b * x + q)
-        for _ in range(6):
-            top, left, height, width = rng.randint(8, SIDE // 2, 4)
-            image[top : top + height, left : left + width] = rng.uniform(0, 255, 3)
-    return found.astype(np.float32)
+    return drawn_images(5, 2, SIDE).astype(np.float32)
 
 
 BOXES = np.array(

@@ -31,6 +31,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.drawn_images import drawn_images
+
 Array = NDArray[Any]
 GOLDENS = Path(__file__).parents[1] / "tests" / "goldens" / "model_garden"
 IMAGES, STEPS, SAMPLES = 2, 3, 8
@@ -103,17 +105,7 @@ def weight(name: str, shape: tuple[int, ...]) -> Array:
 
 def images(side: int) -> Array:
     """Returns images `[IMAGES, side, side, 3]` of waves and patches, whole numbers in 0..255."""
-    rng = np.random.RandomState(7)
-    y, x = np.meshgrid(np.arange(side) / side, np.arange(side) / side, indexing="ij")
-    found = np.zeros((IMAGES, side, side, 3))
-    for image in found:
-        for channel in range(3):
-            a, b, p, q = rng.uniform(0, 40, 4)
-            image[..., channel] = 128 + 100 * np.sin(a * y + p) * np.cos(b * x + q)
-        for _ in range(6):
-            top, left, height, width = rng.randint(8, side // 2, 4)
-            image[top : top + height, left : left + width] = rng.uniform(0, 255, 3)
-    return found.round().astype(np.float32)
+    return drawn_images(7, IMAGES, side).round().astype(np.float32)
 
 
 BOXES = np.array(
