@@ -30,6 +30,11 @@ from jax.extend.core import Literal as Literal
 # Suppression is one operation in traced programs, for which an exporter writes its own.
 from jax.extend.core import Primitive as Primitive
 
+# The serial form of StableHLO in the versions of other readers.
+from jaxlib.mlir import ir as ir
+from jaxlib.mlir.dialects import stablehlo as stablehlo
+from jaxlib.mlir.passmanager import PassManager as PassManager
+
 _YNNPACK = "--xla_cpu_experimental_ynn_fusion_type"
 
 

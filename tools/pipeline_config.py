@@ -280,7 +280,7 @@ def _snippet(path: Path, content: str = "") -> str:
     return f"\n{''.join(opening)}{content}{' }' * len(path)}"
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.cache
 def _read(text: str) -> Reading | UserError:
     try:
         return read_pipeline_config(text, PROBE)

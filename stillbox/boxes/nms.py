@@ -16,6 +16,7 @@ from stillbox.boxes.nms_prefix import (
     SearchLimits,
     VisibleOfClasses,
     search_prefix,
+    top_k,
 )
 from stillbox.boxes.sampling import top_k_mask
 from stillbox.boxes.structures import Detections
@@ -166,7 +167,7 @@ def sorted_candidates(
     candidates: Float32[Array, "*B A"], most: int, dropped: float = -jnp.inf
 ) -> Float32[Array, "*B A"]:
     """Sets all but the best `most` of each row to `dropped`; of equal ones the first are kept."""
-    scores, places = lax.top_k(candidates, most)
+    scores, places = top_k(candidates, most)
     least, last = scores[..., -1:], places[..., -1:]
     earlier = jnp.arange(candidates.shape[-1]) <= last
     kept = (candidates > least) | ((candidates == least) & earlier)

@@ -133,13 +133,13 @@ def best_candidates(scores: Float32[Array, "B A C"], threshold: float, most: int
         best = scores.max(axis=-1)
         # NaN hides the other scores of its anchor.
         best = jnp.where(best > threshold, best, jnp.where(jnp.isnan(best), jnp.inf, -jnp.inf))
-        best, rows = _top_k(best, most)
+        best, rows = top_k(best, most)
         least = best.min(axis=-1)
         rows = jnp.sort(rows, axis=-1)
         scores = jnp.take_along_axis(scores, rows[..., None], axis=1)
     kept = scores.shape[1]
     scores = jnp.where(scores > threshold, scores, -jnp.inf).swapaxes(1, 2)
-    scores, places = _top_k(scores.reshape(scores.shape[0], kept * classes), most)
+    scores, places = top_k(scores.reshape(scores.shape[0], kept * classes), most)
     if most < kept * classes:
         least = jnp.maximum(least, scores.min(axis=-1))
     found_classes, found = jnp.divmod(places, kept)
@@ -260,21 +260,33 @@ def _first(
     # A sort of integers would be slower.
     order = jnp.where(marked, size - jnp.arange(size, dtype=jnp.float32), 0.0)
     order = jnp.pad(order, ((0, 0), (0, max(most - size, 0))))
-    order, places = _top_k(order, most)
+    order, places = top_k(order, most)
     return places, order > 0.0
 
 
-def _top_k(
-    values: Float32[Array, "B N"], most: int
-) -> tuple[Float32[Array, "B {most}"], Int32[Array, "B {most}"]]:
-    """Returns the greatest values, which are not NaN, falling, and their places.
+def top_k(
+    values: Float32[Array, "*B N"], most: int
+) -> tuple[Float32[Array, "*B {most}"], Int32[Array, "*B {most}"]]:
+    """Returns the greatest values of each row, which are not NaN, falling, and their places.
 
-    Of equal ones the first come first. A sort takes the best of each group of neighbours, and
-    another all of the groups that are among the best: both together are shorter than the whole.
+    Of equal ones the first come first.
     """
     if current_lowering().top_k == "operation":
         greatest, places = lax.top_k(values, most)
         return greatest, places
+    greatest, places = _top_k_by_sorting(values.reshape(-1, values.shape[-1]), most)
+    shape = (*values.shape[:-1], most)
+    return greatest.reshape(shape), places.reshape(shape)
+
+
+def _top_k_by_sorting(
+    values: Float32[Array, "B N"], most: int
+) -> tuple[Float32[Array, "B {most}"], Int32[Array, "B {most}"]]:
+    """Does the same with two sorts, which together are shorter than one of all values.
+
+    The first takes the best of each group of neighbours, the second all of the groups that are
+    among the best.
+    """
     width = math.isqrt(values.shape[1] // most)
     if width <= 1:
         return _sorted(values, _places(values), most)

@@ -20,10 +20,16 @@ Mark = TypeVar("Mark")
 
 def section_to_plain(section: Value) -> dict[str, Plain]:
     """Returns a dataclass as a mapping, a variant's `kind` first; else as `to_plain`."""
+    return {name: to_plain(item) for name, item in _fields(section).items()}
+
+
+def _fields(section: Value) -> dict[str, Value]:
+    """Returns the fields of a dataclass by name, a variant's `kind` first."""
     # A class variable is no field of a dataclass, so the kind is added by hand.
     kind = {"kind": section.kind} if hasattr(section, "kind") else {}
-    names = (field.name for field in dataclasses.fields(section))
-    return kind | {name: to_plain(getattr(section, name)) for name in names}
+    return kind | {
+        field.name: getattr(section, field.name) for field in dataclasses.fields(section)
+    }
 
 
 def to_plain(value: Value) -> Plain:
@@ -91,27 +97,31 @@ def differences(before: Value, after: Value) -> Iterator[tuple[str, Plain, Plain
     Lists of sections are compared element by element. A field that only one of them has (another
     kind, another length) is None in the other.
     """
-    yield from _plain_differences(to_plain(before), to_plain(after), "")
+    yield from _differences_below(before, after, "")
 
 
-def _plain_differences(
-    before: Plain, after: Plain, path: str
+def _differences_below(
+    before: Value, after: Value, path: str
 ) -> Iterator[tuple[str, Plain, Plain]]:
+    if before == after:
+        return
     before_parts, after_parts = _parts(before), _parts(after)
-    if before_parts is not None and after_parts is not None:
-        for name in before_parts | after_parts:
-            inner = f"{path}.{name}" if path else name
-            yield from _plain_differences(before_parts.get(name), after_parts.get(name), inner)
-    elif before != after:
-        yield path, before, after
+    if before_parts is None or after_parts is None:
+        yield path, to_plain(before), to_plain(after)
+        return
+    for name in before_parts | after_parts:
+        inner = f"{path}.{name}" if path else name
+        yield from _differences_below(before_parts.get(name), after_parts.get(name), inner)
 
 
-def _parts(plain: Plain) -> dict[str, Plain] | None:
+def _parts(value: Value) -> dict[str, Value] | None:
     """Returns the named parts of a section or of a list of sections, None for anything else."""
+    if dataclasses.is_dataclass(value):
+        return _fields(value)
     # A list of scalars counts as one value: it is written in one line and has one origin.
-    if isinstance(plain, list) and plain and isinstance(plain[0], dict):
-        return {str(index): item for index, item in enumerate(plain)}
-    return plain if isinstance(plain, dict) else None
+    if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+        return {str(index): item for index, item in enumerate(value)}
+    return value if isinstance(value, dict) else None
 
 
 @functools.cache

@@ -104,7 +104,8 @@ def verify(
     Args:
         images: `[h, w, 3]` uint8 each.
         blank: images of one colour. Many anchors have equal scores there, and rounding decides
-            which of them suppress the others: only the sorted scores are compared.
+            which of them suppress the others: only the best score of each class is compared,
+            which nothing suppresses.
 
     Raises:
         UserError: they differ; the message names the first detection that has no counterpart.
@@ -130,7 +131,7 @@ def verify(
         scores += score_differences[pairs].tolist()
     for image in blank:
         mine, theirs = (_detect(backend, [image])[0] for backend in (artefact, checkpoint))
-        scores.append(_score_difference(mine, theirs, score_threshold))
+        scores.append(_score_difference(mine, theirs, checkpoint.max_detections, score_threshold))
         if scores[-1] > SCORE_TOLERANCE:
             raise UserError(
                 f"the scores of a blank image of {image.shape[0]}x{image.shape[1]} differ by "
@@ -172,13 +173,27 @@ def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> A
     return found
 
 
-def _score_difference(mine: RawDetections, theirs: RawDetections, score_threshold: float) -> float:
-    """Returns the greatest difference of sorted scores; the shorter list ends at the threshold."""
-    most = max(len(mine.scores), len(theirs.scores), 1)
-    rows = np.full((2, most), score_threshold)
-    for row, found in zip(rows, (mine, theirs), strict=True):
-        row[: len(found.scores)] = found.scores
-    return float(np.abs(rows[0] - rows[1]).max())
+def _score_difference(
+    mine: RawDetections, theirs: RawDetections, most: int, score_threshold: float
+) -> float:
+    """Returns the greatest difference between the best scores of a class.
+
+    A class that one of them does not find has a score below the end of its list.
+    """
+    one, other = _best_scores(mine), _best_scores(theirs)
+    ends = [_end(found, most, score_threshold) for found in (mine, theirs)]
+    differences = [abs(one[class_id] - other[class_id]) for class_id in one.keys() & other]
+    differences += [other[class_id] - ends[0] for class_id in other.keys() - one]
+    differences += [one[class_id] - ends[1] for class_id in one.keys() - other]
+    return max(0.0, *differences, 0.0)
+
+
+def _best_scores(found: RawDetections) -> dict[int, float]:
+    """Returns the best score by class."""
+    best: dict[int, float] = {}
+    for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True):
+        best[class_id] = max(score, best.get(class_id, score))
+    return best
 
 
 def _detect(backend: Backend, images: Sequence[Pixels]) -> list[RawDetections]:

@@ -9,7 +9,7 @@ import pytest
 
 from stillbox.boxes import nms
 from stillbox.boxes.nms import batched_nms
-from stillbox.boxes.nms_prefix import _top_k, best_candidates
+from stillbox.boxes.nms_prefix import best_candidates, top_k
 from stillbox.lowering import lowering
 from tests.boxes import golden
 
@@ -178,6 +178,6 @@ def test_sorts_find_the_greatest_values_in_the_same_order(most):
     values[1, 100:] = -np.inf
     values[2] = -np.inf
     with lowering(top_k="sort"):
-        found = jax.jit(lambda values: _top_k(values, most))(values)
+        found = jax.jit(lambda values: top_k(values, most))(values)
     for one, other in zip(found, jax.lax.top_k(values, most), strict=True):
         np.testing.assert_array_equal(one, other)

@@ -5,6 +5,7 @@ As in `test_dense_parts.py`, numbers are those of float64 runs on drawn weights 
 
 import re
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -225,37 +226,34 @@ def torchvision_anchors() -> tuple[np.ndarray, list[int]]:
     return np.concatenate(levels), [len(level) for level in levels]
 
 
-class Run(NamedTuple):
-    """A head with the weights of a case, as a function of its parameters."""
-
-    graph: nnx.GraphDef[Any]
-    params: dict[str, np.ndarray]
-    maps: tuple[np.ndarray, ...]
-
-    def predict(self, params: Any, maps: Any) -> Predictions:
-        head = nnx.merge(
-            self.graph,
-            nnx.from_flat_state(
-                {tuple(path.split(".")): nnx.Param(value) for path, value in params.items()}
-            ),
-        )
-        found: Predictions = head(maps, train=True, dropout_key=None)
-        return found
-
-
-def run_of(kind: str, inputs: dict[str, Any]) -> Run:
+@cache
+def graph_of(kind: str) -> tuple[nnx.GraphDef[Any], dict[str, tuple[int, ...]]]:
+    """Returns a head without its parameters, and their shapes by path."""
     setup = KINDS[kind]
     count = 9 if kind == "retinanet_v2" else 1
     outputs = Outputs((count,) * len(STRIDES), CLASSES, setup.coder.code_size)
     options = BuildOptions(jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
     head = implementation_of(setup.head)(setup.head, (32,) * len(STRIDES), outputs, options)
+    graph, state = nnx.split(head)
+    return graph, {".".join(map(str, path)): one.shape for path, one in nnx.to_flat_state(state)}
+
+
+def predict(kind: str, params: Any, maps: Any) -> Predictions:
+    values = {tuple(path.split(".")): nnx.Param(value) for path, value in params.items()}
+    head = nnx.merge(graph_of(kind)[0], nnx.from_flat_state(values))
+    found: Predictions = head(maps, train=True, dropout_key=None)
+    return found
+
+
+def inputs_of(
+    kind: str, inputs: dict[str, Any]
+) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]]:
+    """Returns the parameters and the feature maps of a case, in our layout."""
     drawn_values = drawn(inputs["parameters"])
     params = dict(converted(kind, name, value) for name, value in drawn_values.items())
-    graph, state = nnx.split(head)
-    shapes = {".".join(map(str, path)): value.shape for path, value in nnx.to_flat_state(state)}
-    assert shapes == {path: value.shape for path, value in params.items()}
+    assert graph_of(kind)[1] == {path: value.shape for path, value in params.items()}
     maps = drawn(inputs["features"])
-    return Run(graph, params, tuple(one.transpose(0, 2, 3, 1).astype(np.float32) for one in maps))
+    return params, tuple(one.transpose(0, 2, 3, 1).astype(np.float32) for one in maps)
 
 
 def batch_of(inputs: dict[str, Any]) -> Batch:
@@ -277,15 +275,14 @@ def batch_of(inputs: dict[str, Any]) -> Batch:
     )
 
 
-def taught_of(inputs: dict[str, Any]) -> Taught | None:
-    """Returns the drawn logits of a teacher, `[B, 4K, H, W]` for each map, in our order."""
+def teacher_of(inputs: dict[str, Any]) -> np.ndarray | None:
+    """Returns the drawn logits of a teacher, `[B, 4K, H, W]` for each map, as `[B, A, 4K]`."""
     if inputs.get("teacher") is None:
         return None
     maps = [drawn(one) for one in inputs["teacher"]]
     order = np.arange(maps[0].shape[1]).reshape(4, -1)[_FLIPPED].ravel()
     rows = [one[:, order].reshape(*one.shape[:2], -1).transpose(0, 2, 1) for one in maps]
-    logits = np.concatenate(rows, axis=1).astype(np.float32)
-    return Taught(jnp.asarray(logits), weight=0.25, temperature=inputs["T"])
+    return np.concatenate(rows, axis=1).astype(np.float32)
 
 
 TERMS = {
@@ -311,17 +308,17 @@ LOSSES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "name"), LOSSES)
-def test_losses_and_gradients_are_those_of_the_original(kind, name):
-    case = cases()[name]
-    run, model = run_of(kind, case["inputs"]), model_of(KINDS[kind])
+@cache
+def losses_of(kind: str, temperature: float | None) -> Any:
+    """Returns the losses and their gradients as a function that is compiled for all its cases."""
+    model = model_of(KINDS[kind])
     anchors, sizes = anchors_of(kind)
-    batch = batch_of(case["inputs"])
 
-    def total(params: Any, maps: Any) -> Any:
+    def total(params: Any, maps: Any, batch: Batch, teacher: Any) -> Any:
+        taught = None if teacher is None else Taught(teacher, 0.25, temperature)
         found = implementation_of(model.loss)(
             model.loss,
-            run.predict(params, maps),
+            predict(kind, params, maps),
             batch,
             anchors,
             model,
@@ -329,12 +326,19 @@ def test_losses_and_gradients_are_those_of_the_original(kind, name):
             step=jnp.int32(10),
             replicas=1,
             level_sizes=sizes,
-            taught=taught_of(case["inputs"]),
+            taught=taught,
         )
         return sum(found.terms.values()), found.terms
 
-    compute = jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))
-    (value, terms), (of_params, of_maps) = compute(run.params, run.maps)
+    return jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))
+
+
+@pytest.mark.parametrize(("kind", "name"), LOSSES)
+def test_losses_and_gradients_are_those_of_the_original(kind, name):
+    case = cases()[name]
+    (value, terms), (of_params, of_maps) = losses_of(kind, case["inputs"].get("T"))(
+        *inputs_of(kind, case["inputs"]), batch_of(case["inputs"]), teacher_of(case["inputs"])
+    )
     for theirs, ours in TERMS.items():
         if theirs in case["out"]["losses"]:
             wanted = np.sum(case["out"]["losses"][theirs])
@@ -368,14 +372,21 @@ PREDICTIONS = [
 ]
 
 
-def detected(kind: str, inputs: dict[str, Any], nms: schema.Nms) -> Detections:
-    run, model = run_of(kind, inputs), model_of(KINDS[kind], nms)
+@cache
+def detections_of(kind: str, nms: schema.Nms) -> Any:
+    """Returns the detections as a function that is compiled for all cases of one suppression."""
+    model = model_of(KINDS[kind], nms)
     anchors, sizes = anchors_of(kind)
+
+    def detect(params: Any, maps: Any, true_sizes: Any) -> Detections:
+        return postprocess(predict(kind, params, maps), anchors, true_sizes, model, sizes)
+
+    return jax.jit(detect)
+
+
+def detected(kind: str, inputs: dict[str, Any], nms: schema.Nms) -> Detections:
     true_sizes = np.array(inputs["image_shapes"], np.int32)
-    predictions = jax.jit(run.predict)(run.params, run.maps)
-    found: Detections = jax.jit(lambda raw: postprocess(raw, anchors, true_sizes, model, sizes))(
-        predictions
-    )
+    found: Detections = detections_of(kind, nms)(*inputs_of(kind, inputs), true_sizes)
     return found
 
 

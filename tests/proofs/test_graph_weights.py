@@ -84,6 +84,7 @@ def test_raw_outputs_for_four_images_are_those_of_the_executed_graph(
         assert not theirs
 
 
+@pytest.mark.slow
 def test_the_weights_of_ssdlite_reach_their_ap_through_the_command_line(tmp_path):
     records, report = tmp_path / "records", tmp_path / "report"
     annotations = COCO / "annotations/instances_val2017.json"

@@ -115,6 +115,7 @@ def test_two_stages_count_the_images_of_the_whole_batch():
     np.testing.assert_allclose(parts["classification_loss"], whole["classification_loss"], rtol=0.1)
 
 
+@pytest.mark.slow
 def test_a_teacher_sees_the_micro_batches(tmp_path):
     changes = (*SSD, *GFL, FROZEN_NORM)
     teacher = write_teacher(tmp_path / "teacher", experiment_of(*changes))
@@ -153,6 +154,7 @@ def test_a_step_needs_less_memory_in_micro_batches():
     assert (less.low, less.high) == (more.low / 2, more.high / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_programs")
 def test_two_steps_resumed_for_two_more_equal_four_bit_for_bit(tmp_path, experiment):
     settings = ["train.accumulation_steps=2", "model.head.dropout=true", "train.ema_decay=0.9"]

@@ -18,7 +18,13 @@ from tests.reference import FPN, INCEPTION, PPN, RESNET
 PPN_LOSSES = {"eval": (0.887544, 3.332873), "train": (0.953201, 3.246708)}
 
 # Compiling takes long; the other backbones and the other inputs have the same heads and losses.
-_SLOW = {(RESNET, "eval"), (RESNET, "train"), (INCEPTION, "train"), (FPN, "train")}
+_SLOW = {
+    (RESNET, "eval"),
+    (RESNET, "train"),
+    (INCEPTION, "eval"),
+    (INCEPTION, "train"),
+    (FPN, "train"),
+}
 _CASES = [
     pytest.param(name, mode, marks=[pytest.mark.slow] if (name, mode) in _SLOW else [])
     for name in (PPN, FPN, RESNET, INCEPTION)

@@ -151,6 +151,7 @@ def test_what_ends_within_the_grace_is_not_ended():
     assert signal.set_wakeup_fd(-1) == -1
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_ends_with_the_bits_of_one_never_killed(tmp_path):
     # Other moments in every session; the seed is shown where the test fails.
     seed = int.from_bytes(os.urandom(2), "big")

@@ -27,6 +27,7 @@ from stillbox.exporting.saved_model.pixels import NetworkInput, add_preprocessin
 from stillbox.exporting.saved_model.variables import add_variables
 from stillbox.exporting.settings import ENCODED, ExportSettings
 from stillbox.extras import import_extra
+from stillbox.jax_internals import PassManager, ir, stablehlo
 from stillbox.lowering import lowering
 
 FOLDER, MODEL, VARIABLES = "saved_model", "saved_model.pb", "variables/variables"
@@ -41,7 +42,11 @@ _TENSORS = {
 }
 NEEDS = "2.20"
 """The least TensorFlow, by experiment: 2.19 refuses version 10 of the operation `XlaCallModule`,
-whatever its content. 2.20 and 2.21 read the programs of jax 0.10.0 and 0.10.2."""
+whatever its content. 2.20 and 2.21 read the programs of jax 0.10.0, 0.10.2 and 0.12.0."""
+
+STABLEHLO = "1.8.0"
+"""A version older than the StableHLO of TensorFlow 2.20. That of TensorFlow 2.21 is 1.13.7; by
+itself jax 0.12.0 writes 1.18.0."""
 
 
 def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray]) -> Written:
@@ -185,13 +190,28 @@ def call_program(
     results = graph.node(
         *("XlaCallModule", inputs, types),
         version=exported.calling_convention_version,
-        module=exported.mlir_module_serialized,
+        module=portable_module(exported),
         platforms=[name.upper() for name in exported.platforms],
         Tin=[one.dtype for one in inputs],
         Tout=types,
         Sout=shapes,
     )
     return list(zip(results, shapes, strict=True))
+
+
+def portable_module(exported: export.Exported) -> bytes:
+    """Returns a program of StableHLO in the form of a version that TensorFlow reads.
+
+    JAX writes the form of a few weeks before its release, TensorFlow reads that of its own.
+    """
+    stablehlo.register_stablehlo_passes()
+    with ir.Context() as context:
+        stablehlo.register_dialect(context)
+        module = stablehlo.deserialize_portable_artifact(context, exported.mlir_module_serialized)
+        # Older versions have no composites with regions, such as `cumsum` of jax 0.12.
+        passes = "builtin.module(func.func(stablehlo-legalize-composite-to-call))"
+        PassManager.parse(passes).run(module.operation)
+        return bytes(stablehlo.serialize_portable_artifact(module, STABLEHLO))
 
 
 def exported_program(program: ExportProgram) -> export.Exported:
