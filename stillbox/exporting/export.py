@@ -185,7 +185,7 @@ def _score_difference(
     differences = [abs(one[class_id] - other[class_id]) for class_id in one.keys() & other]
     differences += [other[class_id] - ends[0] for class_id in other.keys() - one]
     differences += [one[class_id] - ends[1] for class_id in one.keys() - other]
-    return max(0.0, *differences, 0.0)
+    return max([0.0, *differences])
 
 
 def _best_scores(found: RawDetections) -> dict[int, float]:

@@ -42,7 +42,8 @@ _TENSORS = {
 }
 NEEDS = "2.20"
 """The least TensorFlow, by experiment: 2.19 refuses version 10 of the operation `XlaCallModule`,
-whatever its content. 2.20 and 2.21 read the programs of jax 0.10.0, 0.10.2 and 0.12.0."""
+whatever its content. 2.20 and 2.21 read the programs of jax 0.10.0 and 0.10.2, 2.21 those of
+0.12.0."""
 
 STABLEHLO = "1.8.0"
 """A version older than the StableHLO of TensorFlow 2.20. That of TensorFlow 2.21 is 1.13.7; by
