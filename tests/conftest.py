@@ -21,7 +21,7 @@ import tests.shape_checks  # noqa: F401 - before stillbox  # isort: skip
 from stillbox.cli.main import main
 from stillbox.devices.process import silence_libtpu
 from stillbox.records.scenes import write_scenes
-from tests.programs import Programs
+from tests.programs import QUICK_COMPILER, Programs, as_flags
 from tests.small import small_experiment, small_overrides
 
 # Before devices are started: two workers with the extra [tpu] would fight for its lock.
@@ -34,8 +34,6 @@ LONG_FIRST = (
     *("devices", "boxes", "checking"),
 )
 PROGRAMS = pytest.StashKey[Programs]()
-# LLVM takes no pains, and XLA's CPU backend emits its loops without MLIR, in half of the time.
-QUICK_COMPILER = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 
 def pytest_configure(config):
@@ -45,7 +43,7 @@ def pytest_configure(config):
     inherit the flags. Proofs and the demo are compiled as users compile.
     """
     if "not slow" in config.option.markexpr:
-        os.environ.setdefault("XLA_FLAGS", QUICK_COMPILER)
+        os.environ.setdefault("XLA_FLAGS", as_flags(QUICK_COMPILER))
     gc.disable()  # until `pytest_collection_finish`: nothing that is imported is garbage
 
 

@@ -35,6 +35,7 @@ from stillbox.training.program import train_program
 from stillbox.training.step import TrainState, create_state
 from tests.batches import batch_of
 from tests.models.two_stage.small import small_words
+from tests.programs import QUICK_COMPILER, as_flags
 from tests.small import SMALL
 from tests.training.teachers import GFL, write_teacher
 
@@ -234,10 +235,11 @@ def count_compilations() -> list[str]:
 def see(name: str, output: Path) -> dict[str, Seen]:
     """Runs one of the functions below in a process with eight devices, and returns what it saw."""
     # Eight devices, and a compiler that does not take pains: what it divides stays the same.
-    flags = (
-        "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
-        "--xla_cpu_use_fusion_emitters=false --xla_llvm_disable_expensive_passes=true"
-    )
+    options = {
+        "xla_force_host_platform_device_count": 8,
+        "xla_llvm_disable_expensive_passes": True,
+    }
+    flags = as_flags(QUICK_COMPILER | options)
     # This process waits, so that the other one may write into its cache.
     cache = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
     subprocess.run(

@@ -8,13 +8,10 @@ import numpy as np
 
 from stillbox.models.parts import BuildOptions
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
+from tests.programs import QUICK_COMPILER
 
 # Half of the time goes into making fast what runs once.
-_COMPILED_QUICKLY = {
-    "xla_backend_optimization_level": 0,
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_llvm_disable_expensive_passes": True,
-}
+_COMPILED_QUICKLY = QUICK_COMPILER | {"xla_llvm_disable_expensive_passes": True}
 OPTIONS = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
 
 
