@@ -101,11 +101,13 @@ MOBILE = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMATS)
-def test_every_format_has_the_detections_of_the_phone_model(form, pictures, tmp_path):
+@pytest.mark.parametrize(
+    ("form", "postprocess"), [*((form, "built_in") for form in FORMATS), ("tflite", "detection_op")]
+)
+def test_every_format_has_the_detections_of_the_phone_model(form, postprocess, pictures, tmp_path):
     pytest.importorskip(FORMATS[form])
     model = with_drawn_weights(resolve("gfl_mobile", MOBILE).experiment)
-    settings = ExportSettings(format=form, platforms=("cpu",))
+    settings = ExportSettings(format=form, platforms=("cpu",), postprocess=postprocess)
     result = export_model(model, tmp_path / "out", settings, pictures)
     assert result.verification.detections == 12
     assert result.verification.max_score_difference < 1e-5
@@ -138,18 +140,13 @@ def test_integers_end_before_the_distributions(head, norm, pictures, tmp_path):
     assert softmaxes == ["float32"] * (head == "gfl")
 
 
-PLAIN = ("model.box_coder.max_log_ratio=0", "model.postprocessing.nms.max_candidates_per_level=0")
-ANCHORED = (
-    "model.box_coder={kind: faster_rcnn}",
-    "model.loss.distribution_weight=0",
-    "model.postprocessing.nms.max_candidates_per_level=0",
-)
+WHOLE = ("model.postprocessing.nms.max_candidates_per_level=0",)
+ANCHORED = (*WHOLE, "model.box_coder={kind: faster_rcnn}", "model.loss.distribution_weight=0")
 EMPTY = "model.postprocessing.nms.empty_boxes=drop"
 REFUSED = (
-    ("gfl", (), {}, "does not decode boxes of the coder distribution"),
-    ("task_aligned", (), {}, "does not decode boxes of the coder distances"),
-    ("atss", ("model.box_coder.max_log_ratio=0",), {}, "has no max_candidates_per_level"),
-    ("atss", PLAIN, {}, "multiplies no scores by the centerness"),
+    ("gfl", (), {}, "has no max_candidates_per_level"),
+    ("gfl", WHOLE, {"quantize": "int8"}, "with kind distribution the network decodes the boxes"),
+    ("atss", WHOLE, {}, "multiplies no scores by the centerness"),
     ("gfl", ANCHORED, {"quantize": "int8"}, "group norm measures every image anew"),
     ("gfl", (*ANCHORED, EMPTY), {}, "keeps boxes without area"),
 )

@@ -24,6 +24,7 @@ from stillbox.exporting.tflite.format import FILE, load
 from stillbox.exporting.tflite.metadata import OUTPUTS, operators
 from stillbox.exporting.tflite.quantization import INPUT, quantize
 from stillbox.lowering import lowering
+from stillbox.models.one_stage.detector import decode_boxes
 
 pytest.importorskip("litert_converter")
 pytest.importorskip("ai_edge_quantizer")
@@ -107,6 +108,31 @@ def test_anchors_are_centres_and_sizes(floats, plain):
     np.testing.assert_allclose(rebuilt, corners, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "coder",
+    [schema.MeanStddevBoxCoder(stddev=0.5), schema.FasterRcnnBoxCoder(max_log_ratio=4.0)],
+    ids=["kind", "ratio"],
+)
+def test_the_network_decodes_boxes_that_the_operation_does_not(plain, images, coder):
+    program = ExportProgram(changed(plain, box_coder=coder), SETTINGS)
+    image = jnp.asarray(cv2.resize(images[0], (64, 64))[None])
+    codes, _ = detection_op.raw_predictions(program)(image)
+    options = flexbuffers.Loads(detection_op._options(program))
+    assert [options[f"{name}_scale"] for name in "yxhw"] == [1, 1, 1, 1]
+    middle, side = np.split(detection_op._anchors(program), 2, axis=1)
+    # What `DecodeCenterSizeBoxes` of the original computes.
+    center = np.asarray(codes)[0, :, :2] * side + middle
+    half = np.exp(np.asarray(codes)[0, :, 2:]) * side / 2
+    detector = detection_op._detector(program)
+    wanted = decode_boxes(
+        detector(image.astype(jnp.float32), train=False).box_encodings,
+        detector.anchors,
+        program.description,
+    )[0]
+    got = np.concatenate([center - half, center + half], axis=1)
+    np.testing.assert_allclose(got, np.asarray(wanted), atol=1e-5)
+
+
 def test_integers_take_bytes_and_return_the_four_outputs_in_order(integers):
     runtime = interpreter.Interpreter(str(integers.folder / FILE))
     (image,) = runtime.get_input_details()
@@ -185,10 +211,10 @@ COLOURED = schema.PixelNormalization(mean=(124.0, 116.0, 104.0), std=(1.0, 1.0, 
         ({"pixels": COLOURED}, INTEGERS, "normalised channel by channel"),
         (
             {"box_coder": schema.FasterRcnnBoxCoder(max_log_ratio=4.0)},
-            SETTINGS,
-            "has no max_log_ratio, which is 4.0",
+            INTEGERS,
+            "with max_log_ratio 4.0 the network decodes the boxes",
         ),
-        ({"box_coder": schema.MeanStddevBoxCoder()}, SETTINGS, "coder mean_stddev"),
+        ({"box_coder": schema.MeanStddevBoxCoder()}, INTEGERS, "with kind mean_stddev the network"),
     ],
     ids=["pixels", "ratio", "coder"],
 )

@@ -22,7 +22,7 @@ from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.tflite.pixels import resize_images
 from stillbox.exporting.tflite.quantization import INPUT, Range, operations_of
 from stillbox.inputs.resize import resized_size
-from stillbox.models.one_stage.detector import OneStageDetector, class_scores
+from stillbox.models.one_stage.detector import OneStageDetector, class_scores, decode_boxes
 from stillbox.models.postprocessing import convert_logits
 from stillbox.models.variables import bind_detector
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ai_edge_litert import schema_py_generated as flat
 
 NAME = "TFLite_Detection_PostProcess"
+_LEAST_SIDE = 1e-9
+"""Of a box in sides of the image; the operation takes its exponential."""
 _LEAST_SCORE = 1 / 512
 """A lower score is rounded to 0 of 256."""
 _SAME_RANGE = ("CONCATENATION", "RESHAPE", "LOGISTIC")
@@ -50,15 +52,8 @@ def check_fit(program: ExportProgram) -> schema.OneStage:
     if not isinstance(model, schema.OneStage):
         what = f"{NAME} decodes the boxes of anchors, and a model of kind {model.kind} has others"
         raise UserError(what, where=_WHERE, fix=_BUILT_IN)
-    coder = model.box_coder
-    if not isinstance(coder, schema.FasterRcnnBoxCoder):
-        what = f"{NAME} does not decode boxes of the coder {coder.kind}"
-        raise UserError(what, where="model.box_coder", fix=_BUILT_IN)
     scores, nms = model.postprocessing, model.postprocessing.nms
     plain: dict[str, tuple[object, object]] = {
-        "box_coder.inclusive_edges": (coder.inclusive_edges, "none"),
-        "box_coder.max_log_ratio": (coder.max_log_ratio, 0.0),
-        "postprocessing.box_encodings_clip": (scores.box_encodings_clip, None),
         "postprocessing.calibration": (scores.calibration, None),
         "postprocessing.nms.soft_sigma": (nms.soft_sigma, 0.0),
         "postprocessing.nms.drop_at_threshold": (nms.drop_at_threshold, False),
@@ -77,12 +72,41 @@ def check_fit(program: ExportProgram) -> schema.OneStage:
         what = f"{NAME} keeps boxes without area, which this model drops"
         raise UserError(what, where="model.postprocessing.nms.empty_boxes", fix=_BUILT_IN)
     if program.settings.quantize == "int8":
+        _check_decoding(model)
         _check_norms(model)
     size = program.image_size or program.input_size
     if resized_size(size, model.resizer) != program.input_size:
         what = f"an image of {size[0]}x{size[1]} does not fill the network input, as {NAME} expects"
         raise UserError(what, where="--image-size", fix=_BUILT_IN)
     return model
+
+
+def _foreign_decoding(model: schema.OneStage) -> tuple[str, object] | None:
+    """Returns a field and its value that the operation cannot decode boxes by; None: it can.
+
+    Otherwise the network decodes them: see `raw_predictions`.
+    """
+    coder = model.box_coder
+    if not isinstance(coder, schema.FasterRcnnBoxCoder):
+        return "box_coder.kind", coder.kind
+    if coder.inclusive_edges != "none":
+        return "box_coder.inclusive_edges", coder.inclusive_edges
+    if coder.max_log_ratio:
+        return "box_coder.max_log_ratio", coder.max_log_ratio
+    if (limits := model.postprocessing.box_encodings_clip) is not None:
+        return "postprocessing.box_encodings_clip", limits
+    return None
+
+
+def _check_decoding(model: schema.OneStage) -> None:
+    if (found := _foreign_decoding(model)) is not None:
+        field, value = found
+        raise UserError(
+            f"with {field.rpartition('.')[2]} {value} the network decodes the boxes before {NAME}, "
+            "which 8-bit integers are too coarse for",
+            where=f"model.{field}",
+            fix=f"export it with --quantize none, or {_BUILT_IN}",
+        )
 
 
 def _check_norms(model: schema.OneStage) -> None:
@@ -97,16 +121,27 @@ def _check_norms(model: schema.OneStage) -> None:
 
 
 def raw_predictions(program: ExportProgram) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
-    """Returns images `[1, h, w, 3]` -> encodings `[1, A, 4]` and scores `[1, A, slots]`."""
+    """Returns images `[1, h, w, 3]` -> encodings `[1, A, 4]` and scores `[1, A, slots]`.
+
+    Boxes that the operation does not decode are decoded here, and encoded relative to the whole
+    image, which is then every box's anchor.
+    """
     model = check_fit(program)
 
     def predict(images: jax.Array) -> tuple[jax.Array, ...]:
         if program.settings.image_size is not None:
             images = resize_images(images, model.resizer)
-        predictions = _detector(program)(images.astype(jnp.float32), train=False)
+        detector = _detector(program)
+        predictions = detector(images.astype(jnp.float32), train=False)
+        encodings = predictions.box_encodings
         with jax.named_scope("postprocess"):
+            if _foreign_decoding(model):
+                boxes = decode_boxes(encodings, detector.anchors, model)
+                sides = jnp.maximum(boxes[..., 2:] - boxes[..., :2], _LEAST_SIDE)
+                centers = (boxes[..., :2] + boxes[..., 2:]) / 2
+                encodings = jnp.concatenate([centers, jnp.log(sides)], axis=-1)
             scores = convert_logits(predictions.class_logits, model.postprocessing)
-        return predictions.box_encodings, scores
+        return encodings, scores
 
     return predict
 
@@ -252,7 +287,10 @@ def _detector(program: ExportProgram) -> OneStageDetector:
 
 def _anchors(program: ExportProgram) -> np.ndarray:
     """Returns the anchors as centre y, centre x, height and width, `[A, 4]` float32."""
-    low, high = np.split(np.asarray(_detector(program).anchors, np.float32), 2, axis=1)
+    anchors = np.asarray(_detector(program).anchors, np.float32)
+    if _foreign_decoding(check_fit(program)):
+        return np.tile(np.array([0, 0, 1, 1], np.float32), (len(anchors), 1))
+    low, high = np.split(anchors, 2, axis=1)
     return np.concatenate([(low + high) / 2, high - low], axis=1)
 
 
@@ -262,7 +300,8 @@ def _options(program: ExportProgram) -> bytes:
 
     model = check_fit(program)
     coder, nms = model.box_coder, model.postprocessing.nms
-    assert isinstance(coder, schema.FasterRcnnBoxCoder)
+    if _foreign_decoding(model) or not isinstance(coder, schema.FasterRcnnBoxCoder):
+        coder = schema.FasterRcnnBoxCoder(y_scale=1, x_scale=1, height_scale=1, width_scale=1)
     options = {
         "max_detections": nms.max_total,
         "max_classes_per_detection": 1,
