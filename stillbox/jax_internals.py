@@ -39,16 +39,19 @@ _YNNPACK = "--xla_cpu_experimental_ynn_fusion_type"
 
 
 def keep_fusions_whole() -> None:
-    """Limits YNNPACK in XLA's CPU backend to matrix products, before its first program.
+    """Limits YNNPACK in XLA's CPU backend to single matrix products, before its first program.
 
     From jax 0.10.2 on it takes sums and elementwise operations too, whose operands then become
     arrays in memory: the focal loss needs seven arrays as large as the logits and not one, and
-    twice the time. XLA ends the process at a flag that it does not know. The flag is therefore set
-    for the releases that were tried.
+    twice the time. With a product it takes the operations before it: each slice of an image that is
+    summed becomes an array, which a function of its own copies, and LLVM compiles.
+
+    XLA ends the process at a flag that it does not know. The flag is therefore set for the releases
+    that were tried.
     """
     flags, release = os.environ.get("XLA_FLAGS", ""), jax.__version_info__[:3]
     if (0, 10, 2) <= release <= (0, 12, 0) and _YNNPACK not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_YNNPACK}=LIBRARY_FUSION_TYPE_DOT".strip()
+        os.environ["XLA_FLAGS"] = f"{flags} {_YNNPACK}=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT".strip()
 
 
 keep_fusions_whole()

@@ -118,18 +118,27 @@ class DetectProgram:
     @cached_property
     def compiled(self) -> jax.stages.Compiled:
         """The compiled program; it is compiled once."""
-        return Compilation(self.lower(), "the detector").result()
+        return self._compilation.result()
 
     @cached_property
-    def _compiled_preparation(self) -> jax.stages.Compiled:
-        return Compilation(self._preparation.lower(), "the kernels").result()
+    def _compilation(self) -> Compilation:
+        return Compilation(self.lower(), "the detector")
+
+    @cached_property
+    def _preparing(self) -> Compilation:
+        return Compilation(self._preparation.lower(), "the kernels")
 
     def prepare(self, params: Arrays, stats: Arrays) -> PreparedWeights:
-        """Puts weights, by path, on all devices and prepares the kernels of convolutions there."""
-        params, stats = replicate((params, stats), self.mesh)
+        """Puts weights, by path, on all devices and prepares the kernels of convolutions there.
+
+        The detector is compiled at the same time.
+        """
         kernels = self._preparation.out_info
-        if kernels:
-            kernels = self._compiled_preparation(params, stats)
+        preparing = self._preparing if kernels else None
+        _ = self._compilation
+        params, stats = replicate((params, stats), self.mesh)
+        if preparing is not None:
+            kernels = preparing.result()(params, stats)
         return PreparedWeights(params, stats, kernels)
 
     def bind_weights(self, weights: PreparedWeights) -> BoundDetect:

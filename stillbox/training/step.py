@@ -255,7 +255,7 @@ def make_train_step(
             # A huge rate makes infinite parameters of a finite gradient, huge activations an
             # infinite variance of a finite loss; a checkpoint may hold neither.
             finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
-            finite &= jnp.isfinite(norm_of(jax.tree.leaves((updates, stats))))
+            finite &= jnp.isfinite(norm_of(jax.tree.leaves((replicated(updates), stats))))
             after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
         metrics |= {
             "learning_rate": schedule(state.step),

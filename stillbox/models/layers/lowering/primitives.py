@@ -203,9 +203,16 @@ def sum_by_product(x: jax.Array) -> jax.Array:
 
 
 def norm_of(arrays: Iterable[jax.Array]) -> jax.Array:
-    """Returns the Euclidean norm of all elements of arrays of any shape, a float32 scalar."""
-    total = sum(map(square_sum, arrays), start=jnp.zeros((), jnp.float32))
-    return jnp.sqrt(total)
+    """Returns the Euclidean norm of all elements of arrays of any shape, a float32 scalar.
+
+    Small arrays are joined first: XLA's CPU backend compiles each shape of a sum by itself.
+    """
+    given = list(arrays)
+    small = [array.reshape(-1) for array in given if array.size < _FEW_SQUARES]
+    summed = [array for array in given if array.size >= _FEW_SQUARES]
+    if small:
+        summed.append(jnp.concatenate(small))
+    return jnp.sqrt(sum(map(square_sum, summed), start=jnp.zeros((), jnp.float32)))
 
 
 @jax.custom_jvp
