@@ -56,7 +56,9 @@ _SCOPES = {
 _WRAPPED = re.compile(r"^(?:transpose|jvp|vmap|checkpoint|rematted_computation)\((.*)\)$")
 _PACKAGE = re.compile(r"(?:.*/site-packages/|.*/(?=stillbox/)|^|.*/)([^/].*:\d+)$")
 # Parts of a path that jax itself adds.
-_NOISE = re.compile(r"^(jit\(.*|cond|while|body|branch_\d+_fun|scan|closed_call|custom_\w+|)$")
+_NOISE = re.compile(
+    r"^(jit\(.*|cond|while|body|branch_\d+_fun|scan|closed_call|eval_jaxpr|custom_\w+|)$"
+)
 
 
 class Place(NamedTuple):

@@ -22,6 +22,7 @@ from tests.profiling.made import program
         ),
         ("jit(step)/jvp(losses)/targets/vmap(jit(_where))/select_n", "losses/targets"),
         ("jit(step)/update/mul", "update"),
+        ("jit(detect)/eval_jaxpr/backbone/conv_0/add", "backbone/conv_0"),
         # Cut off from its caller, an argument, the compiler's own.
         ("dot_general", ""),
         ("state.params['backbone.conv_0.kernel']", ""),

@@ -112,5 +112,5 @@ def test_patterns_without_a_match_are_refused(folder, pattern, message):
 
 def test_a_name_that_is_no_text_is_refused(folder):
     (folder / "photos" / os.fsdecode(b"\xff.jpg")).touch()
-    with pytest.raises(UserError, match="no UTF-8 text"):
+    with pytest.raises(UserError, match="not UTF-8 text"):
         list_images(["photos"])
