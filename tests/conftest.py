@@ -18,6 +18,7 @@ import jax
 import pytest
 
 import tests.shape_checks  # noqa: F401 - before stillbox  # isort: skip
+from stillbox.checkpoints import pretrained
 from stillbox.cli.main import main
 from stillbox.devices.process import silence_libtpu
 from stillbox.records.scenes import write_scenes
@@ -105,6 +106,12 @@ def caches(tmp_path_factory, request):
 def empty_folder(tmp_path_factory):
     """The current folder of every test."""
     return tmp_path_factory.mktemp("empty")
+
+
+@pytest.fixture
+def no_installed_weights(monkeypatch):
+    """Hides the packages of the extra `weights`."""
+    monkeypatch.setattr(pretrained, "find_installed", lambda row: None)
 
 
 @pytest.fixture(autouse=True)

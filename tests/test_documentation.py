@@ -146,7 +146,7 @@ def folder(documented_folder, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def shell(monkeypatch, capsys):
+def shell(monkeypatch, capsys, no_installed_weights):
     """Runs command lines as the docstring of this file says."""
     monkeypatch.setenv("COLUMNS", "200")
     trained, picked = Counter(), set()

@@ -48,7 +48,7 @@ def stats(**changes):
 
 
 @pytest.fixture
-def plan(scenes, tmp_path):
+def plan(scenes, tmp_path, no_installed_weights):
     """The function from arguments of `plan_run` to its answer and what was said."""
 
     def run(config=None, data=scenes, **options):
