@@ -346,6 +346,7 @@ def test_a_missing_runtime_is_named_as_its_loader_names_it(monkeypatch, tmp_path
     assert error.fix == install_command(extra)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_a_sentence():
     done = []
     with pytest.raises(TaskError) as caught:

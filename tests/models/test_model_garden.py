@@ -133,7 +133,7 @@ def test_predictions_are_those_of_the_original(name: str) -> None:
 
 
 # Of both SpineNets the losses differ by 2e-5 in the first step, and by 2 % in the third.
-@pytest.mark.parametrize("name", slow_but(FAST, CASES[:4]))
+@pytest.mark.parametrize("name", slow_but(FAST[:1], CASES[:4]))
 def test_three_steps_are_those_of_the_original(name: str) -> None:
     """Losses, penalty, and the variables after the last step."""
     own, expected = experiment(name), golden(name)

@@ -83,10 +83,13 @@ def task_aligned_head():
     return _grouped(schema.TaskAlignedHead(conv=GROUPED, depth=8, layers_before=2))
 
 
-MAKERS = [quantized_backbone, random_backbone, head, centerness_head, task_aligned_head]
+FAST = [random_backbone, head]
+SLOW = [quantized_backbone, centerness_head, task_aligned_head]
 
 
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(
+    "make", [*FAST, *(pytest.param(make, marks=pytest.mark.slow) for make in SLOW)]
+)
 def test_loss_gradients_and_statistics_are_the_same(make):
     part, inputs = make()
     _, params, stats = split_detector(part)

@@ -264,6 +264,7 @@ def test_every_route_says_that_it_needs_the_key(client):
     assert paths.keys() - guarded == public
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed")
 def test_schemathesis_finds_no_fault(backend, tmp_path):
     app = build_app(Predictor(backend), ServeSettings(name="owls", batch_sizes=(1, 2)))

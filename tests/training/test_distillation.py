@@ -94,6 +94,7 @@ def test_arrays_of_a_teacher_are_arguments_that_the_step_keeps(student):
         assert not any(f"tensor<{shape}xf32>" in line for line in constants)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_programs")
 def test_runs_resume_exactly_and_models_outlive_their_teacher(tmp_path, student, teacher):
     own = shutil.copytree(teacher, tmp_path / "teacher")

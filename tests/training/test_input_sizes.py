@@ -81,6 +81,7 @@ def test_a_run_of_one_size_is_a_run_of_a_resizer_of_that_size(tmp_path, experime
     assert_same_bits(sections(tmp_path / "one", 2), sections(tmp_path / "two", 2))
 
 
+@pytest.mark.slow
 def test_a_run_of_several_sizes_resumes_with_the_same_bits(
     tmp_path, experiment, capfd, monkeypatch
 ):

@@ -35,7 +35,7 @@ def assert_same_bits(one, other):
     assert different == []
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_two_steps_resumed_for_two_more_equal_four_bit_for_bit(tmp_path, experiment, precision):
     settings = [f"train.precision={precision}", "model.head.dropout=true"]
     train(experiment(*settings), tmp_path / "whole")

@@ -33,7 +33,9 @@ _CASES = [
 BOTH_MODES = pytest.mark.parametrize(("run", "mode"), _CASES, indirect=["run"])
 
 
-@pytest.fixture(params=[PPN, FPN, pytest.param(RESNET, marks=pytest.mark.slow), INCEPTION])
+@pytest.fixture(
+    params=[PPN, FPN, *(pytest.param(name, marks=pytest.mark.slow) for name in (RESNET, INCEPTION))]
+)
 def run(request):
     """A recipe's name, its detector and a function from a mode to what it computes."""
     return request.param, built(request.param)[0], partial(computed, request.param)

@@ -172,6 +172,7 @@ def test_a_run_that_is_killed_in_every_phase_loses_nothing(tmp_path):
     assert sum(tally.kills for tally in tallies.values()) == len(PHASES)
 
 
+@pytest.mark.slow
 def test_the_tool_finds_half_a_checkpoint(trained_once, tmp_path):
     assert find_fault(trained_once) == ""
     copy = shutil.copytree(trained_once, tmp_path / "model")
