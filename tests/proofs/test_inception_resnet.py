@@ -169,7 +169,7 @@ def test_both_stages_predict_the_same(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ("stride_16", "keras"))
+@pytest.mark.parametrize("name", CASES)
 def test_losses_are_the_same(name):
     """The first generation has frozen batch norm here, the second trains it."""
     definition, params, stats = weighted(name)
