@@ -219,7 +219,7 @@ def is_label_map(path: str | Path) -> bool:
 def missing_label_map(path: str | Path) -> UserError:
     """Returns the error for a label map that is neither a file nor built in."""
     path, names = Path(path), set[str]()
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # ValueError: a zero byte in a name, from Python 3.13 on
         names |= {entry.name for entry in path.parent.glob("*.pbtxt")}
     if path.parent == Path():
         names |= _built_in().keys()
