@@ -5,8 +5,13 @@ that is supported.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol, cast
 
 import jax
+import jax._src.distributed
 
 # Shape and type of what a primitive returns, without values.
 from jax.core import ShapedArray as ShapedArray
@@ -34,6 +39,46 @@ from jax.extend.core import Primitive as Primitive
 from jaxlib.mlir import ir as ir
 from jaxlib.mlir.dialects import stablehlo as stablehlo
 from jaxlib.mlir.passmanager import PassManager as PassManager
+
+
+class CoordinationClient(Protocol):
+    """A process's client of the coordination service; times are in milliseconds.
+
+    Errors are `RuntimeError`s.
+    """
+
+    def key_value_set(self, key: str, value: str) -> None:
+        """Stores a value; refuses a key that has one."""
+
+    def blocking_key_value_get(self, key: str, timeout: int) -> str:
+        """Waits for a value."""
+
+    def wait_at_barrier(self, barrier: str, timeout: int) -> None:
+        """Waits for all processes; the error lists those that do not come."""
+
+
+def coordination_client() -> CoordinationClient:
+    """Returns the client of this process, in a job that is joined."""
+    return cast(CoordinationClient, jax._src.distributed.global_state.client)
+
+
+@contextmanager
+def missing_processes_named(seconds: int) -> Iterator[None]:
+    """Makes the coordination service that is started while this is entered end the wait for others.
+
+    It lists those that have not come. Otherwise each process gives up by itself and lists none.
+
+    Args:
+        seconds: of the wait.
+    """
+    library = jax._src.distributed._jax
+    start = library.get_distributed_runtime_service
+    library.get_distributed_runtime_service = partial(start, cluster_register_timeout=seconds)
+    try:
+        yield
+    finally:
+        library.get_distributed_runtime_service = start
+
 
 _YNNPACK = "--xla_cpu_experimental_ynn_fusion_type"
 

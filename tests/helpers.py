@@ -1,6 +1,7 @@
 """Small functions that tests of many rooms share."""
 
 import json
+import socket
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -16,6 +17,13 @@ def refusal(call, *arguments, **options):
     with pytest.raises(UserError) as caught:
         call(*arguments, **options)
     return caught.value
+
+
+def free_port():
+    """Returns a port of this machine that nothing listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def read_json(path):

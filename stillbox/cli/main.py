@@ -28,45 +28,33 @@ from stillbox.training.signals import RunInterrupted
 _LOST = re.compile(r"\b(Gloo|NCCL|coordination service|CoordinationService)\b")
 
 
-def run_process(place: ProcessInfo, words: Sequence[str], run: Callable[[], int]) -> int:
-    """Runs one process of a job under supervision; returns its exit code, or the job's.
+def run_process(place: ProcessInfo, run: Callable[[], int]) -> int:
+    """Runs one process of a job; ends all of them if it fails. Returns its exit code.
 
     Args:
         place: of this process in the job.
-        words: the command line.
-        run: runs it in this process.
+        run: what it does in the job that it has joined.
     """
-    # Imported here: a single process does not need asyncio.
-    from stillbox.devices.supervisor import (
-        EXPECTED_CODES,
-        SUPERVISED,
-        end_with_supervisor,
-        report_failure,
-        supervise,
-    )
+    # Imported here: most verbs need no jax before they run.
+    from stillbox.devices.failures import LOST, FailureWatch
+    from stillbox.devices.job import join_job, leave_job
 
-    if SUPERVISED in os.environ:
-        end_with_supervisor()
-        code = _run_to_the_end(run)
-        # Ends at once; jax would wait minutes for all processes to end together.
-        if code not in EXPECTED_CODES or compilation_left_behind():
-            report_failure(code)
-        return code
-    command = [sys.executable, "-m", "stillbox.cli.main", *words]
-    return supervise(place, command, os.environ)
-
-
-def _run_to_the_end(run: Callable[[], int]) -> int:
+    join_job(place)
+    watch, lost = FailureWatch(place), False
     try:
         code = run()
     except Exception as error:
-        if _LOST.search(str(error)):
-            print(f"stillbox: the other processes are gone: {str(error)[:200]}", file=sys.stderr)
-        else:
+        lost = _LOST.search(str(error)) is not None
+        code = LOST if lost else 1
+        if not lost:
             traceback.print_exc()
-        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
+    # A signal stops all processes after the same step.
+    if code not in (0, *_STOPPED) or compilation_left_behind():
+        watch.fail(code, lost=lost)
+    leave_job()
+    watch.close()
     return code
 
 
@@ -228,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_addresses(words)
         place = find_process_info(parsed)
         if place is not None:
-            return run_process(place, words, lambda: _run(parsed, verb, place))
+            return run_process(place, lambda: _run(parsed, verb, place))
     except UserError as error:
         return _complain(str(error), verb)
     code = _run(parsed, verb)
@@ -246,13 +234,12 @@ def _program(spelling: str, words: Sequence[str]) -> str:
     return max(verbs, key=lambda verb: len(flags & verb_options(verb)))
 
 
-def _joined(place: ProcessInfo | None) -> contextlib.AbstractContextManager[None]:
+def _printing(place: ProcessInfo | None) -> contextlib.AbstractContextManager[None]:
     if place is None:
         return contextlib.nullcontext()
-    # Imported here: most verbs need no jax before they run.
-    from stillbox.devices.job import joined
+    from stillbox.devices.job import only_first_prints
 
-    return joined(place)
+    return only_first_prints(place)
 
 
 def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None = None) -> int:
@@ -264,7 +251,7 @@ def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None
     try:
         interrupt_by_exception()
         import_parts(getattr(parsed, "imports", ()))
-        with _joined(place):
+        with _printing(place):
             code: int = parsed.run(parsed)
         # Flushed here: errors at exit could not be caught.
         sys.stdout.flush()

@@ -6,7 +6,9 @@ distinguish the two.
 
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import TypeVar
@@ -15,16 +17,18 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from stillbox.devices.announcing import StallReporter
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.devices.process import binding_warning
 from stillbox.errors import UserError
-from stillbox.jax_internals import multihost_utils
+from stillbox.jax_internals import missing_processes_named, multihost_utils
 
 Tree = TypeVar("Tree")
 
-# JAX aborts a process when another has been silent for so long; half of it may have passed already
-# when a connection is lost. The supervisor is faster, and names the process.
-_HEARTBEAT_SECONDS = 120
+# After so long without an answer JAX ends the processes of a job.
+_HEARTBEAT_SECONDS = 30
+# How long to wait for the others, and when that is first reported.
+_JOIN_SECONDS, _REPORT_SECONDS = 300, 30.0
 
 # Characters up to which two different values are quoted in a message.
 _SHORT = 200
@@ -41,6 +45,15 @@ def joined(info: ProcessInfo) -> Iterator[None]:
     Raises:
         JoinError: the other processes do not join.
     """
+    with only_first_prints(info):
+        join_job(info)
+        yield
+        leave_job()
+
+
+@contextmanager
+def only_first_prints(info: ProcessInfo) -> Iterator[None]:
+    """Silences the other processes while it is entered; the first prints its place."""
     with ExitStack() as stack:
         if info.index:
             silence = stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123
@@ -50,9 +63,7 @@ def joined(info: ProcessInfo) -> Iterator[None]:
             print(f"process 0 of {info.count}, as {info.launcher} says", file=sys.stderr)
             if warning := binding_warning(info):
                 print(warning, file=sys.stderr)
-        join_job(info)
         yield
-        leave_job()
 
 
 def join_job(info: ProcessInfo) -> None:
@@ -61,24 +72,57 @@ def join_job(info: ProcessInfo) -> None:
     Raises:
         JoinError: they do not come.
     """
+    who = f"process {info.index} of {info.count}"
+    stalls = StallReporter(
+        _REPORT_SECONDS,
+        lambda line: print(f"{who}: {line}", file=sys.__stderr__, flush=True),
+    )
+    # A job on one machine is not reached from outside.
+    local = info.coordinator.startswith(("127.", "localhost:"))
     try:
-        jax.distributed.initialize(
-            info.coordinator,
-            num_processes=info.count,
-            process_id=info.index,
-            local_device_ids=_own_devices(info),
-            # `find_process` has detected the job already, also for other launchers.
-            cluster_detection_method="deactivate",
-            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
-        )
+        with (
+            missing_processes_named(_JOIN_SECONDS),
+            _interruptible(),
+            stalls,
+            stalls.waiting(
+                f"the other processes to start, and to reach port and machine {info.coordinator} "
+                "of process 0"
+            ),
+        ):
+            jax.distributed.initialize(
+                info.coordinator,
+                num_processes=info.count,
+                process_id=info.index,
+                local_device_ids=_own_devices(info),
+                # `find_process` has detected the job already, also for other launchers.
+                cluster_detection_method="deactivate",
+                # The service's own time-out names those that are missing.
+                initialization_timeout=_JOIN_SECONDS + int(_REPORT_SECONDS),
+                heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+                coordinator_bind_address=info.coordinator if local else None,
+            )
     except RuntimeError as error:
         raise JoinError(
-            f"process {info.index} of {info.count} cannot join the others: "
-            f"{str(error).splitlines()[0]}",
+            f"{who} cannot join the others: {str(error).splitlines()[0]}",
             where=info.coordinator,
             fix="start all processes at about the same time, with this port of the first machine "
             "free and reachable",
         ) from error
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lets Ctrl-C end the process while JAX waits, where no handler of Python is called."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    if handler != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def leave_job() -> None:

@@ -1,7 +1,6 @@
 """The index of this process in a job, as the command line or a launcher gives it.
 
-`mpirun`, `srun`, GKE and Cloud TPU number their processes, each in its own way. This module does
-not import jax, so that a job can be supervised without it.
+`mpirun`, `srun`, GKE and Cloud TPU number their processes, each in its own way.
 """
 
 import os
@@ -29,7 +28,7 @@ class ProcessInfo:
     count: int
     """Processes of the job."""
     coordinator: str
-    """`HOST:PORT` where process 0 waits for the others; the port after it must be free too."""
+    """`HOST:PORT` where process 0 waits for the others."""
     local_index: int = 0
     """Index of this process on its machine."""
     local_count: int = 1
@@ -45,7 +44,7 @@ class ProcessInfo:
                 fix=f"number them from 0 to {self.count - 1}",
             )
         host, _, port = self.coordinator.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_535:
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise UserError(
                 f"{self.coordinator!r} is no host with a port",
                 where=_WHERE,
@@ -170,4 +169,4 @@ def _port_of(job: str) -> int:
     """Returns a port that is the same for all processes of a job, and rarely for two jobs."""
     number = int("".join(re.findall(r"\d+", job)) or "0")
     # Open MPI numbers its jobs in steps of 4,096: without the division all would have one port.
-    return _FIRST_PORT + 2 * ((number // _PORTS + number) % (_PORTS // 2))
+    return _FIRST_PORT + (number // _PORTS + number) % _PORTS

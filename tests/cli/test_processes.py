@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import pytest
 
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
 from stillbox.evaluation.history import HISTORY, read_history
+from tests.helpers import free_port
 from tests.small import small_overrides
 
 STEPS = 6
@@ -54,9 +54,7 @@ def start():
     running = []
 
     def start(*arguments, count=2, environments=({}, {}), **named):
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1] - 1
+        port = free_port()
         for index in range(count):
             flags = f"--coordinator 127.0.0.1:{port} --processes {count} --process {index}".split()
             words = [*command(*arguments, **named), *flags]
@@ -122,25 +120,23 @@ def test_two_processes_give_the_results_of_one_and_one_process_resumes(scenes, t
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_a_killed_process_ends_the_job_and_a_stop_of_one_stops_both(scenes, tmp_path, start):
     directory = tmp_path / "run"
     processes = start(scenes, directory, steps=100_000, parts=PARTS)
     wait_for_checkpoint(directory, 2, processes)
-    victim = child_of(processes[1].pid)
-    os.kill(victim, signal.SIGKILL)
+    processes[1].kill()
     began = time.monotonic()
-    for code, said in ends(processes):
-        assert code == 128 + signal.SIGKILL
-        assert f"process 1 (pid {victim} on " in said
-        assert "was killed by SIGKILL; the job has ended" in said
+    ((code, said), (other_code, _)) = ends(processes)
+    assert (code, other_code) == (128 + signal.SIGKILL, -signal.SIGKILL)
+    assert f"process 1 (pid {processes[1].pid} on " in said
+    assert "was killed, or its machine is gone; the job has ended" in said
     assert time.monotonic() - began < 60
 
     processes = start(scenes, directory, steps=100_000, parts=PARTS)
     wait_for_checkpoint(directory, ModelDirectory.open(directory).latest_step() + 2, processes)
     processes[1].send_signal(signal.SIGTERM)
-    (code, said), (other_code, _) = ends(processes)
-    assert (code, other_code) == (143, 143), said
+    (said, errors), _ = (process.communicate(timeout=120) for process in processes)
+    assert [process.returncode for process in processes] == [143, 143], errors
     stopped = ModelDirectory.open(directory).latest_step()
     assert f"stopped by SIGTERM after step {stopped}; run again to go on" in said
     # All steps that were done are in the checkpoint.
@@ -157,7 +153,7 @@ def test_no_room_and_then_a_damaged_record_end_the_job_and_nothing_is_lost(scene
     processes = start(records, directory, "train.log_every=1000", steps=100_000, parts=PARTS)
     wait_for_checkpoint(directory, 2, processes)
     # From now on no file of the process that writes may grow beyond a kilobyte.
-    resource.prlimit(child_of(processes[0].pid), resource.RLIMIT_FSIZE, (1024, 1024))
+    resource.prlimit(processes[0].pid, resource.RLIMIT_FSIZE, (1024, 1024))
     (code, said), (other_code, other_said) = ends(processes)
     assert (code, other_code) == (2, 2), said
     assert re.search(r"the checkpoint of step \d+ cannot be written: File too large", said)
@@ -186,7 +182,7 @@ read, count = os.pread, 0
 def pread(*arguments):
     global count
     count += 1
-    if count == 60 and "STILLBOX_SUPERVISED" in os.environ:
+    if count == 60:
         time.sleep(40)
     return read(*arguments)
 os.pread = pread
@@ -208,9 +204,3 @@ def test_a_process_that_waits_for_its_disk_prints_so_and_the_job_continues(scene
         rf"process 1 of 2: still waiting after 3\d s: the next batch, from {where}", other_said
     )
     assert re.search(r"waiting for data 9\d% \(process 1\)|waiting for data 100% \(proc", said)
-
-
-def child_of(pid):
-    """Returns the one child of a process (Linux)."""
-    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(child)
