@@ -9,7 +9,7 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 _NAMES = {
-    "BenchmarkSettings": "stillbox.exporting.benchmarking.settings",
+    "BenchmarkSettings": "stillbox.exporting.benchmarking.subjects",
     "Detection": "stillbox.predicting.detections",
     "Detections": "stillbox.predicting.detections",
     "Experiment": "stillbox.experiment.schema",

@@ -6,7 +6,7 @@ from stillbox.errors import UserError as UserError
 from stillbox.experiment.imports import import_parts as import_parts
 from stillbox.experiment.schema import Experiment as Experiment
 from stillbox.exporting.benchmarking.benchmark import benchmark as benchmark
-from stillbox.exporting.benchmarking.settings import BenchmarkSettings as BenchmarkSettings
+from stillbox.exporting.benchmarking.subjects import BenchmarkSettings as BenchmarkSettings
 from stillbox.exporting.settings import ExportSettings as ExportSettings
 from stillbox.predicting.detections import Detection as Detection
 from stillbox.predicting.detections import Detections as Detections

@@ -72,7 +72,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table and writes it."""
     from stillbox.exporting.benchmarking.benchmark import benchmark
-    from stillbox.exporting.benchmarking.settings import BenchmarkSettings
+    from stillbox.exporting.benchmarking.subjects import BenchmarkSettings
 
     settings = BenchmarkSettings(
         formats=tuple(filter(None, arguments.formats.split(","))),

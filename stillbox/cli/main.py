@@ -99,9 +99,9 @@ _ORIGINALS = {
 """Verbs with the flags of an original, and the other names of each."""
 
 _SCRIPTS = {
-    **dict.fromkeys(("legacy_train", "legacy_eval"), "stillbox.cli.legacy_training"),
+    **dict.fromkeys(("legacy_train", "legacy_eval"), "stillbox.cli.legacy_programs"),
     **dict.fromkeys(
-        ("export_inference_graph", "export_tflite_ssd_graph"), "stillbox.cli.legacy_exports"
+        ("export_inference_graph", "export_tflite_ssd_graph"), "stillbox.cli.legacy_programs"
     ),
     **dict.fromkeys(("model_builder_tf1_test", "model_builder_tf2_test"), "stillbox.cli.tutorial"),
     **dict.fromkeys(

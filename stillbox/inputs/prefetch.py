@@ -1,4 +1,7 @@
-"""Transfer of batches to the device ahead of their use."""
+"""Transfer of batches to the device ahead of their use.
+
+The module stands alone because it knows batches and threads, and nothing of training.
+"""
 
 import queue
 import threading

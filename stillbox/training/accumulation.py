@@ -9,6 +9,8 @@ collects these sums from all micro-batches, and the second one divides by those 
 which makes the gradient that of the whole batch. Where the sums follow from the ground truth, the
 compiler removes the network from the first pass. Statistics of batch norm are those of a
 micro-batch, and moving ones move once a micro-batch.
+
+The module stands alone because most runs have one micro-batch, and `step` reads without it.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,8 @@
 """Modules of `object_detection` that need TensorFlow's model itself, and what does the same here.
 
 They can be imported, since notebooks import more than they use; what is taken from them is refused
-with the line to write instead.
+with the line to write instead. The module stands alone because folders that `stillbox tutorial`
+has written import it by name.
 """
 
 from collections.abc import Callable, Mapping

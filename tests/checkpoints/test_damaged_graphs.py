@@ -7,9 +7,8 @@ import flatbuffers
 import numpy as np
 import pytest
 
-from stillbox.checkpoints.graphs.flatbuffer import Table
 from stillbox.checkpoints.graphs.tfjs import TfjsModel
-from stillbox.checkpoints.graphs.tflite import TfliteModel
+from stillbox.checkpoints.graphs.tflite import Table, TfliteModel
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
 from stillbox.exporting.tflite.metadata import _write

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from stillbox.checkpoints import archives, downloading, pretrained
+from stillbox.checkpoints import downloading, pretrained
 from stillbox.checkpoints.downloading import download
 from stillbox.checkpoints.pretrained import (
     find_weights,
@@ -248,8 +248,8 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_archives_are_refused(case, server, known, tmp_path, monkeypatch):
     members, said = HOSTILE[case]
-    monkeypatch.setattr(archives, "_MOST_BYTES", 100_000)
-    monkeypatch.setattr(archives, "_MOST_MEMBERS", 20)
+    monkeypatch.setattr(pretrained, "_MOST_BYTES", 100_000)
+    monkeypatch.setattr(pretrained, "_MOST_MEMBERS", 20)
     known(row(server, archive_of(members)))
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match=said):

@@ -8,7 +8,7 @@ import pytest
 from stillbox.evaluation.runtimes import RuntimeRow, RuntimeTable
 from stillbox.exporting.benchmarking import benchmark as measuring
 from stillbox.exporting.benchmarking.benchmark import Benchmark
-from stillbox.exporting.benchmarking.settings import BenchmarkSettings
+from stillbox.exporting.benchmarking.subjects import BenchmarkSettings
 
 ROW = RuntimeRow(name="checkpoint", runtime="jax 0.10.0", p50_ms=13.0)
 ABSENT = RuntimeRow(name="onnx", runtime="openvino", state="not installed", message="pip install x")

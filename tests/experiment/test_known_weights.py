@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stillbox.checkpoints.archives import ARCHIVES
+from stillbox.checkpoints.pretrained import ARCHIVES
 from stillbox.experiment.known_weights import (
     KnownFile,
     advise_weights,

@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.inputs.augment.affine import AffineDraws, affine_matrix, transform
+from stillbox.inputs.augment.affine import (
+    AffineDraws,
+    JitterDraws,
+    affine_matrix,
+    jitter,
+    place_jittered,
+    transform,
+)
 from stillbox.inputs.augment.geometry import flip_boxes
-from stillbox.inputs.augment.large_scale_jitter import JitterDraws, jitter, place_jittered
 from stillbox.inputs.augment.mixing import MixUpDraws, combine, mix, place_center
 from stillbox.inputs.sample import Sample
 from tests.proofs.test_dense_parts import cases, drawn, flipped, names

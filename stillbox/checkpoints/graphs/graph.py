@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stillbox.checkpoints.array_files import ArrayEntry, LazyArrays
-from stillbox.checkpoints.graphs.constants import Constants
-from stillbox.checkpoints.graphs.operations import Operation, OperationKind
+from stillbox.checkpoints.graphs.operations import Constants, Operation, OperationKind
 
 _MOST_CONVOLUTIONS = 5_000
 # Operations before or behind a convolution with constants alone.

@@ -15,8 +15,7 @@ from stillbox.experiment.rules import (  # noqa: F401 (modules register their ru
     model,
     training,
 )
-from stillbox.experiment.rules.limits import Excess, check_limits
-from stillbox.experiment.rules.rule import apply_rules
+from stillbox.experiment.rules.rule import Excess, apply_rules, check_limits
 from stillbox.experiment.rules.warnings import frozen_fresh_statistics
 from stillbox.experiment.schema import Experiment
 from stillbox.findings import Finding, Origins

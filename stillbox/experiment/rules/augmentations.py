@@ -1,6 +1,6 @@
-"""Rules about augmentations that end before training does, and about the sizes that they give."""
+"""Rules about augmentations: their last steps, sizes, ranges and classes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stillbox.experiment import schema
 from stillbox.experiment.rules.rule import error, rule
@@ -64,3 +64,67 @@ def _strong_augmentations(
     for path, section in sections_of(experiment.train.augmentations, "train.augmentations"):
         if isinstance(section, schema.StrongAugmentation):
             yield path, section
+
+
+@rule(schema.RandomPadImage)
+def canvases_have_two_sides(section: schema.RandomPadImage) -> Iterator[Finding]:
+    """The original requires height and width together, or neither."""
+    for end in ("min", "max"):
+        names = f"{end}_height", f"{end}_width"
+        given = [name for name in names if getattr(section, name) is not None]
+        if len(given) == 1:
+            (missing,) = set(names) - set(given)
+            yield error(given[0], f"{given[0]} without {missing}", "give both or neither")
+
+
+@rule(schema.NormalizeImage)
+def values_have_a_range(section: schema.NormalizeImage) -> Iterator[Finding]:
+    """A range of one value cannot be mapped to another range."""
+    low, high = section.original_min, section.original_max
+    if low >= high:
+        what = f"original_max {high} is not above original_min {low}"
+        yield error("original_max", what, "for images as they are read: 255")
+
+
+@rule(schema.SsdIouCrop)
+def iou_crops_are_possible(section: schema.SsdIouCrop) -> Iterator[Finding]:
+    """There is a bound to draw, and a window can satisfy it: all bounds are excluded."""
+    if not section.min_ious:
+        yield error(
+            "min_ious",
+            "ssd_iou_crop has no min_ious to choose from",
+            "leave them out for the usual ones; [-1] requires no IoU at all",
+        )
+    if 1 in section.min_ious:
+        yield error("min_ious", "no window has an IoU above 1", "leave the 1 out")
+    if section.max_aspect_ratio <= 1:
+        what = f"no window has both sides below {section.max_aspect_ratio} times the other"
+        yield error("max_aspect_ratio", what, "give more than 1; the usual one is 2")
+
+
+@rule(schema.Experiment)
+def labels_have_classes(experiment: schema.Experiment) -> Iterator[Finding]:
+    """No box gets a class that the model does not have."""
+    classes, known = experiment.model.num_classes, experiment.model.class_slots == "label_map_id"
+    for path, ids in named_labels(experiment.train.augmentations):
+        # Contiguous slots have the label map's ids, which are known only with the records.
+        if known and ids and max(ids) > classes:
+            yield error(
+                path,
+                f"there is no class {max(ids)}: the model has {classes}",
+                f"give label map ids from 1 to {classes}",
+            )
+        if path.endswith("original_labels") and not ids:
+            yield error(path, "remap_labels changes nothing", "name the classes")
+
+
+def named_labels(
+    augmentations: Sequence[schema.Augmentation],
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yields path and label map ids of every field that names classes."""
+    for path, section in sections_of(tuple(augmentations), "train.augmentations"):
+        if isinstance(section, schema.DropLabelProbabilistically):
+            yield f"{path}.label", (section.label,)
+        elif isinstance(section, schema.RemapLabels):
+            yield f"{path}.original_labels", section.original_labels
+            yield f"{path}.new_label", (section.new_label,)

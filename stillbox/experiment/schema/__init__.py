@@ -20,8 +20,11 @@ from stillbox.experiment.schema.crop_augmentations import *
 from stillbox.experiment.schema.data import *
 from stillbox.experiment.schema.faster_rcnn import *
 from stillbox.experiment.schema.layers import *
+from stillbox.experiment.schema.losses import *
+from stillbox.experiment.schema.mobile_backbones import *
 from stillbox.experiment.schema.model import *
 from stillbox.experiment.schema.necks import *
+from stillbox.experiment.schema.optimizer import *
 from stillbox.experiment.schema.postprocessing import *
 from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.schema.searched_backbones import *

@@ -1,9 +1,4 @@
-"""From the network input to taps of falling resolution (`object_detection/models`).
-
-Beside its fields, a backbone declares the names of its layers, the last layer of each level, and
-the least side of an image. EfficientNet (arXiv:1905.11946) is the backbone of EfficientDet
-(arXiv:1911.09070).
-"""
+"""MobileNet v1 and v2, ResNet, Inception, and EfficientNet (arXiv:1905.11946, 1911.09070)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,8 +8,10 @@ from typing import Annotated, ClassVar, Literal
 from stillbox.experiment.schema.layers import (
     L2,
     Activation,
+    Backbone,
     BatchNorm,
     ConvHyperparams,
+    DropBlock,
     Initializer,
     TruncatedNormal,
     VarianceScaling,
@@ -24,14 +21,11 @@ from stillbox.experiment.schema.ranges import (
     Fraction,
     FractionBelowOne,
     Items,
-    KernelSide,
     Multiplier,
     OptionalChannels,
-    PositiveFraction,
     PositiveInt,
     Range,
 )
-from stillbox.experiment.variants import RegisteredConfig
 
 # The arg scopes of slim, which hold where a config does not override them.
 _MOBILENET = ConvHyperparams(
@@ -48,7 +42,6 @@ _RESNET = ConvHyperparams(
     initializer=VarianceScaling(factor=2.0, mode="fan_in"),
     batch_norm=BatchNorm(decay=0.997, epsilon=1e-5, center=True, scale=True),
 )
-
 _INCEPTION = ConvHyperparams(
     activation="relu",
     regularizer=L2(weight=4e-5),
@@ -56,47 +49,12 @@ _INCEPTION = ConvHyperparams(
     batch_norm=BatchNorm(decay=0.9997, epsilon=0.001, center=True, scale=True),
 )
 # Kernels and biases alike are penalised, and drawn by Glorot's rule.
-_INCEPTION_RESNET = ConvHyperparams(
-    activation="relu",
-    regularizer=L2(weight=4e-5),
+_INCEPTION_RESNET = replace(
+    _INCEPTION,
     regularize_bias=True,
     initializer=VarianceScaling(factor=1.0, uniform=True, mode="fan_avg"),
     batch_norm=BatchNorm(decay=0.9997, epsilon=0.001, center=True, scale=False),
 )
-
-
-class Backbone(RegisteredConfig):
-    """From the network input to feature maps of falling resolution.
-
-    Members declare `layers`, `levels` and, if an image may be too small, `min_side`. Called as
-    `(config, taps, options)`; returns a `models.parts.Part` that maps images `[B, H, W, 3]` to the
-    tapped maps and has their `channels`.
-    """
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of the layers that a neck can tap, in the order of their computation."""
-        raise NotImplementedError
-
-    @property
-    def levels(self) -> Mapping[int, str]:
-        """The last layer of each level; level l has a stride of 2^l pixels."""
-        raise NotImplementedError
-
-    @property
-    def min_side(self) -> int:
-        """Least side of the network input, in pixels."""
-        return 1
-
-    @property
-    def last_layer(self) -> str:
-        """Layers up to this one exist even if nothing taps them; empty: up to the last tap."""
-        return ""
-
-    @property
-    def conv(self) -> ConvHyperparams | None:
-        """Hyperparameters of the convolutions, if they come from the experiment."""
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,16 +209,6 @@ class InceptionV2(Backbone, kind="inception_v2"):
     conv: ConvHyperparams = _INCEPTION
     """Hyperparameters of the base network. The first convolution, and most 1x1 convolutions, are
     drawn with deviations of slim's own: 1, .09 and .1."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DropBlock:
-    """Leaves squares of a feature map out in training, channel by channel (arXiv:1810.12890)."""
-
-    keep_probability: PositiveFraction = 0.9
-    """Share of the values that stays; they are divided by what the squares really left."""
-    block_size: KernelSide = 7
-    """Side of a square in pixels of the map."""
 
 
 @dataclass(frozen=True, kw_only=True)

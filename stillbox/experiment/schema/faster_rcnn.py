@@ -20,15 +20,10 @@ from stillbox.experiment.schema.backbones import (
 from stillbox.experiment.schema.boxes import (
     ArgmaxMatcher,
     BoxCoder,
-    ClassificationLoss,
     FasterRcnnBoxCoder,
-    HardExampleMiner,
     IouSimilarity,
-    LocalizationLoss,
     Matcher,
     Similarity,
-    SmoothL1Loss,
-    SoftmaxLoss,
 )
 from stillbox.experiment.schema.layers import (
     Activation,
@@ -36,6 +31,13 @@ from stillbox.experiment.schema.layers import (
     ConvHyperparams,
     TruncatedNormal,
     VarianceScaling,
+)
+from stillbox.experiment.schema.losses import (
+    ClassificationLoss,
+    HardExampleMiner,
+    LocalizationLoss,
+    SmoothL1Loss,
+    SoftmaxLoss,
 )
 from stillbox.experiment.schema.model import Model, PixelNormalization
 from stillbox.experiment.schema.necks import Identity, Neck

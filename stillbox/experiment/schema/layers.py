@@ -1,19 +1,22 @@
-"""How a convolution is regularised, initialised, normalised and activated.
+"""How a convolution is regularised, initialised, normalised and activated; the base of backbones.
 
 The counterpart of `Hyperparams` in a `pipeline.config`
 (`object_detection/protos/hyperparams.proto`). A class with a `kind` is one member of a choice:
 `{kind: l2, weight: 4.0e-05}` in YAML.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from stillbox.experiment.schema.ranges import (
     Count,
     Fraction,
+    KernelSide,
     NonNegative,
     NonNegativeInt,
     Positive,
+    PositiveFraction,
     Real,
 )
 from stillbox.experiment.variants import RegisteredConfig
@@ -158,3 +161,47 @@ class ConvHyperparams:
     def without_norm(self, activation: Activation = "none") -> "ConvHyperparams":
         """Returns them without normalisation, and with another activation."""
         return replace(self, batch_norm=None, group_norm=None, activation=activation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropBlock:
+    """Leaves squares of a feature map out in training, channel by channel (arXiv:1810.12890)."""
+
+    keep_probability: PositiveFraction = 0.9
+    """Share of the values that stays; they are divided by what the squares really left."""
+    block_size: KernelSide = 7
+    """Side of a square in pixels of the map."""
+
+
+class Backbone(RegisteredConfig):
+    """From the network input to feature maps of falling resolution.
+
+    Members declare `layers`, `levels` and, if an image may be too small, `min_side`. Called as
+    `(config, taps, options)`; returns a `models.parts.Part` that maps images `[B, H, W, 3]` to the
+    tapped maps and has their `channels`.
+    """
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers that a neck can tap, in the order of their computation."""
+        raise NotImplementedError
+
+    @property
+    def levels(self) -> Mapping[int, str]:
+        """The last layer of each level; level l has a stride of 2^l pixels."""
+        raise NotImplementedError
+
+    @property
+    def min_side(self) -> int:
+        """Least side of the network input, in pixels."""
+        return 1
+
+    @property
+    def last_layer(self) -> str:
+        """Layers up to this one exist even if nothing taps them; empty: up to the last tap."""
+        return ""
+
+    @property
+    def conv(self) -> ConvHyperparams | None:
+        """Hyperparameters of the convolutions, if they come from the experiment."""
+        return None

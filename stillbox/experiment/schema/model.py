@@ -12,10 +12,8 @@ from stillbox.experiment.schema.backbones import Backbone, MobileNetV1
 from stillbox.experiment.schema.boxes import (
     ArgmaxMatcher,
     BoxCoder,
-    DetectorLoss,
     FasterRcnnBoxCoder,
     IouSimilarity,
-    Loss,
     Matcher,
     Similarity,
 )
@@ -28,6 +26,7 @@ from stillbox.experiment.schema.layers import (
     Initializer,
     RandomNormal,
 )
+from stillbox.experiment.schema.losses import DetectorLoss, Loss
 from stillbox.experiment.schema.necks import Neck, SsdExtraLayers
 from stillbox.experiment.schema.postprocessing import Nms, Postprocessing
 from stillbox.experiment.schema.ranges import (

@@ -1,6 +1,6 @@
 """Annotations of the schema's fields: ranges of numbers, and what leads out of the experiment.
 
-`gamma: NonNegative = 2.0` declares a number of at least 0. `rules/limits.py` reads the range from
+`gamma: NonNegative = 2.0` declares a number of at least 0. `rules/rule.py` reads the range from
 the annotation and refuses other values. Every number has one: what lies above is a mistake or an
 attack, and overflows or fills the memory.
 

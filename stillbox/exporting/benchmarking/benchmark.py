@@ -10,8 +10,7 @@ from stillbox.evaluation.html_page import html_page
 from stillbox.evaluation.runtimes import BENCHMARK, FOLDER, RuntimeTable, runtime_section
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.benchmarking.runner import Watch, run_benchmark
-from stillbox.exporting.benchmarking.settings import BenchmarkSettings
-from stillbox.exporting.benchmarking.subjects import find_subject
+from stillbox.exporting.benchmarking.subjects import BenchmarkSettings, find_subject
 from stillbox.predicting.images import read_image
 from stillbox.records.files import make_folder, write_whole
 

@@ -1,7 +1,7 @@
 """Measures a checkpoint and its exports in every runtime that is installed, one after the other."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -12,21 +12,22 @@ from stillbox.devices.announcing import announcing
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import ImageProgress
-from stillbox.evaluation.results import ImageResult
+from stillbox.evaluation.results import ImageResult, iou_matrix
 from stillbox.evaluation.runtimes import CHECKPOINT, RuntimeRow, RuntimeTable
 from stillbox.evaluation.scoring import cut_short, open_evaluation
 from stillbox.experiment.imports import imports_of
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.backend import runtimes_of
-from stillbox.exporting.benchmarking.figures import compare, with_figures
 from stillbox.exporting.benchmarking.processes import Task, TaskError, one_line, run_apart
-from stillbox.exporting.benchmarking.settings import LOAD, BenchmarkSettings, machine_facts
 from stillbox.exporting.benchmarking.subjects import (
+    LOAD,
     VARIANTS,
+    BenchmarkSettings,
     Subject,
     Variant,
     export_settings,
     how_to_install,
+    machine_facts,
 )
 from stillbox.exporting.benchmarking.tasks import (
     CheckpointSource,
@@ -49,6 +50,8 @@ _MEASURED, _CALIBRATED = 16, 32
 _MOST_BYTES = 2**28
 # Share of the processors that others may keep busy without a note.
 _BUSY = 0.5
+# Least IoU of a detection of the checkpoint and that of an export in its place.
+_LEAST_OVERLAP = 0.5
 
 
 def run_benchmark(
@@ -282,3 +285,69 @@ def _spread(dataset: Dataset, most: int) -> list[Pixels]:
             images.append(sample.image)
             nbytes += sample.image.nbytes
     return images
+
+
+def with_figures(row: RuntimeRow, measured: Measured) -> RuntimeRow:
+    """Returns a row with what was measured."""
+    median, late = np.percentile(measured.seconds, (50, 99)).tolist()
+    return replace(
+        row,
+        runtime=f"{row.runtime} {measured.version}",
+        bytes=measured.bytes,
+        load_seconds=measured.load_seconds,
+        memory_bytes=measured.memory_bytes,
+        p50_ms=median * 1000,
+        p99_ms=late * 1000,
+        resizing_ms=float(np.median(measured.resizing)) * 1000,
+        images_per_second=len(measured.seconds) / sum(measured.seconds),
+        runs=len(measured.seconds),
+        scores=measured.scores,
+    )
+
+
+def compare(
+    row: RuntimeRow,
+    checkpoint: Sequence[ImageResult],
+    artefact: Sequence[ImageResult],
+    min_score: float,
+) -> RuntimeRow:
+    """Returns a row with the largest differences of an artefact to its checkpoint.
+
+    Each detection of the checkpoint, the surest first, is paired with the one of its class that
+    overlaps it most and has no pair yet.
+
+    Args:
+        row: of the artefact.
+        checkpoint: detections by image.
+        artefact: those in the same images.
+        min_score: least score of a detection of the checkpoint.
+    """
+    pairs = [
+        pair
+        for theirs, mine in zip(checkpoint, artefact, strict=True)
+        for pair in _pairs(theirs.at_least(min_score), mine)
+    ]
+    found = [pair for pair in pairs if pair is not None]
+    return replace(
+        row,
+        compared=len(pairs),
+        found=len(found),
+        box_difference=max((box for box, _ in found), default=None),
+        score_difference=max((score for _, score in found), default=None),
+    )
+
+
+def _pairs(theirs: ImageResult, mine: ImageResult) -> Iterator[tuple[float, float] | None]:
+    """Yields the differences of boxes and scores of each of their detections; None: not found."""
+    overlaps = iou_matrix(theirs.boxes, mine.boxes)
+    overlaps[theirs.class_ids[:, None] != mine.class_ids] = 0.0
+    for row, overlap in enumerate(overlaps):
+        if not len(overlap) or overlap.max() < _LEAST_OVERLAP:
+            yield None
+            continue
+        column = int(overlap.argmax())
+        overlaps[:, column] = 0.0
+        yield (
+            float(np.abs(theirs.boxes[row] - mine.boxes[column]).max()),
+            float(abs(theirs.scores[row] - mine.scores[column])),
+        )

@@ -8,8 +8,14 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
-from stillbox.inputs.augment.affine import AffineDraws, affine_matrix, transform
-from stillbox.inputs.augment.large_scale_jitter import JitterDraws, jitter, place_jittered
+from stillbox.inputs.augment.affine import (
+    AffineDraws,
+    JitterDraws,
+    affine_matrix,
+    jitter,
+    place_jittered,
+    transform,
+)
 from stillbox.inputs.augment.mixing import MixUpDraws, combine, mix, place_center
 from tests.inputs.augment.samples import Alone, augmented, many, rng, sample
 
