@@ -13,8 +13,8 @@ the keys of its variables in checkpoints and their shapes, and an `.npz` file: r
 detections of two images, and for three steps of training the losses and what became of the
 variables. `checkpoint.zip` is a checkpoint as `official/vision/train.py` writes it, whose variables
 are filled with one number each. `backbones.npz` has maps of the other mobile backbones, and
-`optimizers.npz` some steps of update rules and rates alone. Weights, images and boxes are functions
-of names and numbers, which tests repeat.
+`optimizers.npz` some steps of update rules, clipping and rates alone. Weights, images and boxes are
+functions of names and numbers, which tests repeat.
 """
 
 import importlib
@@ -68,6 +68,10 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "adam_experimental": ({"epsilon": 1e-3}, _CONSTANT, {}),
     "adamw": ({"weight_decay_rate": 0.1, "epsilon": 1e-3}, _CURVED, {}),
     "adamw_experimental": ({"weight_decay": 0.2}, _CONSTANT, _LINE),
+    "sgd clipnorm, clipvalue": ({"momentum": 0.9, "clipnorm": 1.5, "clipvalue": 1.0}, _COSINE, {}),
+    "sgd_experimental clipnorm": ({"momentum": 0.8, "clipnorm": 1.5}, _CONSTANT, {}),
+    "adam clipvalue": ({"beta_1": 0.8, "clipvalue": 0.3}, _CONSTANT, {}),
+    "adamw clipnorm": ({"gradient_clip_norm": 0.0, "clipnorm": 0.5}, _CONSTANT, {}),
     "rmsprop": ({"rho": 0.8, "epsilon": 1e-2}, _SMOOTH, {}),
     "rmsprop momentum": ({"rho": 0.8, "momentum": 0.7, "epsilon": 1e-2}, _STRAIGHT, _LINE),
 }
@@ -311,13 +315,22 @@ def _run_backbones(folder: Path) -> None:
     np.savez_compressed(folder / "backbones.npz", **arrays)  # type: ignore[arg-type]
 
 
+STARTS = np.concatenate([np.linspace(-1, 1, 5), [0.5, -0.25, 2.0]]).astype(np.float32)
+"""Where the variables of an optimiser alone begin."""
+
+
+def parts(numbers: Array) -> list[Array]:
+    """Returns the numbers of two variables."""
+    return np.split(numbers, [5])
+
+
 def gradients(step: int) -> Array:
-    """Returns what an optimiser alone is fed with."""
-    return np.random.RandomState(step).standard_normal(5).astype(np.float32)
+    """Returns what an optimiser alone is fed with: of two variables, 5 and 3 numbers."""
+    return np.random.RandomState(step).standard_normal(8).astype(np.float32)
 
 
 def _run_optimizers(folder: Path) -> None:
-    """Writes rate and variable of each step."""
+    """Writes rate and variables of each step."""
     tf, importer = _tensorflow(), importlib.import_module
     make = importer("official.modeling.optimization.configs.optimization_config").OptimizationConfig
     factory_of = importer("official.modeling.optimization.optimizer_factory").OptimizerFactory
@@ -328,11 +341,13 @@ def _run_optimizers(folder: Path) -> None:
         factory = factory_of(make({"optimizer": own, "learning_rate": rate, "warmup": warmup}))
         rates = factory.build_learning_rate()
         optimizer = factory.build_optimizer(rates)
-        variable, rows = tf.Variable(np.linspace(-1, 1, 5, dtype=np.float32)), []
+        variables = [tf.Variable(part) for part in parts(STARTS)]
+        rows = []
         for step in range(OPTIMIZER_STEPS):
             now = float(rates(step)) if callable(rates) else rates
-            optimizer.apply_gradients([(tf.constant(gradients(step)), variable)])
-            rows.append([now, *variable.numpy()])
+            given = map(tf.constant, parts(gradients(step)))
+            optimizer.apply_gradients(list(zip(given, variables, strict=True)))
+            rows.append([now, *np.concatenate([variable.numpy() for variable in variables])])
         arrays[name] = np.array(rows, np.float32)
     np.savez_compressed(folder / "optimizers.npz", **arrays)  # type: ignore[arg-type]
     print("optimizers", flush=True)

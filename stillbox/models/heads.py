@@ -210,6 +210,33 @@ class WeightSharedPredictor(Part):
         return self.box_tower(x, index, train=train), self.class_tower(x, index, train=train)
 
 
+@implements(schema.PerMapHead)
+class PerMapPredictor(Part):
+    """One `WeightSharedPredictor` for each feature map, `map_0`, `map_1`, ..."""
+
+    def __init__(
+        self,
+        config: schema.PerMapHead,
+        inputs: tuple[int, ...],
+        outputs: Outputs,
+        options: BuildOptions,
+    ) -> None:
+        for index, (channels, anchors) in enumerate(zip(inputs, outputs.anchors, strict=True)):
+            own = replace(outputs, anchors=(anchors,))
+            setattr(self, f"map_{index}", WeightSharedPredictor(config, (channels,), own, options))
+
+    def __call__(
+        self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
+    ) -> AnyPredictions:
+        """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
+        parts = []
+        for index, features in enumerate(maps):
+            head: WeightSharedPredictor = getattr(self, f"map_{index}")
+            key = fold_key(dropout_key, index)
+            parts.append(head((features,), train=train, dropout_key=key))
+        return joined_predictions(parts)
+
+
 @implements(schema.GflHead)
 class GflPredictor(WeightSharedPredictor):
     """A `WeightSharedPredictor` whose box codes are multiplied by `scale_{k}` on feature map k."""

@@ -153,12 +153,30 @@ def build_optimizer(train: schema.Training, backbone_layers: Sequence[str] = ())
     before = []
     if train.bias_gradient_multiplier != 1:
         before.append(_scale_biases(train.bias_gradient_multiplier))
+    # In the order of Keras.
+    if train.gradient_clip_value:
+        before.append(optax.clip(train.gradient_clip_value))
+    if train.gradient_clip_parameter_norm:
+        before.append(_clip_norms(train.gradient_clip_parameter_norm))
     if train.gradient_clip_norm:
         before.append(optax.clip_by_global_norm(train.gradient_clip_norm))
     after = []
     if has_rate_factors(train.optimizer):
         after.append(_scale_rates(train.optimizer, tuple(backbone_layers)))
     return optax.chain(*before, _rule(train.optimizer), *after)
+
+
+def _clip_norms(largest: float) -> Rule:
+    """Scales the gradient of each parameter to a norm that is at most this."""
+
+    def clip(gradient: optax.Updates, params: optax.Params | None) -> optax.Updates:
+        arrays = cast(Arrays, gradient)
+        return {
+            path: array * (largest / jnp.maximum(jnp.linalg.norm(array.ravel()), largest))
+            for path, array in arrays.items()
+        }
+
+    return optax.stateless(clip)
 
 
 def _scale_biases(factor: float) -> Rule:

@@ -149,6 +149,8 @@ _ALIGNMENT = (
 )
 VARIANTS = {
     "model.head ": _GFL,
+    "model.head    ": "{kind: per_map, layers_before: 1, depth: 12, depthwise: true, "
+    "predictor_initializer: {kind: random_normal}}",
     "model.head  ": f"{{kind: atss, {_DRAWN}, {_GROUPED}}}",
     "model.head   ": _ALIGNED,
     "model.box_coder  ": "{kind: distribution}",
@@ -362,6 +364,10 @@ BESIDE = {
     ),
     "model.head": (
         "model.anchors.reduce_boxes_in_lowest_layer=false",
+        "model.head={dropout: true, conv: {force_bias: true, regularizer: {kind: l2}, "
+        "batch_norm: {}}}",
+    ),
+    "model.head    ": (
         "model.head={dropout: true, conv: {force_bias: true, regularizer: {kind: l2}, "
         "batch_norm: {}}}",
     ),

@@ -276,4 +276,22 @@ def _head(context: Context) -> tuple[LayerRule, ...]:
     return tuple(rules)
 
 
+def _per_map_head(context: Context) -> tuple[LayerRule, ...]:
+    """Convolutions are lists by level too."""
+    rules = [
+        LayerRule(r"head\.map_(\d+)\.class_", "{root}_classifier/{0}"),
+        LayerRule(r"head\.map_(\d+)\.box", "{root}_box_regressor/{0}"),
+    ]
+    for ours, theirs in (("class_tower", "cls"), ("box_tower", "box")):
+        rules.append(
+            LayerRule(
+                rf"head\.map_(\d+)\.{ours}\.layer_(\d+)(?:\.conv)?",
+                f"{{root}}_{theirs}_convs/{{0}}/{{1}}",
+                norm=f"{{root}}_{theirs}_norms/{{0}}/{{1}}",
+            )
+        )
+    return tuple(rules)
+
+
 register_part(_CODEBASE, schema.WeightSharedHead, _head)
+register_part(_CODEBASE, schema.PerMapHead, _per_map_head)

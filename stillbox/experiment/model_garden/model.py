@@ -142,7 +142,8 @@ def _read_head(root: GardenSection) -> schema.WeightSharedHead:
     first: schema.Initializer = schema.RandomNormal(stddev=1e-5)
     if fields["depthwise"]:
         conv, first = separable(conv), GLOROT_UNIFORM
-    return schema.WeightSharedHead(
+    shared = section.value("share_level_convs", f"{_HEAD}.kind")
+    return (schema.WeightSharedHead if shared else schema.PerMapHead)(
         conv=conv,
         kernel_size=3,
         class_bias_init=-math.log(99),

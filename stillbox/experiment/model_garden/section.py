@@ -129,7 +129,6 @@ _ATTRIBUTES = "stillbox predicts boxes and classes, and no attributes of them"
 REFUSED: Mapping[str, str] = {
     f"{MODEL}.head.attribute_heads": _ATTRIBUTES,
     f"{MODEL}.head.share_classification_heads": _ATTRIBUTES,
-    f"{MODEL}.head.share_level_convs": "the towers of a head of one kernel serve all levels",
     f"{MODEL}.backbone.type=vit": "vision transformers are not supported",
     f"{MODEL}.backbone.type=revnet": "RevNet is not supported",
     f"{MODEL}.backbone.type=dilated_resnet": "it is for segmentation",

@@ -106,7 +106,7 @@ def read_training(root: GardenSection) -> schema.Training:
         freeze=freeze,
         fine_tune=_read_fine_tune(root),
         evaluate_every=every,
-        gradient_clip_norm=_read_clipping(root),
+        **_read_clipping(root),
         **_read_average(root),
         **trainer.read_fields(
             "train",
@@ -216,18 +216,36 @@ def _keep(section: GardenSection, **wanted: Value) -> None:
             section.refuse(name, None, f"{name}: {section.spell(value)}")
 
 
-def _read_clipping(root: GardenSection) -> float:
+_CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
+
+
+def _read_clipping(root: GardenSection) -> dict[str, Any]:
+    """Returns the fields about clipping, of which Keras knows three and `adamw` has a fourth."""
     section = root.child(f"{OPTIMIZATION}.optimizer")
-    own = section.child(section.get("type"))
-    for name in ("clipnorm", "clipvalue"):
-        if own.value(name) is not None:
-            own.refuse(name, "gradients are clipped together", "global_clipnorm")
-    norm = own.value("global_clipnorm", "train.gradient_clip_norm") or 0.0
-    if section.get("type") != "adamw":
-        return norm
-    if norm:
-        own.refuse("global_clipnorm", "adamw has one of its own", "gradient_clip_norm")
-    return own.value("gradient_clip_norm", "train.gradient_clip_norm")
+    kind = section.get("type")
+    own = section.child(kind)
+    fields = {
+        "gradient_clip_parameter_norm": "clipnorm",
+        "gradient_clip_norm": "global_clipnorm",
+        "gradient_clip_value": "clipvalue",
+    }
+    found = {field: own.value(name, f"train.{field}") for field, name in fields.items()}
+    given = [name for name in _CLIPPING if own.get(name) is not None]
+    for name in given:
+        if own.get(name) == 0:
+            own.refuse(name, "no gradient is left", f"{name}: null")
+    if {"clipnorm", "global_clipnorm"} <= {*given}:
+        own.refuse("global_clipnorm", "clipnorm is given too", "keep one of them")
+    if kind.endswith("_experimental") and len(given) > 1:
+        own.refuse(given[1], f"beside {given[0]} it has no effect", f"{given[1]}: null")
+    clipped = {field: value or 0.0 for field, value in found.items()}
+    if kind != "adamw":
+        return clipped
+    norm = own.value("gradient_clip_norm", "train.gradient_clip_norm")
+    if given and norm:
+        why = f"adamw clips the norm of all gradients to {norm} before"
+        own.refuse(given[0], why, "gradient_clip_norm: 0")
+    return clipped | ({} if given else {"gradient_clip_norm": norm})
 
 
 _RATES = ("constant", "stepwise", "exponential", "polynomial", "cosine")

@@ -103,6 +103,8 @@ def shared_head_has_equal_anchors(model: schema.OneStage) -> Iterator[Finding]:
         model.anchors, schema.SsdAnchors
     ):
         return
+    if isinstance(model.head, schema.PerMapHead):
+        return
     if model.anchors.reduce_boxes_in_lowest_layer:
         yield error(
             "anchors.reduce_boxes_in_lowest_layer",

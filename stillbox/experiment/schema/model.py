@@ -223,6 +223,11 @@ class WeightSharedHead(Head, kind="weight_shared"):
     """Hyperparameters of the towers; regulariser and initialiser are the heads' too."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PerMapHead(WeightSharedHead, kind="per_map"):
+    """Towers and heads of each feature map alone: Model Garden's `share_level_convs: false`."""
+
+
 # Towers of the heads below, as in mmdet: one group norm for all maps, small kernels.
 _GROUPED = ConvHyperparams(
     activation="relu",

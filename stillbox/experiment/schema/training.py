@@ -168,6 +168,11 @@ class Training:
     """Multiplies the gradients of biases, before clipping; not those of batch norm."""
     gradient_clip_norm: NonNegative = 0.0
     """Scale the gradient down to this global norm; 0 leaves it."""
+    gradient_clip_parameter_norm: NonNegative = 0.0
+    """Scale the gradient of each parameter down to this norm, before the global norm is; 0 leaves
+    it."""
+    gradient_clip_value: NonNegative = 0.0
+    """Bring every number of the gradient between minus this and this, before norms; 0 leaves it."""
     regularization: bool = True
     """Add the kernels' penalties to the loss."""
     freeze: Annotated[tuple[str, ...], Texts] = ()
