@@ -16,6 +16,7 @@ from stillbox.exporting.settings import ExportSettings
 from stillbox.predicting.predictor import Predictor
 from stillbox.printing import count_text
 from stillbox.records.files import make_folder, refuse_links
+from stillbox.untrusted import local_folder
 
 if TYPE_CHECKING:
     from stillbox.checkpoints.trained import TrainedModel
@@ -182,13 +183,14 @@ def train(
             where="stillbox.train",
             fix='stillbox.train(data="photos", model_directory="runs/first")',
         )
+    directory = local_folder(model_directory)
     if data is not None:
         from stillbox.checking.planning import plan_run
 
         planned = plan_run(
             config,
             data,
-            Path(model_directory),
+            directory,
             machine=this_machine(),
             overrides=overrides,
             steps=steps,
@@ -199,7 +201,7 @@ def train(
         assert config is not None
         read = read_config(config, overrides)
         planned = set_length(read, overrides, steps=steps, epochs=epochs)
-    experiment, directory = planned.experiment, Path(model_directory)
+    experiment = planned.experiment
     if on_ray is not None:
         more = {"origins": origins, "profile": profile}
         return train_on_ray(run, experiment, directory, on_ray, **more)

@@ -462,3 +462,10 @@ def test_every_test_that_the_page_names_exists():
     assert len(named) > 20
     for file, name in named:
         assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), name
+
+
+@pytest.mark.parametrize("options", [{}, {"data": "photos"}])
+def test_a_bucket_is_no_model_directory(options):
+    error = refusal(stillbox.train, "demo_scenes", model_directory="s3://bucket/run", **options)
+    assert error.where == "s3://bucket/run"
+    assert "mount" in error.fix and not Path("s3:").exists()
