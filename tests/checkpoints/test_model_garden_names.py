@@ -24,7 +24,7 @@ from stillbox.experiment.variants import implementation_of
 from stillbox.models.build import abstract_detector
 from stillbox.models.layers.hyperparams import ShapesOnly
 from stillbox.models.parts import BuildOptions
-from tools.model_garden_runs import BACKBONES, GOLDENS
+from tools.model_garden_runs import BACKBONE_SIDE, BACKBONES, GOLDENS, images, samples, weight
 
 FILE = GOLDENS / "checkpoint.yaml"
 
@@ -85,21 +85,24 @@ def test_a_checkpoint_that_lacks_a_variable_is_refused(checkpoint: Path) -> None
         read_weights({**params, **stats}, own.model, checkpoint, options)
 
 
-@pytest.mark.parametrize("name", BACKBONES)
-def test_backbones_have_the_variables_of_the_original(name: str) -> None:
-    """All but those of layers that no detector reads, behind the last block."""
+def backbone_of(name: str, rng: Any) -> tuple[Any, nnx.Module]:
+    """A model with one of the original's backbones, and the backbone."""
     model = read_garden(
         experiment="retinanet_mobile_coco",
         params_override=json.dumps(
             {"task": {"model": {"backbone": BACKBONES[name], "decoder": {"type": "fpn"}}}}
         ),
     ).experiment.model
-    backbone, shapes = (
-        model.backbone,
-        BuildOptions(dtype=jnp.float32, freeze_norm=True, rng=ShapesOnly()),
-    )
-    taps = tuple(backbone.levels.values())
-    built = nnx.eval_shape(lambda: implementation_of(backbone)(backbone, taps, shapes))
+    options = BuildOptions(dtype=jnp.float32, freeze_norm=True, rng=rng)
+    taps = tuple(model.backbone.levels.values())
+    return model, implementation_of(model.backbone)(model.backbone, taps, options)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_backbones_have_the_variables_of_the_original(name: str) -> None:
+    """All but those of layers that no detector reads, behind the last block."""
+    model = backbone_of(name, ShapesOnly())[0]
+    built = nnx.eval_shape(lambda: backbone_of(name, ShapesOnly())[1])
     arrays = {
         f"backbone.{'.'.join(map(str, path))}": array
         for path, array in nnx.to_flat_state(nnx.state(built))
@@ -111,6 +114,25 @@ def test_backbones_have_the_variables_of_the_original(name: str) -> None:
     behind = {int(key.split("/")[1].rpartition("-")[2]) for key in theirs.keys() - ours.keys()}
     last = max(int(key.split("/")[1].rpartition("-")[2]) for key in ours)
     assert all(number > last for number in behind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BACKBONES)
+def test_backbones_have_the_maps_of_the_original(name: str) -> None:
+    """Norm and some values of each level."""
+    model, backbone = backbone_of(name, np.random.default_rng(0))
+    variables = {
+        f"backbone.{'.'.join(map(str, path))}": variable
+        for path, variable in nnx.to_flat_state(nnx.state(backbone))
+    }
+    for path, key in object_paths(model, variables).items():
+        variables[path][...] = jnp.asarray(weight(key, variables[path].shape))
+    maps = backbone(jnp.asarray(images(BACKBONE_SIDE) / 255 - 0.5), train=False, dropout_key=None)
+    with np.load(GOLDENS / "backbones.npz") as expected:
+        for level, computed in zip(model.backbone.levels, maps, strict=True):
+            wanted = expected[f"{name}/{level}"]
+            found = samples(np.asarray(computed))
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4, err_msg=str(level))
 
 
 def test_layers_are_numbered_from_the_deepest_on() -> None:
