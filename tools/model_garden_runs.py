@@ -5,8 +5,8 @@
 Needs, in an environment of its own with Python 3.11: tensorflow-cpu 2.15.1, tf-keras 2.15.1, numpy
 1.26.4, protobuf 4.25, and, installed without what it depends on, tf-models-official 2.15.0
 (gin-config, immutabledict, matplotlib, opencv-python-headless, pandas, pycocotools, pyyaml, scipy,
-tensorflow-datasets 4.9.6, tensorflow-hub, tensorflow-metadata 1.15, tensorflow-model-optimization,
-tf-slim).
+tensorflow-datasets 4.9.6, pyarrow 17, tensorflow-hub, tensorflow-metadata 1.15,
+tensorflow-model-optimization, tf-slim).
 
 A case is a YAML file in the folder, whose first line names its experiment. It gets a JSON file with
 the keys of its variables in checkpoints and their shapes, and an `.npz` file: raw outputs and
