@@ -1,6 +1,6 @@
 """Measures how long a job of two processes takes to end after one of them has failed.
 
-    python -m benchmarks.kill_times [--launcher mpirun] [--events SIGKILL exception ...]
+    python benchmarks/kill_times.py [--launcher mpirun] [--events SIGKILL exception ...]
 
 For each event and each victim it prints the seconds until both processes have ended, their exit
 codes, and the last line of each. An `exception` is raised in the victim; the others are signals.

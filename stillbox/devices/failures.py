@@ -2,11 +2,11 @@
 
 JAX's coordination service, which runs in process 0, has a store of keys and barriers. A process
 that fails stores the cause, and a thread of each process waits for it. A process that is killed
-stores nothing. The first process whose collective fails then asks all for an answer, and those that
-do not give it are lost.
+stores nothing: the first process whose collective fails calls all to a barrier, and the message
+names those that do not come.
 
 The service itself ends all processes when one sends no heartbeat. That takes longer, and is the
-only way in which a stopped machine is noticed.
+only way to notice a machine that has stopped.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ _YEAR_SECONDS = 365 * 24 * 3600
 
 
 class FailureWatch:
-    """The thread of a process that ends it when any process of the job has failed.
+    """A thread that ends its process when any process of the job has failed.
 
-    Enter it in a job that is joined.
+    Create it after the process has joined the job, and close it after it has left.
     """
 
     def __init__(self, info: ProcessInfo) -> None:
@@ -52,7 +52,7 @@ class FailureWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Waits for the thread, which leaving the job ends; the interpreter must not end before."""
+        """Waits for the thread to end, which must be before the interpreter ends."""
         self._thread.join()
 
     def fail(self, code: int, *, lost: bool = False) -> NoReturn:

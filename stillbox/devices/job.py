@@ -85,8 +85,7 @@ def join_job(info: ProcessInfo) -> None:
             _interruptible(),
             stalls,
             stalls.waiting(
-                f"the other processes to start, and to reach port and machine {info.coordinator} "
-                "of process 0"
+                f"the other processes to start and to reach process 0 at {info.coordinator}"
             ),
         ):
             jax.distributed.initialize(

@@ -13,7 +13,7 @@ from jax import export
 
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.saved_model import messages
-from stillbox.exporting.saved_model.format import FOLDER, MODEL, SIGNATURE, call_program
+from stillbox.exporting.saved_model.format import FOLDER, MODEL, SIGNATURE, call_program, portable
 from stillbox.exporting.saved_model.graph import Graph
 from stillbox.exporting.saved_model.messages import DType, Info
 from stillbox.exporting.tflite import detection_op
@@ -47,7 +47,7 @@ def write_convertible(program: ExportProgram, folder: Path) -> Path:
         0
     ]
     outputs = {}
-    for index, (result, size) in enumerate(call_program(graph, exported, [image])):
+    for index, (result, size) in enumerate(call_program(graph, portable(exported), [image])):
         tensor = graph.op("Identity", result, name=f"{_NODE}_{index}" if index else _NODE)
         key = f"{detection_op.NAME}{_OUTPUTS[index]}"
         outputs[key] = Info(tensor.name, tensor.dtype, size)

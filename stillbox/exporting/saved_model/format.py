@@ -6,6 +6,7 @@ without TensorFlow. The file has a graph with signatures, for sessions, servers 
 objects with a function, by which `tf.saved_model.load` returns something to call.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -72,7 +73,7 @@ def _saved_model(program: ExportProgram, arrays: Mapping[str, np.ndarray]) -> by
     value = add_input(graph, program)
     weights, saver = add_variables(graph, arrays)
     resized = add_preprocessing(value, settings.input_type, program.description.resizer)
-    exported = exported_program(program)
+    exported = portable(exported_program(program))
     found = add_program(graph, program, exported, weights, resized, _TENSORS)
     outputs = {name: one.info for name, one in found.items()}
     given = Info(value.name, value.dtype, input_shape(program))
@@ -164,7 +165,7 @@ def add_program(
     Args:
         graph: gets the nodes.
         program: the detector.
-        exported: `exported_program` of it.
+        exported: its `exported_program`, made `portable`.
         weights: by path.
         resized: what the preprocessing makes.
         names: of the nodes of outputs that are not named like these.
@@ -185,13 +186,13 @@ def add_program(
 def call_program(
     graph: Graph, exported: export.Exported, inputs: Sequence[Tensor]
 ) -> list[tuple[Tensor, Shape]]:
-    """Writes the node that runs a program of StableHLO; returns its results with their shapes."""
+    """Writes the node that runs a `portable` program; returns its results with their shapes."""
     types = [DType.of(aval.dtype) for aval in exported.out_avals]
     shapes = [_shape(aval.shape) for aval in exported.out_avals]
     results = graph.node(
         *("XlaCallModule", inputs, types),
         version=exported.calling_convention_version,
-        module=portable_module(exported),
+        module=exported.mlir_module_serialized,
         platforms=[name.upper() for name in exported.platforms],
         Tin=[one.dtype for one in inputs],
         Tout=types,
@@ -200,8 +201,8 @@ def call_program(
     return list(zip(results, shapes, strict=True))
 
 
-def portable_module(exported: export.Exported) -> bytes:
-    """Returns a program of StableHLO in the form of a version that TensorFlow reads.
+def portable(exported: export.Exported) -> export.Exported:
+    """Returns a program whose StableHLO is in the form of a version that TensorFlow reads.
 
     JAX writes the form of a few weeks before its release, TensorFlow reads that of its own.
     """
@@ -212,7 +213,8 @@ def portable_module(exported: export.Exported) -> bytes:
         # Older versions have no composites with regions, such as `cumsum` of jax 0.12.
         passes = "builtin.module(func.func(stablehlo-legalize-composite-to-call))"
         PassManager.parse(passes).run(module.operation)
-        return bytes(stablehlo.serialize_portable_artifact(module, STABLEHLO))
+        content = bytes(stablehlo.serialize_portable_artifact(module, STABLEHLO))
+    return dataclasses.replace(exported, mlir_module_serialized=content)
 
 
 def exported_program(program: ExportProgram) -> export.Exported:

@@ -19,6 +19,7 @@ from stillbox.exporting.saved_model.format import (
     add_input,
     add_program,
     exported_program,
+    portable,
 )
 from stillbox.exporting.saved_model.graph import Graph, Tensor
 from stillbox.exporting.saved_model.messages import Array
@@ -43,7 +44,8 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     arrays = {path: array for group in program.weights.values() for path, array in group.items()}
     weights = _add_constants(graph, arrays)
     resized = add_preprocessing(value, program.settings.input_type, program.description.resizer)
-    add_program(graph, program, exported_program(program), weights, resized, {})
+    exported = portable(exported_program(program))
+    add_program(graph, program, exported, weights, resized, {})
     content = graph.message()
     if len(content) >= MAX_PROGRAM_BYTES:
         raise UserError(

@@ -82,9 +82,9 @@ def check_fit(program: ExportProgram) -> schema.OneStage:
 
 
 def _foreign_decoding(model: schema.OneStage) -> tuple[str, object] | None:
-    """Returns a field and its value that the operation cannot decode boxes by; None: it can.
+    """Returns the first field, with its value, that the operation's own decoding does not know.
 
-    Otherwise the network decodes them: see `raw_predictions`.
+    The network then decodes the boxes: see `raw_predictions`. None: the operation decodes them.
     """
     coder = model.box_coder
     if not isinstance(coder, schema.FasterRcnnBoxCoder):
