@@ -13,12 +13,13 @@ from stillbox.experiment.resolve import read_config, resolve, with_overrides
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.manifest import is_export
 from stillbox.exporting.settings import ExportSettings
+from stillbox.object_storage import url_of
 from stillbox.predicting.predictor import Predictor
 from stillbox.printing import count_text
 from stillbox.records.files import make_folder, refuse_links
-from stillbox.untrusted import local_folder
 
 if TYPE_CHECKING:
+    from stillbox.checkpoints.remote_directory import ModelPlace
     from stillbox.checkpoints.trained import TrainedModel
     from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress
     from stillbox.evaluation.step_observer import StepObserver
@@ -58,8 +59,8 @@ def load(
     """Loads a model for prediction.
 
     Args:
-        source: a model directory, one of its checkpoints, a packed model, the folder of an export,
-            or a config for `weights`.
+        source: a model directory or its URL, one of its checkpoints, a packed model, the folder of
+            an export, or a config for `weights`.
         weights: a TF1 checkpoint, `.npz`, `.safetensors`, `.pth` or model directory.
         step: checkpoint of a model directory.
         overrides: changes of the form `field=value`, as in `--set`.
@@ -105,6 +106,7 @@ def load_model(
         UserError: there is no such model, or its weights do not fit.
     """
     from stillbox.checkpoints.packed import is_packed
+    from stillbox.checkpoints.remote_directory import model_place
     from stillbox.checkpoints.trained import load_trained, load_weights
 
     if weights is not None:
@@ -112,6 +114,10 @@ def load_model(
         if model.report is not None:
             say(model.report.render())
         return model
+    if not isinstance(source, Experiment) and (url := url_of(source)):
+        with model_place(url, step=step) as place:
+            model = load_trained(place.folder, step=step, overrides=overrides, say=say)
+            return replace(model, source=f"{url}, step {model.step}")
     if isinstance(source, Experiment) or not (Path(source).is_dir() or is_packed(Path(source))):
         name = source.name if isinstance(source, Experiment) else source
         raise UserError(
@@ -134,7 +140,7 @@ def as_experiment(config: Config, overrides: Sequence[str] = ()) -> Experiment:
 
 def train(
     config: Config | None = None,
-    model_directory: str | Path = "",
+    model_directory: "str | Path | ModelPlace" = "",
     *,
     data: str | Path | None = None,
     steps: int | None = None,
@@ -152,7 +158,7 @@ def train(
 
     Args:
         config: the experiment; None: one for `data` and this machine.
-        model_directory: folder of checkpoints, metrics and all other results.
+        model_directory: folder of checkpoints, metrics and all other results, or a URL for them.
         data: a folder of annotated images, or of records with a label map, to train on.
         steps: length of the run; its schedule is stretched to it. None: as the experiment says.
         epochs: length in passes over the training records, in place of `steps`.
@@ -171,6 +177,8 @@ def train(
         FloatingPointError: the loss is not finite.
     """
     from stillbox.checking.memory_verdict import refuse_shortage, this_machine
+    from stillbox.checkpoints.remote_directory import model_place
+    from stillbox.devices.job import is_main_process
     from stillbox.scaling.ray_train import find_workers, train_on_ray
     from stillbox.training.length import set_length
     from stillbox.training.loop import train as run
@@ -183,31 +191,32 @@ def train(
             where="stillbox.train",
             fix='stillbox.train(data="photos", model_directory="runs/first")',
         )
-    directory = local_folder(model_directory)
-    if data is not None:
-        from stillbox.checking.planning import plan_run
+    place = model_place(model_directory, step="latest", writes=is_main_process())
+    with place as directory:
+        if data is not None:
+            from stillbox.checking.planning import plan_run
 
-        planned = plan_run(
-            config,
-            data,
-            directory,
-            machine=this_machine(),
-            overrides=overrides,
-            steps=steps,
-            epochs=epochs,
-            say=say,
-        )
-    else:
-        assert config is not None
-        read = read_config(config, overrides)
-        planned = set_length(read, overrides, steps=steps, epochs=epochs)
-    experiment = planned.experiment
-    if on_ray is not None:
-        more = {"origins": origins, "profile": profile}
-        return train_on_ray(run, experiment, directory, on_ray, **more)
-    if shortage := refuse_shortage(experiment, this_machine(), origins or planned.origins):
-        on_warning(shortage.describe({}))
-    return run(experiment, directory, origins, profile=profile)
+            planned = plan_run(
+                config,
+                data,
+                directory.folder,
+                machine=this_machine(),
+                overrides=overrides,
+                steps=steps,
+                epochs=epochs,
+                say=say,
+            )
+        else:
+            assert config is not None
+            read = read_config(config, overrides)
+            planned = set_length(read, overrides, steps=steps, epochs=epochs)
+        experiment = planned.experiment
+        if on_ray is not None:
+            more = {"origins": origins, "profile": profile}
+            return train_on_ray(run, experiment, directory.folder, on_ray, **more)
+        if shortage := refuse_shortage(experiment, this_machine(), origins or planned.origins):
+            on_warning(shortage.describe({}))
+        return run(experiment, directory, origins, profile=profile)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +256,7 @@ def evaluate(
     """Scores a model on the records of its experiment, and writes a report.
 
     Args:
-        source: a model directory, the folder of an export, or a config for `weights`.
+        source: a model directory or its URL, the folder of an export, or a config for `weights`.
         weights: see `load`; likewise `step`, `overrides` and `runtime`.
         output: folder of the report; default: `evaluation` in the model directory, or where
             there is none in the working directory.
@@ -260,11 +269,27 @@ def evaluate(
         UserError: model, records and label map do not fit together.
     """
     from stillbox.checkpoints.model_directory import is_model_directory
+    from stillbox.checkpoints.remote_directory import model_place
     from stillbox.evaluation.history import HISTORY, History, read_history
     from stillbox.evaluation.runtimes import find_runtimes
     from stillbox.evaluation.scoring import open_evaluation, refuse_other_report, write_evaluation
 
     prepare_process()
+    if weights is None and not isinstance(source, Experiment) and (url := url_of(source)):
+        # Its records may lie in the directory too.
+        with model_place(url, step=step) as place:
+            found = evaluate(
+                place.folder,
+                step=step,
+                overrides=overrides,
+                runtime=runtime,
+                output=output or "evaluation",
+                overwrite=overwrite,
+                progress=progress,
+                observer=observer,
+                say=say,
+            )
+        return replace(found, source=found.source.replace(str(place.folder), url))
     directory = _results_folder(source, weights)
     if _is_export(source, runtime):
         experiment, name, score = _export_scorer(source, weights, overrides, runtime, say)
@@ -335,7 +360,9 @@ def _results_folder(source: Config, weights: str | Path | None) -> Path | None:
     """Returns the folder that results are written into by default; None: the current one."""
     from stillbox.checkpoints.packed import results_folder
 
-    return None if weights or isinstance(source, Experiment) else results_folder(Path(source))
+    if weights or isinstance(source, Experiment) or url_of(source):
+        return None
+    return results_folder(Path(source))
 
 
 def _is_export(source: Config, runtime: str) -> bool:
@@ -367,7 +394,7 @@ def export(
     """Exports a model, runs the artefact, and compares it with the checkpoint.
 
     Args:
-        source: a model directory, or a config for `weights`.
+        source: a model directory or its URL, or a config for `weights`.
         output: folder of the artefact; default: `export/FORMAT` in the model directory, or where
             there is none in the working directory.
         weights: see `load`; likewise `step` and `overrides`.

@@ -1,7 +1,6 @@
 """The one place where untrusted files are opened: regular files of a bounded size."""
 
 import os
-import re
 import stat
 import weakref
 import zipfile
@@ -42,22 +41,6 @@ def named_path(path: str | Path) -> Path:
     except (OSError, ValueError) as error:
         raise _unreadable(found, error, str(path), None) from error
     return found
-
-
-def local_folder(path: str | Path) -> Path:
-    """Returns a folder that a user named; it need not exist.
-
-    Raises:
-        UserError: it is the address of a bucket, of which a path would make a folder here.
-    """
-    # `Path` has made one slash of two.
-    if re.match(r"[a-z][a-z0-9+.-]+:/", str(path)):
-        raise UserError(
-            "a model directory is a folder of this machine",
-            where=str(path),
-            fix="mount the bucket, and give the path of the mount",
-        )
-    return Path(path)
 
 
 def open_untrusted(

@@ -32,7 +32,6 @@ from stillbox.experiment.yaml_config import place_paths, read_stored
 from stillbox.printing import count_text
 from stillbox.records.files import refuse_links
 from stillbox.training.length import set_length
-from stillbox.untrusted import local_folder
 
 SMALL, SSD, PYRAMID, LARGE = (
     "gfl_mobile",
@@ -160,7 +159,6 @@ def plan_run(
         UserError: the folder cannot be used, the experiment contradicts itself, or the model
             directory holds a run of another model or on other data.
     """
-    model_directory = local_folder(model_directory)
     if has_run(model_directory):
         say(f"the experiment is that of the run in {model_directory}")
         refuse_other_source(Path(data), model_directory)

@@ -38,6 +38,7 @@ from stillbox.checkpoints.files import (
     sync_folder,
     write_manifest,
 )
+from stillbox.checkpoints.remote_directory import RemoteDirectory
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.schema import Experiment
@@ -80,6 +81,7 @@ class ModelDirectory:
         self._writer: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
         self._lock: DirectoryLock | None = None
+        self._remote: RemoteDirectory | None = None
         self._writes = True
 
     @classmethod
@@ -93,6 +95,7 @@ class ModelDirectory:
         keep: int = 3,
         writes: bool = True,
         lock: DirectoryLock | None = None,
+        remote: RemoteDirectory | None = None,
     ) -> "ModelDirectory":
         """Creates the directory, or continues one, for the one process that writes into it.
 
@@ -103,12 +106,14 @@ class ModelDirectory:
             versions: of programs that the numbers may depend on.
             writes: False for the other processes of a job; their calls that write do nothing.
             lock: of the directory, if it is held already; `close` releases it.
+            remote: gets every result too.
 
         Raises:
             UserError: a file has that name, or another process writes into the directory.
         """
         directory = cls(path, keep=keep)
         directory._writes, directory._lock = writes, lock
+        directory._remote = remote if writes else None
         files = {EXPERIMENT: experiment, LABEL_MAP: label_map}
         files[VERSIONS] = json.dumps(dict(versions), indent=1)
         with _waiting(directory.path):
@@ -272,6 +277,8 @@ class ModelDirectory:
         with _waiting(self.path):
             best = Best(self.checkpoint(step).step, metric, value)
             replace_durably(self.path / _BEST, write_manifest(best._asdict()).decode())
+            if self._remote:
+                self._remote.publish_files()
             self._prune()
 
     def restore(self, step: int, like: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,6 +313,8 @@ class ModelDirectory:
                 fix="make room on the disk and start again; finished checkpoints: "
                 + self._list_steps(),
             ) from error
+        if self._remote:
+            self._remote.publish_checkpoint(step)
         self._prune()
 
     def _list_steps(self) -> str:
@@ -316,6 +325,8 @@ class ModelDirectory:
         for step in self.steps()[: -self._keep]:
             if not best or step != best.step:
                 remove_folder(self._checkpoints / str(step))
+                if self._remote:
+                    self._remote.remove_checkpoint(step)
 
 
 def _waiting(path: Path) -> AbstractContextManager[None]:

@@ -26,8 +26,8 @@ from stillbox.checkpoints.files import MAX_JSON_BYTES, blamed, remove_folder, re
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownFile, KnownWeights, Package, known_weights
 from stillbox.extras import install_package_command
+from stillbox.records.byte_source import cache_folder
 from stillbox.records.files import remove_tree
-from stillbox.records.record_file import cache_folder
 from stillbox.untrusted import named_path, open_untrusted, open_zip, read_untrusted
 
 _RECEIPT = "download.json"

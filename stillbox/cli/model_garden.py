@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stillbox.cli.arguments import add_overrides, add_processes, add_profile, show_remarks
 from stillbox.cli.original_flags import Flag, add_flags, explain_flags
-from stillbox.cli.running import run_training, score_checkpoints
+from stillbox.cli.running import run_training, score_checkpoints, training_place
 from stillbox.experiment.model_garden import EXPERIMENTS, GardenReading, read_garden, resolved_text
 from stillbox.experiment.resolve import Resolved, resolve_reading
 
@@ -79,15 +79,17 @@ def run(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace, reading: GardenReading) -> int:
     from stillbox.checkpoints.files import replace_durably
     from stillbox.devices.job import is_main_process
+    from stillbox.records.files import make_folder
 
     changes = []
     if arguments.mode == "train":
         changes = ["train.evaluate_every=0", "data.evaluation.paths=[]"]
     resolved = _resolve(arguments, reading, changes)
-    if is_main_process():
-        arguments.model_dir.mkdir(parents=True, exist_ok=True)
-        replace_durably(arguments.model_dir / _PARAMS, resolved_text(reading.params))
-    return run_training(resolved, arguments.model_dir, profile=arguments.profile)
+    with training_place(arguments.model_dir) as place:
+        if is_main_process():
+            folder = make_folder(place.folder, below=place.folder)
+            replace_durably(folder / _PARAMS, resolved_text(reading.params))
+        return run_training(resolved, place, profile=arguments.profile)
 
 
 def _resolve(arguments: argparse.Namespace, reading: GardenReading, changes: list[str]) -> Resolved:

@@ -21,7 +21,7 @@ from stillbox.cli.original_flags import (
     flag_overrides,
     resolve_merged,
 )
-from stillbox.cli.running import run_training, score_checkpoints
+from stillbox.cli.running import run_training, score_checkpoints, training_place
 from stillbox.experiment.resolve import Resolved
 
 if TYPE_CHECKING:
@@ -99,8 +99,11 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.eval_training_data or arguments.eval_on_train_data or arguments.run_once:
         note("without --checkpoint_dir only the training itself evaluates")
     resolved = _resolve_for_training(arguments)
-    with writing_checkpoints(arguments.model_dir, arguments.checkpoint_format):
-        return run_training(resolved, arguments.model_dir, profile=arguments.profile)
+    with (
+        training_place(arguments.model_dir) as place,
+        writing_checkpoints(place.folder, arguments.checkpoint_format),
+    ):
+        return run_training(resolved, place, profile=arguments.profile)
 
 
 @contextmanager

@@ -12,7 +12,13 @@ from pathlib import Path
 
 from stillbox.cli.arguments import add_overrides, add_processes, add_profile, show_remarks
 from stillbox.cli.original_flags import Flag, add_flags, explain_flags
-from stillbox.cli.running import batch_profiler, progress_bar, run_training, score_checkpoints
+from stillbox.cli.running import (
+    batch_profiler,
+    progress_bar,
+    run_training,
+    score_checkpoints,
+    training_place,
+)
 from stillbox.experiment.params_dict import ParamsReading, read_params, resolved_text
 from stillbox.experiment.resolve import Resolved, resolve_reading
 from stillbox.printing import count_text
@@ -94,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     from stillbox.checkpoints.files import replace_durably
     from stillbox.devices.job import is_main_process
+    from stillbox.records.files import make_folder
 
     changes = []
     if arguments.mode == "train":
@@ -101,10 +108,11 @@ def _train(arguments: argparse.Namespace, reading: ParamsReading) -> int:
         if not arguments.eval_after_training:
             changes.append("data.evaluation.paths=[]")
     resolved = _resolve(arguments, reading, changes)
-    if is_main_process():
-        arguments.model_dir.mkdir(parents=True, exist_ok=True)
-        replace_durably(arguments.model_dir / _PARAMS, resolved_text(reading.params))
-    return run_training(resolved, arguments.model_dir, profile=arguments.profile)
+    with training_place(arguments.model_dir) as place:
+        if is_main_process():
+            folder = make_folder(place.folder, below=place.folder)
+            replace_durably(folder / _PARAMS, resolved_text(reading.params))
+        return run_training(resolved, place, profile=arguments.profile)
 
 
 def _resolve(

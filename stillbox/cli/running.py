@@ -7,7 +7,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +178,7 @@ def say_next_with_model(arguments: argparse.Namespace, verb: str, *words: str) -
 
 
 if TYPE_CHECKING:
+    from stillbox.checkpoints.remote_directory import ModelPlace
     from stillbox.evaluation.scores import Scores
     from stillbox.profiling.profiler import StepProfiler
     from stillbox.training.watching import WatchPolicy
@@ -205,9 +206,23 @@ def batch_profiler(
     return StepProfiler(ProfileSteps.parse(profile), directory, say=say, name=name)
 
 
+def training_place(
+    path: "Path | ModelPlace", engine: str = "local"
+) -> AbstractContextManager["ModelPlace"]:
+    """Opens a model directory, or a URL, for the process that trains into it.
+
+    The workers of Ray open it themselves.
+    """
+    # Imported here: --help and errors in the arguments need no jax.
+    from stillbox.checkpoints.remote_directory import model_place
+    from stillbox.devices.job import is_main_process
+
+    return model_place(path, step="latest", writes=engine == "local" and is_main_process())
+
+
 def run_training(
     resolved: Resolved,
-    model_directory: Path,
+    model_directory: "Path | ModelPlace",
     *,
     profile: str = "0,0",
     engine: Mapping[str, Any] | None = None,
@@ -230,20 +245,21 @@ def run_training(
 
     steps = ProfileSteps.parse(profile)
     check_trainable(resolved.experiment, resolved.origins)
-    show_findings(resolved, model_directory)
-    outcome = train(
-        resolved.experiment,
-        model_directory,
-        origins=resolved.origins,
-        profile=steps,
-        on_warning=warn,
-        **(engine or {}),
-    )
-    print(f"{outcome.reason}; {model_directory}, {outcome.seconds:.0f} s")
+    with training_place(model_directory, (engine or {}).get("engine", "local")) as place:
+        show_findings(resolved, place.folder)
+        outcome = train(
+            resolved.experiment,
+            place,
+            origins=resolved.origins,
+            profile=steps,
+            on_warning=warn,
+            **(engine or {}),
+        )
+    print(f"{outcome.reason}; {place}, {outcome.seconds:.0f} s")
     if outcome.interrupted:
         return 128 + outcome.interrupted
     scored = resolved.experiment.data.evaluation.paths
-    words = ("evaluate", model_directory) if scored else ("predict", model_directory, "IMAGES")
+    words = ("evaluate", str(place)) if scored else ("predict", str(place), "IMAGES")
     say_next(*words)
     return 0
 

@@ -13,7 +13,13 @@ from stillbox.cli.arguments import (
     add_profile,
     find_process_info,
 )
-from stillbox.cli.running import add_weights, fetch_weights, progress_bar, run_training
+from stillbox.cli.running import (
+    add_weights,
+    fetch_weights,
+    progress_bar,
+    run_training,
+    training_place,
+)
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import known_weights
@@ -48,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model-dir",
         type=Path,
         metavar="DIR",
-        help="folder of checkpoints, metrics and all other results; a run found there is resumed "
+        help="folder of checkpoints, metrics and all other results, or a URL such as "
+        "s3://bucket/run; a run found there is resumed "
         "(default: a new folder in runs, with the name of the data or of CONFIG)",
     )
     length = parser.add_mutually_exclusive_group()
@@ -101,8 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.model_dir = _new_directory(arguments)
     if arguments.weights is not None:
         arguments.overrides = [*_weights(arguments.weights), *arguments.overrides]
-    resolved = _plan(arguments) if arguments.data else _resolve(arguments)
-    return run_training(resolved, arguments.model_dir, profile=arguments.profile, engine=engine)
+    with training_place(arguments.model_dir, engine["engine"]) as place:
+        resolved = (
+            _plan(arguments, place.folder) if arguments.data else _resolve(arguments, place.folder)
+        )
+        return run_training(resolved, place, profile=arguments.profile, engine=engine)
 
 
 def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -158,7 +168,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def _resolve(arguments: argparse.Namespace) -> Resolved:
+def _resolve(arguments: argparse.Namespace, folder: Path) -> Resolved:
     # Imported here: --help and errors in the arguments need no numpy.
     from stillbox.training.length import set_length
 
@@ -166,9 +176,9 @@ def _resolve(arguments: argparse.Namespace) -> Resolved:
         from stillbox.checking.planning import has_run, plan_resumed
 
         length = {"steps": arguments.steps, "epochs": arguments.epochs}
-        if has_run(arguments.model_dir):
+        if has_run(folder):
             say_aside(f"the experiment is that of the run in {arguments.model_dir}")
-            return plan_resumed(arguments.model_dir, overrides=arguments.overrides, **length)
+            return plan_resumed(folder, overrides=arguments.overrides, **length)
         raise _nothing_to_train()
     _refuse_data(arguments.config)
     read = read_config(arguments.config, arguments.overrides)
@@ -244,7 +254,7 @@ def _refuse_data(config: str) -> None:
         raise UserError(f"{what}, not a config", where="CONFIG", fix=f"give it as --data {config}")
 
 
-def _plan(arguments: argparse.Namespace) -> Resolved:
+def _plan(arguments: argparse.Namespace, folder: Path) -> Resolved:
     from stillbox.checking.memory_verdict import this_machine
     from stillbox.checking.planning import plan_run
 
@@ -252,7 +262,7 @@ def _plan(arguments: argparse.Namespace) -> Resolved:
         return plan_run(
             arguments.config,
             arguments.data,
-            arguments.model_dir,
+            folder,
             machine=this_machine(),
             overrides=arguments.overrides,
             steps=arguments.steps,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stillbox.errors import UserError
+from stillbox.object_storage import url_of
 from stillbox.printing import size_text
 
 if sys.platform != "win32":
@@ -48,8 +49,11 @@ def make_folder(folder: Path, *, below: Path) -> Path:
     """Makes a folder with those above it and returns it.
 
     Raises:
-        UserError: see `refuse_links`.
+        UserError: see `refuse_links`; or it is a URL, of which a path would make a folder here.
     """
+    if url := url_of(folder):
+        what = "results are written into a folder of this machine"
+        raise UserError(what, where=url, fix="give a folder, and copy it when it is complete")
     refuse_links(folder, below=below)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError, nearest
+from stillbox.object_storage import read_object, url_of
 from stillbox.printing import count_text
 from stillbox.textformat.messages import Decoder, Message, parse_schema
 from stillbox.textformat.parser import parse
@@ -170,11 +171,14 @@ class LabelMap:
 
     @classmethod
     def from_file(cls, path: str | Path) -> "LabelMap":
-        """Reads a `.pbtxt` file, or a built-in label map by its name.
+        """Reads a `.pbtxt` file, also one at a URL, or a built-in label map by its name.
 
         Raises:
             UserError: there is no such file and no such name, or `from_text` refuses the content.
         """
+        if url := url_of(path):
+            content = read_object(url, most=MAX_LABEL_MAP_BYTES)
+            return cls.from_text(content.decode("utf-8-sig", errors="replace"), url)
         path = Path(path)
         file, where = path, str(path)
         if where in _built_in() and not path.is_file():
@@ -211,7 +215,9 @@ class LabelMap:
 
 
 def is_label_map(path: str | Path) -> bool:
-    """Tells whether a path exists or names a built-in label map."""
+    """Tells whether a path exists or names a built-in label map; a URL may exist."""
+    if url_of(path):
+        return True
     # Path raises an error for names that are too long.
     return os.path.exists(path) or str(path) in _built_in()  # noqa: PTH110
 

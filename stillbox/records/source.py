@@ -6,13 +6,15 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError, nearest
+from stillbox.object_storage import ObjectFolder, ObjectPath, url_of
 from stillbox.printing import count_text, printable_line
 from stillbox.records.example import Example, apply_box_policy
 from stillbox.records.label_map import LabelMap
@@ -33,16 +35,17 @@ _SHARDS = re.compile(r"(?P<stem>.+)@(?P<count>\d+)(?P<ending>\.\w+)?$")
 _OF = re.compile(r"(?P<stem>.+)-(?P<shard>\d{5})-of-(?P<count>\d{5})(?P<ending>\.\w+)?$")
 _BESIDE = re.compile(r".+\.report\.(json|txt)|conversion\.(json|txt)|.+\.pbtxt")
 """Names of reports and label maps, which lie beside records."""
+_WILD = re.compile(r"[*?\[\]]")
 _SHOWN = 8
 _LONGEST_HINT = 200
 
 
-def expand(paths: Sequence[str]) -> list[Path]:
+def expand(paths: Sequence[str]) -> list[PurePath]:
     """Returns the files of the paths, sorted within each pattern and without repetition.
 
-    A path is a file, a glob pattern (`*`, `?`, `[...]`), `name@10` for `name-00000-of-00010` to
-    `name-00009-of-00010`, or `name@10.tfrecord` for names with that ending. A pattern passes over
-    the reports and label maps that conversions write.
+    A path, or a URL such as `s3://bucket/train*`, is a file, a glob pattern (`*`, `?`, `[...]`),
+    `name@10` for `name-00000-of-00010` to `name-00009-of-00010`, or `name@10.tfrecord` for names
+    with that ending. A pattern passes over the reports and label maps that conversions write.
 
     Raises:
         UserError: no path is given, a pattern matches nothing, or a shard of `name@10` is absent.
@@ -62,7 +65,7 @@ def glob_files(pattern: Path, *, recursive: bool = False) -> list[Path]:
     return sorted(map(Path, glob.glob(words, recursive=recursive)))  # noqa: PTH207 - is absolute
 
 
-def missing_shards(files: Iterable[Path]) -> list[str]:
+def missing_shards(files: Iterable[PurePath]) -> list[str]:
     """Returns a phrase such as `train.record: 1 of 10 shards` for each incomplete set."""
     found: dict[tuple[str, int], set[int]] = {}
     for file in files:
@@ -77,13 +80,9 @@ def missing_shards(files: Iterable[Path]) -> list[str]:
     ]
 
 
-def _expand_one(pattern: str) -> list[Path]:
-    if "://" in pattern:
-        raise UserError(
-            "records are read from this machine's disk only",
-            where=pattern,
-            fix="copy the files here or mount the bucket, and give that path",
-        )
+def _expand_one(pattern: str) -> Sequence[PurePath]:
+    if url := url_of(pattern):
+        return _expand_url(url)
     path = named_path(pattern)
     if path.is_file():
         return [path]
@@ -101,15 +100,53 @@ def _expand_one(pattern: str) -> list[Path]:
 
 
 def _numbered(pattern: str, stem: str, count: int, ending: str) -> list[Path]:
-    files = [Path(f"{stem}-{shard:05d}-of-{count:05d}{ending}") for shard in range(count)]
+    files = [Path(_shard_name(stem, shard, count, ending)) for shard in range(count)]
     absent = [file for file in files if not file.is_file()]
     if absent or not files:
-        raise UserError(
-            f"absent: {len(absent)} of {count_text(count, 'shard')}",
-            where=pattern,
-            fix=_nearby(absent[0]) if absent else "give a number of shards above 0",
-        )
+        raise _no_shards(pattern, len(absent), count, _nearby(absent[0]) if absent else "")
     return files
+
+
+def _expand_url(url: str) -> list[PurePath]:
+    """Returns the objects of a URL with patterns in any part of it but the bucket."""
+    scheme, _, rest = url.partition("://")
+    parts = rest.split("/")
+    plain = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    base = f"{scheme}://{'/'.join(parts[:plain])}"
+    there = ObjectFolder(base).list()
+    wanted = parts[plain:]
+    if match := _SHARDS.match(wanted[0]):
+        count = int(match["count"])
+        naming = match["stem"], match["ending"] or ""
+        names = [_shard_name(naming[0], shard, count, naming[1]) for shard in range(count)]
+        absent = [name for name in names if name not in there]
+        if absent or not names:
+            raise _no_shards(url, len(absent), count, nearest((absent or [""])[0], there))
+    else:
+        found = sorted(name for name in there if _fits(name.split("/"), wanted))
+        names = [name for name in found if not _BESIDE.fullmatch(name) or name == wanted[0]]
+    if not names:
+        what = "matches no object" if glob.has_magic(url) else "there is no such object"
+        # The characters of the pattern are not part of a name.
+        hint = f"in {base}: {nearest(_WILD.sub('0', wanted[-1]), there)}"
+        raise UserError(what, where=url, fix=hint[:_LONGEST_HINT])
+    return [ObjectPath(f"{base}/{name}") for name in names]
+
+
+def _fits(parts: Sequence[str], patterns: Sequence[str]) -> bool:
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
+def _shard_name(stem: str, shard: int, count: int, ending: str) -> str:
+    return f"{stem}-{shard:05d}-of-{count:05d}{ending}"
+
+
+def _no_shards(pattern: str, absent: int, count: int, hint: str) -> UserError:
+    return UserError(
+        f"absent: {absent} of {count_text(count, 'shard')}",
+        where=pattern,
+        fix=hint if absent else "give a number of shards above 0",
+    )
 
 
 def _nearby(path: Path) -> str:
@@ -130,7 +167,7 @@ def _content_of(folder: Path, wanted: str) -> str:
         return f"the folder {folder} holds no file"
     if wanted:
         # The characters of the pattern are not part of a file name.
-        hint = nearest(re.sub(r"[*?\[\]]", "0", wanted), names)
+        hint = nearest(_WILD.sub("0", wanted), names)
         if hint.startswith("did you mean"):
             return f"{hint} (in {folder})"
     more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
@@ -276,7 +313,7 @@ class ExampleSource:
             done[index] = True
             return first
 
-    def _open(self, paths: Sequence[Path]) -> list[RecordFile]:
+    def _open(self, paths: Sequence[PurePath]) -> list[RecordFile]:
         # Building an index waits for the disk; network file systems serve many requests at once.
         opening = partial(RecordFile, salvage=self._bad_records == "drop")
         files = list(ordered_map(opening, paths, workers=_OPENED_AT_ONCE))

@@ -12,7 +12,7 @@ leaves no half-written file behind. `record_file.RecordFile` reads the files.
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO, Literal, get_args
 
 import google_crc32c
@@ -69,7 +69,7 @@ def record_error(fault: str, where: str) -> RecordError:
     return RecordError(fault, where=where, fix=fix)
 
 
-def record_location(path: Path, record: int, offset: int) -> str:
+def record_location(path: PurePath, record: int, offset: int) -> str:
     """Returns the description of a record in messages; records are counted from 0."""
     return f"{path}: record {record} (byte {offset})"
 

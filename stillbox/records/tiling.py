@@ -123,7 +123,7 @@ def tile_records(
             or another label map.
     """
     beside = expand(paths)[0].with_name(LABEL_MAP_NAME)
-    if label_map is None and beside.is_file():
+    if label_map is None and isinstance(beside, Path) and beside.is_file():
         label_map = LabelMap.from_file(beside)
     if label_map is not None:
         check_label_map(output, label_map)

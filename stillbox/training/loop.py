@@ -15,6 +15,7 @@ import numpy as np
 
 from stillbox.checkpoints.files import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory, locked_directory
+from stillbox.checkpoints.remote_directory import ModelPlace
 from stillbox.devices.announcing import StallReporter, announcing, waiting_for
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.job import (
@@ -87,7 +88,7 @@ class Outcome:
 
 def train(
     experiment: schema.Experiment,
-    model_directory: Path,
+    model_directory: Path | ModelPlace,
     origins: Mapping[str, str] | None = None,
     *,
     profile: ProfileSteps | None = None,
@@ -113,13 +114,16 @@ def train(
 
     # ---- data: first, because it is most often wrong and fastest to check -----------------------
     dataset, loader = _open_data(experiment)
-    with locked_directory(model_directory, writes=is_main_process()) as lock:
-        return _train(experiment, model_directory, dataset, loader, lock, profile, loggers, began)
+    place = (
+        model_directory if isinstance(model_directory, ModelPlace) else ModelPlace(model_directory)
+    )
+    with locked_directory(place.folder, writes=is_main_process()) as lock:
+        return _train(experiment, place, dataset, loader, lock, profile, loggers, began)
 
 
 def _train(
     experiment: schema.Experiment,
-    model_directory: Path,
+    place: ModelPlace,
     dataset: Dataset,
     loader: TrainLoader,
     lock: DirectoryLock | None,
@@ -128,7 +132,7 @@ def _train(
     began: float,
 ) -> Outcome:
     """Trains on opened data, in a directory that is locked if it exists."""
-    settings = experiment.train
+    settings, model_directory = experiment.train, place.folder
     stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
     refuse_steps_beyond_the_end(profile, model_directory, stop_at)
 
@@ -136,7 +140,11 @@ def _train(
     previous = find_previous(experiment, model_directory, dataset)
     first = previous.step if previous else 0
     require_same("model directory", f"step {first}", fix=_SHARED)
-    require_same("experiment", to_yaml(experiment), fix="give all processes the same")
+    require_same(
+        "experiment",
+        to_yaml(store_paths(experiment, model_directory)),
+        fix="give all processes the same",
+    )
     finished = stop_at is not None and first >= stop_at
     # A finished run has nothing to learn, and its teacher may be gone.
     learning = without_teacher(experiment) if finished else experiment
@@ -155,7 +163,7 @@ def _train(
         start = start_run(experiment, model_directory, previous)
     state, taught_by = program.put_state(start.state), program.put_teacher(teacher)
     identity = {TEACHER: teacher.identity} if teacher else {}
-    directory = _open_directory(model_directory, experiment, dataset, first, lock)
+    directory = _open_directory(place, experiment, dataset, first, lock)
     summaries = Summaries(model_directory, from_step=first, experiment=experiment, loggers=loggers)
     guard = MetricsGuard(lambda records: _name_records(dataset, records))
 
@@ -165,7 +173,7 @@ def _train(
         RunProgress(first, stop_at, quiet=not is_main_process()) as progress,
         StopRequest() as stop,
     ):
-        for line in _describe_run(experiment, model_directory, dataset, start, programs):
+        for line in _describe_run(experiment, place, dataset, start, programs):
             progress.say(line)
         if teacher is not None:
             progress.say(f"learning from {teacher.source} too")
@@ -333,7 +341,7 @@ def _describe_memory(steps: Sequence[jax.stages.Compiled]) -> str:
 
 
 def _open_directory(
-    path: Path,
+    place: ModelPlace,
     experiment: schema.Experiment,
     dataset: Dataset,
     first: int,
@@ -342,19 +350,20 @@ def _open_directory(
     """Creates or opens the model directory, whose newest checkpoint is that of step `first`."""
     with main_process_first():
         directory = ModelDirectory.create(
-            path,
-            experiment=to_yaml(store_paths(experiment, path)),
+            place.folder,
+            experiment=to_yaml(store_paths(experiment, place.folder)),
             label_map=dataset.label_map.to_text(),
             versions=versions(),
             keep=experiment.train.keep_checkpoints,
             writes=is_main_process(),
             lock=lock,
+            remote=place.remote,
         )
     if (directory.latest_step() or 0) != first:
         directory.close()
         raise UserError(
             "another run wrote a checkpoint while this one was starting",
-            where=str(path),
+            where=str(place),
             fix="run this again",
         )
     return directory
@@ -362,12 +371,12 @@ def _open_directory(
 
 def _describe_run(
     experiment: schema.Experiment,
-    directory: Path,
+    place: ModelPlace,
     dataset: Dataset,
     start: Start,
     programs: Sequence[TrainProgram],
 ) -> Iterator[str]:
-    yield start.decision
+    yield start.decision.replace(str(place.folder), str(place))
     weightless = frozen_fresh_statistics(experiment)
     if weightless is not None and not int(start.state.step):
         yield f"warning: {weightless.describe({})}"
@@ -385,7 +394,7 @@ def _describe_run(
     if len(programs) > 1:
         sizes = ", ".join("{} x {}".format(*one.input_size) for one in programs)
         yield f"input sizes {sizes}: one of them for each step, each compiled once"
-    before = replicas_before(directory, int(start.state.step), experiment)
+    before = replicas_before(place.folder, int(start.state.step), experiment)
     if before not in (None, program.replicas):
         yield (
             f"warning: {count_text(before, 'replica')} before, now {program.replicas}; --set "

@@ -23,6 +23,7 @@ from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.experiment import schema
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import from_stored, store_paths, to_yaml
+from stillbox.object_storage import url_of
 from stillbox.printing import count_text
 from stillbox.records.files import make_folder
 from stillbox.textformat.yaml_tree import read_text_file
@@ -361,6 +362,9 @@ class CheckpointWatcher:
 
 def _model_directory(path: Path) -> Path:
     """Returns the model directory of a path; it need not exist yet."""
+    if url := url_of(path):
+        what = "new checkpoints are looked for in a folder of this machine"
+        raise UserError(what, where=url, fix=f"`stillbox evaluate {url}` scores the best one")
     if path.name == "checkpoints" and (is_model_directory(path.parent) or not path.exists()):
         return path.parent
     if is_model_directory(path):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.records.files import new_folder, not_written, partial_folder, write_whole
+from stillbox.records.files import make_folder, new_folder, not_written, partial_folder, write_whole
 from stillbox.records.tfrecord import sharded_writer, tfrecord_writer
 
 
@@ -277,3 +277,9 @@ def test_a_file_system_without_locks_is_used_without_a_lock(tmp_path, monkeypatc
             write(tmp_path / "out")
         assert names(folder) == ["half"]
     assert names(tmp_path) == ["other"]
+
+
+def test_a_url_is_no_folder_for_results():
+    folder = Path("s3://bucket/scores")
+    with pytest.raises(UserError, match="results are written into a folder of this machine"):
+        make_folder(folder, below=folder)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from stillbox.errors import UserError
+from stillbox.records import byte_source
 from stillbox.records import record_file as index_module
+from stillbox.records.byte_source import open_source
 from stillbox.records.files import try_lock
 from stillbox.records.record_file import RecordFile
 from stillbox.records.tfrecord import RecordError
@@ -199,7 +201,7 @@ def test_copies_of_a_killed_process_are_removed_and_those_of_a_live_one_are_not(
 def test_a_foreign_index_is_not_trusted(tmp_path):
     path = write_records(tmp_path / "a.record", PAYLOADS)
     for offsets in ([0, 2**63], [0, 40, 20], [5, 10], []):
-        index_module._save_index(path, path.stat(), np.array(offsets, np.uint64))
+        index_module._save_index(open_source(path), np.array(offsets, np.uint64))
         assert len(RecordFile(path)) == len(PAYLOADS)
 
 
@@ -218,11 +220,11 @@ def test_threads_read_what_one_thread_reads(tmp_path):
 
 
 def test_more_files_than_descriptors_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(index_module, "_KEPT_OPEN", threading.BoundedSemaphore(2))
+    monkeypatch.setattr(byte_source, "_KEPT_OPEN", threading.BoundedSemaphore(2))
     files = [RecordFile(write_records(tmp_path / f"{n}.record", [b"%d" % n])) for n in range(5)]
     for _ in range(2):
         assert [file.read(0) for file in files] == [b"0", b"1", b"2", b"3", b"4"]
-    assert sum(file._descriptor >= 0 for file in files) == 2
+    assert sum(file._source._descriptor >= 0 for file in files) == 2
 
 
 def replace_file(path):

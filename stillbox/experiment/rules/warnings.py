@@ -92,7 +92,7 @@ def samples_are_proposals(experiment: schema.Experiment) -> Iterator[Finding]:
 
 @rule(schema.Experiment, training=True)
 def paths_are_real(experiment: schema.Experiment) -> Iterator[Finding]:
-    """Sample configs contain placeholders, and cloud buckets are not files."""
+    """Sample configs contain placeholders; records and label maps alone may lie in buckets."""
     for path, text in _paths(experiment):
         # The remedy is ready to paste, but for the path itself.
         remedy = f"--set {path}=PATH"
@@ -103,7 +103,7 @@ def paths_are_real(experiment: schema.Experiment) -> Iterator[Finding]:
             remedy = f"{known}; or {remedy}" if known else remedy
         if placeholder := PLACEHOLDER.search(text):
             yield error(path, f"{text!r} still holds the placeholder {placeholder[0]}", remedy)
-        elif _URL.match(text):
+        elif _URL.match(text) and not path.endswith((".paths", ".label_map")):
             first = "" if path == _WRITTEN else "copy it to this machine; "
             yield error(path, f"{text!r} is not a local file", first + remedy)
 

@@ -78,7 +78,7 @@ class DataLoader:
     ) -> None:
         classes = _label_map(label_map)
         (first, *_) = expand([tfrecord_file_patten])
-        path = first.parent / f"{first.name}_label_map.pbtxt"
+        path = Path(first.parent, f"{first.name}_label_map.pbtxt")
         write_whole(path, classes.to_text().encode())
         counted = len(ExampleSource([tfrecord_file_patten]))
         if counted != size:

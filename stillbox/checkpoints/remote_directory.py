@@ -1,0 +1,344 @@
+"""A model directory in object storage: a folder here, of which every result is uploaded.
+
+The objects have the names of the files. That of `checkpoint.json` is written last, and only if
+there is none: a checkpoint with it is complete, and one without it does not count. It is removed
+first. The object with the highest number in `.writer/` names the one process that writes; it is
+written again every few seconds.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from stillbox.checkpoints.checkpoint import MANIFEST
+from stillbox.devices.announcing import announcing, say_aside
+from stillbox.errors import UserError
+from stillbox.experiment.yaml_config import CHECKPOINTS
+from stillbox.object_storage import Entry, ObjectFolder, url_of
+from stillbox.printing import printable_line, size_text
+from stillbox.records.byte_source import cache_folder
+from stillbox.records.files import make_folder, partial_folder
+
+_LEASES = ".writer"
+_RENEWED_SECONDS, _SILENT_SECONDS = 10.0, 45.0
+_STEP = re.compile("0|[1-9][0-9]{0,18}")
+
+Say = Callable[[str], None]
+
+
+class WriterLease:
+    """The right of one process to write below a URL, held until `release`.
+
+    A process that was killed is noticed after 45 s without a renewal. One that was merely stopped
+    finds a higher number when it goes on, and writes nothing more.
+
+    Raises:
+        UserError: another process has it, or this account may not write there.
+    """
+
+    def __init__(self, objects: ObjectFolder, say: Say = say_aside) -> None:
+        self._objects, self._say = objects, say
+        self._holder = f"process {os.getpid()} on {socket.gethostname()}, {uuid.uuid4()}"
+        self._number, self._renewals, self._released = 0, 0, threading.Event()
+        while not self._number:
+            newest = self._newest()
+            self._wait_for_silence(newest)
+            if objects.create(self._name(newest + 1), self._content()):
+                self._number = newest + 1
+        for number in range(1, self._number):
+            objects.remove(self._name(number))
+        self._thread = threading.Thread(target=self._renew, name="writer-lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises `UserError` if another process has taken over."""
+        if self._newest() > self._number:
+            raise UserError(
+                "another process has taken over this model directory; this one was silent for long",
+                where=self._objects.url,
+                fix="let only one of them run",
+            )
+
+    def release(self) -> None:
+        """Lets another process write at once."""
+        self._released.set()
+        self._thread.join()
+        with suppress(UserError):
+            if self._newest() == self._number:
+                self._objects.write(self._name(self._number), json.dumps({}).encode())
+
+    def _newest(self) -> int:
+        names = [name.rpartition("/")[2] for name in self._objects.list(_LEASES)]
+        return max((int(name) for name in names if name.isdecimal()), default=0)
+
+    def _wait_for_silence(self, number: int) -> None:
+        content, began = self._held(number), time.monotonic()
+        if not content:
+            return
+        holder = printable_line(str(json.loads(content).get("holder", "a process")))[:100]
+        self._say(f"{self._objects.url}: waiting up to {_SILENT_SECONDS:.0f} s for {holder}")
+        while time.monotonic() - began < _SILENT_SECONDS:
+            time.sleep(_RENEWED_SECONDS / 4)
+            now = self._held(number)
+            if not now:
+                return
+            if now != content:
+                raise UserError(
+                    f"{holder} is writing into this directory",
+                    where=self._objects.url,
+                    fix="wait for it to end, or choose another model directory",
+                )
+
+    def _held(self, number: int) -> bytes:
+        """Returns the content of a lease; empty if it is released or not a lease."""
+        with suppress(FileNotFoundError, ValueError, RecursionError):
+            content = self._objects.read(self._name(number), 0, 2**12)
+            found = json.loads(content)
+            return content if isinstance(found, dict) and found else b""
+        return b""
+
+    def _renew(self) -> None:
+        while not self._released.wait(_RENEWED_SECONDS):
+            self._renewals += 1
+            # A storage that fails for a moment is written to again.
+            with suppress(UserError):
+                self._objects.write(self._name(self._number), self._content())
+
+    def _content(self) -> bytes:
+        return json.dumps({"holder": self._holder, "renewals": self._renewals}).encode()
+
+    @staticmethod
+    def _name(number: int) -> str:
+        return f"{_LEASES}/{number:06d}"
+
+
+class RemoteDirectory:
+    """The objects of a model directory, and the folder here that has their content.
+
+    Args:
+        url: of the directory.
+        folder: an empty folder, which the model directory's code reads and writes.
+        rescued: its later name, if results cannot be uploaded.
+    """
+
+    def __init__(self, url: str, folder: Path, rescued: Path) -> None:
+        self.url, self.folder, self._rescued = url.rstrip("/"), folder, rescued
+        self.failed = False
+        """Whether the folder has results that the storage has not."""
+        self._objects = ObjectFolder(url)
+        self._lease: WriterLease | None = None
+        self._sent: dict[str, tuple[int, int]] = {}
+
+    def fetch(self, step: int | str) -> None:
+        """Copies all files into the folder, but of the checkpoints only one and the best.
+
+        Args:
+            step: a step, or `latest` or `best`.
+
+        Raises:
+            UserError: the disk has no room for them, or an object has no name of a file.
+        """
+        there = self._objects.list()
+        steps = _finished(there)
+        wanted = {step} if isinstance(step, int) else {max(steps, default=-1)}
+        wanted |= {self._best(there)}
+        chosen = {name: there[name] for name in there if _is_fetched(name, wanted & steps)}
+        size = sum(entry.size for entry in chosen.values())
+        free = shutil.disk_usage(self.folder).free
+        if size > free:
+            raise UserError(
+                f"the model directory has {size_text(size)}, and {size_text(free)} are free",
+                where=str(self.folder),
+                fix="let XDG_CACHE_HOME name a folder with room",
+            )
+        done = 0
+        with announcing(lambda: f"copying {self.url}: {size_text(done)} of {size_text(size)}"):
+            for name, entry in chosen.items():
+                self._fetch_file(name)
+                done += entry.size
+
+    def start_writing(self) -> None:
+        """Becomes the one writer, and removes checkpoints that were left unfinished.
+
+        Raises:
+            UserError: another process writes, or this account may not.
+        """
+        self._lease = WriterLease(self._objects)
+        there = self._objects.list(CHECKPOINTS)
+        finished = _finished(there)
+        for name in there:
+            if (step := _step_of(name)) is not None and step not in finished:
+                self._objects.remove(name)
+
+    def publish_checkpoint(self, step: int) -> None:
+        """Uploads a finished checkpoint of the folder, and the other files that have changed.
+
+        Raises:
+            UserError: the storage fails, or another process has taken over.
+        """
+        self.publish_files()
+        folder = self.folder / CHECKPOINTS / str(step)
+        names = {_object_name(path, self.folder): path for path in sorted(folder.iterdir())}
+        manifest = f"{CHECKPOINTS}/{step}/{MANIFEST}"
+        content = names.pop(manifest).read_bytes()
+        with self._keeping_results():
+            for name, path in names.items():
+                self._objects.upload(path, name)
+            self._check()
+            if not self._objects.create(manifest, content):
+                what = f"the checkpoint of step {step} is there, with other content"
+                raise UserError(what, where=self.url)
+
+    def publish_files(self) -> None:
+        """Uploads the files that have changed, without the checkpoints; raises as above."""
+        with self._keeping_results():
+            self._check()
+            for path in sorted(self.folder.rglob("*")):
+                name = _object_name(path, self.folder)
+                if not _is_result(name) or path.is_symlink() or not path.is_file():
+                    continue
+                if self._sent.get(name) != (now := _state(path)):
+                    self._objects.upload(path, name)
+                    self._sent[name] = now
+
+    @contextmanager
+    def _keeping_results(self) -> Iterator[None]:
+        """Says where the results are that cannot be uploaded."""
+        try:
+            yield
+        except UserError as error:
+            self.failed = True
+            kept = f"all results are in {self._rescued}, from which training can go on too"
+            fix = f"{error.fix}; {kept}" if error.fix else kept
+            raise UserError(error.what, where=error.where, fix=fix) from error
+
+    def remove_checkpoint(self, step: int) -> None:
+        """Removes a checkpoint; it stops to count with the first object."""
+        folder = f"{CHECKPOINTS}/{step}"
+        self._objects.remove(f"{folder}/{MANIFEST}")
+        for name in self._objects.list(folder):
+            self._objects.remove(name)
+
+    def end(self) -> None:
+        """Uploads what is left, if this process writes; raises as `publish_files`."""
+        if self._lease is not None:
+            self.publish_files()
+
+    def stop_writing(self) -> None:
+        """Lets another process write."""
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+
+    def _check(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
+
+    def _fetch_file(self, name: str) -> None:
+        path = self.folder / name
+        make_folder(path.parent, below=self.folder)
+        self._objects.download(name, path)
+        self._sent[name] = _state(path)
+
+    def _best(self, there: Mapping[str, Entry]) -> int:
+        """Returns the step that is marked as the best; -1 if none is, or the file is damaged."""
+        if "best.json" not in there or there["best.json"].size > 2**16:
+            return -1
+        with suppress(ValueError, KeyError, TypeError, RecursionError, FileNotFoundError):
+            return int(json.loads(self._objects.read("best.json"))["step"])
+        return -1
+
+
+def _finished(there: Mapping[str, Entry]) -> set[int]:
+    """Returns the steps of the checkpoints that are complete."""
+    steps = (_step_of(name) for name in there if name.endswith(f"/{MANIFEST}"))
+    return {step for step in steps if step is not None}
+
+
+def _step_of(name: str) -> int | None:
+    parts = name.split("/")
+    inside = len(parts) == 3 and parts[0] == CHECKPOINTS and _STEP.fullmatch(parts[1])
+    return int(parts[1]) if inside else None
+
+
+def _is_result(name: str) -> bool:
+    """Whether a file is uploaded whenever it has changed."""
+    parts = PurePosixPath(name).parts
+    return parts[0] != CHECKPOINTS and not any(part.startswith(".") for part in parts)
+
+
+def _is_fetched(name: str, steps: set[int]) -> bool:
+    parts = PurePosixPath(name).parts
+    if not parts or ".." in parts or name.startswith("/") or "\0" in name:
+        raise UserError(f"{name!r} is not the name of a file", where="the model directory")
+    if any(part.startswith(".") for part in parts):
+        return False
+    return _step_of(name) in steps if parts[0] == CHECKPOINTS else True
+
+
+def _object_name(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def _state(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True)
+class ModelPlace:
+    """Where a model directory is: a folder, or a folder and what it is a copy of."""
+
+    folder: Path
+    remote: RemoteDirectory | None = None
+
+    def __str__(self) -> str:
+        return self.remote.url if self.remote else str(self.folder)
+
+
+@contextmanager
+def model_place(
+    path: "str | Path | ModelPlace", *, step: int | str = "best", writes: bool = False
+) -> Iterator[ModelPlace]:
+    """Yields the folder of a model directory; that of a URL is a copy, which is removed at the end.
+
+    Args:
+        path: the folder, or a URL. A place is yielded as it is.
+        step: the checkpoint that is needed of a URL, see `RemoteDirectory.fetch`.
+        writes: whether this process is to be its one writer.
+
+    Raises:
+        UserError: see `ObjectFolder` and `WriterLease`.
+    """
+    url = None if isinstance(path, ModelPlace) else url_of(path)
+    if url is None:
+        yield path if isinstance(path, ModelPlace) else ModelPlace(Path(path))
+        return
+    rescued = cache_folder() / "model_directories" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    with partial_folder(rescued) as folder:
+        remote = RemoteDirectory(url, folder, rescued)
+        try:
+            with announcing(lambda: f"waiting for {url}"):
+                if writes:
+                    remote.start_writing()
+            remote.fetch(step)
+            yield ModelPlace(folder, remote)
+            remote.end()
+        except BaseException:
+            # What was measured up to the error is worth keeping; the error itself is reported.
+            with suppress(UserError):
+                remote.end()
+            raise
+        finally:
+            remote.stop_writing()
+            if remote.failed:
+                folder.rename(rescued)

@@ -1,0 +1,241 @@
+"""Objects below a URL, such as `s3://bucket/run`, through fsspec and its package for the service.
+
+Credentials are those that the service's own programs find. Chained URLs of fsspec are refused: they
+reach the disk and other services through one address.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath, PurePosixPath
+from typing import NamedTuple, TypeVar
+
+from stillbox.errors import UserError, nearest
+from stillbox.extras import NotInstalledError, import_extra
+
+_EXTRA = "cloud"
+# `Path` has made one slash of two.
+_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):/+(?P<rest>.*)", re.DOTALL)
+# What is kept of an object without a tag: any of them changes with its content.
+_TAGS = ("ETag", "etag", "generation", "md5", "LastModified", "mtime", "last_modified", "created")
+# The packages for the services repeat single requests; these are repetitions of whole uploads.
+_PAUSES = (1.0, 4.0)
+_LOGIN = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`",
+    "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
+    "gcs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
+}
+_WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
+
+Result = TypeVar("Result")
+
+
+def url_of(path: str | PurePath) -> str | None:
+    """Returns the URL that a path is, also one of whose two slashes `Path` has made one."""
+    match = _URL.fullmatch(str(path))
+    return f"{match['scheme']}://{match['rest']}" if match else None
+
+
+class ObjectPath(PurePosixPath):
+    """The path of an object; its text is the URL."""
+
+    def __str__(self) -> str:
+        return url_of(super().__str__()) or super().__str__()
+
+
+class Entry(NamedTuple):
+    """An object of a listing."""
+
+    size: int
+    """Bytes."""
+    version: str
+    """Changes with the content."""
+
+
+class ObjectFolder:
+    """The objects below a URL; their names are relative to it.
+
+    Every method raises `UserError` if the service refuses or does not answer. Objects appear
+    complete or not at all.
+
+    Raises:
+        UserError: the package for the service is not installed, or the URL is malformed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        scheme = url.partition("://")[0]
+        if "::" in url or not url.partition("://")[2].strip("/"):
+            raise UserError("this is no address of objects", where=url, fix="s3://BUCKET/FOLDER")
+        fsspec = import_extra("fsspec", _EXTRA)
+        known = {*fsspec.available_protocols(), *fsspec.registry}
+        if scheme not in known:
+            what = f"nothing is known of {scheme}://"
+            raise UserError(what, where=url, fix=nearest(scheme, known))
+        try:
+            with _translated(self.url):
+                self._files, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
+        except ImportError as error:
+            raise NotInstalledError(f"the package of fsspec for {scheme}://", _EXTRA) from error
+        self._root, self._makes_folders = root.rstrip("/"), scheme not in _WITHOUT_FOLDERS
+
+    def list(self, below: str = "") -> dict[str, Entry]:
+        """Returns all objects, or those of a folder, by name."""
+        with _translated(self.url):
+            self._files.invalidate_cache()
+            try:
+                found = self._files.find(f"{self._root}/{below}".rstrip("/"), detail=True)
+            except FileNotFoundError:
+                return {}
+        names = {path: path.removeprefix(self._root).lstrip("/") for path in found}
+        return {
+            names[path]: Entry(int(info.get("size") or 0), _version(info))
+            for path, info in found.items()
+            if names[path]
+        }
+
+    def find(self, name: str) -> Entry | None:
+        """Returns an object's size and version; None if there is none."""
+        with _translated(self._url(name)):
+            try:
+                info = self._files.info(self._path(name))
+            except FileNotFoundError:
+                return None
+        return Entry(int(info["size"]), _version(info)) if info.get("type") == "file" else None
+
+    def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Returns the bytes of an object from `start` to before `end`; all by default.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        with _translated(self._url(name)):
+            return bytes(self._files.cat_file(self._path(name), start=start, end=end))
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes or replaces a small object."""
+        self._sent(name, lambda: self._files.pipe_file(self._path(name), content))
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Writes an object unless there is one, and returns whether it is the one with `content`.
+
+        Of two processes that create it at once, one succeeds, where the service can do it: Amazon
+        S3, Google Cloud Storage and others.
+        """
+        try:
+            self._sent(
+                name,
+                lambda: self._files.pipe_file(self._path(name), content, mode="create"),
+            )
+        except FileExistsError:
+            # A repeated request finds what the first one wrote, whose answer was lost.
+            return self.read(name) == content
+        return True
+
+    def upload(self, source: Path, name: str) -> None:
+        """Writes or replaces an object with the content of a file, which may be growing."""
+        size = source.stat().st_size
+
+        def send() -> None:
+            self._files.put_file(str(source), self._path(name))
+            there = self._files.info(self._path(name))["size"]
+            if there < size:
+                raise OSError(f"{there} of {size} bytes arrived")
+
+        self._sent(name, send)
+
+    def download(self, name: str, target: Path) -> None:
+        """Copies an object into a new file, whose folder must exist.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        with _translated(self._url(name)):
+            self._files.get_file(self._path(name), str(target))
+
+    def remove(self, name: str) -> None:
+        """Removes an object, if there is one."""
+        with _translated(self._url(name)), suppress(FileNotFoundError):
+            self._files.rm_file(self._path(name))
+
+    def _sent(self, name: str, send: Callable[[], Result]) -> Result:
+        """Sends an object, several times if the connection or an upload of parts is lost."""
+        with _translated(self._url(name)):
+            if self._makes_folders:
+                self._files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+            for pause in _PAUSES:
+                try:
+                    return send()
+                except (PermissionError, FileExistsError):
+                    raise
+                # Each service has errors of its own.
+                except Exception as error:
+                    if _lacks_credentials(error):
+                        raise
+                    time.sleep(pause)
+            try:
+                return send()
+            except FileNotFoundError as error:
+                # s3fs says that of a lost upload too.
+                raise OSError(f"the bucket, or the upload itself, is gone: {error}") from error
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _url(self, name: str) -> str:
+        return f"{self.url}/{name}"
+
+
+def object_at(url: str) -> tuple[ObjectFolder, str]:
+    """Returns the folder of an object and its name there."""
+    folder, _, name = url.rpartition("/")
+    return ObjectFolder(folder), name
+
+
+def read_object(url: str, *, most: int) -> bytes:
+    """Returns the content of an object.
+
+    Raises:
+        UserError: there is none, or it has more than `most` bytes.
+    """
+    folder, name = object_at(url)
+    found = folder.find(name)
+    if found is None:
+        raise UserError("there is no such object", where=url)
+    if found.size > most:
+        what = f"the object has {found.size:,} bytes; such a file has {most:,} at most"
+        raise UserError(what, where=url)
+    return folder.read(name)
+
+
+def _version(info: dict[str, object]) -> str:
+    return next((str(info[tag]).strip('"') for tag in _TAGS if info.get(tag)), "")
+
+
+@contextmanager
+def _translated(url: str) -> Iterator[None]:
+    """Turns the errors of a service into a `UserError`."""
+    try:
+        yield
+    except (UserError, ImportError, FileNotFoundError, FileExistsError):
+        raise
+    except Exception as error:
+        raise _refusal(url, error) from error
+
+
+def _refusal(url: str, error: Exception) -> UserError:
+    reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    login = _LOGIN.get(url.partition("://")[0], "log in with the program of the service")
+    if _lacks_credentials(error):
+        return UserError(f"there are no credentials: {reason}", where=url, fix=login)
+    if isinstance(error, PermissionError):
+        fix = f"let this account read and write there, or use another: {login}"
+        return UserError(f"access is denied: {reason}", where=url, fix=fix)
+    fix = "see that the address is right and the service can be reached; then run this again"
+    return UserError(f"the storage fails: {reason}", where=url, fix=fix)
+
+
+def _lacks_credentials(error: Exception) -> bool:
+    words = f"{type(error).__name__} {error}".lower()
+    return "credential" in words or "anonymous caller" in words
