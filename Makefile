@@ -77,7 +77,7 @@ smoke: dist
 
 # All pins again, as near to the present ones as pyproject.toml allows; `make lock UPGRADE=--upgrade` takes the newest.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
-EXTRAS := $(addprefix --extra , cuda tpu tensorboard wandb mlflow saved_model tf tflite openvino parquet serve ray weights tutorial dev site proof audit)
+EXTRAS := $(addprefix --extra , cuda tpu tensorboard wandb mlflow saved_model tf tflite openvino cloud parquet serve ray weights tutorial dev site proof audit)
 lock: setup
 	$(LOCK) $(EXTRAS) pyproject.toml --output-file constraints.txt
 	$(LOCK) --extra beam pyproject.toml --output-file constraints-beam.txt

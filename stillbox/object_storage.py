@@ -26,6 +26,7 @@ _LOGIN = {
     "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
     "gcs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
 }
+_OF_EXTRA = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
 
 Result = TypeVar("Result")
@@ -77,7 +78,10 @@ class ObjectFolder:
             with _translated(self.url):
                 self._files, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
         except ImportError as error:
-            raise NotInstalledError(f"the package of fsspec for {scheme}://", _EXTRA) from error
+            if scheme in _OF_EXTRA:
+                raise NotInstalledError(_OF_EXTRA[scheme], _EXTRA) from error
+            fix = f"install the package of fsspec for {scheme}://"
+            raise UserError(str(error), where=url, fix=fix) from error
         self._root, self._makes_folders = root.rstrip("/"), scheme not in _WITHOUT_FOLDERS
 
     def list(self, below: str = "") -> dict[str, Entry]:

@@ -86,6 +86,7 @@ RUN_ELSEWHERE = {
     "docs/serving.md": "tests/serving/test_app.py",
     "docs/scaling.md": "tests/scaling/test_documentation.py",
     "docs/devices.md": "tests/devices/test_documentation.py",
+    "docs/object_storage.md": "tests/test_local_s3.py",
     **{
         f"docs/launchers/{name}.md": "tests/devices/test_documentation.py"
         for name in (

@@ -1,10 +1,14 @@
 """Model directories and records on a local S3, with requests that fail."""
 
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,13 +23,17 @@ from stillbox.api import train
 from stillbox.checkpoints import remote_directory
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.remote_directory import model_place
+from stillbox.cli.main import main
 from stillbox.errors import UserError
+from stillbox.experiment.yaml_config import to_yaml
 from stillbox.object_storage import ObjectFolder
 from stillbox.records.record_file import RecordFile
 from stillbox.records.source import expand
 from tests.buckets import local_s3
 from tests.small import small_overrides
 
+ROOT = Path(__file__).parents[1]
+DATA = ("train", "evaluation")
 pytestmark = [
     pytest.mark.proof,
     # Of packages: unclosed connections, and deprecated calls of botocore.
@@ -124,7 +132,7 @@ def test_records_and_label_map_of_a_bucket_train(s3, tmp_path, experiment, scene
         if path.is_file():
             folder.upload(path, path.name)
     where = "s3://bucket/data"
-    there = [f"data.{one}.label_map={where}/label_map.pbtxt" for one in ("train", "evaluation")]
+    there = [f"data.{one}.label_map={where}/label_map.pbtxt" for one in DATA]
     there += [f"data.train.paths={where}/train*", f"data.evaluation.paths={where}/val*"]
     train(experiment(), tmp_path / "local")
     train(experiment(*there), tmp_path / "remote")
@@ -168,6 +176,28 @@ def test_a_bucket_that_may_not_be_written_to_is_refused(s3, experiment):
     s3.spoil = lambda method, path: "deny" if method == "PUT" else None
     with pytest.raises(UserError, match="access is denied"):
         train(experiment(), "s3://bucket/run")
+
+
+def test_the_commands_of_the_page_run(s3, tmp_path, monkeypatch, experiment, scenes):
+    monkeypatch.chdir(tmp_path)
+    folder = ObjectFolder("s3://bucket/data")
+    for path in scenes.iterdir():
+        if path.is_file():
+            folder.upload(path, path.name)
+    there = [f"data.{one}.label_map=s3://bucket/data/label_map.pbtxt" for one in DATA]
+    there += [
+        "data.train.paths=s3://bucket/data/train*",
+        "data.evaluation.paths=s3://bucket/data/val*",
+    ]
+    (tmp_path / "owls.yaml").write_text(to_yaml(experiment(*there)))
+    shutil.copy(next((scenes / "images" / "val").iterdir()), tmp_path / "photo.jpg")
+    page = (ROOT / "docs/object_storage.md").read_text()
+    commands = re.findall(r"^stillbox (.*)$", page, re.MULTILINE)
+    assert len(commands) == 5
+    for command in commands:
+        assert main(shlex.split(command)) == 0, command
+    for result in ("scores/report.html", "found", "onnx"):
+        assert (tmp_path / result).exists(), result
 
 
 @pytest.mark.slow

@@ -465,7 +465,7 @@ def test_every_test_that_the_page_names_exists():
 
 
 @pytest.mark.parametrize("options", [{}, {"data": "photos"}])
-def test_a_bucket_is_no_model_directory(options):
-    error = refusal(stillbox.train, "demo_scenes", model_directory="s3://bucket/run", **options)
-    assert error.where == "s3://bucket/run"
-    assert "mount" in error.fix and not Path("s3:").exists()
+def test_an_unknown_service_makes_no_folder_of_its_name(options):
+    error = refusal(stillbox.train, "demo_scenes", model_directory="s4://bucket/run", **options)
+    assert error.where == "s4://bucket/run"
+    assert "nothing is known of s4://" in error.what and not Path("s4:").exists()

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from stillbox.checkpoints.checkpoint import MANIFEST
+from stillbox.checkpoints.files import MAX_JSON_BYTES
 from stillbox.devices.announcing import announcing, say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.yaml_config import CHECKPOINTS
@@ -27,9 +28,11 @@ from stillbox.object_storage import Entry, ObjectFolder, url_of
 from stillbox.printing import printable_line, size_text
 from stillbox.records.byte_source import cache_folder
 from stillbox.records.files import make_folder, partial_folder
+from stillbox.untrusted import read_untrusted
 
 _LEASES = ".writer"
 _RENEWED_SECONDS, _SILENT_SECONDS = 10.0, 45.0
+_OF_WATCHERS = ("tensorboard/", "plugins/", "evaluation/")
 _STEP = re.compile("0|[1-9][0-9]{0,18}")
 
 Say = Callable[[str], None]
@@ -138,11 +141,12 @@ class RemoteDirectory:
         self._lease: WriterLease | None = None
         self._sent: dict[str, tuple[int, int]] = {}
 
-    def fetch(self, step: int | str) -> None:
+    def fetch(self, step: int | str, *, whole: bool = True) -> None:
         """Copies all files into the folder, but of the checkpoints only one and the best.
 
         Args:
             step: a step, or `latest` or `best`.
+            whole: with the curves and traces that only training goes on with.
 
         Raises:
             UserError: the disk has no room for them, or an object has no name of a file.
@@ -151,7 +155,12 @@ class RemoteDirectory:
         steps = _finished(there)
         wanted = {step} if isinstance(step, int) else {max(steps, default=-1)}
         wanted |= {self._best(there)}
-        chosen = {name: there[name] for name in there if _is_fetched(name, wanted & steps)}
+        passed_over = () if whole else _OF_WATCHERS
+        chosen = {
+            name: there[name]
+            for name in there
+            if _is_fetched(name, wanted & steps) and not name.startswith(passed_over)
+        }
         size = sum(entry.size for entry in chosen.values())
         free = shutil.disk_usage(self.folder).free
         if size > free:
@@ -189,7 +198,7 @@ class RemoteDirectory:
         folder = self.folder / CHECKPOINTS / str(step)
         names = {_object_name(path, self.folder): path for path in sorted(folder.iterdir())}
         manifest = f"{CHECKPOINTS}/{step}/{MANIFEST}"
-        content = names.pop(manifest).read_bytes()
+        content = read_untrusted(names.pop(manifest), most=MAX_JSON_BYTES, inside=folder)
         with self._keeping_results():
             for name, path in names.items():
                 self._objects.upload(path, name)
@@ -330,7 +339,7 @@ def model_place(
             with announcing(lambda: f"waiting for {url}"):
                 if writes:
                     remote.start_writing()
-            remote.fetch(step)
+            remote.fetch(step, whole=writes)
             yield ModelPlace(folder, remote)
             remote.end()
         except BaseException:

@@ -138,7 +138,7 @@ def add_processes(parser: Parser) -> None:
     group.add_argument(
         "--coordinator",
         metavar="HOST:PORT",
-        help="machine of process 0 and a free port of it; the next port must be free too",
+        help="machine of process 0 and a free port of it",
     )
     group.add_argument("--processes", type=int, metavar="N", help="processes of the job")
     group.add_argument("--process", type=int, metavar="I", help="number of this one, from 0")

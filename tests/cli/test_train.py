@@ -122,7 +122,7 @@ def test_the_yaml_of_a_model_directory_resumes_it(stillbox, trained, scenes):
         ("data.train.paths=[]", "no records to train on"),
         ("data.train.paths=nowhere/train-*", "nowhere/train-*"),
         ("data.train.paths=PATH_TO_BE_CONFIGURED/t.record", "placeholder PATH_TO_BE_CONFIGURED"),
-        ("data.train.paths=gs://bucket/t.record", "not a local file"),
+        ("data.train.paths=nowhere://bucket/t.record", "nothing is known of nowhere://"),
         ("data.train.label_map=", "no label map for the training records"),
         ("data.train.label_map=nowhere.pbtxt", "nowhere.pbtxt"),
         ("model.num_classes=5", "label map goes up to id 6, the model has 5"),

@@ -275,7 +275,11 @@ def test_an_experiment_that_is_ready_may_train():
             "placeholder ${YOUR_GCS_BUCKET}",
             "--set data.train.label_map=PATH",
         ),
-        (["data.train.paths=gs://bucket/x"], "is not a local file", "copy it to this machine"),
+        (
+            ["train.fine_tune.checkpoint=gs://bucket/x"],
+            "is not a local file",
+            "copy it to this machine",
+        ),
         (
             ["train.fine_tune.checkpoint=PATH_TO_BE_CONFIGURED/model.ckpt"],
             "placeholder",
