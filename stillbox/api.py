@@ -191,7 +191,9 @@ def train(
             where="stillbox.train",
             fix='stillbox.train(data="photos", model_directory="runs/first")',
         )
-    place = model_place(model_directory, step="latest", writes=is_main_process())
+    # The workers of Ray write themselves.
+    writes = on_ray is None and is_main_process()
+    place = model_place(model_directory, step="latest", writes=writes)
     with place as directory:
         if data is not None:
             from stillbox.checking.planning import plan_run
@@ -213,7 +215,7 @@ def train(
         experiment = planned.experiment
         if on_ray is not None:
             more = {"origins": origins, "profile": profile}
-            return train_on_ray(run, experiment, directory.folder, on_ray, **more)
+            return train_on_ray(run, experiment, directory, on_ray, **more)
         if shortage := refuse_shortage(experiment, this_machine(), origins or planned.origins):
             on_warning(shortage.describe({}))
         return run(experiment, directory, origins, profile=profile)

@@ -9,7 +9,6 @@ A step's folder gets its name in one rename, after the disk has all of its conte
 """
 
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,7 +37,7 @@ from stillbox.checkpoints.files import (
     sync_folder,
     write_manifest,
 )
-from stillbox.checkpoints.remote_directory import RemoteDirectory
+from stillbox.checkpoints.remote_directory import RemoteDirectory, finished_steps
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.schema import Experiment
@@ -54,7 +53,6 @@ OF_TRAINING = (CHECKPOINTS, _BEST, MANIFEST)
 _WITHOUT_BEST = "delete it: the newest checkpoint counts then"
 _UNFINISHED = ".unfinished-"
 _HEADER_BYTES, _BLOCK_BYTES = 400, 4096
-_STEP = re.compile("0|[1-9][0-9]{0,18}")
 
 CheckpointChoice = int | Literal["best", "latest"]
 
@@ -173,8 +171,7 @@ class ModelDirectory:
 
     def steps(self) -> tuple[int, ...]:
         """Returns the steps of all finished checkpoints, oldest first."""
-        names = [entry.name for entry in self._checkpoints.iterdir()]
-        return tuple(sorted(int(name) for name in names if _STEP.fullmatch(name)))
+        return finished_steps(self.path)
 
     def latest_step(self) -> int | None:
         """Returns the newest finished checkpoint's step."""

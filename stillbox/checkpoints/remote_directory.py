@@ -175,6 +175,10 @@ class RemoteDirectory:
                 self._fetch_file(name)
                 done += entry.size
 
+    def newest_step(self) -> int:
+        """Returns the step of the newest complete checkpoint in the storage; 0 without one."""
+        return max(_finished(self._objects.list(CHECKPOINTS)), default=0)
+
     def start_writing(self) -> None:
         """Becomes the one writer, and removes checkpoints that were left unfinished.
 
@@ -267,6 +271,13 @@ class RemoteDirectory:
         return -1
 
 
+def finished_steps(folder: Path) -> tuple[int, ...]:
+    """Returns the steps of the finished checkpoints of a model directory, oldest first."""
+    checkpoints = folder / CHECKPOINTS
+    names = [entry.name for entry in checkpoints.iterdir()] if checkpoints.is_dir() else []
+    return tuple(sorted(int(name) for name in names if _STEP.fullmatch(name)))
+
+
 def _finished(there: Mapping[str, Entry]) -> set[int]:
     """Returns the steps of the checkpoints that are complete."""
     steps = (_step_of(name) for name in there if name.endswith(f"/{MANIFEST}"))
@@ -312,6 +323,12 @@ class ModelPlace:
 
     def __str__(self) -> str:
         return self.remote.url if self.remote else str(self.folder)
+
+    def newest_step(self) -> int:
+        """Returns the step of the newest checkpoint; 0 without one."""
+        if self.remote is not None:
+            return self.remote.newest_step()
+        return max(finished_steps(self.folder), default=0)
 
 
 @contextmanager

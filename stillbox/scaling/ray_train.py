@@ -15,17 +15,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from stillbox.checkpoints.remote_directory import ModelPlace
 from stillbox.devices.announcing import say_aside
 from stillbox.devices.job import JoinError
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.imports import imports_of
 from stillbox.experiment.run_length import depends_on_replicas
-from stillbox.experiment.yaml_config import to_yaml
+from stillbox.experiment.yaml_config import store_paths, to_yaml
 from stillbox.extras import import_extra
 from stillbox.printing import count_text, printable_line
 from stillbox.scaling.ray_cluster import connected
-from stillbox.scaling.ray_worker import Work, fitting_workers, newest_step
+from stillbox.scaling.ray_worker import Work, fitting_workers
 
 if TYPE_CHECKING:
     from ray.train import Result
@@ -120,18 +121,18 @@ def find_workers(
 def train_on_ray(
     train: Callable[..., Ended],
     experiment: schema.Experiment,
-    model_directory: Path,
+    place: ModelPlace,
     workers: Workers,
     **arguments: object,
 ) -> Ended:
     """Trains on the cluster of `RAY_ADDRESS`, or on one that is started here.
 
-    Every machine needs stillbox, the records and the model directory under the same paths.
+    Every machine needs stillbox, the records and the model directory under the same paths, or URLs.
 
     Args:
         train: the training loop. It is called in every worker, and takes `loggers`.
         experiment: all of it.
-        model_directory: the folder.
+        place: the model directory.
         workers: how many.
         arguments: more of `train`.
 
@@ -159,19 +160,23 @@ def train_on_ray(
         say_aside(f"training on Ray: {workers.describe()}")
         work = Work(
             train=train,
-            experiment=to_yaml(experiment),
+            experiment=to_yaml(store_paths(experiment, place.folder)),
             imports=imports_of(experiment),
-            directory=model_directory.absolute(),
+            directory=str(place) if place.remote else str(place.folder.absolute()),
             arguments=arguments,
             devices=workers.devices,
             on_gpus="GPU" in workers.resources,
             folder=Path.cwd(),
         )
-        ended: Ended = _fit(work, workers, experiment.train.keep_checkpoints).return_value
+        if place.remote is not None:
+            # Of a folder of images, this process has made the records.
+            place.remote.publish_files()
+        keep = experiment.train.keep_checkpoints
+        ended: Ended = _fit(work, place, workers, keep).return_value
         return ended
 
 
-def _fit(work: Work, workers: Workers, keep: int) -> "Result":
+def _fit(work: Work, place: ModelPlace, workers: Workers, keep: int) -> "Result":
     """Runs the workers to their end.
 
     Raises:
@@ -203,10 +208,10 @@ def _fit(work: Work, workers: Workers, keep: int) -> "Result":
             elastic_resize_monitor_interval_s=_RESIZE_SECONDS,
         ),
         run_config=RunConfig(
-            storage_path=str(work.directory / _FOLDER),
+            storage_path=f"{work.directory}/{_FOLDER}",
             failure_config=FailureConfig(max_failures=-1),
             checkpoint_config=CheckpointConfig(num_to_keep=max(keep, 1)),
-            callbacks=[_callback(Failures(work.directory))],
+            callbacks=[_callback(Failures(place))],
             worker_runtime_env={"env_vars": {"TF_CPP_MIN_LOG_LEVEL": "3"}},
             # What matters is printed by `Failures` and the first worker; Ray's files have all.
             logging_config=LoggingConfig(log_level="CRITICAL"),
@@ -285,7 +290,7 @@ def _with_replicas(experiment: schema.Experiment, workers: Workers) -> schema.Ex
 class Failures:
     """Ends a run that has no chance: a worker's `UserError`, or failures without a checkpoint."""
 
-    directory: Path
+    place: ModelPlace
     step: int = -1
     """Newest checkpoint at the last failure."""
     times: int = 0
@@ -304,7 +309,7 @@ class Failures:
             final = isinstance(error, UserError | FloatingPointError)
             if final and not isinstance(error, JoinError):
                 raise error
-        step = newest_step(self.directory)
+        step = self.place.newest_step()
         self.times = self.times + 1 if step == self.step else 1
         self.step = step
         words = [
@@ -315,7 +320,7 @@ class Failures:
         if self.times >= _MOST_FAILURES:
             raise UserError(
                 f"the workers have failed {self.times} times without a new checkpoint; {what}",
-                where=str(self.directory),
+                where=str(self.place),
                 fix="the output of the workers says why; lower train.checkpoint_every if machines "
                 "are lost often",
             )

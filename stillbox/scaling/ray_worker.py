@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax
 
-from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.checkpoints.remote_directory import ModelPlace, model_place
 from stillbox.devices.announcing import say_aside
 from stillbox.devices.job import joined
 from stillbox.devices.launcher import ProcessInfo
@@ -21,7 +21,7 @@ from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.imports import import_parts
-from stillbox.experiment.yaml_config import CHECKPOINTS, from_yaml
+from stillbox.experiment.yaml_config import CHECKPOINTS, from_yaml, place_paths
 
 _REPORT_SECONDS = 5.0
 # What the first worker announces to the others.
@@ -35,11 +35,11 @@ class Work:
     train: Callable[..., object]
     """The training loop; it takes `loggers`."""
     experiment: str
-    """All of it, as YAML."""
+    """All of it, as YAML, as it is stored in the model directory."""
     imports: tuple[str, ...]
     """Arguments of `--import`."""
-    directory: Path
-    """The model directory."""
+    directory: str
+    """The model directory, or its URL."""
     arguments: Mapping[str, object]
     """More of `train`."""
     devices: int
@@ -59,23 +59,26 @@ class Work:
         silence_libtpu()
         prepare_process()
         import_parts(self.imports)
-        experiment = from_yaml(self.experiment)
         context = ray.train.get_context()
         rank, there = context.get_world_rank(), context.get_world_size()
-        count = fitting_workers(experiment, self.devices, there)
+        count = fitting_workers(from_yaml(self.experiment), self.devices, there)
         coordinator = broadcast_from_rank_zero(_free_address() if rank == 0 else "")
-        report, ended = Report(self.directory, first=rank == 0), None
         if rank == 0 and there > count:
             say_aside(f"{count} of {there} workers train: they divide the batch evenly")
-        if rank < count:
-            info = ProcessInfo(rank, count, coordinator, launcher="Ray")
-            with joined(info) if count > 1 else nullcontext():
-                if self.on_gpus:
-                    _refuse_missing_gpus()
-                loggers = {"loggers": [report]}
-                ended = self.train(experiment, self.directory, **self.arguments, **loggers)
-        report.end()
+        with model_place(self.directory, step="latest", writes=rank == 0) as place:
+            report, ended = Report(place, first=rank == 0), None
+            if rank < count:
+                info = ProcessInfo(rank, count, coordinator, launcher="Ray")
+                ended = self._train(info, place, report)
+            report.end()
         return ended
+
+    def _train(self, info: ProcessInfo, place: ModelPlace, report: "Report") -> object:
+        experiment = place_paths(from_yaml(self.experiment), place.folder)
+        with joined(info) if info.count > 1 else nullcontext():
+            if self.on_gpus:
+                _refuse_missing_gpus()
+            return self.train(experiment, place, **self.arguments, loggers=[report])
 
 
 def fitting_workers(experiment: schema.Experiment, each: int, most: int) -> int:
@@ -89,12 +92,6 @@ def fitting_workers(experiment: schema.Experiment, each: int, most: int) -> int:
         if rows and not (rest or train.batch_size % (rows * train.accumulation_steps)):
             return number
     return 0
-
-
-def newest_step(directory: Path) -> int:
-    """Returns the step of the newest checkpoint of a model directory; 0 without one."""
-    there = is_model_directory(directory)
-    return (ModelDirectory.open(directory).latest_step() or 0) if there else 0
 
 
 def _free_address() -> str:
@@ -122,13 +119,13 @@ class Report:
     every two seconds. A thread does it, in all workers, also in those that do not train.
 
     Args:
-        directory: the model directory.
+        place: the model directory.
         first: this is the first worker, whose metrics are reported; the others follow it.
     """
 
-    def __init__(self, directory: Path, *, first: bool) -> None:
-        self._directory, self._first = directory, first
-        self._step = newest_step(directory) if first else 0
+    def __init__(self, place: ModelPlace, *, first: bool) -> None:
+        self._place, self._first = place, first
+        self._step = place.newest_step() if first else 0
         self._metrics: dict[str, float] = {}
         self._lock, self._ending = threading.Lock(), threading.Event()
         run = self._lead if first else self._follow
@@ -165,7 +162,7 @@ class Report:
             ending = self._ending.wait(_REPORT_SECONDS)
             with self._lock:
                 metrics, self._metrics = self._metrics, {}
-            if metrics or newest_step(self._directory) > self._step:
+            if metrics or self._place.newest_step() > self._step:
                 broadcast_from_rank_zero(_REPORT)
                 self._send(metrics)
         broadcast_from_rank_zero(_END)
@@ -182,11 +179,11 @@ class Report:
         from ray.train import Checkpoint, report
 
         with tempfile.TemporaryDirectory() as folder:
-            checkpoint, newest = None, newest_step(self._directory)
+            checkpoint, newest = None, self._place.newest_step()
             if newest > self._step:
                 self._step = newest
-                path = self._directory / CHECKPOINTS / str(newest)
-                text = json.dumps({"step": newest, "path": str(path)})
+                path = f"{self._place}/{CHECKPOINTS}/{newest}"
+                text = json.dumps({"step": newest, "path": path})
                 Path(folder, "checkpoint.json").write_text(text)
                 checkpoint = Checkpoint.from_directory(folder)
             report({"step": newest, **metrics}, checkpoint=checkpoint)

@@ -11,6 +11,7 @@ import pytest
 
 from stillbox.api import train
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.checkpoints.remote_directory import ModelPlace
 from stillbox.cli.main import main
 from stillbox.devices.job import JoinError
 from stillbox.errors import UserError
@@ -134,7 +135,7 @@ def directory(tmp_path):
 
 
 def test_errors_of_users_end_a_run_and_lost_workers_do_not(directory, capsys):
-    failures = Failures(directory.path)
+    failures = Failures(ModelPlace(directory.path))
     lost = {0: JoinError("process 0 of 2 cannot join the others"), 1: RuntimeError("died")}
     failures.after_exception(None, lost)
     assert "worker 1: RuntimeError: died; training goes on from step 2" in capsys.readouterr().err
@@ -148,7 +149,7 @@ def test_errors_of_users_end_a_run_and_lost_workers_do_not(directory, capsys):
 
 
 def test_failures_without_progress_end_a_run(directory):
-    failures = Failures(directory.path)
+    failures = Failures(ModelPlace(directory.path))
     lost = {1: RuntimeError("died")}
     for step in (4, 6, 8):  # a new checkpoint before each
         directory.save(step, {}, {})
@@ -196,14 +197,17 @@ def work(experiment, directory, tmp_path, monkeypatch):
         loggers[0].metrics({"loss": 3.0}, 2)
         loggers[0].metrics({"loss": 2.0}, 4)
         loggers[0].evaluation({"AP": 0.5}, {}, 4)
-        ModelDirectory(directory).save(4, {}, {})
+        (directory.folder / "checkpoints").mkdir(exist_ok=True)
+        for name in ("experiment.yaml", "label_map.pbtxt", "versions.json"):
+            (directory.folder / name).touch()
+        ModelDirectory(directory.folder).save(4, {}, {})
         return "an outcome"
 
     def joined(info):
         seen.jobs.append(info)
         return nullcontext()
 
-    def run(ray, *overrides):
+    def run(ray, *overrides, directory=str(directory.path)):
         for name, module in ray.modules().items():
             monkeypatch.setitem(sys.modules, name, module)
         monkeypatch.setattr(ray_worker, "joined", joined)
@@ -214,7 +218,7 @@ def work(experiment, directory, tmp_path, monkeypatch):
             train=learn,
             experiment=text,
             imports=(),
-            directory=directory.path,
+            directory=directory,
             arguments={"origins": {}},
             devices=1,
             on_gpus=False,
@@ -232,7 +236,7 @@ def test_a_worker_joins_as_any_process_and_reports_the_newest(work, directory):
     (info,) = seen.jobs
     assert (info.index, info.count, info.launcher) == (0, 2, "Ray")
     assert info.coordinator.startswith("10.0.0.1:")
-    assert seen.trained == [(4, directory.path, {})]
+    assert seen.trained == [(4, ModelPlace(directory.path), {})]
     checkpoint = {"step": 4, "path": str(directory.path / "checkpoints" / "4")}
     assert ray.reports == [({"loss": 2.0, "evaluation/AP": 0.5, "step": 4}, checkpoint)]
     assert ray.announced[1:] == ["report", "end"]
@@ -256,3 +260,10 @@ def test_a_worker_too_many_for_the_batch_waits(work):
 def test_a_single_worker_joins_nothing(work):
     ended, seen = work(Ray(0, 1))
     assert ended == "an outcome" and not seen.jobs
+
+
+def test_a_worker_trains_into_a_bucket(work, experiment, tmp_path):
+    url = f"memory://{tmp_path.name}"
+    ended, seen = work(Ray(0, 1), directory=url)
+    assert ended == "an outcome"
+    assert str(seen.trained[0][1]) == url and not seen.trained[0][1].folder.exists()
