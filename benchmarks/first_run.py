@@ -15,7 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-_TIMED_STEPS, _BATCH = 24, 16
+_TIMED_STEPS = 24
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,12 @@ class Start:
 
     recipe: str
     weights: str
+    batch: int
     overrides: tuple[str, ...] = ()
 
     def command(self, data: Path, folder: Path, steps: int, every: int) -> list[str]:
         """Returns the command that trains `steps` steps and evaluates after each `every`."""
-        changes = (*self.overrides, f"train.batch_size={_BATCH}", f"train.evaluate_every={every}")
+        changes = *self.overrides, f"train.batch_size={self.batch}", f"train.evaluate_every={every}"
         sets = [word for change in changes for word in ("--set", change)]
         return [
             *(sys.executable, "-m", "stillbox.cli.main", "train", self.recipe),
@@ -39,18 +40,27 @@ class Start:
 
 _V2_TAPS = "model.neck.taps=[block_6_expand, block_13_expand, conv_1]"
 _V2 = ("model.backbone.kind=mobilenet_v2", _V2_TAPS)
+_LITE0 = (
+    "model.backbone.kind=efficientnet_lite",
+    "model.backbone.drop_connect_rate=0.0",
+    "model.neck.taps=[stack_2_block_1, stack_4_block_2, stack_6_block_0]",
+    "model.pixels={mean: [127.0, 127.0, 127.0], std: [128.0, 128.0, 128.0]}",
+)
 
 
 def starts(arguments: argparse.Namespace) -> list[Start]:
     """Returns the starting points: random weights, then those that were given."""
-    found = [Start("ssd_mobilenet_v1_bccd", "none")]
+    batch, found = arguments.batch, [Start("ssd_mobilenet_v1_bccd", "none", arguments.batch)]
     if arguments.mobilenet_v1:
-        found.append(Start("ssd_mobilenet_v1_bccd", arguments.mobilenet_v1))
+        found.append(Start("ssd_mobilenet_v1_bccd", arguments.mobilenet_v1, batch))
     if arguments.mobilenet_v2:
-        found.append(Start("ssd_mobilenet_v1_bccd", arguments.mobilenet_v2, _V2))
+        found.append(Start("ssd_mobilenet_v1_bccd", arguments.mobilenet_v2, batch, _V2))
+    if arguments.efficientnet_lite0:
+        weights = arguments.efficientnet_lite0
+        found.append(Start("ssd_mobilenet_v1_bccd", weights, batch, _LITE0))
     for given in arguments.start:
         recipe, _, weights = given.partition(":")
-        found.append(Start(recipe, weights))
+        found.append(Start(recipe, weights, batch))
     return found
 
 
@@ -79,6 +89,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, nargs="+", default=[5.0])
     parser.add_argument("--mobilenet-v1", metavar="FILE", help="ImageNet weights")
     parser.add_argument("--mobilenet-v2", metavar="FILE", help="ImageNet weights")
+    parser.add_argument("--efficientnet-lite0", metavar="NAME_OR_FILE", help="ImageNet weights")
+    parser.add_argument("--batch", type=int, default=8, help="images of a step")
     parser.add_argument("--start", action="append", default=[], metavar="RECIPE:WEIGHTS")
     arguments = parser.parse_args()
     columns = " | ".join(f"AP after {minutes:g} min" for minutes in arguments.minutes)
@@ -90,7 +102,7 @@ def main() -> None:
     for (data, start), speed in zip(runs, speeds, strict=True):
         cells = []
         for minutes in arguments.minutes:
-            steps = max(int(60 * minutes * speed / _BATCH), 10)
+            steps = max(int(60 * minutes * speed / start.batch), 10)
             _, scores = train(start, data, steps, steps // 5)
             cells.append(f"{max(scores):.3f} ({steps} steps)")
         row = [data.name, start.recipe, Path(start.weights).name, f"{speed:.1f}", *cells]

@@ -16,7 +16,7 @@ from stillbox.boxes.distributions import encode_distances
 from stillbox.boxes.geometry import iou
 from stillbox.boxes.matchers import BACKGROUND, Rows
 
-# Of the original, in pixels: a centre on the edge of a box is outside.
+# The original's, in pixels: a centre on the edge of a box is outside.
 _INSIDE = 0.01
 
 

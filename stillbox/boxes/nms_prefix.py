@@ -79,7 +79,7 @@ class _State(NamedTuple):
     """State of a suppression between two chunks."""
 
     start: Int32[Array, ""]
-    """Of the next chunk."""
+    """The index at which the next chunk starts."""
     kept: Bool[Array, "B N"]
     """Boxes that no better one suppresses and that their class has room for."""
 

@@ -171,7 +171,7 @@ class Gpu(Figures):
     product: str
     """Its name in the driver."""
     capability: tuple[int, int]
-    """Of CUDA."""
+    """The version of CUDA's compute capability."""
     cores: int
     """Streaming multiprocessors."""
     floats_per_core: int = 128

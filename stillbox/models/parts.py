@@ -41,7 +41,7 @@ class BuildOptions:
     """Options that all layers of one detector share."""
 
     dtype: DTypeLike
-    """Of activations and products."""
+    """The type of activations and products."""
     freeze_norm: bool
     """Normalise with the moving statistics in training too."""
     rng: np.random.Generator

@@ -41,7 +41,7 @@ class LabelledImage:
     example: Example
     """Without the bytes of the image."""
     name: PurePosixPath
-    """Of its file, once in the folder of images."""
+    """The name of its file, which no other image has."""
     height: int
     width: int
     scores: NDArray[np.float64] | None = None

@@ -58,7 +58,7 @@ class ConvertedFolder:
     validation_images: int
     test_images: int = 0
     boxes: int
-    """Of all sets."""
+    """Boxes of all sets."""
     split: str
     """The origin of the split."""
     problems: tuple[str, ...]

@@ -125,7 +125,7 @@ class LabelMap:
 
     @cached_property
     def _by_display_name(self) -> dict[str, int]:
-        # Of two equal display names the first, with the lower id.
+        # The lower id counts where two items have one display name.
         return {item.display_name or item.name: item.id for item in reversed(self.items)}
 
     def __len__(self) -> int:

@@ -124,7 +124,7 @@ def _decompress(source: ByteSource, target: IO[bytes]) -> bool:
 
 
 _FORMAT = "stillbox index 1"
-# Of 134 million records.
+# The index of 134 million records.
 _MOST_INDEX_BYTES = 2**30
 
 

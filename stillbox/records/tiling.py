@@ -68,7 +68,7 @@ class TileReport:
     boxes_written: int = 0
     """A box in the overlap of tiles counts in each."""
     boxes_cut: int = 0
-    """Of these, how many are clipped."""
+    """Boxes that a tile clips."""
     boxes_lost: int = 0
     """Boxes that no tile shows enough of."""
     problems: list[Problem] = field(default_factory=list)

@@ -222,7 +222,7 @@ class _Reader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise UserError("a name is one word", where=place, fix="name: value")
             if key.tag == _MERGE:
-                # Of several mappings the first that has a name counts.
+                # If several mappings have a name, the first counts.
                 for content in self._merged(item, place):
                     merged = content | merged
                 continue

@@ -88,7 +88,7 @@ class ResumePoint:
 
     directory: ModelDirectory
     step: int
-    """Of the newest checkpoint."""
+    """The step of the newest checkpoint."""
 
 
 def find_previous(

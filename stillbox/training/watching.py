@@ -291,7 +291,7 @@ class CheckpointWatcher:
             steps = self._wait(last)
             if not steps:
                 return
-            # Of the checkpoints before the start only the newest is scored; later ones all are.
+            # Only the newest of the checkpoints before the start is scored; later ones all are.
             for step in steps if last >= 0 and not patience.interval else steps[-1:]:
                 began = time.monotonic()
                 yield step

@@ -78,7 +78,7 @@ class _State:
     programs: dict[int, BoundDetect] = field(default_factory=dict)
     """By batch size."""
     variables: dict[str, Any] = field(default_factory=dict)
-    """Of TensorFlow, by path."""
+    """Variables of TensorFlow by path."""
 
 
 class DetectionModel:

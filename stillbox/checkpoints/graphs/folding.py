@@ -18,10 +18,10 @@ from stillbox.checkpoints.graphs.traced import ModelLayer, NormUse
 from stillbox.experiment import schema
 
 Reals = NDArray[np.float64]
-# Of copies of a kernel, the share of their norm that a factor for each channel does not explain.
-# It is 0.0000001 of float32 and about 0.01 of integers of 8 bits.
+# The share of the norm of a kernel's copies that a factor for each channel does not explain. It is
+# 0.0000001 of float32 and about 0.01 of integers of 8 bits.
 _MOST_RESIDUAL = 0.2
-# Of the mean of pixels, which is rounded to float32 several times.
+# Tolerance of the mean of pixels, which is rounded to float32 several times.
 _SAME_MEAN = 1e-4
 # Steps of the fit of a kernel to its copies; of exact copies the first is exact.
 _FIT_STEPS = 3

@@ -84,7 +84,7 @@ class ResNetBlockHead(BoxHead, kind="resnet_v1_block"):
     """The fourth block of ResNet v1, then the mean over the crop."""
 
     stride: Annotated[int, Range(1, 2)] = 1
-    """Of its first unit: 1 in the original's first generation, 2 in its second."""
+    """The stride of its first unit: 1 in the original's first generation, 2 in its second."""
     unit_activation: Activation = "relu"
     """Applied to the sum at the end of a unit."""
     conv: ConvHyperparams = ResNetV1().conv
@@ -108,7 +108,7 @@ class InceptionResNetV2BlockHead(BoxHead, kind="inception_resnet_v2_block"):
     """The end of Inception ResNet v2, `mixed_7a` to `conv_7b`, then the mean over the crop."""
 
     padding: Literal["valid", "same"] = "valid"
-    """Of the strided layers: none in the original's first generation, TensorFlow's in its
+    """The padding of strided layers: none in the original's first generation, TensorFlow's in its
     second."""
     depth_multiplier: Multiplier = 1.0
     """Factor on the channel counts of all convolutions but those that end a block."""

@@ -74,7 +74,7 @@ SizeRatio = Items(lengths=(2,), fix="give one for the height and one for the wid
 Many = Items(10_000)
 Texts = Items(1000)
 PerClass = Items(1_000_000)
-"""Of a list with an item for each class, or for each file."""
+"""The length of a list with an item for each class, or for each file."""
 
 
 def _spell(number: float) -> str:
@@ -97,7 +97,7 @@ NonNegativeInt = Annotated[int, Range(0, _MOST_INT)]
 Seed = Annotated[int, Range(0, 2**63 - 1)]
 Percent = Annotated[int, Range(0, 100)]
 Side = Annotated[int, Range(1, 16_384)]
-"""Of an image, in pixels."""
+"""A side of an image, in pixels."""
 Offset = Annotated[int, Range(-16_384, 16_384)]
 """In pixels."""
 KernelSide = Annotated[int, Range(1, 64)]
@@ -105,16 +105,16 @@ Channels = Annotated[int, Range(1, 65_536)]
 OptionalChannels = Annotated[int, Range(0, 65_536)]
 Count = Annotated[int, Range(1, 32)]
 Repeats = Annotated[int, Range(1, 16)]
-"""Of a part of a network."""
+"""How often a part of a network is repeated."""
 Layers = Annotated[int, Range(0, 8)]
-"""Of a tower, which stands on every feature map."""
+"""The depth of a tower, which stands on every feature map."""
 NodeNumber = Annotated[int, Range(0, 1000)]
-"""Of an earlier node of a network."""
+"""The number of an earlier node of a network."""
 Level = Annotated[int, Range(0, 15)]
 """Level l of a pyramid has a stride of 2^l pixels."""
 Batch = Annotated[int, Range(1, 1_048_576)]
 Boxes = Annotated[int, Range(1, 1_000_000)]
-"""Of an image."""
+"""A number of boxes in an image."""
 Draws = Annotated[int, Range(1, 10_000)]
 Classes = Annotated[int, Range(1, 1_000_000)]
 Slot = Annotated[int, Range(-1_000_000, 1_000_000)]

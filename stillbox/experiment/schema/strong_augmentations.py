@@ -20,7 +20,7 @@ from stillbox.experiment.schema.ranges import (
 )
 
 _Side = Annotated[int, Range(1, 8192)]
-"""Of a picture that others are put together from: twice and four times as much must fit."""
+"""A side of a picture that is put together from others; four times as much must fit."""
 _Scale = Annotated[float, Range(1e-3, 4)]
 _Color = Annotated[tuple[ColorValue, ...], Rgb]
 _GRAY = (114.0, 114.0, 114.0)

@@ -192,7 +192,7 @@ class Training:
     distillation: Distillation | None = None
     """Learn from a teacher too; None: from the ground truth alone."""
     seed: Seed = 0
-    """Of fresh weights and dropout."""
+    """The seed of fresh weights and dropout."""
     log_every: PositiveInt = 20
     """Steps between two lines of metrics."""
     summary_every: NonNegativeInt = 0

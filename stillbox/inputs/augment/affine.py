@@ -91,7 +91,7 @@ class JitterDraws(NamedTuple):
 
     scale: float
     offset: tuple[float, float]
-    """Of rows and columns."""
+    """Rows and columns to shift by."""
 
 
 @implements(schema.LargeScaleJitter)

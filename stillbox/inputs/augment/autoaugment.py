@@ -47,7 +47,7 @@ class Step(NamedTuple):
     name: str
     """The operation."""
     probability: float
-    """Of the operation; for operations inside boxes a third of it, box by box."""
+    """How often the operation is done; one inside boxes is done a third as often, for each box."""
     level: int
     """Strength, 0 to 10."""
 

@@ -32,9 +32,9 @@ class _Block(NamedTuple):
     """Depths of a block before the multiplier."""
 
     branches: tuple[tuple[int, ...], ...]
-    """Of the convolutions of each branch, a 1x1 and then 3x3."""
+    """Channels of the convolutions of each branch, a 1x1 and then 3x3."""
     pooled: int = 0
-    """Of the 1x1 convolution behind the pooling; 0: there is none, and the block has stride 2."""
+    """Channels of the 1x1 convolution behind the pooling; 0: none, and the block has stride 2."""
     average: bool = False
     """The pooling is a mean instead of a maximum."""
 

@@ -16,7 +16,7 @@ from stillbox.models.backbones.mobilenet_v3 import Block, Gate, MobileNetwork
 from stillbox.models.parts import BuildOptions
 
 _SQUEEZE = 0.25
-# Of a normal distribution cut at two deviations.
+# The deviation of a normal distribution that is cut at two deviations.
 _CUT_DEVIATION = 0.87962566103423978
 
 

@@ -38,9 +38,9 @@ class Gate(NamedTuple):
     """Factors on the channels of a block, from the mean over its map (arXiv:1709.01507)."""
 
     channels: int
-    """Of the layer between the mean and the factors."""
+    """Channels of the layer between the mean and the factors."""
     activation: Activation
-    """Of that layer."""
+    """The activation of that layer."""
     function: Callable[[jax.Array], jax.Array]
     """Returns the factors."""
 
@@ -54,7 +54,7 @@ class Block(NamedTuple):
     channels: int
     activation: Activation
     size: int = 3
-    """Of the convolution that filters."""
+    """The side of the depthwise kernel."""
     stride: int = 1
     form: Literal["inverted", "fused", "tucker"] = "inverted"
     reduced: int = 0

@@ -41,7 +41,7 @@ class BlockOptions:
     drop_block: schema.DropBlock | None = None
     """Applied after every convolution and on the shortcut."""
     padding: Padding = "symmetric"
-    """Of strided convolutions."""
+    """The padding of strided convolutions."""
 
 
 def output_channels(kind: BlockKind, width: int) -> int:

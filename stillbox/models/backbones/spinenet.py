@@ -36,9 +36,9 @@ class NodeSpec:
     level: int
     """The map has a stride of 2^level pixels."""
     kind: str
-    """Of the node's blocks."""
+    """The kind of the node's blocks."""
     channels: int
-    """Of the map."""
+    """Channels of the map."""
 
 
 @runtime_checkable

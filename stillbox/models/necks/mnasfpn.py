@@ -24,7 +24,7 @@ class _Block(NamedTuple):
 
     inputs: tuple[int, int]
     level: int
-    """Of the result, above that of the finest map."""
+    """The level of the result, above that of the finest map."""
     size: int
     """Side of the depthwise kernel."""
     expansion: int

@@ -24,7 +24,7 @@ class Step(NamedTuple):
     """Computation of one node. Input maps of the cell count from 0, nodes go on."""
 
     level: int
-    """Of the resulting map."""
+    """The level of the resulting map."""
     inputs: tuple[int, int]
     """Maps that are combined."""
     gate: int | None

@@ -110,7 +110,7 @@ class _Inputs(NamedTuple):
     anchors: Float32[Array, "A 4"]
     taught: Taught | None
     sums: _Sums | None
-    """Of a batch that this one is a part of; None: of these images."""
+    """Sums over the batch that these images are a part of; None: these images are the batch."""
 
 
 class _Fit(NamedTuple):
@@ -118,7 +118,7 @@ class _Fit(NamedTuple):
 
     matches: Int32[Array, "B A"]
     classes: Int32[Array, "B A"]
-    """Of the boxes; of any box where nothing is assigned, and so below."""
+    """Classes of the assigned boxes. Here and below, an anchor without one has those of any box."""
     boxes: Float32[Array, "B A 4"]
     """Ground truth."""
     predicted: Float32[Array, "B A 4"]

@@ -140,7 +140,7 @@ class Sample(NamedTuple):
     valid: Bool[Array, "B S"]
     """False for places that no proposal fills."""
     targets: Targets
-    """Of the boxes."""
+    """The targets of the boxes."""
 
 
 class BoxPredictions(NamedTuple):

@@ -92,7 +92,7 @@ class JsonOutline:
     """The keys of a JSON file."""
 
     keys: frozenset[str] = NOTHING
-    """Of the object; or, if `is_list`, of the first object of the list."""
+    """The keys of the object; if `is_list`, those of the first object of the list."""
     is_list: bool = False
     inner: dict[str, frozenset[str]] = field(default_factory=dict)
     """Keys of the first object in each list of the object."""

@@ -68,7 +68,7 @@ def read_voc(
                 fix="give the classes with --label-map",
             )
         label_map = LabelMap.from_names(sorted(names))
-    # Of two images with one stem, that whose suffix sorts first.
+    # If two images have one stem, the suffix that sorts first counts.
     ordered = sorted(pictures.iterdir(), reverse=True)
     by_stem = {file.stem: file for file in ordered if file.suffix.lower() in IMAGE_SUFFIXES}
     items, written = [], {file.stem for file in files}

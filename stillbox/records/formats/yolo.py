@@ -140,7 +140,7 @@ def _places(entry: str, base: Json, near: Path) -> list[Path]:
     return [Path(os.path.normpath(place)) for place in (*under, near / entry, near / plain)]
 
 
-# Of one image: some hundred thousand boxes.
+# The labels of one image; these are some hundred thousand boxes.
 _MOST_LABEL_BYTES = 2**24
 
 _LINE = re.compile(rb"\s*\d+(\s+-?\d+(\.\d*)?([eE][+-]?\d+)?|\s+-?\.\d+){4,}\s*$")
