@@ -56,7 +56,7 @@ def _boolean(text: str) -> bool:
     return words[text.lower()]
 
 
-def add_config(parser: Parser) -> None:
+def add_config_argument(parser: Parser) -> None:
     """Adds CONFIG, --set and --import."""
     parser.add_argument(
         "config",
