@@ -212,7 +212,7 @@ def _write_convertible(model: dict[str, Any], arguments: argparse.Namespace) -> 
     """Writes `saved_model/` for TensorFlow's converter into the folder of a TFLite export."""
     from stillbox.api import load_model
     from stillbox.exporting.program import ExportProgram
-    from stillbox.exporting.saved_model.convertible import write_convertible
+    from stillbox.exporting.saved_model.without_variables import write_convertible
     from stillbox.exporting.settings import ExportSettings
 
     settings = ExportSettings(

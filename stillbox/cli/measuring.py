@@ -158,7 +158,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 
 def run_benchmark(arguments: argparse.Namespace) -> int:
     """Prints the table and writes it."""
-    from stillbox.exporting.benchmarking.benchmark import benchmark
+    from stillbox.exporting.benchmarking.runner import benchmark
     from stillbox.exporting.benchmarking.subjects import BenchmarkSettings
 
     settings = BenchmarkSettings(

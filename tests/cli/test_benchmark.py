@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from stillbox.evaluation.runtimes import RuntimeRow, RuntimeTable
-from stillbox.exporting.benchmarking import benchmark as measuring
-from stillbox.exporting.benchmarking.benchmark import Benchmark
+from stillbox.exporting.benchmarking import runner
+from stillbox.exporting.benchmarking.runner import Benchmark
 from stillbox.exporting.benchmarking.subjects import BenchmarkSettings
 
 ROW = RuntimeRow(name="checkpoint", runtime="jax 0.10.0", p50_ms=13.0)
@@ -25,7 +25,7 @@ def asked(monkeypatch):
         table = RuntimeTable(model="owls", rows=calls["rows"])
         return Benchmark(table, Path("out/benchmark.html"), calls["interrupted"])
 
-    monkeypatch.setattr(measuring, "benchmark", benchmark)
+    monkeypatch.setattr(runner, "benchmark", benchmark)
     return calls
 
 

@@ -17,9 +17,8 @@ from stillbox.evaluation.runtimes import BENCHMARK, RuntimeRow, read_runtimes
 from stillbox.exporting import backend
 from stillbox.exporting.backend import RUNTIME_PACKAGES, find_loader
 from stillbox.exporting.benchmarking import runner, subjects
-from stillbox.exporting.benchmarking.benchmark import benchmark
 from stillbox.exporting.benchmarking.processes import TaskError, run_apart
-from stillbox.exporting.benchmarking.runner import compare
+from stillbox.exporting.benchmarking.runner import benchmark, compare
 from stillbox.exporting.benchmarking.subjects import BenchmarkSettings
 from stillbox.exporting.benchmarking.tasks import ExportTask, Measured, MeasureTask, artefact_bytes
 from stillbox.exporting.manifest import Manifest

@@ -18,11 +18,11 @@ from stillbox.exporting.export import export_model
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.tflite import detection_op
-from stillbox.exporting.tflite.converter import convert
+from stillbox.exporting.tflite.conversion import INPUT, convert
 from stillbox.exporting.tflite.edge_tpu import check_operations
 from stillbox.exporting.tflite.format import FILE, load
 from stillbox.exporting.tflite.metadata import OUTPUTS, operators
-from stillbox.exporting.tflite.quantization import INPUT, quantize
+from stillbox.exporting.tflite.quantization import quantize
 from stillbox.lowering import lowering
 from stillbox.models.one_stage.detector import decode_boxes
 

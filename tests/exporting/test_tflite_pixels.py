@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from stillbox.exporting.tflite.pixels import resize_images
+from stillbox.exporting.tflite.conversion import resize_images
 from stillbox.inputs.resize import resize_image
 from tests.exporting.test_pixels import RESIZERS, SIZES, picture
 

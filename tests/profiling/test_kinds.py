@@ -2,8 +2,8 @@
 
 import pytest
 
+from stillbox.profiling.costs import Classifier, Kind, kind_of_kernel, place_of
 from stillbox.profiling.hlo import Instruction
-from stillbox.profiling.kinds import Classifier, Kind, kind_of_kernel, place_of
 from tests.profiling.made import program
 
 

@@ -5,9 +5,9 @@ Where the time of a step goes, worked out by hand.
 
 import pytest
 
+from stillbox.profiling.costs import Kind
 from stillbox.profiling.hlo import Instruction, Program
-from stillbox.profiling.kinds import Kind
-from stillbox.profiling.page import headline, summary_page, text_lines
+from stillbox.profiling.profiler import headline, summary_page, text_lines
 from stillbox.profiling.summary import (
     BUSY,
     STARTING,

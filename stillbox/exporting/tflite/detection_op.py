@@ -19,8 +19,8 @@ from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.tflite.pixels import resize_images
-from stillbox.exporting.tflite.quantization import INPUT, Range, operations_of
+from stillbox.exporting.tflite.conversion import INPUT, resize_images
+from stillbox.exporting.tflite.quantization import Range, operations_of
 from stillbox.inputs.resize import resized_size
 from stillbox.models.one_stage.detector import OneStageDetector, class_scores, decode_boxes
 from stillbox.models.postprocessing import convert_logits
