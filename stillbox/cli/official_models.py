@@ -286,10 +286,7 @@ _EXPORT = (
     Flag("input_type", "kind of input", default="image_bytes", choices=tuple(_INPUT_TYPES)),
     Flag("input_name", "name of the input", default="input", metavar="NAME"),
     Flag(
-        "input_image_size",
-        "size of the network input",
-        default="640,640",
-        metavar="HEIGHT,WIDTH",
+        "input_image_size", "size of the network input", default="640,640", metavar="HEIGHT,WIDTH"
     ),
     Flag("output_image_info", "the output image_info (default: true)", bool, default=True),
     Flag("output_normalized_coordinates", "boxes in 0..1 of the original image", bool),

@@ -127,8 +127,7 @@ FLAGS = (
         note="COCO's metrics are always computed by a compiled library",
     ),
     Flag(
-        "recipe_cache",
-        note="compiled programs are in stillbox's own cache, see `stillbox doctor`",
+        "recipe_cache", note="compiled programs are in stillbox's own cache, see `stillbox doctor`"
     ),
     Flag("hvd_workers", note=_LAUNCHER, hidden=True),
     Flag("num_workers_per_hls", note=_LAUNCHER, hidden=True),

@@ -93,12 +93,7 @@ def run_create_pascal_tf_record(arguments: argparse.Namespace) -> int:
     log = ConversionLog()
     label_map = LabelMap.from_file(arguments.label_map_path)
     items = read_pascal(
-        arguments.data_dir,
-        arguments.year,
-        arguments.set,
-        arguments.annotations_dir,
-        label_map,
-        log,
+        arguments.data_dir, arguments.year, arguments.set, arguments.annotations_dir, label_map, log
     )
     if arguments.ignore_difficult_instances:
         items = [only_boxes(item, ~item.difficult) for item in items]

@@ -67,13 +67,7 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write an object-based checkpoint of TF2, for models of the _keras extractors",
     )
-    add_option(
-        save,
-        "--step",
-        "best",
-        "checkpoint: best, latest or a number",
-        "STEP",
-    )
+    add_option(save, "--step", "best", "checkpoint: best, latest or a number", "STEP")
     save.add_argument("--overwrite", action="store_true", help="replace an existing file")
     add_imports(save)
     save.set_defaults(weights_run=_save)

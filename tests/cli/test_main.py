@@ -101,11 +101,7 @@ def test_the_version_is_printed(stillbox):
         ),
         (PermissionError(errno.EACCES, "Permission denied", "runs"), 2, "runs: Permission denied"),
         (OSError("no number"), 2, "no number"),
-        (
-            RuntimeError("RESOURCE_EXHAUSTED: 9 GiB\nmore"),
-            2,
-            "the device has not enough memory",
-        ),
+        (RuntimeError("RESOURCE_EXHAUSTED: 9 GiB\nmore"), 2, "the device has not enough memory"),
     ],
 )
 def test_errors_become_one_message_and_a_code(stillbox, monkeypatch, error, code, message):

@@ -195,11 +195,7 @@ def test_the_size_of_the_image_has_precedence_over_the_records():
 
 def test_crowds_and_areas_reach_the_truth_and_may_be_absent():
     full = example(
-        "a",
-        [[0, 0, 0.5, 0.5]],
-        [1],
-        is_crowd=np.array([True]),
-        area=np.array([12.0], np.float32),
+        "a", [[0, 0, 0.5, 0.5]], [1], is_crowd=np.array([True]), area=np.array([12.0], np.float32)
     )
     assert truth_of(full).is_crowd.tolist() == [True]
     assert truth_of(full).areas().tolist() == [12.0]

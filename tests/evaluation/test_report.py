@@ -173,10 +173,7 @@ def test_empty_sections_are_left_out(tmp_path):
 @pytest.mark.parametrize("metrics", [("pascal_voc",), ("coco", "weighted_pascal_voc")])
 def test_the_metrics_that_were_computed_are_shown(tmp_path, metrics):
     report = Report(
-        title="voc",
-        scores=scores(2, metrics),
-        analysis=analyse(*found()),
-        all_class_metrics=True,
+        title="voc", scores=scores(2, metrics), analysis=analyse(*found()), all_class_metrics=True
     )
     page, text = parse(write_report(report, tmp_path))
     assert "VOC_AP" in text

@@ -3,12 +3,7 @@
 import pytest
 
 from stillbox.devices.chips import CHIPS
-from stillbox.profiling.costs import (
-    collective_bytes,
-    count_flops,
-    estimate,
-    memory_traffic,
-)
+from stillbox.profiling.costs import collective_bytes, count_flops, estimate, memory_traffic
 from stillbox.profiling.hlo import Message, read_program
 from tests.checking.ahead_of_time.programs import PROGRAM
 from tests.profiling.made import module
@@ -57,10 +52,7 @@ def test_convolutions_and_matrix_products_of_a_gpu_are_counted():
 
 def test_collectives_are_summed_by_kind():
     # All-reduce: three rounds of 100 float32, and once 8 x 128 bfloat16. All-gather: 100 float32.
-    assert collective_bytes(PROGRAM) == {
-        "all-reduce": 3 * 400 + 8 * 128 * 2,
-        "all-gather": 400,
-    }
+    assert collective_bytes(PROGRAM) == {"all-reduce": 3 * 400 + 8 * 128 * 2, "all-gather": 400}
 
 
 def test_traffic_counts_what_is_not_on_the_chip():

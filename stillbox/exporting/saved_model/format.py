@@ -123,10 +123,7 @@ def _add_functions(
     def call(*arguments: Tensor) -> list[Tensor]:
         results = list(detect.results)
         return arguments[0].graph.node(
-            *("StatefulPartitionedCall", arguments, results),
-            f=detect.name,
-            Tin=types,
-            Tout=results,
+            *("StatefulPartitionedCall", arguments, results), f=detect.name, Tin=types, Tout=results
         )
 
     return detect.name, graph.function("__inference_signature", types, call).name
@@ -294,9 +291,7 @@ def load_frozen(program: ExportProgram, folder: Path) -> Run:
 
 
 def _call_program(
-    program: ExportProgram,
-    nodes: Mapping[str, messages.Node],
-    arrays: Mapping[str, np.ndarray],
+    program: ExportProgram, nodes: Mapping[str, messages.Node], arrays: Mapping[str, np.ndarray]
 ) -> Run:
     (call_module,) = (node for node in nodes.values() if node.operator == "XlaCallModule")
     module = call_module.text("module")

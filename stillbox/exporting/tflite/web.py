@@ -39,9 +39,7 @@ INTEGRITY: Mapping[str, Mapping[str, str]] = {
             "glAZ6WjS7tLRt89pbTPXvLC1c7DCaVSfL2ngn5gZJiUuPs76fWYJy7ZeFaD0PJXx"
         ),
     },
-    "wasm-utils": {
-        _MODULE: "HIPwlWsctS5BRqrnvJKDVJ8SvqKB0QmiImdr6+hpP7+8UqeMJX/qrBkdfKQV2WZ/",
-    },
+    "wasm-utils": {_MODULE: "HIPwlWsctS5BRqrnvJKDVJ8SvqKB0QmiImdr6+hpP7+8UqeMJX/qrBkdfKQV2WZ/"},
 }
 """SHA-384 by package and file. Browsers refuse other content."""
 
