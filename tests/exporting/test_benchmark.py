@@ -25,7 +25,7 @@ from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import FORMATS, ExportSettings
 from stillbox.extras import NotInstalledError, install_command
 from tests.evaluation.builders import result
-from tests.exporting.hostile_tasks import Counting, Killed, Raising, Refusing
+from tests.exporting.programs import Counting, Killed, Raising, Refusing
 from tests.helpers import refusal
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
