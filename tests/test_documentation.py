@@ -224,7 +224,7 @@ def check_not_run(program, words):
 
 
 def slow_if_long(page):
-    """Most commands of two pages are those of tests/cli/test_official_models.py, test_ssd_resnet34.py."""
+    """Most commands of two pages are those of test_official_models.py and test_ssd_resnet34.py."""
     marks = [pytest.mark.slow] if page in ("docs/retinanet.md", "docs/ssd_resnet34.md") else []
     return pytest.param(page, marks=marks)
 
