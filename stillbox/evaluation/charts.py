@@ -92,14 +92,14 @@ def _use_fonts(texts: Iterable[Text], plain: Mapping[str, str]) -> None:
             text.set_fontproperties(FontProperties(fname=file, size=9))
 
 
-def new_figure(panels: int) -> tuple[Figure, list[Axes]]:
-    """Returns a figure with panels side by side."""
+def new_figure() -> tuple[Figure, Axes]:
+    """Returns a figure and its axes."""
     figure = Figure(figsize=(6.4, 3.9), layout="constrained", facecolor="white")
-    return figure, [figure.add_subplot(1, panels, number + 1) for number in range(panels)]
+    return figure, figure.add_subplot()
 
 
 def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
-    """Sets title, labels and style of a panel."""
+    """Sets title, labels and style of axes."""
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=10)
     axes.set_xlabel(x, fontsize=10, color=MUTED)
     axes.set_ylabel(y, fontsize=10, color=MUTED)
@@ -226,7 +226,7 @@ def precision_recall_figure(scores: Scores) -> Figure | None:
     }
     if not curves:
         return None
-    figure, (axes,) = new_figure(1)
+    figure, axes = new_figure()
     label_axes(axes, "Precision over recall, IoU .50", "recall", "precision")
     recalls = np.linspace(0.0, 1.0, 101)
     for number, (label, precision) in enumerate(curves.items()):
@@ -244,7 +244,7 @@ def confidence_figure(analysis: Analysis) -> Figure | None:
     overall = analysis.overall
     if overall.threshold is None:
         return None
-    figure, (axes,) = new_figure(1)
+    figure, axes = new_figure()
     label_axes(axes, "All classes together, IoU .50", "least score", "")
     curves = {"precision": overall.precision, "recall": overall.recall, "F1": overall.f1}
     for number, (label, values) in enumerate(curves.items()):
@@ -263,7 +263,7 @@ def class_f1_figure(analysis: Analysis) -> Figure | None:
     known = {i: one for i, one in analysis.per_class.items() if one.threshold is not None}
     if not known or len(analysis.per_class) == 1:
         return None
-    figure, (axes,) = new_figure(1)
+    figure, axes = new_figure()
     label_axes(axes, "F1 of every class", "least score", "F1")
     for number, (class_id, one) in enumerate(known.items()):
         # A name that begins with an underscore would be left out of the legend.
@@ -285,7 +285,7 @@ def histogram_figure(histogram: Histogram, title: str, measure: str) -> Figure |
     """Returns objects by a measure, found and missed ones, None without objects."""
     if not len(histogram.correct):
         return None
-    figure, (axes,) = new_figure(1)
+    figure, axes = new_figure()
     label_axes(axes, title, measure, "objects")
     low, high = histogram.edges[:-1], histogram.edges[1:]
     width = 0.94 * (high - low)
@@ -338,7 +338,7 @@ def loss_figure(history: History) -> Figure | None:
     present = _present({label: history.series(name) for name, label in _LOSSES.items()})
     if not present:
         return None
-    figure, (axes,) = new_figure(1)
+    figure, axes = new_figure()
     label_axes(axes, "Training loss", "step", "loss")
     for number, (label, (steps, values)) in enumerate(present.items()):
         color = css(PALETTE[number])
@@ -373,7 +373,7 @@ def score_figure(history: History) -> Figure | None:
     present = _present({name: history.evaluation_series(name) for name in _SCORES})
     if not present:
         return None
-    figure, (axes,) = new_figure(1)
+    figure, axes = new_figure()
     label_axes(axes, "Average precision on the evaluation set", "step", "average precision")
     for number, (name, (steps, values)) in enumerate(present.items()):
         color = css(PALETTE[number])
@@ -399,7 +399,7 @@ def _step_figure(history: History, name: str, title: str, unit: str, color: Colo
     steps, values = history.series(name)
     if not len(steps):
         return None
-    figure, (axes,) = new_figure(1)
+    figure, axes = new_figure()
     label_axes(axes, title, "step", unit)
     axes.plot(steps, values, color=css(color), linewidth=2.0, marker=_marker(steps))
     axes.set_ylim(bottom=0.0, top=1.08 * float(values.max()) or 1.0)

@@ -67,40 +67,6 @@ _BUSY = 0.5
 _LEAST_OVERLAP = 0.5
 
 
-def run_benchmark(
-    subject: Subject,
-    settings: BenchmarkSettings,
-    *,
-    images: Sequence[Pixels] = (),
-    kept: Path | None = None,
-    progress: Watch,
-    say: Callable[[str], None] = lambda line: None,
-) -> tuple[RuntimeTable, bool]:
-    """Measures a subject.
-
-    Args:
-        subject: a checkpoint and its exports.
-        settings: how it is measured, checked.
-        images: `[h, w, 3]` each: measured and calibrated on these; empty: on records.
-        kept: folder of the exports that are written; None: they are removed.
-        progress: shows the images that are done.
-        say: called with a line for each stage.
-
-    Returns:
-        The table, and whether Ctrl-C ended it early.
-
-    Raises:
-        UserError: the checkpoint cannot be loaded, and there is no export.
-    """
-    with tempfile.TemporaryDirectory(prefix="stillbox-benchmark-") as scratch:
-        run = _Run(subject, settings, images, kept or Path(scratch), progress, say)
-        try:
-            run.perform()
-        except KeyboardInterrupt:
-            return run.table("stopped before all was measured"), True
-        return run.table(), False
-
-
 class _Run:
     """One benchmark, with the rows so far."""
 
@@ -425,9 +391,14 @@ def benchmark(
     folder = Path(output) if output else (found or Path()) / FOLDER
     # Before the measuring, which can take minutes.
     make_folder(folder, below=found or folder)
-    table, interrupted = run_benchmark(
-        subject, settings, images=pixels, kept=kept, progress=progress, say=say
-    )
+    with tempfile.TemporaryDirectory(prefix="stillbox-benchmark-") as scratch:
+        run = _Run(subject, settings, pixels, kept or Path(scratch), progress, say)
+        interrupted = False
+        try:
+            run.perform()
+        except KeyboardInterrupt:
+            interrupted = True
+    table = run.table(*["stopped before all was measured"] * interrupted)
     write_whole(folder / BENCHMARK, table.to_json().encode(), below=folder)
     page = html_page("Runtimes", table.model, [runtime_section(table)])
     return Benchmark(table, write_whole(folder / PAGE, page.encode(), below=folder), interrupted)
