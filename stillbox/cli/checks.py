@@ -12,12 +12,9 @@ from stillbox.cli.arguments import (
     resolve_config,
     with_records,
 )
-from stillbox.cli.running import progress_bar
-from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 from stillbox.printing import json_text
-from stillbox.training.progress import PrintableConsole
 
 
 def add_check(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +56,9 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 def run_check(arguments: argparse.Namespace) -> int:
     """Prints the findings, and the report of the target's compiler."""
     from stillbox.checking.config import check_config
+    from stillbox.cli.running import progress_bar
+    from stillbox.devices.announcing import say_aside
+    from stillbox.training.progress import PrintableConsole
 
     if arguments.find_batch and not arguments.target:
         what = "the search for a batch needs a target"
@@ -127,6 +127,7 @@ def run_anchors(arguments: argparse.Namespace) -> int:
     # Only shapes are computed; an accelerator may be in use by another program.
     jax.config.update("jax_platforms", "cpu")
     from stillbox.checking import anchors
+    from stillbox.cli.running import progress_bar
     from stillbox.evaluation.charts import figure_png
     from stillbox.records.files import write_whole
     from stillbox.training.progress import PrintableConsole

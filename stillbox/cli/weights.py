@@ -6,16 +6,17 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stillbox.cli.arguments import add_imports, add_option, parse_step, print_json
-from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownWeights, known_weights, weight_families
 from stillbox.experiment.recipes import COCO, RecipeHeader, read_headers
 from stillbox.experiment.resolve import resolve
 from stillbox.printing import size_text
-from stillbox.training.progress import PrintableConsole
+
+if TYPE_CHECKING:
+    from stillbox.training.progress import PrintableConsole
 
 _PLACES = ("installed", "downloaded")
 _INDENTED: Any = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False}
@@ -84,6 +85,8 @@ def _list(arguments: argparse.Namespace) -> int:
         chosen = _in_family(arguments.family) if arguments.family else known_weights().values()
         print_json([_describe(row) for row in chosen])
         return 0
+    from stillbox.training.progress import PrintableConsole
+
     console = PrintableConsole(highlight=False, soft_wrap=True)
     if not arguments.family:
         _summarise(console)
@@ -104,7 +107,7 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _summarise(console: PrintableConsole) -> None:
+def _summarise(console: "PrintableConsole") -> None:
     """Prints the names by family."""
     for family, rows in weight_families().items():
         places = [_find(row) for row in rows]
@@ -181,6 +184,7 @@ def _get(arguments: argparse.Namespace) -> int:
         read_receipt,
         weights_folder,
     )
+    from stillbox.cli.running import progress_bar
 
     name, root = arguments.name, arguments.output
     with progress_bar(name) as progress:
