@@ -119,12 +119,7 @@ def _add_originals(arguments: argparse.Namespace) -> None:
 
 
 def _trained_model(arguments: argparse.Namespace, changes: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the arguments of `stillbox.export` that select a model of TF2's exporters.
-
-    Args:
-        arguments: of the command line.
-        changes: overrides that come before those of --set.
-    """
+    """Returns the arguments of `stillbox.export` that select a model of TF2's exporters."""
     explain_flags(arguments, _MODEL_FLAGS)
     overrides = [*changes, *arguments.overrides]
     directory = _own_directory(arguments.trained_checkpoint_dir)

@@ -29,12 +29,7 @@ _LOST = re.compile(r"\b(Gloo|NCCL|coordination service|CoordinationService)\b")
 
 
 def run_process(place: ProcessInfo, run: Callable[[], int]) -> int:
-    """Runs one process of a job; ends all of them if it fails. Returns its exit code.
-
-    Args:
-        place: of this process in the job.
-        run: what it does in the job that it has joined.
-    """
+    """Runs one process of a job; ends all of them if it fails. Returns its exit code."""
     # Imported here: most verbs need no jax before they run.
     from stillbox.devices.failures import LOST, FailureWatch
     from stillbox.devices.job import join_job, leave_job

@@ -292,14 +292,8 @@ def compare(
 ) -> RuntimeRow:
     """Returns a row with the largest differences of an artefact to its checkpoint.
 
-    Each detection of the checkpoint, the surest first, is paired with the one of its class that
-    overlaps it most and has no pair yet.
-
-    Args:
-        row: of the artefact.
-        checkpoint: detections by image.
-        artefact: those in the same images.
-        min_score: least score of a detection of the checkpoint.
+    Each detection of the checkpoint of at least `min_score`, the surest first, is paired with the
+    one of its class that overlaps it most and has no pair yet.
     """
     pairs = [
         pair

@@ -231,10 +231,7 @@ def export_settings(
 ) -> ExportSettings:
     """Returns what `stillbox export --format` writes a variant with.
 
-    Args:
-        variant: the format.
-        experiment: names the signature, for the formats that have several.
-        image_size: height and width of the input; None: the format's default.
+    The experiment names the signature, for the formats that have several.
     """
     settings = ExportSettings(
         format=variant.format, quantize=variant.quantize, image_size=image_size

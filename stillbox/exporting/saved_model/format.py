@@ -162,15 +162,9 @@ def add_program(
     resized: NetworkInput,
     names: Mapping[str, str],
 ) -> dict[str, Output]:
-    """Writes the program and returns its outputs by name.
+    """Writes the program, its `exported_program` made `portable`; returns its outputs by name.
 
-    Args:
-        graph: gets the nodes.
-        program: the detector.
-        exported: its `exported_program`, made `portable`.
-        weights: by path.
-        resized: what the preprocessing makes.
-        names: of the nodes of outputs that are not named like these.
+    `names` are those of nodes of outputs that are not named like these.
     """
     held = {kind: {path: weights[path] for path in own} for kind, own in program.weights.items()}
     # In the order of the program's arguments, of which it drops those that it does not read.

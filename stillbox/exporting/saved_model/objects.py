@@ -21,14 +21,9 @@ from stillbox.records.wire import bytes_field, encode_varint, varint_field
 def add_variables(
     graph: Graph, arrays: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, Tensor], Saver]:
-    """Writes variables into a graph.
+    """Writes variables into a graph; returns their values by name, and what restores them.
 
-    Args:
-        graph: gets the nodes.
-        arrays: values by name; only types and shapes are read.
-
-    Returns:
-        The values by name, and what restores the variables.
+    Of the arrays only types and shapes are read.
     """
     handles, values = {}, {}
     for name, array in arrays.items():

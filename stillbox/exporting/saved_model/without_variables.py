@@ -122,12 +122,7 @@ _NODE = "StatefulPartitionedCall"
 
 
 def write_convertible(program: ExportProgram, folder: Path) -> Path:
-    """Writes `saved_model/` into a folder and returns its place.
-
-    Args:
-        program: of images that are resized and normalised (`raw_image_tensor`).
-        folder: an existing folder without `saved_model`.
-    """
+    """Writes `saved_model/` of a program of `raw_image_tensor` into a folder; returns its place."""
     shape = 1, *program.input_size, 3
     # No sorts and no loops: TFLite has no sort, and MediaPipe refuses loops.
     with lowering(portable=True, suppression="unrolled"):

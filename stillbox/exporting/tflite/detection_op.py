@@ -181,12 +181,7 @@ def measured_ranges(
 
     The quantiser averages the extremes of images, which cuts the best scores off. Here the range of
     logits ends at the greatest one, and begins where the integer of a score becomes 0. That of
-    encodings is of the anchors with the best scores.
-
-    Args:
-        content: a float32 model of `raw_predictions`.
-        images: its inputs, each with the batch axis.
-        model: what it detects.
+    encodings is of the anchors with the best scores. The content is that of `raw_predictions`.
     """
     from ai_edge_litert.interpreter import Interpreter
 

@@ -59,8 +59,7 @@ _NOTE = """<p id="runtime" class="hint" role="status">This page needs a web serv
 def write_page(program: ExportProgram, labels: Sequence[str], folder: Path) -> dict[str, str]:
     """Writes the page beside `model.tflite`, and returns descriptions of what was written.
 
-    Args:
-        labels: name of every class index.
+    Labels are the names of all class indices.
     """
     settings = json.dumps(_settings(program, labels), ensure_ascii=False, indent=1)
     index = render_index({"name": program.model.experiment.name}, {"head": _head(), "note": _NOTE})
