@@ -24,7 +24,7 @@ from measuring import TrainStep, forward_flops, profile
 from stillbox.devices.setup import peak_memory, prepare_process
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from stillbox.profiling.page import text_lines
+from stillbox.profiling.profiler import text_lines
 from stillbox.records.scenes import write_scenes
 from stillbox.training.loop import train
 

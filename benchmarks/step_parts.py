@@ -49,7 +49,7 @@ from stillbox.models.layers.norm import NormLayer
 from stillbox.models.one_stage import detector as one_stage
 from stillbox.models.one_stage.loss import LossParts, batch_targets, detection_loss
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
-from stillbox.profiling.kinds import Kind
+from stillbox.profiling.costs import Kind
 from stillbox.profiling.summary import Summary
 from stillbox.training import step as step_module
 

@@ -18,7 +18,7 @@ _NAMES = {
     "Selection": "stillbox.predicting.selection",
     "Tiling": "stillbox.predicting.tiling",
     "UserError": "stillbox.errors",
-    "benchmark": "stillbox.exporting.benchmarking.benchmark",
+    "benchmark": "stillbox.exporting.benchmarking.runner",
     "evaluate": "stillbox.api",
     "export": "stillbox.api",
     "import_parts": "stillbox.experiment.imports",

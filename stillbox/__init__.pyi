@@ -5,7 +5,7 @@ from stillbox.api import train as train
 from stillbox.errors import UserError as UserError
 from stillbox.experiment.imports import import_parts as import_parts
 from stillbox.experiment.schema import Experiment as Experiment
-from stillbox.exporting.benchmarking.benchmark import benchmark as benchmark
+from stillbox.exporting.benchmarking.runner import benchmark as benchmark
 from stillbox.exporting.benchmarking.subjects import BenchmarkSettings as BenchmarkSettings
 from stillbox.exporting.settings import ExportSettings as ExportSettings
 from stillbox.predicting.detections import Detection as Detection

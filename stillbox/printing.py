@@ -61,6 +61,11 @@ def size_text(nbytes: float) -> str:
     return count_text(round(nbytes), "byte")
 
 
+def sides_text(sides: Iterable[int]) -> str:
+    """Returns height and width: `640 x 512`."""
+    return " x ".join(map(str, sides))
+
+
 def _escaped(text: str, escape: Callable[[str], str]) -> str:
     return _SUSPECT.sub(lambda one: one[0] if one[0].isprintable() else escape(one[0]), text)
 

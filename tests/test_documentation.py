@@ -73,7 +73,7 @@ RUN_HERE = {
     "docs/retinanet.md": ("runs",),
 }
 RUN_ELSEWHERE = {
-    "docs/model_garden.md": "tests/cli/test_model_garden.py",
+    "docs/model_garden.md": "tests/cli/test_official_models.py",
     "docs/coco.md": "tests/cli/test_data_pages.py",
     "docs/data.md": "tests/cli/test_data_pages.py",
     "docs/experiment.md": "tests/experiment/test_recipes.py",
@@ -225,7 +225,7 @@ def check_not_run(program, words):
 
 
 def slow_if_long(page):
-    """Most commands of two pages are those of tests/cli/test_retinanet.py, test_ssd_resnet34.py."""
+    """Most commands of two pages are those of test_official_models.py and test_ssd_resnet34.py."""
     marks = [pytest.mark.slow] if page in ("docs/retinanet.md", "docs/ssd_resnet34.md") else []
     return pytest.param(page, marks=marks)
 

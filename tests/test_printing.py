@@ -22,6 +22,7 @@ from stillbox.printing import (
     printable,
     printable_line,
     printable_output,
+    sides_text,
     size_text,
 )
 from stillbox.training.progress import PrintableConsole, RunProgress
@@ -203,3 +204,7 @@ def test_the_nearest_names_or_all_of_them():
     assert nearest("batch_sise", ["batch_size", "steps"]) == "did you mean 'batch_size'?"
     assert nearest("zzz", ["steps", "batch_size"]) == "valid here: batch_size, steps"
     assert nearest("zzz", []) == "nothing is valid here: leave it out"
+
+
+def test_sides_are_height_and_width():
+    assert sides_text((640, 512)) == "640 x 512"

@@ -298,7 +298,7 @@ def _coverage(title: str, name: str, rows: tuple[Coverage, ...]) -> Table:
 
 def overlap_figure(report: AnchorReport) -> Figure:
     """Returns the boxes by the IoU of their best anchor: sizes stacked, the suggestion a line."""
-    figure, (axes,) = new_figure(1)
+    figure, axes = new_figure()
     label_axes(axes, "Best anchor of each box", "IoU with the best anchor", "boxes")
     bins = len(report.histogram["all"])
     edges = np.linspace(0, 1, bins + 1)

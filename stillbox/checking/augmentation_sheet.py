@@ -23,12 +23,7 @@ _COLUMNS = 9
 
 
 def epochs_sheet(
-    dataset: Dataset,
-    augmentations: Sequence[Augmentation],
-    *,
-    seed: int,
-    images: int,
-    epochs: int,
+    dataset: Dataset, augmentations: Sequence[Augmentation], *, seed: int, images: int, epochs: int
 ) -> Picture:
     """Returns a row for each image: as stored, then as in each of the first epochs.
 

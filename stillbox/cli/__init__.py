@@ -1,6 +1,6 @@
-"""The command line: one file a verb, however short, whose docstring is the verb's help.
+"""The command line. The docstring of a verb's module, or of its `add_VERB`, is its help.
 
-The exporters of the originals share one. Ctrl-C ends a program that has not begun its verb at once.
+Ctrl-C ends a program that has not begun its verb at once.
 """
 
 import os

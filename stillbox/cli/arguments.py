@@ -56,7 +56,7 @@ def _boolean(text: str) -> bool:
     return words[text.lower()]
 
 
-def add_config(parser: Parser) -> None:
+def add_config_argument(parser: Parser) -> None:
     """Adds CONFIG, --set and --import."""
     parser.add_argument(
         "config",
@@ -101,8 +101,7 @@ def add_records(parser: Parser) -> None:
         help="TFRecord files or patterns (default: the config's own training records)",
     )
     parser.add_argument(
-        "--label-map",
-        help="label map of RECORDS: a .pbtxt file, or coco (default: the config's)",
+        "--label-map", help="label map of RECORDS: a .pbtxt file, or coco (default: the config's)"
     )
 
 
@@ -155,9 +154,7 @@ def find_process_info(arguments: argparse.Namespace) -> "ProcessInfo | None":
     if not hasattr(arguments, "coordinator"):
         return None
     return find_process(
-        coordinator=arguments.coordinator,
-        processes=arguments.processes,
-        process=arguments.process,
+        coordinator=arguments.coordinator, processes=arguments.processes, process=arguments.process
     )
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from stillbox.cli.arguments import (
-    add_config,
+    add_config_argument,
     add_option,
     add_records,
     print_json,
@@ -23,7 +23,7 @@ from stillbox.training.progress import PrintableConsole
 
 def add_augmentations(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `data augmentations`."""
-    add_config(parser)
+    add_config_argument(parser)
     add_records(parser)
     about = "the picture, .png or .jpg"
     add_option(parser, "--output", Path("augmentations.png"), about, "FILE")

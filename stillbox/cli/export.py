@@ -1,11 +1,11 @@
-"""`stillbox export`: write a model for other runtimes, and compare it with its checkpoint."""
+"""Models as files: for other runtimes, or one small file of stillbox's own."""
 
 import argparse
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from stillbox.cli.arguments import add_option, say_next
+from stillbox.cli.arguments import add_imports, add_option, parse_step, say_next
 from stillbox.cli.running import add_model, model_arguments
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
@@ -15,6 +15,7 @@ from stillbox.exporting.settings import FORMATS, INPUT_TYPES, ExportSettings, Po
 if TYPE_CHECKING:
     from stillbox.exporting.export import Exported
 
+
 # The same inputs in "Object Detection Models on TPU" and by their types.
 _ALIASES = {
     "image_bytes": "encoded_image_string_tensor",
@@ -23,8 +24,8 @@ _ALIASES = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the verb's arguments."""
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """`stillbox export`: write a model for other runtimes, and compare it with its checkpoint."""
     add_model(parser, "best, latest or a number", exports=False)
     about = ", ".join(FORMATS)
     add_option(parser, "--format", "saved_model", about, "FORMAT")
@@ -122,7 +123,7 @@ def _add_conversion(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_export(arguments: argparse.Namespace) -> int:
     """Exports, and prints the difference of the artefact from the checkpoint."""
     from stillbox.api import export
 
@@ -170,3 +171,39 @@ def image_size(text: str | None, where: str) -> tuple[int, int] | None:
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) for side in sides):
         raise UserError(f"{text!r} is no size", where=where, fix="for example 640,640")
     return int(sides[0]), int(sides[1])
+
+
+def add_pack(parser: argparse.ArgumentParser) -> None:
+    """`stillbox pack`: write a trained model into one small file or folder that every verb reads.
+
+    It holds the weights that evaluation uses, the experiment and the label map, and no state of the
+    optimizer and no records.
+    """
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="a model directory, or one of its checkpoints"
+    )
+    parser.add_argument(
+        "target",
+        type=Path,
+        metavar="TARGET",
+        help="a new file whose name ends in .stillbox, or a new folder",
+    )
+    parser.add_argument(
+        "--step",
+        default="best",
+        help="checkpoint of DIR: best, latest or a number (default: %(default)s)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the target")
+    add_imports(parser)
+
+
+def run_pack(arguments: argparse.Namespace) -> int:
+    """Packs the model and prints its size."""
+    from stillbox.checkpoints.packed import pack_model
+
+    step = parse_step(arguments.step)
+    packed = pack_model(
+        arguments.directory, arguments.target, step=step, overwrite=arguments.overwrite
+    )
+    print(packed.render())
+    return 0

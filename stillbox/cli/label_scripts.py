@@ -270,11 +270,7 @@ def run_partition_dataset(arguments: argparse.Namespace) -> int:
     """Copies the files."""
     output = arguments.output or arguments.images
     parts = partition(
-        arguments.images,
-        output,
-        ratio=arguments.ratio,
-        with_xml=arguments.xml,
-        seed=arguments.seed,
+        arguments.images, output, ratio=arguments.ratio, with_xml=arguments.xml, seed=arguments.seed
     )
     for part in ("train", "test"):
         print(f"{output / part}: {len(parts[part])} images")

@@ -1,4 +1,4 @@
-"""The entry point: one module for each verb, processes of a job, and the exit codes.
+"""The entry point: the module of each verb, processes of a job, and the exit codes.
 
 Exit codes: 0 done, 1 done with findings, 2 the input cannot be used, 3 the loss is not finite,
 129, 130 and 143 stopped by SIGHUP, Ctrl-C and SIGTERM.
@@ -29,12 +29,7 @@ _LOST = re.compile(r"\b(Gloo|NCCL|coordination service|CoordinationService)\b")
 
 
 def run_process(place: ProcessInfo, run: Callable[[], int]) -> int:
-    """Runs one process of a job; ends all of them if it fails. Returns its exit code.
-
-    Args:
-        place: of this process in the job.
-        run: what it does in the job that it has joined.
-    """
+    """Runs one process of a job; ends all of them if it fails. Returns its exit code."""
     # Imported here: most verbs need no jax before they run.
     from stillbox.devices.failures import LOST, FailureWatch
     from stillbox.devices.job import join_job, leave_job
@@ -84,8 +79,8 @@ _VERBS = {
     "exporter_main_v2": "export a SavedModel with the flags of the Object Detection API",
     "export_tflite_graph_tf2": "export a TFLite model with the flags of the Object Detection API",
 }
-"""Help by verb. The module of the same name has `add_arguments(parser)` and `run(arguments)`; it is
-imported when its verb is used. Verbs of `_MODULES` share one."""
+"""Help by verb. The module of the same name has `add_arguments(parser)` and `run(arguments)`, but
+for verbs of `_SHARED`; it is imported when its verb is used."""
 
 _ORIGINALS = {
     "model_main": ("model_main.py", "model_main_tf2", "model_main_tf2.py"),
@@ -98,33 +93,31 @@ _ORIGINALS = {
 }
 """Verbs with the flags of an original, and the other names of each."""
 
-_SCRIPTS = {
-    **dict.fromkeys(("legacy_train", "legacy_eval"), "stillbox.cli.legacy_programs"),
-    **dict.fromkeys(
-        ("export_inference_graph", "export_tflite_ssd_graph"), "stillbox.cli.legacy_programs"
+_SHARED = {
+    "checks": ("check", "config", "anchors", "doctor"),
+    "detection_api": ("model_main", "legacy_train", "legacy_eval"),
+    "detection_api_exports": (
+        *("exporter_main_v2", "export_tflite_graph_tf2"),
+        *("export_inference_graph", "export_tflite_ssd_graph"),
     ),
-    **dict.fromkeys(("model_builder_tf1_test", "model_builder_tf2_test"), "stillbox.cli.tutorial"),
-    **dict.fromkeys(
-        ("create_pascal_tf_record", "create_pet_tf_record", "create_coco_tf_record"),
-        "stillbox.cli.dataset_scripts",
+    "export": ("export", "pack"),
+    "label_scripts": (
+        *("generate_tfrecord", "create_tfrecord", "xml_to_csv", "create_csv"),
+        *("partition_dataset", "train_val_test_split"),
     ),
-    **dict.fromkeys(
-        (
-            *("generate_tfrecord", "create_tfrecord", "xml_to_csv", "create_csv"),
-            *("partition_dataset", "train_val_test_split"),
-        ),
-        "stillbox.cli.label_scripts",
+    "measuring": ("evaluate", "benchmark"),
+    "official_models": ("retinanet", "model_garden", "export_saved_model"),
+    "tutorial": (
+        *("tutorial", "model_builder_tf1_test", "model_builder_tf2_test"),
+        *("create_pascal_tf_record", "create_pet_tf_record", "create_coco_tf_record"),
     ),
+    "weights": ("weights", "recipes"),
 }
-"""Verbs of the scripts that `stillbox tutorial` writes, and their modules. No help lists them."""
+"""Modules of several verbs: `add_VERB`, whose docstring is the help, and `run_VERB`."""
 
-_MODULES = {
-    "export_saved_model": "stillbox.cli.original_exports",
-    "exporter_main_v2": "stillbox.cli.original_exports",
-    "export_tflite_graph_tf2": "stillbox.cli.original_exports",
-    **_SCRIPTS,
-}
-"""Modules that may hold several verbs: `add_VERB`, whose docstring is the help, and `run_VERB`."""
+_MODULES = {verb: module for module, verbs in _SHARED.items() for verb in verbs}
+_SCRIPTS = [verb for verb in _MODULES if verb not in _VERBS]
+"""Verbs of the scripts that `stillbox tutorial` writes. No help lists them."""
 
 _OTHER_NAMES = {
     "--output": ("--export_dir", "--output_directory", "--model_dir"),
@@ -171,18 +164,12 @@ def verb_options(verb: str) -> set[str]:
 
 
 def _add_verb(parser: argparse.ArgumentParser, name: str) -> None:
-    if name in _MODULES:
-        module = import_module(_MODULES[name])
-        add, run = getattr(module, f"add_{name}"), getattr(module, f"run_{name}")
-        parser.description = add.__doc__
-        parser.set_defaults(run=run)
-        add(parser)
-        return
-    module = import_module(f"stillbox.cli.{name}")
-    parser.description = module.__doc__
-    if hasattr(module, "run"):
-        parser.set_defaults(run=module.run)
-    module.add_arguments(parser)
+    module = import_module(f"stillbox.cli.{_MODULES.get(name, name)}")
+    shared = f"_{name}" if name in _MODULES else ""
+    add = getattr(module, f"add{shared or '_arguments'}")
+    parser.description = (add if shared else module).__doc__
+    parser.set_defaults(run=getattr(module, f"run{shared}", None))
+    add(parser)
 
 
 def command() -> int:

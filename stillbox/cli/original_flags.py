@@ -107,10 +107,7 @@ def flag_overrides(
 ) -> list[str]:
     """Returns the overrides `field=value` of the given flags that set fields.
 
-    Args:
-        arguments: of the command line.
-        flags: of the verb.
-        only: names of the flags to regard; None: all.
+    `only` names the flags to regard; None: all.
     """
     chosen = [flag for flag in flags if flag.field and (only is None or flag.name in only)]
     given = {flag.field: getattr(arguments, flag.dest or flag.name) for flag in chosen}

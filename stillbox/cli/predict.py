@@ -270,10 +270,7 @@ def _run_here(
             f"passed over, by name no image and no video: {count_text(inputs.passed_over, 'file')}"
         )
     predictor = load(
-        **model_arguments(arguments),
-        batch_size=arguments.batch_size,
-        tiling=tiling,
-        say=say_aside,
+        **model_arguments(arguments), batch_size=arguments.batch_size, tiling=tiling, say=say_aside
     )
     selection = _with_classes(selection, arguments.classes, predictor.class_names.values())
     code = PredictRun(predictor, selection, arguments, output).run(inputs, cameras)
@@ -300,10 +297,7 @@ def _run_ray(arguments: argparse.Namespace, tiling: "Tiling | None", selection: 
     # This process only distributes work and must not hold a worker's accelerator.
     jax.config.update("jax_platforms", "cpu")
     predictor = load(
-        **model_arguments(arguments),
-        batch_size=arguments.batch_size,
-        tiling=tiling,
-        say=say_aside,
+        **model_arguments(arguments), batch_size=arguments.batch_size, tiling=tiling, say=say_aside
     )
     with progress_bar("images") as progress:
         summary = predict_files(

@@ -55,12 +55,6 @@ class _Written(NamedTuple):
 class PredictRun:
     """One run over all inputs. Ctrl-C, SIGTERM and SIGHUP end it with complete files.
 
-    Args:
-        predictor: detects.
-        selection: the detections to list and draw.
-        arguments: those of `stillbox predict`.
-        folder: of all results.
-
     Raises:
         UserError: there are labels or crops in the folder, or a report of the model is damaged.
     """

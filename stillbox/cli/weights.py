@@ -1,24 +1,29 @@
-"""`stillbox weights`: pretrained weights by name, and a trained model's weights for others."""
+"""What stillbox knows by name: pretrained weights, which it also writes, and recipes."""
 
 import argparse
+import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stillbox.cli.arguments import add_imports, add_option, parse_step, print_json
-from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownWeights, known_weights, weight_families
+from stillbox.experiment.recipes import COCO, RecipeHeader, read_headers
+from stillbox.experiment.resolve import resolve
 from stillbox.printing import size_text
-from stillbox.training.progress import PrintableConsole
+
+if TYPE_CHECKING:
+    from stillbox.training.progress import PrintableConsole
 
 _PLACES = ("installed", "downloaded")
 _INDENTED: Any = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `list`, `get` and `save`."""
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """`stillbox weights`: pretrained weights by name, and a trained model's weights for others."""
     inner = parser.add_subparsers(dest="weights_verb", required=True)
     listing = inner.add_parser(
         "list",
@@ -63,19 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write an object-based checkpoint of TF2, for models of the _keras extractors",
     )
-    add_option(
-        save,
-        "--step",
-        "best",
-        "checkpoint: best, latest or a number",
-        "STEP",
-    )
+    add_option(save, "--step", "best", "checkpoint: best, latest or a number", "STEP")
     save.add_argument("--overwrite", action="store_true", help="replace an existing file")
     add_imports(save)
     save.set_defaults(weights_run=_save)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_weights(arguments: argparse.Namespace) -> int:
     """Runs the inner verb."""
     code: int = arguments.weights_run(arguments)
     return code
@@ -86,6 +85,8 @@ def _list(arguments: argparse.Namespace) -> int:
         chosen = _in_family(arguments.family) if arguments.family else known_weights().values()
         print_json([_describe(row) for row in chosen])
         return 0
+    from stillbox.training.progress import PrintableConsole
+
     console = PrintableConsole(highlight=False, soft_wrap=True)
     if not arguments.family:
         _summarise(console)
@@ -106,7 +107,7 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _summarise(console: PrintableConsole) -> None:
+def _summarise(console: "PrintableConsole") -> None:
     """Prints the names by family."""
     for family, rows in weight_families().items():
         places = [_find(row) for row in rows]
@@ -183,6 +184,7 @@ def _get(arguments: argparse.Namespace) -> int:
         read_receipt,
         weights_folder,
     )
+    from stillbox.cli.running import progress_bar
 
     name, root = arguments.name, arguments.output
     with progress_bar(name) as progress:
@@ -213,3 +215,54 @@ def _save(arguments: argparse.Namespace) -> int:
     )
     print(saved.render())
     return 0
+
+
+_LINE = "{:{width}}  {:>9}  {:>10}  {:>9}  {:>5}  {}"
+_NOTE = (
+    "AP in percent, as published or measured; APs on different data do not compare; memory is an "
+    "estimate for the recipe's batch over all devices, a smaller train.batch_size needs less. The "
+    "header of each recipe's file says how; --json prints it. stillbox config NAME prints a recipe."
+)
+
+
+def add_recipes(parser: argparse.ArgumentParser) -> None:
+    """`stillbox recipes`: list the recipes with input, size, published score, memory and speed."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run_recipes(arguments: argparse.Namespace) -> int:
+    """Prints all recipes."""
+    rows = [(header, _input(header.name)) for header in read_headers()]
+    if arguments.json:
+        content = [asdict(header) | {"input": list(sides)} for header, sides in rows]
+        print_json(content)
+        return 0
+    sets = dict.fromkeys((COCO, *(header.data for header, _ in rows)))
+    tables = ["\n".join(_table(rows, data)) for data in sets]
+    sys.stdout.write("\n\n".join((*tables, "\n".join((*textwrap.wrap(_NOTE, 100), "")))))
+    return 0
+
+
+def _input(name: str) -> tuple[int, int]:
+    return resolve(name).experiment.model.resizer.input_size
+
+
+def _table(rows: list[tuple[RecipeHeader, tuple[int, int]]], data: str) -> Iterator[str]:
+    """Yields a line of figures for each recipe of a data set, and one of hardware and speed."""
+    longest = max(len(header.name) for header, _ in rows)
+    head = ("recipe", "input", "parameters", "memory", "batch", f"AP on {data}")
+    yield _LINE.format(*head, width=longest)
+    for header, (height, width) in rows:
+        if header.data != data:
+            continue
+        yield _LINE.format(
+            header.name,
+            f"{height}x{width}",
+            f"{header.parameters:g} M",
+            f"{header.memory:,.4g} GiB",
+            header.batch,
+            header.ap,
+            width=longest,
+        )
+        if header.hardware or header.speed:
+            yield f"    {'; '.join(filter(None, (header.hardware, header.speed)))}"

@@ -113,9 +113,7 @@ class CocoScores(SetCounts):
 
 
 def score_coco(
-    truths: Sequence[ImageTruth],
-    results: Sequence[ImageResult],
-    class_names: Mapping[int, str],
+    truths: Sequence[ImageTruth], results: Sequence[ImageResult], class_names: Mapping[int, str]
 ) -> CocoScores:
     """Scores the results of a detector as COCO does.
 

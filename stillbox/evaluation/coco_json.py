@@ -77,19 +77,13 @@ def results_from_coco_json(path: str | Path) -> list[ImageResult]:
         ]
 
 
-def results_to_coco(
-    results: Iterable[ImageResult], image_ids: Mapping[str, int] | None = None
-) -> list[dict[str, Any]]:
-    """Returns COCO's list of detections, with the images' own ids or those of `image_ids`."""
+def results_to_coco(results: Iterable[ImageResult]) -> list[dict[str, Any]]:
+    """Returns COCO's list of detections."""
     found = []
     for result in results:
-        image_id = image_ids[result.image_id] if image_ids else _number(result.image_id)
-        columns = (
-            coco_boxes(result.boxes).tolist(),
-            result.scores.tolist(),
-            result.class_ids.tolist(),
-        )
-        for box, score, class_id in zip(*columns, strict=True):
+        image_id = _number(result.image_id)
+        columns = coco_boxes(result.boxes), result.scores, result.class_ids
+        for box, score, class_id in zip(*(one.tolist() for one in columns), strict=True):
             found.append(
                 {"image_id": image_id, "category_id": class_id, "bbox": box, "score": score}
             )

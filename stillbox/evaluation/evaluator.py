@@ -205,9 +205,7 @@ def _results_of(
 
 
 def _check_complete(
-    results: Mapping[int, list[ImageResult]],
-    truths: Mapping[int, ImageTruth],
-    source: TruthSource,
+    results: Mapping[int, list[ImageResult]], truths: Mapping[int, ImageTruth], source: TruthSource
 ) -> None:
     """Checks that every record came once, except those whose image cannot be decoded.
 

@@ -11,13 +11,7 @@ from stillbox.evaluation.analysis import KINDS, MISSED, Analysis, Kind
 from stillbox.evaluation.drawing import class_color, clipped
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.ground_truth import TruthSource
-from stillbox.evaluation.pictures import (
-    Mark,
-    Picture,
-    result_marks,
-    save_picture,
-    truth_marks,
-)
+from stillbox.evaluation.pictures import Mark, Picture, result_marks, save_picture, truth_marks
 from stillbox.evaluation.report import Cutout, ReportPicture
 from stillbox.evaluation.results import FloatArray, ImageResult, ImageTruth
 from stillbox.experiment.schema import Evaluation

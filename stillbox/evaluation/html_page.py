@@ -86,19 +86,14 @@ def bar_cell(share: float) -> str:
     return f'<td class="bar"><i><b style="width:{round(100 * share)}%"></b></i></td>'
 
 
-def head_row(text: Sequence[str], numbers: Sequence[str], more: Sequence[str] = ()) -> str:
-    """Returns the row of a table's head: columns of text, of numbers, and of text again.
-
-    An empty name is a column of bars.
-    """
-    before, after = (
-        [f'<th scope="col">{html_text(name)}</th>' for name in names] for names in (text, more)
-    )
-    cells = [
+def head_row(text: Sequence[str], numbers: Sequence[str]) -> str:
+    """Returns the row of a table's head: columns of text and of numbers; "" is one of bars."""
+    cells = [f'<th scope="col">{html_text(name)}</th>' for name in text]
+    cells += [
         f'<th scope="col" class="number">{html_text(name)}</th>' if name else "<td></td>"
         for name in numbers
     ]
-    return f"<tr>{''.join([*before, *cells, *after])}</tr>"
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def number_cell(value: float | None, places: int = 3, *, why: str = "") -> str:

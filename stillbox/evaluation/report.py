@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from stillbox.evaluation import charts, curves
+from stillbox.evaluation import charts
 from stillbox.evaluation.analysis import KINDS, MEANINGS, Analysis, Kind, ShapeGroup
 from stillbox.evaluation.charts import matrix_svg
 from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS
@@ -420,15 +420,15 @@ def _draw(report: Report) -> dict[str, Figure | None]:
     analysis, shapes = report.analysis, report.analysis.shapes
     size = "square root of the area in pixels"
     return {
-        "loss": curves.loss_figure(report.history),
-        "average_precision": curves.score_figure(report.history),
-        "learning_rate": curves.rate_figure(report.history),
-        "speed": curves.speed_figure(report.history),
-        "precision_recall": curves.precision_recall_figure(report.scores),
-        "confidence": curves.confidence_figure(analysis),
-        "class_f1": curves.class_f1_figure(analysis),
-        "sizes": curves.histogram_figure(shapes.side, "Objects by size", size),
-        "ratios": curves.histogram_figure(
+        "loss": charts.loss_figure(report.history),
+        "average_precision": charts.score_figure(report.history),
+        "learning_rate": charts.rate_figure(report.history),
+        "speed": charts.speed_figure(report.history),
+        "precision_recall": charts.precision_recall_figure(report.scores),
+        "confidence": charts.confidence_figure(analysis),
+        "class_f1": charts.class_f1_figure(analysis),
+        "sizes": charts.histogram_figure(shapes.side, "Objects by size", size),
+        "ratios": charts.histogram_figure(
             shapes.ratio, "Objects by aspect ratio", "width divided by height"
         ),
     }

@@ -38,14 +38,14 @@ StandIn = Callable[[ExportProgram, Path], Run]
 
 _WRITERS = {
     "saved_model": "stillbox.exporting.saved_model.format:write",
-    "frozen_graph": "stillbox.exporting.saved_model.frozen:write",
+    "frozen_graph": "stillbox.exporting.saved_model.without_variables:write",
     "stablehlo": "stillbox.exporting.stablehlo:write",
     "tflite": "stillbox.exporting.tflite.format:write",
     "onnx": "stillbox.exporting.onnx.format:write",
 }
 _LOADERS = {
     "saved_model": {"tensorflow": "stillbox.exporting.saved_model.format:load"},
-    "frozen_graph": {"tensorflow": "stillbox.exporting.saved_model.frozen:load"},
+    "frozen_graph": {"tensorflow": "stillbox.exporting.saved_model.without_variables:load"},
     "stablehlo": {"jax": "stillbox.exporting.stablehlo:load"},
     "tflite": {"litert": "stillbox.exporting.tflite.format:load"},
     "onnx": {
@@ -55,8 +55,8 @@ _LOADERS = {
 }
 """By format and runtime; the first runtime is the default."""
 _STAND_INS = {
-    "saved_model": ("tensorflow", "stillbox.exporting.saved_model.stand_in:load"),
-    "frozen_graph": ("tensorflow", "stillbox.exporting.saved_model.stand_in:load_frozen"),
+    "saved_model": ("tensorflow", "stillbox.exporting.saved_model.format:load_stand_in"),
+    "frozen_graph": ("tensorflow", "stillbox.exporting.saved_model.format:load_frozen"),
 }
 """By format: the package of its runtime, and what runs the program where that is missing."""
 

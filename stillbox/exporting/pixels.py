@@ -233,7 +233,4 @@ _SPARSE: dict[str, Callable[[_Axis], _Taps]] = {
     "nearest": _nearest,
     "bicubic": _bicubic,
 }
-_DENSE: dict[str, Callable[[_Axis], jax.Array]] = {
-    "area": _area,
-    "bilinear_antialias": _antialias,
-}
+_DENSE: dict[str, Callable[[_Axis], jax.Array]] = {"area": _area, "bilinear_antialias": _antialias}

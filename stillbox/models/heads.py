@@ -38,48 +38,21 @@ from stillbox.models.parts import BuildOptions, FeatureMap, Outputs, Part
 from stillbox.models.rematerialization import rematerialized
 
 
-@implements(schema.ConvolutionalHead)
-class ConvolutionalPredictor(Part):
-    """One `MapHead` for each feature map, `map_0`, `map_1`, ..."""
-
-    def __init__(
-        self,
-        config: schema.ConvolutionalHead,
-        inputs: tuple[int, ...],
-        outputs: Outputs,
-        options: BuildOptions,
-    ) -> None:
-        for index, (channels, anchors) in enumerate(zip(inputs, outputs.anchors, strict=True)):
-            setattr(self, f"map_{index}", MapHead(config, channels, anchors, outputs, options))
-
-    def __call__(
-        self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
-    ) -> Predictions:
-        """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
-        parts: list[Predictions] = []
-        for index, features in enumerate(maps):
-            head = getattr(self, f"map_{index}")
-            key = fold_key(dropout_key, index)
-            parts.append(head(features, train=train, dropout_key=key))
-        return joined_predictions(parts)
-
-
 class MapHead(Part):
     """The head of one feature map: `before_{n}`, then `box` and `class_`.
 
     Depthwise heads have `box_depthwise` and `class_depthwise`, normalised and activated, before 1x1
-    convolutions. `anchors` is the number at each location of the map.
+    convolutions.
     """
 
     def __init__(
         self,
         config: schema.ConvolutionalHead,
-        inputs: int,
-        anchors: int,
+        maps: tuple[int],
         outputs: Outputs,
         options: BuildOptions,
     ) -> None:
-        layers = options.layer_arguments()
+        (inputs,), (anchors,), layers = maps, outputs.anchors, options.layer_arguments()
         depth = max(min(inputs, config.max_depth), config.min_depth)
         # With both bounds at 0 the original ignores `layers_before`.
         self.layers_before = config.layers_before if depth > 0 else 0
@@ -103,8 +76,11 @@ class MapHead(Part):
         self.class_channels, self.code_size = outputs.class_channels, outputs.code_size
 
     @rematerialized
-    def __call__(self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None) -> Predictions:
+    def __call__(
+        self, maps: tuple[FeatureMap], *, train: bool, dropout_key: jax.Array | None
+    ) -> Predictions:
         """Maps `[B, H, W, C]` to deltas `[B, HWA, S]` and logits `[B, HWA, C]`, both float32."""
+        (x,) = maps
         for index in range(self.layers_before):
             x = getattr(self, f"before_{index}")(x, train=train)
         # Dropout precedes the class convolution only.
@@ -210,20 +186,24 @@ class WeightSharedPredictor(Part):
         return self.box_tower(x, index, train=train), self.class_tower(x, index, train=train)
 
 
+@implements(schema.ConvolutionalHead)
 @implements(schema.PerMapHead)
 class PerMapPredictor(Part):
-    """One `WeightSharedPredictor` for each feature map, `map_0`, `map_1`, ..."""
+    """A head for each feature map, `map_0`, ...: a `MapHead`, or for `per_map` a shared head."""
 
     def __init__(
         self,
-        config: schema.PerMapHead,
+        config: schema.ConvolutionalHead | schema.PerMapHead,
         inputs: tuple[int, ...],
         outputs: Outputs,
         options: BuildOptions,
     ) -> None:
+        head: Callable[..., Part] = MapHead
+        if isinstance(config, schema.PerMapHead):
+            head = WeightSharedPredictor
         for index, (channels, anchors) in enumerate(zip(inputs, outputs.anchors, strict=True)):
             own = replace(outputs, anchors=(anchors,))
-            setattr(self, f"map_{index}", WeightSharedPredictor(config, (channels,), own, options))
+            setattr(self, f"map_{index}", head(config, (channels,), own, options))
 
     def __call__(
         self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
@@ -231,9 +211,8 @@ class PerMapPredictor(Part):
         """Predicts for all anchors of all maps `[B, H, W, C]`, in the order of the anchors."""
         parts = []
         for index, features in enumerate(maps):
-            head: WeightSharedPredictor = getattr(self, f"map_{index}")
             key = fold_key(dropout_key, index)
-            parts.append(head((features,), train=train, dropout_key=key))
+            parts.append(getattr(self, f"map_{index}")((features,), train=train, dropout_key=key))
         return joined_predictions(parts)
 
 

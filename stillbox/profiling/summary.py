@@ -9,7 +9,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
-from stillbox.profiling.kinds import BACKGROUND, NOWHERE, Classifier, Kind, kind_of_kernel
+from stillbox.profiling.costs import BACKGROUND, NOWHERE, Classifier, Kind, kind_of_kernel
 from stillbox.profiling.traces import HostEvent, Operation, Trace
 
 SpanKey = TypeVar("SpanKey", bound=Hashable)

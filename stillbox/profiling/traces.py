@@ -146,9 +146,7 @@ def _tpu_operations(device: str, plane: ProfilePlane) -> Iterator[Operation]:
         yield Operation(name, start, end, runs[run].name if run >= 0 else "", device)
 
 
-def _cpu_operations(
-    plane: ProfilePlane | None,
-) -> tuple[list[tuple[Operation, int | None]], Ends]:
+def _cpu_operations(plane: ProfilePlane | None) -> tuple[list[tuple[Operation, int | None]], Ends]:
     """Returns operations with the number of their end event, if any, and the end events."""
     found = []
     ends: Ends = defaultdict(list)
@@ -185,9 +183,7 @@ def _contains_others(operation: Operation, program: Program | None) -> bool:
 
 
 def _with_ends(
-    flowing: Sequence[tuple[Operation, int | None]],
-    ends: Ends,
-    programs: Mapping[str, Program],
+    flowing: Sequence[tuple[Operation, int | None]], ends: Ends, programs: Mapping[str, Program]
 ) -> Iterator[Operation]:
     """Yields the operations of a CPU with their real ends.
 

@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from stillbox.serving.bodies import AsciiJson, http_error
-from stillbox.serving.security import HEALTH_PATHS
+from stillbox.serving.middleware import HEALTH_PATHS
 
 # Connections that the socket keeps until they are accepted, and those accepted at a time.
 BACKLOG, _ACCEPTED_AT_ONCE = 2048, 8

@@ -33,7 +33,7 @@ from stillbox.serving.bodies import (
     too_large,
 )
 from stillbox.serving.decoding import ImageInput, decode_input, image_size
-from stillbox.serving.metrics import Metrics
+from stillbox.serving.middleware import Metrics
 from stillbox.serving.settings import ServeSettings, choose_batch_sizes
 
 T = TypeVar("T")

@@ -36,7 +36,7 @@ from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import TrainLoader
 from stillbox.inputs.memory import available_memory
 from stillbox.inputs.prefetch import DevicePrefetcher
-from stillbox.printing import count_text, size_text
+from stillbox.printing import count_text, sides_text, size_text
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training.distillation import TEACHER, open_teacher, without_teacher
@@ -392,7 +392,7 @@ def _describe_run(
         f"{f' of {count} processes' * (count > 1)}, {parameters:,} trainable parameters"
     )
     if len(programs) > 1:
-        sizes = ", ".join("{} x {}".format(*one.input_size) for one in programs)
+        sizes = ", ".join(sides_text(one.input_size) for one in programs)
         yield f"input sizes {sizes}: one of them for each step, each compiled once"
     before = replicas_before(place.folder, int(start.state.step), experiment)
     if before not in (None, program.replicas):

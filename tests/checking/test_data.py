@@ -151,11 +151,7 @@ def test_unusual_images_are_warnings(check):
         make_example(encoded=image_bytes(kind="BMP"), image_id="c"),
         sound(1),
     )
-    assert found(result) == {
-        "EXIF orientation": 1,
-        "CMYK image": 1,
-        "neither JPEG nor PNG": 1,
-    }
+    assert found(result) == {"EXIF orientation": 1, "CMYK image": 1, "neither JPEG nor PNG": 1}
     assert result.sound
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stillbox import api
-from stillbox.cli import original_exports
+from stillbox.cli import detection_api_exports
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.export import Exported, Verification
 from stillbox.exporting.manifest import Manifest
@@ -231,8 +231,8 @@ def test_the_checkpoints_folder_of_a_model_directory_is_taken_for_it(
 @pytest.mark.parametrize("regular", [False, True])
 def test_the_flags_of_the_tflite_exporter(stillbox, asked, trained, regular, monkeypatch):
     # It goes into the folder of the export, which is not written here.
-    module = "stillbox.cli.original_exports"
-    monkeypatch.setattr(f"{module}.write_convertible_model", lambda model, arguments: None)
+    module = "stillbox.cli.detection_api_exports"
+    monkeypatch.setattr(f"{module}._write_convertible", lambda model, arguments: None)
     words = ["--ssd_use_regular_nms", "--overwrite"] * regular
     code, _, err = stillbox(
         *("export_tflite_graph_tf2", "--trained_checkpoint_dir", trained),
@@ -275,8 +275,9 @@ def test_a_checkpoint_folder_needs_its_config(refused, tmp_path):
 def test_a_placeholder_stands_for_the_label_map_of_coco(capsys):
     place = "label_map=PATH_TO_BE_CONFIGURED/mscoco_label_map.pbtxt"
     words = [f"data.train.{place}", "data.evaluation.label_map=own.pbtxt"]
-    data = original_exports._with_classes(resolve("ssd_mobilenet_v1_300x300", words).experiment)
+    experiment = resolve("ssd_mobilenet_v1_300x300", words).experiment
+    data = detection_api_exports._with_classes(experiment)
     assert (data.data.train.label_map, data.data.evaluation.label_map) == ("coco", "own.pbtxt")
     assert "the label map of the config is a placeholder" in capsys.readouterr().err
     few = resolve("ssd_mobilenet_v1_300x300", [*words, "model.num_classes=3"]).experiment
-    assert original_exports._with_classes(few) == few
+    assert detection_api_exports._with_classes(few) == few

@@ -12,7 +12,7 @@ import pytest
 
 import stillbox as stillbox_package
 from stillbox import __version__
-from stillbox.cli import config, doctor, main
+from stillbox.cli import checks, main
 from stillbox.cli.completion import _brief, _Command, _fish, _zsh
 from stillbox.errors import UserError
 from stillbox.experiment.schema import Experiment
@@ -101,18 +101,14 @@ def test_the_version_is_printed(stillbox):
         ),
         (PermissionError(errno.EACCES, "Permission denied", "runs"), 2, "runs: Permission denied"),
         (OSError("no number"), 2, "no number"),
-        (
-            RuntimeError("RESOURCE_EXHAUSTED: 9 GiB\nmore"),
-            2,
-            "the device has not enough memory",
-        ),
+        (RuntimeError("RESOURCE_EXHAUSTED: 9 GiB\nmore"), 2, "the device has not enough memory"),
     ],
 )
 def test_errors_become_one_message_and_a_code(stillbox, monkeypatch, error, code, message):
     def fail(arguments):
         raise error
 
-    monkeypatch.setattr(config, "run", fail)
+    monkeypatch.setattr(checks, "run_config", fail)
     answer = stillbox("config", "demo_scenes")
     assert answer.code == code
     assert answer.err.startswith(f"stillbox config: {message}")
@@ -122,7 +118,7 @@ def test_an_interrupt_ends_with_130_and_prints_nothing(stillbox, monkeypatch):
     def interrupt(arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(doctor, "run", interrupt)
+    monkeypatch.setattr(checks, "run_doctor", interrupt)
     assert stillbox("doctor") == (130, "", "")
 
 
@@ -139,7 +135,7 @@ sys.meta_path.insert(0, Interrupt())
 
 
 @pytest.mark.parametrize(
-    "module", ["argparse", "stillbox.errors", "stillbox.cli.config", "stillbox.experiment.imports"]
+    "module", ["argparse", "stillbox.errors", "stillbox.cli.checks", "stillbox.experiment.imports"]
 )
 def test_an_interrupt_of_a_program_that_starts_prints_no_traceback(tmp_path, module):
     (tmp_path / "sitecustomize.py").write_text(INTERRUPT)
@@ -179,7 +175,7 @@ def test_unexpected_errors_are_raised(stillbox, monkeypatch):
     def fail(arguments):
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(config, "run", fail)
+    monkeypatch.setattr(checks, "run_config", fail)
     with pytest.raises(AssertionError, match="a bug"):
         stillbox("config", "demo_scenes")
 

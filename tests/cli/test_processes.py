@@ -21,10 +21,7 @@ from tests.small import small_overrides
 STEPS = 6
 # A detector that is compiled in no time, for tests in which any detector will do.
 PARTS = Path(__file__).parents[1] / "one_box.py"
-ONE_BOX = (
-    *("model.kind=one_box", "model.num_classes=6"),
-    "model.resizer={height: 64, width: 64}",
-)
+ONE_BOX = (*("model.kind=one_box", "model.num_classes=6"), "model.resizer={height: 64, width: 64}")
 
 
 def command(scenes, directory, *overrides, steps=STEPS, parts=None):

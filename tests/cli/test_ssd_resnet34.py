@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from stillbox.checkpoints.model_directory import ModelDirectory
-from stillbox.cli import ssd_resnet34_flags
+from stillbox.cli import ssd_resnet34
 from stillbox.cli.main import main
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.evaluation.history import HISTORY, read_history
@@ -188,7 +188,7 @@ def test_unsupported_flags_are_refused_with_a_remedy(here, trained_with, capsys,
 
 def test_each_of_several_processes_has_the_batch(here, trained_with, capsys, monkeypatch):
     place = ProcessInfo(index=3, count=8, coordinator="127.0.0.1:9000")
-    monkeypatch.setattr(ssd_resnet34_flags, "find_process_info", lambda arguments: place)
+    monkeypatch.setattr(ssd_resnet34, "find_process_info", lambda arguments: place)
     assert main(["ssd.py", *FLAGS, "--use_horovod", "--batch_size", "4", "--epochs", "2"]) == 0
     train = trained_with[0][0].train
     # An epoch of 117,266 images has ceil(117,266 / 32) = 3,665 steps, and the rate is that of 32.

@@ -135,7 +135,7 @@ CHILD = """
 import ctypes, signal, sys
 # A shell starts what it runs in the background with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from stillbox.cli import check, doctor, main as cli, train
+from stillbox.cli import checks, main as cli, train
 from stillbox.devices.compiling import Compilation
 from stillbox.errors import UserError
 from stillbox.training.signals import StopRequest
@@ -154,7 +154,7 @@ def run(arguments):
     with StopRequest() as stop, stop.ends("compiling the train step"):
         Compilation(Slow(), "the train step").result()
 
-train.run = doctor.run = check.run = run
+train.run = checks.run_doctor = checks.run_check = run
 sys.exit(cli.main())
 """
 TRAIN = ("train", "demo_scenes", "--model-dir", "model")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stillbox.evaluation import charts, curves, drawing
+from stillbox.evaluation import charts, drawing
 from stillbox.evaluation.analysis import analyse
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.evaluation.history import History
@@ -173,10 +173,7 @@ def test_empty_sections_are_left_out(tmp_path):
 @pytest.mark.parametrize("metrics", [("pascal_voc",), ("coco", "weighted_pascal_voc")])
 def test_the_metrics_that_were_computed_are_shown(tmp_path, metrics):
     report = Report(
-        title="voc",
-        scores=scores(2, metrics),
-        analysis=analyse(*found()),
-        all_class_metrics=True,
+        title="voc", scores=scores(2, metrics), analysis=analyse(*found()), all_class_metrics=True
     )
     page, text = parse(write_report(report, tmp_path))
     assert "VOC_AP" in text
@@ -204,25 +201,25 @@ def test_neither_curves_nor_scores_load_pyplot_or_pandas():
 
 def test_nothing_logged_means_no_figure():
     empty = History()
-    assert curves.loss_figure(empty) is None
-    assert curves.rate_figure(empty) is None
-    assert curves.score_figure(empty) is None
-    assert curves.speed_figure(empty) is None
-    assert curves.precision_recall_figure(score([truth("1")], [], {1: "cat"})) is None
+    assert charts.loss_figure(empty) is None
+    assert charts.rate_figure(empty) is None
+    assert charts.score_figure(empty) is None
+    assert charts.speed_figure(empty) is None
+    assert charts.precision_recall_figure(score([truth("1")], [], {1: "cat"})) is None
 
 
 def test_a_single_point_and_a_rate_of_zero_can_be_drawn():
     one = History(training=({"step": 1, "loss": 0.0, "learning_rate": 0.0},))
-    for draw in (curves.loss_figure, curves.rate_figure):
+    for draw in (charts.loss_figure, charts.rate_figure):
         assert charts.figure_png(draw(one)).startswith(b"\x89PNG")
 
 
 def test_axes_are_labelled_and_every_class_is_named_with_its_ap():
-    (axes,) = curves.precision_recall_figure(scores(3)).axes
+    (axes,) = charts.precision_recall_figure(scores(3)).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("recall", "precision")
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["1.00  class 1", "1.00  class 2", "1.00  class 3", "1.00  mean"]
-    (loss,) = curves.loss_figure(history()).axes
+    (loss,) = charts.loss_figure(history()).axes
     assert (loss.get_xlabel(), loss.get_ylabel()) == ("step", "loss")
     # From 100 down to 1.7: drawn over a logarithmic axis.
     assert loss.get_yscale() == "log"
@@ -232,7 +229,7 @@ def test_a_part_of_the_loss_that_is_next_to_nothing_does_not_squeeze_the_rest():
     lines = tuple(
         {"step": step, "loss": 5.0 / step, "regularization_loss": 1e-6} for step in range(1, 9)
     )
-    (loss,) = curves.loss_figure(History(training=lines)).axes
+    (loss,) = charts.loss_figure(History(training=lines)).axes
     assert loss.get_yscale() == "linear"
     assert loss.get_ylim()[0] == 0
 
@@ -247,14 +244,14 @@ def test_labels_on_a_small_image_are_small():
 
 
 def test_many_classes_turn_grey_behind_their_mean():
-    (axes,) = curves.precision_recall_figure(scores(25)).axes
+    (axes,) = charts.precision_recall_figure(scores(25)).axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["1.00  mean"]
     assert len(axes.lines) == 26
 
 
 def test_a_moving_average_by_hand():
     # One neighbour on either side: (1+3)/2, (1+3+8)/3, (3+8)/2.
-    assert curves.moving_average(np.array([1.0, 3.0, 8.0]), 1).tolist() == [2.0, 4.0, 5.5]
+    assert charts.moving_average(np.array([1.0, 3.0, 8.0]), 1).tolist() == [2.0, 4.0, 5.5]
 
 
 def test_a_name_without_glyphs_is_a_number_in_a_file_and_itself_on_the_page(monkeypatch):
@@ -263,7 +260,7 @@ def test_a_name_without_glyphs_is_a_number_in_a_file_and_itself_on_the_page(monk
     names = {4: "\U00010000", 5: "_cat $x$"}
     analysis = analyse([truth("1", [BOX, BOX], [4, 5])], [result("1", [BOX], [0.9], [4])], names)
     analysis = dataclasses.replace(analysis, per_class={**analysis.per_class, 5: analysis.overall})
-    figure = curves.class_f1_figure(analysis)
+    figure = charts.class_f1_figure(analysis)
     page = charts.figure_svg(figure, "f1")
     assert "\U00010000" in page
     assert "_cat $x$" in page
@@ -273,6 +270,6 @@ def test_a_name_without_glyphs_is_a_number_in_a_file_and_itself_on_the_page(monk
 
 
 def test_figures_take_their_colours_from_the_page():
-    page = charts.figure_svg(curves.loss_figure(history()), "loss")
+    page = charts.figure_svg(charts.loss_figure(history()), "loss")
     assert "var(--ink)" in page
     assert "#212529" not in page

@@ -1,8 +1,13 @@
-"""The outputs of both signatures, and the program that an artefact holds, run by JAX."""
+"""What the tests of exports share: outputs, a program run by JAX, tasks that end their process."""
+
+import os
+import signal
+from dataclasses import dataclass
 
 import jax
 import numpy as np
 
+from stillbox.errors import UserError
 from stillbox.exporting.program import ExportProgram
 from stillbox.inputs.resize import resize_image
 
@@ -31,3 +36,39 @@ def expected(model, settings, images):
         program.weights, np.stack(resized), np.int32(sizes), original
     )
     return {name: np.asarray(array) for name, array in outputs.items()}
+
+
+@dataclass(frozen=True)
+class Killed:
+    """Prints, and is killed by a signal."""
+
+    number: int = signal.SIGKILL
+
+    def perform(self, progress):
+        progress(1, 2)
+        print("so far all is well", flush=True)
+        os.kill(os.getpid(), self.number)
+
+
+@dataclass(frozen=True)
+class Raising:
+    """Raises what no runtime of ours raises."""
+
+    def perform(self, progress):
+        raise LookupError("nothing\nhere")
+
+
+@dataclass(frozen=True)
+class Refusing:
+    """Refuses its input."""
+
+    def perform(self, progress):
+        raise UserError("it is wrong", where="here", fix="mend it")
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Returns the processors that it may use."""
+
+    def perform(self, progress):
+        return len(os.sched_getaffinity(0))

@@ -17,16 +17,15 @@ from stillbox.evaluation.runtimes import BENCHMARK, RuntimeRow, read_runtimes
 from stillbox.exporting import backend
 from stillbox.exporting.backend import RUNTIME_PACKAGES, find_loader
 from stillbox.exporting.benchmarking import runner, subjects
-from stillbox.exporting.benchmarking.benchmark import benchmark
 from stillbox.exporting.benchmarking.processes import TaskError, run_apart
-from stillbox.exporting.benchmarking.runner import compare
+from stillbox.exporting.benchmarking.runner import benchmark, compare
 from stillbox.exporting.benchmarking.subjects import BenchmarkSettings
 from stillbox.exporting.benchmarking.tasks import ExportTask, Measured, MeasureTask, artefact_bytes
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import FORMATS, ExportSettings
 from stillbox.extras import NotInstalledError, install_command
 from tests.evaluation.builders import result
-from tests.exporting.hostile_tasks import Counting, Killed, Raising, Refusing
+from tests.exporting.programs import Counting, Killed, Raising, Refusing
 from tests.helpers import refusal
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -106,11 +105,7 @@ def check_figures(table, model, folder):
 @pytest.mark.parametrize(
     "form, files, nbytes",
     [
-        (
-            "saved_model",
-            ("saved_model/saved_model.pb", "saved_model/variables/index"),
-            20,
-        ),
+        ("saved_model", ("saved_model/saved_model.pb", "saved_model/variables/index"), 20),
         ("saved_model", ("saved_model.pb", "variables/index"), 20),
         ("onnx", ("model.onnx", "model_raw.onnx"), 10),
         ("tflite", ("model.tflite", "index.html"), 10),
@@ -239,10 +234,7 @@ def test_an_export_without_its_checkpoint_is_measured_alone(
 
 def test_without_records_nothing_is_scored_and_scenes_are_drawn(performed, trained_once, tmp_path):
     table = benchmark(
-        trained_once,
-        overrides=["data.evaluation.paths=[]"],
-        settings=QUICK,
-        output=tmp_path,
+        trained_once, overrides=["data.evaluation.paths=[]"], settings=QUICK, output=tmp_path
     ).table
     assert all(row.scores == {} for row in table.rows)
     assert len(performed[0].images) == 16
@@ -330,8 +322,7 @@ def test_detections_of_another_class_are_not_found():
 
 
 @pytest.mark.parametrize(
-    "form, runtime",
-    [(form, runtime) for form in FORMATS for runtime in backend.runtimes_of(form)],
+    "form, runtime", [(form, runtime) for form in FORMATS for runtime in backend.runtimes_of(form)]
 )
 def test_a_missing_runtime_is_named_as_its_loader_names_it(monkeypatch, tmp_path, form, runtime):
     package, extra = RUNTIME_PACKAGES[runtime]

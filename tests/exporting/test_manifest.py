@@ -138,11 +138,7 @@ def test_a_file_without_a_checksum_beside_others_is_refused(folder, loaded, tmp_
         ("version", True, "a later stillbox wrote this export"),
         ("version", 1, "checksums is not what its version has"),
         ("settings", None, r"settings: settings is a section with named fields"),
-        (
-            "settings",
-            {"format": "exe"},
-            r"settings\.format is one of saved_model, frozen_graph",
-        ),
+        ("settings", {"format": "exe"}, r"settings\.format is one of saved_model, frozen_graph"),
         ("settings", {"formt": "onnx"}, r"settings: settings has no field 'formt'"),
         ("settings", {"batch_size": -1}, "settings: -1 is out of range"),
         ("settings", {"batch_size": 1.0}, r"settings: settings\.batch_size is a whole number"),

@@ -1,4 +1,4 @@
-"""Resizing inside a program equals resizing on the host."""
+"""Resizing in exported programs, of any size and of one."""
 
 import jax
 import numpy as np
@@ -7,6 +7,7 @@ from jax import export
 
 from stillbox.experiment import schema
 from stillbox.exporting.pixels import resize_images
+from stillbox.exporting.tflite.conversion import resize_images as resize_for_tflite
 from stillbox.inputs.resize import resize_image
 
 METHODS = ("bilinear", "nearest", "bicubic", "area", "bilinear_antialias")
@@ -59,3 +60,18 @@ def test_one_program_serves_images_of_every_size():
         got, shown = exported.call(np.stack([image, image]))
         assert tuple(shown) == true_size
         np.testing.assert_allclose(got[1], wanted, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("name", RESIZERS)
+def test_tflite_equals_the_resizer_of_training(name, dtype):
+    resizer = RESIZERS[name]
+    # Pillow has other weights for floats, which are not those of training's images.
+    whole = "antialias" in name
+    resize = jax.jit(lambda images: resize_for_tflite(images, resizer))
+    for size in SIZES:
+        image = picture(size, dtype)
+        wanted, _ = resize_image(image.astype(np.uint8) if whole else image, resizer)
+        got = resize(image[None])[0]
+        # Weights of float32 in another order.
+        np.testing.assert_allclose(got, wanted, atol=0 if whole else 2e-3)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.exporting.tflite import converter
-from stillbox.exporting.tflite.converter import SIGNATURE, convert
+from stillbox.exporting.tflite import conversion
+from stillbox.exporting.tflite.conversion import SIGNATURE, convert
 
 litert_converter = pytest.importorskip("litert_converter")
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
@@ -59,9 +59,9 @@ def test_a_refusal_is_one_sentence(function, reason, capfd):
 
 
 def test_platforms_without_a_converter_are_told_so(monkeypatch):
-    monkeypatch.setattr(converter.platform, "machine", lambda: "aarch64")
-    monkeypatch.setattr(converter.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(converter, "find_spec", lambda name: None)
+    monkeypatch.setattr(conversion.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(conversion.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(conversion, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="no litert-converter for Linux on aarch64") as refusal:
         convert(lambda x: (x,), PIXELS, "pixels")
     assert "x86-64" in refusal.value.fix

@@ -11,18 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.cli.export import _ALIASES, add_arguments
+from stillbox.cli.export import _ALIASES, add_export
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.export import export_model
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.tflite import detection_op
-from stillbox.exporting.tflite.converter import convert
+from stillbox.exporting.tflite.conversion import INPUT, convert
 from stillbox.exporting.tflite.edge_tpu import check_operations
 from stillbox.exporting.tflite.format import FILE, load
 from stillbox.exporting.tflite.metadata import OUTPUTS, operators
-from stillbox.exporting.tflite.quantization import INPUT, quantize
+from stillbox.exporting.tflite.quantization import quantize
 from stillbox.lowering import lowering
 from stillbox.models.one_stage.detector import decode_boxes
 
@@ -243,7 +243,7 @@ def test_the_command_of_the_page_has_these_settings():
     page = (DOCS / "edge.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^stillbox (export .*)$", page, re.MULTILINE)
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
+    add_export(parser)
     arguments = parser.parse_args(command.split()[1:])
     assert arguments.format == INTEGERS.format
     assert arguments.postprocess == INTEGERS.postprocess

@@ -13,7 +13,7 @@ from flax import nnx
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.models.heads import ConvolutionalPredictor, WeightSharedPredictor
+from stillbox.models.heads import PerMapPredictor, WeightSharedPredictor
 from stillbox.models.layers import SeparableConv2d
 from stillbox.models.parts import BuildOptions, Outputs
 
@@ -25,7 +25,7 @@ _OUTPUTS = Outputs(anchors=(3, 2), class_channels=5, code_size=4)
 def _build(**fields):
     options = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
     config = schema.ConvolutionalHead(conv=_CONV, **fields)
-    return ConvolutionalPredictor(config, (6, 4), _OUTPUTS, options)
+    return PerMapPredictor(config, (6, 4), _OUTPUTS, options)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_dropout_touches_the_class_head_in_training_alone():
 def test_dropout_keeps_the_expectation():
     head = _build(dropout=True, dropout_keep_probability=0.8)
     head.map_1.class_.kernel[...] = jnp.ones((1, 1, 4, 10)) / 4
-    maps = (jnp.ones((1, 2, 3, 6)), jnp.ones((4000, 1, 1, 4)))
-    _, logits = head.map_1(maps[1], train=True, dropout_key=jax.random.key(0))
+    maps = jnp.ones((4000, 1, 1, 4))
+    _, logits = head.map_1((maps,), train=True, dropout_key=jax.random.key(0))
     # 16,000 draws: standard error .004; values are multiples of 1 / .8 / 4.
     assert abs(float(logits.mean()) - 1) < 0.02
     np.testing.assert_allclose(np.unique(logits), np.arange(5) / 3.2, atol=1e-6)

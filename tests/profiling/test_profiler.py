@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from stillbox.profiling.costs import Kind
 from stillbox.profiling.hlo import Instruction, choose_programs, read_programs, running_programs
-from stillbox.profiling.kinds import Kind
 from stillbox.profiling.profiler import StepProfiler, summarize_folder
 from stillbox.profiling.steps import ProfileSteps
 from tests.profiling.made import hlo

@@ -5,9 +5,9 @@ Where the time of a step goes, worked out by hand.
 
 import pytest
 
+from stillbox.profiling.costs import Kind
 from stillbox.profiling.hlo import Instruction, Program
-from stillbox.profiling.kinds import Kind
-from stillbox.profiling.page import headline, summary_page, text_lines
+from stillbox.profiling.profiler import headline, summary_page, text_lines
 from stillbox.profiling.summary import (
     BUSY,
     STARTING,
@@ -76,12 +76,7 @@ def operations(start: int, device: str = "/device:GPU:0") -> list[Operation]:
         ends = (start + first) * MS, (start + last) * MS
         return Operation(name, *ends, "jit_step(7)", device)
 
-    return [
-        made("conv", 0, 6),
-        made("norm", 6, 8),
-        made("reduce", 7, 9),
-        made("update", 9, 10),
-    ]
+    return [made("conv", 0, 6), made("norm", 6, 8), made("reduce", 7, 9), made("update", 9, 10)]
 
 
 def host(name: str, start: float, end: float, step: int | None = None) -> HostEvent:

@@ -124,9 +124,7 @@ def _session(address, folder, flags):
     for _ in range(100):
         try:
             answer = httpx.post(
-                f"{address}/session",
-                json={"capabilities": {"alwaysMatch": wanted}},
-                timeout=60,
+                f"{address}/session", json={"capabilities": {"alwaysMatch": wanted}}, timeout=60
             )
             break
         except httpx.ConnectError:

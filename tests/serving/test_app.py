@@ -29,7 +29,7 @@ from stillbox.cli.main import build_parser
 from stillbox.cli.serve import _settings
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving.app import build_app
-from stillbox.serving.security import PUBLIC_PATHS
+from stillbox.serving.middleware import PUBLIC_PATHS
 from stillbox.serving.settings import ServeSettings
 from tests.serving.conftest import LOOPBACK, b64, encoded, running
 from tests.serving.fuzzing import fuzz

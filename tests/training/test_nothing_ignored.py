@@ -64,7 +64,7 @@ ELSEWHERE = {
     "train.distillation": "what a teacher adds: tests/training/test_distillation.py",
     "train.fine_tune": "where weights come from: tests/cli/test_train.py, tests/checkpoints",
     "devices.cpu_convolutions": "shows on 64 channels: tests/training/test_program.py",
-    "evaluation": "tests/cli/test_evaluate.py, tests/training/test_periodic.py",
+    "evaluation": "tests/cli/test_measuring.py, tests/training/test_periodic.py",
 }
 # Fields whose next value cannot be made up from the one that they have.
 OTHERS = {

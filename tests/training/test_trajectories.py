@@ -20,8 +20,7 @@ import pytest
 
 from stillbox.checkpoints.names import object_paths
 from stillbox.cli import ssd_resnet34
-from stillbox.cli.ssd_resnet34 import training_overrides
-from stillbox.cli.ssd_resnet34_flags import check_flags
+from stillbox.cli.ssd_resnet34 import check_flags, training_overrides
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Experiment
 from tests.models.two_stage.small import SMALL_OVERRIDES

@@ -36,7 +36,7 @@ def rate_fits_the_batch(experiment: schema.Experiment, origins: Origins) -> Find
         return
     # A momentum m makes every gradient count 1 / (1 - m) times.
     reach = (1 - _PUBLISHED_MOMENTUM) / (1 - train.optimizer.momentum)
-    peak = peak_rate(train.optimizer.schedule)
+    peak = train.optimizer.schedule.peak_rate()
     fitting = {batch: rate * train.batch_size / batch / reach for batch, rate in _PUBLISHED.items()}
     low, high = min(fitting.values()), max(fitting.values())
     if low / _TOO_LOW <= peak <= high * _TOO_HIGH or peak == 0:
@@ -55,29 +55,15 @@ def rate_fits_the_batch(experiment: schema.Experiment, origins: Origins) -> Find
     )
 
 
-_WARMED = schema.ExponentialSchedule | schema.PolynomialSchedule
-
-
-def peak_rate(schedule: schema.Schedule) -> float:
-    """Returns the highest rate of a schedule."""
-    if isinstance(schedule, schema.ManualStepSchedule):
-        return max(schedule.learning_rate, *(step.learning_rate for step in schedule.schedule), 0.0)
-    if isinstance(schedule, schema.ExponentialSchedule):
-        return max(schedule.learning_rate, schedule.burnin_learning_rate)
-    return schedule.learning_rate
-
-
 def _scaling(schedule: schema.Schedule, factor: float) -> str:
     """Returns the options that multiply all rates of a schedule."""
     if isinstance(schedule, schema.ManualStepSchedule):
         return f"multiply learning_rate and every scheduled rate by {factor:.2g}"
     rates = {"learning_rate": schedule.learning_rate}
-    if isinstance(schedule, schema.CosineSchedule) and schedule.warmup_steps:
-        rates["warmup_learning_rate"] = schedule.warmup_learning_rate
-    if isinstance(schedule, schema.ExponentialSchedule) and schedule.burnin_learning_rate:
-        rates["burnin_learning_rate"] = schedule.burnin_learning_rate
-    if isinstance(schedule, _WARMED) and schedule.warmup_steps:
-        rates["warmup_learning_rate"] = schedule.warmup_learning_rate
+    if rate := getattr(schedule, "burnin_learning_rate", 0):
+        rates["burnin_learning_rate"] = rate
+    if getattr(schedule, "warmup_steps", 0):
+        rates["warmup_learning_rate"] = getattr(schedule, "warmup_learning_rate", 0)
     return " ".join(f"--set {_PATH}.{name}={rate * factor:.2g}" for name, rate in rates.items())
 
 
@@ -86,13 +72,7 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) ->
     """A large rate is reached gradually."""
     optimizer = experiment.train.optimizer
     schedule = optimizer.schedule
-    peak = peak_rate(schedule)
-    warmed = (
-        (isinstance(schedule, schema.CosineSchedule) and bool(schedule.warmup_steps))
-        or (isinstance(schedule, schema.ManualStepSchedule) and schedule.warmup)
-        or (isinstance(schedule, schema.ExponentialSchedule) and schedule.burnin_steps > 0)
-        or (isinstance(schedule, _WARMED) and schedule.warmup_steps > 0)
-    )
+    peak, warmed = schedule.peak_rate(), schedule.is_warmed_up()
     if isinstance(optimizer, schema.Momentum) and not warmed and peak >= min(_PUBLISHED.values()):
         kind = "cosine" if isinstance(schedule, schema.ConstantSchedule) else schedule.kind
         yield Finding(
@@ -112,15 +92,7 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) ->
 def warm_up_ends(experiment: schema.Experiment, origins: Origins) -> Findings:
     """The warm-up is shorter than training."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
-    name, length = "", 0
-    if isinstance(schedule, schema.CosineSchedule):
-        name, length = "warmup_steps", (schedule.warmup_steps or 0) + schedule.hold_steps
-    elif isinstance(schedule, schema.ManualStepSchedule) and schedule.warmup and schedule.schedule:
-        name, length = "warmup", schedule.schedule[0].step
-    elif isinstance(schedule, schema.ExponentialSchedule):
-        name, length = "burnin_steps", schedule.burnin_steps
-    if isinstance(schedule, _WARMED) and schedule.warmup_steps > length:
-        name, length = "warmup_steps", schedule.warmup_steps
+    name, length = schedule.first_fall()
     if 0 < steps <= length:
         what = (
             f"the warm-up takes {count_text(length, 'step')} and training {steps:,}: the rate "

@@ -23,7 +23,7 @@ from stillbox.evaluation.program import predict_program, score_program, takes_im
 from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
 from stillbox.findings import Finding
-from stillbox.printing import count_text, size_text
+from stillbox.printing import count_text, sides_text, size_text
 from stillbox.profiling.costs import (
     Roofline,
     collective_bytes,
@@ -280,7 +280,7 @@ def _remedies(step: StepName, experiment: Experiment, *, heavy_state: bool) -> I
             f"raise devices.spatial_partitions ({experiment.devices.spatial_partitions}): more "
             "devices share an image"
         )
-    yield f"make the images of model.resizer smaller ({height} x {width})"
+    yield f"make the images of model.resizer smaller ({sides_text((height, width))})"
 
 
 Say = Callable[[str], None]

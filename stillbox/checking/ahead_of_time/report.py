@@ -172,11 +172,7 @@ class TargetCheck:
 
 
 def check_target(
-    experiment: Experiment,
-    target: Target,
-    *,
-    find: bool = False,
-    say: Say = lambda line: None,
+    experiment: Experiment, target: Target, *, find: bool = False, say: Say = lambda line: None
 ) -> TargetCheck:
     """Compiles an experiment's steps for a target; `say` prints the progress.
 

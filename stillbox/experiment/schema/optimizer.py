@@ -28,6 +28,18 @@ class Schedule(RegisteredConfig):
     learning_rate: LearningRate = 0.002
     """The rate that the schedule is relative to."""
 
+    def peak_rate(self) -> float:
+        """Returns the highest rate."""
+        return self.learning_rate
+
+    def first_fall(self) -> tuple[str, int]:
+        """Returns the field of the slow start, and the step until which the rate does not fall."""
+        return "", 0
+
+    def is_warmed_up(self) -> bool:
+        """Returns whether training begins with other rates than the peak."""
+        return self.first_fall()[1] > 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantSchedule(Schedule, kind="constant"):
@@ -56,6 +68,14 @@ class CosineSchedule(Schedule, kind="cosine"):
     """The cosine begins at step 0, and the warm-up leads to its value at `warmup_steps`, as in
     TensorFlow Model Garden; otherwise the cosine begins after the warm-up."""
 
+    def first_fall(self) -> tuple[str, int]:
+        """Returns the end of warm-up and hold."""
+        return "warmup_steps", (self.warmup_steps or 0) + self.hold_steps
+
+    def is_warmed_up(self) -> bool:
+        """Returns whether there is a warm-up before the hold."""
+        return bool(self.warmup_steps)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentialSchedule(Schedule, kind="exponential"):
@@ -82,6 +102,16 @@ class ExponentialSchedule(Schedule, kind="exponential"):
     """Length of a line to the rate that is due at its end; the decay begins at step 0, as in
     TensorFlow Model Garden. 0: there is none."""
 
+    def peak_rate(self) -> float:
+        """Returns the rate of the constant start, or of the decay."""
+        return max(self.learning_rate, self.burnin_learning_rate)
+
+    def first_fall(self) -> tuple[str, int]:
+        """Returns the end of the constant start, or that of a longer warm-up."""
+        if self.warmup_steps > self.burnin_steps:
+            return "warmup_steps", self.warmup_steps
+        return "burnin_steps", self.burnin_steps
+
 
 @dataclass(frozen=True, kw_only=True)
 class PolynomialSchedule(Schedule, kind="polynomial"):
@@ -101,6 +131,10 @@ class PolynomialSchedule(Schedule, kind="polynomial"):
     warmup_steps: NonNegativeInt = 0
     """Length of a line to the rate that is due at its end; the decay begins at step 0. 0: there is
     none."""
+
+    def first_fall(self) -> tuple[str, int]:
+        """Returns the end of the warm-up."""
+        return "warmup_steps", self.warmup_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +157,18 @@ class ManualStepSchedule(Schedule, kind="manual_step"):
     """Boundaries in rising order."""
     warmup: bool = False
     """Go in a straight line from `learning_rate` to the first scheduled rate."""
+
+    def peak_rate(self) -> float:
+        """Returns the highest scheduled rate."""
+        return max(self.learning_rate, *(step.learning_rate for step in self.schedule), 0.0)
+
+    def first_fall(self) -> tuple[str, int]:
+        """Returns the first boundary, where a warm-up leads to it."""
+        return "warmup", self.schedule[0].step if self.warmup and self.schedule else 0
+
+    def is_warmed_up(self) -> bool:
+        """Returns whether there is a line to the first boundary."""
+        return self.warmup
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,7 @@ Task = ExportTask | MeasureTask
 
 
 class TaskError(Exception):
-    """A task has no result. The text is a sentence with the remedy.
-
-    Args:
-        state: of its row.
-    """
+    """A task has no result. The text is a sentence with the remedy; `state` is that of its row."""
 
     def __init__(self, text: str, state: State = "failed") -> None:
         self.state = state

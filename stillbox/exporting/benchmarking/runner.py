@@ -2,18 +2,28 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from stillbox.checkpoints.packed import results_folder
 from stillbox.devices.announcing import announcing
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import ImageProgress
+from stillbox.evaluation.html_page import html_page
 from stillbox.evaluation.results import ImageResult, iou_matrix
-from stillbox.evaluation.runtimes import CHECKPOINT, RuntimeRow, RuntimeTable
+from stillbox.evaluation.runtimes import (
+    BENCHMARK,
+    CHECKPOINT,
+    FOLDER,
+    RuntimeRow,
+    RuntimeTable,
+    runtime_section,
+)
 from stillbox.evaluation.scoring import cut_short, open_evaluation
 from stillbox.experiment.imports import imports_of
 from stillbox.experiment.schema import Experiment
@@ -26,6 +36,7 @@ from stillbox.exporting.benchmarking.subjects import (
     Subject,
     Variant,
     export_settings,
+    find_subject,
     how_to_install,
     machine_facts,
 )
@@ -38,6 +49,8 @@ from stillbox.exporting.benchmarking.tasks import (
 from stillbox.exporting.manifest import is_export
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.predicting.backend import Pixels
+from stillbox.predicting.images import read_image
+from stillbox.records.files import make_folder, write_whole
 from stillbox.records.scenes import draw_images
 
 Watch = Callable[[str], AbstractContextManager[ImageProgress]]
@@ -52,40 +65,6 @@ _MOST_BYTES = 2**28
 _BUSY = 0.5
 # Least IoU of a detection of the checkpoint and that of an export in its place.
 _LEAST_OVERLAP = 0.5
-
-
-def run_benchmark(
-    subject: Subject,
-    settings: BenchmarkSettings,
-    *,
-    images: Sequence[Pixels] = (),
-    kept: Path | None = None,
-    progress: Watch,
-    say: Callable[[str], None] = lambda line: None,
-) -> tuple[RuntimeTable, bool]:
-    """Measures a subject.
-
-    Args:
-        subject: a checkpoint and its exports.
-        settings: how it is measured, checked.
-        images: `[h, w, 3]` each: measured and calibrated on these; empty: on records.
-        kept: folder of the exports that are written; None: they are removed.
-        progress: shows the images that are done.
-        say: called with a line for each stage.
-
-    Returns:
-        The table, and whether Ctrl-C ended it early.
-
-    Raises:
-        UserError: the checkpoint cannot be loaded, and there is no export.
-    """
-    with tempfile.TemporaryDirectory(prefix="stillbox-benchmark-") as scratch:
-        run = _Run(subject, settings, images, kept or Path(scratch), progress, say)
-        try:
-            run.perform()
-        except KeyboardInterrupt:
-            return run.table("stopped before all was measured"), True
-        return run.table(), False
 
 
 class _Run:
@@ -313,14 +292,8 @@ def compare(
 ) -> RuntimeRow:
     """Returns a row with the largest differences of an artefact to its checkpoint.
 
-    Each detection of the checkpoint, the surest first, is paired with the one of its class that
-    overlaps it most and has no pair yet.
-
-    Args:
-        row: of the artefact.
-        checkpoint: detections by image.
-        artefact: those in the same images.
-        min_score: least score of a detection of the checkpoint.
+    Each detection of the checkpoint of at least `min_score`, the surest first, is paired with the
+    one of its class that overlaps it most and has no pair yet.
     """
     pairs = [
         pair
@@ -351,3 +324,75 @@ def _pairs(theirs: ImageResult, mine: ImageResult) -> Iterator[tuple[float, floa
             float(np.abs(theirs.boxes[row] - mine.boxes[column]).max()),
             float(abs(theirs.scores[row] - mine.scores[column])),
         )
+
+
+PAGE = "benchmark.html"
+"""Name of the page in its folder."""
+
+
+class Benchmark(NamedTuple):
+    """A finished benchmark, or one that Ctrl-C ended."""
+
+    table: RuntimeTable
+    page: Path
+    interrupted: bool
+
+
+def benchmark(
+    source: str | Path | Experiment,
+    *,
+    weights: str | Path | None = None,
+    step: int | Literal["best", "latest"] = "best",
+    overrides: Sequence[str] = (),
+    settings: BenchmarkSettings | None = None,
+    images: Sequence[str | Path] = (),
+    exports: str | Path | None = None,
+    output: str | Path | None = None,
+    progress: Watch = lambda name: nullcontext(lambda done, total: None),
+    say: Callable[[str], None] = lambda line: None,
+) -> Benchmark:
+    """Measures a model in every runtime that is installed, each in a process of its own.
+
+    Writes `benchmark.json`, which the report of `stillbox.evaluate` shows too, and the page
+    `benchmark.html`.
+
+    Args:
+        source: a model directory, a packed model, the folder of an export, a folder of exports, or
+            a config for `weights`.
+        weights: see `stillbox.load`; likewise `step` and `overrides`.
+        settings: formats, images and repetitions.
+        images: image files to measure and calibrate on; default: records of the evaluation and of
+            training.
+        exports: folder of exports of the model, which are programs that run with the user's
+            rights; those that it lacks are written there. Default: all are written elsewhere and
+            removed.
+        output: folder of the table; default: `benchmark` in the model directory, or where there is
+            none in the working directory.
+        progress: shows the images that are done with what its argument names, as a context.
+        say: called with a line for each export that is written, and for those that are run.
+
+    Raises:
+        UserError: the settings are wrong, or there is no such model. A runtime that is missing or
+            fails is a row of the table.
+    """
+    kept = Path(exports) if exports else None
+    settings = (settings or BenchmarkSettings()).checked()
+    subject = find_subject(source, weights=weights, step=step, overrides=overrides, kept=kept)
+    for export in subject.exports:
+        say(f"{export.folder}: an export, a program that runs with your rights")
+    pixels = [read_image(file)[0] for file in images]
+    found = None if weights or isinstance(source, Experiment) else results_folder(Path(source))
+    folder = Path(output) if output else (found or Path()) / FOLDER
+    # Before the measuring, which can take minutes.
+    make_folder(folder, below=found or folder)
+    with tempfile.TemporaryDirectory(prefix="stillbox-benchmark-") as scratch:
+        run = _Run(subject, settings, pixels, kept or Path(scratch), progress, say)
+        interrupted = False
+        try:
+            run.perform()
+        except KeyboardInterrupt:
+            interrupted = True
+    table = run.table(*["stopped before all was measured"] * interrupted)
+    write_whole(folder / BENCHMARK, table.to_json().encode(), below=folder)
+    page = html_page("Runtimes", table.model, [runtime_section(table)])
+    return Benchmark(table, write_whole(folder / PAGE, page.encode(), below=folder), interrupted)

@@ -74,22 +74,15 @@ class Subject:
 def find_subject(
     source: str | Path | Experiment,
     *,
-    weights: str | Path | None = None,
-    step: int | Literal["best", "latest"] = "best",
-    overrides: Sequence[str] = (),
-    kept: Path | None = None,
+    weights: str | Path | None,
+    step: int | Literal["best", "latest"],
+    overrides: Sequence[str],
+    kept: Path | None,
 ) -> Subject:
-    """Returns what a benchmark of a model measures.
+    """Returns what a benchmark of a model measures; the arguments are those of `benchmark`.
 
-    Args:
-        source: a model directory, a packed model, an export, a folder of exports, or a config for
-            `weights`.
-        weights: a file of weights.
-        step: checkpoint of a model directory.
-        overrides: changes of the experiment, of the form `field=value`.
-        kept: folder of exports of the model, that are there or are to be written; None: all are to
-            be written. An export is a program: those in a model directory, which may be of somebody
-            else, are not run unless the user names their folder.
+    An export is a program: those in a model directory, which may be of somebody else, are not run
+    unless the user names their folder, `kept`.
 
     Raises:
         UserError: the source is none of these, or the overrides do not fit.
@@ -238,10 +231,7 @@ def export_settings(
 ) -> ExportSettings:
     """Returns what `stillbox export --format` writes a variant with.
 
-    Args:
-        variant: the format.
-        experiment: names the signature, for the formats that have several.
-        image_size: height and width of the input; None: the format's default.
+    The experiment names the signature, for the formats that have several.
     """
     settings = ExportSettings(
         format=variant.format, quantize=variant.quantize, image_size=image_size

@@ -16,22 +16,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from stillbox.checkpoints.tf2 import write_tf2_checkpoint
+from stillbox.checkpoints.tf1 import Tf1Checkpoint
+from stillbox.checkpoints.tf2 import Tf2Checkpoint, write_tf2_checkpoint
 from stillbox.exporting.backend import Run, refusal
-from stillbox.exporting.manifest import Manifest, Written
+from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.program import ExportProgram, Outputs, WeightArrays
 from stillbox.exporting.saved_model import messages
 from stillbox.exporting.saved_model.graph import Graph, Tensor
 from stillbox.exporting.saved_model.messages import DType, Info, Shape
-from stillbox.exporting.saved_model.objects import object_graph
+from stillbox.exporting.saved_model.objects import add_variables, object_graph
 from stillbox.exporting.saved_model.pixels import NetworkInput, add_preprocessing
-from stillbox.exporting.saved_model.variables import add_variables
 from stillbox.exporting.settings import ENCODED, ExportSettings
 from stillbox.extras import import_extra
+from stillbox.inputs.decode import decode_image
+from stillbox.inputs.resize import resize_image
 from stillbox.jax_internals import PassManager, ir, stablehlo
 from stillbox.lowering import lowering
+from stillbox.records.wire import parse_features
+from stillbox.untrusted import read_untrusted
 
 FOLDER, MODEL, VARIABLES = "saved_model", "saved_model.pb", "variables/variables"
+FROZEN = "frozen_inference_graph.pb"
 SIGNATURE = "serving_default"
 # The tensors of "Object Detection Models on TPU", for clients of frozen graphs.
 _TENSORS = {
@@ -118,10 +123,7 @@ def _add_functions(
     def call(*arguments: Tensor) -> list[Tensor]:
         results = list(detect.results)
         return arguments[0].graph.node(
-            *("StatefulPartitionedCall", arguments, results),
-            f=detect.name,
-            Tin=types,
-            Tout=results,
+            *("StatefulPartitionedCall", arguments, results), f=detect.name, Tin=types, Tout=results
         )
 
     return detect.name, graph.function("__inference_signature", types, call).name
@@ -160,15 +162,9 @@ def add_program(
     resized: NetworkInput,
     names: Mapping[str, str],
 ) -> dict[str, Output]:
-    """Writes the program and returns its outputs by name.
+    """Writes the program, its `exported_program` made `portable`; returns its outputs by name.
 
-    Args:
-        graph: gets the nodes.
-        program: the detector.
-        exported: its `exported_program`, made `portable`.
-        weights: by path.
-        resized: what the preprocessing makes.
-        names: of the nodes of outputs that are not named like these.
+    `names` are those of nodes of outputs that are not named like these.
     """
     held = {kind: {path: weights[path] for path in own} for kind, own in program.weights.items()}
     # In the order of the program's arguments, of which it drops those that it does not read.
@@ -268,3 +264,59 @@ def model_folder(folder: Path, settings: ExportSettings) -> Path:
     `export_saved_model.py` of tpu/models writes into the output folder itself.
     """
     return folder / FOLDER if settings.signature == "detection_api" else folder
+
+
+def load_stand_in(program: ExportProgram, folder: Path) -> Run:
+    """Loads program and variables of an export that was just written, without TensorFlow.
+
+    Images are decoded and resized as in training; the nodes that do so in the graph are not run.
+    """
+    place = model_folder(folder, program.settings)
+    content = read_untrusted(place / MODEL, most=MAX_PROGRAM_BYTES)
+    graph = messages.nodes_of(messages.graph_of(content))
+    return _call_program(program, graph, Tf2Checkpoint(Tf1Checkpoint(place / VARIABLES)))
+
+
+def load_frozen(program: ExportProgram, folder: Path) -> Run:
+    """Loads program and constants of a frozen graph that was just written."""
+    nodes = messages.nodes_of(read_untrusted(folder / FROZEN, most=MAX_PROGRAM_BYTES))
+    paths = [path for group in program.weights.values() for path in group]
+    return _call_program(program, nodes, {path: nodes[path].array("value") for path in paths})
+
+
+def _call_program(
+    program: ExportProgram, nodes: Mapping[str, messages.Node], arrays: Mapping[str, np.ndarray]
+) -> Run:
+    (call_module,) = (node for node in nodes.values() if node.operator == "XlaCallModule")
+    module = call_module.text("module")
+    exported = dataclasses.replace(exported_program(program), mlir_module_serialized=module)
+    weights = {kind: {path: arrays[path] for path in own} for kind, own in program.weights.items()}
+    call = jax.jit(exported.call)
+
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
+        outputs = call(weights, *_network_input(program, images))
+        return {name: np.asarray(array) for name, array in outputs.items()}
+
+    return run
+
+
+def _network_input(program: ExportProgram, images: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Returns resized images, and their sizes after and before; see `ExportProgram.outputs`."""
+    if program.settings.input_type == "raw_image_tensor":
+        sizes = np.full((len(images), 2), program.input_size, np.int32)
+        return images, sizes, sizes
+    pixels = [_decoded(program, image) for image in images]
+    resized = [resize_image(image, program.description.resizer) for image in pixels]
+    true_sizes = np.array([size for _, size in resized], np.int32)
+    sizes = np.array([image.shape[:2] for image in pixels], np.int32)
+    return np.stack([image for image, _ in resized]), true_sizes, sizes
+
+
+def _decoded(program: ExportProgram, image: np.ndarray | bytes) -> np.ndarray:
+    """Returns pixels `[h, w, 3]`, in whole numbers where the graph rounds them."""
+    if isinstance(image, bytes):
+        if program.settings.input_type == "tf_example":
+            image = bytes(parse_features(image)["image/encoded"][0])
+        return decode_image(image)
+    whole = program.description.resizer.method == "bilinear_antialias"
+    return np.rint(image).astype(np.uint8) if whole else image

@@ -11,13 +11,7 @@ from typing import NamedTuple, Union
 import numpy as np
 
 from stillbox.exporting.saved_model import messages
-from stillbox.exporting.saved_model.messages import (
-    Array,
-    Attribute,
-    DType,
-    FunctionName,
-    Shape,
-)
+from stillbox.exporting.saved_model.messages import Array, Attribute, DType, FunctionName, Shape
 
 _BAD_IN_NAMES = re.compile(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_./-]")
 

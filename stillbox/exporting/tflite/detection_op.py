@@ -19,8 +19,8 @@ from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.tflite.pixels import resize_images
-from stillbox.exporting.tflite.quantization import INPUT, Range, operations_of
+from stillbox.exporting.tflite.conversion import INPUT, resize_images
+from stillbox.exporting.tflite.quantization import Range, operations_of
 from stillbox.inputs.resize import resized_size
 from stillbox.models.one_stage.detector import OneStageDetector, class_scores, decode_boxes
 from stillbox.models.postprocessing import convert_logits
@@ -181,12 +181,7 @@ def measured_ranges(
 
     The quantiser averages the extremes of images, which cuts the best scores off. Here the range of
     logits ends at the greatest one, and begins where the integer of a score becomes 0. That of
-    encodings is of the anchors with the best scores.
-
-    Args:
-        content: a float32 model of `raw_predictions`.
-        images: its inputs, each with the batch axis.
-        model: what it detects.
+    encodings is of the anchors with the best scores. The content is that of `raw_predictions`.
     """
     from ai_edge_litert.interpreter import Interpreter
 

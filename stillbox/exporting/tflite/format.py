@@ -4,13 +4,11 @@ Its four outputs are those of `TFLite_Detection_PostProcess`, and its metadata t
 MediaPipe's ObjectDetector requires.
 """
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from stillbox.checkpoints.trained import TrainedModel
@@ -19,9 +17,9 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
-from stillbox.exporting.program import ExportProgram, WeightArrays
+from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.tflite import detection_op
-from stillbox.exporting.tflite.converter import convert, converter_version
+from stillbox.exporting.tflite.conversion import convert_program, converter_version, detect_function
 from stillbox.exporting.tflite.edge_tpu import check_operations
 from stillbox.exporting.tflite.metadata import (
     LABEL_IDS,
@@ -32,10 +30,8 @@ from stillbox.exporting.tflite.metadata import (
     least_runtime,
     operators,
 )
-from stillbox.exporting.tflite.pixels import resize_images
 from stillbox.exporting.tflite.quantization import (
     BITS,
-    INPUT,
     Ranges,
     float_program,
     quantize,
@@ -44,14 +40,11 @@ from stillbox.exporting.tflite.quantization import (
 )
 from stillbox.exporting.tflite.web import write_page
 from stillbox.extras import import_extra
-from stillbox.inputs.resize import misfit, resize_image, resized_size
-from stillbox.lowering import lowering
+from stillbox.inputs.resize import misfit, resize_image
 from stillbox.untrusted import read_untrusted
 
 FILE = "model.tflite"
 _UNUSED = "???"
-_Function = Callable[[jax.Array], tuple[jax.Array, ...]]
-_LEVEL_SCALE = re.compile(r"\.norm_\d+\.scale$")
 
 
 def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray]) -> Written:
@@ -86,13 +79,13 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
 
 def _built_in(program: ExportProgram, calibration: Sequence[np.ndarray]) -> bytes:
     if program.settings.quantize != "int8":
-        content = _shrunk(program, _converted(program, detect_function(program)))
+        content = _shrunk(program, convert_program(program, detect_function(program)))
     elif program.quantization is None:
-        content = _converted(program, detect_function(program))
+        content = convert_program(program, detect_function(program))
         content = quantize(content, [_model_input(program, image) for image in calibration])
     else:
         plain, ranges = _float_program(program)
-        content = _converted(plain, detect_function(plain))
+        content = convert_program(plain, detect_function(plain))
         # Towers of several maps have batch norms behind one kernel, which stay float.
         whole = isinstance(program.description.parts["head"], schema.ConvolutionalHead)
         parts = ("backbone", "neck", "head") if whole else ("backbone", "neck")
@@ -111,7 +104,7 @@ def _with_detection_op(program: ExportProgram, calibration: Sequence[np.ndarray]
     """
     model = detection_op.check_fit(program)
     if program.settings.quantize != "int8":
-        content = _converted(program, detection_op.raw_predictions(program))
+        content = convert_program(program, detection_op.raw_predictions(program))
         content = _shrunk(program, content)
         _check_operators(content)
         return detection_op.append(content, program, None)
@@ -120,7 +113,7 @@ def _with_detection_op(program: ExportProgram, calibration: Sequence[np.ndarray]
     if program.quantization is not None:
         plain, trained = _float_program(plain)
         calibration = [_every_value(program)]
-    content = _converted(plain, detection_op.raw_predictions(plain))
+    content = convert_program(plain, detection_op.raw_predictions(plain))
     check_operations(content, quantized=False)
     pixels = [_model_input(program, image).astype(np.float32) for image in calibration]
     images = [(image - np.float32(zero)) / np.float32(scale) for image in pixels]
@@ -198,45 +191,6 @@ def load(folder: Path, manifest: Manifest) -> Run:
         return {name: found.get(name, outputs[name]) for name in OUTPUTS}
 
     return run
-
-
-def _converted(program: ExportProgram, function: _Function) -> bytes:
-    """Returns a function of images as a flatbuffer, its outputs named `output_0` and so on."""
-    shape = 1, *(program.settings.image_size or program.input_size), 3
-    images = jax.ShapeDtypeStruct(shape, jnp.dtype(program.settings.input_dtype))
-    # The forms for XLA's CPU backend are no operations of TensorFlow Lite.
-    with lowering(portable=True, suppression="unrolled"):
-        return convert(function, images, INPUT)
-
-
-def detect_function(program: ExportProgram) -> _Function:
-    """Returns images `[1, h, w, 3]` -> `OUTPUTS`, with the weights as constants."""
-    size = program.settings.image_size
-    resizer = program.description.resizer
-    true_size = program.input_size if size is None else resized_size(size, resizer)
-
-    def detect(images: jax.Array) -> tuple[jax.Array, ...]:
-        pixels = images.astype(jnp.float32) if size is None else resize_images(images, resizer)
-        weights = _with_variable_scales(program.weights, pixels)
-        found, _ = program.detect(weights, pixels, jnp.asarray([true_size], jnp.int32))
-        classes, count = found.classes.astype(jnp.float32), found.count.astype(jnp.float32)
-        return found.boxes, classes, found.scores, count
-
-    return detect
-
-
-def _with_variable_scales(weights: WeightArrays, images: jax.Array) -> WeightArrays:
-    """Returns weights whose scales of batch norms by level depend on the image.
-
-    The converter multiplies a constant scale into the kernel before it. It would write a kernel
-    that all levels of a pyramid share once for each level's scale.
-    """
-    zero = jnp.minimum(jnp.abs(images[0, 0, 0, 0]), 0.0)
-    params = {
-        path: array + zero if _LEVEL_SCALE.search(path) else array
-        for path, array in weights["params"].items()
-    }
-    return {**weights, "params": params}
 
 
 def class_labels(model: TrainedModel) -> list[str]:

@@ -57,9 +57,7 @@ class Description:
 def describe(content: bytes, settings: ExportSettings, description: Description) -> bytes:
     """Returns a TFLite file with named outputs in their order, metadata and labels.
 
-    Args:
-        content: a model whose signature has the outputs `output_0` to `output_3`.
-        settings: names of the input and of the outputs.
+    Its content is a model whose signature has the outputs `output_0` to `output_3`.
     """
     from ai_edge_litert import schema_py_generated as schema
     from ai_edge_litert.tools import flatbuffer_utils

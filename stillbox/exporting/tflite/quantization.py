@@ -18,7 +18,7 @@ from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.exporting.program import ExportProgram, WeightArrays
-from stillbox.exporting.tflite.converter import SIGNATURE
+from stillbox.exporting.tflite.conversion import INPUT, SIGNATURE
 from stillbox.extras import import_extra
 from stillbox.models.layers import ConvLayer, NormLayer, SeparableConv2d
 from stillbox.models.layers.quantization import RANGE_ENDS, Roundings
@@ -46,8 +46,6 @@ _SCOPES: dict[str, tuple[str, ...]] = {
 Part = Literal["trunk", "network", "model"]
 """What is computed with integers: backbone and neck; the head's convolutions too; or every
 operation, results included."""
-INPUT = "images"
-"""Name of the input of a model that is to be quantised."""
 BITS = 8
 """Width of the integers."""
 

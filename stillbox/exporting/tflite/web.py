@@ -39,9 +39,7 @@ INTEGRITY: Mapping[str, Mapping[str, str]] = {
             "glAZ6WjS7tLRt89pbTPXvLC1c7DCaVSfL2ngn5gZJiUuPs76fWYJy7ZeFaD0PJXx"
         ),
     },
-    "wasm-utils": {
-        _MODULE: "HIPwlWsctS5BRqrnvJKDVJ8SvqKB0QmiImdr6+hpP7+8UqeMJX/qrBkdfKQV2WZ/",
-    },
+    "wasm-utils": {_MODULE: "HIPwlWsctS5BRqrnvJKDVJ8SvqKB0QmiImdr6+hpP7+8UqeMJX/qrBkdfKQV2WZ/"},
 }
 """SHA-384 by package and file. Browsers refuse other content."""
 
@@ -61,8 +59,7 @@ _NOTE = """<p id="runtime" class="hint" role="status">This page needs a web serv
 def write_page(program: ExportProgram, labels: Sequence[str], folder: Path) -> dict[str, str]:
     """Writes the page beside `model.tflite`, and returns descriptions of what was written.
 
-    Args:
-        labels: name of every class index.
+    Labels are the names of all class indices.
     """
     settings = json.dumps(_settings(program, labels), ensure_ascii=False, indent=1)
     index = render_index({"name": program.model.experiment.name}, {"head": _head(), "note": _NOTE})

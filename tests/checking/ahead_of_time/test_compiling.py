@@ -1,5 +1,7 @@
 """Steps compiled for this machine, TPUs and GPUs, the compiler's errors, the largest batch."""
 
+from types import SimpleNamespace
+
 import jax
 import pytest
 
@@ -10,6 +12,7 @@ from stillbox.checking.ahead_of_time.compiling import (
     StepCheck,
     check_step,
     explain_failure,
+    measure_memory,
 )
 from stillbox.checking.ahead_of_time.report import TargetCheck, describe_search, find_batch, search
 from stillbox.checking.ahead_of_time.targets import Target, find_target
@@ -18,8 +21,35 @@ from stillbox.experiment.resolve import resolve
 from stillbox.findings import Finding
 from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.training.program import train_program
-from tests.checking.ahead_of_time.programs import needs_cuda_plugin, needs_libtpu
+from tests.checking.ahead_of_time.programs import PROGRAM, needs_cuda_plugin, needs_libtpu
 from tests.tpu_detection import count_macs
+
+# [2, 9, 9, 3] with the images last: 9 x 3 times [9, 2] in tiles of 2 x 128, which makes [10, 128].
+IMAGES = 9 * 3 * 10 * 128 * 4
+ANALYSIS = SimpleNamespace(
+    argument_size_in_bytes=4096 + 512 + 4096 + IMAGES + 100,
+    output_size_in_bytes=9000,
+    alias_size_in_bytes=8000,
+    temp_size_in_bytes=70_000,
+    generated_code_size_in_bytes=500,
+)
+
+
+def test_arguments_are_counted_by_use():
+    memory = measure_memory(ANALYSIS, PROGRAM, 1_000_000)
+    assert memory.parameters == 4096
+    assert memory.optimizer == 512
+    assert memory.average == 4096
+    # 100 bytes that the text does not explain go with the batch: nothing is left out.
+    assert memory.batch == IMAGES + 100
+    assert memory.results == 1000
+    assert memory.total == ANALYSIS.argument_size_in_bytes + 1000 + 70_000 + 500
+    assert memory.left == 1_000_000 - memory.total
+    assert memory.to_dict()["total"] == memory.total
+
+
+def test_too_little_memory_leaves_a_negative_rest():
+    assert measure_memory(ANALYSIS, PROGRAM, 80_000).left < 0
 
 
 @pytest.fixture(scope="module")

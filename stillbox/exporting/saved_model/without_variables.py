@@ -1,34 +1,50 @@
-"""Frozen graphs: one file with the graph and the weights as constants, for clients of TF1.
+"""Graphs that hold their weights: frozen graphs for clients of TF1, and TFLite's converter's input.
 
-Clients open it with `tf.compat.v1.GraphDef`, feed `image_tensor:0` and fetch `detection_boxes:0`,
-as the original's `export_inference_graph.py` names them. The nodes are those of the SavedModel.
+Clients open a frozen graph with `tf.compat.v1.GraphDef`, feed `image_tensor:0` and fetch
+`detection_boxes:0`, as the original's `export_inference_graph.py` names them. Its nodes are those
+of the SavedModel.
+
+Tutorials pass what `export_tflite_graph_tf2.py` writes to
+`tf.lite.TFLiteConverter.from_saved_model` and to `tflite_convert`. It takes one normalised image of
+the network's size; its outputs are those of TFLite's detection operator. `model.tflite` of
+`stillbox export --format tflite` is the same network, converted already.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import export
 
 from stillbox.errors import UserError
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.program import ExportProgram
+from stillbox.exporting.saved_model import messages
 from stillbox.exporting.saved_model.format import (
+    FOLDER,
+    FROZEN,
+    MODEL,
     NEEDS,
+    SIGNATURE,
     add_input,
     add_program,
+    call_program,
     exported_program,
     portable,
 )
 from stillbox.exporting.saved_model.graph import Graph, Tensor
-from stillbox.exporting.saved_model.messages import Array
+from stillbox.exporting.saved_model.messages import Array, DType, Info
 from stillbox.exporting.saved_model.pixels import add_preprocessing
+from stillbox.exporting.tflite import detection_op
+from stillbox.exporting.tflite.conversion import detect_function
 from stillbox.extras import import_extra
+from stillbox.lowering import lowering
 from stillbox.untrusted import read_untrusted
 
-FILE = "frozen_inference_graph.pb"
-# Those that every signature has, and clients read.
+# Outputs that every signature has, and clients read.
 _OUTPUTS = ("num_detections", "detection_boxes", "detection_classes", "detection_scores")
 
 
@@ -53,9 +69,9 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
             where="--format frozen_graph",
             fix="use --format saved_model, which keeps weights in a file of their own",
         )
-    (folder / FILE).write_bytes(content)
+    (folder / FROZEN).write_bytes(content)
     return Written(
-        files={FILE: f"GraphDef, input {value.name}"},
+        files={FROZEN: f"GraphDef, input {value.name}"},
         needs={"tensorflow": f">={NEEDS}"},
         known_bad=(f"tensorflow<{NEEDS}",),
         written_with={"jax": jax.__version__},
@@ -80,10 +96,10 @@ def load(folder: Path, manifest: Manifest) -> Run:
     """
     tf = import_extra("tensorflow", "tf")
     fix = f"install tensorflow{manifest.needs.get('tensorflow', '')}, or export again"
-    content = read_untrusted(folder / FILE, most=MAX_PROGRAM_BYTES)
+    content = read_untrusted(folder / FROZEN, most=MAX_PROGRAM_BYTES)
     graph = tf.Graph()
     errors = OSError, ValueError, tf.errors.OpError, tf.compat.v1.errors.OpError
-    with refusal(f"TensorFlow {tf.__version__}", folder / FILE, fix, *errors), graph.as_default():
+    with refusal(f"TensorFlow {tf.__version__}", folder / FROZEN, fix, *errors), graph.as_default():
         definition = tf.compat.v1.GraphDef()
         definition.ParseFromString(content)
         tf.import_graph_def(definition, name="")
@@ -95,3 +111,37 @@ def load(folder: Path, manifest: Manifest) -> Run:
         return fetched
 
     return run
+
+
+_INPUT = "normalized_input_image_tensor"
+# Names in the signature, for boxes, classes, scores and count. From these the converter of
+# TensorFlow 2.21 makes the order of the original's models of TF2: scores, boxes, count, classes.
+_KEYS = ("", ":1", ":2", ":3")
+# Clients tell such a model by this word in the names of its outputs.
+_NODE = "StatefulPartitionedCall"
+
+
+def write_convertible(program: ExportProgram, folder: Path) -> Path:
+    """Writes `saved_model/` of a program of `raw_image_tensor` into a folder; returns its place."""
+    shape = 1, *program.input_size, 3
+    # No sorts and no loops: TFLite has no sort, and MediaPipe refuses loops.
+    with lowering(portable=True, suppression="unrolled"):
+        exported = export.export(jax.jit(detect_function(program)), platforms=("cpu",))(
+            jax.ShapeDtypeStruct(shape, jnp.float32)
+        )
+    graph = Graph()
+    name = program.settings.input_name or _INPUT
+    image = graph.node("Placeholder", [], [DType.FLOAT], name=name, dtype=DType.FLOAT, shape=shape)[
+        0
+    ]
+    outputs = {}
+    for index, (result, size) in enumerate(call_program(graph, portable(exported), [image])):
+        tensor = graph.op("Identity", result, name=f"{_NODE}_{index}" if index else _NODE)
+        key = f"{detection_op.NAME}{_KEYS[index]}"
+        outputs[key] = Info(tensor.name, tensor.dtype, size)
+    signature = messages.signature({name: Info(image.name, DType.FLOAT, shape)}, outputs)
+    content = messages.saved_model(graph.message(), {SIGNATURE: signature}, None)
+    place = folder / FOLDER
+    place.mkdir()
+    (place / MODEL).write_bytes(content)
+    return place

@@ -1,8 +1,6 @@
-"""`stillbox model_main`: the Object Detection API's own command line.
+"""The Object Detection API's programs of training and evaluation, with their flags.
 
-Without --checkpoint_dir it trains and evaluates, and resumes the run in --model_dir. With it, it
-evaluates the checkpoints that another process writes. Flags become overrides of the experiment;
-`stillbox train` and `stillbox evaluate` do the same with stillbox's own options.
+`stillbox train` and `evaluate` do the same with stillbox's options.
 """
 
 import argparse
@@ -22,14 +20,16 @@ from stillbox.cli.original_flags import (
     resolve_merged,
 )
 from stillbox.cli.running import run_training, score_checkpoints, training_place
-from stillbox.experiment.resolve import Resolved
+from stillbox.errors import UserError
+from stillbox.experiment.resolve import Resolved, resolve
 
 if TYPE_CHECKING:
     from stillbox.checkpoints.original_checkpoints import Form
 
+
 _ONE_MACHINE = "all devices of this machine are used, of any kind; leave it out"
 _SET = "write --set FIELD=VALUE, see `stillbox config`"
-_FLAGS = (
+_MODEL_MAIN = (
     Flag("pipeline_config_path", "any CONFIG", required=True, dest="config", metavar="CONFIG"),
     Flag("model_dir", "folder of all results", Path, required=True, metavar="DIR"),
     Flag("num_train_steps", kind=int, field="train.steps"),
@@ -81,17 +81,22 @@ _FLAGS = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the verb's arguments."""
-    add_flags(parser, _FLAGS)
+def add_model_main(parser: argparse.ArgumentParser) -> None:
+    """`stillbox model_main`: the Object Detection API's own command line.
+
+    Without --checkpoint_dir it trains and evaluates, and resumes the run in --model_dir. With it,
+    it evaluates the checkpoints that another process writes. Flags become overrides of the
+    experiment; `stillbox train` and `stillbox evaluate` do the same with stillbox's own options.
+    """
+    add_flags(parser, _MODEL_MAIN)
     add_profile(parser, "steps, or batches of the evaluation,", "the model directory")
     add_overrides(parser)
     add_processes(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_model_main(arguments: argparse.Namespace) -> int:
     """Trains and evaluates, or evaluates the checkpoints of another run."""
-    explain_flags(arguments, _FLAGS)
+    explain_flags(arguments, _MODEL_MAIN)
     return _train(arguments) if arguments.checkpoint_dir is None else _evaluate(arguments)
 
 
@@ -125,7 +130,7 @@ def writing_checkpoints(directory: Path, form: "Form | None") -> Iterator[None]:
 
 def _resolve_for_training(arguments: argparse.Namespace) -> Resolved:
     """Resolves the config; by default every checkpoint is evaluated, as in the original."""
-    arguments.overrides = [*flag_overrides(arguments, _FLAGS), *arguments.overrides]
+    arguments.overrides = [*flag_overrides(arguments, _MODEL_MAIN), *arguments.overrides]
     resolved = _resolve(arguments)
     every = resolved.experiment.train.checkpoint_every
     if not resolved.experiment.data.evaluation.paths or "train.evaluate_every" in resolved.origins:
@@ -141,7 +146,7 @@ def _resolve_for_training(arguments: argparse.Namespace) -> Resolved:
 def _evaluate(arguments: argparse.Namespace) -> int:
     chosen = ("num_train_steps", "sample_1_of_n_eval_examples")
     arguments.overrides = [
-        *flag_overrides(arguments, _FLAGS, only=chosen),
+        *flag_overrides(arguments, _MODEL_MAIN, only=chosen),
         *arguments.overrides,
     ]
     resolved = _resolve(arguments)
@@ -174,3 +179,87 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 def _resolve(arguments: argparse.Namespace) -> Resolved:
     return resolve_merged(arguments.config, arguments.config_override, arguments.overrides)
+
+
+_ONE_CONFIG = "give model, train_config and the readers in one file, --pipeline_config_path"
+_ONE_PROGRAM = "all devices of this machine are used as one"
+_COMMON = (
+    Flag("pipeline_config_path", "any CONFIG", dest="config", metavar="CONFIG"),
+    Flag("model_config_path", refusal=_ONE_CONFIG),
+    Flag("input_config_path", refusal=_ONE_CONFIG),
+    *map(Flag, ("alsologtostderr", "logtostderr", "stderrthreshold", "verbosity")),
+)
+_TRAIN = (
+    Flag("train_dir", "folder of all results", Path, required=True, metavar="DIR"),
+    *_COMMON,
+    Flag("train_config_path", refusal=_ONE_CONFIG),
+    Flag("master", note=_ONE_PROGRAM),
+    Flag("task", note=_ONE_PROGRAM),
+    Flag("num_clones", note=_ONE_PROGRAM),
+    Flag("clone_on_cpu", note=_ONE_PROGRAM),
+    Flag("ps_tasks", note=_ONE_PROGRAM),
+    Flag("worker_replicas", note=_ONE_PROGRAM),
+)
+
+
+def add_legacy_train(parser: argparse.ArgumentParser) -> None:
+    """`legacy/train.py`: trains, and writes `model.ckpt-STEP` too."""
+    add_flags(parser, _TRAIN)
+    add_profile(parser, "steps", "the model directory")
+    add_overrides(parser)
+    add_processes(parser)
+
+
+def run_legacy_train(arguments: argparse.Namespace) -> int:
+    """Trains."""
+    explain_flags(arguments, _TRAIN)
+    resolved = resolve(_given_config(arguments), arguments.overrides)
+    with writing_checkpoints(arguments.train_dir, "tf1"):
+        return run_training(resolved, arguments.train_dir, profile=arguments.profile)
+
+
+def _given_config(arguments: argparse.Namespace) -> str:
+    """Returns the CONFIG.
+
+    Raises:
+        UserError: there is none.
+    """
+    if arguments.config is None:
+        raise UserError("--pipeline_config_path is missing", fix="give a pipeline.config")
+    config: str = arguments.config
+    return config
+
+
+_EVAL = (
+    Flag("checkpoint_dir", "a model directory", Path, required=True, metavar="DIR"),
+    Flag("eval_dir", "folder of the results", Path, required=True, metavar="DIR"),
+    *_COMMON,
+    Flag("eval_config_path", refusal=_ONE_CONFIG),
+    Flag("eval_training_data", refusal="use model_main.py, which evaluates on training records"),
+    Flag("run_once", "evaluate the newest checkpoint and end", bool),
+)
+
+
+def add_legacy_eval(parser: argparse.ArgumentParser) -> None:
+    """`legacy/eval.py`: evaluates the checkpoints of a model directory as they appear."""
+    add_flags(parser, _EVAL)
+    add_profile(parser, "batches of the evaluation", "the folder of the results")
+    add_overrides(parser)
+
+
+def run_legacy_eval(arguments: argparse.Namespace) -> int:
+    """Evaluates."""
+    from stillbox.training.watching import WatchPolicy
+
+    explain_flags(arguments, _EVAL)
+    resolved = resolve(_given_config(arguments), arguments.overrides)
+    show_remarks(resolved, resolved.warnings)
+    patience = WatchPolicy(once=arguments.run_once, last_step=resolved.experiment.train.steps)
+    score_checkpoints(
+        resolved.experiment,
+        arguments.checkpoint_dir,
+        arguments.eval_dir,
+        patience,
+        arguments.profile,
+    )
+    return 0

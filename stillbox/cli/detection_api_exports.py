@@ -1,0 +1,358 @@
+"""The Object Detection API's exporters of both generations, with their flags.
+
+`stillbox export` does the same with stillbox's options.
+"""
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stillbox.cli.arguments import add_overrides, note, show_remarks
+from stillbox.cli.export import show_export
+from stillbox.cli.original_flags import (
+    CONFIG_OVERRIDE,
+    Flag,
+    add_flags,
+    explain_flags,
+    resolve_merged,
+)
+from stillbox.devices.announcing import say_aside
+from stillbox.errors import UserError, nearest
+from stillbox.experiment.rules.warnings import PLACEHOLDER
+from stillbox.experiment.schema import Experiment
+from stillbox.records.files import make_folder
+
+if TYPE_CHECKING:
+    from stillbox.exporting.export import Exported
+
+_COCO_CLASSES = 90
+_AGNOSTIC = ("model.postprocessing.nms.class_agnostic=true",)
+_INPUT_TYPES = ("image_tensor", "float_image_tensor", "encoded_image_string_tensor", "tf_example")
+_INPUT_TYPE = Flag("input_type", ", ".join(_INPUT_TYPES), default="image_tensor", metavar="TYPE")
+_CENTERNET = "CenterNet has no anchors, and stillbox no keypoints; leave it out"
+_CONTEXT = "side inputs belong to context models, which stillbox does not have; leave it out"
+_SIDE_INPUTS = tuple(
+    Flag(name, refusal=_CONTEXT)
+    for name in ("use_side_inputs", "side_input_shapes", "side_input_types", "side_input_names")
+)
+_MODEL_FLAGS = (
+    Flag(
+        "pipeline_config_path",
+        "any CONFIG; left out for a model directory, which has its own",
+        metavar="CONFIG",
+    ),
+    Flag(
+        "trained_checkpoint_dir",
+        "a model directory, the checkpoints folder in it, or a folder with TF1 checkpoints",
+        Path,
+        required=True,
+        metavar="DIR",
+    ),
+    Flag("output_directory", "folder of the export", Path, required=True, metavar="DIR"),
+    Flag("overwrite", "replace an existing export", bool),
+    CONFIG_OVERRIDE,
+    *_SIDE_INPUTS,
+    Flag("centernet_include_keypoints", refusal=_CENTERNET),
+    Flag("keypoint_label_map_path", refusal=_CENTERNET),
+)
+
+
+def add_exporter_main_v2(parser: argparse.ArgumentParser) -> None:
+    """`stillbox exporter_main_v2`: the Object Detection API's SavedModel export with its flags.
+
+    `stillbox export` does the same with stillbox's own options.
+    """
+    add_flags(parser, (_INPUT_TYPE, *_MODEL_FLAGS))
+    add_overrides(parser)
+
+
+def run_exporter_main_v2(arguments: argparse.Namespace) -> int:
+    """Writes `saved_model/` and `pipeline.config`."""
+    _refuse_input_type(arguments.input_type)
+    model = _trained_model(arguments)
+    exported = _export(model, arguments, format="saved_model", input_type=arguments.input_type)
+    _add_originals(arguments)
+    show_export(exported)
+    return 0
+
+
+def _export(model: dict[str, Any], arguments: argparse.Namespace, **settings: Any) -> "Exported":  # noqa: ANN401
+    """Exports a model into --output_directory, unless the settings name another folder."""
+    from stillbox.api import export
+
+    place = {"output": arguments.output_directory, "overwrite": arguments.overwrite}
+    return export(**model, **{**place, **settings}, signature="detection_api", say=say_aside)
+
+
+def _refuse_input_type(name: str) -> None:
+    if name not in _INPUT_TYPES:
+        raise UserError(
+            f"the input type {name} is not supported",
+            where="--input_type",
+            fix=nearest(name, _INPUT_TYPES),
+        )
+
+
+def _add_originals(arguments: argparse.Namespace) -> None:
+    """Adds what the originals put beside an export: `pipeline.config` and `checkpoint/ckpt-0`.
+
+    Only the weights of a model directory are written again.
+    """
+    from stillbox.checkpoints.model_directory import is_model_directory
+    from stillbox.checkpoints.original_checkpoints import write_list
+    from stillbox.checkpoints.trained import save_weights
+
+    _copy_config(arguments)
+    output: Path = arguments.output_directory
+    directory = _own_directory(arguments.trained_checkpoint_dir)
+    if is_model_directory(directory):
+        folder = make_folder(output / "checkpoint", below=output)
+        try:
+            save_weights(directory, folder / "ckpt-0", tf2=True, overwrite=True)
+            write_list(folder, ["ckpt-0"])
+        except UserError as error:
+            folder.rmdir()
+            note(f"no checkpoint/ckpt-0 is written: {error.what}")
+
+
+def _trained_model(arguments: argparse.Namespace, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the arguments of `stillbox.export` that select a model of TF2's exporters."""
+    explain_flags(arguments, _MODEL_FLAGS)
+    overrides = [*changes, *arguments.overrides]
+    directory = _own_directory(arguments.trained_checkpoint_dir)
+    if arguments.pipeline_config_path is None:
+        if not (directory / "experiment.yaml").is_file():
+            raise UserError(
+                "only a model directory has the config of its weights",
+                where="--pipeline_config_path",
+                fix="give the pipeline.config of the checkpoint",
+            )
+        if arguments.config_override:
+            raise UserError(
+                "there is no CONFIG to merge it into",
+                where="--config_override",
+                fix="write --set FIELD=VALUE",
+            )
+        return {"source": directory, "overrides": overrides}
+    resolved = resolve_merged(arguments.pipeline_config_path, arguments.config_override, overrides)
+    show_remarks(resolved, resolved.warnings)
+    return {"source": _with_classes(resolved.experiment), "weights": directory}
+
+
+def _with_classes(experiment: Experiment) -> Experiment:
+    """Returns the experiment with COCO's label map in place of a placeholder.
+
+    Configs in the archives of the model zoo have placeholders, and the originals' exporters read no
+    label map.
+    """
+    if experiment.model.num_classes != _COCO_CLASSES:
+        return experiment
+    data = experiment.data
+    placeholders = {
+        name: records
+        for name in ("train", "evaluation")
+        if PLACEHOLDER.search((records := getattr(data, name)).label_map)
+    }
+    if not placeholders:
+        return experiment
+    note(f"the label map of the config is a placeholder; {_COCO_CLASSES} classes are those of COCO")
+    named = {name: replace(one, label_map="coco") for name, one in placeholders.items()}
+    return replace(experiment, data=replace(data, **named))
+
+
+def _own_directory(path: Path) -> Path:
+    """Returns the model directory of a path in which model_main finds one, or the path."""
+    from stillbox.checkpoints.model_directory import CHECKPOINTS, is_model_directory
+
+    return path.parent if path.name == CHECKPOINTS and is_model_directory(path.parent) else path
+
+
+def add_export_tflite_graph_tf2(parser: argparse.ArgumentParser) -> None:
+    """`stillbox export_tflite_graph_tf2`: the TFLite export of the Detection API with its flags.
+
+    It writes `model.tflite`, and `saved_model/` for TensorFlow's own converter.
+
+    `stillbox export --format tflite` does the same with stillbox's own options.
+    """
+    add_flags(
+        parser,
+        (
+            *_MODEL_FLAGS,
+            Flag("max_detections", "most detections in an image", default=10, metavar="K"),
+            Flag(
+                "ssd_use_regular_nms",
+                "suppress in each class; otherwise each box has its best class only",
+                bool,
+            ),
+        ),
+    )
+    add_overrides(parser)
+
+
+def run_export_tflite_graph_tf2(arguments: argparse.Namespace) -> int:
+    """Writes `model.tflite`, and the SavedModel from which the original's users convert it."""
+    # TFLite_Detection_PostProcess suppresses across classes by default.
+    model = _trained_model(arguments, [] if arguments.ssd_use_regular_nms else _AGNOSTIC)
+    count = arguments.max_detections
+    exported = _export(model, arguments, format="tflite", max_detections=count)
+    _write_convertible(model, arguments)
+    show_export(exported)
+    return 0
+
+
+def _write_convertible(model: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Writes `saved_model/` for TensorFlow's converter into the folder of a TFLite export."""
+    from stillbox.api import load_model
+    from stillbox.exporting.program import ExportProgram
+    from stillbox.exporting.saved_model.without_variables import write_convertible
+    from stillbox.exporting.settings import ExportSettings
+
+    settings = ExportSettings(
+        format="tflite", input_type="raw_image_tensor", max_detections=arguments.max_detections
+    )
+    program = ExportProgram(load_model(**model).named_by_config(), settings)
+    place = write_convertible(program, arguments.output_directory)
+    note(f"{place} is for TensorFlow's converter; model.tflite is the same network, converted")
+
+
+_V1_MODEL_FLAGS = (
+    Flag("pipeline_config_path", "any CONFIG", required=True, metavar="CONFIG"),
+    Flag(
+        "trained_checkpoint_prefix",
+        "a checkpoint, as DIR/model.ckpt-2000, or a model directory",
+        Path,
+        required=True,
+        metavar="PREFIX",
+    ),
+    Flag("output_directory", "folder of the export", Path, required=True, metavar="DIR"),
+    Flag("overwrite", "new: replace an existing export", bool),
+    CONFIG_OVERRIDE,
+)
+_GRAPH = (
+    *_V1_MODEL_FLAGS,
+    Flag("input_shape", "batch, height, width and channels; -1: any", metavar="1,-1,-1,3"),
+    Flag("write_inference_graph", note="a graph without weights is not written"),
+    Flag(
+        "additional_output_tensor_names",
+        refusal="the network is one operation; raw_detection_boxes and raw_detection_scores are "
+        "outputs already",
+    ),
+    *_SIDE_INPUTS,
+)
+
+
+def add_export_inference_graph(parser: argparse.ArgumentParser) -> None:
+    """`export_inference_graph.py`: a frozen graph, and a SavedModel whose input is `inputs`."""
+    add_flags(parser, (_INPUT_TYPE, *_GRAPH))
+    add_overrides(parser)
+
+
+def run_export_inference_graph(arguments: argparse.Namespace) -> int:
+    """Writes `frozen_inference_graph.pb`, `saved_model/` and `pipeline.config`."""
+    explain_flags(arguments, _GRAPH)
+    _refuse_input_type(arguments.input_type)
+    model = _v1_model(arguments)
+    settings = {"input_type": arguments.input_type, **_input_shape(arguments.input_shape)}
+    exported = _export(model, arguments, format="frozen_graph", **settings)
+    output: Path = arguments.output_directory
+    beside = {"output": output / ".saved_model", "overwrite": True, "input_name": "inputs"}
+    inner = _export(model, arguments, format="saved_model", **beside, **settings)
+    (inner.folder / "saved_model").rename(output / "saved_model")
+    shutil.rmtree(inner.folder)
+    _copy_config(arguments)
+    show_export(exported)
+    print(f"  saved_model: {inner.verification.render()}")
+    return 0
+
+
+def _v1_model(arguments: argparse.Namespace, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the arguments of `stillbox.export` that select a model of TF1's exporters."""
+    overrides = [*changes, *arguments.overrides]
+    resolved = resolve_merged(arguments.pipeline_config_path, arguments.config_override, overrides)
+    show_remarks(resolved, resolved.warnings)
+    prefix: Path = arguments.trained_checkpoint_prefix
+    if not prefix.is_dir() and not prefix.with_name(f"{prefix.name}.index").is_file():
+        there = sorted(path.stem for path in prefix.parent.glob("*.index"))
+        fix = "give a checkpoint that training has written"
+        raise UserError(
+            "there is no such checkpoint",
+            where=str(prefix),
+            fix=nearest(prefix.name, there) if there else fix,
+        )
+    return {"source": resolved.experiment, "weights": prefix}
+
+
+def _input_shape(text: str | None) -> dict[str, Any]:
+    """Returns the settings for `--input_shape`."""
+    if text is None:
+        return {}
+    try:
+        batch, height, width, channels = (int(word) for word in text.split(","))
+    except ValueError:
+        batch = height = width = channels = 0
+    free = (height < 0) == (width < 0)
+    if channels != 3 or 0 in (batch, height, width) or not free:
+        raise UserError(
+            f"{text!r} is no shape of images", where="--input_shape", fix="for example 1,-1,-1,3"
+        )
+    size = None if height < 0 else (height, width)
+    return {"batch_size": max(batch, 0), "image_size": size}
+
+
+def _copy_config(arguments: argparse.Namespace) -> None:
+    config = arguments.pipeline_config_path
+    if config and Path(config).is_file():
+        shutil.copyfile(config, arguments.output_directory / "pipeline.config")
+
+
+_TFLITE = (
+    *_V1_MODEL_FLAGS,
+    Flag(
+        "add_postprocessing_op",
+        "end in TFLite's detection operation (default: true)",
+        bool,
+        default=True,
+    ),
+    Flag("max_detections", "most detections in an image", default=10, metavar="K"),
+    Flag("max_classes_per_detection", note="a detection has one class"),
+    Flag("detections_per_class", note="the limit of each class is that of the config"),
+    Flag("use_regular_nms", "suppress in each class", bool),
+)
+
+
+def add_export_tflite_ssd_graph(parser: argparse.ArgumentParser) -> None:
+    """`export_tflite_ssd_graph.py`: a TFLite model that ends in TFLite's detection operation.
+
+    A model of quantisation-aware training becomes one of integers.
+    """
+    add_flags(parser, _TFLITE)
+    add_overrides(parser)
+
+
+def run_export_tflite_ssd_graph(arguments: argparse.Namespace) -> int:
+    """Writes `model.tflite`, and `saved_model/` for TensorFlow's converter."""
+    explain_flags(arguments, _TFLITE)
+    if arguments.add_postprocessing_op is False:
+        raise UserError(
+            "--add_postprocessing_op=false is not supported",
+            fix="leave it out; `stillbox export --format onnx` writes a model without suppression",
+        )
+    model = _v1_model(arguments, [] if arguments.use_regular_nms else _AGNOSTIC)
+    quantized = model["source"].train.quantization is not None
+    exported = _export(
+        model,
+        arguments,
+        format="tflite",
+        max_detections=arguments.max_detections,
+        postprocess="detection_op",
+        quantize="int8" if quantized else "none",
+    )
+    if not quantized:
+        _write_convertible(model, arguments)
+    _copy_config(arguments)
+    note("no tflite_graph.pb is written: model.tflite is what tflite_convert would make of it")
+    show_export(exported)
+    return 0

@@ -1,0 +1,211 @@
+"""From a program of JAX to a flatbuffer of TFLite: resizing, lowering and `litert-converter`.
+
+The converter's interface for StableHLO is private, and was read in version 0.5.0: no other module
+imports the package, and `pyproject.toml` admits versions that the tests have seen. Images have one
+size: source positions and weights of resizing are constants of the program
+(`inputs.interpolation`), in which nothing is as large as the product of both sizes.
+"""
+
+import platform
+import re
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from importlib.util import find_spec
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.exporting.program import ExportProgram, WeightArrays
+from stillbox.extras import import_extra
+from stillbox.inputs.interpolation import TAPS, Taps
+from stillbox.inputs.resize import Size, resized_size
+from stillbox.lowering import lowering
+
+INPUT, SIGNATURE = "images", "serving_default"
+"""Of a converted model: its one signature, and the input of that."""
+# Of its wheels.
+_PLATFORMS = ("Linux", "x86_64"), ("Darwin", "arm64")
+_REFUSED = re.compile(r"failed to legalize operation '([\w.]+)'")
+
+
+def converter_version() -> str:
+    """Returns the installed version."""
+    return metadata.version("litert-converter")
+
+
+def convert(
+    function: Callable[[jax.Array], Sequence[jax.Array]], argument: jax.ShapeDtypeStruct, name: str
+) -> bytes:
+    """Returns a function of one array as a TFLite model, its constants included.
+
+    The outputs of its signature are `output_0` and so on. Tensors are named by the scopes of the
+    function.
+
+    Raises:
+        UserError: the converter is not installed, or TensorFlow Lite cannot hold the function.
+    """
+    _require_converter()
+    lowered = jax.jit(function).trace(argument).lower(lowering_platforms=("cpu",))
+    outputs = [f"output_{index}" for index in range(len(lowered.out_info))]
+    program = lowered.compiler_ir("stablehlo").operation
+    # The quantiser finds layers by names, which are debug information in MLIR.
+    text = program.get_asm(large_elements_limit=None, enable_debug_info=True)
+    try:
+        return _flatbuffer(text, name, outputs)
+    except Exception as error:  # the converter has no error class
+        raise UserError(
+            f"TensorFlow Lite cannot hold this model: {_reason(error)}",
+            where="--format tflite",
+            fix="use another format, such as --format onnx",
+        ) from error
+
+
+def _require_converter() -> None:
+    system, machine = platform.system(), platform.machine()
+    if find_spec("litert_converter") is None and (system, machine) not in _PLATFORMS:
+        raise UserError(
+            f"there is no litert-converter for {system} on {machine}",
+            where="--format tflite",
+            fix="export under Linux on x86-64 or macOS on arm64; the file runs here",
+        )
+    import_extra("litert_converter", "tflite")
+
+
+def _flatbuffer(program: str, name: str, outputs: Sequence[str]) -> bytes:
+    """Returns a program in the text form of StableHLO as a flatbuffer."""
+    from litert_converter.mlir import ir, passmanager
+    from litert_converter.mlir._mlir_libs import converter_api_ext as converter
+
+    context = ir.Context()
+    converter.prepare_mlir_context(context)
+    with context, ir.Location.unknown():
+        module = ir.Module.parse(program)
+        converter.set_signature(module.operation, SIGNATURE, [name], outputs)
+        passes = passmanager.PassManager()
+        converter.run_convert_to_tfl_passes(module, passes, converter.ConvertToTFLConfig())
+        return bytes(converter.export_flatbuffer_to_bytes(module.operation))
+
+
+def _reason(error: Exception) -> str:
+    """Returns one line of a message that can quote the program."""
+    if refused := _REFUSED.search(str(error)):
+        return f"it needs {refused[1]}, which has no built-in operation"
+    lines = [line for line in str(error).splitlines() if "error" in line.lower()]
+    return (lines or str(error).splitlines() or [type(error).__name__])[0].strip()[:200]
+
+
+# Pillow's precision.
+_WEIGHT_BITS = 22
+
+
+def resize_images(images: jax.Array, resizer: schema.Resizer) -> jax.Array:
+    """Resizes images as `inputs.resize.resize_image` does, and pads them to the network input.
+
+    Args:
+        images: `[B, h, w, 3]`, uint8 or float32, 0..255, which have no `misfit`.
+
+    Returns:
+        `[B, H, W, 3]` float32 in 0..255.
+    """
+    size = images.shape[1], images.shape[2]
+    new_size = resized_size(size, resizer)
+    if resizer.method == "bilinear_antialias" and new_size != size:
+        images = jnp.rint(images).astype(jnp.uint8)
+        for axis in (2, 1):
+            images = _antialiased(images, axis, new_size[axis - 1])
+    elif resizer.method is not None and new_size != size:
+        for axis in (1, 2):
+            taps = TAPS[resizer.method](size[axis - 1], new_size[axis - 1], resizer.align_corners)
+            images = _weighted(images.astype(jnp.float32), axis, taps)
+    return _padded(images.astype(jnp.float32), new_size, resizer)
+
+
+def _weighted(images: jax.Array, axis: int, taps: Taps) -> jax.Array:
+    """Returns sums of source positions times weights along an axis, one position at a time."""
+    shape = (-1, 1) if axis == 2 else (-1, 1, 1)
+    terms = (
+        jnp.take(images, index, axis=axis).astype(weight.dtype) * weight.reshape(shape)
+        for index, weight in zip(*taps, strict=True)
+    )
+    return sum(terms, start=jnp.zeros((), taps[1].dtype))
+
+
+def _antialiased(images: jax.Array, axis: int, new_size: int) -> jax.Array:
+    """Resizes an axis of uint8 images in Pillow's integers, bit for bit."""
+    total = _weighted(images, axis, antialias_taps(images.shape[axis], new_size))
+    half = 1 << (_WEIGHT_BITS - 1)
+    return ((total + half) >> _WEIGHT_BITS).astype(jnp.uint8)
+
+
+def antialias_taps(size: int, new_size: int) -> Taps:
+    """Returns K source pixels of each result, `[K, n]`, and their weights, `[K, n]` int32.
+
+    A triangle `max(0, 1 - |x + 1/2 - c| / s)` around the centre `c = (i + 1/2) size / n`, with
+    `s = max(size / n, 1)`, divided by its sum and rounded to 22 bits, as in Pillow.
+    """
+    scale = size / new_size
+    reach = max(scale, 1.0)
+    centre = (np.arange(new_size) + 0.5) * scale
+    first = np.maximum((centre - reach + 0.5).astype(np.int32), 0)
+    index = first + np.arange(2 * int(np.ceil(reach)) + 1)[:, None]
+    weights = np.maximum(1.0 - np.abs(index - centre + 0.5) / reach, 0.0) * (index < size)
+    share = weights / weights.sum(axis=0)
+    whole = (share * 2**_WEIGHT_BITS + 0.5).astype(np.int32)
+    return np.minimum(index, size - 1), whole
+
+
+def _padded(images: jax.Array, size: Size, resizer: schema.Resizer) -> jax.Array:
+    """Pads images `[B, *size, 3]` at the bottom and right to the network input."""
+    rows, columns = (most - side for most, side in zip(resizer.input_size, size, strict=True))
+    if not rows and not columns:
+        return images
+    padded = jnp.pad(images, ((0, 0), (0, rows), (0, columns), (0, 0)))
+    inside = np.pad(np.ones(size, np.bool_), ((0, rows), (0, columns)))[..., None]
+    return jnp.where(inside, padded, np.array(resizer.pad_value, np.float32))
+
+
+Function = Callable[[jax.Array], tuple[jax.Array, ...]]
+"""A function of images `[1, h, w, 3]`."""
+_LEVEL_SCALE = re.compile(r"\.norm_\d+\.scale$")
+
+
+def convert_program(program: ExportProgram, function: Function) -> bytes:
+    """Returns a function of images as a flatbuffer, its outputs named `output_0` and so on."""
+    shape = 1, *(program.settings.image_size or program.input_size), 3
+    images = jax.ShapeDtypeStruct(shape, jnp.dtype(program.settings.input_dtype))
+    # The forms for XLA's CPU backend are no operations of TensorFlow Lite.
+    with lowering(portable=True, suppression="unrolled"):
+        return convert(function, images, INPUT)
+
+
+def detect_function(program: ExportProgram) -> Function:
+    """Returns images `[1, h, w, 3]` -> `OUTPUTS`, with the weights as constants."""
+    size = program.settings.image_size
+    resizer = program.description.resizer
+    true_size = program.input_size if size is None else resized_size(size, resizer)
+
+    def detect(images: jax.Array) -> tuple[jax.Array, ...]:
+        pixels = images.astype(jnp.float32) if size is None else resize_images(images, resizer)
+        weights = _with_variable_scales(program.weights, pixels)
+        found, _ = program.detect(weights, pixels, jnp.asarray([true_size], jnp.int32))
+        classes, count = found.classes.astype(jnp.float32), found.count.astype(jnp.float32)
+        return found.boxes, classes, found.scores, count
+
+    return detect
+
+
+def _with_variable_scales(weights: WeightArrays, images: jax.Array) -> WeightArrays:
+    """Returns weights whose scales of batch norms by level depend on the image.
+
+    The converter multiplies a constant scale into the kernel before it. It would write a kernel
+    that all levels of a pyramid share once for each level's scale.
+    """
+    zero = jnp.minimum(jnp.abs(images[0, 0, 0, 0]), 0.0)
+    params = {
+        path: array + zero if _LEVEL_SCALE.search(path) else array
+        for path, array in weights["params"].items()
+    }
+    return {**weights, "params": params}
