@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stillbox.devices.announcing import StallReporter
 from stillbox.devices.launcher import ProcessInfo
-from stillbox.devices.process import binding_warning
+from stillbox.devices.process import allow_open_files, binding_warning
 from stillbox.errors import UserError
 from stillbox.jax_internals import missing_processes_named, multihost_utils
 
@@ -72,6 +72,7 @@ def join_job(info: ProcessInfo) -> None:
     Raises:
         JoinError: they do not come.
     """
+    allow_open_files()
     who = f"process {info.index} of {info.count}"
     stalls = StallReporter(
         _REPORT_SECONDS,

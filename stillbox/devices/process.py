@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import os
 import platform
+import resource
 import signal
 import sys
 from contextlib import suppress
@@ -124,6 +125,18 @@ def silence_libtpu(devices: Path = Path("/dev")) -> None:
 
 # Part of a thread's work holds Python's global lock, so that more threads gain nothing.
 _MOST_INPUT_THREADS = 32
+
+
+def allow_open_files() -> None:
+    """Raises the limit of open files as far as this process may.
+
+    Process 0 of a job has two connections to each of the others, and 1,024 files are the usual
+    limit. Without it gloo ends all processes at about 450.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS names no limit and has one.
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def input_threads(workers: int | None) -> int:

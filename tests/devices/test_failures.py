@@ -40,13 +40,15 @@ MOST = 20
 def start():
     running = []
 
-    def start(*works, count=None):
+    def start(*works, count=None, files=0):
         port = free_port()
         for index, work in enumerate(works):
             count = count or len(works)
             words = [str(index), str(count), str(port), work, str(len(works))]
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-            running.append(subprocess.Popen([sys.executable, "-c", PROCESS, *words], **pipes))
+            limit = ["sh", "-c", f'ulimit -Sn {files}; exec "$@"', "sh"] if files else []
+            command = [*limit, sys.executable, "-c", PROCESS, *words]
+            running.append(subprocess.Popen(command, **pipes))
         return running
 
     yield start
@@ -139,3 +141,14 @@ def test_waiting_for_a_process_is_reported_and_jax_names_those_that_lack(start, 
     assert said.startswith(f"process {index} of 3: still waiting after 1 s: the other processes")
     if index == 0:
         assert re.search(r"timed out task names:\n(1\n2|2\n1)\n", said)
+
+
+def test_a_job_may_open_more_files_than_usual(start):
+    """Gloo ends all processes when process 0 has no descriptor for the next connection."""
+    work = (
+        "import resource; allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE); "
+        "assert allowed == most, (allowed, most)"
+    )
+    for process in start(work, work, files=64):
+        said = process.communicate(timeout=60)
+        assert process.returncode == 0, said
