@@ -1,5 +1,6 @@
 """Object storage for tests: fsspec's own in memory, one that fails on request, and a local S3."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -74,7 +75,7 @@ class FaultyS3:
         fault = self.spoil(environ["REQUEST_METHOD"], path)
         self.seen.append((environ["REQUEST_METHOD"], path, fault))
         if fault == "drop":
-            environ["werkzeug.socket"].close()
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionAbortedError
         if fault == "slow":
             time.sleep(2)
