@@ -30,6 +30,7 @@ from stillbox.experiment.run_length import replicas_as_groups
 from stillbox.lowering import lowering
 from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.variables import Arrays
+from stillbox.printing import sides_text
 from stillbox.training.distillation import Teacher, TeacherArrays, open_teacher
 from stillbox.training.step import (
     StepFunction,
@@ -157,7 +158,7 @@ def train_programs(
     first, *others = (train_program(one, mesh, teacher) for one in experiment.at_input_sizes)
     for other in others:
         if other.state != first.state or other.trainable != first.trainable:
-            sizes = " and ".join("{} x {}".format(*one.input_size) for one in (first, other))
+            sizes = " and ".join(sides_text(one.input_size) for one in (first, other))
             raise UserError(
                 f"the model has other parameters at the input sizes {sizes}",
                 where="train.input_sizes",
