@@ -78,9 +78,9 @@ RUN_ELSEWHERE = {
     "docs/data.md": "tests/cli/test_data_pages.py",
     "docs/experiment.md": "tests/experiment/test_recipes.py",
     "docs/images.md": "tests/experiment/test_augmentations.py",
-    "docs/fields.md": "tests/tools/test_pages.py",
-    "docs/pipeline_config.md": "tests/tools/test_pages.py",
-    "docs/params_dict.md": "tests/tools/test_pages.py",
+    "docs/fields.md": "tests/tools/test_tools.py",
+    "docs/pipeline_config.md": "tests/tools/test_tools.py",
+    "docs/params_dict.md": "tests/tools/test_tools.py",
     "docs/parts.md": "tests/test_parts.py",
     "docs/edge.md": "tests/exporting/test_tflite_detection_op.py",
     "docs/serving.md": "tests/serving/test_app.py",
@@ -104,8 +104,8 @@ RUN_ELSEWHERE = {
         for name in ("container", "jobset", "ray", "skypilot")
     },
     "docs/accelerators.md": "tests/checking/ahead_of_time/test_targets.py",
-    "docs/gpu_verdicts.md": "tests/tools/test_verdicts.py",
-    "docs/tpu_verdicts.md": "tests/tools/test_verdicts.py",
+    "docs/gpu_verdicts.md": "tests/tools/test_tools.py",
+    "docs/tpu_verdicts.md": "tests/tools/test_tools.py",
 }
 # What they say is compared with the program that makes them.
 MADE_BY_PROGRAMS = {"docs/fields.md", "docs/pipeline_config.md", "docs/params_dict.md"}

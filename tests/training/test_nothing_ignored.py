@@ -716,7 +716,7 @@ def test_every_section_of_the_schema_has_been_looked_at(folder):
     sections -= {*schema.MobileDet.__subclasses__(), schema.InceptionV3}
     # Those of two-stage detectors: test_nothing_ignored_two_stages.py.
     sections -= {schema.FasterRcnn, schema.RPN, schema.RoIHead, schema.InceptionV2}
-    # tests/models/backbones/test_inception_resnet.py.
+    # tests/models/backbones/test_inception.py.
     sections -= {schema.InceptionResNetV2}
     sections -= {*schema.RoiCrop.variants.values(), *schema.BoxHead.variants.values()}
     # Without early stopping or a teacher their sections are not there.
