@@ -237,7 +237,7 @@ def _draw(
     above.plot(at, theirs, color="#ffa94d", linewidth=3.5, label="undisturbed, 3 processes")
     above.plot(at, ours, color="#1864ab", linewidth=0.9, label="on Ray")
     add_legend(above)
-    label_axes(below, "Difference, of the value", "step", "")
+    label_axes(below, "Difference divided by the loss (0 is drawn at 1e-9)", "step", "")
     below.semilogy(at, np.maximum(np.abs(ours - theirs) / np.abs(theirs), 1e-9), color="#1864ab")
     for axes in (above, below):
         for step, _ in marks[1:]:
