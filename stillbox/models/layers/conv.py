@@ -270,7 +270,8 @@ def kernel_parameter(
     """Returns a fresh kernel, float32."""
     if isinstance(rng, ShapesOnly):
         return nnx.Param(jnp.zeros(shape, jnp.float32))
-    return nnx.Param(jnp.asarray(draw_kernel(hyperparams.initializer, shape, rng)))
+    # Without the type jax 0.10 compiles a program for each shape.
+    return nnx.Param(jnp.asarray(draw_kernel(hyperparams.initializer, shape, rng), jnp.float32))
 
 
 class SeparableConv2d(ConvLayer):
