@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import shutil
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 
@@ -16,12 +17,15 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")
 
 import jax
 import pytest
+from jax._src.lax import lax as jax_lax
 
 import tests.shape_checks  # noqa: F401 - before stillbox  # isort: skip
+from stillbox import lowering
 from stillbox.checkpoints import pretrained
 from stillbox.cli.main import main
 from stillbox.devices.process import silence_libtpu
 from stillbox.records.scenes import write_scenes
+from tests.helpers import draw_nothing
 from tests.programs import QUICK_COMPILER, Programs, as_flags
 from tests.small import small_experiment, small_overrides
 
@@ -34,17 +38,34 @@ LONG_FIRST = (
     *("training", "test_documentation.py", "cli", "scaling", "serving", "exporting", "models"),
     *("devices", "boxes", "checking"),
 )
+# Folders and files whose tests are of the forms of operations, or have each of them once.
+FORMS_MATTER = (
+    *("models/layers", "models/two_stage", "models/test_detector.py"),
+    *("models/test_rematerialization.py", "training/test_program.py", "devices"),
+    "checking/ahead_of_time",
+)
+_PLAIN = lowering.Lowering(portable=True)
+# What threads begin with too.
+PLAIN = ContextVar("plain lowering", default=_PLAIN)
 PROGRAMS = pytest.StashKey[Programs]()
+
+
+def is_quick(config):
+    """Whether only tests run that are not slow."""
+    return "not slow" in config.option.markexpr
 
 
 def pytest_configure(config):
     """Compiles without optimisation: in the tests that are not slow, compiling takes longest.
 
     XLA's own passes, and with them its text and memory, stay the same. Processes that tests start
-    inherit the flags. Proofs and the demo are compiled as users compile.
+    inherit the flags; others that are given come behind them. Proofs and the demo are compiled as
+    users compile.
     """
-    if "not slow" in config.option.markexpr:
-        os.environ.setdefault("XLA_FLAGS", as_flags(QUICK_COMPILER))
+    flags, given = as_flags(QUICK_COMPILER), os.environ.get("XLA_FLAGS", "")
+    if is_quick(config) and flags not in given:
+        os.environ["XLA_FLAGS"] = f"{flags} {given}".strip()
+    compile_nothing_for_arrays()
     gc.disable()  # until `pytest_collection_finish`: nothing that is imported is garbage
 
 
@@ -54,6 +75,15 @@ def pytest_collection_modifyitems(items):
     order = {name: index for index, name in enumerate(LONG_FIRST)}
     tests = Path(__file__).parent
     items.sort(key=lambda item: order.get(item.path.relative_to(tests).parts[0], len(order)))
+
+
+def compile_nothing_for_arrays():
+    """Arrays of NumPy become arrays of JAX as they are: jax 0.10 compiles a program for each shape.
+
+    `jnp.asarray` does so where it is given no type.
+    """
+    if primitive := getattr(jax_lax, "stage_p", None):
+        primitive.def_impl(lambda x: x if isinstance(x, jax.Array) else jax.device_put(x))
 
 
 def pytest_collection_finish():
@@ -100,6 +130,20 @@ def caches(tmp_path_factory, request):
         yield folder
     programs.exchange()
     programs.remove_old()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def default_forms(request):
+    """Programs of quick tests have the default form of every operation, where forms do not matter.
+
+    The forms for a CPU take three times as long to be traced and compiled. `FORMS_MATTER`, proofs
+    and tests that are marked `slow` have them.
+    """
+    path = request.path.relative_to(Path(__file__).parent).as_posix()
+    with pytest.MonkeyPatch.context() as patch:
+        if is_quick(request.config) and not path.startswith(FORMS_MATTER):
+            patch.setattr(lowering, "_LOWERING", PLAIN)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -172,9 +216,7 @@ def _share_programs(patch):
 @pytest.fixture
 def no_charts(monkeypatch):
     """Reports get empty charts, which otherwise take most of the time of a small evaluation."""
-    module = "stillbox.evaluation.charts"
-    monkeypatch.setattr(f"{module}.figure_svg", lambda figure, name: "<svg ></svg>")
-    monkeypatch.setattr(f"{module}.figure_png", lambda figure, plain=None: b"")
+    draw_nothing(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import re
 import zlib
 from functools import cache
 
+import jax.numpy as jnp
 import numpy as np
 
 from stillbox.boxes.structures import Batch, Detections
@@ -79,7 +80,7 @@ def _variable(layer: str, variable: str) -> str:
 def load_weights(detector, names) -> None:
     """Gives every variable of a detector the value that its name has."""
     for path, variable in variables(detector).items():
-        variable[...] = weight(names[path], variable.shape)
+        variable[...] = jnp.asarray(weight(names[path], variable.shape), jnp.float32)
 
 
 @cache

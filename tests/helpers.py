@@ -4,6 +4,7 @@ import json
 import socket
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,6 +30,21 @@ def free_port():
 def read_json(path):
     """Returns the content of a JSON file."""
     return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def draw_nothing(monkeypatch):
+    """Gives reports empty charts."""
+    module = "stillbox.evaluation.charts"
+    monkeypatch.setattr(f"{module}.figure_svg", lambda figure, name: "<svg ></svg>")
+    monkeypatch.setattr(f"{module}.figure_png", lambda figure, plain=None: b"")
+
+
+def at_once(function, *arrays, **options):
+    """Returns `function(*arrays, **options)` of one program.
+
+    Each operation by itself would be a program, and compiled.
+    """
+    return jax.jit(lambda arrays: function(*arrays, **options))(arrays)
 
 
 def build_options(*, dtype=jnp.float32, freeze_norm=False, **more):

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -88,7 +89,7 @@ def load_deterministic_weights(detector: OneStageDetector, described: schema.One
     """Gives every variable the value that the goldens derive from its TF1 name."""
     tf1 = names(detector, described)
     for path, variable in variables(detector).items():
-        variable[...] = deterministic_weight(tf1[path], variable.shape)
+        variable[...] = jnp.asarray(deterministic_weight(tf1[path], variable.shape), jnp.float32)
 
 
 def deterministic_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:

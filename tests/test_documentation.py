@@ -100,7 +100,7 @@ RUN_ELSEWHERE = {
         )
     },
     **{
-        f"docs/launchers/{name}.md": "tests/devices/test_launcher_files.py"
+        f"docs/launchers/{name}.md": "tests/devices/test_launcher.py"
         for name in ("container", "jobset", "ray", "skypilot")
     },
     "docs/accelerators.md": "tests/checking/ahead_of_time/test_targets.py",

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +8,7 @@ import pytest
 
 from stillbox.boxes import losses
 from tests.boxes import golden
+from tests.helpers import at_once
 
 GOLDEN = golden.load("boxes_losses.json")
 LOGITS, TARGETS = (np.float32(GOLDEN["inputs"][name]) for name in ("pred", "target"))
@@ -37,7 +39,8 @@ def bootstrapped(hard):
 def test_elementwise_losses_equal_the_executed_reference(name, function):
     # The reference takes 1 - p_t in float32, which costs its focal loss the sixth digit of the
     # smallest value: 1 / (1 + e^4)^2 * ln(1 + e^-4) is 5.871569e-6, and it has 5.871589e-6.
-    np.testing.assert_allclose(function(LOGITS, TARGETS) * CLASS_WEIGHTS, GOLDEN[name], rtol=4e-6)
+    result = at_once(function, LOGITS, TARGETS) * CLASS_WEIGHTS
+    np.testing.assert_allclose(result, GOLDEN[name], rtol=4e-6)
 
 
 @pytest.mark.parametrize(
@@ -51,17 +54,17 @@ def test_elementwise_losses_equal_the_executed_reference(name, function):
 )
 def test_anchor_losses_are_the_sums_over_the_classes(name, function):
     expected = np.sum(GOLDEN[name], axis=-1)
-    np.testing.assert_allclose(function(LOGITS, TARGETS, WEIGHTS), expected, rtol=2e-6)
     # The reference weighs every class, here all classes of an anchor alike.
-    np.testing.assert_allclose(function(LOGITS, TARGETS, CLASS_WEIGHTS), expected, rtol=2e-6)
+    for weights in (WEIGHTS, CLASS_WEIGHTS):
+        result = at_once(function, LOGITS, TARGETS, weights)
+        np.testing.assert_allclose(result, expected, rtol=2e-6)
 
 
 @pytest.mark.parametrize("name, scale", [("softmax", 1.0), ("softmax_ls2", 2.0)])
 def test_softmax_equals_the_executed_reference(name, scale):
-    result = losses.softmax_loss(LOGITS, TARGETS, WEIGHTS, logit_scale=scale)
-    np.testing.assert_allclose(result, GOLDEN[name], rtol=1e-6)
-    result = losses.softmax_loss(LOGITS, TARGETS, CLASS_WEIGHTS, logit_scale=scale)
-    np.testing.assert_allclose(result, GOLDEN[name], rtol=1e-6)
+    for weights in (WEIGHTS, CLASS_WEIGHTS):
+        result = at_once(losses.softmax_loss, LOGITS, TARGETS, weights, logit_scale=scale)
+        np.testing.assert_allclose(result, GOLDEN[name], rtol=1e-6)
 
 
 def test_classes_of_one_anchor_can_weigh_differently():
@@ -127,12 +130,12 @@ def test_softmax_at_extreme_logits_costs_only_the_undecided_ones():
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_losses_are_float32_for_any_input_type(dtype):
     logits, weights = jnp.ones((2, 3), dtype), jnp.ones(2, dtype)
-    assert losses.sigmoid_loss(logits, logits, weights).dtype == jnp.float32
-    assert losses.sigmoid_focal_loss(logits, logits, weights).dtype == jnp.float32
-    assert losses.softmax_loss(logits, logits, weights).dtype == jnp.float32
-    assert losses.softmax_against_logits_loss(logits, logits, weights).dtype == jnp.float32
-    bootstrapped = losses.bootstrapped_sigmoid_loss(logits, logits, weights, alpha=0.9, hard=True)
-    assert bootstrapped.dtype == jnp.float32
+    for function in (
+        *(losses.sigmoid_loss, losses.sigmoid_focal_loss),
+        *(losses.softmax_loss, losses.softmax_against_logits_loss),
+        partial(losses.bootstrapped_sigmoid_loss, alpha=0.9, hard=True),
+    ):
+        assert jax.eval_shape(function, logits, logits, weights).dtype == jnp.float32
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
@@ -144,9 +147,8 @@ def test_gradients_are_finite_at_extreme_logits(gamma):
         losses.softmax_loss,
         lambda *a: losses.sigmoid_focal_loss(*a, gamma=gamma, alpha=0.25),
     ):
-        value, gradient = jax.value_and_grad(
-            lambda x, f=function: f(x, targets, jnp.ones(2)).sum()
-        )(logits)
+        slope = jax.value_and_grad(lambda x, f=function: f(x, targets, jnp.ones(2)).sum())
+        value, gradient = at_once(slope, logits)
         assert np.isfinite(value)
         assert np.isfinite(gradient).all()
 
@@ -210,11 +212,9 @@ def test_the_gradient_is_the_slope_of_the_loss(gamma, alpha):
     t = np.array([0.0, 0.1, 0.5, 0.9, 1.0])
     step = 1e-5
     upper, lower = (loss_in_float64(x + sign * step, t, gamma, alpha) for sign in (1, -1))
-    gradient = jax.grad(
-        lambda logits: losses.sigmoid_focal_cross_entropy(
-            logits, t, gamma=gamma, alpha=alpha
-        ).sum(),
-    )(jnp.broadcast_to(jnp.asarray(x), (33, 5)))
+    loss = partial(losses.sigmoid_focal_cross_entropy, gamma=gamma, alpha=alpha)
+    slope = jax.grad(lambda logits: loss(logits, t).sum())
+    gradient = at_once(slope, np.broadcast_to(np.float32(x), (33, 5)))
     np.testing.assert_allclose(gradient, (upper - lower) / (2 * step), rtol=2e-5, atol=1e-7)
 
 
@@ -269,7 +269,7 @@ def test_l1_is_the_sum_of_the_distances():
 @pytest.mark.parametrize("name", ["iou", "giou"])
 def test_overlap_losses_equal_the_executed_reference(name):
     function = {"iou": losses.iou_loss, "giou": losses.giou_loss}[name]
-    result = function(BOXES, TRUE_BOXES, BOX_WEIGHTS)
+    result = at_once(function, BOXES, TRUE_BOXES, BOX_WEIGHTS)
     assert result.shape == (1, 2)
     np.testing.assert_allclose(result[0], np.reshape(GOLDEN[name], 2), rtol=1e-5)
 
@@ -290,7 +290,7 @@ def test_box_losses_are_float32_for_any_input_type(dtype):
     deltas, weights = jnp.ones((2, 4), dtype), jnp.ones(2, dtype)
     for name in ("smooth_l1", "l1", "l2", "iou", "giou"):
         function = getattr(losses, f"{name}_loss")
-        assert function(deltas, deltas, weights).dtype == jnp.float32
+        assert jax.eval_shape(function, deltas, deltas, weights).dtype == jnp.float32
 
 
 def test_targets_that_are_not_numbers_count_as_met():
@@ -299,7 +299,7 @@ def test_targets_that_are_not_numbers_count_as_met():
     def loss(deltas):
         return losses.smooth_l1_loss(deltas, targets, jnp.ones(1)).sum()
 
-    value, gradient = jax.value_and_grad(loss)(jnp.asarray([[5.0, 2.0, -5.0, 0.5]]))
+    value, gradient = at_once(jax.value_and_grad(loss), np.float32([[5.0, 2.0, -5.0, 0.5]]))
     # 2 - .5 and .5 * .25; slopes 1 and .5.
     np.testing.assert_allclose(value, 1.625)
     np.testing.assert_allclose(gradient, [[0, 1, 0, 0.5]])
@@ -314,8 +314,8 @@ def test_an_edge_that_is_not_a_number_counts_as_met(function):
 
     boxes = jnp.asarray([[0.0, 0.0, 1.0, 0.5], [0.2, 0.2, 0.4, 0.4]])
     # Met from top to bottom, half as wide: IoU .5, hull the target itself. All met: no loss.
-    np.testing.assert_allclose(loss(boxes), [0.5, 0], atol=1e-7)
-    gradient = jax.grad(lambda boxes: loss(boxes).sum())(boxes)
+    np.testing.assert_allclose(at_once(loss, boxes), [0.5, 0], atol=1e-7)
+    gradient = at_once(jax.grad(lambda boxes: loss(boxes).sum()), boxes)
     # The IoU grows with the right edge, by one in one.
     np.testing.assert_allclose(gradient[0, 3], -1, rtol=1e-6)
     np.testing.assert_allclose(gradient[1], np.zeros(4), atol=1e-5)

@@ -18,6 +18,7 @@ from stillbox.boxes.matchers import (
     bipartite_match,
 )
 from tests.boxes import golden
+from tests.helpers import at_once
 
 # The published unit tests of the reference .
 SIMILARITY = [[1, 1, 1, 3, 1], [2, -1, 2, 0, 4], [3, 0, -1, 0, 0]]
@@ -35,11 +36,17 @@ def rows_of(similarity, valid, used=None):
 
 
 def compiled_argmax(similarity, valid, used=None, **options):
-    return matchers.argmax_match(rows_of(similarity, valid, used), **options)
+    def run(similarity):
+        return matchers.argmax_match(rows_of(similarity, valid, used), **options)
+
+    return at_once(run, jnp.asarray(similarity, jnp.float32))
 
 
 def compiled_bipartite(similarity, valid):
-    return matchers.bipartite_match(rows_of(similarity, valid))
+    return at_once(
+        lambda similarity: matchers.bipartite_match(rows_of(similarity, valid)),
+        jnp.asarray(similarity, jnp.float32),
+    )
 
 
 @pytest.mark.parametrize(

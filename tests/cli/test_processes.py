@@ -23,6 +23,23 @@ STEPS = 6
 PARTS = Path(__file__).parents[1] / "one_box.py"
 ONE_BOX = (*("model.kind=one_box", "model.num_classes=6"), "model.resizer={height: 64, width: 64}")
 
+# Command lines one after the other, without charts, in the default form of every operation: forms
+# for a CPU take three times as long to be traced and compiled.
+PLAIN = """
+import json, sys
+from stillbox.cli.main import main
+from stillbox.evaluation import charts
+from stillbox.lowering import lowering
+charts.figure_svg, charts.figure_png = lambda *_: "<svg ></svg>", lambda *_: b""
+with lowering(portable=True):
+    sys.exit(max(map(main, map(json.loads, sys.argv[1:]))))
+"""
+
+
+def run_plainly(*lines):
+    """Returns the words that run command lines with `PLAIN`."""
+    return [sys.executable, "-c", PLAIN, *map(json.dumps, lines)]
+
 
 def command(scenes, directory, *overrides, steps=STEPS, parts=None):
     changes = small_overrides(
@@ -42,8 +59,7 @@ def command(scenes, directory, *overrides, steps=STEPS, parts=None):
         changes = [*(text for text in changes if not text.startswith("model.")), *ONE_BOX]
     words = [word for change in changes for word in ("--set", change)]
     words += ["--import", str(parts)] if parts is not None else []
-    program = [sys.executable, "-m", "stillbox.cli.main", "train", "demo_scenes"]
-    return [*program, "--model-dir", str(directory), *words]
+    return ["train", "demo_scenes", "--model-dir", str(directory), *words]
 
 
 @pytest.fixture
@@ -54,7 +70,7 @@ def start():
         port = free_port()
         for index in range(count):
             flags = f"--coordinator 127.0.0.1:{port} --processes {count} --process {index}".split()
-            words = [*command(*arguments, **named), *flags]
+            words = run_plainly([*command(*arguments, **named), *flags])
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
             environment = os.environ | environments[index]
             running.append(subprocess.Popen(words, env=environment, **pipes))
@@ -104,10 +120,7 @@ def test_two_processes_give_the_results_of_one_and_one_process_resumes(scenes, t
     assert "batch 4 on 2 cpu devices of 2 processes" in said
     assert other_said == ""
     # The same run in one process with two devices, resumed from two processes and not.
-    runs = [command(scenes, directory)[3:] for directory in (two, one)]
-    both = "import json, sys; from stillbox.cli.main import main; "
-    both += "sys.exit(max(map(main, json.loads(sys.argv[1]))))"
-    words = [sys.executable, "-c", both, json.dumps(runs)]
+    words = run_plainly(*(command(scenes, directory) for directory in (two, one)))
     subprocess.run(words, check=True, capture_output=True, env=environment)
     expected, found = arrays(one), arrays(two)
     assert expected.keys() == found.keys()

@@ -1,9 +1,20 @@
 """The index of a process, from the variables of every launcher."""
 
-import pytest
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
 
+import pytest
+import yaml
+
+from stillbox.cli.arguments import find_process_info
+from stillbox.cli.main import build_parser
 from stillbox.devices.launcher import ProcessInfo, find_process, first_host
 from stillbox.errors import UserError
+from stillbox.scaling.ray_train import find_workers
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_SIZE": "8",
@@ -113,3 +124,227 @@ def test_the_command_line_outranks_the_environment():
 def test_invalid_options_are_refused(said, message):
     with pytest.raises(UserError, match=message):
         find_process({}, **said)
+
+
+# ---- The Dockerfile and the files of docs/launchers for Kubernetes, Ray and SkyPilot are valid ---
+
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "docs" / "launchers"
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+VERSION = "1.34"
+
+# jobset.x-k8s.io/v1alpha2, kueue.x-k8s.io/v1beta2 and ray.io/v1: what each object may hold.
+FIELDS = {
+    "JobSet": {
+        *("coordinator", "failurePolicy", "managedBy", "network", "replicatedJobs"),
+        *("startupPolicy", "successPolicy", "suspend", "ttlSecondsAfterFinished"),
+    },
+    "network": {"enableDNSHostnames", "publishNotReadyAddresses", "subdomain"},
+    "failurePolicy": {"maxRestarts", "restartStrategy", "rules"},
+    "replicatedJob": {"dependsOn", "groupName", "name", "replicas", "template"},
+    "ResourceFlavor": {"nodeLabels", "nodeTaints", "tolerations", "topologyName"},
+    "ClusterQueue": {
+        *("admissionChecksStrategy", "admissionScope", "cohortName", "fairSharing"),
+        *("flavorFungibility", "namespaceSelector", "preemption", "queueingStrategy"),
+        *("resourceGroups", "stopPolicy"),
+    },
+    "LocalQueue": {"clusterQueue", "fairSharing", "stopPolicy"},
+    "RayJob": {
+        *("activeDeadlineSeconds", "backoffLimit", "clusterSelector", "deletionStrategy"),
+        *("entrypoint", "entrypointNumCpus", "entrypointNumGpus", "entrypointResources", "jobId"),
+        *("managedBy", "metadata", "rayClusterSpec", "runtimeEnvYAML", "shutdownAfterJobFinishes"),
+        *("submissionMode", "submitterConfig", "submitterPodTemplate", "suspend"),
+        "ttlSecondsAfterFinished",
+    },
+    "RayCluster": {
+        *("autoscalerOptions", "enableInTreeAutoscaling", "gcsFaultToleranceOptions"),
+        *("headGroupSpec", "headServiceAnnotations", "managedBy", "rayVersion", "suspend"),
+        "workerGroupSpecs",
+    },
+    "headGroupSpec": {
+        *("enableIngress", "headService", "labels", "rayStartParams", "resources"),
+        *("serviceType", "template"),
+    },
+    "workerGroupSpec": {
+        *("groupName", "idleTimeoutSeconds", "labels", "maxReplicas", "minReplicas", "numOfHosts"),
+        *("rayStartParams", "replicas", "resources", "scaleStrategy", "suspend", "template"),
+    },
+}
+
+
+def objects(page):
+    """Returns the objects of Kubernetes on a page by kind."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    found = [one for block in blocks for one in yaml.safe_load_all(block)]
+    return {one["kind"]: one for one in found if "kind" in one}
+
+
+def holds(kind, value):
+    assert set(value) <= FIELDS[kind], kind
+
+
+def pods(page):
+    """Yields the pod templates on a page."""
+
+    def search(value):
+        if isinstance(value, dict):
+            if "containers" in value.get("spec", {}):
+                yield value
+            value = list(value.values())
+        for one in value if isinstance(value, list) else ():
+            yield from search(one)
+
+    yield from search(list(objects(page).values()))
+
+
+@pytest.mark.parametrize(("page", "count"), [("gke.md", 1), ("jobset.md", 1), ("ray.md", 4)])
+def test_pods_have_the_schema_of_kubernetes(page, count):
+    validation = pytest.importorskip("kubernetes_validate")
+    found = list(pods(page))
+    assert len(found) == count
+    for pod in found:
+        whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, **pod}
+        validation.validate(whole, VERSION, strict=True)
+        mounted = {
+            mount["name"] for one in pod["spec"]["containers"] for mount in one["volumeMounts"]
+        }
+        assert mounted == {volume["name"] for volume in pod["spec"]["volumes"]}
+
+
+def test_the_job_set_numbers_its_processes():
+    jobset = objects("jobset.md")["JobSet"]
+    spec, name = jobset["spec"], jobset["metadata"]["name"]
+    holds("JobSet", spec)
+    holds("network", spec["network"])
+    holds("failurePolicy", spec["failurePolicy"])
+    (workers,) = spec["replicatedJobs"]
+    holds("replicatedJob", workers)
+    job = workers["template"]["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    (variable,) = container["env"]
+    _, *words = container["command"]
+    place = find_process_info(
+        build_parser().parse_args([word.replace(f"$({variable['name']})", "3") for word in words])
+    )
+    assert (place.index, place.count) == (3, job["completions"]) == (3, job["parallelism"])
+    # JobSet's names of pods: SET-JOB-INDEX-POD.SUBDOMAIN.
+    host = f"{name}-{workers['name']}-0-0.{spec['network']['subdomain']}"
+    assert place.coordinator.partition(":")[0] == host
+
+
+def test_the_queue_takes_the_job_set():
+    jobset, found = objects("jobset.md")["JobSet"], objects("jobset.md")
+    for kind in ("ResourceFlavor", "ClusterQueue", "LocalQueue"):
+        holds(kind, found[kind]["spec"])
+    queue = jobset["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
+    assert found["LocalQueue"]["metadata"]["name"] == queue
+    assert found["LocalQueue"]["spec"]["clusterQueue"] == found["ClusterQueue"]["metadata"]["name"]
+    (group,) = found["ClusterQueue"]["spec"]["resourceGroups"]
+    (flavor,) = group["flavors"]
+    assert flavor["name"] == found["ResourceFlavor"]["metadata"]["name"]
+    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    (resource,) = container["resources"]["limits"]
+    assert group["coveredResources"] == [resource] == [flavor["resources"][0]["name"]]
+    needed = job["completions"] * int(container["resources"]["limits"][resource])
+    assert flavor["resources"][0]["nominalQuota"] == 2 * needed
+    selector = job["template"]["spec"]["nodeSelector"]
+    assert selector == found["ResourceFlavor"]["spec"]["nodeLabels"]
+
+
+def test_the_ray_job_has_room_for_its_workers():
+    job, cluster = objects("ray.md")["RayJob"], objects("ray.md")["RayCluster"]
+    holds("RayJob", job["spec"])
+    for spec in (job["spec"]["rayClusterSpec"], cluster["spec"]):
+        holds("RayCluster", spec)
+        holds("headGroupSpec", spec["headGroupSpec"])
+        (group,) = spec["workerGroupSpecs"]
+        holds("workerGroupSpec", group)
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        (needed,) = (one for one in extras["optional-dependencies"]["ray"] if "ray[" in one)
+        assert f">={spec['rayVersion'].rpartition('.')[0]}," in needed
+    program, *words = shlex.split(job["spec"]["entrypoint"])
+    assert program == "stillbox"
+    arguments = build_parser().parse_args(words)
+    least, most = map(int, arguments.workers.split(":"))
+    name, _, amount = arguments.resources[0].partition("=")
+    assert find_workers(arguments.engine, (least, most), {name: float(amount)})
+    (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert (least, most) == (group["minReplicas"], group["maxReplicas"])
+    (container,) = group["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == amount
+
+
+def task():
+    text = (PAGES / "skypilot.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return yaml.safe_load(block)
+
+
+def test_the_task_has_the_schema_of_skypilot():
+    schemas = pytest.importorskip("sky.utils.schemas")
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(task(), schemas.get_task_schema())
+
+
+def test_the_task_of_skypilot_numbers_its_processes(tmp_path):
+    (tmp_path / "stillbox").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "stillbox").chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\n10.0.0.9\n10.0.0.10",
+        "SKYPILOT_NUM_NODES": "4",
+        "SKYPILOT_NODE_RANK": "2",
+    }
+    words = subprocess.run(
+        ["bash", "-c", task()["run"]], env=environment, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    place = find_process_info(build_parser().parse_args(words))
+    assert (place.index, place.count, place.coordinator) == (
+        2,
+        task()["num_nodes"],
+        "10.0.0.7:53000",
+    )
+
+
+def test_the_dockerfile_installs_extras_that_exist(tmp_path):
+    """Runs the shell of its RUN with a Python that writes down what it is to install."""
+    (script,) = re.findall(r"^RUN (set -eu;.*?[^\\])$", DOCKERFILE, re.DOTALL | re.MULTILINE)
+    script = script.replace("\\\n", "").replace("/opt/stillbox/bin/", f"{tmp_path}/")
+    for name in ("python", "uv"):
+        (tmp_path / name).write_text('#!/bin/sh\necho "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    shutil.copy(ROOT / "constraints.txt", tmp_path)
+
+    def installed(variant, extras):
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "VARIANT": variant, "EXTRAS": extras}
+        done = subprocess.run(
+            ["sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        return done.returncode, done.stdout.split()[-1:], done.stderr
+
+    assert installed("cpu", "")[:2] == (0, ["."])
+    assert installed("cpu", "ray")[:2] == (0, [".[ray]"])
+    assert installed("tpu", "")[:2] == (0, [".[tpu]"])
+    assert installed("cuda", "ray,serve")[:2] == (0, [".[cuda,ray,serve]"])
+    code, _, said = installed("rocm", "")
+    assert code == 1 and "VARIANT is cpu, cuda or tpu, not rocm" in said
+    assert re.match(r"uv==[\d.]+ .*\n +--hash=", (tmp_path / "uv.txt").read_text())
+
+
+def test_the_build_has_every_file_that_the_dockerfile_copies():
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
+    assert {name for line in copied for name in line.split()} == allowed
+    assert all((ROOT / name).exists() for name in allowed)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {project["readme"], *project["license-files"]} <= allowed
+
+
+def test_the_page_of_containers_has_the_arguments_of_the_dockerfile():
+    page = (PAGES / "container.md").read_text(encoding="utf-8")
+    arguments = re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE)
+    assert set(re.findall(r"^\| `([A-Z]+)`", page, re.MULTILINE)) == set(arguments)

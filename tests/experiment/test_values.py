@@ -216,7 +216,7 @@ def test_a_misspelt_field_of_the_schema_is_a_mistake():
         field_mapping(schema.RandomImageScale, min_ration="min_scale_ratio")
 
 
-# ----  --------------------------------------------------------------------------------------------
+# ---- Weights that a configuration names and that are known ---------------------------------------
 
 
 ROWS = known_weights()

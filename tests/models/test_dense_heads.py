@@ -24,7 +24,7 @@ from stillbox.models.one_stage import quality_loss  # noqa: F401 - registers it
 from stillbox.models.parts import Outputs
 from stillbox.models.postprocessing import best_of_levels
 from stillbox.models.task_aligned_head import mean_logits, resampled
-from tests.helpers import build_options, refusal
+from tests.helpers import at_once, build_options, refusal
 
 GROUPED = schema.ConvHyperparams(activation="relu", group_norm=schema.GroupNorm(groups=2))
 SIDE, STRIDES = 64, (8, 16, 32)
@@ -94,7 +94,7 @@ def predictions_of(one, images=2, seed=0):
     random = np.random.default_rng(seed)
     boxes = random.normal(size=(images, len(ANCHORS), one.box_coder.code_size))
     logits = random.normal(size=(images, len(ANCHORS), one.num_classes)) - 2.0
-    return Predictions(jnp.asarray(boxes, jnp.float32), jnp.asarray(logits, jnp.float32))
+    return Predictions(*(jnp.asarray(array.astype(np.float32)) for array in (boxes, logits)))
 
 
 def test_group_norm_is_that_of_its_formula_with_its_gradients():
@@ -117,10 +117,11 @@ def test_group_norm_is_that_of_its_formula_with_its_gradients():
         return nnx.merge(graph, params)(x, "relu", train=True)
 
     inputs = x, layer.scale[...], layer.bias[...]
-    np.testing.assert_allclose(own(*inputs), plain(*inputs), rtol=1e-4, atol=1e-5)
+    values = [at_once(f, *inputs) for f in (own, plain)]
+    np.testing.assert_allclose(*values, rtol=1e-4, atol=1e-5)
     weights = jnp.asarray(random.normal(size=x.shape), jnp.float32)
     slopes = [
-        jax.grad(lambda *given, f=f: jnp.sum(f(*given) * weights), (0, 1, 2))(*inputs)
+        at_once(jax.grad(lambda *given, f=f: jnp.sum(f(*given) * weights), (0, 1, 2)), *inputs)
         for f in (own, plain)
     ]
     for ours, theirs in zip(*slopes, strict=True):
@@ -204,7 +205,8 @@ def test_losses_and_gradients_are_finite_with_and_without_boxes(boxes, coder):
         found = loss_of(one, predictions, given)
         return sum(found.terms.values()), found
 
-    (value, found), slopes = jax.value_and_grad(total, has_aux=True)(predictions_of(one))
+    slope = jax.value_and_grad(total, has_aux=True)
+    (value, found), slopes = at_once(slope, predictions_of(one))
     assert np.isfinite(value) and value > 0
     assert (found.metrics["matched_anchors"] > 0) == bool(boxes)
     assert all(np.isfinite(slope).all() for slope in jax.tree.leaves(slopes))

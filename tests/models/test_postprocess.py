@@ -3,7 +3,6 @@
 A description of a box coder becomes functions with its values in them.
 """
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,6 +11,7 @@ from stillbox.models.detector import Predictions
 from stillbox.models.one_stage.detector import class_scores, postprocess
 from stillbox.models.postprocessing import convert_logits, suppress
 from stillbox.models.targets import build_box_coder
+from tests.helpers import at_once
 
 _LOGITS = np.log([[[1.0, 2.0, 5.0]]]).astype(np.float32)
 
@@ -33,8 +33,20 @@ def _model(
     )
 
 
-def _scores(model):
-    return class_scores(convert_logits(jnp.asarray(_LOGITS), model.postprocessing), model)
+def _scores(model, logits=_LOGITS):
+    return at_once(lambda x: class_scores(convert_logits(x, model.postprocessing), model), logits)
+
+
+def _found(model, anchors, size, logits, encodings=None):
+    """The detections of one image; the encodings are zeros where none are given."""
+    zeros = np.zeros((1, len(anchors), 4), np.float32)
+    given = zeros if encodings is None else np.float32([encodings])
+    predictions = Predictions(given, np.float32([logits]))
+
+    def run(predictions, sizes):
+        return postprocess(predictions, anchors, sizes, model)
+
+    return at_once(run, predictions, np.int32([size]))
 
 
 @pytest.mark.parametrize(
@@ -87,10 +99,8 @@ def test_boxes_are_decoded_clipped_to_the_true_image_and_relative_to_it():
     # True image: 100 of 200 rows, all columns. The box [.25, .25, .75, .75] of the canvas is
     # clipped to [.25, .25, .5, .75], of the image [.5, .25, 1, .75].
     anchors = np.array([[0.25, 0.25, 0.75, 0.75], [0.6, 0.0, 0.9, 0.5]], np.float32)
-    logits = jnp.array([[[0.0, 3.0, -9.0], [0.0, 2.0, -9.0]]])
-    detections = postprocess(
-        Predictions(jnp.zeros((1, 2, 4)), logits), anchors, jnp.array([[100, 200]]), model
-    )
+    logits = [[0.0, 3.0, -9.0], [0.0, 2.0, -9.0]]
+    detections = _found(model, anchors, (100, 200), logits)
     # The second box lies in the padding alone and is gone.
     assert detections.count.tolist() == [1]
     np.testing.assert_allclose(detections.boxes[0, 0], [0.5, 0.25, 1, 0.75], atol=1e-6)
@@ -103,26 +113,16 @@ def test_the_coders_scales_divide_the_encodings():
     model = _model(box_coder=coder)
     anchors = np.array([[0.4, 0.4, 0.6, 0.6]], np.float32)
     # The centre moves by 1 / 2 and -1 / 4 of the side .2; the height doubles.
-    encodings = jnp.array([[[1.0, -1.0, np.log(2.0), 0.0]]])
-    detections = postprocess(
-        Predictions(encodings, jnp.array([[[0.0, 3.0, -9.0]]])),
-        anchors,
-        jnp.array([[300, 300]]),
-        model,
-    )
+    encodings = [[1.0, -1.0, np.log(2.0), 0.0]]
+    detections = _found(model, anchors, (300, 300), [[0.0, 3.0, -9.0]], encodings)
     np.testing.assert_allclose(detections.boxes[0, 0], [0.4, 0.35, 0.8, 0.55], atol=1e-6)
 
 
 def test_encodings_are_clipped_before_they_are_decoded():
     model = _model(clip=schema.BoxEncodingsClip(min=-1.0, max=0.5))
     # Of shifts 5 and -5 over 10 remain .05 and -.1 of the side .2.
-    encodings = jnp.array([[[5.0, -5.0, 0.0, 0.0]]])
-    detections = postprocess(
-        Predictions(encodings, jnp.array([[[0.0, 3.0, -9.0]]])),
-        np.array([[0.4, 0.4, 0.6, 0.6]], np.float32),
-        jnp.array([[300, 300]]),
-        model,
-    )
+    anchors, encodings = np.float32([[0.4, 0.4, 0.6, 0.6]]), [[5.0, -5.0, 0.0, 0.0]]
+    detections = _found(model, anchors, (300, 300), [[0.0, 3.0, -9.0]], encodings)
     np.testing.assert_allclose(detections.boxes[0, 0], [0.41, 0.38, 0.61, 0.58], atol=1e-6)
 
 
@@ -167,12 +167,15 @@ _ANCHORS = np.array([[0.25, 0, 0.75, 1], [0.375, 0, 0.75, 1], [0.625, 0, 1, 1]],
     ],
 )
 def test_every_variant_keeps_to_the_true_image(nms, boxes, classes):
-    logits = jnp.array([[[0.0, 4.0, -9.0], [0.0, 3.0, -9.0], [0.0, -9.0, 2.0]]])
-    sizes, model = jnp.array([[100, 200]]), _model(resizer=_CANVAS, nms=nms)
-    normalised = postprocess(Predictions(jnp.zeros((1, 3, 4)), logits), _ANCHORS, sizes, model)
-    scores = class_scores(convert_logits(logits, model.postprocessing), model)
-    settings, pixels = model.postprocessing.nms, jnp.asarray(200 * _ANCHORS)[None]
-    in_pixels = suppress(pixels, scores, sizes, settings, (200, 200), in_pixels=True)
+    logits = [[0.0, 4.0, -9.0], [0.0, 3.0, -9.0], [0.0, -9.0, 2.0]]
+    model = _model(resizer=_CANVAS, nms=nms)
+    normalised = _found(model, _ANCHORS, (100, 200), logits)
+    scores, settings = _scores(model, np.float32([logits])), model.postprocessing.nms
+
+    def run(pixels, scores, sizes):
+        return suppress(pixels, scores, sizes, settings, (200, 200), in_pixels=True)
+
+    in_pixels = at_once(run, 200 * _ANCHORS[None], scores, np.int32([[100, 200]]))
     for detections in (normalised, in_pixels):
         assert detections.count.tolist() == [len(boxes)]
         np.testing.assert_allclose(detections.boxes[0, : len(boxes)], boxes, atol=1e-6)
@@ -180,14 +183,9 @@ def test_every_variant_keeps_to_the_true_image(nms, boxes, classes):
 
 
 def test_class_agnostic_nms_keeps_one_class_of_a_box():
-    logits = jnp.array([[[0.0, 2.0, 3.0]]])
     for agnostic, classes in ((False, [1, 0]), (True, [1])):
-        detections = postprocess(
-            Predictions(jnp.zeros((1, 1, 4)), logits),
-            _ANCHORS[:1],
-            jnp.array([[300, 300]]),
-            _model(nms={"class_agnostic": agnostic}),
-        )
+        model = _model(nms={"class_agnostic": agnostic})
+        detections = _found(model, _ANCHORS[:1], (300, 300), [[0.0, 2.0, 3.0]])
         assert detections.classes[0, : int(detections.count[0])].tolist() == classes
 
 

@@ -12,8 +12,9 @@ from stillbox.experiment.variants import implementation_of
 from stillbox.models import one_stage  # noqa: F401 - registers the parts
 from stillbox.models.build import build_detector  # noqa: F401 - registers the parts
 from stillbox.models.layers.quantization import RANGE_ENDS, set_training_step
-from stillbox.models.parts import BuildOptions, Outputs
+from stillbox.models.parts import Outputs
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
+from tests.helpers import build_options
 
 CONV = schema.ConvHyperparams(
     activation="relu6",
@@ -24,7 +25,7 @@ CONV = schema.ConvHyperparams(
 
 def options(quantization=None):
     rng = np.random.default_rng(0)
-    return BuildOptions(jnp.float32, freeze_norm=False, rng=rng, quantization=quantization)
+    return build_options(rng=rng, quantization=quantization)
 
 
 def random(*shape):

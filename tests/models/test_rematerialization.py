@@ -12,9 +12,10 @@ from stillbox.models.backbones.resnet import BlockOptions, residual_group
 from stillbox.models.build import build_detector  # noqa: F401 - registers the parts
 from stillbox.models.layers.hyperparams import ShapesOnly
 from stillbox.models.layers.quantization import set_training_step
-from stillbox.models.parts import BuildOptions, Outputs
+from stillbox.models.parts import Outputs
 from stillbox.models.rematerialization import set_rematerialization
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
+from tests.helpers import build_options
 
 CONV = schema.ConvHyperparams(activation="relu6", batch_norm=schema.BatchNorm())
 KEY = jax.random.key(0)
@@ -22,7 +23,7 @@ KEY = jax.random.key(0)
 
 def options(rng=None, quantization=None):
     rng = rng or np.random.default_rng(0)
-    return BuildOptions(jnp.float32, freeze_norm=False, rng=rng, quantization=quantization)
+    return build_options(rng=rng, quantization=quantization)
 
 
 def random(*shape):

@@ -33,7 +33,7 @@ from stillbox.boxes.losses import (
     varifocal_loss,
 )
 from stillbox.boxes.matchers import Frame, Rows
-from tests.boxes.test_dense_parts import aligned
+from tests.boxes.test_geometry import aligned
 from tests.small import SHARED, needs_shared
 
 pytestmark = [needs_shared, pytest.mark.proof]

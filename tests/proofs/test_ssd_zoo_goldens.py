@@ -8,6 +8,7 @@ are not compared by themselves: two values have a variance that rounding alone d
 from functools import cache, partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -42,7 +43,7 @@ def detector(config):
     names = zoo.names_of(config, model, held)
     for path, variable in held.items():
         assert variable.shape == zoo.variables_of(config)[names[path]], path
-        variable[...] = zoo.weight(names[path], variable.shape)
+        variable[...] = jnp.asarray(zoo.weight(names[path], variable.shape), jnp.float32)
     return built, set(names.values())
 
 

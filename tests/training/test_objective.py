@@ -15,7 +15,12 @@ from stillbox.experiment import schema
 from stillbox.models.anchors import build_anchors
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Predictions
-from stillbox.models.one_stage.loss import MatchAverage, batch_targets, detection_loss
+from stillbox.models.one_stage.loss import (
+    INITIAL_AVERAGE,
+    MatchAverage,
+    batch_targets,
+    detection_loss,
+)
 from stillbox.models.variables import bind_detector, split_detector
 from tests import reference
 from tests.batches import batch_of
@@ -54,11 +59,18 @@ def toy_predictions(count=1, logits=((0.0, 2.0), (0.0, -1.0)), codes=((0.0,) * 4
     )
 
 
-def toy_loss(batch, model=ONE_CLASS, **predictions):
-    count = len(batch.records)
+def loss_parts(predictions, batch, model=ONE_CLASS, average=INITIAL_AVERAGE, replicas=1):
     # One program is compiled faster than every operation by itself.
-    loss = jax.jit(partial(detection_loss, anchors=ANCHORS, model=model))
-    parts = loss(toy_predictions(count, **predictions), batch)
+    options = {"anchors": ANCHORS, "model": model, "replicas": replicas}
+    return jax.jit(partial(detection_loss, **options))(predictions, batch, average=average)
+
+
+def targets_of(batch, anchors, model):
+    return jax.jit(partial(batch_targets, anchors=anchors, model=model))(batch)
+
+
+def toy_loss(batch, model=ONE_CLASS, **predictions):
+    parts = loss_parts(toy_predictions(len(batch.records), **predictions), batch, model)
     return [float(part) for part in parts[:3]]
 
 
@@ -100,12 +112,12 @@ def test_each_replica_divides_by_its_own_matches_and_the_replicas_are_averaged()
     # Two matches in the first half of the batch, one in the second.
     batch, model = toy_batch([BOX], [BOX], [BOX], []), with_loss(normalizer="per_replica")
     first, second = (2 * MATCHED + 2 * BACKGROUND) / 2, MATCHED + BACKGROUND + _nothing()
-    parts = detection_loss(toy_predictions(4), batch, ANCHORS, model, replicas=2)
+    parts = loss_parts(toy_predictions(4), batch, model, replicas=2)
     assert parts.classification == pytest.approx((first + second) / 2)
     assert parts.localization == pytest.approx((2 * HUBER / 2 + HUBER) / 2, rel=1e-5)
     assert parts.matched_anchors == 3
     # The word alone decides: where it is not said, replicas change nothing.
-    whole = detection_loss(toy_predictions(4), batch, ANCHORS, ONE_CLASS, replicas=2)
+    whole = loss_parts(toy_predictions(4), batch, ONE_CLASS, replicas=2)
     assert whole.localization == pytest.approx(3 * HUBER / 3, rel=1e-5)
 
 
@@ -113,7 +125,7 @@ def test_the_mean_over_images_is_taken_replica_by_replica_too():
     # A row that only fills up leaves the second replica with one image, which then counts double.
     batch = toy_batch([BOX], [], [BOX], [], image_weights=[1, 1, 1, 0])
     model = with_loss(normalizer="per_replica", normalize_per_image=True)
-    parts = detection_loss(toy_predictions(4), batch, ANCHORS, model, replicas=2)
+    parts = loss_parts(toy_predictions(4), batch, model, replicas=2)
     first, second = (MATCHED + BACKGROUND + _nothing()) / 2, MATCHED + BACKGROUND
     assert parts.classification == pytest.approx((first + second) / 2)
 
@@ -347,9 +359,9 @@ def test_no_gradient_flows_through_what_the_miner_left_out():
 
     def total(logits):
         predictions = toy_predictions()._replace(class_logits=logits)
-        return detection_loss(predictions, batch, ANCHORS, model).classification
+        return loss_parts(predictions, batch, model).classification
 
-    gradient = jax.grad(total)(toy_predictions().class_logits)[0]
+    gradient = jax.jit(jax.grad(total))(toy_predictions().class_logits)[0]
     assert np.all(np.asarray(gradient[0]) == 0)
     assert np.all(np.asarray(gradient[1]) != 0)
 
@@ -384,7 +396,7 @@ def test_the_losses_of_config_1_equal_the_executed_original(weighted, mode):
 
 
 def test_the_targets_of_config_1_equal_the_executed_original(weighted):
-    targets = batch_targets(reference.batch(300), weighted.anchors, CONFIG1)
+    targets = targets_of(reference.batch(300), weighted.anchors, CONFIG1)
     golden, matches = GOLDEN["targets"], np.asarray(targets.matches)
     assert (matches >= 0).sum(axis=1).tolist() == golden["num_pos"]
     assert (matches == -1).sum(axis=1).tolist() == golden["num_neg"]
@@ -427,12 +439,12 @@ def test_a_coder_knows_the_pixels_of_the_network_input():
         resizer=schema.FixedShapeResizer(height=10, width=20),
         box_coder=schema.FasterRcnnBoxCoder(inclusive_edges="both"),
     )
-    targets = batch_targets(toy_batch([BOX]), ANCHORS, model)
+    targets = targets_of(toy_batch([BOX]), ANCHORS, model)
     expected = [0, 0.5 / 0.55, 0, 5 * log(0.45 / 0.55)]
     np.testing.assert_allclose(targets.box_targets[0, 0], expected, atol=1e-5)
     # Decoding only: the codes are those without a pixel.
     model = replace(model, box_coder=schema.FasterRcnnBoxCoder(inclusive_edges="decode"))
-    targets = batch_targets(toy_batch([BOX]), ANCHORS, model)
+    targets = targets_of(toy_batch([BOX]), ANCHORS, model)
     np.testing.assert_allclose(targets.box_targets[0, 0], CODES, atol=1e-5)
 
 
@@ -449,7 +461,7 @@ def test_the_labels_of_one_anchor_equal_the_published_test():
         resizer=schema.FixedShapeResizer(height=512, width=512),
         matcher=schema.ArgmaxMatcher(force_match_for_each_row=True),
     )
-    targets = batch_targets(toy_batch([built[0]]), built, model)
+    targets = targets_of(toy_batch([built[0]]), built, model)
     assert np.flatnonzero(targets.matches[0] >= 0).tolist() == [0, 1]
 
 
@@ -458,11 +470,11 @@ def test_a_moving_average_of_matches_divides_from_the_first_batch_on():
 
     def loss(batch, average):
         predictions = toy_predictions(len(batch.records))
-        parts = detection_loss(predictions, batch, ANCHORS, model, average)
+        parts = loss_parts(predictions, batch, model, average)
         return float(parts.classification), float(parts.average)
 
     # 1 match and 1 added: the average is 0 + 2 / 2 = 1, and half of it has been counted.
-    classification, average = loss(toy_batch([BOX]), MatchAverage())
+    classification, average = loss(toy_batch([BOX]), INITIAL_AVERAGE)
     assert average == 1.0
     assert classification == pytest.approx((MATCHED + BACKGROUND) / 2, rel=1e-6)
     # Then 3 and 1: 1 / 2 + 4 / 2 = 2.5, of which 3 / 4 has been counted.

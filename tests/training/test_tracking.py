@@ -1,17 +1,28 @@
 """Trackers of experiments, played by modules that note what they are told."""
 
+import io
 import json
 import sys
+import threading
+from contextlib import closing
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
 
+from stillbox.devices.announcing import StallReporter
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY
 from stillbox.training import loop
+from stillbox.training.loggers import EventFile
 from stillbox.training.loop import train
 from stillbox.training.summaries import Summaries
+from tests.records.builders import read_records
 
 
 class Wandb:
@@ -187,3 +198,145 @@ def test_a_missing_package_is_said_before_anything_is_opened(
     with pytest.raises(UserError, match=f"{name} is not installed"):
         train(experiment(f"train.loggers=[tensorboard, {name}]"), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- The history that early stopping, the best checkpoint and the report are read from -----------
+
+
+def steps_of(directory):
+    return [json.loads(line)["step"] for line in (directory / HISTORY).read_text().splitlines()]
+
+
+def events_of(directory):
+    (event_file,) = (directory / "tensorboard").iterdir()
+    return [Event.FromString(payload) for payload in read_records(event_file)]
+
+
+def test_a_resumed_run_cuts_the_history_back_to_its_checkpoint(tmp_path):
+    with closing(Summaries(tmp_path, from_step=0)) as summaries:
+        for step in (10, 20, 30):
+            summaries.metrics(step, {"loss": 1.0})
+    with closing(Summaries(tmp_path, from_step=20)):
+        pass
+    assert steps_of(tmp_path) == [10, 20]
+
+
+def test_half_a_last_line_of_a_killed_process_is_ignored(tmp_path):
+    (tmp_path / HISTORY).write_text('{"step": 10, "loss": 1.0}\n{"step": 20, "lo')
+    with closing(Summaries(tmp_path, from_step=20)) as summaries:
+        summaries.metrics(30, {"loss": 0.5})
+    assert steps_of(tmp_path) == [10, 30]
+
+
+def test_a_damaged_line_does_not_end_a_resumed_run(tmp_path, capsys):
+    sound = [b'{"step": %d, "loss": 1.0}\n' % step for step in (10, 20)]
+    (tmp_path / HISTORY).write_bytes(sound[0] + b'{"step": 15, "l\xffss": 1.0}\n' + sound[1])
+    with closing(Summaries(tmp_path, from_step=20)) as summaries:
+        summaries.metrics(30, {"loss": 0.5})
+    assert steps_of(tmp_path) == [10, 20, 30]
+    # Once: the file is mended.
+    assert capsys.readouterr().err.count(f"{tmp_path / HISTORY}:2: damaged") == 1
+
+
+def test_a_resumed_run_hides_the_events_after_its_checkpoint_and_not_its_own(tmp_path):
+    with closing(Summaries(tmp_path, from_step=20)):
+        pass
+    # TensorBoard hides what older files say of the step of this mark and of those after it.
+    marks = [event for event in events_of(tmp_path) if event.HasField("session_log")]
+    assert [event.step for event in marks] == [21]
+
+
+def test_evaluations_come_back_in_order(tmp_path):
+    with closing(Summaries(tmp_path, from_step=0)) as summaries:
+        summaries.evaluation(5, {"AP": 0.1, "APs": None}, {})
+        summaries.metrics(6, {"loss": 1.0})
+        summaries.evaluation(10, {"AP": 0.2, "APs": None}, {})
+        assert summaries.evaluations() == (
+            (5, {"AP": 0.1, "APs": None}),
+            (10, {"AP": 0.2, "APs": None}),
+        )
+
+
+def test_tensorboard_has_the_names_that_the_original_gives_scores_and_metrics(tmp_path):
+    named = {"DetectionBoxes_Precision/mAP@.50IOU": 0.25, "DetectionBoxes_Recall/AR@1": None}
+    with closing(Summaries(tmp_path, from_step=0)) as summaries:
+        summaries.evaluation(7, {"AP50": 0.25}, named)
+        summaries.metrics(8, {"loss": 1.0, "learning_rate": 0.5})
+    values = [(event.step, one) for event in events_of(tmp_path) for one in event.summary.value]
+    # What has no value leaves no point.
+    assert [(step, value.tag, value.simple_value) for step, value in values] == [
+        (7, "evaluation/AP50", 0.25),  # as in the log and the report
+        (7, "DetectionBoxes_Precision/mAP@.50IOU", 0.25),
+        (8, "Loss/total_loss", 1.0),
+        (8, "learning_rate", 0.5),
+    ]
+
+
+def test_a_picture_comes_back_from_its_event(tmp_path):
+    picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    with closing(Summaries(tmp_path, from_step=0)) as summaries:
+        summaries.image(4, "train_input_images", picture)
+    event = events_of(tmp_path)[-1]
+    (value,) = event.summary.value
+    assert (event.step, value.tag) == (4, "train_input_images")
+    assert (value.image.height, value.image.width, value.image.colorspace) == (2, 3, 3)
+    found = np.asarray(Image.open(io.BytesIO(value.image.encoded_image_string)))
+    np.testing.assert_array_equal(found, picture)
+
+
+def test_events_are_the_bytes_that_tensorboard_writes(tmp_path):
+    picture = np.zeros((2, 300, 3), np.uint8)
+    with closing(EventFile(tmp_path, purge_step=2**40)) as events:
+        for value in (0.0, -1.5, float("nan"), 1e39):
+            events.scalar("Loss/total_l\u00f6ss", value, 0)
+        events.image("picture", picture, 1)
+    (file,) = tmp_path.iterdir()
+    payloads = read_records(file)
+    encoded = Event.FromString(payloads[-1]).summary.value[0].image.encoded_image_string
+    image = SummaryProto.Image(height=2, width=300, colorspace=3, encoded_image_string=encoded)
+    expected = [
+        Event(file_version="brain.Event:2"),
+        Event(step=2**40, session_log=SessionLog(status=SessionLog.START)),
+        *(
+            Event(summary=SummaryProto(value=[{"tag": "Loss/total_l\u00f6ss", "simple_value": v}]))
+            for v in (0.0, -1.5, float("nan"), float("inf"))
+        ),
+        Event(step=1, summary=SummaryProto(value=[{"tag": "picture", "image": image}])),
+    ]
+    for payload, event in zip(payloads, expected, strict=True):
+        event.wall_time = Event.FromString(payload).wall_time
+        assert payload == event.SerializeToString(deterministic=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a disk without room")
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
+    full = Path("/dev/full")
+    monkeypatch.setattr("stillbox.training.summaries.append_file", lambda path: full.open("ab"))
+    with (
+        closing(Summaries(tmp_path, from_step=0)) as summaries,
+        pytest.raises(OSError, match="No space left on device") as caught,
+    ):
+        summaries.metrics(1, {"loss": 1.0})
+    assert caught.value.filename == str(tmp_path / HISTORY)
+
+
+def test_a_history_whose_disk_does_not_answer_is_named_while_it_is_waited_for(
+    tmp_path, monkeypatch
+):
+    said, told, append = [], threading.Event(), Summaries._append
+
+    def say(line):
+        said.append(line)
+        told.set()
+
+    def append_late(self, line):
+        assert told.wait(30)
+        append(self, line)
+
+    reporter = partial(StallReporter, 0.01, say)
+    monkeypatch.setattr("stillbox.training.summaries.StallReporter", reporter)
+    monkeypatch.setattr(Summaries, "_append", append_late)
+    with Summaries(tmp_path, from_step=0) as summaries:
+        summaries.metrics(1, {"loss": 1.0})
+    assert f"still waiting after 0 s: {tmp_path / HISTORY}, and the loggers of the run" in said
+    assert steps_of(tmp_path) == [1]

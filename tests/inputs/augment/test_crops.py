@@ -278,7 +278,7 @@ def test_the_greatest_ratio_wins_over_the_least():
     assert augmented(settings, sample(size=(40, 40))).image.shape == (40, 40, 3)
 
 
-# ----  --------------------------------------------------------------------------------------------
+# ---- Labels and scores of boxes ------------------------------------------------------------------
 
 
 JITTER, DROP = schema.RandomJitterBoxes, schema.DropLabelProbabilistically

@@ -24,7 +24,7 @@ SEEDS = range(12)
 
 
 OPERATIONS = tuple(schema.Augmentation.variants.values())
-# It shows in the loader: tests/inputs/test_last_steps.py.
+# It shows in the loader: tests/inputs/test_sample.py.
 OF_THE_RUN = "skip_last_steps"
 # The usual sizes would only take time.
 SMALL = {

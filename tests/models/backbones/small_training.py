@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.models.parts import BuildOptions
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
+from tests.helpers import build_options
 from tests.programs import QUICK_COMPILER
 
 # Half of the time goes into making fast what runs once.
 _COMPILED_QUICKLY = QUICK_COMPILER | {"xla_llvm_disable_expensive_passes": True}
-OPTIONS = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
+OPTIONS = build_options()
 
 
 def train_once(backbone, config, dtype):

@@ -20,11 +20,13 @@ from stillbox.models.backbones.inception import (
     InceptionV3Backbone,
     InceptionV3Branch,
 )
+from stillbox.models.backbones.inception_resnet import InceptionResNetV2Backbone, ResidualBlock
+from stillbox.models.box_heads import InceptionResNetV2BlockBoxHead
 from stillbox.models.layers import SeparableConv2d
 from stillbox.models.layers.hyperparams import ShapesOnly
-from stillbox.models.parts import BuildOptions
+from tests.helpers import build_options
 
-_OPTIONS = BuildOptions(dtype=jnp.float32, freeze_norm=True, rng=np.random.default_rng(0))
+_OPTIONS = build_options(freeze_norm=True)
 
 
 def _shapes(taps, **fields):
@@ -119,7 +121,7 @@ def test_the_branches_of_a_reduction_stand_in_front_of_its_maximum():
     np.testing.assert_array_equal(block(x, train=False)[0, 0, 0, 8:], x[0, 1, 1])
 
 
-_SHAPES = BuildOptions(dtype=jnp.float32, freeze_norm=True, rng=ShapesOnly())
+_SHAPES = build_options(freeze_norm=True, rng=ShapesOnly())
 
 
 def _v3_shapes(taps, **fields):
@@ -147,11 +149,10 @@ def test_taps_have_the_sizes_and_channels_of_the_original():
 
 
 def test_a_branch_may_end_in_a_row_beside_a_column():
-    options = BuildOptions(dtype=jnp.float32, freeze_norm=True, rng=np.random.default_rng(0))
     conv = schema.ConvHyperparams(activation="none", initializer=schema.RandomNormal())
     config = schema.InceptionV3(min_depth=1, conv=conv)
     steps = (("0a_1x1", 2), ("0b_1x3", 3), ("0c_3x1", 3))
-    branch = InceptionV3Branch(steps, config, 2, options)
+    branch = InceptionV3Branch(steps, config, 2, build_options(freeze_norm=True))
     assert branch.channels == 6
     assert branch.conv_0b_1x3.kernel.shape == (1, 3, 2, 3)
     assert branch.conv_0c_3x1.kernel.shape == (3, 1, 2, 3)
@@ -165,3 +166,74 @@ def test_a_branch_may_end_in_a_row_beside_a_column():
 def test_a_pyramid_on_it_is_refused():
     with pytest.raises(UserError, match="level"):
         resolve("ssd_mobilenet_v1_fpn_640x640", ["model.backbone={kind: inception_v3}"])
+
+
+# ---- Inception ResNet v2: sizes and channels of its layers, its residual blocks, its box head ----
+
+
+_THIN = {"depth_multiplier": 0.05, "min_depth": 4}
+
+
+@pytest.mark.parametrize("stride", [16, 8])
+def test_layers_have_the_strides_and_channels_of_the_original(stride):
+    config = schema.InceptionResNetV2(output_stride=stride)
+    wanted = ("conv_1a", "conv_2b", "pool_3a", "conv_4a", "mixed_5b", "block35_10", "block17_20")
+    backbone = nnx.eval_shape(lambda: InceptionResNetV2Backbone(config, wanted, _SHAPES))
+    images = jax.ShapeDtypeStruct((1, 299, 224, 3), jnp.float32)
+    taps = nnx.eval_shape(lambda backbone, x: backbone(x, train=False), backbone, images)
+    # Every layer is padded: 299 is 150, 75, 38, 19.
+    last = (19, 14) if stride == 16 else (38, 28)
+    assert [tap.shape[1:3] for tap in taps] == [
+        *[(150, 112)] * 2,
+        *[(75, 56)] * 2,
+        *[(38, 28)] * 2,
+        last,
+    ]
+    # Of slim's comments.
+    assert backbone.channels == (32, 64, 64, 192, 320, 320, 1088)
+    assert tuple(tap.shape[3] for tap in taps) == backbone.channels
+
+
+@pytest.mark.parametrize(("padding", "side"), [("valid", 8), ("same", 9)])
+def test_crops_become_vectors_of_the_last_convolution(padding, side):
+    config = schema.InceptionResNetV2BlockHead(padding=padding)
+    head = nnx.eval_shape(lambda: InceptionResNetV2BlockBoxHead(config, 1088, 17, _SHAPES))
+    crops = jax.ShapeDtypeStruct((6, 17, 17, 1088), jnp.float32)
+    maps = nnx.eval_shape(lambda head, x: head.features(x, train=False), head, crops)
+    assert maps.shape == (6, side, side, 1536)
+    assert head.block8_1.up.kernel.shape == (1, 1, 192 + 256, 2080)
+
+
+def _block(name, **arguments):
+    rng = np.random.default_rng(0)
+    return ResidualBlock(
+        name, schema.InceptionResNetV2(**_THIN), 6, build_options(rng=rng), **arguments
+    )
+
+
+@pytest.mark.parametrize(("name", "scale"), [("block35_3", 0.17), ("block17_1", 0.1)])
+def test_a_block_adds_a_share_of_its_branches(name, scale):
+    block = _block(name)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 9, 9, 6)), jnp.float32)
+    block.up.kernel[...] = jnp.zeros_like(block.up.kernel[...])
+    block.up.bias[...] = jnp.arange(6.0)
+    expected = np.maximum(np.asarray(x) + scale * np.arange(6.0), 0)
+    np.testing.assert_allclose(block(x, train=False), expected, atol=1e-6)
+
+
+def test_the_last_block_is_neither_scaled_nor_activated():
+    block = _block("block8_10", last=True)
+    block.up.kernel[...] = jnp.zeros_like(block.up.kernel[...])
+    block.up.bias[...] = jnp.full(6, -2.0)
+    x = jnp.ones((1, 3, 3, 6))
+    np.testing.assert_allclose(block(x, train=False), jnp.full_like(x, -1.0))
+
+
+def test_dilated_kernels_reach_twice_as_far():
+    for dilation, reach in ((1, 3), (2, 6)):
+        block = _block("block17_1", dilation=dilation)
+        x = jnp.zeros((1, 17, 17, 6))
+        changed = block(x.at[0, 8, 8].set(1.0), train=False) != block(x, train=False)
+        rows = np.flatnonzero(np.asarray(changed).any(axis=(0, 2, 3)))
+        assert rows.min() >= 8 - reach and rows.max() <= 8 + reach
+        assert rows.max() > 8 + reach - dilation

@@ -16,8 +16,8 @@ from stillbox.models.backbones.resnet import ResNetBackbone
 from stillbox.models.backbones.resnet_v1 import BottleneckUnit, ResNetBlock, ResNetV1Backbone
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.conv import SpaceToDepthConv2d, space_to_depth
-from stillbox.models.parts import BuildOptions
 from stillbox.models.variables import bind_detector, split_detector
+from tests.helpers import build_options
 from tests.small import needs_shared
 from tests.tpu_detection import golden, pixels, retinanet, weighted
 
@@ -25,7 +25,7 @@ _NORM = schema.BatchNorm(scale=True)
 _CONFIG = schema.ResNet(conv=schema.ConvHyperparams(activation="relu", batch_norm=_NORM))
 # Without statistics of the batch images do not depend on each other, and nothing is remembered.
 _STILL = schema.ConvHyperparams(activation="relu", batch_norm=replace(_NORM, train=False))
-_OPTIONS = BuildOptions(dtype=jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
+_OPTIONS = build_options()
 
 
 def _build(taps, **fields):

@@ -15,7 +15,7 @@ from stillbox.models.backbones import resnet_v1
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.masking import masked_padding, mean_of_map
 from stillbox.models.layers.resampling import average_pool, max_pool, max_pool_with_zeros
-from stillbox.models.parts import BuildOptions
+from tests.helpers import build_options
 
 CANVAS = (48, 64)
 # Even and odd at every stride, and an image that fills the input in one direction.
@@ -59,8 +59,7 @@ def test_features_are_those_of_each_image_alone(name, monkeypatch):
     monkeypatch.setattr(resnet_v1, "_UNITS", {50: (1, 1, 1, 1)})
     monkeypatch.setattr(resnet_v1, "_ROOT_CHANNELS", 4)
     config, taps = BACKBONES[name]
-    options = BuildOptions(dtype=jnp.float32, freeze_norm=True, rng=np.random.default_rng(0))
-    backbone = implementation_of(config)(config, tuple(taps), options)
+    backbone = implementation_of(config)(config, tuple(taps), build_options(freeze_norm=True))
     canvas, images = _canvas()
     run = nnx.jit(lambda backbone, x: backbone(x, train=False))
     with lowering(portable=True):

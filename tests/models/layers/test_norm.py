@@ -1,5 +1,7 @@
 """Batch normalisation against TF1's fused kernel and against autodiff of its definition."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ from stillbox.models.layers.norm import (
     normalize_batch,
     normalize_groups,
 )
+from tests.helpers import at_once
 
 ZEROS = jnp.zeros(4)
 
@@ -73,8 +76,10 @@ def test_normalization_and_its_gradients_equal_autodiff_of_the_definition(activa
     def ours(x, scale, bias):
         return jnp.sum(normalize_batch(x, scale, bias, ZEROS, 0.001, activation)[0] * above)
 
-    expected = jax.value_and_grad(defined, argnums=(0, 1, 2))(x, scale, bias)
-    actual = jax.value_and_grad(ours, argnums=(0, 1, 2))(x, scale, bias)
+    expected, actual = (
+        at_once(jax.value_and_grad(function, argnums=(0, 1, 2)), x, scale, bias)
+        for function in (defined, ours)
+    )
     for mine, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5 * np.abs(theirs).max())
 
@@ -95,7 +100,9 @@ def test_groups_are_normalized_separately_and_share_parameters():
         return jnp.sum(y * above), (mean, var)
 
     both = [
-        jax.tree.leaves(jax.value_and_grad(function, (0, 1, 2), has_aux=True)(x, scale, bias))
+        jax.tree.leaves(
+            at_once(jax.value_and_grad(function, (0, 1, 2), has_aux=True), x, scale, bias)
+        )
         for function in (one_by_one, together)
     ]
     for theirs, mine in zip(*both, strict=True):
@@ -163,17 +170,17 @@ def test_variance_keeps_its_digits_far_from_zero():
 @pytest.mark.parametrize("height", [1, 2, 3, 19, 20, 21, 23, 40, 46, 150])
 def test_every_row_is_summed_once(height):
     x = np.arange(2 * height * 3 * 2, dtype=np.float32).reshape(2, height, 3, 2) % 17
-    total = sum_of_rows(lambda start, stop: jnp.asarray(x[:, start:stop]), height)
+    total = at_once(lambda x: sum_of_rows(lambda start, stop: x[:, start:stop], height), x)
     np.testing.assert_array_equal(total, x.sum((0, 1, 2)))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("height", [1, 4, 5, 11, 40])
 def test_several_terms_are_summed_over_the_same_rows(height, dtype):
-    x = jnp.asarray(np.arange(2 * height * 3 * 2).reshape(2, height, 3, 2) % 17, dtype)
-    y = jnp.flip(x, 1)
+    x = (np.arange(2 * height * 3 * 2).reshape(2, height, 3, 2) % 17).astype(dtype)
+    y = np.flip(x, 1)
     terms = (lambda x, y: (x * y).astype(jnp.float32), lambda x, y: (x - y).astype(jnp.float32))
-    product, difference = channel_sums(terms, x, y)
+    product, difference = at_once(partial(channel_sums, terms), x, y)
     expected = np.asarray(x, np.float64), np.asarray(y, np.float64)
     np.testing.assert_array_equal(product, (expected[0] * expected[1]).sum((0, 1, 2)))
     np.testing.assert_array_equal(difference, (expected[0] - expected[1]).sum((0, 1, 2)))

@@ -11,19 +11,21 @@ from stillbox.experiment import schema
 from stillbox.models.layers.lowering import pooling, primitives
 from stillbox.models.layers.lowering.pooling import max_pool, sum_pool
 from stillbox.models.layers.stochastic import drop_block, drop_connect, fold_key
+from tests.helpers import at_once
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("sides", [(8, 8), (7, 5), (1, 2)])
 def test_values_and_gradients_are_those_of_a_window_reduction(sides, size, stride):
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, *sides, 3)), jnp.float32)
+    x = np.random.default_rng(0).normal(size=(2, *sides, 3)).astype(np.float32)
 
-    values, gradients = [], []
-    for function in (max_pool, window_reduction):
+    def run(function, x):
         pooled, pull = jax.vjp(partial(function, size=size, stride=stride), x)
-        values.append(pooled)
-        gradients.append(pull(2 * pooled)[0])
+        return pooled, pull(2 * pooled)[0]
+
+    both = [at_once(partial(run, function), x) for function in (max_pool, window_reduction)]
+    values, gradients = zip(*both, strict=True)
     np.testing.assert_array_equal(*values)
     np.testing.assert_allclose(*gradients, rtol=1e-6)
 
@@ -37,11 +39,15 @@ def window_reduction(x, size, stride, padding="SAME"):
 def test_the_first_of_equal_elements_takes_the_gradient(size, stride):
     # Few different values, and zeros above all, as behind a ReLU: nearly every window has a tie.
     random = np.random.default_rng(2)
-    x = jnp.asarray(np.maximum(random.integers(-3, 3, size=(2, 11, 14, 3)), 0), jnp.float32)
-    ours, pull = jax.vjp(lambda x: max_pool(x, size, stride), x)
-    _, expected = jax.vjp(lambda x: window_reduction(x, size, stride), x)
-    gradient = jnp.asarray(random.normal(size=ours.shape), jnp.float32)
-    np.testing.assert_allclose(pull(gradient)[0], expected(gradient)[0], rtol=1e-6, atol=1e-6)
+    x = np.maximum(random.integers(-3, 3, size=(2, 11, 14, 3)), 0).astype(np.float32)
+    shape = 2, -(-11 // stride), -(-14 // stride), 3
+    above = random.normal(size=shape).astype(np.float32)
+
+    def run(function, x, above):
+        return jax.vjp(lambda x: function(x, size, stride), x)[1](above)[0]
+
+    ours, expected = (at_once(partial(run, f), x, above) for f in (max_pool, window_reduction))
+    np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_bfloat16_stays_and_its_gradients_are_summed_in_float32():
@@ -74,9 +80,9 @@ def test_where_images_are_cut_the_windows_are_those_of_xla(monkeypatch):
 
 @pytest.mark.parametrize("sides", [(8, 8), (7, 5), (150, 3)])
 def test_symmetric_padding_is_that_of_pytorch(sides):
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, *sides, 3)), jnp.float32)
+    x = np.random.default_rng(1).normal(size=(2, *sides, 3)).astype(np.float32)
     # max_pool2d(kernel_size=3, stride=2, padding=1): (side + 2 - 3) // 2 + 1 windows.
-    ours = max_pool(x, 3, 2, padding="symmetric")
+    ours = at_once(max_pool, x, size=3, stride=2, padding="symmetric")
     assert ours.shape[1:3] == tuple((side - 1) // 2 + 1 for side in sides)
     expected = window_reduction(x, 3, 2, ((0, 0), (1, 1), (1, 1), (0, 0)))
     np.testing.assert_array_equal(ours, expected)
@@ -87,15 +93,18 @@ def test_symmetric_padding_is_that_of_pytorch(sides):
 def test_sums_and_gradients_are_those_of_a_window_reduction(sides, size, partitioned, monkeypatch):
     monkeypatch.setattr(pooling, "is_spatially_partitioned", lambda: partitioned)
     random = np.random.default_rng(5)
-    x, weights = (jnp.asarray(random.normal(size=(2, *sides, 3)), jnp.float32) for _ in range(2))
+    x, weights = (random.normal(size=(2, *sides, 3)).astype(np.float32) for _ in range(2))
 
     def plain(x):
         window = (1, size, size, 1)
         return jax.lax.reduce_window(x, 0.0, jax.lax.add, window, (1,) * 4, "SAME")
 
-    for function in (lambda f: f, lambda f: jax.grad(lambda x: jnp.sum(f(x) * weights))):
-        ours, expected = function(lambda x: sum_pool(x, size)), function(plain)
-        np.testing.assert_allclose(ours(x), expected(x), atol=1e-5)
+    def run(function, x):
+        return function(x), jax.grad(lambda x: jnp.sum(function(x) * weights))(x)
+
+    both = at_once(partial(run, partial(sum_pool, size=size)), x), at_once(partial(run, plain), x)
+    for ours, expected in zip(*both, strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
 KEY = jax.random.key(0)
@@ -104,7 +113,7 @@ KEY = jax.random.key(0)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_drop_connect_leaves_out_whole_images_and_keeps_the_mean(dtype):
     x = jnp.ones((4000, 2, 1, 2), dtype)
-    y = drop_connect(x, 0.2, KEY)
+    y = at_once(drop_connect, x, rate=0.2, key=KEY)
     assert y.dtype == dtype
     y = np.asarray(y, np.float32)
     assert (y == y[:, :1, :, :1]).all()
@@ -118,7 +127,8 @@ def test_drop_connect_leaves_out_whole_images_and_keeps_the_mean(dtype):
 def test_drop_block_leaves_out_squares_within_the_map():
     # Wide and low: where the original tests rows against the width, squares hang over the edge.
     x = jnp.ones((50, 6, 20, 3))
-    y = np.asarray(drop_block(x, schema.DropBlock(keep_probability=0.9, block_size=3), KEY))
+    config = schema.DropBlock(keep_probability=0.9, block_size=3)
+    y = np.asarray(at_once(drop_block, x, config=config, key=KEY))
     dropped = y == 0
     assert 0.05 < dropped.mean() < 0.15
     np.testing.assert_allclose(y[~dropped], 1 / (1 - dropped.mean()), rtol=1e-6)
@@ -137,7 +147,7 @@ def test_drop_block_leaves_out_squares_within_the_map():
 
 def test_drop_block_is_as_large_as_a_map_that_is_smaller():
     config = schema.DropBlock(keep_probability=0.5, block_size=7)
-    y = np.asarray(drop_block(jnp.ones((500, 2, 2, 1)), config, KEY))
+    y = np.asarray(at_once(drop_block, jnp.ones((500, 2, 2, 1)), config=config, key=KEY))
     assert (y == y[:, :1, :1]).all()
     # Four standard deviations of 500 coins: 4 * sqrt(.25 / 500) = .09.
     assert abs((y > 0).mean() - 0.5) < 0.09
@@ -145,9 +155,8 @@ def test_drop_block_is_as_large_as_a_map_that_is_smaller():
 
 def test_everything_dropped_gives_zeros_and_finite_gradients():
     config = schema.DropBlock(keep_probability=1e-9, block_size=2)
-    value, gradient = jax.value_and_grad(lambda x: drop_block(x, config, KEY).sum())(
-        jnp.ones((1, 2, 2, 1))
-    )
+    slope = jax.value_and_grad(lambda x: drop_block(x, config, KEY).sum())
+    value, gradient = at_once(slope, jnp.ones((1, 2, 2, 1)))
     assert value == 0
     assert (gradient == 0).all()
 

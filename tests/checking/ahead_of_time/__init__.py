@@ -1,1 +1,0 @@
-"""Tests of stillbox.checking.ahead_of_time."""
