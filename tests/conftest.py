@@ -41,7 +41,7 @@ LONG_FIRST = (
 # Folders and files whose tests are of the forms of operations, or have each of them once.
 FORMS_MATTER = (
     *("models/layers", "models/two_stage", "models/test_detector.py"),
-    *("models/test_rematerialization.py", "training/test_program.py", "devices"),
+    *("models/test_rematerialization.py", "training/test_program.py", "devices", "proofs"),
     "checking/ahead_of_time",
 )
 _PLAIN = lowering.Lowering(portable=True)
