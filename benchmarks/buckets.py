@@ -21,7 +21,6 @@ import numpy as np
 from stillbox.inputs.decode import decode_image
 from stillbox.object_storage import ObjectFolder
 from stillbox.printing import size_text
-from stillbox.records import byte_source
 from stillbox.records.byte_source import BlockCache
 from stillbox.records.source import ExampleSource, expand
 
@@ -74,8 +73,8 @@ def main() -> None:
         row("disk", arguments.records)
         row("bucket, for the first time", there)
         row("bucket, again", there)
-        blocks = Path(cache, "stillbox", "empty")
-        byte_source._CACHES[Path(cache, "stillbox", "blocks")] = BlockCache(blocks, limit=0)
+        os.environ["XDG_CACHE_HOME"] = f"{cache}/empty"
+        BlockCache.has_room = lambda self: False
         row("bucket, no room for blocks", there)
         row("disk, again", arguments.records)
 

@@ -193,15 +193,14 @@ def train(
         )
     # The workers of Ray write themselves.
     writes = on_ray is None and is_main_process()
-    place = model_place(model_directory, step="latest", writes=writes)
-    with place as directory:
+    with model_place(model_directory, step="latest", writes=writes) as place:
         if data is not None:
             from stillbox.checking.planning import plan_run
 
             planned = plan_run(
                 config,
                 data,
-                directory.folder,
+                place.folder,
                 machine=this_machine(),
                 overrides=overrides,
                 steps=steps,
@@ -215,10 +214,10 @@ def train(
         experiment = planned.experiment
         if on_ray is not None:
             more = {"origins": origins, "profile": profile}
-            return train_on_ray(run, experiment, directory, on_ray, **more)
+            return train_on_ray(run, experiment, place, on_ray, **more)
         if shortage := refuse_shortage(experiment, this_machine(), origins or planned.origins):
             on_warning(shortage.describe({}))
-        return run(experiment, directory, origins, profile=profile)
+        return run(experiment, place, origins, profile=profile)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,12 +21,11 @@ _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):/+(?P<rest>.*)", re.DOTALL)
 _TAGS = ("ETag", "etag", "generation", "md5", "LastModified", "mtime", "last_modified", "created")
 # The packages for the services repeat single requests; these are repetitions of whole uploads.
 _PAUSES = (1.0, 4.0)
-_LOGIN = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`",
-    "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
-    "gcs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
-}
 _OF_EXTRA = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
+_LOGIN = {
+    "s3fs": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`",
+    "gcsfs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
+}
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
 
 Result = TypeVar("Result")
@@ -230,7 +229,8 @@ def _translated(url: str) -> Iterator[None]:
 
 def _refusal(url: str, error: Exception) -> UserError:
     reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-    login = _LOGIN.get(url.partition("://")[0], "log in with the program of the service")
+    package = _OF_EXTRA.get(url.partition("://")[0], "")
+    login = _LOGIN.get(package, "log in with the program of the service")
     if _lacks_credentials(error):
         return UserError(f"there are no credentials: {reason}", where=url, fix=login)
     if isinstance(error, PermissionError):

@@ -30,6 +30,7 @@ from stillbox.textformat.yaml_tree import read_text_file
 from stillbox.untrusted import read_untrusted
 
 MANIFEST = "checkpoint.json"
+BEST = "best.json"
 EXPERIMENT, LABEL_MAP, VERSIONS = "experiment.yaml", "label_map.pbtxt", "versions.json"
 WRITTEN = "give a folder that training wrote, whole"
 _FORMAT = 1

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from stillbox.checkpoints.checkpoint import (
+    BEST,
     EXPERIMENT,
     LABEL_MAP,
     MANIFEST,
@@ -47,8 +48,7 @@ from stillbox.records.files import lack_of_room, make_folder, remove_tree
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
 from stillbox.textformat.yaml_tree import read_text_file
 
-_BEST = "best.json"
-OF_TRAINING = (CHECKPOINTS, _BEST, MANIFEST)
+OF_TRAINING = (CHECKPOINTS, BEST, MANIFEST)
 """Names that a model directory or a checkpoint has, and no other folder of stillbox."""
 _WITHOUT_BEST = "delete it: the newest checkpoint counts then"
 _UNFINISHED = ".unfinished-"
@@ -179,7 +179,7 @@ class ModelDirectory:
 
     def best(self) -> Best | None:
         """Returns the best checkpoint, if one was marked and still exists."""
-        path = self.path / _BEST
+        path = self.path / BEST
         # A broken link is not a missing file.
         if not (path.exists() or path.is_symlink()):
             return None
@@ -273,7 +273,7 @@ class ModelDirectory:
         self.wait()
         with _waiting(self.path):
             best = Best(self.checkpoint(step).step, metric, value)
-            replace_durably(self.path / _BEST, write_manifest(best._asdict()).decode())
+            replace_durably(self.path / BEST, write_manifest(best._asdict()).decode())
             if self._remote:
                 self._remote.publish_files()
             self._prune()

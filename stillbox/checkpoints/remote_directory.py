@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from stillbox.checkpoints.checkpoint import MANIFEST
+from stillbox.checkpoints.checkpoint import BEST, MANIFEST
 from stillbox.checkpoints.files import MAX_JSON_BYTES
 from stillbox.devices.announcing import announcing, say_aside
 from stillbox.errors import UserError
@@ -32,7 +33,8 @@ from stillbox.untrusted import read_untrusted
 
 _LEASES = ".writer"
 _RENEWED_SECONDS, _SILENT_SECONDS = 10.0, 45.0
-_OF_WATCHERS = ("tensorboard/", "plugins/", "evaluation/")
+# What no verb reads of a directory that it does not train into.
+_UNREAD = ("tensorboard/", "plugins/", "evaluation/")
 _STEP = re.compile("0|[1-9][0-9]{0,18}")
 
 Say = Callable[[str], None]
@@ -87,7 +89,7 @@ class WriterLease:
         content, began = self._held(number), time.monotonic()
         if not content:
             return
-        holder = printable_line(str(json.loads(content).get("holder", "a process")))[:100]
+        holder = printable_line(str(_parsed(content).get("holder", "a process")))[:100]
         self._say(f"{self._objects.url}: waiting up to {_SILENT_SECONDS:.0f} s for {holder}")
         while time.monotonic() - began < _SILENT_SECONDS:
             time.sleep(_RENEWED_SECONDS / 4)
@@ -103,11 +105,11 @@ class WriterLease:
 
     def _held(self, number: int) -> bytes:
         """Returns the content of a lease; empty if it is released or not a lease."""
-        with suppress(FileNotFoundError, ValueError, RecursionError):
+        try:
             content = self._objects.read(self._name(number), 0, 2**12)
-            found = json.loads(content)
-            return content if isinstance(found, dict) and found else b""
-        return b""
+        except FileNotFoundError:
+            return b""
+        return content if _parsed(content) else b""
 
     def _renew(self) -> None:
         while not self._released.wait(_RENEWED_SECONDS):
@@ -146,16 +148,17 @@ class RemoteDirectory:
 
         Args:
             step: a step, or `latest` or `best`.
-            whole: with the curves and traces that only training goes on with.
+            whole: with curves, traces and reports, for a process that trains.
 
         Raises:
-            UserError: the disk has no room for them, or an object has no name of a file.
+            UserError: the disk has no room for them, an object has no name of a file, or one was
+                removed meanwhile.
         """
         there = self._objects.list()
         steps = _finished(there)
         wanted = {step} if isinstance(step, int) else {max(steps, default=-1)}
         wanted |= {self._best(there)}
-        passed_over = () if whole else _OF_WATCHERS
+        passed_over = () if whole else _UNREAD
         chosen = {
             name: there[name]
             for name in there
@@ -259,16 +262,31 @@ class RemoteDirectory:
     def _fetch_file(self, name: str) -> None:
         path = self.folder / name
         make_folder(path.parent, below=self.folder)
-        self._objects.download(name, path)
+        try:
+            self._objects.download(name, path)
+        except FileNotFoundError as error:
+            what = f"{name} was removed while it was copied"
+            raise UserError(what, where=self.url, fix="run this again") from error
         self._sent[name] = _state(path)
 
     def _best(self, there: Mapping[str, Entry]) -> int:
         """Returns the step that is marked as the best; -1 if none is, or the file is damaged."""
-        if "best.json" not in there or there["best.json"].size > 2**16:
+        if BEST not in there or there[BEST].size > 2**16:
             return -1
-        with suppress(ValueError, KeyError, TypeError, RecursionError, FileNotFoundError):
-            return int(json.loads(self._objects.read("best.json"))["step"])
-        return -1
+        try:
+            content = self._objects.read(BEST)
+        except FileNotFoundError:
+            return -1
+        step = _parsed(content).get("step")
+        return step if isinstance(step, int) else -1
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """Returns an object of JSON; empty for anything else."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(content)
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def finished_steps(folder: Path) -> tuple[int, ...]:

@@ -66,6 +66,11 @@ def add_config_argument(parser: Parser) -> None:
     add_overrides(parser)
 
 
+def add_images(parser: Parser, about: str) -> None:
+    """Adds `--images`, the image files that `about` describes the use of."""
+    parser.add_argument("--images", nargs="+", default=(), type=Path, metavar="IMAGE", help=about)
+
+
 def add_imports(parser: Parser) -> None:
     """Adds --import."""
     parser.add_argument(

@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from stillbox.cli.arguments import add_imports, add_option, parse_step, say_next
+from stillbox.cli.arguments import add_images, add_imports, add_option, parse_step, say_next
 from stillbox.cli.running import add_model, model_arguments
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
@@ -94,14 +94,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_conversion(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--images",
-        nargs="+",
-        default=(),
-        type=Path,
-        metavar="IMAGE",
-        help="compare, and calibrate, on these (default: records of the evaluation)",
-    )
+    add_images(parser, "compare, and calibrate, on these (default: records of the evaluation)")
     about = "platforms of a SavedModel or StableHLO"
     add_option(parser, "--platforms", "cpu,cuda,tpu", about, "NAMES")
     parser.add_argument(

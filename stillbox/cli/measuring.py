@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from stillbox.cli.arguments import add_option, add_processes, add_profile, warn
+from stillbox.cli.arguments import add_images, add_option, add_processes, add_profile, warn
 from stillbox.cli.export import image_size
 from stillbox.cli.running import (
     add_model,
@@ -136,13 +136,8 @@ def add_benchmark(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--images",
-        nargs="+",
-        default=(),
-        type=Path,
-        metavar="IMAGE",
-        help="measure, and calibrate, on these (default: records of evaluation and of training)",
+    add_images(
+        parser, "measure, and calibrate, on these (default: records of evaluation and of training)"
     )
     add_option(parser, "--limit", 0, "most images of the evaluation set to score; 0: all")
     parser.add_argument("--no-ap", action="store_true", help="score nothing")

@@ -13,12 +13,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path, PurePath
 from typing import IO, Protocol
 
 from stillbox.errors import UserError
 from stillbox.object_storage import ObjectPath, object_at
 from stillbox.records.files import write_whole
+from stillbox.records.tfrecord import HEADER_BYTES
 from stillbox.untrusted import open_untrusted
 
 Read = Callable[[int, int], bytes]
@@ -47,6 +49,8 @@ class ByteSource(Protocol):
     """A short name that is unique to the path."""
     identity: dict[str, object]
     """The size, and what else changes with the content."""
+    head: bytes
+    """The first bytes, of which the header of a record has as many."""
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Returns bytes; raises `ReplacedError` if the file has been replaced."""
@@ -92,8 +96,9 @@ class LocalBytes:
     def __init__(self, path: Path) -> None:
         self.path: PurePath = path
         self._file = path
-        with open_untrusted(path, most=None):
-            state = path.stat()
+        with open_untrusted(path, most=None) as file:
+            state = os.fstat(file.fileno())
+            self.head = os.pread(file.fileno(), HEADER_BYTES, 0)
         self.size, self._version = state.st_size, _version(state)
         self.key = _short_name(os.fsencode(path.resolve()))
         self.identity: dict[str, object] = {"size": state.st_size, "mtime_ns": state.st_mtime_ns}
@@ -259,9 +264,9 @@ def _used_at(folder: Path) -> float:
 
 
 class RemoteBytes:
-    """The bytes of an object, see `ByteSource`; `cache` keeps blocks of them."""
+    """The bytes of an object, see `ByteSource`."""
 
-    def __init__(self, path: ObjectPath, cache: BlockCache | None = None) -> None:
+    def __init__(self, path: ObjectPath, blocks: BlockCache | None = None) -> None:
         self.path: PurePath = path
         self._objects, self._name = object_at(str(path))
         found = self._objects.find(self._name)
@@ -270,10 +275,11 @@ class RemoteBytes:
         self.size, self._tag = found
         self.identity: dict[str, object] = {"size": self.size, "version": self._tag}
         self.key = _short_name(str(path).encode())
-        self._cache = cache or _shared_cache()
+        self._cache = blocks or _shared_cache(cache_folder() / "blocks")
         self._blocks_of = f"{self.key}-{_short_name(f'{self.size} {self._tag}'.encode())}"
         self._cache.use(self._blocks_of)
         self._locks: dict[int, threading.Lock] = {}
+        self.head = self.read_at(0, HEADER_BYTES)
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Returns bytes: from blocks that are kept or may be, otherwise exactly these."""
@@ -367,9 +373,5 @@ class _Stream(io.RawIOBase):
         return len(found)
 
 
-_CACHES: dict[Path, BlockCache] = {}
-
-
-def _shared_cache() -> BlockCache:
-    folder = cache_folder() / "blocks"
-    return _CACHES.setdefault(folder, BlockCache(folder))
+# One for all objects of a process, as its limit is.
+_shared_cache = cache(BlockCache)

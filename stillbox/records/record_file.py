@@ -142,9 +142,7 @@ class RecordFile:
         self.damage: RecordError | None = None
         """The fault after the last usable record."""
         self._source = open_source(self.path)
-        with self._source.reading() as read:
-            compressed = is_gzip(read(0, HEADER_BYTES))
-        if compressed:
+        if is_gzip(self._source.head):
             self._source = open_source(decompressed(self._source))
         self.size = self._source.size
         """Bytes of the records, unpacked."""

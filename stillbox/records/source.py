@@ -117,8 +117,8 @@ def _expand_url(url: str) -> list[PurePath]:
     wanted = parts[plain:]
     if match := _SHARDS.match(wanted[0]):
         count = int(match["count"])
-        naming = match["stem"], match["ending"] or ""
-        names = [_shard_name(naming[0], shard, count, naming[1]) for shard in range(count)]
+        stem, ending = match["stem"], match["ending"] or ""
+        names = [_shard_name(stem, shard, count, ending) for shard in range(count)]
         absent = [name for name in names if name not in there]
         if absent or not names:
             raise _no_shards(url, len(absent), count, nearest((absent or [""])[0], there))

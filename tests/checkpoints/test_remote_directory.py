@@ -161,6 +161,25 @@ def test_a_second_writer_is_refused_while_the_first_one_lives(bucket):
     second.release()
 
 
+def test_a_lease_that_cannot_be_read_is_not_taken_over(bucket):
+    first = WriterLease(bucket)
+    FAULTS.append(("cat_file", ConnectionResetError("the peer has gone")))
+    with pytest.raises(UserError, match="the storage fails: the peer has gone"):
+        WriterLease(bucket)
+    first.check()
+    first.release()
+
+
+def test_an_object_that_is_removed_while_it_is_copied_is_named(bucket, monkeypatch):
+    entry = object_storage.Entry(3, "1")
+    monkeypatch.setattr(ObjectFolder, "list", lambda self, below="": {"metrics.jsonl": entry})
+    with (
+        pytest.raises(UserError, match="was removed while it was copied"),
+        model_place(bucket.url),
+    ):
+        pass
+
+
 def test_a_writer_that_died_is_followed_after_its_silence(bucket):
     said = []
     dead = WriterLease(bucket, said.append)

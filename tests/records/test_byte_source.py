@@ -24,7 +24,6 @@ CONTENT = b"".join(map(frame, PAYLOADS))
 def bucket(monkeypatch, cache_folder):
     """An empty folder of objects, read in small blocks."""
     monkeypatch.setattr(byte_source, "BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr(byte_source, "_CACHES", {})
     return ObjectFolder(f"memory://{uuid.uuid4().hex}")
 
 
@@ -115,7 +114,6 @@ def test_a_damaged_block_is_fetched_again(bucket, cache_folder):
 
 
 def test_a_replaced_object_is_named(bucket, monkeypatch):
-    monkeypatch.setattr(byte_source, "CACHE_BYTES", 0)
     monkeypatch.setattr(BlockCache, "has_room", lambda self: False)
     path = written(bucket)
     file = RecordFile(path)
