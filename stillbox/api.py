@@ -151,6 +151,7 @@ def train(
     engine: Literal["local", "ray"] = "local",
     workers: int | tuple[int, int] | None = None,
     resources: Mapping[str, float] | None = None,
+    tpu_slice: str | None = None,
     say: Say = _silent,
     on_warning: Say = _silent,
 ) -> "Outcome":
@@ -168,6 +169,7 @@ def train(
         engine: `ray` trains on the cluster of `RAY_ADDRESS`, or on one that is started here.
         workers: of the engine `ray`: their number, or the least and the most.
         resources: what Ray gives each of them, such as `{"GPU": 8}`.
+        tpu_slice: workers are the machines of slices of TPUs such as `v6e:4x4`.
         say: called with what was picked for `data` and why.
         on_warning: called if the run may need more memory than there is.
 
@@ -179,12 +181,13 @@ def train(
     from stillbox.checking.memory_verdict import refuse_shortage, this_machine
     from stillbox.checkpoints.remote_directory import model_place
     from stillbox.devices.job import is_main_process
-    from stillbox.scaling.ray_train import find_workers, train_on_ray
+    from stillbox.scaling.ray_scale import find_workers
+    from stillbox.scaling.ray_train import train_on_ray
     from stillbox.training.length import set_length
     from stillbox.training.loop import train as run
 
     prepare_process()
-    on_ray = find_workers(engine, workers, resources)
+    on_ray = find_workers(engine, workers, resources, tpu_slice)
     if not model_directory or (config is None and data is None):
         raise UserError(
             "training needs a model directory, and an experiment or data",

@@ -98,6 +98,11 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         help="what each worker takes of the cluster, for example GPU=8; may be repeated (default: "
         "all GPUs of a machine, or one CPU)",
     )
+    group.add_argument(
+        "--slice",
+        metavar="TPU",
+        help="workers are the machines of slices such as v6e:4x4; without --workers those of one",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -122,12 +127,13 @@ def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
         UserError: the options do not belong together, or are malformed.
     """
     # Imported here: --help needs no jax.
-    from stillbox.scaling.ray_train import find_workers
+    from stillbox.scaling.ray_scale import find_workers
 
     found = {
         "engine": arguments.engine,
         "workers": _workers(arguments.workers),
         "resources": dict(map(_resource, arguments.resources)),
+        "tpu_slice": arguments.slice,
     }
     if find_workers(**found) is not None and find_process_info(arguments) is not None:
         raise UserError(

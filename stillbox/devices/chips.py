@@ -4,18 +4,23 @@ XLA then chooses cuDNN's algorithm for a convolution by rule instead of by tryin
 memory of that algorithm is not known.
 """
 
+import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from stillbox.errors import UserError
+from stillbox.errors import UserError, nearest
 from stillbox.extras import install_command
 from stillbox.jax_internals import topologies
 
 _GIB = 2**30
+_TPU = re.compile(r"(?:tpu[ _-]?)?(?P<kind>[a-z0-9]+?(?:-lite)?)(?:[:=-](?P<size>[\dx]+))?$")
+# Other targets of a compilation than slices.
+_HERE = ("cpu", "cuda", "gpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +61,14 @@ class Chip(Figures):
     """Usual slices of up to 128 chips."""
     options: tuple[tuple[str, Any], ...] = ()
     """Further options of the topology's description."""
+
+    def machines(self, sides: str) -> int:
+        """Returns how many machines the slice of these sides has.
+
+        A machine has four chips. One of v5e and v6e may have eight, or a small slice of its own.
+        """
+        chips = math.prod(map(int, sides.split("x")))
+        return 1 if chips <= (4 if self.cores > 1 else 8) else chips // 4
 
 
 _PAGE = "https://cloud.google.com/tpu/docs/"
@@ -293,6 +306,46 @@ def figures_of(device_kind: str) -> Figures | None:
     return gpu or next(
         (one for one in CHIPS.values() if kind in (one.generation, *one.aliases)), None
     )
+
+
+def parse_slice(name: str, where: str = "--target") -> tuple[Chip, str]:
+    """Returns the generation of TPU and the sides of the slice of a name.
+
+    Args:
+        name: such as `v5e:2x4`, `v5litepod-8` or `v3-8`.
+        where: the option of the name, for messages.
+
+    Raises:
+        UserError: there is no such slice, or it is not a usual one.
+    """
+    found = _TPU.match(name.lower().strip())
+    known = {alias: chip for chip in CHIPS.values() for alias in (chip.generation, *chip.aliases)}
+    if not found or found["kind"] not in known:
+        what = f"{name!r} is no {'target' if where == '--target' else 'slice of TPUs'}"
+        raise UserError(what, where=where, fix=_names_near(name, where))
+    chip = known[found["kind"]]
+    size = found["size"] or ""
+    if size.isdecimal():
+        cores = chip.cores if chip.counted_in_cores else 1
+        sizes = {math.prod(map(int, sides.split("x"))) * cores: sides for sides in chip.slices}
+        size = sizes.get(int(size), "")
+    if size not in chip.slices:
+        what = f"{name!r} is no usual slice of TPU {chip.generation}"
+        fix = f"one of {', '.join(f'{chip.generation}:{sides}' for sides in chip.slices)}"
+        raise UserError(what, where=where, fix=fix)
+    return chip, size
+
+
+def _names_near(name: str, where: str) -> str:
+    slices = [f"{chip.generation}:{sides}" for chip in CHIPS.values() for sides in chip.slices]
+    others = (*GPUS, *_HERE) if where == "--target" else ()
+    hint = nearest(name.lower(), [*slices, *others])
+    if hint.startswith("did you mean"):
+        return hint
+    # The list of all slices would fill the screen.
+    tpus = f"TPU {', '.join(CHIPS)} as v5e:2x4, v5litepod-8 or v3-8"
+    rest = f"; GPU {', '.join(GPUS)} as h200 or h200:8; cpu or cuda for what is here"
+    return tpus + rest if others else tpus
 
 
 def parse_gpus(name: str) -> tuple[Gpu, int] | None:

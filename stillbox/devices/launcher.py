@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stillbox.errors import UserError
 
 # JAX counts its own ports down from 65535; these are below, and above what people choose.
-_FIRST_PORT, _PORTS = 53_000, 4_096
+FIRST_PORT, PORTS = 53_000, 4_096
 _WHERE = "--coordinator"
 
 
@@ -143,7 +143,7 @@ def _tpu_slice(variables: Mapping[str, str]) -> ProcessInfo | None:
     return ProcessInfo(
         index=int(variables["TPU_WORKER_ID"]),
         count=len(hosts),
-        coordinator=f"{hosts[0]}:{_FIRST_PORT}",
+        coordinator=f"{hosts[0]}:{FIRST_PORT}",
         launcher="GKE or Cloud TPU",
     )
 
@@ -169,4 +169,4 @@ def _port_of(job: str) -> int:
     """Returns a port that is the same for all processes of a job, and rarely for two jobs."""
     number = int("".join(re.findall(r"\d+", job)) or "0")
     # Open MPI numbers its jobs in steps of 4,096: without the division all would have one port.
-    return _FIRST_PORT + (number // _PORTS + number) % _PORTS
+    return FIRST_PORT + (number // PORTS + number) % PORTS

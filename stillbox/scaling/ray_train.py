@@ -3,15 +3,16 @@
 Ray starts the workers, replaces lost ones and changes their number; every worker runs the training
 loop. The state of a run is in its model directory, from which each new group of workers resumes.
 
-`JaxTrainer` would start `jax.distributed` itself for GPUs only, and then number the GPUs of every
-worker from 0 on, also of two workers on one machine. The workers therefore join by `joined`.
+`JaxTrainer` would start `jax.distributed` itself for GPUs and TPUs only, number the GPUs of every
+worker from 0 on, also of two workers on one machine, and number the machines of a slice in another
+order than the TPUs do. The workers therefore join by `joined`.
 """
 
 import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,17 +22,23 @@ from stillbox.devices.job import JoinError
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.imports import imports_of
-from stillbox.experiment.run_length import depends_on_replicas
 from stillbox.experiment.yaml_config import store_paths, to_yaml
 from stillbox.extras import import_extra
-from stillbox.printing import count_text, printable_line
+from stillbox.printing import printable_line
 from stillbox.scaling.ray_cluster import connected
-from stillbox.scaling.ray_worker import Work, fitting_workers
+from stillbox.scaling.ray_scale import (
+    Workers,
+    refuse_shortage,
+    refuse_slice,
+    refuse_uneven,
+    with_replicas,
+    with_resources,
+)
+from stillbox.scaling.ray_worker import Work
 
 if TYPE_CHECKING:
     from ray.train import Result
 
-_WHERE = "--workers"
 # Ray's own files of a run, in the model directory.
 _FOLDER = "ray"
 # Failures without a new checkpoint between them that end a run.
@@ -40,82 +47,6 @@ _MOST_FAILURES = 3
 _RESIZE_SECONDS = 60.0
 
 Ended = TypeVar("Ended")
-
-
-@dataclass(frozen=True)
-class Workers:
-    """The number of workers of a run, and the resources of each.
-
-    Raises:
-        UserError: a number or a resource cannot be had.
-    """
-
-    least: int
-    most: int
-    resources: Mapping[str, float] = field(default_factory=dict)
-    """Amounts by Ray's names, such as `{"GPU": 8}`; empty: all GPUs of a machine, or one CPU."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most:
-            raise UserError(
-                f"there are no {self.least} to {self.most} workers",
-                where=_WHERE,
-                fix="give a number, or the least and the most, as in 2:8",
-            )
-        if "TPU" in self.resources:
-            raise UserError(
-                "workers with TPUs are not supported",
-                where="--resources",
-                fix="start one process on each machine of a slice, see docs/launchers/gke.md",
-            )
-        for name, amount in self.resources.items():
-            if amount <= 0 or (name == "GPU" and amount != int(amount)):
-                raise UserError(
-                    f"a worker cannot have {amount:g} of {name}",
-                    where="--resources",
-                    fix="for example GPU=8",
-                )
-
-    @property
-    def devices(self) -> int:
-        """Devices of a worker: its GPUs, or its processor."""
-        return int(self.resources.get("GPU", 1))
-
-    def describe(self) -> str:
-        """Returns the numbers as words."""
-        number = f"{self.least} to {self.most}" if self.least != self.most else str(self.most)
-        each = ", ".join(f"{name}={amount:g}" for name, amount in self.resources.items())
-        return f"{number} {'worker' if self.most == 1 else 'workers'} with {each} each"
-
-
-def find_workers(
-    engine: str,
-    workers: int | tuple[int, int] | None,
-    resources: Mapping[str, float] | None,
-) -> Workers | None:
-    """Returns the workers of the engine `ray`; None for `local`.
-
-    Raises:
-        UserError: engine, workers and resources do not belong together.
-    """
-    if engine not in ("local", "ray"):
-        raise UserError(f"there is no engine {engine!r}", where="--engine", fix="local or ray")
-    if engine == "local":
-        if workers is not None or resources:
-            raise UserError(
-                "--workers and --resources belong to --engine ray",
-                where=_WHERE,
-                fix="give --engine ray too, or leave them out",
-            )
-        return None
-    if workers is None:
-        raise UserError(
-            "--engine ray needs the number of workers",
-            where=_WHERE,
-            fix="--workers 2, or --workers 2:8 for two to eight",
-        )
-    least, most = (workers, workers) if isinstance(workers, int) else workers
-    return Workers(least, most, dict(resources or {}))
 
 
 def train_on_ray(
@@ -144,19 +75,21 @@ def train_on_ray(
             do not divide the batch, or a worker raised it.
         FloatingPointError: the loss is not finite.
     """
-    _refuse_uneven(experiment, workers)
+    refuse_uneven(experiment, workers)
     import_extra("ray.train", "ray")
     with connected(output_of_workers=True):
         import ray
         from ray._private.state import state
 
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        workers = _with_resources(workers, machines)
-        _refuse_uneven(experiment, workers)
+        workers = with_resources(workers, machines)
+        refuse_uneven(experiment, workers)
+        if workers.slice is not None:
+            refuse_slice(workers.slice)
         # With an autoscaler Ray starts the machines that a run waits for.
         if not state.get_max_resources_from_cluster_config():
-            _refuse_shortage(workers, machines)
-        experiment = _with_replicas(experiment, workers)
+            refuse_shortage(workers, machines)
+        experiment = with_replicas(experiment, workers)
         say_aside(f"training on Ray: {workers.describe()}")
         work = Work(
             train=train,
@@ -165,7 +98,8 @@ def train_on_ray(
             directory=str(place) if place.remote else str(place.folder.absolute()),
             arguments=arguments,
             devices=workers.devices,
-            on_gpus="GPU" in workers.resources,
+            platform=workers.platform,
+            per_slice=workers.per_slice,
             folder=Path.cwd(),
         )
         if place.remote is not None:
@@ -195,14 +129,11 @@ def _fit(work: Work, place: ModelPlace, workers: Workers, keep: int) -> "Result"
     # Otherwise every worker prints each of its reports, and everything twice.
     for name in ("WORKER_STRUCTURED_LOGGING", "PRINT_PATCH"):
         os.environ.setdefault(f"RAY_TRAIN_ENABLE_{name}", "0")
-    elastic = workers.least != workers.most
     trainer = JaxTrainer(
         work.run,
         jax_config=JaxConfig(),
         scaling_config=ScalingConfig(
-            num_workers=(workers.least, workers.most) if elastic else workers.most,
-            use_gpu="GPU" in workers.resources,
-            resources_per_worker=dict(workers.resources),
+            **workers.scaling(),
             # One worker for each machine, as far as there are machines.
             placement_strategy="SPREAD",
             elastic_resize_monitor_interval_s=_RESIZE_SECONDS,
@@ -230,57 +161,6 @@ def _fit(work: Work, place: ModelPlace, workers: Workers, keep: int) -> "Result"
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)
-
-
-# ---- before the workers start -------------------------------------------------------------------
-
-
-def _refuse_uneven(experiment: schema.Experiment, workers: Workers) -> None:
-    fitting = fitting_workers(experiment, workers.devices, workers.least)
-    if fitting == workers.least:
-        return
-    devices = count_text(workers.least * workers.devices, "device")
-    raise UserError(
-        f"a batch of {experiment.train.batch_size} cannot be split evenly over "
-        f"{count_text(workers.least, 'worker')} with {devices}",
-        where=_WHERE,
-        fix=(f"--workers {fitting}, or " if fitting else "") + "another train.batch_size",
-    )
-
-
-def _with_resources(workers: Workers, machines: list[dict[str, float]]) -> Workers:
-    """Returns the workers with the resources that they have where none were given."""
-    if workers.resources:
-        return workers
-    gpus = [machine["GPU"] for machine in machines if machine.get("GPU")]
-    return replace(workers, resources={"GPU": int(min(gpus))} if gpus else {"CPU": 1})
-
-
-def _refuse_shortage(workers: Workers, machines: list[dict[str, float]]) -> None:
-    """Refuses machines on which the least number of workers has no room."""
-    room = sum(
-        min(int(machine.get(name, 0) // amount) for name, amount in workers.resources.items())
-        for machine in machines
-    )
-    if room >= workers.least:
-        return
-    raise UserError(
-        f"the Ray cluster has room for {room} of {workers.describe()}",
-        where=_WHERE,
-        fix="`ray status` shows its resources; start more machines, or ask for less with "
-        "--workers and --resources",
-    )
-
-
-def _with_replicas(experiment: schema.Experiment, workers: Workers) -> schema.Experiment:
-    """Returns an experiment whose steps compute the same for any number of workers."""
-    fixed = workers.least == workers.most or experiment.devices.replicas
-    if fixed or not depends_on_replicas(experiment.model):
-        return experiment
-    most = fitting_workers(experiment, workers.devices, workers.most)
-    replicas = most * workers.devices // experiment.devices.spatial_partitions
-    say_aside(f"devices.replicas={replicas}, for a step to be the same with fewer workers")
-    return replace(experiment, devices=replace(experiment.devices, replicas=replicas))
 
 
 # ---- in the controller --------------------------------------------------------------------------

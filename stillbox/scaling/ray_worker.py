@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import socket
 import tempfile
 import threading
@@ -15,7 +16,7 @@ import jax
 from stillbox.checkpoints.remote_directory import ModelPlace, model_place
 from stillbox.devices.announcing import say_aside
 from stillbox.devices.job import joined
-from stillbox.devices.launcher import ProcessInfo
+from stillbox.devices.launcher import FIRST_PORT, PORTS, ProcessInfo
 from stillbox.devices.process import silence_libtpu
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
@@ -24,8 +25,10 @@ from stillbox.experiment.imports import import_parts
 from stillbox.experiment.yaml_config import CHECKPOINTS, from_yaml, place_paths
 
 _REPORT_SECONDS = 5.0
-# What the first worker announces to the others.
+# What Ray's first worker announces to the others.
 _REPORT, _END = "report", "end"
+# Ray's labels of a machine of a slice.
+_SLICE, _MACHINE = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id"
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,10 @@ class Work:
     """More of `train`."""
     devices: int
     """Devices of a worker."""
-    on_gpus: bool
+    platform: str
+    """JAX's name of the devices."""
+    per_slice: int
+    """Workers of a slice of TPUs; 1 without slices."""
     folder: Path
     """Where the command runs, for relative paths."""
 
@@ -61,14 +67,17 @@ class Work:
         import_parts(self.imports)
         context = ray.train.get_context()
         rank, there = context.get_world_rank(), context.get_world_size()
-        count = fitting_workers(from_yaml(self.experiment), self.devices, there)
-        coordinator = broadcast_from_rank_zero(_free_address() if rank == 0 else "")
+        count = fitting_workers(from_yaml(self.experiment), self.devices, there, self.per_slice)
+        address = _first_address(self.per_slice) if rank == 0 else ""
+        info = _process(rank, count, broadcast_from_rank_zero(address), self.per_slice)
         if rank == 0 and there > count:
             say_aside(f"{count} of {there} workers train: they divide the batch evenly")
-        with model_place(self.directory, step="latest", writes=rank == 0) as place:
-            report, ended = Report(place, first=rank == 0), None
-            if rank < count:
-                info = ProcessInfo(rank, count, coordinator, launcher="Ray")
+        first = info is not None and info.index == 0
+        with model_place(self.directory, step="latest", writes=first) as place:
+            report, ended = Report(place, first=first, leads=rank == 0), None
+            if info is not None:
+                if self.platform == "tpu":
+                    _tell_slices(info, self.per_slice)
                 ended = self._train(info, place, report)
             report.end()
         return ended
@@ -76,40 +85,95 @@ class Work:
     def _train(self, info: ProcessInfo, place: ModelPlace, report: "Report") -> object:
         experiment = place_paths(from_yaml(self.experiment), place.folder)
         with joined(info) if info.count > 1 else nullcontext():
-            if self.on_gpus:
-                _refuse_missing_gpus()
+            self._refuse_other_devices()
             return self.train(experiment, place, **self.arguments, loggers=[report])
 
+    def _refuse_other_devices(self) -> None:
+        # Whoever names a platform gets it.
+        if self.platform == "cpu" or os.environ.get("JAX_PLATFORMS"):
+            return
+        if jax.local_devices()[0].platform == self.platform:
+            return
+        extra = {"gpu": "cuda"}.get(self.platform, self.platform)
+        raise UserError(
+            f"JAX finds no {self.platform.upper()} on {socket.gethostname()}",
+            where="--slice" if self.platform == "tpu" else "--resources",
+            fix=f"install the extra [{extra}] on every machine, or train on processors with "
+            "--resources CPU=1",
+        )
 
-def fitting_workers(experiment: schema.Experiment, each: int, most: int) -> int:
+
+def fitting_workers(experiment: schema.Experiment, each: int, most: int, per_slice: int = 1) -> int:
     """Returns how many of `most` workers, with `each` devices, can divide a batch evenly.
 
-    0: not even one.
+    They are a multiple of `per_slice`. 0: not even one.
     """
     sharing, train = experiment.devices.spatial_partitions, experiment.train
-    for number in range(most, 0, -1):
+    for number in range(most - most % per_slice, 0, -per_slice):
         rows, rest = divmod(number * each, sharing)
         if rows and not (rest or train.batch_size % (rows * train.accumulation_steps)):
             return number
     return 0
 
 
-def _free_address() -> str:
-    """Returns a port of this machine that is free now."""
+# ---- its place in the job -----------------------------------------------------------------------
+
+
+def _process(rank: int, count: int, coordinator: str, per_slice: int) -> ProcessInfo | None:
+    """Returns the place of a worker in the job; None: it does not train.
+
+    Ray numbers the slices, but not the machines of a slice, as the TPUs do. JAX numbers its
+    processes as the TPUs do, and its first process has to be the one at `coordinator`.
+    """
+    if rank >= count:
+        return None
+    index = rank
+    if per_slice > 1:
+        index += _machine_of_slice(rank % per_slice) - rank % per_slice
+    return ProcessInfo(index, count, coordinator, launcher="Ray")
+
+
+def _machine_of_slice(default: int) -> int:
+    """Returns the number of this machine in its slice."""
     import ray
 
+    return int(ray.get_runtime_context().get_node_labels().get(_MACHINE, default))
+
+
+def _first_address(per_slice: int) -> str:
+    """Returns a port of the machine with the job's first process, from Ray's first worker.
+
+    That is this machine, where the port is free now, or another one of the same slice.
+    """
+    import ray
+
+    if per_slice > 1 and _machine_of_slice(0) != 0:
+        name = ray.get_runtime_context().get_node_labels().get(_SLICE)
+        for node in ray.nodes():
+            labels = node["Labels"]
+            if node["Alive"] and labels.get(_SLICE) == name and labels.get(_MACHINE) == "0":
+                return f"{node['NodeManagerAddress']}:{FIRST_PORT + secrets.randbelow(PORTS)}"
     with socket.socket() as one:
         one.bind(("", 0))
         return f"{ray.util.get_node_ip_address()}:{one.getsockname()[1]}"
 
 
-def _refuse_missing_gpus() -> None:
-    if jax.local_devices()[0].platform == "cpu":
-        raise UserError(
-            f"JAX finds no GPU on {socket.gethostname()}",
-            where="--resources",
-            fix="install the extra [cuda] on every machine, or give --resources CPU=1",
-        )
+def _tell_slices(info: ProcessInfo, per_slice: int) -> None:
+    """Sets the variables by which the TPUs of several slices find each other.
+
+    A machine may have those of a former group of slices.
+    """
+    from ray.util.tpu import get_tpu_coordinator_env_vars
+
+    number = info.count // per_slice
+    host = info.coordinator.rpartition(":")[0]
+    for name, value in get_tpu_coordinator_env_vars(
+        coordinator_address=host, num_slices=number, slice_id=info.index // per_slice
+    ).items():
+        if number > 1:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
 
 
 class Report:
@@ -120,15 +184,17 @@ class Report:
 
     Args:
         place: the model directory.
-        first: this is the first worker, whose metrics are reported; the others follow it.
+        first: this is the first process of the job, which has the metrics. Ray keeps those of its
+            own first worker. On slices that may be another, and then checkpoints alone are kept.
+        leads: this is Ray's first worker, which the others follow.
     """
 
-    def __init__(self, place: ModelPlace, *, first: bool) -> None:
+    def __init__(self, place: ModelPlace, *, first: bool, leads: bool) -> None:
         self._place, self._first = place, first
         self._step = place.newest_step() if first else 0
         self._metrics: dict[str, float] = {}
         self._lock, self._ending = threading.Lock(), threading.Event()
-        run = self._lead if first else self._follow
+        run = self._lead if leads else self._follow
         self._thread = threading.Thread(target=run, name="stillbox-report", daemon=True)
         self._thread.start()
 
@@ -160,24 +226,26 @@ class Report:
         ending = False
         while not ending:
             ending = self._ending.wait(_REPORT_SECONDS)
-            with self._lock:
-                metrics, self._metrics = self._metrics, {}
-            if metrics or self._place.newest_step() > self._step:
+            if not self._first or self._metrics or self._place.newest_step() > self._step:
                 broadcast_from_rank_zero(_REPORT)
-                self._send(metrics)
+                self._send()
         broadcast_from_rank_zero(_END)
 
     def _follow(self) -> None:
-        from ray.train import report
         from ray.train.collective import broadcast_from_rank_zero
 
         while broadcast_from_rank_zero("") == _REPORT:
-            report({})
+            self._send()
 
-    def _send(self, metrics: dict[str, float]) -> None:
+    def _send(self) -> None:
         """Reports metrics, with a folder that has the path of a new checkpoint."""
         from ray.train import Checkpoint, report
 
+        if not self._first:
+            report({})
+            return
+        with self._lock:
+            metrics, self._metrics = self._metrics, {}
         with tempfile.TemporaryDirectory() as folder:
             checkpoint, newest = None, self._place.newest_step()
             if newest > self._step:

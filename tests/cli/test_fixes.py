@@ -72,13 +72,18 @@ ONLY = {
     "cli.weights._get": ("train",),
     "cli.weights._list": ("train",),
     "extras._pip_install": (),
+    # `train` names its own option of slices.
+    "devices.chips.parse_slice": ("check",),
+    "devices.chips._names_near": ("check",),
     # The others train in this process.
-    "scaling.ray_train._WHERE": ("train",),
-    "scaling.ray_train.Workers": ("train",),
-    "scaling.ray_train.find_workers": ("train",),
-    "scaling.ray_train._refuse_uneven": ("train",),
-    "scaling.ray_train._refuse_shortage": ("train",),
-    "scaling.ray_worker._refuse_missing_gpus": ("train",),
+    "scaling.ray_scale._WHERE": ("train",),
+    "scaling.ray_scale.Workers": ("train",),
+    "scaling.ray_scale.find_workers": ("train",),
+    "scaling.ray_scale.refuse_uneven": ("train",),
+    "scaling.ray_scale.refuse_shortage": ("train",),
+    "scaling.ray_scale.refuse_slice": ("train",),
+    "scaling.ray_scale._refuse_part_of_slice": ("train",),
+    "scaling.ray_worker.Work": ("train",),
     # Others replace what they have written before.
     "checkpoints.trained._check_place": ("weights save",),
     # Flags of the programs that the scripts run.

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stillbox.checking.ahead_of_time.targets import parse_slice
 from stillbox.cli.arguments import find_process_info
 from stillbox.cli.main import build_parser, main
-from stillbox.devices.chips import parse_gpus
+from stillbox.devices.chips import parse_gpus, parse_slice
 from stillbox.devices.launcher import find_process
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve

@@ -14,7 +14,7 @@ from stillbox.cli.arguments import find_process_info
 from stillbox.cli.main import build_parser
 from stillbox.devices.launcher import ProcessInfo, find_process, first_host
 from stillbox.errors import UserError
-from stillbox.scaling.ray_train import find_workers
+from stillbox.scaling.ray_scale import find_workers
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_SIZE": "8",
@@ -276,6 +276,24 @@ def test_the_ray_job_has_room_for_its_workers():
     assert (least, most) == (group["minReplicas"], group["maxReplicas"])
     (container,) = group["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == amount
+
+
+def test_the_group_of_slices_has_the_machines_of_its_slice():
+    text = (PAGES / "ray.md").read_text(encoding="utf-8")
+    engine = shlex.split(re.search(r"^`(--workers .*--slice .*?)`", text, re.MULTILINE)[1])
+    arguments = build_parser().parse_args(["train", "x", "--model-dir", "y", *engine])
+    least, most = map(int, arguments.workers.split(":"))
+    workers = find_workers("ray", (least, most), None, arguments.slice)
+    (block,) = re.findall(r"^```yaml\n(- groupName.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (group,) = yaml.safe_load(block)
+    holds("workerGroupSpec", group)
+    assert group["numOfHosts"] == workers.per_slice
+    assert group["minReplicas"] * group["numOfHosts"] == least
+    assert group["maxReplicas"] * group["numOfHosts"] == most
+    pod = group["template"]["spec"]
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == workers.slice.sides
+    limits = pod["containers"][0]["resources"]["limits"]
+    assert int(limits["google.com/tpu"]) == workers.resources["TPU"]
 
 
 def task():

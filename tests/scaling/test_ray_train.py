@@ -1,8 +1,10 @@
 """Workers of a Ray cluster, without Ray: numbers, refusals, what ends a run, a worker."""
 
+import os
 import pickle
 import socket
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,8 +18,9 @@ from stillbox.cli.main import main
 from stillbox.devices.job import JoinError
 from stillbox.errors import UserError
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
-from stillbox.scaling import ray_cluster, ray_train, ray_worker
-from stillbox.scaling.ray_train import Failures, Workers, find_workers, train_on_ray
+from stillbox.scaling import ray_cluster, ray_scale, ray_worker
+from stillbox.scaling.ray_scale import Workers, find_workers
+from stillbox.scaling.ray_train import Failures, train_on_ray
 from stillbox.scaling.ray_worker import Work, fitting_workers
 from tests.helpers import read_json
 from tests.small import small_overrides
@@ -26,8 +29,8 @@ from tests.small import small_overrides
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--workers", "2"], "--workers and --resources belong to --engine ray"),
-        (["--resources", "GPU=8"], "--workers and --resources belong to --engine ray"),
+        (["--workers", "2"], "--workers, --resources and --slice belong to --engine ray"),
+        (["--resources", "GPU=8"], "--workers, --resources and --slice belong to --engine ray"),
         (["--engine", "ray"], "--engine ray needs the number of workers"),
         (["--engine", "ray", "--workers", "2:8:9"], "'2:8:9' is no number of workers"),
         (["--engine", "ray", "--workers", "two"], "'two' is no number of workers"),
@@ -36,7 +39,22 @@ from tests.small import small_overrides
         (["--engine", "ray", "--workers", "2", "--resources", "GPU"], "'GPU' is no resource"),
         (["--engine", "ray", "--workers", "2", "--resources", "GPU=nan"], "'GPU=nan' is no res"),
         (["--engine", "ray", "--workers", "2", "--resources", "GPU=0.5"], "cannot have 0.5 of GPU"),
-        (["--engine", "ray", "--workers", "2", "--resources", "TPU=4"], "TPUs are not supported"),
+        (["--engine", "ray", "--workers", "2", "--resources", "TPU=4"], "TPUs come in slices"),
+        (["--slice", "v6e:4x4"], "--workers, --resources and --slice belong to --engine ray"),
+        (["--engine", "ray", "--slice", "v6e:3x3"], "'v6e:3x3' is no usual slice of TPU v6e"),
+        (["--engine", "ray", "--slice", "h200:8"], "'h200:8' is no slice of TPUs"),
+        (
+            ["--engine", "ray", "--slice", "v6e:4x4", "--workers", "6"],
+            "a slice v6e:4x4 has 4 machines, each with a worker",
+        ),
+        (
+            ["--engine", "ray", "--slice", "v6e:4x4", "--resources", "TPU=1"],
+            "a worker has all 4 chips of its machine, and no GPU",
+        ),
+        (
+            ["--engine", "ray", "--slice", "v6e:4x4"],
+            "a batch of 4 cannot be split evenly over 4 workers with 16 devices",
+        ),
         (["--engine", "ray", "--workers", "3"], "a batch of 4 cannot be split evenly over 3"),
         (["--engine", "ray", "--workers", "3:4"], "a batch of 4 cannot be split evenly over 3"),
         (
@@ -68,6 +86,27 @@ def test_the_numbers_of_the_command_line_and_of_python_are_the_same():
     assert found.describe() == "2 to 8 workers with GPU=8 each"
 
 
+def test_a_slice_has_a_worker_on_each_of_its_machines():
+    one = find_workers("ray", None, None, "v5litepod-16")
+    assert (one.least, one.most, one.devices, one.platform) == (4, 4, 4, "tpu")
+    assert one.describe() == "4 workers, machines of v5e:4x4, with TPU=4 each"
+    assert one.scaling() == {
+        "num_workers": 4,
+        "use_gpu": False,
+        "use_tpu": True,
+        "resources_per_worker": {"TPU": 4},
+        "topology": "4x4",
+        "accelerator_type": "TPU-V5LITEPOD",
+    }
+    two = find_workers("ray", (4, 8), {"CPU": 100}, "v6e:4x4")
+    assert two.scaling()["num_workers"] == (4, 8)
+    assert two.resources == {"CPU": 100, "TPU": 4}
+    # Two cores of a chip are two devices of JAX.
+    assert find_workers("ray", None, None, "v3-32").devices == 8
+    whole = find_workers("ray", 2, None, "v6e:2x4")
+    assert (whole.per_slice, whole.devices) == (1, 8)
+
+
 def test_ray_and_its_cluster_are_looked_for_before_anything_starts(
     experiment, tmp_path, monkeypatch
 ):
@@ -91,13 +130,13 @@ def test_ray_and_its_cluster_are_looked_for_before_anything_starts(
 
 def test_the_room_of_a_cluster_is_that_of_its_machines():
     machines = [{"CPU": 8.0, "GPU": 4.0}, {"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]
-    chosen = ray_train._with_resources(Workers(3, 3), machines)
+    chosen = ray_scale.with_resources(Workers(3, 3), machines)
     assert chosen.resources == {"GPU": 2}
-    ray_train._refuse_shortage(chosen, machines)
-    assert ray_train._with_resources(Workers(3, 3), machines[2:]).resources == {"CPU": 1}
+    ray_scale.refuse_shortage(chosen, machines)
+    assert ray_scale.with_resources(Workers(3, 3), machines[2:]).resources == {"CPU": 1}
     # Six GPUs, but never four and two of one machine.
     with pytest.raises(UserError, match="has room for 1 of 2 workers with GPU=3 each"):
-        ray_train._refuse_shortage(Workers(2, 2, {"GPU": 3}), machines)
+        ray_scale.refuse_shortage(Workers(2, 2, {"GPU": 3}), machines)
 
 
 @pytest.mark.parametrize(
@@ -116,15 +155,22 @@ def test_as_many_workers_train_as_divide_the_batch(experiment, overrides, device
     assert fitting_workers(experiment(*overrides), devices, most) == count
 
 
+def test_slices_train_as_a_whole_or_wait(experiment):
+    batch = experiment("train.batch_size=48")
+    assert fitting_workers(batch, 4, 8, per_slice=4) == 4  # not 6
+    assert fitting_workers(batch, 4, 7, per_slice=4) == 4
+    assert fitting_workers(batch, 4, 3, per_slice=4) == 0
+
+
 def test_a_step_is_the_same_for_any_number_of_elastic_workers(experiment):
     per_replica = "model.backbone.conv.batch_norm.statistics=per_replica"
     trained = experiment("train.batch_size=12", per_replica)
-    assert ray_train._with_replicas(trained, Workers(2, 8)).devices.replicas == 6
-    assert ray_train._with_replicas(trained, Workers(2, 2)).devices.replicas == 0
+    assert ray_scale.with_replicas(trained, Workers(2, 8)).devices.replicas == 6
+    assert ray_scale.with_replicas(trained, Workers(2, 2)).devices.replicas == 0
     same = experiment("train.batch_size=12")
-    assert ray_train._with_replicas(same, Workers(2, 8)).devices.replicas == 0
+    assert ray_scale.with_replicas(same, Workers(2, 8)).devices.replicas == 0
     given = experiment("train.batch_size=12", "devices.replicas=2", per_replica)
-    assert ray_train._with_replicas(given, Workers(2, 8)).devices.replicas == 2
+    assert ray_scale.with_replicas(given, Workers(2, 8)).devices.replicas == 2
 
 
 @pytest.fixture
@@ -162,8 +208,9 @@ def test_failures_without_progress_end_a_run(directory):
 class Ray:
     """Stands for Ray in one worker; `told` is what the first worker announces to it."""
 
-    def __init__(self, rank, count, told=()):
+    def __init__(self, rank, count, told=(), labels=None, nodes=()):
         self.rank, self.count, self.told = rank, count, list(told)
+        self.labels, self.nodes = labels or {}, nodes
         self.reports, self.announced = [], []
 
     def modules(self):
@@ -180,7 +227,18 @@ class Ray:
         ray = ModuleType("ray")
         ray.train, train.collective = train, collective
         ray.util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1")
-        return {"ray": ray, "ray.train": train, "ray.train.collective": collective}
+        ray.get_runtime_context = lambda: SimpleNamespace(get_node_labels=lambda: self.labels)
+        ray.nodes = lambda: self.nodes
+        tpu = ModuleType("ray.util.tpu")
+        tpu.get_tpu_coordinator_env_vars = lambda **facts: {
+            f"MEGASCALE_{name.upper()}": str(value) for name, value in facts.items()
+        }
+        return {
+            "ray": ray,
+            "ray.train": train,
+            "ray.train.collective": collective,
+            "ray.util.tpu": tpu,
+        }
 
     def broadcast(self, value):
         self.announced.append(value)
@@ -207,7 +265,7 @@ def work(experiment, directory, tmp_path, monkeypatch):
         seen.jobs.append(info)
         return nullcontext()
 
-    def run(ray, *overrides, directory=str(directory.path)):
+    def run(ray, *overrides, directory=str(directory.path), platform="cpu", per_slice=1):
         for name, module in ray.modules().items():
             monkeypatch.setitem(sys.modules, name, module)
         monkeypatch.setattr(ray_worker, "joined", joined)
@@ -221,7 +279,8 @@ def work(experiment, directory, tmp_path, monkeypatch):
             directory=directory,
             arguments={"origins": {}},
             devices=1,
-            on_gpus=False,
+            platform=platform,
+            per_slice=per_slice,
             folder=tmp_path,
         )
         return work.run(), seen
@@ -267,3 +326,72 @@ def test_a_worker_trains_into_a_bucket(work, experiment, tmp_path):
     ended, seen = work(Ray(0, 1), directory=url)
     assert ended == "an outcome"
     assert str(seen.trained[0][1]) == url and not seen.trained[0][1].folder.exists()
+
+
+def machines_of(name, number):
+    return [
+        {
+            "Alive": True,
+            "NodeManagerAddress": f"10.0.{name}.{index}",
+            "Labels": {"ray.io/tpu-slice-name": name, "ray.io/tpu-worker-id": str(index)},
+        }
+        for index in range(number)
+    ]
+
+
+@pytest.fixture
+def megascale(monkeypatch):
+    """Undoes the variables of slices that a worker sets."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    names = [f"MEGASCALE_{name}" for name in ("COORDINATOR_ADDRESS", "NUM_SLICES", "SLICE_ID")]
+    for name in names:
+        monkeypatch.setenv(name, "of a former group")
+    return lambda: [os.environ.get(name) for name in names]
+
+
+def test_processes_are_numbered_as_the_machines_of_their_slice(work, megascale):
+    nodes = [*machines_of("7", 4), *machines_of("8", 4)]
+    # Ray's first worker is on the third machine of its slice.
+    first = Ray(0, 4, labels=nodes[2]["Labels"], nodes=nodes)
+    _, seen = work(first, "train.batch_size=16", platform="tpu", per_slice=4)
+    (info,) = seen.jobs
+    assert (info.index, info.count) == (2, 4)
+    host, _, port = info.coordinator.rpartition(":")
+    assert host == "10.0.7.0" and 53_000 <= int(port) < 57_096
+    # It leads the reports, and has no metrics.
+    assert first.announced[1:] == ["report", "end"]
+    assert first.reports == [({}, None)]
+    assert megascale() == [None] * 3
+
+
+def test_workers_of_several_slices_are_told_of_each_other(work, megascale):
+    nodes = [*machines_of("7", 4), *machines_of("8", 4)]
+    told = ["10.0.7.0:53000", "report", "end"]
+    sixth = Ray(5, 8, told, labels=nodes[4]["Labels"], nodes=nodes)
+    _, seen = work(sixth, "train.batch_size=32", platform="tpu", per_slice=4)
+    (info,) = seen.jobs
+    assert (info.index, info.count, info.coordinator) == (4, 8, "10.0.7.0:53000")
+    assert megascale() == ["10.0.7.0", "2", "1"]
+
+
+def test_the_first_process_has_the_metrics_wherever_ray_counts_it(work, megascale, directory):
+    class Late(Ray):
+        def broadcast(self, value):
+            told = super().broadcast(value)
+            while told == "report" and directory.latest_step() != 4:
+                time.sleep(0.01)
+            return told
+
+    told = ["10.0.7.0:53000", "report", "end"]
+    third = Late(2, 4, told, labels=machines_of("7", 4)[0]["Labels"])
+    _, seen = work(third, "train.batch_size=16", platform="tpu", per_slice=4)
+    assert seen.jobs[0].index == 0
+    checkpoint = {"step": 4, "path": str(directory.path / "checkpoints" / "4")}
+    ((metrics, reported),) = third.reports
+    assert metrics["loss"] == 2.0 and reported == checkpoint
+
+
+def test_a_worker_without_the_devices_of_its_kind_says_so(work, monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    with pytest.raises(UserError, match="JAX finds no TPU on"):
+        work(Ray(0, 1), platform="tpu")

@@ -6,23 +6,20 @@ of that algorithm is not known.
 """
 
 import importlib.util
-import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from stillbox.devices.chips import CHIPS, GPUS, Chip, Figures, describe_gpus, parse_gpus
+from stillbox.devices.chips import Chip, Figures, describe_gpus, parse_gpus, parse_slice
 from stillbox.devices.process import silence_libtpu
-from stillbox.errors import UserError, nearest
+from stillbox.errors import UserError
 from stillbox.extras import install_command
 from stillbox.jax_internals import topologies
 from stillbox.printing import count_text
 
-_TPU = re.compile(r"(?:tpu[ _-]?)?(?P<kind>[a-z0-9]+?(?:-lite)?)(?:[:=-](?P<size>[\dx]+))?$")
 _LOCAL = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu"}
 
 
@@ -67,41 +64,6 @@ def find_target(name: str) -> Target:
         return Target(f"{gpu.name}:{number}", describe_gpus(gpu, number), gpu.usable_bytes, gpu)
     chip, size = parse_slice(name)
     return Target(f"{chip.generation}:{size}", _slice_devices(chip, size), chip.usable_bytes, chip)
-
-
-def parse_slice(name: str) -> tuple[Chip, str]:
-    """Returns the generation of TPU and the sides of the slice of a name.
-
-    Raises:
-        UserError: there is no such slice, or it is not a usual one.
-    """
-    found = _TPU.match(name.lower().strip())
-    known = {alias: chip for chip in CHIPS.values() for alias in (chip.generation, *chip.aliases)}
-    if not found or found["kind"] not in known:
-        raise UserError(f"{name!r} is no target", where="--target", fix=_names_near(name))
-    chip = known[found["kind"]]
-    size = found["size"] or ""
-    if size.isdecimal():
-        cores = chip.cores if chip.counted_in_cores else 1
-        sizes = {math.prod(map(int, sides.split("x"))) * cores: sides for sides in chip.slices}
-        size = sizes.get(int(size), "")
-    if size not in chip.slices:
-        what = f"{name!r} is no usual slice of TPU {chip.generation}"
-        fix = f"one of {', '.join(f'{chip.generation}:{sides}' for sides in chip.slices)}"
-        raise UserError(what, where="--target", fix=fix)
-    return chip, size
-
-
-def _names_near(name: str) -> str:
-    names = [f"{chip.generation}:{sides}" for chip in CHIPS.values() for sides in chip.slices]
-    hint = nearest(name.lower(), [*names, *GPUS, *_LOCAL])
-    if hint.startswith("did you mean"):
-        return hint
-    # The list of all slices would fill the screen.
-    return (
-        f"TPU {', '.join(CHIPS)} as v5e:2x4, v5litepod-8 or v3-8; GPU {', '.join(GPUS)} as h200 or "
-        "h200:8; cpu or cuda for what is here"
-    )
 
 
 def _slice_devices(chip: Chip, sides: str) -> tuple[jax.Device, ...]:

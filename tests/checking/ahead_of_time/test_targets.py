@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from stillbox.checking.ahead_of_time import targets
-from stillbox.checking.ahead_of_time.targets import find_target, parse_slice
+from stillbox.checking.ahead_of_time.targets import find_target
 from stillbox.cli.main import build_parser
 from stillbox.devices import chips
-from stillbox.devices.chips import CHIPS, GPUS, parse_gpus
+from stillbox.devices.chips import CHIPS, GPUS, parse_gpus, parse_slice
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 from stillbox.extras import install_command
