@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import TypeVar
 
 import jax
@@ -54,15 +55,13 @@ def joined(info: ProcessInfo) -> Iterator[None]:
 @contextmanager
 def only_first_prints(info: ProcessInfo) -> Iterator[None]:
     """Silences the other processes while it is entered; the first prints its place."""
-    with ExitStack() as stack:
-        if info.index:
-            silence = stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123
-            stack.enter_context(redirect_stdout(silence))
-            stack.enter_context(redirect_stderr(silence))
-        else:
-            print(f"process 0 of {info.count}, as {info.launcher} says", file=sys.stderr)
-            if warning := binding_warning(info):
-                print(warning, file=sys.stderr)
+    if info.index == 0:
+        print(f"process 0 of {info.count}, as {info.launcher} says", file=sys.stderr)
+        if warning := binding_warning(info):
+            print(warning, file=sys.stderr)
+        yield
+        return
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield
 
 

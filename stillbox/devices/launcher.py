@@ -61,13 +61,8 @@ def find_process(
 ) -> ProcessInfo | None:
     """Returns the index of this process in its job; None where it is the only one.
 
-    The three options outrank a launcher.
-
-    Args:
-        environment: variables of a launcher; default: those of this process.
-        coordinator: `HOST:PORT`, of the command line.
-        processes: processes of the job, of the command line.
-        process: index of this one, of the command line.
+    The three options of the command line outrank the variables of a launcher, which are those of
+    this process by default.
 
     Raises:
         UserError: an option is missing or invalid.

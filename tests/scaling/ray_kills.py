@@ -2,7 +2,8 @@
 
 `python -m tests.scaling.ray_kills FOLDER RECORDS WORKERS STEPS SIGNALS`, with `w` for a worker that
 is killed, `-` for a raylet that is removed and `+` for one that is added, prints as JSON how the
-run in FOLDER ended. RECORDS is a folder that `write_scenes` has filled.
+run in FOLDER ended. RECORDS is a folder that `write_scenes` has filled. WORKERS is a number or two
+of them, or a slice v6e:4x4 whose chips are four devices of a processor on each machine.
 """
 
 import json
@@ -21,7 +22,7 @@ from tests.small import small_overrides
 PARTS = Path(__file__).parents[1] / "one_box.py"
 # A detector that is compiled in no time.
 CHANGES = (
-    "train.batch_size=12",
+    "train.batch_size=48",
     "train.log_every=10",
     "train.summary_every=1",
     "train.checkpoint_every=50",
@@ -38,15 +39,36 @@ PROGRAM = (
 )
 
 
-def start_cluster(machines: int):
-    """Returns a cluster of so many raylets with a processor each, on this machine."""
+def start_cluster(machines: int, slices: int = 0):
+    """Returns a cluster on this machine, of so many raylets with a processor each.
+
+    The machines of `slices` slices v6e:4x4 are more of them. Ray takes them for TPUs by their
+    resources and labels.
+    """
     from ray.cluster_utils import Cluster
 
     cluster = Cluster()
     for _ in range(machines):
         cluster.add_node(num_cpus=1, include_dashboard=False)
+    # Not in their order, as on real machines.
+    for machine in [2, 0, 3, 1] * slices:
+        name = f"slice-{len(cluster.list_all_nodes()) // 4}"
+        facts = {"tpu-slice-name": name, "tpu-worker-id": str(machine), "tpu-pod-type": "v6e-16"}
+        cluster.add_node(
+            num_cpus=1,
+            resources={"TPU": 4, "accelerator_type:TPU-V6E": 1}
+            | ({"TPU-v6e-16-head": 1} if machine == 0 else {}),
+            labels={f"ray.io/{key}": value for key, value in facts.items()},
+            env_vars={"TPU_NAME": name, "TPU_WORKER_ID": str(machine)},
+        )
     cluster.wait_for_nodes()
     return cluster
+
+
+def flags_of_devices(number: int) -> str:
+    """Returns `XLA_FLAGS` for so many devices of a process."""
+    before = os.environ.get("XLA_FLAGS", "")
+    return f"{before} --xla_force_host_platform_device_count={number}"
 
 
 def command(records: Path, directory: Path, steps: int, *engine: str) -> list[str]:
@@ -83,9 +105,13 @@ def main() -> None:
     """Runs, disturbs, and prints."""
     folder, records, workers, steps, signals = sys.argv[1:6]
     directory = Path(folder) / f"run-{os.getpid()}"
-    cluster = start_cluster(int(workers.rpartition(":")[2]))
+    if workers.startswith("v6e"):
+        os.environ |= {"XLA_FLAGS": flags_of_devices(4), "JAX_PLATFORMS": "cpu"}
+        cluster, number = start_cluster(1, slices=1), "--slice"
+    else:
+        cluster, number = start_cluster(int(workers.rpartition(":")[2])), "--workers"
     environment = os.environ | {"RAY_ADDRESS": cluster.address}
-    engine = ("--engine", "ray", "--workers", workers)
+    engine = ("--engine", "ray", number, workers)
     words = command(Path(records), directory, int(steps), *engine)
     log = Path(f"{directory}.log")
     disturbances, began = [], time.monotonic()

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from stillbox.evaluation.history import HISTORY, read_history
-from tests.scaling.ray_kills import command
+from tests.scaling.ray_kills import command, flags_of_devices
 
 pytestmark = [
     pytest.mark.proof,
@@ -41,12 +41,13 @@ def run(scenes, tmp_path):
     return run
 
 
-def test_two_workers_train_as_one_process_with_two_devices(run, scenes, tmp_path):
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+@pytest.mark.parametrize(("workers", "devices"), [("2", 2), ("v6e:4x4", 16)])
+def test_workers_train_as_one_process_with_their_devices(run, scenes, tmp_path, workers, devices):
     words = command(scenes, tmp_path / "one", STEPS)
-    subprocess.run(words, env=os.environ | {"XLA_FLAGS": flags}, check=True, capture_output=True)
+    environment = os.environ | {"XLA_FLAGS": flags_of_devices(devices)}
+    subprocess.run(words, env=environment, check=True, capture_output=True)
     alone = [line["loss"] for line in read_history(tmp_path / "one" / HISTORY).training]
-    assert run("2", "")["losses"] == pytest.approx(alone, rel=1e-4)
+    assert run(workers, "")["losses"] == pytest.approx(alone, rel=1e-4)
 
 
 def test_killed_workers_are_replaced_and_the_curve_continues(run):
