@@ -1,9 +1,7 @@
 """Figures of an evaluation and of a run, as SVG for a page and as PNG, and the confusion matrix.
 
-An evaluation has precision over recall and over scores, and objects by size. A run has losses,
-learning rate, speed and average precision over its steps. Figures are drawn without pyplot, whose
-state is global: several threads may draw. The confusion matrix is SVG, which is sharp at any size
-and has the browser's fonts.
+Figures are drawn without pyplot, whose state is global: several threads may draw. The confusion
+matrix is SVG, which is sharp at any size and has the browser's fonts.
 """
 
 import io
@@ -256,10 +254,7 @@ def confidence_figure(analysis: Analysis) -> Figure | None:
 
 
 def class_f1_figure(analysis: Analysis) -> Figure | None:
-    """Returns F1 of several classes over the least score, None if no detection is correct.
-
-    Many classes are drawn in grey and without names.
-    """
+    """Returns F1 of several classes over the least score, None if no detection is correct."""
     known = {i: one for i, one in analysis.per_class.items() if one.threshold is not None}
     if not known or len(analysis.per_class) == 1:
         return None
@@ -302,7 +297,6 @@ def histogram_figure(histogram: Histogram, title: str, measure: str) -> Figure |
 def _class_line(
     axes: Axes, x: FloatArray, y: FloatArray, label: str, number: int, *, many: int
 ) -> str:
-    """Draws the line of a class, one of `many`, and returns its colour."""
     if many > _MOST_CURVES:
         axes.plot(x, y, color=GREY, linewidth=0.8, alpha=0.7)
         return GREY
@@ -312,7 +306,6 @@ def _class_line(
 
 
 def _finish(axes: Axes, x: FloatArray, title: str | None = None) -> None:
-    """Limits the axes to the values of x and to shares, and adds the legend."""
     axes.set_xlim(x[0], x[-1])
     axes.set_ylim(0.0, 1.03)
     add_legend(axes, title)
@@ -329,7 +322,6 @@ _SCORES = ("AP", "AP50", "AP75", *VOC_MEANINGS)
 
 
 def _present(series: Mapping[str, Series]) -> dict[str, Series]:
-    """Returns the series that have points."""
     return {name: one for name, one in series.items() if len(one[0])}
 
 

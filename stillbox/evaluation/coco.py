@@ -120,9 +120,6 @@ def score_coco(
     `truths` has every image that counts; an image without a result has no detections. Only the
     classes of `class_names` (label map id -> name) are scored. A class or size without ground truth
     is left out of the means.
-
-    Raises:
-        UserError: see `number_images`.
     """
     numbers = number_images(truths, results, class_names)
     expected = truths_to_coco(truths, class_names, numbers)
@@ -171,7 +168,6 @@ def _mean(values: FloatArray) -> float | None:
 
 
 def _summary(evaluated: dict[str, Any], classes: slice | int) -> dict[str, float | None]:
-    """Returns the twelve numbers over some of the classes."""
     summary = {}
     for key, number in _NUMBERS.items():
         values = evaluated[number.kind][..., classes, number.area, number.limit]

@@ -22,9 +22,6 @@ def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
 
     Returns:
         Every image of the file in its order, those without boxes too, and the class names by id.
-
-    Raises:
-        UserError: the file is no COCO ground truth.
     """
     content: Any = read_json(Path(path))
     if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= set(content):
@@ -50,11 +47,7 @@ def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
 
 
 def results_from_coco_json(path: str | Path) -> list[ImageResult]:
-    """Reads a result file, a flat list of detections.
-
-    Raises:
-        UserError: the file is no such list.
-    """
+    """Reads a result file, a flat list of detections."""
     content: Any = read_json(Path(path))
     if not isinstance(content, list):
         raise UserError("no COCO results: not a list of detections", where=str(path))

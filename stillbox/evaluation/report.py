@@ -398,9 +398,6 @@ def write_report(report: Report, directory: str | Path) -> Path:
     """Writes `report.html`, and beside it its figures as JSON, CSV, PNG and JPEG.
 
     The page needs no other file and is written last.
-
-    Returns:
-        The path of the page.
     """
     directory = Path(directory)
     drawn = {name: figure for name, figure in _draw(report).items() if figure}

@@ -159,7 +159,6 @@ def _lines(content: RuntimeTable) -> Iterator[str]:
 
 
 def _cells(row: RuntimeRow, metric: str) -> dict[str, str]:
-    """Returns the figures of a row as text, by the head of their column."""
     return {
         "size": _text(row.bytes, 1e-6, ".1f", " MB"),
         "load": _text(row.load_seconds, 1, ".2f", " s"),
@@ -183,11 +182,7 @@ def _reason(row: RuntimeRow) -> str:
 
 
 def read_runtimes(path: Path) -> RuntimeTable:
-    """Reads what `RuntimeTable.to_json` wrote; the file may come with a model of somebody else.
-
-    Raises:
-        UserError: there is no such file, or a field has no sensible value.
-    """
+    """Reads what `RuntimeTable.to_json` wrote; the file may come with a model of somebody else."""
     try:
         content = json.loads(read_untrusted(path, most=_MOST_BYTES, inside=path.parent))
         version, machine = content.pop("version"), content.pop("machine")

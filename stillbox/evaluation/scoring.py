@@ -36,11 +36,7 @@ _RECORDS_CHECKED = 16
 
 
 def open_evaluation(experiment: schema.Experiment) -> Dataset:
-    """Opens the evaluation set.
-
-    Raises:
-        UserError: the experiment names none, or it cannot be used.
-    """
+    """Opens the evaluation set."""
     records = experiment.data.evaluation
     if not records.paths:
         raise UserError(
@@ -65,9 +61,6 @@ def score_dataset(
 
     `detect` takes batches of `score_batch_size`. `trained` is the label map that the model was
     trained with, by default that of the evaluation set.
-
-    Raises:
-        UserError: label map, model and annotations disagree, or there is no image.
     """
     settings = experiment.evaluation
     slots = check_label_maps(experiment.model, dataset, trained)
@@ -104,14 +97,7 @@ def score_dataset(
 
 
 def check_label_maps(model: schema.Model, dataset: Dataset, trained: LabelMap | None) -> ClassSlots:
-    """Compares the label map of an evaluation set with that of the training set.
-
-    Returns:
-        The ids of the model's class indices.
-
-    Raises:
-        UserError: the two disagree, or the model's does not fit its classes.
-    """
+    """Compares the label maps of evaluation and training; returns the ids of the class indices."""
     slots = dataset.slots
     if trained is not None:
         slots = assign_slots(trained, model.num_classes, model.class_slots)
@@ -121,11 +107,7 @@ def check_label_maps(model: schema.Model, dataset: Dataset, trained: LabelMap | 
 
 
 def check_annotations(dataset: Dataset, slots: ClassSlots) -> None:
-    """Compares the ground-truth file of an evaluation set, if any, with label map and records.
-
-    Raises:
-        UserError: there is no such file, or they do not belong together.
-    """
+    """Compares the ground-truth file of an evaluation set, if any, with label map and records."""
     if not dataset.annotations:
         return
     annotations = read_annotations(dataset.annotations)
@@ -152,9 +134,6 @@ def refuse_other_report(folder: Path, source: str) -> None:
     """Refuses to write a report into a folder that holds the report of another model.
 
     `source`: as for `write_evaluation`; checkpoints of one directory are the same model.
-
-    Raises:
-        UserError: it has one, or its numbers cannot be read.
     """
     if not (folder / _METRICS).exists():
         return

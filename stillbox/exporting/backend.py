@@ -82,14 +82,7 @@ def runtimes_of(form: Format) -> tuple[str, ...]:
 
 
 def find_loader(form: Format, runtime: str = "") -> Loader:
-    """Returns the loader of a runtime; its module is imported now.
-
-    Args:
-        runtime: empty: the format's default.
-
-    Raises:
-        UserError: the runtime does not run the format.
-    """
+    """Returns the loader of a runtime, by default the format's; its module is imported now."""
     runtimes = _LOADERS[form]
     if runtime and runtime not in runtimes:
         raise UserError(
@@ -130,7 +123,6 @@ class ExportBackend:
     """A `Backend`. Each process loads the artefact at the first run.
 
     Args:
-        folder: of an export.
         runtime: one of the format's runtimes; empty: the default.
         stand_in: runs the artefact instead of a runtime.
 

@@ -151,9 +151,6 @@ def verify(
 def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> Agreement:
     """Counts the sure detections of a checkpoint that its quantised artefact finds too.
 
-    Args:
-        images: `[h, w, 3]` uint8 each.
-
     Raises:
         UserError: fewer than `LEAST_FOUND` of them are found.
     """
@@ -189,7 +186,6 @@ def _score_difference(
 
 
 def _best_scores(found: RawDetections) -> dict[int, float]:
-    """Returns the best score by class."""
     best: dict[int, float] = {}
     for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True):
         best[class_id] = max(score, best.get(class_id, score))
@@ -290,11 +286,7 @@ def export_model(
 
 
 def check_free(output: Path, *, overwrite: bool) -> None:
-    """Refuses a folder that an export must not replace.
-
-    Raises:
-        UserError: the folder holds something else, or an export that is not to be replaced.
-    """
+    """Refuses a folder that an export must not replace."""
     if is_export(output):
         if not overwrite:
             raise UserError(

@@ -66,11 +66,7 @@ class Manifest(Written):
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Reads the manifest in an artefact's folder.
-
-        Raises:
-            UserError: there is none, a later stillbox wrote it, or a field has no sensible value.
-        """
+        """Reads the manifest in an artefact's folder."""
         content = read_manifest(folder / MANIFEST, what=f"{MANIFEST} cannot be read", fix=_FOLDER)
         version = content.pop("version", None)
         if type(version) is not int or not 0 < version <= _VERSION:
@@ -95,11 +91,7 @@ class Manifest(Written):
         return cls(settings=settings, checksums=checksums, **values)
 
     def verify(self) -> None:
-        """Compares every file of the artefact with its checksum, if it has one.
-
-        Raises:
-            UserError: a file was changed, or is missing.
-        """
+        """Compares every file of the artefact with its checksum, if it has one."""
         if self.checksums is not None:
             self.checksums.verify()
 
@@ -164,11 +156,7 @@ def _settings(content: object, where: str) -> ExportSettings:
 
 
 def check_files(folder: Path) -> None:
-    """Opens every file of an export, which a runtime is about to read.
-
-    Raises:
-        UserError: one is no regular file, is too large, or lies outside of the folder.
-    """
+    """Opens every file of an export, which a runtime is about to read."""
     for path in folder.rglob("*"):
         # A link to a folder is refused as what it is if it leads out, and as a folder otherwise.
         if path.is_symlink() or not path.is_dir():

@@ -36,11 +36,7 @@ class ExportProgram:
 
     @cached_property
     def description(self) -> schema.Model:
-        """The detector's configuration, with the settings' number of detections.
-
-        Raises:
-            UserError: the model has none to set.
-        """
+        """The detector's configuration, with the settings' number of detections."""
         model, most = self.model.experiment.model, self.settings.max_detections
         if most is None:
             return model
@@ -54,11 +50,7 @@ class ExportProgram:
 
     @cached_property
     def normalization(self) -> schema.PixelNormalization:
-        """What a caller does to the pixels of `raw_image_tensor`.
-
-        Raises:
-            UserError: the model does not describe it.
-        """
+        """What a caller does to the pixels of `raw_image_tensor`."""
         found = self.description.normalization
         if found is None:
             raise UserError(

@@ -101,9 +101,6 @@ class ExportSettings:
         """Returns the settings with the format's default image size where none is given.
 
         It is that of the network input, if the resizer keeps images of that size.
-
-        Raises:
-            UserError: the resizer changes them, and the artefact needs a size.
         """
         size = resizer.input_size
         kept = resized_size(size, resizer) == size
@@ -129,11 +126,7 @@ class ExportSettings:
         )
 
     def checked(self) -> Self:
-        """Returns the settings if they are consistent.
-
-        Raises:
-            UserError: an unknown word, or something that the format does not support.
-        """
+        """Returns the settings if they are consistent."""
         _check_word(self.format, FORMATS, "--format")
         _check_word(self.input_type, INPUT_TYPES, "--input-type")
         self._check_numbers()

@@ -33,11 +33,7 @@ def as_sequence(images: ImageLike | Sequence[ImageLike]) -> Iterable[ImageLike]:
 
 
 def read_image(image: ImageLike) -> tuple[Pixels, str]:
-    """Returns the pixels `[H, W, 3]`, RGB and upright, and the file's path or an empty text.
-
-    Raises:
-        UserError: there is no such file, it is no image, or an array has another shape or type.
-    """
+    """Returns the pixels `[H, W, 3]`, RGB and upright, and the file's path or an empty text."""
     if isinstance(image, Image.Image):
         return np.array(ImageOps.exif_transpose(image).convert("RGB")), ""
     if isinstance(image, np.ndarray):
@@ -59,11 +55,7 @@ def _content(path: Path) -> bytes:
 
 
 def refuse_missing(paths: Sequence[Path]) -> None:
-    """Refuses a list of image files if some do not exist.
-
-    Raises:
-        UserError: names the first of them.
-    """
+    """Refuses a list of image files if some do not exist."""
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
@@ -124,9 +116,6 @@ def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
     comes before `10.jpg`.
 
     Patterns have `*`, `?`, `[...]` and, for any depth, `**`; `recursive` adds files of subfolders.
-
-    Raises:
-        UserError: a word names nothing, or no image or video.
     """
     refuse_missing([Path(word) for word in words if not _is_there(word)])
     files: dict[Path, None] = {}
@@ -151,11 +140,7 @@ def names_many(image: object) -> TypeGuard[str | PathLike[str]]:
 
 
 def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
-    """Yields the images, those of a folder or pattern in place of its path.
-
-    Raises:
-        UserError: a folder or pattern has no image, or has videos.
-    """
+    """Yields the images, those of a folder or pattern in place of its path."""
     for image in images:
         if not names_many(image):
             yield image
@@ -177,11 +162,7 @@ def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
 def check_output(
     folder: Path, words: Sequence[str], files: Iterable[Path], *, recursive: bool
 ) -> None:
-    """Checks that the results are not written among the inputs, where a later run would find them.
-
-    Raises:
-        UserError: the folder is one of the inputs', or lies in one that is searched.
-    """
+    """Checks that the results are not written among the inputs, where a later run would find them."""
     target = folder.resolve()
     searched = [Path(word) for word in words if recursive and Path(word).is_dir()]
     parents = {path.parent for path in files}
@@ -219,7 +200,6 @@ def _usable(word: str, found: list[Path]) -> list[Path]:
 
 
 def _expand(word: str, recursive: bool) -> list[Path]:
-    """Returns the files of a word, in natural order."""
     if _is_pattern(word):
         found = glob_files(Path(word), recursive=True)
         return sorted((path for path in found if path.is_file()), key=_natural)

@@ -201,9 +201,6 @@ class Tiling:
 
     Each tile is resized to the network input, so that small objects keep their pixels. An image
     that fits into one tile is not cut.
-
-    Raises:
-        UserError: a value is impossible.
     """
 
     tile: int

@@ -44,11 +44,7 @@ class Frame(NamedTuple):
 
 
 class Video:
-    """A video file, or the camera of a number, of which every `stride`th frame is read.
-
-    Raises:
-        UserError: it cannot be opened.
-    """
+    """A video file, or the camera of a number, of which every `stride`th frame is read."""
 
     def __init__(self, source: Path | int, *, stride: int = 1) -> None:
         self.live, self.stride = isinstance(source, int), stride
@@ -68,7 +64,6 @@ class Video:
         """Approximate number of frames to read; 0: unknown."""
 
     def __iter__(self) -> Iterator[Frame]:
-        """Yields every `stride`th frame; at the end, the file or camera is closed."""
         try:
             yield from self._read()
         finally:
@@ -130,11 +125,7 @@ class VideoFile:
             self._partial.unlink(missing_ok=True)
 
     def write(self, picture: Picture, seconds: float) -> None:
-        """Adds a frame `[H, W, 3]`, RGB, `seconds` after the first; all have the size of the first.
-
-        Raises:
-            UserError: the file cannot be written.
-        """
+        """Adds a frame `[H, W, 3]`, RGB, `seconds` after the first; all have the size of the first."""
         if self._writer is None:
             self._writer = self._open(picture.shape[1], picture.shape[0])
         copies = 1

@@ -129,7 +129,6 @@ _FILE: Schema = {"type": "string", "format": "binary"}
 
 
 def _describe(settings: ServeSettings) -> Schema:
-    """Returns the document of a server with these settings."""
     ready = _object(ready=_BOOLEAN)
     paths = {
         **_model_paths("/v1", settings, _tensorflow_serving()),

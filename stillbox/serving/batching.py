@@ -43,7 +43,6 @@ class Batcher:
     """Runs a backend on batches of submitted images.
 
     Args:
-        backend: runs the model.
         sizes: rows of a batch, ascending.
         max_delay: seconds that an image waits for others while nothing runs.
         observe: called after each run, in the thread that runs the model.
@@ -73,9 +72,6 @@ class Batcher:
         """Compiles and measures every size, then starts the thread that runs the model.
 
         `report` is called with a line of progress for each size.
-
-        Raises:
-            UserError: the model's predictions are not finite.
         """
         blank = self._backend.prepare(np.zeros((64, 64, 3), np.uint8))
         self.prepared_bytes = blank.pixels.nbytes

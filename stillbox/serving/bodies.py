@@ -78,11 +78,7 @@ class Admission:
         self.in_flight = 0
 
     def check(self, images: int) -> None:
-        """Refuses images that would exceed the limit.
-
-        Raises:
-            HTTPException: 503 with Retry-After.
-        """
+        """Refuses images that would exceed the limit."""
         if self.in_flight and self.in_flight + images > self._limit:
             wait = max(math.ceil(self._seconds_for(self.in_flight)), 1)
             what = f"all {self._limit} {self._places} are taken; try again"
@@ -114,12 +110,7 @@ class Arrivals:
         self._sizes: dict[asyncio.Timeout, int] = {}
 
     async def read(self, request: Request, seconds: float) -> bytes:
-        """Returns the body of a request.
-
-        Raises:
-            HTTPException: 408 if it takes longer than `seconds`, 503 with Retry-After if it was
-                given up, 400 if the client has gone.
-        """
+        """Returns the body of a request."""
         body = bytearray()  # many small parts would take much more memory
         deadline = asyncio.timeout(seconds)
         self._sizes[deadline] = 0
@@ -176,11 +167,7 @@ class LimitBody:
 
 
 def check_count(images: int, most: int) -> None:
-    """Checks the number of a request's images.
-
-    Raises:
-        HTTPException: 400, there are too many, or none.
-    """
+    """Checks the number of a request's images."""
     if not 0 < images <= most:
         raise bad_request(f"a request has 1 to {count_text(most, 'image')}; this one has {images}")
 
@@ -198,9 +185,6 @@ def read_file(content_type: str, body: bytes) -> tuple[str, bytes]:
     """Returns name and content of the one file of a form, which may have other fields.
 
     `content_type` is the header with the boundary of the parts.
-
-    Raises:
-        HTTPException: 400, the form is invalid, or has no file or several.
     """
     boundary = parse_options_header(content_type[:_MOST_HEADER])[1].get(b"boundary", b"")
     if not 0 < len(boundary) <= _LONGEST_BOUNDARY:

@@ -138,9 +138,6 @@ class Engine:
 
     Two pools of threads read bodies and decode and resize images: one for work that needs little
     memory, one for the rest. Another thread runs the model.
-
-    Raises:
-        UserError: the settings are invalid, or the model does not take such batches.
     """
 
     def __init__(self, predictor: Predictor, settings: ServeSettings) -> None:
@@ -218,11 +215,7 @@ class Engine:
                 return await share.run(function, body)
 
     async def detect(self, images: Sequence[ImageInput]) -> list[ImageDetections]:
-        """Detects in the images of a request as stored, without their EXIF orientation.
-
-        Raises:
-            HTTPException: 400 and 413 for invalid images, 503 if too many are in flight.
-        """
+        """Detects in the images of a request as stored, without their EXIF orientation."""
         check_count(len(images), self.settings.max_images)
         # `respond` has admitted one.
         with self.admission.admit(len(images) - 1):
@@ -258,11 +251,7 @@ class Engine:
         return memory > self.settings.max_memory // 16
 
     def _admit_large(self, memories: Sequence[int]) -> AbstractContextManager[None]:
-        """Admits the large ones among the images of a request, or its large body.
-
-        Raises:
-            HTTPException: 503 if too many are in flight.
-        """
+        """Admits the large ones among the images of a request, or its large body."""
         large = sum(map(self._is_large, memories))
         return self.large_admission.admit(large) if large else nullcontext()
 
@@ -314,11 +303,7 @@ async def _all(works: Sequence[Coroutine[object, None, T]]) -> list[T]:
 
 @asynccontextmanager
 async def _while_connected(request: Request) -> AsyncIterator[None]:
-    """Cancels its content once the client has gone.
-
-    Raises:
-        HTTPException: 499, as nginx counts such requests.
-    """
+    """Cancels its content once the client has gone: 499, as nginx counts such requests."""
     task = asyncio.current_task()
     assert task is not None
 

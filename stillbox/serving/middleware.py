@@ -38,7 +38,6 @@ class RefuseForeign:
     `Host`.
 
     Args:
-        app: the next application.
         hosts: names of the server as `NAME` or `NAME:PORT`, beside `localhost` and the addresses
             of the loopback interface. A connection by another interface may name any address.
     """
@@ -49,7 +48,7 @@ class RefuseForeign:
         self._names = {"localhost", *(_name_of(host) for host in self._hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forwards a request, or refuses it."""
+        """Forwards a request."""
         fault = self._find_fault(scope) if scope["type"] == "http" else None
         app = AsciiJson({"error": fault}, 403) if fault else self._app
         await app(scope, receive, send)
@@ -102,7 +101,7 @@ class RequireKey:
         self._app, self._key, self._public = app, key.encode("ascii"), public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forwards a request, or refuses it."""
+        """Forwards a request."""
         if scope["type"] != "http" or scope["path"] in self._public or self._has_key(scope):
             await self._app(scope, receive, send)
             return
@@ -129,7 +128,6 @@ class AddHeaders:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forwards a request."""
-
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_HEADERS)

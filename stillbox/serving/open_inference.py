@@ -39,8 +39,6 @@ _LONGEST_ID = 1024
 
 
 class _Options(NamedTuple):
-    """Options of a request."""
-
     binary: dict[str, bool]
     """The wanted outputs, and whether as binary data."""
     id: str | None
@@ -116,11 +114,7 @@ def _check_model(request: Request) -> None:
 def _read_request(
     body: bytes, most: int, header_length: str | None
 ) -> tuple[list[ImageInput], _Options]:
-    """Reads the body of an inference: JSON of `header_length` bytes, followed by binary tensors.
-
-    Raises:
-        HTTPException: 400, the body is invalid.
-    """
+    """Reads the body of an inference: JSON of `header_length` bytes, followed by binary tensors."""
     length = len(body)
     if header_length is not None:
         # Of thousands of digits, `int` makes an error.
@@ -180,7 +174,6 @@ def _shape(
 def _files(
     data: list[object] | PixelText | memoryview, where: str, shape: list[int]
 ) -> list[ImageInput]:
-    """Returns the image files of a tensor of type BYTES."""
     count = math.prod(shape)
     if isinstance(data, memoryview):
         return _split(data, where, count)

@@ -94,11 +94,7 @@ def _check_model(request: Request) -> None:
 
 
 def _read_request(body: bytes, most: int) -> tuple[list[ImageInput], bool]:
-    """Returns at most `most` images, and whether they are `instances`, with an object for each.
-
-    Raises:
-        HTTPException: 400, the body is invalid.
-    """
+    """Returns at most `most` images, and whether they are `instances`, with an object for each."""
     content = parse_json(body)
     signature = content.get("signature_name") or SIGNATURE
     if signature != SIGNATURE:

@@ -41,7 +41,6 @@ async def infer(
     """Runs the model on the images of a request.
 
     Args:
-        request: its body has the images.
         read: returns images and options of a body with at most a number of images; runs in a
             thread.
         classes_per_object: returns that of the options; None: as the settings of the server say,
@@ -69,11 +68,7 @@ def output_shapes(most: int) -> dict[str, tuple[int, ...]]:
 
 
 def decode_base64(text: object, where: str) -> bytes:
-    """Returns the bytes of a base64 string, of the standard or the URL-safe alphabet.
-
-    Raises:
-        HTTPException: 400, it is no string or not in base64; `where` is the image's name there.
-    """
+    """Returns the bytes of a base64 string, of the standard or the URL-safe alphabet."""
     if not isinstance(text, str):
         raise bad_request(f"{where}: base64 must be a string")
     try:
@@ -84,11 +79,7 @@ def decode_base64(text: object, where: str) -> bytes:
 
 
 def image_pixels(value: list[object] | PixelText, where: str) -> NDArray[np.uint8]:
-    """Returns the pixels of one image.
-
-    Raises:
-        HTTPException: 400, the lists are no array `[h, w, 3]`.
-    """
+    """Returns the pixels of one image."""
     pixels = (value if isinstance(value, PixelText) else PixelText.of(value)).pixels(where)
     if pixels.ndim != 3 or pixels.shape[2] != 3:
         raise bad_request(f"{where}: shape {list(pixels.shape)}, wanted [h, w, 3]")

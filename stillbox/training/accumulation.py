@@ -9,8 +9,6 @@ collects these sums from all micro-batches, and the second one divides by those 
 which makes the gradient that of the whole batch. Where the sums follow from the ground truth, the
 compiler removes the network from the first pass. Statistics of batch norm are those of a
 micro-batch, and moving ones move once a micro-batch.
-
-The module stands alone because most runs have one micro-batch, and `step` reads without it.
 """
 
 from collections.abc import Callable, Mapping
@@ -60,11 +58,8 @@ def accumulated_gradient(
 ) -> tuple[Arrays, Seen]:
     """Returns the gradient of a batch of B images, and its metrics.
 
-    Args:
-        objective: of a piece. With divisors, those of the pieces add up to that of the whole.
-        params: parameters by path, for the gradient.
-        whole: the batch.
-        parts: P, the number of micro-batches; it divides B. 1: there is no loop.
+    `parts` is the number of micro-batches, which divides B; 1: there is no loop. With divisors, the
+    objectives of the pieces add up to that of the whole.
     """
     gradient_of = jax.value_and_grad(objective, has_aux=True)
     if parts == 1:
@@ -97,7 +92,6 @@ def _piece(
     stats: Arrays,
     divisors: Mapping[str, jax.Array] | None = None,
 ) -> Piece:
-    """Returns the micro-batch of a number below `parts`."""
 
     def rows(array: jax.Array) -> jax.Array:
         divided = array.reshape(-1, parts, *array.shape[1:])

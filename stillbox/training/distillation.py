@@ -78,11 +78,6 @@ class Teacher:
     ) -> AbstractDetector:
         """Returns the teacher as the training step has it: for the input of the student.
 
-        Args:
-            model: of the student.
-            student: the same, as shapes.
-            precision: type of activations, float32 or bfloat16.
-
         Raises:
             UserError: its anchors are not the student's, or its arrays do not fit it.
         """
@@ -111,7 +106,6 @@ def open_teacher(experiment: schema.Experiment, recorded: object = None) -> Teac
     """Opens the teacher of a run; None if it has none. No device is used.
 
     Args:
-        experiment: of the student.
         recorded: `Teacher.identity` in the checkpoint that training goes on from.
 
     Raises:
@@ -146,11 +140,7 @@ def without_teacher(experiment: schema.Experiment) -> schema.Experiment:
 
 
 def refuse_misfit(student: schema.Model, teacher: schema.Model) -> None:
-    """Refuses a teacher whose distributions are not those of the model, by its configuration.
-
-    Raises:
-        UserError: it has none, or has others.
-    """
+    """Refuses a teacher whose distributions are not those of the model, by its configuration."""
     theirs = getattr(teacher, "box_coder", None)
     if not isinstance(teacher, schema.OneStage) or not isinstance(
         theirs, schema.DistributionBoxCoder

@@ -31,7 +31,6 @@ class EventFile:
     """One more event file in a folder; TensorBoard reads all of them as one run.
 
     Args:
-        folder: made if absent.
         purge_step: TensorBoard hides entries of older files from this step on.
 
     Raises:
@@ -123,7 +122,6 @@ class TensorBoard:
     Values that the Object Detection API logs too have its names, so that runs can be compared.
 
     Args:
-        directory: the model directory.
         from_step: events of later steps, which an aborted run wrote, are hidden.
     """
 

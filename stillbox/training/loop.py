@@ -97,8 +97,6 @@ def train(
     """Trains an experiment into a new folder, or goes on with the run in it.
 
     Args:
-        experiment: all of it.
-        model_directory: the folder.
         origins: where fields were given, for messages.
         profile: steps of this run that are traced.
         loggers: besides those of the experiment, in the first process.
@@ -326,11 +324,7 @@ def _compile(program: TrainProgram) -> Compilation:
 
 
 def _describe_memory(steps: Sequence[jax.stages.Compiled]) -> str:
-    """Returns a line with the memory of the largest step.
-
-    Raises:
-        UserError: there is less memory than it needs.
-    """
+    """Returns a line with the memory of the largest step."""
     analyses = [found for step in steps if (found := step.memory_analysis()) is not None]
     if not analyses:
         return "compiled"
@@ -429,9 +423,6 @@ def refuse_what_exceeds_memory(temporary: int) -> None:
     `temporary` are its bytes on each device beyond the state and the batch.
 
     The kernel would kill the process without a message. Accelerators refuse by themselves.
-
-    Raises:
-        UserError: there is less memory than the step needs.
     """
     devices = jax.local_devices()
     if devices[0].platform != "cpu" or sys.platform != "linux":

@@ -147,7 +147,6 @@ def build_optimizer(train: schema.Training, backbone_layers: Sequence[str] = ())
     the schedule's value at step 0.
 
     Args:
-        train: update rule and clipping.
         backbone_layers: `Backbone.layers` of the model, for `backbone_layer_decay`.
     """
     before = []

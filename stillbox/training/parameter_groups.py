@@ -39,11 +39,7 @@ def is_level_scale(path: str) -> bool:
 def groups_of(
     optimizer: schema.Optimizer, paths: Iterable[str]
 ) -> dict[str, schema.ParameterGroup]:
-    """Returns the first group whose pattern is found in a path, for each path that has one.
-
-    Raises:
-        UserError: a group would have no parameter.
-    """
+    """Returns the first group whose pattern is found in a path, for each path that has one."""
     left = dict.fromkeys(paths, "")
     chosen: dict[str, schema.ParameterGroup] = {}
     for group in optimizer.groups:
@@ -72,12 +68,7 @@ def rate_factors(
     """Returns the factor of the learning rate of each parameter.
 
     Args:
-        optimizer: its groups, and its factors of the backbone.
-        paths: of the parameters that are trained.
         layers: `Backbone.layers` of the model, in the order of their computation.
-
-    Raises:
-        UserError: a group would have no parameter.
     """
     paths = list(paths)
     groups = groups_of(optimizer, paths)

@@ -46,8 +46,6 @@ class PeriodicEvaluation:
     Evaluation settings and records are validated at construction, before the first step.
 
     Args:
-        experiment: all of it.
-        label_map: of the training records.
         last_step: step that is always scored; None if training has no last step.
 
     Raises:

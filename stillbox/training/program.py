@@ -107,11 +107,6 @@ def train_program(
 ) -> TrainProgram:
     """Returns the training step of an experiment.
 
-    Args:
-        experiment: all of it.
-        mesh: of `build_mesh`.
-        teacher: that of the experiment, if it has been opened already.
-
     Raises:
         UserError: the detector cannot be built, no parameter is left to train, or the model cannot
             learn from the teacher.
@@ -151,9 +146,6 @@ def train_programs(
     """Returns the training step for each input size that the experiment is trained at.
 
     The arguments are those of `train_program`. The steps share one state.
-
-    Raises:
-        UserError: as `train_program`, or the parameters depend on the size.
     """
     first, *others = (train_program(one, mesh, teacher) for one in experiment.at_input_sizes)
     for other in others:

@@ -92,8 +92,6 @@ class Speedometer:
     """Measures the steps between two calls of `look`.
 
     Args:
-        stopwatch: measures the time.
-        batch_size: images of a step.
         waited: returns the seconds so far in which steps waited for the batch of each process.
     """
 
@@ -126,8 +124,6 @@ class Epochs:
     If epochs are short, one sentence summarises several.
 
     Args:
-        records: images of an epoch.
-        batch_size: images of a step.
         first: steps done before this run.
         apart: least number of steps between two sentences.
         speedometer: of this object alone.
@@ -180,13 +176,9 @@ class StepReport:
     """Reports the metrics of steps at the intervals of the settings.
 
     Args:
-        settings: the intervals.
-        loader: of the training images.
         waits: time that the loop waited for data.
         first: steps done before this run.
         stop_at: last step of the run; None: the run has no end.
-        progress: receives the lines.
-        summaries: receives the entries of the history.
     """
 
     def __init__(

@@ -126,9 +126,6 @@ def select_trainable(
 
     A pattern is searched for in our path and in the name that the parameter has in the original's
     checkpoints, because `freeze_variables` in a `pipeline.config` refers to the latter.
-
-    Raises:
-        UserError: a pattern matches nothing, or nothing is left to train.
     """
     paths = frozenset(paths)
     trainable = paths
@@ -185,8 +182,6 @@ def make_train_step(
     `metrics["finite"]` is false. The caller stops with the last valid state.
 
     Args:
-        graph: static part of the detector, from `split_detector`.
-        train: optimiser, averaging and regularisation.
         trainable: paths of the parameters to change; the others are frozen.
         replicas: equal parts of a batch, if the loss is normalised per replica.
         teacher_graph: static part of the teacher that `train.distillation` names, whose arrays the
@@ -276,9 +271,6 @@ class MetricsGuard:
 
     Waiting for the newest step would leave the device idle while the host prepares the next one.
     One step later its metrics are available without a wait.
-
-    Args:
-        name_records: returns descriptions of records by their indices.
     """
 
     def __init__(self, name_records: Callable[[np.ndarray], list[str]]) -> None:
@@ -290,11 +282,7 @@ class MetricsGuard:
         self._pending.append((step, metrics, records))
 
     def pop(self, *, leave: int = 1) -> list[tuple[int, dict[str, float]]]:
-        """Returns step and metrics of all but the `leave` newest steps.
-
-        Raises:
-            NonFiniteLossError: naming step, loss parts and images.
-        """
+        """Returns step and metrics of all but the `leave` newest steps."""
         seen = []
         while len(self._pending) > leave:
             step, metrics, records = self._pending.popleft()

@@ -27,7 +27,6 @@ class Summaries:
     the scores so far.
 
     Args:
-        directory: the model directory.
         from_step: updates done so far.
         experiment: names the loggers, and is logged; None: TensorBoard alone.
         loggers: more of them.

@@ -43,19 +43,7 @@ _DECISIVE = (
 
 
 class CheckpointScorer:
-    """Scores checkpoints of one run; the report of each is in `output/STEP`.
-
-    Args:
-        experiment: what is scored and how; its model equals the trained one.
-        directory: the model directory.
-        output: the folder of the results.
-        say: called with each line of output.
-        progress: called with the progress of a checkpoint.
-        observer: observes every batch.
-
-    Raises:
-        UserError: the evaluation set cannot be used.
-    """
+    """Scores checkpoints of one run; the report of each is in `output/STEP`."""
 
     def __init__(
         self,
@@ -76,11 +64,7 @@ class CheckpointScorer:
         return score_program(self._experiment)
 
     def refuse_other_settings(self) -> None:
-        """Refuses an output folder with scores of other settings.
-
-        Raises:
-            UserError: they come from other records, limits or metrics.
-        """
+        """Refuses an output folder with scores of other settings."""
         path = self._output / _SETTINGS
         if not path.is_file():
             return
@@ -101,11 +85,7 @@ class CheckpointScorer:
         return store_paths(self._experiment, self._directory)
 
     def load(self, step: int) -> TrainedModel:
-        """Loads a checkpoint.
-
-        Raises:
-            UserError: it is damaged or gone, or belongs to another model than the experiment.
-        """
+        """Loads a checkpoint."""
         settings = self._experiment.evaluation
         overrides = [
             f"evaluation.use_ema={str(settings.use_ema).lower()}",
@@ -127,11 +107,7 @@ class CheckpointScorer:
         return model
 
     def score(self, model: TrainedModel, step: int, summaries: Summaries) -> Scores:
-        """Scores a checkpoint, writes its report and records its scores.
-
-        Raises:
-            UserError: label map, model and annotations disagree.
-        """
+        """Scores a checkpoint, writes its report and records its scores."""
         result = score_dataset(
             self._program.bind(model.params, model.stats),
             self._experiment,
@@ -210,12 +186,6 @@ class CheckpointWatcher:
     Args:
         experiment: what is scored and how; its model equals the trained one.
         checkpoints: a model directory, or the `checkpoints` folder in it. It need not exist yet.
-        output: the folder of the results.
-        patience: when to end.
-        say: called with each line of output.
-        on_scores: called with step and scores of each checkpoint.
-        progress: called with the progress of a checkpoint.
-        observer: observes every batch of all checkpoints.
 
     Raises:
         UserError: the evaluation set cannot be used, or the folder is not a model directory.
@@ -244,9 +214,6 @@ class CheckpointWatcher:
         """Scores checkpoints until `patience` ends; returns their steps.
 
         Raises:
-            UserError: there is no checkpoint and none is waited for, one belongs to another model,
-                label map, model and annotations disagree, or the output folder holds results of
-                other settings.
             KeyboardInterrupt: everything scored so far is kept.
         """
         if jax.process_count() > 1 and not (self._patience.once or self._patience.existing):

@@ -38,8 +38,6 @@ def run_apart(
     """Performs a task in a new process and returns its result.
 
     Args:
-        task: what is done there.
-        progress: called with the images that are done and their number.
         imports: files and modules of parts, as for `import_parts`.
         threads: processors that the process may use; 0: those of this one.
 

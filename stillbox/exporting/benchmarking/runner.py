@@ -170,7 +170,6 @@ class _Run:
         return None
 
     def _row(self, name: str, runtime: str, source: CheckpointSource | Path) -> RuntimeRow:
-        """Returns what was measured, or why nothing was."""
         try:
             return self._measure(name, runtime, source)
         except UserError as error:
@@ -237,9 +236,6 @@ def _calibration_images(experiment: Experiment, given: Sequence[Pixels]) -> Sequ
     """Returns the given images, or some of training; none for a detector that has its ranges.
 
     Those of the evaluation set would flatter the integers.
-
-    Raises:
-        UserError: there are none.
     """
     if given or experiment.train.quantization is not None:
         return given[:_CALIBRATED]

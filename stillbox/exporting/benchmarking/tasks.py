@@ -55,11 +55,7 @@ class CheckpointSource:
     """Changes of the stored experiment."""
 
     def load(self) -> TrainedModel:
-        """Loads the model.
-
-        Raises:
-            UserError: there is no such model, or its weights do not fit.
-        """
+        """Loads the model."""
         if self.experiment is not None:
             return load_weights(self.experiment, str(self.path)).named_by_config()
         assert self.step is not None
@@ -79,11 +75,7 @@ class ExportTask:
     """`[h, w, 3]` each: compared, and calibrated, on these."""
 
     def perform(self, progress: ImageProgress) -> None:
-        """Writes the export.
-
-        Raises:
-            UserError: see `export_model`.
-        """
+        """Writes the export."""
         del progress  # the exporter has stages, and no count
         export_model(self.source.load(), self.folder, self.settings, self.images)
 
@@ -122,15 +114,7 @@ class MeasureTask:
     repeats: int
 
     def perform(self, progress: ImageProgress) -> Measured:
-        """Measures.
-
-        Args:
-            progress: called with the images that are done and their number, about as often.
-
-        Raises:
-            UserError: the runtime is not installed or refuses the model, or the experiment's
-                records cannot be scored.
-        """
+        """Measures the model; `progress` is called with the number of finished images."""
         package, _ = RUNTIME_PACKAGES[self.runtime]
         # Not openvino by its name: its telemetry would send a report.
         import_openvino() if self.runtime == "openvino" else import_module(package)

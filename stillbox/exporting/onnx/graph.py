@@ -115,11 +115,7 @@ class Graph:
     ) -> list[str]:
         """Appends an `If` node and returns the names of its outputs.
 
-        Args:
-            condition: a bool scalar.
-            branch: run if it is true.
-            results: outputs of the branch.
-            otherwise: tensors of this graph, the outputs if it is false.
+        `results` are outputs of the branch; `otherwise` are tensors of this graph.
         """
         other = self.branch()
         same = [other.op("Identity", name) for name in otherwise]

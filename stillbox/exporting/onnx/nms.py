@@ -27,11 +27,7 @@ _FIRST = 10
 
 
 def search(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> list[Value]:
-    """Writes the operation `nms_search.SEARCH`.
-
-    Raises:
-        UserError: the suppression is soft.
-    """
+    """Writes the operation `nms_search.SEARCH`."""
     limits: SearchLimits = equation.params["limits"]
     if limits.soft_sigma > 0:
         raise UserError(

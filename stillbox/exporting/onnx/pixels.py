@@ -324,13 +324,7 @@ def add_preprocessing(
 ) -> Resized:
     """Writes resizing and padding to the network input into a graph.
 
-    Args:
-        images: name of the images `[B, h, w, 3]`, uint8 or float32.
-        size: h and w if they are fixed.
-        uint8: the type of the images.
-
-    Raises:
-        UserError: images of this size do not fit the network input.
+    `size` is h and w if they are fixed; `uint8` is the type of the images `[B, h, w, 3]`.
     """
     if size is not None and (reason := misfit(size, resizer)):
         raise UserError(

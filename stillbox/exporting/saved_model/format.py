@@ -235,11 +235,7 @@ def _shape(shape: Sequence[object]) -> Shape:
 
 
 def load(folder: Path, manifest: Manifest) -> Run:
-    """Loads the signature into this process.
-
-    Raises:
-        UserError: TensorFlow is not installed, or refuses the program.
-    """
+    """Loads the signature into this process."""
     tf = import_extra("tensorflow", "tf")
     place = model_folder(folder, manifest.settings)
     fix = f"install tensorflow{manifest.needs.get('tensorflow', '')}, or export again"

@@ -180,8 +180,6 @@ class Graph:
         Args:
             results: types of the outputs.
             output: name of the output, or list of outputs.
-            name: see `op`.
-            after: see `op`.
         """
         name = self.add(kind, inputs, name=name, after=after, **attributes)
         return [Tensor(self, name, dtype, output, index) for index, dtype in enumerate(results)]

@@ -221,8 +221,6 @@ def saved_model(
     """Returns a `SavedModel` of one `MetaGraphDef`.
 
     Args:
-        graph: the graph.
-        signatures: by name.
         saver: None: there are no variables.
         objects: see `objects.object_graph`; empty: of the form of TensorFlow 1.
     """

@@ -49,11 +49,7 @@ _OUTPUTS = ("num_detections", "detection_boxes", "detection_classes", "detection
 
 
 def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray]) -> Written:
-    """Writes `frozen_inference_graph.pb`.
-
-    Raises:
-        UserError: its weights are more than a protocol message holds.
-    """
+    """Writes `frozen_inference_graph.pb`."""
     del calibration  # nothing is quantised
     graph = Graph()
     value = add_input(graph, program)
@@ -89,11 +85,7 @@ def _add_constants(graph: Graph, arrays: Mapping[str, np.ndarray]) -> dict[str, 
 
 
 def load(folder: Path, manifest: Manifest) -> Run:
-    """Loads the graph into a session.
-
-    Raises:
-        UserError: TensorFlow is not installed, or refuses the graph.
-    """
+    """Loads the graph into a session."""
     tf = import_extra("tensorflow", "tf")
     fix = f"install tensorflow{manifest.needs.get('tensorflow', '')}, or export again"
     content = read_untrusted(folder / FROZEN, most=MAX_PROGRAM_BYTES)

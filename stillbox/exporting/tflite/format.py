@@ -53,10 +53,6 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     It takes one image of one size and returns `detection_boxes` `[1, K, 4]`, `detection_classes`
     `[1, K]` (class indices from 0, the lines of `labels.txt` inside the file), `detection_scores`
     `[1, K]` and `num_detections` `[1]`, all float32, boxes normalised.
-
-    Raises:
-        UserError: the extra is not installed, images of the given size do not fit the resizer's
-            canvas, or TensorFlow Lite does not have an operation of the model.
     """
     size = program.settings.image_size
     if size and (reason := misfit(size, program.description.resizer)):
@@ -97,11 +93,7 @@ def _built_in(program: ExportProgram, calibration: Sequence[np.ndarray]) -> byte
 
 
 def _with_detection_op(program: ExportProgram, calibration: Sequence[np.ndarray]) -> bytes:
-    """Returns a model that ends in the operation; of integers before it, if quantised.
-
-    Raises:
-        UserError: the operation does not fit the detector, or the Edge TPU does not compute it.
-    """
+    """Returns a model that ends in the operation; of integers before it, if quantised."""
     model = detection_op.check_fit(program)
     if program.settings.quantize != "int8":
         content = convert_program(program, detection_op.raw_predictions(program))
@@ -134,11 +126,7 @@ def _shrunk(program: ExportProgram, content: bytes) -> bytes:
 
 
 def _float_program(program: ExportProgram) -> tuple[ExportProgram, Ranges]:
-    """Returns `float_program` of a detector whose training has rounded to 8 bits.
-
-    Raises:
-        UserError: it has rounded to others.
-    """
+    """Returns `float_program` of a detector whose training has rounded to 8 bits."""
     quantization = program.quantization
     assert quantization is not None
     for name in ("weight_bits", "activation_bits"):
@@ -160,9 +148,6 @@ def load(folder: Path, manifest: Manifest) -> Run:
 
     The outputs have the names of the signature `detection_api`; `detection_classes` are label map
     ids, as in every other format.
-
-    Raises:
-        UserError: LiteRT is not installed, or refuses the file.
     """
     import_extra("ai_edge_litert", "tflite")
     from ai_edge_litert.interpreter import Interpreter

@@ -63,13 +63,9 @@ def quantize(
     and float32 results, unless `part` says otherwise. Decoding and suppression stay float32.
 
     Args:
-        content: of a float32 model.
         images: inputs of the model, each with the batch axis, to measure activations on.
         ranges: known ranges by tensor, which replace measured ones.
         part: what computes with integers.
-
-    Raises:
-        UserError: the quantiser is not installed, or there are no images.
     """
     import_extra("ai_edge_quantizer", "tflite")
     from ai_edge_quantizer import calibrator
@@ -99,12 +95,8 @@ def shrink(content: bytes, kind: Literal["float16", "dynamic"]) -> bytes:
     """Stores the kernels of a float32 model smaller; nothing is measured on images.
 
     Args:
-        content: of a float32 model.
         kind: `float16`: half floats, which the runtime makes floats of; `dynamic`: 8 bit integers,
             channel by channel, with which it multiplies activations that it rounds for each image.
-
-    Raises:
-        UserError: the quantiser is not installed.
     """
     import_extra("ai_edge_quantizer", "tflite")
     from ai_edge_quantizer import algorithm_manager, qtyping, quantizer
@@ -264,12 +256,8 @@ def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dic
     """Returns the ranges of a TFLite model's tensors by their names.
 
     Args:
-        content: the model without rounding.
         ranges: of `float_program`.
         parts: whose operations have ranges: `backbone`, `neck`, `head`.
-
-    Raises:
-        UserError: a convolution or sum of these parts has no range.
     """
     results = {_scope(path): value for path, value in ranges.items() if _DEPTHWISE not in path}
     inner = {_scope(path): value for path, value in ranges.items() if _DEPTHWISE in path}
