@@ -162,7 +162,7 @@ def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
 def check_output(
     folder: Path, words: Sequence[str], files: Iterable[Path], *, recursive: bool
 ) -> None:
-    """Checks that the results are not written among the inputs, where a later run would find them."""
+    """Refuses to write results among the inputs, where a later run would find them."""
     target = folder.resolve()
     searched = [Path(word) for word in words if recursive and Path(word).is_dir()]
     parents = {path.parent for path in files}

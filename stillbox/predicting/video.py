@@ -125,7 +125,7 @@ class VideoFile:
             self._partial.unlink(missing_ok=True)
 
     def write(self, picture: Picture, seconds: float) -> None:
-        """Adds a frame `[H, W, 3]`, RGB, `seconds` after the first; all have the size of the first."""
+        """Adds an RGB frame `[H, W, 3]` at `seconds`; all frames have the size of the first."""
         if self._writer is None:
             self._writer = self._open(picture.shape[1], picture.shape[0])
         copies = 1
