@@ -75,9 +75,7 @@ ORIGINAL_NAMES = {
 """Names in the Object Detection API (`object_detection/metrics/coco_evaluation.py`)."""
 
 NO_TRUTH = "no ground truth"
-"""Text of a score of a class without ground truth."""
 NO_TRUTH_OF_SIZE = "no ground truth of this size"
-"""Text of a score of an object size without ground truth."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,6 @@ from stillbox.printing import json_text
 from stillbox.records.files import write_whole
 
 FIGURES = "report.json"
-"""Name of the JSON file."""
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 _FORMULA = re.compile("[\t\r\n]|\\s*[=+@\uff1d\uff0b\uff20\uff0d-]")

@@ -16,7 +16,6 @@ from stillbox.untrusted import open_untrusted
 # A line of training has some hundred bytes, one of an evaluation a few thousand.
 _MOST_BYTES, _LONGEST_LINE = 2**30, 2**20
 HISTORY = "metrics.jsonl"
-"""Name of the file in a model directory."""
 
 Series = tuple[IntArray, FloatArray]
 """Steps and values, both `[S]`."""

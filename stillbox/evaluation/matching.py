@@ -204,13 +204,11 @@ class Confidence:
     """Precision, recall and F1 of one class, or of all together."""
 
     truths: int
-    """Objects to find."""
     threshold: float | None
     """The score with the highest F1; `None`: no detection is correct."""
     found: int
     """Detections with at least this score, without ignored ones."""
     correct: int
-    """Correct ones among them."""
     levels: FloatArray
     """`[101]`, ascending scores."""
     precision: FloatArray

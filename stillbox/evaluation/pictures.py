@@ -47,7 +47,6 @@ class Mark:
     box: Sequence[float]
     """`ymin, xmin, ymax, xmax` in pixels of the image."""
     text: str
-    """The label; empty: none."""
     color: Color
     """RGB of outline and label."""
     plain: str = ""

@@ -35,11 +35,8 @@ class PreparedWeights(NamedTuple):
     """Arrays of a detector on the devices of a program."""
 
     params: Arrays
-    """Parameters by path."""
     stats: Arrays
-    """Moving statistics by path."""
     kernels: PreparedKernels
-    """Transformed kernels of convolutions."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +44,7 @@ class DetectProgram:
     """A detector's program for batches of one size, compiled when it is first called."""
 
     mesh: Mesh
-    """The devices that it runs on."""
     function: DetectFunction
-    """Not yet compiled."""
     params: AbstractArrays
     """Parameters by path, whole on every device."""
     stats: AbstractArrays

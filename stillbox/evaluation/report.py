@@ -77,9 +77,7 @@ class Report:
     pictures: Sequence[ReportPicture] = ()
     cutouts: Sequence[Cutout] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
-    """The experiment in a few lines."""
     config_text: str = ""
-    """The whole experiment, as YAML."""
     timings: Mapping[str, str] = field(default_factory=dict)
     """Durations, with units."""
     warnings: Sequence[str] = ()
@@ -391,7 +389,6 @@ def _experiment(report: Report) -> str:
 
 
 REPORT = "report.html"
-"""Name of the page in its folder."""
 
 
 def write_report(report: Report, directory: str | Path) -> Path:

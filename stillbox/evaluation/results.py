@@ -28,9 +28,7 @@ class ImageTruth:
     image_id: str
     """Names the image; unique among those that are scored together."""
     width: int
-    """Columns of the original image, in pixels."""
     height: int
-    """Rows of the original image, in pixels."""
     boxes: FloatArray
     """`[N, 4]`, pixels."""
     class_ids: IntArray
@@ -52,7 +50,6 @@ class ImageResult:
     """The K detections in one image."""
 
     image_id: str
-    """As in the ground truth."""
     boxes: FloatArray
     """`[K, 4]`, pixels of the original image."""
     scores: FloatArray
@@ -80,7 +77,6 @@ class ClassCounts:
     """The size of one class in a scored set."""
 
     class_id: int
-    """Label map id."""
     truths: int
     """Boxes to find, without crowds or difficult ones."""
     detections: int

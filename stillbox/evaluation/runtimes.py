@@ -55,7 +55,6 @@ class RuntimeRow:
     p50_ms: float | None = None
     """Median milliseconds from a decoded image to its detections."""
     p99_ms: float | None = None
-    """The 99th percentile of the same."""
     resizing_ms: float | None = None
     """The part of the median before the runtime; 0 where the artefact resizes."""
     images_per_second: float | None = None
@@ -71,7 +70,6 @@ class RuntimeRow:
     box_difference: float | None = None
     """Largest difference of a side of those, in pixels of the image."""
     score_difference: float | None = None
-    """Largest difference of a score of those."""
 
     @property
     def figures(self) -> tuple[float, ...]:

@@ -41,7 +41,6 @@ class VocRules:
 
     interpolation: Interpolation = "all_points"
     min_iou: float = 0.5
-    """Least IoU of a correct detection."""
     inclusive: bool = False
     """The last row and column of pixels belong to a box, which is one pixel larger each way."""
     ignore_crowds: bool = False

@@ -50,7 +50,6 @@ class Manifest(Written):
     resizer: dict[str, Any]
     """The resizer that makes the network input, inside the artefact or before it."""
     source: str
-    """The exported model."""
     verified: dict[str, Any] = field(default_factory=dict)
     """Largest differences to the checkpoint in boxes (pixels) and scores, and whether all of the
     artefact was compared."""

@@ -77,9 +77,7 @@ class Array:
     """An array that an instruction returns."""
 
     shape: tuple[int, ...]
-    """Its dimensions."""
     value_bytes: int
-    """Bytes of its elements."""
     nbytes: int
     """Bytes that it occupies, with the padding of its tiles."""
     on_chip: bool

@@ -128,7 +128,6 @@ class OpCost:
     source: str
     """File and line; may be empty."""
     seconds: float
-    """Seconds of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)

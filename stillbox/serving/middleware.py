@@ -128,6 +128,7 @@ class AddHeaders:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forwards a request."""
+
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_HEADERS)

@@ -35,7 +35,6 @@ class ServeSettings:
     name: str = "model"
     """Name of the model in addresses."""
     version: int = 1
-    """Version of the model in addresses."""
     batch_sizes: tuple[int, ...] | None = None
     """Sizes of a batch, each compiled at the start; None: 1, 2, 4 and 8, or those that the model
     takes."""

@@ -48,7 +48,6 @@ class TrainProgram:
     """One training step, not yet compiled."""
 
     mesh: Mesh
-    """The devices that it runs on."""
     function: StepFunction
     """`(state, batch) -> (state, metrics)`; with a teacher `(state, batch, teacher)`."""
     state: TrainState

@@ -46,7 +46,6 @@ class Stretch:
     images: int
     """Rows of their batches."""
     steps: int
-    """Number of steps."""
     seconds: float
     """Their time, without pauses."""
     waited: tuple[float, ...]

@@ -150,7 +150,6 @@ class CheckpointScorer:
 
 
 OnScores = Callable[[int, Scores], None]
-"""Called with a step and its scores."""
 
 BESIDE = ("eval", "params.yaml")
 """Prefixes of the files that evaluation and the command lines put beside the checkpoints."""

@@ -323,7 +323,6 @@ def _pairs(theirs: ImageResult, mine: ImageResult) -> Iterator[tuple[float, floa
 
 
 PAGE = "benchmark.html"
-"""Name of the page in its folder."""
 
 
 class Benchmark(NamedTuple):

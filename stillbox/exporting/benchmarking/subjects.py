@@ -43,7 +43,6 @@ VARIANTS: dict[str, Variant] = {
     "onnx": Variant("onnx"),
     "stablehlo": Variant("stablehlo"),
 }
-"""The artefacts of a benchmark by name."""
 
 
 class Export(NamedTuple):
