@@ -23,15 +23,8 @@ from stillbox.devices.process import own_processors
 from stillbox.evaluation.pictures import LEAST_SIDE
 from stillbox.predicting.backend import Pixels, Prepared, RawDetections
 from stillbox.predicting.predictor import Predictor
+from stillbox.serving import bodies
 from stillbox.serving.batching import Batcher, ClosedError
-from stillbox.serving.bodies import (
-    Admission,
-    Arrivals,
-    AsciiJson,
-    check_count,
-    http_error,
-    too_large,
-)
 from stillbox.serving.decoding import ImageInput, decode_input, image_size
 from stillbox.serving.middleware import Metrics
 from stillbox.serving.settings import ServeSettings, choose_batch_sizes
@@ -151,11 +144,11 @@ class Engine:
             observe=self.metrics.observe_run,
             expects_more=lambda: self.admission.in_flight > self.batcher.waiting,
         )
-        self.admission = Admission(settings.queue, self.batcher.seconds_for)
+        self.admission = bodies.Admission(settings.queue, self.batcher.seconds_for)
         # The other half of the places is for small images alone.
         half, places = max(settings.queue // 2, 1), "places for large images"
-        self.large_admission = Admission(half, self.batcher.seconds_for, places)
-        self.arrivals = Arrivals(max(settings.max_memory // 4, settings.max_body))
+        self.large_admission = bodies.Admission(half, self.batcher.seconds_for, places)
+        self.arrivals = bodies.Arrivals(max(settings.max_memory // 4, settings.max_body))
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         self.metrics.in_flight.set_function(lambda: self.admission.in_flight)
         threads, part = own_processors(), settings.max_memory // 4
@@ -196,7 +189,7 @@ class Engine:
         """
         seconds = self.settings.timeout
         if _content_length(request) > self.settings.max_body:
-            raise too_large(self.settings.max_body)
+            raise bodies.too_large(self.settings.max_body)
         # Refuses before the body arrives.
         self.admission.check(1)
         received = [await self.arrivals.read(request, seconds)]
@@ -206,7 +199,7 @@ class Engine:
                     # Nothing else refers to the body: `work` can drop it.
                     return await work(received.pop())
             except TimeoutError:
-                raise http_error(504, f"there was no answer in {seconds:g} s") from None
+                raise bodies.http_error(504, f"there was no answer in {seconds:g} s") from None
 
     async def read(self, function: Callable[[bytes], T], body: bytes) -> T:
         """Returns the result of a function on a body; it runs in a thread."""
@@ -216,7 +209,7 @@ class Engine:
 
     async def detect(self, images: Sequence[ImageInput]) -> list[ImageDetections]:
         """Detects in the images of a request as stored, without their EXIF orientation."""
-        check_count(len(images), self.settings.max_images)
+        bodies.check_count(len(images), self.settings.max_images)
         # `respond` has admitted one.
         with self.admission.admit(len(images) - 1):
             counts = await _all([self._count_pixels(image) for image in images])
@@ -280,9 +273,9 @@ class Engine:
         try:
             found = await asyncio.wrap_future(self.batcher.submit(prepared))
         except ClosedError:
-            raise http_error(503, "the model has stopped", {"Retry-After": "1"}) from None
+            raise bodies.http_error(503, "the model has stopped", {"Retry-After": "1"}) from None
         if not found.finite:
-            raise http_error(500, "the model's predictions for the image are not finite")
+            raise bodies.http_error(500, "the model's predictions for the image are not finite")
         return found
 
 
@@ -319,7 +312,7 @@ async def _while_connected(request: Request) -> AsyncIterator[None]:
         if not watching.done():
             raise
         task.uncancel()
-        raise http_error(499, "the client has gone") from None
+        raise bodies.http_error(499, "the client has gone") from None
     finally:
         watching.cancel()
 
@@ -330,10 +323,10 @@ def engine_of(request: Request) -> Engine:
     return engine
 
 
-async def respond_ready(request: Request) -> AsciiJson:
+async def respond_ready(request: Request) -> bodies.AsciiJson:
     """Responds whether the server takes requests: 200 or 503."""
     ready = engine_of(request).ready
-    return AsciiJson({"ready": ready}, 200 if ready else 503)
+    return bodies.AsciiJson({"ready": ready}, 200 if ready else 503)
 
 
 def _content_length(request: Request) -> int:

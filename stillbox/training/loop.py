@@ -16,15 +16,9 @@ import numpy as np
 from stillbox.checkpoints.files import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory, locked_directory
 from stillbox.checkpoints.remote_directory import ModelPlace
+from stillbox.devices import job
 from stillbox.devices.announcing import StallReporter, announcing, waiting_for
 from stillbox.devices.compiling import Compilation
-from stillbox.devices.job import (
-    AsyncAllGather,
-    is_main_process,
-    main_process_first,
-    replicated_tree,
-    require_same,
-)
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.process import input_threads, release_freed_memory
 from stillbox.devices.setup import PeakMemory, versions
@@ -115,7 +109,7 @@ def train(
     place = (
         model_directory if isinstance(model_directory, ModelPlace) else ModelPlace(model_directory)
     )
-    with locked_directory(place.folder, writes=is_main_process()) as lock:
+    with locked_directory(place.folder, writes=job.is_main_process()) as lock:
         return _train(experiment, place, dataset, loader, lock, profile, loggers, began)
 
 
@@ -137,8 +131,8 @@ def _train(
     # ---- run to resume, evaluation: refused before anything is compiled -------------------------
     previous = find_previous(experiment, model_directory, dataset)
     first = previous.step if previous else 0
-    require_same("model directory", f"step {first}", fix=_SHARED)
-    require_same(
+    job.require_same("model directory", f"step {first}", fix=_SHARED)
+    job.require_same(
         "experiment",
         to_yaml(store_paths(experiment, model_directory)),
         fix="give all processes the same",
@@ -147,7 +141,9 @@ def _train(
     # A finished run has nothing to learn, and its teacher may be gone.
     learning = without_teacher(experiment) if finished else experiment
     teacher = open_teacher(learning, recorded_teacher(previous))
-    require_same("teacher", str(teacher and teacher.identity), fix="give all processes the same")
+    job.require_same(
+        "teacher", str(teacher and teacher.identity), fix="give all processes the same"
+    )
     evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
 
     # ---- programs: XLA compiles while the weights are read --------------------------------------
@@ -168,7 +164,7 @@ def _train(
     with (
         closing(directory),
         summaries,
-        RunProgress(first, stop_at, quiet=not is_main_process()) as progress,
+        RunProgress(first, stop_at, quiet=not job.is_main_process()) as progress,
         StopRequest() as stop,
     ):
         for line in _describe_run(experiment, place, dataset, start, programs):
@@ -213,10 +209,10 @@ def _train(
         def save(step: int, state: TrainState) -> None:
             metadata = identity | _metadata(experiment, dataset, step, program.replicas)
             with jax.transfer_guard("allow"):
-                directory.save(step, replicated_tree(state._asdict()), metadata, wait=False)
+                directory.save(step, job.replicated_tree(state._asdict()), metadata, wait=False)
 
         # A stop requested of one process stops all of them after the same step.
-        gathering = AsyncAllGather(2)
+        gathering = job.AsyncAllGather(2)
         step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
         interrupted = 0
         stalls, next_batch = StallReporter(), f"the next batch, from {dataset.source.where}"
@@ -342,14 +338,14 @@ def _open_directory(
     lock: DirectoryLock | None,
 ) -> ModelDirectory:
     """Creates or opens the model directory, whose newest checkpoint is that of step `first`."""
-    with main_process_first():
+    with job.main_process_first():
         directory = ModelDirectory.create(
             place.folder,
             experiment=to_yaml(store_paths(experiment, place.folder)),
             label_map=dataset.label_map.to_text(),
             versions=versions(),
             keep=experiment.train.keep_checkpoints,
-            writes=is_main_process(),
+            writes=job.is_main_process(),
             lock=lock,
             remote=place.remote,
         )

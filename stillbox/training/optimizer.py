@@ -16,13 +16,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models.variables import Arrays
-from stillbox.training.parameter_groups import (
-    decay_factors,
-    groups_of,
-    has_rate_factors,
-    is_bias,
-    rate_factors,
-)
+from stillbox.training import parameter_groups
 
 ScheduleFunction = Callable[[ArrayLike], jax.Array]
 
@@ -160,7 +154,7 @@ def build_optimizer(train: schema.Training, backbone_layers: Sequence[str] = ())
     if train.gradient_clip_norm:
         before.append(optax.clip_by_global_norm(train.gradient_clip_norm))
     after = []
-    if has_rate_factors(train.optimizer):
+    if parameter_groups.has_rate_factors(train.optimizer):
         after.append(_scale_rates(train.optimizer, tuple(backbone_layers)))
     return optax.chain(*before, _rule(train.optimizer), *after)
 
@@ -183,7 +177,10 @@ def _scale_biases(factor: float) -> Rule:
 
     def scale(gradient: optax.Updates, params: optax.Params | None) -> optax.Updates:
         arrays = cast(Arrays, gradient)
-        return {path: factor * arrays[path] if is_bias(path) else arrays[path] for path in arrays}
+        return {
+            path: factor * arrays[path] if parameter_groups.is_bias(path) else arrays[path]
+            for path in arrays
+        }
 
     return optax.stateless(scale)
 
@@ -195,14 +192,14 @@ def _scale_rates(optimizer: schema.Optimizer, layers: Sequence[str]) -> Rule:
     """
 
     def init(params: optax.Params) -> optax.OptState:
-        groups_of(optimizer, cast(Arrays, params))  # refuses what matches nothing
+        parameter_groups.groups_of(optimizer, cast(Arrays, params))  # refuses what matches nothing
         return optax.EmptyState()
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
         arrays = cast(Arrays, updates)
-        factors = rate_factors(optimizer, arrays, layers)
+        factors = parameter_groups.rate_factors(optimizer, arrays, layers)
         return {path: factors[path] * array for path, array in arrays.items()}, state
 
     return optax.GradientTransformation(init, update)
@@ -268,7 +265,7 @@ def _adamw(config: schema.AdamW, rate: Rule) -> Rule:
 
     def decay(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
         arrays, weights = cast(Arrays, updates), cast(Arrays, params)
-        factors = decay_factors(config, arrays)
+        factors = parameter_groups.decay_factors(config, arrays)
         return {
             path: array + config.weight_decay * factors[path] * weights[path]
             for path, array in arrays.items()

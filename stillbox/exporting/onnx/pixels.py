@@ -15,13 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.experiment.schema import (
-    ConditionalShapeResizer,
-    FixedShapeResizer,
-    KeepAspectRatioResizer,
-    Resizer,
-    ScaleJitterResizer,
-)
+from stillbox.experiment import schema
 from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
 from stillbox.inputs.resize import ENLARGE_CANVAS, misfit, resized_size
 
@@ -320,7 +314,7 @@ class Resized(NamedTuple):
 
 
 def add_preprocessing(
-    graph: Graph, resizer: Resizer, images: str, size: tuple[int, int] | None, *, uint8: bool
+    graph: Graph, resizer: schema.Resizer, images: str, size: tuple[int, int] | None, *, uint8: bool
 ) -> Resized:
     """Writes resizing and padding to the network input into a graph.
 
@@ -350,18 +344,18 @@ def add_preprocessing(
             uint8=uint8,
         )
     pixels = graph.op("Cast", pixels, to=FLOAT)
-    if not isinstance(resizer, FixedShapeResizer) and placed != resizer.input_size:
+    if not isinstance(resizer, schema.FixedShapeResizer) and placed != resizer.input_size:
         pixels = _pad(graph, pixels, inner, resizer)
     # No runtime can derive the fixed shape from the nodes above.
     pixels = graph.op("Reshape", pixels, np.array([0, *resizer.input_size, 3]))
     return Resized(pixels, inner, own)
 
 
-def _resized_size(graph: Graph, own: Operand, resizer: Resizer) -> Operand:
+def _resized_size(graph: Graph, own: Operand, resizer: schema.Resizer) -> Operand:
     """Returns height and width `[2]` float32, by the arithmetic of `inputs.resize.resized_size`."""
-    if isinstance(resizer, FixedShapeResizer):
+    if isinstance(resizer, schema.FixedShapeResizer):
         return np.array(resizer.input_size, np.float32)
-    if isinstance(resizer, KeepAspectRatioResizer):
+    if isinstance(resizer, schema.KeepAspectRatioResizer):
         short, long = (graph.op(kind, own, keepdims=1) for kind in ("ReduceMin", "ReduceMax"))
         targets = np.array([resizer.min_dimension, resizer.max_dimension], np.float32)
         ratios = graph.op("Div", targets, graph.op("Concat", short, long, axis=0))
@@ -369,10 +363,10 @@ def _resized_size(graph: Graph, own: Operand, resizer: Resizer) -> Operand:
         most = np.array(resizer.max_dimension, np.float32)
         passed = graph.op("Greater", _rounded(graph, long, near), most)
         return _rounded(graph, own, graph.op("Where", passed, far, near))
-    if isinstance(resizer, ScaleJitterResizer):
+    if isinstance(resizer, schema.ScaleJitterResizer):
         ratios = graph.op("Div", np.array([resizer.height, resizer.width], np.float32), own)
         return _rounded(graph, own, graph.op("ReduceMin", ratios, keepdims=1))
-    if isinstance(resizer, ConditionalShapeResizer):
+    if isinstance(resizer, schema.ConditionalShapeResizer):
         kinds = ("ReduceMax", "Min") if resizer.condition == "greater" else ("ReduceMin", "Max")
         side = graph.op(kinds[0], own, keepdims=1)
         target = graph.op(kinds[1], side, np.array(resizer.threshold, np.float32))
@@ -385,9 +379,9 @@ def _rounded(graph: Graph, own: Operand, ratio: str) -> str:
     return graph.op("Max", graph.op("Round", graph.op("Mul", own, ratio)), _ONE)
 
 
-def _pad(graph: Graph, pixels: str, inner: Operand, resizer: Resizer) -> str:
+def _pad(graph: Graph, pixels: str, inner: Operand, resizer: schema.Resizer) -> str:
     """Pads images to the network input, at the bottom first."""
-    assert not isinstance(resizer, FixedShapeResizer)
+    assert not isinstance(resizer, schema.FixedShapeResizer)
     colour = np.array(resizer.pad_value, np.float32)
     size = graph.op("Cast", inner, to=INT64)
     missing = graph.op("Sub", np.array(resizer.input_size), size)

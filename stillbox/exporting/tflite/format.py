@@ -18,18 +18,9 @@ from stillbox.experiment import schema
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.tflite import detection_op
+from stillbox.exporting.tflite import detection_op, metadata
 from stillbox.exporting.tflite.conversion import convert_program, converter_version, detect_function
 from stillbox.exporting.tflite.edge_tpu import check_operations
-from stillbox.exporting.tflite.metadata import (
-    LABEL_IDS,
-    OUTPUTS,
-    Description,
-    describe,
-    label_ids,
-    least_runtime,
-    operators,
-)
 from stillbox.exporting.tflite.quantization import (
     BITS,
     Ranges,
@@ -60,7 +51,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     import_extra("ai_edge_litert", "tflite")
     op = program.settings.postprocess == "detection_op"
     content = (_with_detection_op if op else _built_in)(program, calibration)
-    content = describe(content, program.settings, _description(program))
+    content = metadata.describe(content, program.settings, _description(program))
     (folder / FILE).write_bytes(content)
     ending = f"ends in {detection_op.NAME}" if op else "built-in operations only"
     files = {FILE: f"{ending}, with labels and metadata for MediaPipe"}
@@ -68,7 +59,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
         files |= write_page(program, class_labels(program.model), folder)
     return Written(
         files=files,
-        needs={"LiteRT or TensorFlow Lite": f">={least_runtime(content)}"},
+        needs={"LiteRT or TensorFlow Lite": f">={metadata.least_runtime(content)}"},
         written_with={"jax": jax.__version__, "litert-converter": converter_version()},
     )
 
@@ -160,20 +151,20 @@ def load(folder: Path, manifest: Manifest) -> Run:
     with refusal("LiteRT", folder / FILE, fix, ValueError, RuntimeError):
         interpreter = Interpreter(model_content=content, num_threads=threads)
         runner = interpreter.get_signature_runner()
-    ids = np.array(label_ids(content, str(folder / FILE)), np.float32)
+    ids = np.array(metadata.label_ids(content, str(folder / FILE)), np.float32)
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:
         named = runner(**{manifest.settings.input: np.asarray(images)})
-        names = manifest.settings.output_names or OUTPUTS
-        outputs = {own: named[name] for own, name in zip(OUTPUTS, names, strict=True)}
+        names = manifest.settings.output_names or metadata.OUTPUTS
+        outputs = {own: named[name] for own, name in zip(metadata.OUTPUTS, names, strict=True)}
         indices = np.rint(outputs["detection_classes"]).astype(int)
         if not 0 <= indices.min() <= indices.max() < len(ids):
-            what = f"the model found a class that is none of the {len(ids)} of its {LABEL_IDS}"
+            what = f"the model found a class beyond the {len(ids)} of its {metadata.LABEL_IDS}"
             raise UserError(what, where=str(folder / FILE), fix="export the model again")
         # The custom operation does not clip boxes.
         boxes = np.clip(outputs["detection_boxes"], 0, 1) if op else outputs["detection_boxes"]
         found = {"detection_boxes": boxes, "detection_classes": ids[indices]}
-        return {name: found.get(name, outputs[name]) for name in OUTPUTS}
+        return {name: found.get(name, outputs[name]) for name in metadata.OUTPUTS}
 
     return run
 
@@ -184,10 +175,10 @@ def class_labels(model: TrainedModel) -> list[str]:
     return [" ".join(names.get(one, _UNUSED).splitlines()) for one in model.slots().ids]
 
 
-def _description(program: ExportProgram) -> Description:
+def _description(program: ExportProgram) -> metadata.Description:
     raw = program.settings.input_type == "raw_image_tensor"
     pixels = program.normalization if raw else schema.PixelNormalization(mean=(0.0,), std=(1.0,))
-    return Description(
+    return metadata.Description(
         name=program.model.name,
         labels=class_labels(program.model),
         label_ids=program.model.slots().ids,
@@ -214,7 +205,9 @@ def _model_input(program: ExportProgram, image: np.ndarray) -> np.ndarray:
 
 def _check_operators(content: bytes) -> None:
     foreign = {
-        name for name in operators(content) if name == "CUSTOM" or name.startswith("STABLEHLO_")
+        name
+        for name in metadata.operators(content)
+        if name == "CUSTOM" or name.startswith("STABLEHLO_")
     }
     if foreign:
         raise UserError(
