@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from stillbox.errors import UserError
-from stillbox.evaluation.coco_json import from_coco_json
+from stillbox.evaluation.coco import from_coco_json
 from stillbox.evaluation.results import ImageTruth
 from stillbox.printing import count_text
 from stillbox.records.example import Example

@@ -29,7 +29,7 @@ from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject, Selection
 from stillbox.predicting.web_page import page_files, render_index
 from stillbox.serving import bodies, open_inference, tensorflow_serving
-from stillbox.serving.engine import Engine, engine_of, respond_ready
+from stillbox.serving.engine import INPUTS, OUTPUTS, Engine, engine_of, respond_ready
 from stillbox.serving.middleware import (
     PUBLIC_PATHS,
     AddHeaders,
@@ -38,7 +38,6 @@ from stillbox.serving.middleware import (
     RequireKey,
 )
 from stillbox.serving.settings import ServeSettings
-from stillbox.serving.tensors import INPUTS, OUTPUTS
 
 _FORMATS = ("json", "png", "jpeg")
 _PARAMETERS = ("format", "min_score", "classes_per_object", "iou")

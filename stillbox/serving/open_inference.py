@@ -21,17 +21,18 @@ from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject
 from stillbox.printing import count_text
 from stillbox.serving.bodies import AsciiJson, bad_request, check_count, http_error, shown
 from stillbox.serving.decoding import ImageInput, PixelText, parse_json
-from stillbox.serving.engine import engine_of, respond_ready
-from stillbox.serving.tensors import (
+from stillbox.serving.engine import (
     INPUT,
     INPUTS,
     OUTPUTS,
     Outputs,
     decode_base64,
+    engine_of,
     image_pixels,
     infer,
     names_model,
     output_shapes,
+    respond_ready,
 )
 
 HEADER_LENGTH = "Inference-Header-Content-Length"

@@ -9,17 +9,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stillbox.serving import tensors
 from stillbox.serving.bodies import AsciiJson, bad_request, check_count, http_error, shown
 from stillbox.serving.decoding import ImageInput, PixelText, parse_json
-from stillbox.serving.engine import engine_of
+from stillbox.serving.engine import (
+    INPUT,
+    INPUTS,
+    decode_base64,
+    engine_of,
+    image_pixels,
+    infer,
+    names_model,
+    output_shapes,
+)
 
 SIGNATURE = "serving_default"
 
 
 async def _status(request: Request) -> Response:
     name = request.path_params["name"]
-    if not tensors.names_model(request):
+    if not names_model(request):
         raise http_error(404, f"Could not find any versions of model {name}")
     engine = engine_of(request)
     status = {"error_code": "OK", "error_message": ""}
@@ -36,14 +44,9 @@ async def _status(request: Request) -> Response:
 async def _metadata(request: Request) -> Response:
     _check_model(request)
     engine = engine_of(request)
-    settings, shapes = (
-        engine.settings,
-        tensors.output_shapes(engine.predictor.backend.max_detections),
-    )
+    settings, shapes = engine.settings, output_shapes(engine.predictor.backend.max_detections)
     signature = {
-        "inputs": {
-            tensors.INPUT: _tensor("DT_UINT8", (-1, -1, 3), f"{SIGNATURE}_{tensors.INPUT}:0")
-        },
+        "inputs": {INPUT: _tensor("DT_UINT8", (-1, -1, 3), f"{SIGNATURE}_{INPUT}:0")},
         "outputs": {
             name: _tensor("DT_FLOAT", shape, f"StatefulPartitionedCall:{number}")
             for number, (name, shape) in enumerate(shapes.items())
@@ -66,7 +69,7 @@ async def _predict(request: Request) -> Response:
     if action != "predict":
         raise bad_request(f"Malformed request: POST {request.url.path}: only :predict is here")
     _check_model(request)
-    outputs, by_row = await tensors.infer(request, _read_request)
+    outputs, by_row = await infer(request, _read_request)
     columns = {name: array.tolist() for name, array in outputs.items()}
     if not by_row:
         return AsciiJson({"outputs": columns})
@@ -84,7 +87,7 @@ ROUTES = [
 
 
 def _check_model(request: Request) -> None:
-    if not tensors.names_model(request):
+    if not names_model(request):
         name, version = request.path_params["name"], request.path_params.get("version")
         which = f"Specific({name}, {version})" if version else f"Latest({name})"
         raise http_error(404, f"Servable not found for request: {which}")
@@ -113,14 +116,14 @@ def _without_name(value: object) -> object:
     if not isinstance(value, Mapping) or "b64" in value:
         return value
     names = list(value)
-    if len(names) != 1 or names[0] not in tensors.INPUTS:
-        raise bad_request(f"the only input is '{tensors.INPUT}'; the request has {shown(names)}")
+    if len(names) != 1 or names[0] not in INPUTS:
+        raise bad_request(f"the only input is '{INPUT}'; the request has {shown(names)}")
     return value[names[0]]
 
 
 def _image(value: object, where: str) -> ImageInput:
     if isinstance(value, Mapping) and len(value) == 1:
-        return tensors.decode_base64(value.get("b64"), where)
+        return decode_base64(value.get("b64"), where)
     if not isinstance(value, list | PixelText):
         raise bad_request(f'{where}: give {{"b64": FILE}} or pixels [h, w, 3]')
-    return tensors.image_pixels(value, where)
+    return image_pixels(value, where)

@@ -34,12 +34,11 @@ from stillbox.printing import count_text, sides_text, size_text
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training.distillation import TEACHER, open_teacher, without_teacher
-from stillbox.training.forecast import forecast
-from stillbox.training.loggers import Logger
+from stillbox.training.loggers import Logger, require_loggers
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.program import TrainProgram, train_programs
 from stillbox.training.progress import RunProgress
-from stillbox.training.reporting import StepReport, Waits
+from stillbox.training.reporting import StepReport, Waits, forecast
 from stillbox.training.signals import StopRequest
 from stillbox.training.start import (
     Start,
@@ -50,7 +49,6 @@ from stillbox.training.start import (
 )
 from stillbox.training.step import MetricsGuard, TrainState
 from stillbox.training.summaries import Summaries
-from stillbox.training.tracking import require_loggers
 
 _SHARED = "give all processes a --model-dir that they share, on a network disk for example"
 _OTHERS = "the other processes (the slow one says why)"

@@ -15,8 +15,7 @@ from stillbox.devices.job import broadcast, is_main_process
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment import schema
 from stillbox.records.files import append_file
-from stillbox.training.loggers import Logger
-from stillbox.training.tracking import open_loggers
+from stillbox.training.loggers import Logger, open_loggers
 
 
 class Summaries:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from stillbox.evaluation.analysis import KINDS, analyse
-from stillbox.evaluation.coco import score_coco
-from stillbox.evaluation.coco_json import from_coco_json, results_from_coco_json
+from stillbox.evaluation.coco import from_coco_json, results_from_coco_json, score_coco
 from stillbox.evaluation.matching import match
 from tests.evaluation.builders import overlap, random_set, result, truth
 from tests.small import SHARED, needs_shared

@@ -11,12 +11,15 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from stillbox.errors import UserError
-from stillbox.evaluation.coco import NO_TRUTH, NO_TRUTH_OF_SIZE, SUMMARY_MEANINGS, score_coco
-from stillbox.evaluation.coco_json import (
+from stillbox.evaluation.coco import (
+    NO_TRUTH,
+    NO_TRUTH_OF_SIZE,
+    SUMMARY_MEANINGS,
     encode_results,
     from_coco_json,
     results_from_coco_json,
     results_to_coco,
+    score_coco,
     truths_to_coco,
 )
 from stillbox.evaluation.results import ImageResult

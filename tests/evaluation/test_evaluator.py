@@ -10,7 +10,7 @@ from PIL import Image
 
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.errors import UserError
-from stillbox.evaluation.coco_json import from_coco_json
+from stillbox.evaluation.coco import from_coco_json
 from stillbox.evaluation.evaluator import evaluate
 from stillbox.evaluation.ground_truth import read_truths, stored_size, truth_of
 from stillbox.evaluation.program import predict_program

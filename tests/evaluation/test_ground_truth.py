@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.evaluation.coco_json import truths_to_coco
+from stillbox.evaluation.coco import truths_to_coco
 from stillbox.evaluation.ground_truth import check_agreement, read_annotations, read_truths
 from stillbox.evaluation.scoring import check_annotations, score_dataset
 from stillbox.inputs.dataset import open_dataset

@@ -3,11 +3,14 @@
 import os
 import signal
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
+import pytest
 
 from stillbox.errors import UserError
+from stillbox.exporting.onnx.format import openvino_core
 from stillbox.exporting.program import ExportProgram
 from stillbox.inputs.resize import resize_image
 
@@ -72,3 +75,23 @@ class Counting:
 
     def perform(self, progress):
         return len(os.sched_getaffinity(0))
+
+
+pytest.importorskip("onnx")
+RUNTIMES = ("onnxruntime", "openvino")
+
+
+def loaded(model, runtime):
+    """Returns inputs by name -> list of outputs; skips where the runtime is absent."""
+    content = model.SerializeToString()
+    if runtime == "onnxruntime":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        return partial(session.run, None)
+    try:
+        core = openvino_core()
+    except UserError as error:
+        pytest.skip(str(error))
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = core.compile_model(core.read_model(content), "CPU", settings)
+    return lambda feed: list(compiled(feed).values())

@@ -17,10 +17,16 @@ from stillbox.evaluation.runtimes import BENCHMARK, RuntimeRow, read_runtimes
 from stillbox.exporting import backend
 from stillbox.exporting.backend import RUNTIME_PACKAGES, find_loader
 from stillbox.exporting.benchmarking import runner, subjects
-from stillbox.exporting.benchmarking.processes import TaskError, run_apart
 from stillbox.exporting.benchmarking.runner import benchmark, compare
 from stillbox.exporting.benchmarking.subjects import BenchmarkSettings
-from stillbox.exporting.benchmarking.tasks import ExportTask, Measured, MeasureTask, artefact_bytes
+from stillbox.exporting.benchmarking.tasks import (
+    ExportTask,
+    Measured,
+    MeasureTask,
+    TaskError,
+    artefact_bytes,
+    run_apart,
+)
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import FORMATS, ExportSettings
 from stillbox.extras import NotInstalledError, install_command

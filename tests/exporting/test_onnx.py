@@ -28,8 +28,7 @@ from stillbox.inputs.resize import resize_image
 from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
-from tests.exporting.onnx_runtimes import RUNTIMES, loaded
-from tests.exporting.programs import OUTPUTS, expected
+from tests.exporting.programs import OUTPUTS, RUNTIMES, expected, loaded
 from tests.small import EVERY_DETECTION
 
 SIDE = 128

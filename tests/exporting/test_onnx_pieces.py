@@ -17,8 +17,8 @@ from stillbox.exporting.onnx.pixels import add_preprocessing
 from stillbox.inputs.resize import resize_image
 from stillbox.models.jaxpr import trace
 from stillbox.models.postprocessing import suppress
-from tests.exporting.onnx_runtimes import RUNTIMES, loaded
-from tests.exporting.test_pixels import METHODS, RESIZERS, SIZES, picture
+from tests.exporting.programs import RUNTIMES, loaded
+from tests.exporting.test_stablehlo import METHODS, RESIZERS, SIZES, picture
 
 ANCHORS, CLASSES, IMAGES = 700, 4, 2
 INPUT_SIZE = 300, 300

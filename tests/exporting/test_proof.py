@@ -22,7 +22,7 @@ from stillbox.models.variables import bind_detector, read_statistics, split_dete
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
-from tests.exporting.onnx_runtimes import RUNTIMES
+from tests.exporting.programs import RUNTIMES
 from tests.small import EVERY_DETECTION, SHARED, needs_shared
 
 # Found and not imported: whatever is imported here lies in the process of every other test.

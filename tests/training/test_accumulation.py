@@ -16,8 +16,15 @@ from stillbox.training.loop import train
 from stillbox.training.program import train_program
 from tests.helpers import refusal
 from tests.small import DENSE, DENSE_HEADS
-from tests.training.eight_devices import SSD, TWO_STAGES, experiment_of, first_state, make_batch
-from tests.training.teachers import GFL, write_teacher
+from tests.training.eight_devices import (
+    GFL,
+    SSD,
+    TWO_STAGES,
+    experiment_of,
+    first_state,
+    make_batch,
+    write_teacher,
+)
 from tests.training.test_loop import assert_same_bits, sections
 
 FROZEN_NORM = "model.freeze_batch_norm=true"

@@ -22,8 +22,14 @@ from stillbox.training.distillation import open_teacher
 from stillbox.training.loop import train
 from stillbox.training.program import train_program
 from tests.helpers import refusal
-from tests.training.eight_devices import SSD, experiment_of, make_batch
-from tests.training.teachers import GFL, opinionated, write_teacher
+from tests.training.eight_devices import (
+    GFL,
+    SSD,
+    experiment_of,
+    make_batch,
+    opinionated,
+    write_teacher,
+)
 from tests.training.test_loop import assert_same_bits, sections
 
 STEP = {"step": np.int32(0), "key": jax.random.key(0)}

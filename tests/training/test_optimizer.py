@@ -17,8 +17,13 @@ from stillbox.experiment.model_garden import read_garden
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Training
 from stillbox.models.build import abstract_detector
-from stillbox.training.optimizer import build_optimizer, build_schedule
-from stillbox.training.parameter_groups import decay_factors, groups_of, rate_factors
+from stillbox.training.optimizer import (
+    build_optimizer,
+    build_schedule,
+    decay_factors,
+    groups_of,
+    rate_factors,
+)
 from tests.helpers import refusal
 from tools.model_garden_runs import (
     GOLDENS,

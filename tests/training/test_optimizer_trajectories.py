@@ -18,7 +18,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Training
 from stillbox.training.optimizer import build_optimizer, build_schedule
 from stillbox.training.step import average_parameters, create_state
-from tests.training.trajectories import GOLDENS
+from tests.training.test_trajectories import GOLDENS
 
 STEPS = 60
 # A model of each generation, whose file gets the training of a case.

@@ -13,9 +13,8 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.training import reporting
-from stillbox.training.forecast import Forecast
 from stillbox.training.progress import RunProgress
-from stillbox.training.reporting import Epochs, Speedometer, StepReport, Stopwatch, Waits
+from stillbox.training.reporting import Epochs, Forecast, Speedometer, StepReport, Stopwatch, Waits
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from stillbox.devices.chips import figures_of
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.program import DetectProgram
-from stillbox.training import forecast as module
+from stillbox.training import reporting as module
 from stillbox.training import watching
-from stillbox.training.forecast import Forecast, forecast
 from stillbox.training.loop import train
+from stillbox.training.reporting import Forecast, forecast
 from stillbox.training.watching import CheckpointWatcher, WatchPolicy
 from tests.small import small_experiment
 

@@ -22,7 +22,7 @@ from stillbox.experiment.imports import imports_of
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.backend import runtimes_of
 from stillbox.exporting.benchmarking import subjects, tasks
-from stillbox.exporting.benchmarking.processes import Task, TaskError, one_line, run_apart
+from stillbox.exporting.benchmarking.tasks import Task, TaskError, one_line, run_apart
 from stillbox.exporting.manifest import is_export
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.predicting.backend import Pixels
