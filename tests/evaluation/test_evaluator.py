@@ -174,8 +174,7 @@ def test_records_left_out_by_the_policy_are_counted_and_not_scored(source):
     source.examples[1] = None
     source.examples[3] = example("d", [[0.5, 0.5, 1, 1]], [2], encoded=b"no image")
     result = scored(source, [0, 2, 4])
-    assert result.records == (0, 2, 4)
-    assert result.left_out == 2
+    assert (result.records, result.left_out) == ((0, 2, 4), 2)
     assert result.scores.summary["AP"] == pytest.approx(1.0)
 
 
@@ -206,8 +205,7 @@ def test_crowds_and_areas_reach_the_truth_and_may_be_absent():
     full = example(
         "a", [[0, 0, 0.5, 0.5]], [1], is_crowd=np.array([True]), area=np.array([12.0], np.float32)
     )
-    assert truth_of(full).is_crowd.tolist() == [True]
-    assert truth_of(full).areas().tolist() == [12.0]
+    assert (truth_of(full).is_crowd.tolist(), truth_of(full).areas().tolist()) == ([True], [12.0])
     bare = read_truths(Source([example("a", [[0, 0, 0.5, 0.5]], [1])]), [0])[0]
     # 50 by 100 pixels.
     assert (bare.is_crowd.tolist(), bare.areas().tolist()) == ([False], [5000.0])
@@ -224,15 +222,9 @@ def test_real_records_go_through_the_real_loader(tmp_path, max_examples):
     )
     dataset = open_dataset(schema.Data(), records, schema.OneStage(num_classes=6))
     loader = EvalLoader(dataset, batch_size=4, max_examples=max_examples)
+    options = {"slots": dataset.slots, "records": loader.records}
     detector = perfect(dataset.source, most=8)
-    result = evaluate(
-        detector,
-        loader,
-        dataset.source,
-        dataset.class_names,
-        slots=dataset.slots,
-        records=loader.records,
-    )
+    result = evaluate(detector, loader, dataset.source, dataset.class_names, **options)
     truths, _ = from_coco_json(tmp_path / "annotations" / "val.json")
     wanted = truths[: max_examples or 11]
     assert result.scores.summary["AP"] == pytest.approx(1.0)

@@ -113,19 +113,9 @@ def test_the_page_shows_everything_and_fetches_nothing(folder):
     assert "default-src 'none'" in written
     assert "url(" not in written.replace("url(#", "")
     for phrase in (
-        "run <1>",
-        "a & b",
-        *SUMMARY_MEANINGS,
-        "no ground truth of this size",
-        "<b>absent</b>",
-        "class 2",
-        "160 x 160",
-        "name: <none>",
-        "5 min",
-        'x"y',
-        "<i>owl</i>, image 7",
-        "<u>\u732b</u>",
-        "highest F1, all classes together",
+        *("run <1>", "a & b", *SUMMARY_MEANINGS, "no ground truth of this size", "<b>absent</b>"),
+        *("class 2", "160 x 160", "name: <none>", "5 min", 'x"y', "<i>owl</i>, image 7"),
+        *("<u>\u732b</u>", "highest F1, all classes together"),
     ):
         assert phrase in text
     assert "-1" not in text
@@ -201,10 +191,8 @@ def test_neither_curves_nor_scores_load_pyplot_or_pandas():
 
 def test_nothing_logged_means_no_figure():
     empty = History()
-    assert charts.loss_figure(empty) is None
-    assert charts.rate_figure(empty) is None
-    assert charts.score_figure(empty) is None
-    assert charts.speed_figure(empty) is None
+    figures = charts.loss_figure, charts.rate_figure, charts.score_figure, charts.speed_figure
+    assert [draw(empty) for draw in figures] == [None] * 4
     assert charts.precision_recall_figure(score([truth("1")], [], {1: "cat"})) is None
 
 
@@ -230,8 +218,7 @@ def test_a_part_of_the_loss_that_is_next_to_nothing_does_not_squeeze_the_rest():
         {"step": step, "loss": 5.0 / step, "regularization_loss": 1e-6} for step in range(1, 9)
     )
     (loss,) = charts.loss_figure(History(training=lines)).axes
-    assert loss.get_yscale() == "linear"
-    assert loss.get_ylim()[0] == 0
+    assert (loss.get_yscale(), loss.get_ylim()[0]) == ("linear", 0)
 
 
 def test_labels_on_a_small_image_are_small():

@@ -264,24 +264,18 @@ def test_the_order_of_the_images_makes_no_difference():
     truths, results = random_set(7)
     forward = score_voc(truths, results, NAMES)
     backward = score_voc(truths[::-1], results[::-1], NAMES)
-    assert backward.mean_ap == forward.mean_ap
-    assert backward.pooled_ap == forward.pooled_ap
+    assert (backward.mean_ap, backward.pooled_ap) == (forward.mean_ap, forward.pooled_ap)
 
 
 def test_a_difficult_mark_goes_from_the_record_into_the_ground_truth(tmp_path):
-    one = dataclasses.replace(
-        # The second box has no area and is dropped: the marks have to go along.
-        example(0, [BOX_, [0.5, 0.5, 0.5, 0.9], [0.5, 0.5, 0.9, 0.9]]),
-        difficult=np.array([False, False, True]),
-    )
+    # The second box has no area and is dropped: the marks have to go along.
+    one = example(0, [(0.1, 0.2, 0.5, 0.6), [0.5, 0.5, 0.5, 0.9], [0.5, 0.5, 0.9, 0.9]])
+    one = dataclasses.replace(one, difficult=np.array([False, False, True]))
     source = dataset(tmp_path, [one]).source
     (read,) = read_truths(source, [0]).values()
     assert read.is_difficult.tolist() == [False, True]
     scores = score_voc([read], [result(read.image_id, read.boxes[1:], [0.9])], {1: "a"})
     assert (scores.truths, scores.difficult, scores.mean_ap) == (1, 1, 0.0)
-
-
-BOX_ = (0.1, 0.2, 0.5, 0.6)
 
 
 @needs_shared
@@ -311,6 +305,5 @@ def test_on_blood_cells_it_agrees_with_coco_at_iou_half_within_what_differs():
     # Read at the same recalls they differ only where cells overlap so much that COCO gives a
     # detection to its second-best cell.
     for name, one in voc.per_class.items():
-        assert one.precision.mean() == pytest.approx(
-            coco.per_class[name].numbers["AP50"], abs=0.003
-        )
+        expected = coco.per_class[name].numbers["AP50"]
+        assert one.precision.mean() == pytest.approx(expected, abs=0.003)
