@@ -210,11 +210,8 @@ def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
     """
     content: Any = read_json(Path(path))
     if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= set(content):
-        raise UserError(
-            "no COCO ground truth: it has no images, annotations and categories",
-            where=str(path),
-            fix="give an instances_*.json file",
-        )
+        what = "no COCO ground truth: it has no images, annotations and categories"
+        raise UserError(what, where=str(path), fix="give an instances_*.json file")
     with _complete(path, "ground truth"):
         by_image: dict[Any, list[dict[str, Any]]] = {i["id"]: [] for i in content["images"]}
         for annotation in content["annotations"]:

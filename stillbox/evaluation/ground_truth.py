@@ -141,24 +141,22 @@ class Annotations:
         """Checks that the file has these images of the records."""
         missing = [image_id for image_id in image_ids if self._find(image_id) is None]
         if missing:
-            raise UserError(
+            what = (
                 f"the file has no image with the id {listing(missing, 3)}, which the evaluation "
-                "records have",
-                where=self.path,
-                fix=_FIX,
+                "records have"
             )
+            raise UserError(what, where=self.path, fix=_FIX)
 
     def truth_of(self, image_id: str, size: tuple[int, int]) -> ImageTruth:
         """Returns the ground truth of an image that the file has; `size` is (height, width)."""
         truth = self._find(image_id)
         assert truth is not None
         if size != (truth.height, truth.width):
-            raise UserError(
+            what = (
                 f"image {image_id} is {truth.height}x{truth.width} (height x width) in the file "
-                f"and {size[0]}x{size[1]} in the records, so that its boxes do not fit",
-                where=self.path,
-                fix=_FIX,
+                f"and {size[0]}x{size[1]} in the records, so that its boxes do not fit"
             )
+            raise UserError(what, where=self.path, fix=_FIX)
         return truth
 
     def _find(self, image_id: str) -> ImageTruth | None:

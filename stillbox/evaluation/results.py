@@ -170,21 +170,17 @@ def _refuse_unknown_classes(truths: Sequence[ImageTruth], class_names: Mapping[i
     for truth in truths:
         for class_id in truth.class_ids.tolist():
             if class_id not in class_names:
-                raise UserError(
-                    f"the label map has no class with id {class_id}",
-                    where=f"ground truth of image {truth.image_id!r}",
-                    fix="use the label map that the records were made with",
-                )
+                what = f"the label map has no class with id {class_id}"
+                fix = "use the label map that the records were made with"
+                raise UserError(what, where=f"ground truth of image {truth.image_id!r}", fix=fix)
 
 
 def _refuse_infinite_results(results: Sequence[ImageResult]) -> None:
     for result in results:
         if not np.isfinite(result.scores).all() or not np.isfinite(result.boxes).all():
-            raise UserError(
-                "a detection has a box or score that is not a finite number",
-                where=f"results of image {result.image_id!r}",
-                fix="look at the training log: the weights themselves are probably not finite",
-            )
+            what = "a detection has a box or score that is not a finite number"
+            fix = "look at the training log: the weights themselves are probably not finite"
+            raise UserError(what, where=f"results of image {result.image_id!r}", fix=fix)
 
 
 def _id_order(image_id: str) -> tuple[int, int, str]:

@@ -39,11 +39,9 @@ def open_evaluation(experiment: schema.Experiment) -> Dataset:
     """Opens the evaluation set."""
     records = experiment.data.evaluation
     if not records.paths:
-        raise UserError(
-            "the experiment names no records to score",
-            where="data.evaluation.paths",
-            fix="--set data.evaluation.paths='[data/val-*.tfrecord]'",
-        )
+        what = "the experiment names no records to score"
+        fix = "--set data.evaluation.paths='[data/val-*.tfrecord]'"
+        raise UserError(what, where="data.evaluation.paths", fix=fix)
     with waiting_for("the evaluation's records, and their index"):
         return open_dataset(experiment.data, records, experiment.model)
 
@@ -140,11 +138,9 @@ def refuse_other_report(folder: Path, source: str) -> None:
     content = read_json(folder / _METRICS)
     before = str(content.get("weights", "")) if isinstance(content, dict) else ""
     if _model_of(before) != _model_of(source):
-        raise UserError(
-            f"the folder holds the report of {printable_line(before) or 'something else'}",
-            where=str(folder),
-            fix="add --overwrite to replace it, or give another --output",
-        )
+        what = f"the folder holds the report of {printable_line(before) or 'something else'}"
+        fix = "add --overwrite to replace it, or give another --output"
+        raise UserError(what, where=str(folder), fix=fix)
 
 
 def _model_of(source: str) -> Path:

@@ -202,11 +202,9 @@ class ExportBackend:
         except Exception as error:
             if _NO_MEMORY in str(error):
                 raise
-            raise UserError(
-                f"the model does not detect in these images: {str(error) or repr(error)}",
-                where=str(self._folder),
-                fix="see that all files are of one export, or export again",
-            ) from error
+            what = f"the model does not detect in these images: {str(error) or repr(error)}"
+            fix = "see that all files are of one export, or export again"
+            raise UserError(what, where=str(self._folder), fix=fix) from error
 
     @cached_property
     def _run(self) -> Run:

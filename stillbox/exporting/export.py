@@ -133,13 +133,12 @@ def verify(
         mine, theirs = (_detect(backend, [image])[0] for backend in (artefact, checkpoint))
         scores.append(_score_difference(mine, theirs, checkpoint.max_detections, score_threshold))
         if scores[-1] > SCORE_TOLERANCE:
-            raise UserError(
+            what = (
                 f"the scores of a blank image of {image.shape[0]}x{image.shape[1]} differ by "
                 f"{scores[-1]:.4f}: {_objects(mine)} in the artefact, "
-                f"{len(theirs.scores)} in the checkpoint",
-                where="verification of the export",
-                fix=_REPORT,
+                f"{len(theirs.scores)} in the checkpoint"
             )
+            raise UserError(what, where="verification of the export", fix=_REPORT)
     return Verification(
         images=len(images) + len(blank),
         detections=count,
@@ -162,11 +161,8 @@ def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> A
         matches += np.any(same & near, axis=1)[theirs.scores >= SURE].tolist()
     found = Agreement(images=len(images), detections=len(matches), found=sum(matches))
     if found.found < LEAST_FOUND * found.detections:
-        raise UserError(
-            f"quantising loses too much: {found.render()}",
-            where="--quantize",
-            fix="calibrate on some tens of typical images with --images, or export in float",
-        )
+        fix = "calibrate on some tens of typical images with --images, or export in float"
+        raise UserError(f"quantising loses too much: {found.render()}", where="--quantize", fix=fix)
     return found
 
 
@@ -212,13 +208,12 @@ def _difference(
     name: str, found: RawDetections, row: int, index: int, image: Pixels, mine: RawDetections
 ) -> UserError:
     box = ", ".join(f"{at:.1f}" for at in found.boxes[row])
-    return UserError(
+    what = (
         f"the {name} alone finds class {found.class_ids[row]} with score {found.scores[row]:.4f} "
         f"at [{box}] (ymin, xmin, ymax, xmax) in image {index}, {image.shape[0]}x{image.shape[1]}; "
-        f"the artefact finds {_objects(mine)} there",
-        where="verification of the export",
-        fix=_REPORT,
+        f"the artefact finds {_objects(mine)} there"
     )
+    return UserError(what, where="verification of the export", fix=_REPORT)
 
 
 def _objects(found: RawDetections) -> str:
@@ -289,11 +284,8 @@ def check_free(output: Path, *, overwrite: bool) -> None:
     """Refuses a folder that an export must not replace."""
     if is_export(output):
         if not overwrite:
-            raise UserError(
-                "there is an export already",
-                where=str(output),
-                fix="add --overwrite, or give another --output",
-            )
+            fix = "add --overwrite, or give another --output"
+            raise UserError("there is an export already", where=str(output), fix=fix)
     elif output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise UserError(
             "this is not an empty folder", where=str(output), fix="give another --output"

@@ -41,11 +41,8 @@ class ExportProgram:
         if most is None:
             return model
         if model.nms is None:
-            raise UserError(
-                f"a model of kind {model.kind} has its own number of detections",
-                where="--max-detections",
-                fix="leave it out",
-            )
+            what = f"a model of kind {model.kind} has its own number of detections"
+            raise UserError(what, where="--max-detections", fix="leave it out")
         return model.with_max_detections(most)
 
     @cached_property
@@ -53,11 +50,8 @@ class ExportProgram:
         """What a caller does to the pixels of `raw_image_tensor`."""
         found = self.description.normalization
         if found is None:
-            raise UserError(
-                f"a model of kind {self.description.kind} does not say how pixels are normalised",
-                where="--input-type",
-                fix="use --input-type float_image_tensor",
-            )
+            what = f"a model of kind {self.description.kind} does not say how pixels are normalised"
+            raise UserError(what, where="--input-type", fix="use --input-type float_image_tensor")
         return found
 
     @cached_property

@@ -67,11 +67,8 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"cannot be written: {error.strerror}",
-            where=str(path),
-            fix="choose another --output folder, or make room on its disk",
-        ) from error
+        fix = "choose another --output folder, or make room on its disk"
+        raise UserError(f"cannot be written: {error.strerror}", where=str(path), fix=fix) from error
 
 
 _LONGEST_NAME = 80
@@ -94,11 +91,9 @@ def write_crops(found: Detections, folder: Path, stem: str, folders: Mapping[int
 def refuse_old(folder: Path) -> None:
     """Refuses a folder with files: corrected labels, or crops that would mix with new ones."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(
-            "there are files of an earlier run, which may have been edited",
-            where=str(folder),
-            fix="choose another --output folder, or remove this one",
-        )
+        what = "there are files of an earlier run, which may have been edited"
+        fix = "choose another --output folder, or remove this one"
+        raise UserError(what, where=str(folder), fix=fix)
 
 
 def class_folders(class_names: Mapping[int, str]) -> dict[int, str]:

@@ -59,11 +59,9 @@ def refuse_missing(paths: Sequence[Path]) -> None:
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise UserError(
-            "there is no such image file",
-            where=", ".join(missing[:_SHOWN]) + more,
-            fix="check the spelling; files, folders and patterns as FOLDER/*.jpg are taken",
-        )
+        what = "there is no such image file"
+        fix = "check the spelling; files, folders and patterns as FOLDER/*.jpg are taken"
+        raise UserError(what, where=", ".join(missing[:_SHOWN]) + more, fix=fix)
 
 
 def _decoded(content: bytes, where: str) -> Pixels:
@@ -151,11 +149,8 @@ def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
             fix = "give a folder of images, or for those of subfolders FOLDER/**/*.jpg"
             raise UserError("there is no image", where=word, fix=fix)
         if any(map(is_video, files)):
-            raise UserError(
-                "there are videos among the images",
-                where=word,
-                fix="give a pattern of the images, as FOLDER/*.jpg; `stillbox predict` takes both",
-            )
+            fix = "give a pattern of the images, as FOLDER/*.jpg; `stillbox predict` takes both"
+            raise UserError("there are videos among the images", where=word, fix=fix)
         yield from files
 
 
@@ -168,12 +163,11 @@ def check_output(
     parents = {path.parent for path in files}
     inside = any(one.resolve() in target.parents for one in searched)
     if inside or target in {one.resolve() for one in (*parents, *searched)}:
-        raise UserError(
+        what = (
             "the output folder lies among the images: results could replace them, and a later run "
-            "would take its own pictures for images",
-            where=str(folder),
-            fix="choose another folder with --output",
+            "would take its own pictures for images"
         )
+        raise UserError(what, where=str(folder), fix="choose another folder with --output")
 
 
 def is_video(path: Path) -> bool:

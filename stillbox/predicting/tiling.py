@@ -151,11 +151,7 @@ def _overlaps(
 
 
 def _is_inside(
-    boxes: Boxes,
-    scores: NDArray[np.float64],
-    one: int,
-    others: NDArray[np.int64],
-    threshold: float,
+    boxes: Boxes, scores: NDArray[np.float64], one: int, others: NDArray[np.int64], threshold: float
 ) -> bool:
     """Returns whether a share of the box above the threshold lies in a box of no lower score."""
     better = boxes[others[scores[others] >= scores[one]]]

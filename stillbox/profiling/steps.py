@@ -28,11 +28,9 @@ class ProfileSteps:
         """Reads `FIRST,LAST`; `0,0` traces nothing."""
         numbers = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", text)
         if not numbers:
-            raise UserError(
-                f"{text!r} is not the first and the last step of a trace",
-                where=_WHERE,
-                fix=f"give both, for example {text},{text}" if text.isdecimal() else "50,53",
-            )
+            what = f"{text!r} is not the first and the last step of a trace"
+            fix = f"give both, for example {text},{text}" if text.isdecimal() else "50,53"
+            raise UserError(what, where=_WHERE, fix=fix)
         first, last = map(int, numbers.groups())
         return cls(first, last) if first or last else None
 
@@ -50,8 +48,6 @@ def refuse_steps_beyond_the_end(
     if steps.last <= left:
         return
     resumed = f", because it resumes at step {done} of {stop_at}" if done else ""
-    raise UserError(
-        f"steps {steps.first} to {steps.last} cannot be traced: this run has {left}{resumed}",
-        where=_WHERE,
-        fix=f"--profile {max(left - 3, 1)},{left}" if left else "raise train.steps",
-    )
+    what = f"steps {steps.first} to {steps.last} cannot be traced: this run has {left}{resumed}"
+    fix = f"--profile {max(left - 3, 1)},{left}" if left else "raise train.steps"
+    raise UserError(what, where=_WHERE, fix=fix)

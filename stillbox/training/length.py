@@ -56,8 +56,6 @@ def steps_of(experiment: Experiment, epochs: float) -> int:
     if not records.paths:
         check_trainable(experiment, {})
     source = ExampleSource(
-        records.paths,
-        bad_records=experiment.data.bad_records,
-        sample_1_of_n=records.sample_1_of_n,
+        records.paths, bad_records=experiment.data.bad_records, sample_1_of_n=records.sample_1_of_n
     )
     return max(1, math.ceil(len(source) * epochs / experiment.train.batch_size))

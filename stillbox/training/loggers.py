@@ -211,11 +211,8 @@ def _open_tracker(name: str, directory: Path, experiment: schema.Experiment) -> 
     try:
         tracker, run = _TRACKERS[name](directory, experiment, runs.get(name))
     except Exception as error:
-        raise UserError(
-            f"{name} does not take the run: {str(error) or type(error).__name__}",
-            where="train.loggers",
-            fix=_FIXES[name],
-        ) from error
+        what = f"{name} does not take the run: {str(error) or type(error).__name__}"
+        raise UserError(what, where="train.loggers", fix=_FIXES[name]) from error
     if runs.get(name) != run:
         replace_durably(directory / _RUNS, json.dumps(runs | {name: run}))
     return _FaultTolerantLogger(tracker, name)
@@ -231,11 +228,8 @@ def _read_runs(directory: Path) -> dict[str, str]:
         runs = json.loads(content)
         return {name: str(run) for name, run in runs.items()}
     except (ValueError, RecursionError, AttributeError) as error:
-        raise UserError(
-            "the file is damaged",
-            where=str(path),
-            fix="delete it: the trackers begin a new run then",
-        ) from error
+        fix = "delete it: the trackers begin a new run then"
+        raise UserError("the file is damaged", where=str(path), fix=fix) from error
 
 
 class _FaultTolerantLogger:
@@ -328,10 +322,7 @@ class _MlflowApi(Protocol):
 
 class _MlflowRun:
     def __init__(
-        self,
-        client: _MlflowApi,
-        metric_type: Callable[[str, float, int, int], object],
-        run: str,
+        self, client: _MlflowApi, metric_type: Callable[[str, float, int, int], object], run: str
     ) -> None:
         self._client, self._metric_type, self._run = client, metric_type, run
 

@@ -349,11 +349,8 @@ def _open_directory(
         )
     if (directory.latest_step() or 0) != first:
         directory.close()
-        raise UserError(
-            "another run wrote a checkpoint while this one was starting",
-            where=str(place),
-            fix="run this again",
-        )
+        what = "another run wrote a checkpoint while this one was starting"
+        raise UserError(what, where=str(place), fix="run this again")
     return directory
 
 

@@ -53,10 +53,7 @@ class PeriodicEvaluation:
     """
 
     def __init__(
-        self,
-        experiment: schema.Experiment,
-        label_map: LabelMap,
-        last_step: int | None,
+        self, experiment: schema.Experiment, label_map: LabelMap, last_step: int | None
     ) -> None:
         self._experiment, self._label_map, self._last_step = experiment, label_map, last_step
         self._settings = experiment.evaluation
@@ -143,8 +140,7 @@ class PeriodicEvaluation:
             step,
             scores,
             result.scores.original_names(
-                per_category=settings.per_category,
-                all_metrics=settings.all_metrics_per_category,
+                per_category=settings.per_category, all_metrics=settings.all_metrics_per_category
             ),
         )
         if is_main_process():

@@ -150,11 +150,8 @@ def train_programs(
     for other in others:
         if other.state != first.state or other.trainable != first.trainable:
             sizes = " and ".join(sides_text(one.input_size) for one in (first, other))
-            raise UserError(
-                f"the model has other parameters at the input sizes {sizes}",
-                where="train.input_sizes",
-                fix="give one size, as model.resizer",
-            )
+            what = f"the model has other parameters at the input sizes {sizes}"
+            raise UserError(what, where="train.input_sizes", fix="give one size, as model.resizer")
     return first, *others
 
 

@@ -200,11 +200,9 @@ def _refuse_other_data(dataset: Dataset, previous: Checkpoint, directory: Path) 
         what = "the label map of the training records is another one"
     else:
         return
-    raise UserError(
-        f"the model directory holds checkpoints of different data: {what}",
-        where=str(directory),
-        fix=f"give the records and the label map that it was begun with, {_NEW_DIRECTORY}",
-    )
+    what = f"the model directory holds checkpoints of different data: {what}"
+    fix = f"give the records and the label map that it was begun with, {_NEW_DIRECTORY}"
+    raise UserError(what, where=str(directory), fix=fix)
 
 
 def _refuse_other_experiment(

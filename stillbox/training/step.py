@@ -137,11 +137,7 @@ class TrainState(NamedTuple):
 
 
 def create_state(
-    params: Arrays,
-    stats: Arrays,
-    train: schema.Training,
-    trainable: frozenset[str],
-    loss: Arrays,
+    params: Arrays, stats: Arrays, train: schema.Training, trainable: frozenset[str], loss: Arrays
 ) -> TrainState:
     """Returns the state before the first step.
 
@@ -222,11 +218,9 @@ def select_trainable(
     if train.freeze:
         trainable -= _matching(paths, reference_names, train.freeze, "train.freeze")
     if not trainable:
-        raise UserError(
-            "no parameter is left to train",
-            where="train.freeze, train.trainable",
-            fix="freeze fewer: for example --set 'train.freeze=[^backbone]'",
-        )
+        what = "no parameter is left to train"
+        fix = "freeze fewer: for example --set 'train.freeze=[^backbone]'"
+        raise UserError(what, where="train.freeze, train.trainable", fix=fix)
     return trainable
 
 
@@ -237,11 +231,8 @@ def _matching(
     named = {path: names.get(path, "") for path in paths}
     for pattern, matches in found_in(patterns, named, where):
         if not matches:
-            raise UserError(
-                f"the pattern {pattern!r} matches no parameter",
-                where=where,
-                fix=f"paths look like {', '.join(sorted(paths)[:3])}",
-            )
+            fix = f"paths look like {', '.join(sorted(paths)[:3])}"
+            raise UserError(f"the pattern {pattern!r} matches no parameter", where=where, fix=fix)
         found |= matches
     return found
 
@@ -340,11 +331,7 @@ def make_train_step(
             finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
             finite &= jnp.isfinite(norm_of(jax.tree.leaves((replicated(updates), stats))))
             after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
-        metrics |= {
-            "learning_rate": schedule(state.step),
-            "gradient_norm": norm,
-            "finite": finite,
-        }
+        metrics |= {"learning_rate": schedule(state.step), "gradient_norm": norm, "finite": finite}
         return after, metrics
 
     return step

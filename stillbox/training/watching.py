@@ -75,11 +75,9 @@ class CheckpointScorer:
             if name.startswith(_DECISIVE)
         ]
         if changed:
-            raise UserError(
-                "the folder holds scores of other settings:\n    " + "\n    ".join(changed),
-                where=str(self._output),
-                fix="undo the changes, write into another folder, or remove this one",
-            )
+            what = "the folder holds scores of other settings:\n    " + "\n    ".join(changed)
+            fix = "undo the changes, write into another folder, or remove this one"
+            raise UserError(what, where=str(self._output), fix=fix)
 
     def _stored(self) -> schema.Experiment:
         return store_paths(self._experiment, self._directory)
@@ -138,8 +136,7 @@ class CheckpointScorer:
             step,
             result.scores.summary,
             result.scores.original_names(
-                per_category=settings.per_category,
-                all_metrics=settings.all_metrics_per_category,
+                per_category=settings.per_category, all_metrics=settings.all_metrics_per_category
             ),
         )
         for warning in result.warnings:
@@ -216,11 +213,9 @@ class CheckpointWatcher:
             KeyboardInterrupt: everything scored so far is kept.
         """
         if jax.process_count() > 1 and not (self._patience.once or self._patience.existing):
-            raise UserError(
-                "several processes cannot wait for checkpoints together",
-                where=str(self._directory),
-                fix="start one process; it uses all devices of its machine",
-            )
+            what = "several processes cannot wait for checkpoints together"
+            fix = "start one process; it uses all devices of its machine"
+            raise UserError(what, where=str(self._directory), fix=fix)
         make_folder(self._output, below=self._directory)
         self._scorer.refuse_other_settings()
         so_far = read_history(self._output / HISTORY).evaluations
@@ -277,11 +272,8 @@ class CheckpointWatcher:
                 else:
                     yield step
         if seen == {0}:
-            raise UserError(
-                "there is no checkpoint to score",
-                where=str(self._directory),
-                fix="train first: the first checkpoint comes after train.checkpoint_every steps",
-            )
+            fix = "train first: the first checkpoint comes after train.checkpoint_every steps"
+            raise UserError("there is no checkpoint to score", where=str(self._directory), fix=fix)
 
     def _wait(self, last: int) -> list[int]:
         """Returns the steps after `last` as soon as there are any; empty after the timeout."""
@@ -338,11 +330,9 @@ def _model_directory(path: Path) -> Path:
         return path
     prefixes = sorted(str(entry).removesuffix(".index") for entry in path.glob("*.index"))
     if prefixes:
-        raise UserError(
-            "these are checkpoints of TensorFlow, not of a run of stillbox",
-            where=str(path),
-            fix=f"score one of them: `stillbox evaluate CONFIG --weights {prefixes[-1]}`",
-        )
+        what = "these are checkpoints of TensorFlow, not of a run of stillbox"
+        fix = f"score one of them: `stillbox evaluate CONFIG --weights {prefixes[-1]}`"
+        raise UserError(what, where=str(path), fix=fix)
     if path.exists() and not is_model_directory(path):
         # The folder may hold results of an evaluation that started before training.
         others = [entry for entry in path.glob("*") if not entry.name.startswith(BESIDE)]

@@ -239,10 +239,7 @@ def count_compilations() -> list[str]:
 def see(name: str, output: Path) -> dict[str, Seen]:
     """Runs one of the functions below in a process with eight devices, and returns what it saw."""
     # Eight devices, and a compiler that does not take pains: what it divides stays the same.
-    options = {
-        "xla_force_host_platform_device_count": 8,
-        "xla_llvm_disable_expensive_passes": True,
-    }
+    options = {"xla_force_host_platform_device_count": 8, "xla_llvm_disable_expensive_passes": True}
     flags = as_flags(QUICK_COMPILER | options)
     # This process waits, so that the other one may write into its cache.
     cache = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}

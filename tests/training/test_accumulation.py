@@ -45,7 +45,7 @@ DETECTORS = {
         "train.optimizer={kind: adamw, backbone_layer_decay: 0.8}",
         "train.freeze=[conv_0]",
         "data.pixels=uint8",
-    ),
+    )
 }
 # `gfl` is compared with a teacher, below.
 OTHERS = {

@@ -335,10 +335,7 @@ BESIDE = {
         "model.anchors.num_layers=4",
         "model.neck.conv={force_bias: true, initializer: {exact_cut: false}}",
     ),
-    "model.backbone.last_depths": (
-        _PLAIN_HEAD,
-        "model.backbone.last_layer=conv_13_pointwise",
-    ),
+    "model.backbone.last_depths": (_PLAIN_HEAD, "model.backbone.last_layer=conv_13_pointwise"),
     "model.neck": (
         _PLAIN_HEAD,
         "model.resizer={height: 64, width: 96}",

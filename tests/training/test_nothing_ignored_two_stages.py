@@ -64,10 +64,7 @@ BASES["full"] = (
     "model.boxes.dropout=true",
 )
 # Values that cannot be made up from the ones that the fields have.
-OTHERS = {
-    "model.backbone.last_layer": "mixed_4b",
-    "model.boxes.head.widths": "[32, 16]",
-}
+OTHERS = {"model.backbone.last_layer": "mixed_4b", "model.boxes.head.widths": "[32, 16]"}
 ELSEWHERE = {
     "model.boxes.head.conv.force_bias": "fully connected layers always have one",
     "model.class_slots": "what classes stand for: tests/inputs",

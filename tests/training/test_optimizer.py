@@ -25,14 +25,7 @@ from stillbox.training.optimizer import (
     rate_factors,
 )
 from tests.helpers import refusal
-from tools.model_garden_runs import (
-    GOLDENS,
-    OPTIMIZER_STEPS,
-    OPTIMIZERS,
-    STARTS,
-    gradients,
-    parts,
-)
+from tools.model_garden_runs import GOLDENS, OPTIMIZER_STEPS, OPTIMIZERS, STARTS, gradients, parts
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "goldens/training_learning_rates.json").read_text()
@@ -112,11 +105,7 @@ def test_rates_equal_the_executed_original(name):
             [0, 4, 8, 9, 10, 29, 30, 50, 70, 120],
             [0.1, 0.5, 0.9, 1, 1, 1, 0.999702, 0.874255, 0.577365, 0],
         ),
-        (
-            manual(1.0, (2, 2.0), (3, 3.0), (7, 4.0)),
-            range(10),
-            [1, 1, 2, 3, 3, 3, 3, 4, 4, 4],
-        ),
+        (manual(1.0, (2, 2.0), (3, 3.0), (7, 4.0)), range(10), [1, 1, 2, 3, 3, 3, 3, 4, 4, 4]),
         # The sample configs of 2017 repeat the first rate at step 0.
         (manual(0.3, (0, 0.2), (2, 0.1)), range(4), [0.2, 0.2, 0.1, 0.1]),
         (

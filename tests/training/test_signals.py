@@ -119,10 +119,7 @@ with StopRequest({grace}):
 print("out")
 """
 # Waits for a pipe that nobody writes to, where handlers run, and for a lock, where none does.
-WAITS = {
-    "in Python": "os.read(os.pipe()[0], 1)",
-    "outside of Python": "lock(mutex), lock(mutex)",
-}
+WAITS = {"in Python": "os.read(os.pipe()[0], 1)", "outside of Python": "lock(mutex), lock(mutex)"}
 
 
 @pytest.mark.parametrize("wait", WAITS)

@@ -337,10 +337,7 @@ def test_every_step_has_the_losses_of_the_executed_original(name):
 @pytest.mark.parametrize("name", CASES)
 def test_the_last_step_leaves_the_variables_of_the_executed_original(name):
     ours, theirs = trained(name), golden(name)
-    for arrays, expected in (
-        (ours.variables, theirs.variables),
-        (ours.averages, theirs.averages),
-    ):
+    for arrays, expected in ((ours.variables, theirs.variables), (ours.averages, theirs.averages)):
         assert expected.keys() <= arrays.keys()
         for variable, (norm, distance) in expected.items():
             array, start = arrays[variable].astype(np.float64), ours.start[variable]

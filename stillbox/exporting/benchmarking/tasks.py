@@ -204,11 +204,9 @@ def _result(backend: Backend, number: int, image: Pixels) -> ImageResult:
 def _refuse_batches(backend: Backend) -> None:
     sizes = backend.batch_sizes
     if sizes is not None and 1 not in sizes:
-        raise UserError(
-            f"the export takes batches of {sizes[0]}, and a latency is that of one image",
-            where=backend.source,
-            fix="`stillbox export --batch-size 0` writes one for any number of images",
-        )
+        what = f"the export takes batches of {sizes[0]}, and a latency is that of one image"
+        fix = "`stillbox export --batch-size 0` writes one for any number of images"
+        raise UserError(what, where=backend.source, fix=fix)
 
 
 def _size(backend: Backend, source: CheckpointSource | Path) -> int:

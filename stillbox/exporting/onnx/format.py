@@ -256,10 +256,8 @@ def _checked(run: Run, folder: Path) -> Run:
         try:
             return run(images)
         except Exception as error:  # the runtimes' classes differ
-            raise UserError(
-                f"the model does not take {images.dtype} {list(images.shape)}: {error}",
-                where=str(folder / FILE),
-                fix="export.json gives type and shape; an image must fit the resizer's canvas",
-            ) from error
+            what = f"the model does not take {images.dtype} {list(images.shape)}: {error}"
+            fix = "export.json gives type and shape; an image must fit the resizer's canvas"
+            raise UserError(what, where=str(folder / FILE), fix=fix) from error
 
     return checked_run

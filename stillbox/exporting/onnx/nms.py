@@ -30,11 +30,9 @@ def search(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> li
     """Writes the operation `nms_search.SEARCH`."""
     limits: SearchLimits = equation.params["limits"]
     if limits.soft_sigma > 0:
-        raise UserError(
-            "an ONNX artefact cannot fade scores by overlap",
-            where="soft_sigma of the model's nms",
-            fix="export it as saved_model or stablehlo, or set it to 0",
-        )
+        what = "an ONNX artefact cannot fade scores by overlap"
+        fix = "export it as saved_model or stablehlo, or set it to 0"
+        raise UserError(what, where="soft_sigma of the model's nms", fix=fix)
     boxes, visible, scores = (
         None
         if isinstance(one, Constant) and one.array.dtype == bool and one.array.all()

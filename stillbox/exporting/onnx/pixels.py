@@ -321,11 +321,8 @@ def add_preprocessing(
     `size` is h and w if they are fixed; `uint8` is the type of the images `[B, h, w, 3]`.
     """
     if size is not None and (reason := misfit(size, resizer)):
-        raise UserError(
-            f"images of this size do not fit the canvas: {reason}",
-            where="--input-image-size",
-            fix=ENLARGE_CANVAS,
-        )
+        what = f"images of this size do not fit the canvas: {reason}"
+        raise UserError(what, where="--input-image-size", fix=ENLARGE_CANVAS)
     own: Operand = np.array(size, np.float32)
     if size is None:
         own = graph.op("Cast", graph.op("Shape", images, start=1, end=3), to=FLOAT)

@@ -53,21 +53,17 @@ def convert(
     try:
         return _flatbuffer(text, name, outputs)
     except Exception as error:  # the converter has no error class
-        raise UserError(
-            f"TensorFlow Lite cannot hold this model: {_reason(error)}",
-            where="--format tflite",
-            fix="use another format, such as --format onnx",
-        ) from error
+        what = f"TensorFlow Lite cannot hold this model: {_reason(error)}"
+        fix = "use another format, such as --format onnx"
+        raise UserError(what, where="--format tflite", fix=fix) from error
 
 
 def _require_converter() -> None:
     system, machine = platform.system(), platform.machine()
     if find_spec("litert_converter") is None and (system, machine) not in _PLATFORMS:
-        raise UserError(
-            f"there is no litert-converter for {system} on {machine}",
-            where="--format tflite",
-            fix="export under Linux on x86-64 or macOS on arm64; the file runs here",
-        )
+        what = f"there is no litert-converter for {system} on {machine}"
+        fix = "export under Linux on x86-64 or macOS on arm64; the file runs here"
+        raise UserError(what, where="--format tflite", fix=fix)
     import_extra("litert_converter", "tflite")
 
 

@@ -210,8 +210,5 @@ def _check_operators(content: bytes) -> None:
         if name == "CUSTOM" or name.startswith("STABLEHLO_")
     }
     if foreign:
-        raise UserError(
-            f"the model needs {', '.join(sorted(foreign))}, which TensorFlow Lite does not have",
-            where="--format tflite",
-            fix="use another format",
-        )
+        what = f"the model needs {', '.join(sorted(foreign))}, which TensorFlow Lite does not have"
+        raise UserError(what, where="--format tflite", fix="use another format")

@@ -115,11 +115,9 @@ def label_ids(content: bytes, where: str) -> list[int]:
         return ids
     # zipfile and zlib can raise anything at broken bytes.
     except Exception as error:
-        raise UserError(
-            f"the label ids behind the model cannot be read: {error or type(error).__name__}",
-            where=f"{where}, {LABEL_IDS}",
-            fix="copy the file again, or export the model again with --format tflite",
-        ) from error
+        what = f"the label ids behind the model cannot be read: {error or type(error).__name__}"
+        fix = "copy the file again, or export the model again with --format tflite"
+        raise UserError(what, where=f"{where}, {LABEL_IDS}", fix=fix) from error
 
 
 def _name_tensors(model: "schema.ModelT", input_name: str, outputs: Sequence[str]) -> None:

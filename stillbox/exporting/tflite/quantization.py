@@ -71,11 +71,8 @@ def quantize(
     from ai_edge_quantizer import calibrator
 
     if not images:
-        raise UserError(
-            "int8 needs images to measure activations on",
-            where="--quantize",
-            fix="give some tens of typical images with --images",
-        )
+        fix = "give some tens of typical images with --images"
+        raise UserError("int8 needs images to measure activations on", where="--quantize", fix=fix)
     samples = [{INPUT: image} for image in images]
     with warnings.catch_warnings():
         # LiteRT warns that measuring keeps every tensor.
@@ -272,11 +269,8 @@ def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dic
         known = inner if kind == "DEPTHWISE_CONV_2D" and _fitting(scopes, inner) else results
         rounding = _fitting(scopes, known)
         if rounding is None:
-            raise UserError(
-                f"no range of training fits the operation {name!r}",
-                where="--quantize",
-                fix="export it in float",
-            )
+            what = f"no range of training fits the operation {name!r}"
+            raise UserError(what, where="--quantize", fix="export it in float")
         found[name] = known.pop(rounding)
     return found
 
