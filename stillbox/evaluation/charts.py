@@ -78,7 +78,7 @@ def short_name(name: str) -> str:
 
 
 def _use_fonts(texts: Iterable[Text], plain: Mapping[str, str]) -> None:
-    """Gives texts fonts with their glyphs, or replaces the names at their ends."""
+    """Gives texts fonts with their glyphs, or replaces the names in them."""
     for text in texts:
         written = text.get_text().replace("\u200b", "")
         if not has_glyphs(written):
@@ -339,8 +339,8 @@ def loss_figure(history: History) -> Figure | None:
         axes.plot(steps, smooth, color=color, linewidth=2.0, label=label, marker=_marker(steps))
     lowest = min(values.min() for _, values in present.values())
     _, total = next(iter(present.values()))
-    # On a linear axis, a loss that starts in the hundreds hides the rest; on another, a part that
-    # is next to nothing squeezes it.
+    # A loss that starts in the hundreds hides the rest of a linear axis. A part close to 0 squeezes
+    # the rest of a logarithmic one.
     if total.min() > 0 and total.max() / total.min() > 50:
         axes.set_yscale("log")
         axes.set_ylim(bottom=max(lowest, total.min() / 100) / 1.5)
@@ -379,7 +379,7 @@ def score_figure(history: History) -> Figure | None:
             fontsize=9,
             va="center",
         )
-    # A detector at its beginning would be a line along the lower edge.
+    # The first scores of a detector would be a line along the lower edge.
     highest = max(float(values.max()) for _, values in present.values())
     axes.set_ylim(0.0, min(max(1.2 * highest, 0.01), 1.02))
     axes.margins(x=0.08)

@@ -302,7 +302,7 @@ def truths_to_coco(
 
 @contextmanager
 def _complete(path: str | Path, what: str) -> Iterator[None]:
-    """Turns what an entry of another form causes into one error."""
+    """Turns the exceptions of malformed entries into one error."""
     try:
         yield
     except UserError:
@@ -320,7 +320,7 @@ def _truth(image: dict[str, Any], annotations: list[dict[str, Any]]) -> ImageTru
         boxes=_boxes(annotations),
         class_ids=np.array([a["category_id"] for a in annotations], np.int64),
         is_crowd=np.array([a.get("iscrowd", 0) for a in annotations], np.bool_),
-        # Written by some converters from VOC; COCO's own tools ignore it.
+        # Some converters from VOC write it; COCO's own tools ignore it.
         is_difficult=np.array([a.get("difficult", 0) for a in annotations], np.bool_),
         area=np.array([a.get("area", np.nan) for a in annotations], np.float64),
     )
@@ -338,5 +338,5 @@ def coco_boxes(boxes: FloatArray) -> FloatArray:
 
 
 def _number(image_id: str) -> int | str:
-    # "000123" must stay text: as 123 it would no longer name the same image.
+    # "000123" must stay text: 123 is another id.
     return int(image_id) if image_id.isdecimal() and str(int(image_id)) == image_id else image_id

@@ -1,7 +1,7 @@
 """Colours, fonts and labels of pictures and charts.
 
-A font is Pillow's own, or one of the machine's that has the glyphs of a text. Labels are placed at
-boxes with little overlap, never over a small object.
+The font is Pillow's own, or one of the machine that has the glyphs of the text. Labels are placed
+at boxes with little overlap, never over a small object.
 """
 
 import unicodedata
@@ -118,7 +118,7 @@ def _system_fonts() -> tuple[str, ...]:
     # matplotlib keeps this list in a file: the search takes seconds on its first use.
     from matplotlib.font_manager import fontManager
 
-    # Of matplotlib's own, the others show boxes or symbols in place of letters.
+    # The other fonts of matplotlib show boxes or symbols in place of letters.
     own = matplotlib.get_data_path()
     upright = [
         font

@@ -89,8 +89,8 @@ def evaluate(
 ) -> EvaluationResult:
     """Scores a detector.
 
-    Label map, model and annotations are compared before the first batch, so that a wrong label map
-    costs no time on the device.
+    Label map, model and annotations are compared before the first batch, so a wrong label map costs
+    no time on the device.
 
     Args:
         loader: the evaluation set in batches. Row r of a batch belongs to record

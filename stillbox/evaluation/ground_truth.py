@@ -4,7 +4,7 @@ The boxes are those of the original image. The loader is not used: it resizes, c
 beyond its limit and gives crowds a weight.
 
 Label map, model and annotations must have the same classes: a wrong label map would give low scores
-without an error. One message lists all disagreements.
+without an error. One message lists all differences.
 """
 
 import io
@@ -232,7 +232,7 @@ def stored_size(example: Example) -> tuple[int, int]:
     wrong: a wrong size would move objects between small, medium and large.
     """
     if not costly(example.encoded):
-        # Pillow raises these for headers that are damaged, or of a gigapixel.
+        # Pillow raises these for damaged headers and for images of a gigapixel.
         damaged = OSError, SyntaxError, ValueError, Image.DecompressionBombError
         with suppress(*damaged), Image.open(io.BytesIO(example.encoded)) as image:
             return image.height, image.width

@@ -159,7 +159,7 @@ def mistake_table(analysis: Analysis) -> str:
     for kind in sorted(KINDS, key=lambda kind: (-costs.kinds[kind], -counts[kind])):
         cost = costs.kinds[kind]
         rows.append(
-            # Below the name: on a phone a column at the end would be out of sight.
+            # The meaning is below the name: a phone would not show a column at the end.
             f'<tr><th scope="row">{kind}<small>{html_text(MEANINGS[kind])}</small></th>'
             f"{number_cell(cost)}{bar_cell(cost / longest)}{number_cell(counts[kind])}</tr>"
         )
@@ -333,7 +333,7 @@ def _mistakes(report: Report) -> str:
 
 
 def _cutout(number: int, cutout: Cutout) -> str:
-    # The caption has the names: in so small a picture they would hide the rest.
+    # The caption has the names, which would hide the rest of so small a picture.
     key = f"mistake-{number}"
     panel = cutout.about, cutout.marks
     (svg,) = panels_svg(key, cutout.image, [panel], labels=False, longest=400)

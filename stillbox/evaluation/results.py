@@ -1,7 +1,7 @@
 """Ground truth and detections of an image, and the checks of them that all metrics share.
 
 Boxes are `[ymin, xmin, ymax, xmax]` in pixels of the original image, class ids are the label
-map's. Float64, because rounding could move an IoU across a threshold.
+map's. They are float64, because rounding could move an IoU across a threshold.
 """
 
 from collections import Counter

@@ -180,7 +180,7 @@ def _reason(row: RuntimeRow) -> str:
 
 
 def read_runtimes(path: Path) -> RuntimeTable:
-    """Reads what `RuntimeTable.to_json` wrote; the file may come with a model of somebody else."""
+    """Reads what `RuntimeTable.to_json` wrote; the file may come from somebody else."""
     try:
         content = json.loads(read_untrusted(path, most=_MOST_BYTES, inside=path.parent))
         version, machine = content.pop("version"), content.pop("machine")
@@ -190,7 +190,7 @@ def read_runtimes(path: Path) -> RuntimeTable:
         read: RuntimeTable = read_section(RuntimeTable(), node_of(content, str(path)), "")
     except UserError:
         raise
-    # No JSON, too deep, of other types, or without one of these names.
+    # It is no JSON, is too deep, has other types or lacks one of these names.
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(str(path)) from error
     return replace(read, rows=rows, machine=machine)

@@ -170,7 +170,7 @@ def scores_table(scores: Scores, *, per_category: bool, all_metrics: bool = Fals
 
 
 def threshold_text(overall: Confidence) -> str:
-    """Returns the threshold with the highest F1 of all classes together, and what it gives."""
+    """Returns the threshold with the highest F1 of all classes together, and its figures."""
     if overall.threshold is None:
         return "best threshold: none, because no detection is correct"
     numbers = ", ".join(f"{name} {value:.3f}" for name, value in overall.at_best.items())

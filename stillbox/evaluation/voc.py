@@ -169,7 +169,7 @@ def _add_image(
     present = set(truth.class_ids.tolist())
     order = np.lexsort((-result.scores, result.class_ids))
     found_ids, starts = np.unique(result.class_ids[order], return_index=True)
-    # Not strict: splitting nothing makes one empty part.
+    # Not strict: np.split of an empty array returns one empty part.
     for class_id, found in zip(found_ids.tolist(), np.split(order, starts[1:]), strict=False):
         if class_id not in classes:
             continue
@@ -191,7 +191,7 @@ def _match_class(
 
     `boxes` is `[D, 4]`, best first; `own` marks the ground truth of their class.
     """
-    # A pixel more at the far sides of both boxes: that is what the devkit's + 1 amounts to.
+    # The devkit's + 1 adds a pixel at the far sides of both boxes.
     extra = np.array([0, 0, 1, 1]) * float(rules.inclusive)
     boxes = boxes + extra
     ignored = truth.is_crowd & rules.ignore_crowds

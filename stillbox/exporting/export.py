@@ -104,8 +104,8 @@ def verify(
     Args:
         images: `[h, w, 3]` uint8 each.
         blank: images of one colour. Many anchors have equal scores there, and rounding decides
-            which of them suppress the others: only the best score of each class is compared,
-            which nothing suppresses.
+            which of them suppress the others. Only the best score of each class is compared,
+            because it is never suppressed.
 
     Raises:
         UserError: they differ; the message names the first detection that has no counterpart.
@@ -253,7 +253,7 @@ def export_model(
             the artefact differs from the checkpoint. Nothing is left behind.
     """
     settings = settings.checked().with_sizes(model.experiment.model.resizer)
-    # No other runtime has bfloat16 convolutions on a CPU.
+    # Other runtimes have no bfloat16 convolutions on a CPU.
     experiment = model.experiment.with_changes({"evaluation.precision": "float32"})
     model = dataclasses.replace(model, experiment=experiment).named_by_config()
     program = ExportProgram(model, settings)
@@ -263,7 +263,7 @@ def export_model(
         with announcing_alone(f"writing {settings.format}"):
             written = write(program, partial, images)
         manifest = _manifest(program, written)
-        assert model.label_map is not None  # the program has taken its class slots
+        assert model.label_map is not None  # the program uses its class slots
         (partial / EXPERIMENT).write_text(to_yaml(model.experiment))
         (partial / LABEL_MAP).write_text(model.label_map.to_text())
         manifest.write(partial)

@@ -17,7 +17,7 @@ from stillbox.records.files import write_whole
 from stillbox.untrusted import open_untrusted
 
 MANIFEST, EXPERIMENT, LABEL_MAP = "export.json", "experiment.yaml", "label_map.pbtxt"
-# Protocol messages and flatbuffers have no more.
+# Protocol messages and flatbuffers cannot be larger.
 MAX_PROGRAM_BYTES = 2**31
 """Greatest size of a file of an export."""
 _VERSION = 2
@@ -96,7 +96,7 @@ class Manifest(Written):
 
 
 class _Field(NamedTuple):
-    """One field of a manifest. Its methods return a value, or refuse it."""
+    """One field of a manifest. Its methods return the value or refuse it."""
 
     name: str
     folder: Path
@@ -157,7 +157,7 @@ def _settings(content: object, where: str) -> ExportSettings:
 def check_files(folder: Path) -> None:
     """Opens every file of an export, which a runtime is about to read."""
     for path in folder.rglob("*"):
-        # A link to a folder is refused as what it is if it leads out, and as a folder otherwise.
+        # A link to a folder is refused as a link if it leads outside, otherwise as a folder.
         if path.is_symlink() or not path.is_dir():
             open_untrusted(path, most=MAX_PROGRAM_BYTES, inside=folder).close()
 
@@ -166,9 +166,9 @@ def is_export(path: Path) -> bool:
     """Returns whether `stillbox export` wrote this folder.
 
     Raises:
-        UserError: checkpoints lie beside the export, so that one could be taken for the other.
+        UserError: checkpoints lie beside the export, and could be mistaken for it.
     """
-    # The first that many commands ask of a folder, whose disk may not answer.
+    # Many commands read this first, and the disk may not answer.
     with announcing(lambda: f"waiting for {path}"):
         found = (path / MANIFEST).is_file()
         training = [name for name in OF_TRAINING if os.path.lexists(path / name)]

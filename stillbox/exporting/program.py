@@ -47,7 +47,7 @@ class ExportProgram:
 
     @cached_property
     def normalization(self) -> schema.PixelNormalization:
-        """What a caller does to the pixels of `raw_image_tensor`."""
+        """The normalisation that a caller applies to the pixels of `raw_image_tensor`."""
         found = self.description.normalization
         if found is None:
             what = f"a model of kind {self.description.kind} does not say how pixels are normalised"
@@ -61,7 +61,7 @@ class ExportProgram:
 
     @property
     def quantization(self) -> schema.Quantization | None:
-        """How training has rounded, and the exported program rounds too."""
+        """The rounding of training, which the exported program repeats."""
         return self.model.experiment.train.quantization
 
     @property
@@ -90,7 +90,7 @@ class ExportProgram:
         """Maps resized images to detections; see `Detector.detect_among` and `outputs`."""
         detector: Detector = bind_detector(self.detector.graph, weights["params"], weights["stats"])
         if self.settings.input_type == "raw_image_tensor":
-            # Undone here, since the caller has normalised and the detector normalises again.
+            # The caller has normalised, and the detector normalises again: this undoes the first.
             pixels = self.normalization
             images = images * jnp.asarray(pixels.std) + jnp.asarray(pixels.mean)
         return detector.detect_among(images, true_sizes)

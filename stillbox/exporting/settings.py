@@ -24,7 +24,7 @@ DECODES: tuple[Format, ...] = ("saved_model", "frozen_graph")
 """TensorFlow's formats."""
 
 LONGEST_SIDE = 2**14
-"""Longest side of input images, in pixels; such an image has 800 MB."""
+"""Longest side of input images, in pixels; such an image takes 800 MB."""
 _MOST = {"batch_size": (0, 2**12), "max_detections": (1, 2**20)}
 
 Platform = Literal["cpu", "cuda", "rocm", "tpu"]

@@ -1,4 +1,4 @@
-"""StableHLO by `jax.export`: the program for CPUs, GPUs and TPUs, loaded by nothing but JAX."""
+"""StableHLO by `jax.export`: the program for CPUs, GPUs and TPUs, which JAX alone loads."""
 
 import datetime
 import struct

@@ -26,7 +26,7 @@ or a PIL image."""
 
 
 def as_sequence(images: ImageLike | Sequence[ImageLike]) -> Iterable[ImageLike]:
-    """Returns one image as a list of it; an array of four dimensions is a sequence."""
+    """Returns one image as a list; an array of four dimensions is a sequence."""
     if isinstance(images, np.ndarray):
         return [images] if images.ndim < 4 else images
     return [images] if isinstance(images, str | PathLike | bytes | Image.Image) else images

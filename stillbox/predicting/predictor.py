@@ -216,7 +216,8 @@ class Predictor:
             )
             for ymin, xmin, ymax, xmax in windows
         )
-        # A single window is prepared here, perhaps in a thread; many would take too much memory.
+        # A single window is prepared here, perhaps in a thread; many windows would take too much
+        # memory.
         views = list(prepared) if len(windows) == 1 else prepared
         return _Opened(pixels, source, windows, views, [])
 

@@ -1,6 +1,6 @@
 """Scores a backend, such as an exported artefact, like a checkpoint.
 
-This is a module of its own because prediction needs neither the evaluator nor an evaluation set.
+It is a module of its own because prediction needs no evaluator.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Compiled programs as XLA's runtime and profiler hold them: `HloModuleProto`.
 
 The profiler keeps the optimised program beside the events (`HloProto` in the plane
-`/host:metadata`): a trace explains itself wherever it was made. Programs that came from the cache
+`/host:metadata`): a trace can be read on any machine. Programs that came from the cache
 of compiled programs are missing there; the runtime has them. Sources: openxla/xla,
 xla/service/hlo.proto and xla/xla_data.proto; xla/tsl/profiler/protobuf/xplane.proto. Layouts and
 tiles: https://openxla.org/xla/shapes, https://openxla.org/xla/tiled_layout.
@@ -23,7 +23,7 @@ _BITS = {3: 16, 4: 32, 5: 64, 7: 16, 8: 32, 9: 64, 10: 16, 11: 32, 12: 64, 15: 6
 _BITS |= {14: 0, 17: 0}
 _TUPLE = 13
 _ON_CHIP = 1
-# They return what they read under another name.
+# They return their operand under another name.
 _ALIASES = ("bitcast", "get-tuple-element", "tuple")
 _CONTAINERS = ("call", "while", "conditional", "async-start", "async-done", "command-buffer")
 _TRIP_COUNT = re.compile(r'known_trip_count":\{"n":"(\d+)"')
@@ -107,7 +107,7 @@ class Instruction:
 
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """What it returns; more than one for a tuple."""
+        """Its results; more than one for a tuple."""
         return tuple(_arrays(self.proto.one(3)))
 
     @property

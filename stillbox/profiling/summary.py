@@ -18,13 +18,13 @@ Span = tuple[float, float]
 
 
 class Work(NamedTuple, Generic[SpanKey]):
-    """Something that takes time."""
+    """An activity and its time."""
 
     start: float
     """Nanoseconds."""
     end: float
     key: SpanKey
-    """What its time is counted for."""
+    """The key that its time is counted under."""
     background: bool = False
     """Whether it should run beside other work."""
 
@@ -32,7 +32,7 @@ class Work(NamedTuple, Generic[SpanKey]):
 def share_out(works: Iterable[Work[SpanKey]]) -> tuple[dict[SpanKey, float], dict[SpanKey, float]]:
     """Divides every moment evenly among the works that run in it.
 
-    Background work has the moments in which nothing else runs.
+    Background work counts only in the moments in which nothing else runs.
 
     Returns:
         Nanoseconds by key, which add up to the time in which anything ran; and those of background
@@ -89,7 +89,7 @@ def within(spans: Sequence[Span], start: float, end: float) -> list[Span]:
 
 
 def without(start: float, end: float, spans: Sequence[Span]) -> list[Span]:
-    """Returns what merged spans leave of the time between two moments."""
+    """Returns the time between two moments that merged spans do not cover."""
     left, at = [], start
     for low, high in within(spans, start, end):
         if low > at:
@@ -106,7 +106,7 @@ def length(spans: Iterable[Span]) -> float:
 WAITING = "waiting for data"
 STARTING = "starting the next step"
 BUSY = "something else on the host"
-# Events of the host that explain why the device has nothing to do; the first that fits counts.
+# Events of the host that explain why the device is idle; the first match counts.
 _CAUSES = {WAITING: ("wait for data",), STARTING: ("PjitFunction", "Execute", "CommonPjRt", "PjRt")}
 _TOP = 10
 
@@ -118,7 +118,7 @@ Spent = Mapping[tuple[Kind, str], float]
 
 @dataclass(frozen=True, kw_only=True)
 class OpCost:
-    """What one operation of the program costs."""
+    """The cost of one operation of the program."""
 
     name: str
     """As in the program, or of a library's kernel."""
@@ -152,9 +152,9 @@ class Summary:
     hidden: Mapping[Kind, float]
     """Transfers and collectives that ran beside other work; no part of the step's time."""
     idle: float
-    """Nothing ran, between the first and the last operation of a step."""
+    """Idle time between the first and the last operation of a step."""
     gaps: Mapping[str, float]
-    """Nothing ran between two steps, by what the host did; not sorted."""
+    """Idle time between two steps, by the activity of the host; not sorted."""
     places: Mapping[str, float]
     """By part of the detector, such as `backbone` and `head (gradient)`."""
     ops: tuple[OpCost, ...]
@@ -174,7 +174,7 @@ class Summary:
 
     @property
     def gap(self) -> float:
-        """Nothing ran between two steps."""
+        """Idle time between two steps."""
         return sum(self.gaps.values())
 
     @property

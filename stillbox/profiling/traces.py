@@ -9,7 +9,7 @@ The place of a compiled program's operations depends on the platform:
   after their instruction, unless they come from a library.
 - TPU: the line `XLA Ops` of `/device:TPU:N`, beside `XLA Modules`, the runs of programs.
 
-TPU traces are read as the source describes them; none was at hand.
+The reading of TPU traces follows the source and was not tried on a real trace.
 
 Source: openxla/xla, xla/backends/profiler/{cpu,gpu} and xla/tsl/profiler/utils/xplane_schema.cc.
 """
@@ -39,9 +39,9 @@ class Operation(NamedTuple):
     program: str = ""
     """The program of its instruction, such as `jit_step(7)`; empty for a transfer."""
     device: str = ""
-    """The virtual devices of a CPU are one: they share its threads."""
+    """The virtual devices of a CPU count as one: they share its threads."""
     replica: int = 0
-    """Which of the devices that are one."""
+    """The number of the virtual device."""
 
 
 class HostEvent(NamedTuple):

@@ -58,7 +58,7 @@ async def _detect(request: Request) -> Response:
         if kind != "json":
             return await engine.draw(file, partial(_draw, engine.predictor, selection, kind))
         found, size = await engine.detect_upright(file)
-        # Without the pixels, of which only the size is needed.
+        # The pixels are left out: only their size is needed.
         blank = np.broadcast_to(np.uint8(0), (*size, 3))
         detections = engine.predictor.detections(blank, found, name)
         return bodies.AsciiJson(selection.of(detections).to_dict())
@@ -148,7 +148,7 @@ def _describe(settings: ServeSettings) -> Schema:
 
 
 def _add_key(document: Schema) -> None:
-    """Adds the key, and its refusal to every route that needs it."""
+    """Adds the key to the document, and status 401 to every route that needs it."""
     document["components"] = {
         "securitySchemes": {
             "bearer": {"type": "http", "scheme": "bearer"},
@@ -162,7 +162,7 @@ def _add_key(document: Schema) -> None:
 
 
 def _model_paths(prefix: str, settings: ServeSettings, operations: Schema) -> Schema:
-    """Returns the operations on a model by path; `operations` are by what follows the model."""
+    """Returns the operations on a model by path; `operations` are by the end of the path."""
     model = f"{prefix}/models/{{name}}"
     name, version = (
         {"name": name, "in": "path", "required": True, "schema": _TEXT, "example": example}

@@ -21,7 +21,8 @@ from stillbox.printing import count_text
 
 
 class AsciiJson(Response):
-    """A JSON response in ASCII: text that it repeats may hold surrogates, which UTF-8 cannot."""
+    """A JSON response in ASCII: text of a request may contain surrogates, which UTF-8 cannot
+    encode."""
 
     media_type = "application/json"
 
@@ -36,7 +37,7 @@ def http_error(status: int, text: str, headers: Mapping[str, str] | None = None)
 
 
 def shown(value: object) -> str:
-    """Returns a value of a request, shortened for a message; a name can have megabytes."""
+    """Returns a value of a request, shortened for a message."""
     return reprlib.repr(value)
 
 
@@ -86,7 +87,7 @@ class Admission:
 
     @contextmanager
     def admit(self, images: int) -> Iterator[None]:
-        """Counts images in, and out at the end; else as `check`."""
+        """Counts images while the block runs, after `check`."""
         self.check(images)
         self.in_flight += images
         try:
@@ -98,20 +99,20 @@ class Admission:
 class Arrivals:
     """Receives bodies, which share a budget of memory while they arrive.
 
-    Slow clients do not block others: when the bodies exceed the budget of `most` bytes, the one
-    that began first is given up. No body is larger than the budget.
+    Slow clients do not block others: if the bodies exceed the budget of `most` bytes, the oldest is
+    dropped. No body is larger than the budget.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.held = 0
         """Bytes of all bodies that are arriving."""
-        # In the order of their beginning, each with its bytes so far.
+        # Oldest first, each with its bytes so far.
         self._sizes: dict[asyncio.Timeout, int] = {}
 
     async def read(self, request: Request, seconds: float) -> bytes:
         """Returns the body of a request."""
-        body = bytearray()  # many small parts would take much more memory
+        body = bytearray()  # many small parts take much more memory
         deadline = asyncio.timeout(seconds)
         self._sizes[deadline] = 0
         try:
@@ -146,7 +147,7 @@ class Arrivals:
 
 
 class LimitBody:
-    """Middleware that ends a body after `most` bytes, whatever its header says."""
+    """Middleware that ends a body after `most` bytes, whatever its header."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app, self._most = app, most

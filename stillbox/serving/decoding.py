@@ -52,7 +52,7 @@ def decode_input(image: ImageInput, *, upright: bool) -> Pixels:
         return np.ascontiguousarray(image)
     try:
         return decode_image(image, apply_exif=upright)
-    except Exception as error:  # Decoders can raise anything at broken bytes.
+    except Exception as error:  # Decoders can raise any exception for broken bytes.
         raise bad_request(f"the image cannot be decoded: {error}") from error
 
 

@@ -52,18 +52,18 @@ class Share:
         loop = asyncio.get_running_loop()
         self._running = True
         work = self._workers.pool.submit(function, *args)
-        # Not when the request ends: a thread goes on after that, and needs its memory.
+        # The memory is kept after the request ends, because its thread still runs.
         work.add_done_callback(lambda _: loop.call_soon_threadsafe(self._end))
         return await asyncio.wrap_future(work)
 
     def shrink(self, size: int) -> None:
-        """Gives back what exceeds a size."""
+        """Gives back the memory beyond a size."""
         if size < self._size:
             self._workers.give_back(self._size - size)
             self._size = size
 
     def leave(self) -> None:
-        """Gives everything back once nothing runs."""
+        """Gives everything back as soon as nothing runs."""
         self._left = True
         if not self._running:
             self.shrink(0)
@@ -202,7 +202,7 @@ class Engine:
         with self.admission.admit(1):
             try:
                 async with _while_connected(request), asyncio.timeout(seconds):
-                    # Nothing else refers to the body: `work` can drop it.
+                    # No other reference to the body exists, so `work` can free it.
                     return await work(received.pop())
             except TimeoutError:
                 raise bodies.http_error(504, f"there was no answer in {seconds:g} s") from None
@@ -243,7 +243,8 @@ class Engine:
                 return await share.run(draw, pixels, found)
 
     def share(self, memory: int, kept: int = 0) -> AbstractAsyncContextManager[Share]:
-        """Waits for memory and a thread, see `Workers`; `kept` is what work of any size needs."""
+        """Waits for memory and a thread, see `Workers`; `kept` are the bytes that work of any size
+        needs."""
         return (self._large if self._is_large(memory) else self._small).share(memory + kept)
 
     def _is_large(self, memory: int) -> bool:
@@ -267,7 +268,7 @@ class Engine:
     ) -> ImageDetections:
         memory = _memory(image, pixels, _DECODED)
         async with self.share(memory, self.batcher.prepared_bytes) as share:
-            # One function decodes and resizes: nothing keeps the whole image after that.
+            # One function decodes and resizes, so that the whole image is freed after it.
             prepared = await share.run(self._prepare, image, upright)
             share.shrink(prepared.pixels.nbytes)
             return ImageDetections(await self._run(prepared), prepared.size)

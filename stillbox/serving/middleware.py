@@ -33,9 +33,9 @@ _HEADERS = {
 class RefuseForeign:
     """Middleware that responds 403 to requests that pages of other servers make in a browser.
 
-    Browsers send `Host` as the page's author wrote it, whose name may have the address of this
-    server (DNS rebinding), and `Origin` and `Sec-Fetch-Site` as they are. Other clients send only
-    `Host`.
+    Browsers send `Host` as the page's author wrote it, and that name may resolve to the address of
+    this server (DNS rebinding). They send the true `Origin` and `Sec-Fetch-Site`. Other clients
+    send only `Host`.
 
     Args:
         hosts: names of the server as `NAME` or `NAME:PORT`, beside `localhost` and the addresses
@@ -77,7 +77,7 @@ def _name_of(host: str) -> str:
 
 
 def _is_served_address(name: str, scope: Scope) -> bool:
-    """Whether a name is an address: nobody can make another address mean this server."""
+    """Whether a name is an address: DNS cannot redirect an address to this server."""
     try:
         address = ip_address(name)
         return address.is_loopback or not ip_address((scope.get("server") or [""])[0]).is_loopback

@@ -118,7 +118,7 @@ def _read_request(
     """Reads the body of an inference: JSON of `header_length` bytes, followed by binary tensors."""
     length = len(body)
     if header_length is not None:
-        # Of thousands of digits, `int` makes an error.
+        # `int` refuses thousands of digits.
         is_number = header_length.isdecimal() and len(header_length) < 20
         if not is_number or int(header_length) > len(body):
             given = shown(header_length)
@@ -161,7 +161,7 @@ def _images(tensor: Mapping[str, object], binary: memoryview, most: int) -> list
 def _shape(
     tensor: Mapping[str, object], where: str, ranks: tuple[int, ...], most: int
 ) -> list[int]:
-    """Returns the shape of a tensor: it is checked before anything is made of that shape."""
+    """Returns the shape of a tensor, checked before an array of that shape exists."""
     shape = tensor.get("shape")
     if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
         raise bad_request(f"{where}: 'shape' must be a list of whole numbers")

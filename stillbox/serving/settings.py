@@ -39,7 +39,7 @@ class ServeSettings:
     """Sizes of a batch, each compiled at the start; None: 1, 2, 4 and 8, or those that the model
     takes."""
     max_delay_ms: float = 5.0
-    """Milliseconds that an image waits for others to fill a batch, while nothing runs."""
+    """Most milliseconds that an image waits for others to fill a batch, while nothing runs."""
     queue: int = 64
     """Most images in flight; requests beyond them get 503."""
     max_images: int = 16

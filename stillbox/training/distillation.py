@@ -1,4 +1,4 @@
-"""The teacher of a run: a trained model, whose distributions of boxes the model learns from too.
+"""The teacher of a run: the model also learns from the distributions of boxes that it predicts.
 
 Localisation distillation (arXiv:2102.12252). The teacher is opened and compared with the model
 before anything is compiled. In a step it sees the images of the batch as in evaluation, with its
@@ -140,7 +140,7 @@ def without_teacher(experiment: schema.Experiment) -> schema.Experiment:
 
 
 def refuse_misfit(student: schema.Model, teacher: schema.Model) -> None:
-    """Refuses a teacher whose distributions are not those of the model, by its configuration."""
+    """Refuses a teacher whose configuration gives it other distributions than the model."""
     theirs = getattr(teacher, "box_coder", None)
     if not isinstance(teacher, schema.OneStage) or not isinstance(
         theirs, schema.DistributionBoxCoder

@@ -51,7 +51,7 @@ from stillbox.training.step import MetricsGuard, TrainState
 from stillbox.training.summaries import Summaries
 
 _SHARED = "give all processes a --model-dir that they share, on a network disk for example"
-_OTHERS = "the other processes (the slow one says why)"
+_OTHERS = "the other processes (the slow one reports the reason)"
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _train(
         fix="give all processes the same",
     )
     finished = stop_at is not None and first >= stop_at
-    # A finished run has nothing to learn, and its teacher may be gone.
+    # A finished run needs no teacher, whose folder may be gone.
     learning = without_teacher(experiment) if finished else experiment
     teacher = open_teacher(learning, recorded_teacher(previous))
     job.require_same(
@@ -244,7 +244,7 @@ def _train(
                     or asked > 0
                 )
                 with waiting_for_others():
-                    # The first step is reported at once; it is waited for anyway.
+                    # The first step is reported at once, because the loop waits for it anyway.
                     done = guard.pop(leave=0 if must_save or step == first + 1 else 1)
                 report.steps(done)
                 if must_save:
@@ -263,7 +263,7 @@ def _train(
                         reason = f"stopped early: {why}"
                         break
             if batches.starved and stop.signal is not None:
-                # The records do not answer; what was learned of them is kept.
+                # The storage of the records does not answer; the finished steps are kept.
                 report.steps(guard.pop(leave=0))
                 directory.wait()
                 if step not in (first, directory.latest_step()):
@@ -322,7 +322,7 @@ def _describe_memory(steps: Sequence[jax.stages.Compiled]) -> str:
     analyses = [found for step in steps if (found := step.memory_analysis()) is not None]
     if not analyses:
         return "compiled"
-    # The sizes of a batch follow each other, and share their memory.
+    # The programs of all input sizes run one after the other, and share their memory.
     refuse_what_exceeds_memory(max(one.temp_size_in_bytes for one in analyses))
     peak = max(one.temp_size_in_bytes + one.argument_size_in_bytes for one in analyses)
     return f"compiled; the step needs {size_text(peak)} on each device"
@@ -420,7 +420,7 @@ def refuse_what_exceeds_memory(temporary: int) -> None:
         return
     needed = temporary * len(devices)
     if needed > available_memory():
-        # The process keeps what it has freed, which the system counts as taken.
+        # The process keeps freed memory, which the system counts as used.
         release_freed_memory()
     free = available_memory()
     if needed > free:

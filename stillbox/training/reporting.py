@@ -226,7 +226,7 @@ class Epochs:
         stretch = self._speedometer.look(done)
         before, self._said, since, self._said_at = self._said, now, self._said_at, step
         which = f"epoch {now}" if now == before + 1 else f"epochs {before + 1} to {now}"
-        # A run that was resumed in the middle of an epoch trains on the rest of it only.
+        # A resumed run trains only on the rest of an epoch.
         part = since == self._first and since * self._batch_size % self._records
         from_where = f" (from step {since} on)" if part else ""
         duration, rate = timedelta(seconds=round(stretch.seconds)), stretch.images_per_second
@@ -306,7 +306,7 @@ class StepReport:
 
     def steps(self, seen: Sequence[tuple[int, dict[str, float]]]) -> None:
         """Reports (step, metrics) of completed steps, in order."""
-        # Steps that were fetched together share one speed.
+        # Steps that are fetched together have one speed.
         done = seen[-1][0] - self._first if seen else 0
         for step, metrics in seen:
             left = self._seconds_left(step, done)

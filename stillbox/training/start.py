@@ -40,7 +40,7 @@ _FREE_TO_CHANGE = (
     "train.evaluate_every",
     "train.early_stopping",
     "train.fine_tune",
-    # Its weights are compared, wherever they are now.
+    # The weights of the teacher are compared, not their folder.
     "train.distillation.teacher",
     "data.workers",
     "data.prefetch",
@@ -55,8 +55,8 @@ _FREE_TO_CHANGE = (
     "devices.replicas",
 )
 
-# Parts of paths that can change without an edit, and what they belong to: a schedule follows the
-# steps, and newer readers of `pipeline.config` set more fields.
+# Parts of paths that can change without an edit, and names for them: a schedule follows the number
+# of steps, and newer readers of `pipeline.config` set more fields.
 _FOLLOWING = {
     "train.optimizer.schedule.": "schedule",
     "train.optimizer.rate_in_accumulator": "update rule",

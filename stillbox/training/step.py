@@ -32,19 +32,19 @@ Metrics = dict[str, jax.Array]
 
 
 class Piece(NamedTuple):
-    """What the loss of a batch, or of a part of it, follows from beside the parameters."""
+    """The input of the loss beside the parameters, for a batch or a part of it."""
 
     batch: Batch
     stats: Arrays
     """Moving statistics by path, before it."""
     key: jax.Array
-    """For everything random."""
+    """For all random numbers."""
     divisors: Mapping[str, jax.Array] | None = None
     """`LossOutput.divisors` of the whole; None: of these images."""
 
 
 class Seen(NamedTuple):
-    """What the loss says beside its value."""
+    """The output of the loss beside its value."""
 
     metrics: Metrics
     stats: Arrays
@@ -93,7 +93,7 @@ def accumulated_gradient(
     divisors = _summed(jax.lax.scan(count, whole.stats, numbers)[1])
     zeros = jax.tree.map(jnp.zeros_like, params)
     (gradient, stats), seen = jax.lax.scan(add, (zeros, whole.stats), numbers)
-    # The state of the loss follows from divisors of the whole, or else is that of the last part.
+    # The state of the loss is computed from the divisors of the whole, or is that of the last part.
     loss = {name: values[-1] for name, values in seen.loss.items()}
     return gradient, Seen(_summed(seen.metrics), stats, loss, divisors)
 
@@ -282,7 +282,7 @@ def make_train_step(
         detector: Detector = bind_detector(graph, {**params, **frozen}, piece.stats)
         set_rematerialization(detector, train.rematerialization)
         taught = teach(teacher_graph, teacher, piece.batch, train.distillation)
-        # A detector that has no divisors need not know of any.
+        # A detector without divisors lacks this parameter.
         whole = {"divisors": piece.divisors} if piece.divisors else {}
         loss = detector.loss(
             piece.batch,
@@ -326,8 +326,8 @@ def make_train_step(
             averaged = averaged_arrays(updated, stats, train)
             ema = average_parameters(state.ema, averaged, state.step, train)
             after = TrainState(state.step + 1, updated, stats, accumulators, ema, seen.loss)
-            # A huge rate makes infinite parameters of a finite gradient, huge activations an
-            # infinite variance of a finite loss; a checkpoint may hold neither.
+            # A huge rate makes infinite parameters from a finite gradient. Huge activations make an
+            # infinite variance despite a finite loss. No checkpoint may contain either.
             finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
             finite &= jnp.isfinite(norm_of(jax.tree.leaves((replicated(updates), stats))))
             after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
@@ -344,8 +344,8 @@ class NonFiniteLossError(FloatingPointError):
 class MetricsGuard:
     """Fetches metrics one step late and stops on the first that is not finite.
 
-    Waiting for the newest step would leave the device idle while the host prepares the next one.
-    One step later its metrics are available without a wait.
+    The device would be idle if the host waited for the newest step. One step later its metrics are
+    available without a wait.
     """
 
     def __init__(self, name_records: Callable[[np.ndarray], list[str]]) -> None:

@@ -104,7 +104,7 @@ class Summaries:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
-        # A run that was stopped goes on.
+        # A stopped run can be resumed, and has not failed.
         try:
             with self._waiting():
                 self.close(failed=error is not None and not issubclass(error, KeyboardInterrupt))

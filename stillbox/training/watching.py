@@ -263,7 +263,7 @@ class CheckpointWatcher:
     def _existing_steps(self, known: list[int]) -> Iterator[int]:
         """Yields every checkpoint but that of step 0 that is not scored yet."""
         store, seen = ModelDirectory.open(self._directory), {0}
-        # Listed again after each scoring: training may have written more.
+        # The list is read again after each scoring, because training may have written more.
         while steps := broadcast([step for step in store.steps() if step not in seen]):
             seen.update(steps)
             for step in steps:

@@ -212,7 +212,7 @@ def test_each_kind_by_hand(boxes, class_ids, kind):
     assert {name: n for name, n in counts.items() if n} == {kind: 1}
 
 
-def test_matching_is_that_of_one_detection_after_the_other():
+def test_matching_equals_one_detection_after_the_other():
     rng = np.random.default_rng(0)
     for _ in range(20):
         overlaps = rng.uniform(size=(12, 7)) * (rng.uniform(size=(12, 7)) < 0.5)

@@ -149,7 +149,7 @@ def test_the_mean_over_thresholds_by_hand():
     assert (scores.summary["AP50"], scores.summary["AP75"]) == (pytest.approx(1), pytest.approx(1))
 
 
-def test_a_segments_area_decides_the_size_and_not_the_boxs():
+def test_the_area_of_the_segment_decides_the_size():
     # The box has 2,500 square pixels (medium), its segment 900 (small).
     scores = score_coco([truth("a", [BOX], area=[900])], [result("a", [BOX], [1.0])], {1: "cat"})
     # pycocotools divides by the sum of right and wrong detections and `np.spacing(1)`.
@@ -241,7 +241,7 @@ def test_ground_truth_survives_the_file(tmp_path):
             np.testing.assert_array_equal(getattr(now, field), getattr(was, field))
 
 
-def test_an_annotation_without_area_has_the_boxs(tmp_path):
+def test_an_annotation_without_area_has_that_of_its_box(tmp_path):
     content = truths_to_coco([truth("1", [[0, 0, 10, 20]])], {1: "cat"})
     del content["annotations"][0]["area"]
     (tmp_path / "t.json").write_text(json.dumps(content))

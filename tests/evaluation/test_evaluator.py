@@ -165,7 +165,7 @@ def test_a_part_of_the_records_can_be_scored(source):
         ([0, 1, 2, 3, 4, 3], r"1 record more than once \(first \[3\]\)"),
     ],
 )
-def test_a_loader_that_loses_or_repeats_an_image_is_an_error(source, records, message):
+def test_a_lost_or_repeated_image_is_an_error(source, records, message):
     with pytest.raises(RuntimeError, match=message):
         scored(source, records)
 

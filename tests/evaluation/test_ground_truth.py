@@ -126,7 +126,7 @@ def test_an_image_that_the_file_lacks_is_refused_before_anything_is_detected(rec
         (lambda content: content.pop("images"), "no COCO ground truth"),
     ],
 )
-def test_a_file_that_does_not_belong_is_refused_before_training(records, opened, spoil, message):
+def test_a_file_of_other_images_is_refused_before_training(records, opened, spoil, message):
     dataset, content = records
     spoil(content)
     settings, dataset = opened(content)

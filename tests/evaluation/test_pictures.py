@@ -244,7 +244,7 @@ def test_a_label_away_from_its_box_has_a_line_to_it():
     assert 150 <= y <= 165
 
 
-def test_where_every_place_hides_a_small_object_there_is_no_label():
+def test_a_label_is_left_out_if_every_place_hides_a_small_object():
     boxes = [(x, y, x + 18, y + 18) for x in range(0, 400, 20) for y in range(0, 300, 20)]
     assert placed(*boxes[:1], others=boxes) == []
 

@@ -1,3 +1,5 @@
+"""The report of an evaluation: its page, its figures and their PNG and SVG files."""
+
 import base64
 import dataclasses
 import io
@@ -213,7 +215,7 @@ def test_axes_are_labelled_and_every_class_is_named_with_its_ap():
     assert loss.get_yscale() == "log"
 
 
-def test_a_part_of_the_loss_that_is_next_to_nothing_does_not_squeeze_the_rest():
+def test_a_tiny_part_of_the_loss_does_not_squeeze_the_rest():
     lines = tuple(
         {"step": step, "loss": 5.0 / step, "regularization_loss": 1e-6} for step in range(1, 9)
     )
@@ -241,7 +243,7 @@ def test_a_moving_average_by_hand():
     assert charts.moving_average(np.array([1.0, 3.0, 8.0]), 1).tolist() == [2.0, 4.0, 5.5]
 
 
-def test_a_name_without_glyphs_is_a_number_in_a_file_and_itself_on_the_page(monkeypatch):
+def test_a_name_without_glyphs_is_a_number_in_files_only(monkeypatch):
     monkeypatch.setattr(drawing, "_system_fonts", tuple)
     drawing.font_file.cache_clear()
     names = {4: "\U00010000", 5: "_cat $x$"}

@@ -208,7 +208,7 @@ def test_the_tables_have_the_same_figures(tmp_path):
     assert [row[0] for row in sizes[1:4]] == ["small", "medium", "large"]
 
 
-def test_nothing_found_is_null_throughout():
+def test_without_detections_every_number_is_null():
     written = figures(analyse([truth("a")], [], AWKWARD_NAMES))
     assert (written["threshold"], written["AP50"]) == (None, None)
     assert written["histograms"]["width_by_height"]["edges"] == []

@@ -183,11 +183,11 @@ def test_checkpoints_are_compared_line_by_line_and_the_best_is_marked():
     assert len({len(row.removesuffix(" best")) for row in rows}) == 1
 
 
-def test_nothing_is_best_where_nothing_was_found():
+def test_without_detections_no_checkpoint_is_marked_as_best():
     assert "best" not in steps_table([(5, {"AP": 0.0}), (6, {"AP": None})], "AP")
 
 
-def test_the_best_threshold_stands_with_what_it_gives():
+def test_the_best_threshold_comes_with_its_figures():
     box, far = [10, 10, 60, 60], [100, 100, 150, 150]
     truths = [truth("1", [box, far], [1, 2])]
     found = [result("1", [box, far, far], [0.9, 0.7, 0.5], [1, 3, 2])]

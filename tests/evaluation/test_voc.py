@@ -166,7 +166,7 @@ def brute_force(verdicts, wanted):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_brute_force_says_the_same_of_random_sets(seed):
+def test_random_sets_agree_with_brute_force(seed):
     truths, results = random_set(seed)
     area = score_voc(truths, results, NAMES)
     eleven = score_voc(truths, results, NAMES, rules=VocRules(interpolation="eleven_points"))
@@ -247,7 +247,7 @@ def test_the_extra_pixel_decides_at_the_limit():
     assert score_voc(truths, found, {1: "a"}).mean_ap == 0.0
 
 
-def test_brute_force_says_the_same_of_all_classes_in_one_list():
+def test_all_classes_in_one_list_agree_with_brute_force():
     truths, results = random_set(11)
     # Scores that are equal nowhere: the order in which classes are pooled decides nothing.
     rng = np.random.default_rng(0)
@@ -280,7 +280,7 @@ def test_a_difficult_mark_goes_from_the_record_into_the_ground_truth(tmp_path):
 
 @needs_shared
 @pytest.mark.proof
-def test_on_blood_cells_it_agrees_with_coco_at_iou_half_within_what_differs():
+def test_blood_cells_score_about_as_in_coco_at_iou_half():
     bccd = SHARED / "data/bccd"
     items, label_map = read_voc(bccd / "Annotations", bccd / "JPEGImages", ConversionLog())
     names = {item.id: label_map.name_of(item.id) for item in label_map}

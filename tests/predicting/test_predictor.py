@@ -1,7 +1,4 @@
-"""From images of any kind to detections in their pixels.
-
-Predictions that are not finite are refused, with the image, wherever a model runs.
-"""
+"""From images of any kind to detections in their pixels; predictions that are not finite."""
 
 import io
 import json
@@ -272,7 +269,7 @@ def test_a_sound_model_passes(trained_once):
     assert len(predictor.predict(BLANK, **EVERY_DETECTION)) > 0
 
 
-def test_a_detector_that_says_nothing_is_judged_by_its_detections(monkeypatch):
+def test_a_model_without_a_mark_is_checked_by_its_detections(monkeypatch):
     class Silent:
         def detect(self, images, true_sizes):
             boxes = jnp.zeros((3, 2, 4)).at[1, 0, 2].set(jnp.nan)

@@ -196,7 +196,7 @@ def test_collectives_are_summed_by_kind():
     assert collective_bytes(PROGRAM) == {"all-reduce": 3 * 400 + 8 * 128 * 2, "all-gather": 400}
 
 
-def test_traffic_counts_what_is_not_on_the_chip():
+def test_traffic_leaves_out_arrays_on_the_chip():
     loop = 3 * (512 + 512)
     parts = (
         4096,  # the copy reads the parameters; it writes on the chip

@@ -44,7 +44,7 @@ def traced(tmp_path_factory):
     return trace, said, compiled
 
 
-def test_the_summary_is_about_the_program_that_ran(traced):
+def test_the_summary_is_that_of_the_program_that_ran(traced):
     folder, _, _ = traced
     summary = summarize_folder(folder)
     assert (summary.platform, summary.program, len(summary.steps)) == (

@@ -1,7 +1,4 @@
-"""Shares of time, and arithmetic of spans.
-
-Where the time of a step goes, worked out by hand.
-"""
+"""Shares of time and arithmetic of spans, and the summary of a step by hand."""
 
 import pytest
 

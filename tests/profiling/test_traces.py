@@ -1,9 +1,7 @@
-"""Compiled programs: the sizes of arrays, and which instructions run how often.
+"""Compiled programs and traces of CPU, GPU and TPU.
 
-Reading traces: of a CPU as it is made here, of GPU and TPU as their profilers' source has it.
-
-No accelerator was at hand: the events of theirs are written by hand, names of planes, lines and
-stats from the source that `stillbox/profiling/traces.py` names.
+The events of a CPU are real. Those of GPU and TPU are written by hand, with the names of planes,
+lines and stats from the source that `stillbox/profiling/traces.py` names.
 """
 
 import pytest
@@ -114,7 +112,7 @@ def test_tpu_operations_belong_to_the_runs_of_programs():
     assert [one.program for one in trace.operations] == ["jit_step(7)", "jit_other(8)"]
 
 
-def test_an_operation_shared_by_cpu_threads_ends_at_its_end_event_or_its_reader():
+def test_an_operation_of_cpu_threads_ends_at_its_end_event_or_reader():
     """The convolution returns at 12 and is done before 40, where its reader begins; the thread
     that finished it reports that at 90 only. The sum has no reader and ends with its report."""
     cpu = {**STEP, "device_ordinal": 0}

@@ -1,4 +1,4 @@
-"""Sends broken images to a server on this machine, and stops at the first answer that is a fault.
+"""Sends broken images to a server on this machine, and stops at the first fault.
 
 python -m tests.serving.fuzzing http://127.0.0.1:8501 --name MODEL --minutes 10
 """

@@ -1,9 +1,4 @@
-"""Health, metrics, the API key, errors, shutdown.
-
-The OpenAPI document agrees with the routes.
-
-docs/serving.md: its commands are parsed, its requests sent, its tables checked.
-"""
+"""The server: health, metrics, key, errors, shutdown, its OpenAPI document, and docs/serving.md."""
 
 import json
 import re
@@ -257,7 +252,7 @@ def test_every_route_is_described(client):
     assert described == real
 
 
-def test_every_route_says_that_it_needs_the_key(client):
+def test_every_route_describes_its_key(client):
     paths = client(api_key="secret").get("/openapi.json").json()["paths"]
     guarded = {path for path in paths if any("security" in one for one in paths[path].values())}
     public = {"/healthz", "/readyz", "/openapi.json", "/v2/health/live", "/v2/health/ready"}

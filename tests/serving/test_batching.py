@@ -1,3 +1,5 @@
+"""Batches of images of several requests, and the memory and threads of requests."""
+
 import asyncio
 import threading
 
@@ -328,7 +330,7 @@ def test_the_smallest_that_wait_for_memory_come_first():
     run(main)
 
 
-def test_memory_that_is_not_needed_any_more_is_given_back():
+def test_unused_memory_is_given_back():
     async def main(workers):
         async with workers.share(90) as share:
             share.shrink(40)
@@ -373,7 +375,7 @@ def test_a_cancelled_thread_keeps_its_memory_and_its_place_until_it_ends():
     run(main)
 
 
-def test_those_that_are_cancelled_while_they_wait_take_nothing():
+def test_a_cancelled_wait_takes_no_memory():
     async def main(workers):
         async with workers.share(100):
             waiting = asyncio.create_task(workers.share(50).__aenter__())

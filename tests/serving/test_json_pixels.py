@@ -41,7 +41,7 @@ def as_lists(value):
         ({"instances": [image(1, 2), [], [1, -2.5, None, True, {}]], "é\ud800": 1e9}, 0),
     ],
 )
-def test_json_is_read_as_by_json(content, texts, style):
+def test_json_equals_that_of_the_module_json(content, texts, style):
     body = json.dumps(content, **style).encode()
     read = parse_json(body)
     assert as_lists(read) == content

@@ -81,7 +81,7 @@ def test_pages_of_other_servers_are_refused_at_every_path(client, backend, heade
     assert backend.runs == []
 
 
-def test_of_two_origins_the_foreign_one_counts(client):
+def test_a_foreign_origin_beside_an_own_one_is_refused(client):
     for origins in (("http://127.0.0.1", "http://evil.example"), ("null", "http://127.0.0.1")):
         headers = [("Origin", origin) for origin in origins]
         assert client().post("/detect", content=RED, headers=headers).status_code == 403

@@ -31,7 +31,7 @@ from stillbox.records.files import make_folder, write_whole
 from stillbox.records.scenes import draw_images
 
 Watch = Callable[[str], AbstractContextManager[ImageProgress]]
-"""Shows the progress of what it names while it is entered."""
+"""Shows the progress of the named activity while it is entered."""
 
 # Images that an export is compared with its checkpoint on.
 _COMPARED = 4
@@ -90,7 +90,7 @@ class _Run:
         return dataset
 
     def perform(self) -> None:
-        """Measures everything."""
+        """Measures the checkpoint and all exports."""
         if self.subject.checkpoint is not None:
             self._measure_checkpoint(self.subject.checkpoint)
         for name in self.settings.formats:
@@ -102,7 +102,7 @@ class _Run:
                 self._measure_export(name, variant, None)
 
     def _measure_checkpoint(self, source: tasks.CheckpointSource) -> None:
-        # A refusal is true of all exports that would be made.
+        # A refusal is valid for all exports that would be made.
         measure = self._row if self.subject.exports else self._measure
         self._rows.append(measure(runtimes.CHECKPOINT, "jax", source))
 
@@ -222,7 +222,7 @@ def _measured_images(dataset: Dataset | None) -> Sequence[Pixels]:
 def _calibration_images(experiment: Experiment, given: Sequence[Pixels]) -> Sequence[Pixels]:
     """Returns the given images, or some of training; none for a detector that has its ranges.
 
-    Those of the evaluation set would flatter the integers.
+    Images of the evaluation set would make the scores of the integers too good.
     """
     if given or experiment.train.quantization is not None:
         return given[:_CALIBRATED]
@@ -250,7 +250,7 @@ def _spread(dataset: Dataset, most: int) -> list[Pixels]:
 
 
 def with_figures(row: runtimes.RuntimeRow, measured: tasks.Measured) -> runtimes.RuntimeRow:
-    """Returns a row with what was measured."""
+    """Returns a row with the measured figures."""
     median, late = np.percentile(measured.seconds, (50, 99)).tolist()
     return replace(
         row,
@@ -275,8 +275,8 @@ def compare(
 ) -> runtimes.RuntimeRow:
     """Returns a row with the largest differences of an artefact to its checkpoint.
 
-    Each detection of the checkpoint of at least `min_score`, the surest first, is paired with the
-    one of its class that overlaps it most and has no pair yet.
+    Each detection of the checkpoint of at least `min_score`, the best score first, is paired with
+    the one of its class that overlaps it most and has no pair yet.
     """
     pairs = [
         pair

@@ -42,8 +42,8 @@ from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.scoring import score_backend
 
-# The time of the measured images is bounded, and so is their number from below: large detectors
-# take a second for an image.
+# Limits of the time and least number of the measured images: large detectors take a second for an
+# image.
 _MOST_SECONDS, _LEAST_RUNS = 60.0, 20
 
 # An export has other files too: its experiment, a page for browsers, a model without suppression.
@@ -84,7 +84,7 @@ class ExportTask:
 
     source: CheckpointSource
     folder: Path
-    """It appears when the export has been compared with its checkpoint."""
+    """The folder appears when the export has been compared with its checkpoint."""
     settings: ExportSettings
     images: Sequence[Pixels]
     """`[h, w, 3]` each: compared, and calibrated, on these."""
@@ -131,7 +131,7 @@ class MeasureTask:
     def perform(self, progress: ImageProgress) -> Measured:
         """Measures the model; `progress` is called with the number of finished images."""
         package, _ = RUNTIME_PACKAGES[self.runtime]
-        # Not openvino by its name: its telemetry would send a report.
+        # openvino is not imported by its name, because its telemetry would send a report.
         import_openvino() if self.runtime == "openvino" else import_module(package)
         before, began = resident_bytes(), time.perf_counter()
         backend = self._open()
@@ -161,10 +161,10 @@ class MeasureTask:
         self, backend: Backend, progress: ImageProgress
     ) -> Iterator[tuple[float, float]]:
         """Yields the seconds of each measured image, and of them those before the runtime."""
-        # What was loaded stays: collections of garbage pass over it.
+        # Loaded objects stay, and garbage collections skip them.
         gc.collect()
         gc.freeze()
-        # Runtimes that take any size prepare for each new one.
+        # Runtimes that take any size prepare each new one.
         for number in range(max(self.warmup, len(self.images))):
             _detect(backend, self.images[number % len(self.images)])
         end = time.perf_counter() + _MOST_SECONDS
@@ -274,7 +274,7 @@ def run_apart(
 
 def _start(connection: Connection, log: IO[str]) -> "subprocess.Popen[bytes]":
     handle = connection.fileno()
-    # It finds modules where this process does, and not in the current folder.
+    # It imports modules from the places of this process, and not from the current folder.
     path = os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109
     return subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, str(handle)],
@@ -288,7 +288,7 @@ def _start(connection: Connection, log: IO[str]) -> "subprocess.Popen[bytes]":
 
 @contextlib.contextmanager
 def _fewer_processors(threads: int) -> Iterator[None]:
-    """Lets a process that is started meanwhile use so many processors; 0: all."""
+    """Lets processes that start in the block use so many processors; 0: all."""
     if not threads or not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -322,7 +322,7 @@ def _end(code: int, log: IO[str]) -> str:
     how = f"its process ended with exit code {code}"
     if code < 0:
         how = f"its process was killed by {signal.Signals(-code).name}"
-        # The kernel's choice where memory is short.
+        # The kernel kills a process if memory is short.
         how += " (is there enough memory?)" * (code == -signal.SIGKILL)
     return f"{how}; its last line: {last}" if last else how
 
@@ -335,7 +335,7 @@ def one_line(error: UserError) -> str:
 
 def _serve(connection: Connection) -> None:
     """Performs the task that comes through a connection, and answers."""
-    # Loading is measured, and a program that was compiled before would load in no time.
+    # Loading is measured: a cached program would take no time.
     jax.config.update("jax_enable_compilation_cache", False)
     keep_freed_memory()
     try:
@@ -348,7 +348,7 @@ def _serve(connection: Connection) -> None:
         connection.send(("not installed", error.fix))
     except UserError as error:
         connection.send(("refused", (error.what, error.where, error.fix)))
-    # The runtimes' classes differ.
+    # The runtimes' exceptions differ.
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
         connection.send(("failed", text))

@@ -189,7 +189,7 @@ def load_onnxruntime(folder: Path, manifest: Manifest) -> Run:
 
 
 def load_openvino(folder: Path, manifest: Manifest) -> Run:
-    """Loads an artefact into OpenVINO; its order of detections with equal scores is another."""
+    """Loads an artefact into OpenVINO, whose order of detections with equal scores differs."""
     core = openvino_core()
     settings = {
         # On some processors the default is bfloat16.
@@ -199,7 +199,7 @@ def load_openvino(folder: Path, manifest: Manifest) -> Run:
     with _refusal("openvino", folder, manifest):
         model = core.read_model(folder / FILE)
         compiled = core.compile_model(model, "CPU", settings)
-    # A tensor has several names if copies were optimised away; its node has the output's name.
+    # A tensor has several names if copies were removed; its node has the output's name.
     names = [one.get_friendly_name().removesuffix("/sink_port_0") for one in model.get_results()]
     # A request serves one thread at a time.
     own = threading.local()
@@ -255,7 +255,7 @@ def _checked(run: Run, folder: Path) -> Run:
     def checked_run(images: np.ndarray) -> dict[str, np.ndarray]:
         try:
             return run(images)
-        except Exception as error:  # the runtimes' classes differ
+        except Exception as error:  # the runtimes' exceptions differ
             what = f"the model does not take {images.dtype} {list(images.shape)}: {error}"
             fix = "export.json gives type and shape; an image must fit the resizer's canvas"
             raise UserError(what, where=str(folder / FILE), fix=fix) from error

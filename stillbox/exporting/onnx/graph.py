@@ -54,7 +54,7 @@ class Graph:
         return type(self)(self)
 
     def placeholder(self) -> Self:
-        """Returns a graph whose nodes, added later, take this place in this one."""
+        """Returns a graph whose later nodes are inserted at this place of this graph."""
         place = type(self)(self)
         self._nodes.append(place)
         return place

@@ -264,7 +264,7 @@ class _Axis:
             for one in (self.positions, graph.op("Mul", next_steps, self.scale))
         )
         pixels = graph.op("Range", np.array(0, np.float32), self.size, _ONE)
-        # The last pixel has no limit: rounding can put positions beyond it.
+        # The last pixel has no upper limit, because rounding can move positions beyond it.
         limit = graph.op(
             "Where",
             graph.op("Less", pixels, self.last),
@@ -328,7 +328,8 @@ def add_preprocessing(
         own = graph.op("Cast", graph.op("Shape", images, start=1, end=3), to=FLOAT)
     inner = _resized_size(graph, own, resizer)
     pixels = images
-    # What a known size makes superfluous is left out; it can take longer than a small network.
+    # A fixed size needs no resizing or padding that changes nothing; such nodes can take longer
+    # than a small network.
     placed = size and resized_size(size, resizer)
     if resizer.method is not None and (placed is None or placed != size):
         pixels = add_resize(

@@ -101,8 +101,8 @@ def _add_functions(
 ) -> tuple[str, str]:
     """Writes the detector as a function of the input and the variables.
 
-    Returns its name, and that of a function that calls it, for the signature: each concrete
-    function has arguments by position or by name.
+    Returns its name, and that of a function that calls it for the signature: a concrete function
+    has arguments either by position or by name.
     """
 
     def body(value: Tensor, *handles: Tensor) -> list[Tensor]:
@@ -162,12 +162,12 @@ def add_program(
     resized: NetworkInput,
     names: Mapping[str, str],
 ) -> dict[str, Output]:
-    """Writes the program, its `exported_program` made `portable`; returns its outputs by name.
+    """Writes the program, a `portable` `exported_program`; returns its outputs by name.
 
     `names` are those of nodes of outputs that are not named like these.
     """
     held = {kind: {path: weights[path] for path in own} for kind, own in program.weights.items()}
-    # In the order of the program's arguments, of which it drops those that it does not read.
+    # In the order of the program's arguments; it drops unused ones.
     arguments = jax.tree.leaves((held, *resized))
     inputs = [arguments[index] for index in exported.module_kept_var_idx]
     results = call_program(graph, exported, inputs)
@@ -220,7 +220,7 @@ def exported_program(program: ExportProgram) -> export.Exported:
     images = jax.ShapeDtypeStruct((rows, *program.input_size, 3), jnp.float32)
     pair = jax.ShapeDtypeStruct((rows, 2), jnp.int32)
 
-    # A new function, so that no program of another lowering is taken for it.
+    # A new function, because JAX would reuse the program of another lowering.
     def detect(weights: WeightArrays, *inputs: jax.Array) -> Outputs:
         return program.outputs(weights, *inputs)
 

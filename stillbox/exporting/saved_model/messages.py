@@ -23,7 +23,7 @@ from stillbox.records.wire import (
 )
 
 TAG = "serve"
-# Of TensorFlow 2.17: what a writer of that version promises of its graphs.
+# The version of TensorFlow 2.17's graphs.
 _PRODUCER = 1882
 _PREDICT = "tensorflow/serving/predict"
 _SCHEMA, _SAVER_V2 = 1, 2

@@ -32,7 +32,7 @@ from stillbox.extras import import_extra
 from stillbox.lowering import lowering
 from stillbox.untrusted import read_untrusted
 
-# Outputs that every signature has, and clients read.
+# Outputs of every signature, which clients read.
 _OUTPUTS = ("num_detections", "detection_boxes", "detection_classes", "detection_scores")
 
 
@@ -98,7 +98,7 @@ _INPUT = "normalized_input_image_tensor"
 # Names in the signature, for boxes, classes, scores and count. From these the converter of
 # TensorFlow 2.21 makes the order of the original's models of TF2: scores, boxes, count, classes.
 _KEYS = ("", ":1", ":2", ":3")
-# Clients tell such a model by this word in the names of its outputs.
+# Clients recognise such a model by this word in the names of its outputs.
 _NODE = "StatefulPartitionedCall"
 
 

@@ -3,7 +3,7 @@
 The converter's interface for StableHLO is private, and was read in version 0.5.0: no other module
 imports the package, and `pyproject.toml` admits versions that the tests have seen. Images have one
 size: source positions and weights of resizing are constants of the program
-(`inputs.interpolation`), in which nothing is as large as the product of both sizes.
+(`inputs.interpolation`). No array is as large as the product of both sizes.
 """
 
 import platform
@@ -48,7 +48,7 @@ def convert(
     lowered = jax.jit(function).trace(argument).lower(lowering_platforms=("cpu",))
     outputs = [f"output_{index}" for index in range(len(lowered.out_info))]
     program = lowered.compiler_ir("stablehlo").operation
-    # The quantiser finds layers by names, which are debug information in MLIR.
+    # The quantiser identifies layers by names, which are debug information in MLIR.
     text = program.get_asm(large_elements_limit=None, enable_debug_info=True)
     try:
         return _flatbuffer(text, name, outputs)

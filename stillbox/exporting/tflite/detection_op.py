@@ -77,7 +77,7 @@ def check_fit(program: ExportProgram) -> schema.OneStage:
 
 
 def _foreign_decoding(model: schema.OneStage) -> tuple[str, object] | None:
-    """Returns the first field, with its value, that the operation's own decoding does not know.
+    """Returns the first field, with its value, that the operation's own decoding does not support.
 
     The network then decodes the boxes: see `raw_predictions`. None: the operation decodes them.
     """
@@ -171,9 +171,10 @@ def measured_ranges(
 ) -> dict[str, Range]:
     """Returns the ranges of the operation's inputs, by the tensors that have to share them.
 
-    The quantiser averages the extremes of images, which cuts the best scores off. Here the range of
-    logits ends at the greatest one, and begins where the integer of a score becomes 0. That of
-    encodings is of the anchors with the best scores. The content is that of `raw_predictions`.
+    The quantiser averages the extremes of images, which cuts off the best scores. Here the range of
+    logits ends at the greatest one, and begins where the integer of a score becomes 0. The range of
+    encodings is taken from the anchors with the best scores. The content is that of
+    `raw_predictions`.
     """
     from ai_edge_litert.interpreter import Interpreter
 

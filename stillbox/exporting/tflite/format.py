@@ -73,7 +73,7 @@ def _built_in(program: ExportProgram, calibration: Sequence[np.ndarray]) -> byte
     else:
         plain, ranges = _float_program(program)
         content = convert_program(plain, detect_function(plain))
-        # Towers of several maps have batch norms behind one kernel, which stay float.
+        # Towers of several maps have batch norms behind one kernel. They stay float.
         whole = isinstance(program.description.parts["head"], schema.ConvolutionalHead)
         parts = ("backbone", "neck", "head") if whole else ("backbone", "neck")
         known = tensor_ranges(content, ranges, parts)

@@ -113,7 +113,7 @@ def label_ids(content: bytes, where: str) -> list[int]:
             found = count_text(len(ids), "number")
             raise ValueError(f"they are {found}, not all from 0 to {_GREATEST_ID}")
         return ids
-    # zipfile and zlib can raise anything at broken bytes.
+    # zipfile and zlib can raise any exception for broken bytes.
     except Exception as error:
         what = f"the label ids behind the model cannot be read: {error or type(error).__name__}"
         fix = "copy the file again, or export the model again with --format tflite"

@@ -34,7 +34,7 @@ _OTHERS = (
     *("RESHAPE", "CONCATENATION", "LOGISTIC", "MUL", "SUB", "MEAN", "SLICE", "STRIDED_SLICE"),
     *("RESIZE_NEAREST_NEIGHBOR", "TRANSPOSE", "MAXIMUM", "AVERAGE_POOL_2D", "HARD_SWISH"),
 )
-"""What else the networks consist of."""
+"""The other operations of the networks."""
 _CHANNEL_AXES = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3}
 # One less than the 31 of a magnitude.
 _BIAS_BITS, _TINY = 30, 1e-6
@@ -92,8 +92,9 @@ def shrink(content: bytes, kind: Literal["float16", "dynamic"]) -> bytes:
     """Stores the kernels of a float32 model smaller; nothing is measured on images.
 
     Args:
-        kind: `float16`: half floats, which the runtime makes floats of; `dynamic`: 8 bit integers,
-            channel by channel, with which it multiplies activations that it rounds for each image.
+        kind: `float16`: half floats, which the runtime converts to floats; `dynamic`: 8 bit
+            integers, channel by channel, with which it multiplies activations that it rounds for
+            each image.
     """
     import_extra("ai_edge_quantizer", "tflite")
     from ai_edge_quantizer import algorithm_manager, qtyping, quantizer
@@ -126,9 +127,9 @@ def _with_room_for_biases(
 ) -> bytes:
     """Returns the model with one weight raised in each channel that is too small for its bias.
 
-    The unit of a bias is the product of the units of input and kernel, and it has 32 bits. A
-    channel that training has decayed to almost nothing has so small a unit that its bias is cut
-    off: a class that was never seen would be found everywhere.
+    A bias has 32 bits, in units of the product of the units of input and kernel. If training has
+    decayed a channel to almost nothing, its unit is so small that the bias is cut off: a class
+    without examples would be detected everywhere.
     """
     from ai_edge_litert.tools import flatbuffer_utils
 
@@ -209,7 +210,7 @@ def _round_kernels(
     if isinstance(layer, SeparableConv2d):
         depthwise = jnp.asarray(layer.depthwise_kernel[...])
         assert layer.depthwise_roundings is not None
-        # All maps have one kernel and so one range.
+        # All maps share one kernel and therefore one range.
         round_depthwise, _ = layer.depthwise_roundings.of_map(layer, 0, train=False)
         rounded = round_depthwise(depthwise)
         layer.depthwise_kernel.set_value(_without_empty_channels(rounded, is_depthwise=True))
