@@ -131,7 +131,7 @@ class Program:
 
     def contains_others(self, name: str) -> bool:
         """Whether an instruction only runs others, which are in a trace themselves."""
-        return self.instructions[name].opcode in _CONTAINERS
+        return name in self.instructions and self.instructions[name].opcode in _CONTAINERS
 
     def body(self, computation: str) -> Iterator[Instruction]:
         """Yields the instructions of a computation."""
@@ -190,6 +190,10 @@ class Program:
             for operand in one.operands:
                 readers[operand].append(one.name)
         return readers
+
+
+UNKNOWN = Program({}, {})
+"""A program of which nothing is known."""
 
 
 def read_program(module: Message, assignment: Message | None = None) -> Program:

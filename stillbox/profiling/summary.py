@@ -9,7 +9,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
-from stillbox.profiling.costs import BACKGROUND, NOWHERE, Classifier, Kind, kind_of_kernel
+from stillbox.profiling.costs import BACKGROUND, Classifier, Kind, kind_of_kernel
+from stillbox.profiling.hlo import UNKNOWN
 from stillbox.profiling.traces import HostEvent, Operation, Trace
 
 SpanKey = TypeVar("SpanKey", bound=Hashable)
@@ -189,9 +190,9 @@ def summarize(trace: Trace) -> Summary | None:
     if not busy:
         return None
     program = max(busy, key=busy.__getitem__)
-    compiled = trace.programs.get(program)
-    classifier = Classifier(compiled, lowered=trace.platform == "cpu") if compiled else None
-    times = {one.name: count for one, count in compiled.executed()} if compiled else {}
+    compiled = trace.programs.get(program, UNKNOWN)
+    classifier = Classifier(compiled, lowered=trace.platform == "cpu")
+    times = {one.name: count for one, count in compiled.executed()}
     devices = sorted({one.device for one in trace.operations})
     parts = [
         _DeviceTimes(
@@ -212,7 +213,7 @@ def summarize(trace: Trace) -> Summary | None:
         gaps=_mean(gaps),
         places=_by_place(spent, classifier),
         ops=_most_expensive(spent, classifier),
-        memory=compiled.memory if compiled else {},
+        memory=compiled.memory,
     )
 
 
@@ -230,16 +231,14 @@ class _DeviceTimes:
         operations: Sequence[Operation],
         program: str,
         times: Mapping[str, int],
-        classifier: Classifier | None,
+        classifier: Classifier,
     ) -> None:
         @cache
         def kind_of(name: str, owner: str) -> Kind:
             by_kernel = kind_of_kernel(name)
             if by_kernel is Kind.INFEED or not owner:
                 return by_kernel
-            if owner != program:
-                return Kind.OTHER
-            return classifier.kind(name) if classifier else by_kernel
+            return classifier.kind(name) if owner == program else Kind.OTHER
 
         windows = _windows([one for one in operations if one.program == program], times)
         starts = [start for start, _ in windows]
@@ -329,21 +328,21 @@ def _by_kind(spent: Spent) -> dict[Kind, float]:
     return _largest_first(_totals((kind, seconds) for (kind, _), seconds in spent.items()))
 
 
-def _by_place(spent: Spent, classifier: Classifier | None) -> dict[str, float]:
+def _by_place(spent: Spent, classifier: Classifier) -> dict[str, float]:
     def outermost(name: str) -> str:
-        place = classifier.place(name) if classifier else NOWHERE
+        place = classifier.place(name)
         return str(place._replace(scopes=place.scopes[:1])) or "not known"
 
     return _largest_first(_totals((outermost(name), time) for (_, name), time in spent.items()))
 
 
-def _most_expensive(spent: Spent, classifier: Classifier | None) -> tuple[OpCost, ...]:
+def _most_expensive(spent: Spent, classifier: Classifier) -> tuple[OpCost, ...]:
     return tuple(
         OpCost(
             name=name,
             kind=kind,
-            place=str(classifier.place(name)) if classifier else "",
-            source=classifier.source(name) if classifier else "",
+            place=str(classifier.place(name)),
+            source=classifier.source(name),
             seconds=seconds,
         )
         for (kind, name), seconds in sorted(spent.items(), key=lambda item: -item[1])[:_TOP]

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from jax.profiler import ProfileData, ProfilePlane
 
-from stillbox.profiling.hlo import Program, choose_programs, read_programs
+from stillbox.profiling.hlo import UNKNOWN, Program, choose_programs, read_programs
 
 _END = "end: "
 
@@ -91,9 +91,11 @@ def read_trace(content: bytes, programs_beside: Sequence[bytes] = ()) -> Trace:
     programs = read_programs(content, ran)
     lacking = {name: ran[name] for name in ran if name not in programs}
     programs |= choose_programs(programs_beside, lacking)
-    named = [(_resolved(one, programs.get(one.program)), flow) for one, flow in raw]
+    named = [(_resolved(one, programs.get(one.program, UNKNOWN)), flow) for one, flow in raw]
     leaves = [
-        (one, flow) for one, flow in named if not _contains_others(one, programs.get(one.program))
+        (one, flow)
+        for one, flow in named
+        if not programs.get(one.program, UNKNOWN).contains_others(one.name)
     ]
     operations = list(_with_ends(leaves, ends, programs))
     return Trace(
@@ -165,17 +167,11 @@ def _program_of(stats: Mapping[str, object]) -> str:
     return f"{stats['hlo_module']}({stats.get('program_id', '')})"
 
 
-def _resolved(operation: Operation, program: Program | None) -> Operation:
+def _resolved(operation: Operation, program: Program) -> Operation:
     """Returns an operation under the name of its instruction instead of that of its kernel."""
-    if program is None or operation.name in program.instructions:
+    if operation.name in program.instructions:
         return operation
     return operation._replace(name=program.by_kernel.get(operation.name, operation.name))
-
-
-def _contains_others(operation: Operation, program: Program | None) -> bool:
-    if program is None or operation.name not in program.instructions:
-        return False
-    return program.contains_others(operation.name)
 
 
 def _with_ends(
