@@ -47,11 +47,9 @@ def read_image(image: ImageLike) -> tuple[Pixels, str]:
         )
     path = Path(image)
     refuse_missing([path])
-    return _decoded(_content(path), str(path)), str(path)
-
-
-def _content(path: Path) -> bytes:
-    return read_untrusted(path, most=MAX_IMAGE_BYTES, where=str(path), fix="give an image file")
+    where = str(path)
+    content = read_untrusted(path, most=MAX_IMAGE_BYTES, where=where, fix="give an image file")
+    return _decoded(content, where), where
 
 
 def refuse_missing(paths: Sequence[Path]) -> None:
@@ -115,7 +113,8 @@ def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
 
     Patterns have `*`, `?`, `[...]` and, for any depth, `**`; `recursive` adds files of subfolders.
     """
-    refuse_missing([Path(word) for word in words if not _is_there(word)])
+    named = (Path(word) for word in words if not glob.has_magic(word))
+    refuse_missing([path for path in named if not path.is_dir()])
     files: dict[Path, None] = {}
     passed_over = 0
     for word in words:
@@ -175,22 +174,14 @@ def is_video(path: Path) -> bool:
     return path.suffix.lower() in VIDEO_SUFFIXES
 
 
-def _is_there(word: str) -> bool:
-    return glob.has_magic(word) or Path(word).is_file() or Path(word).is_dir()
-
-
 def _is_pattern(word: str) -> bool:
     return glob.has_magic(word) and not Path(word).exists()
 
 
-def _filtered(word: str) -> bool:
-    """Returns whether a word stands only for files with a known suffix."""
-    return Path(word).is_dir() or (_is_pattern(word) and "." not in Path(word).name)
-
-
 def _usable(word: str, found: list[Path]) -> list[Path]:
     """Returns the files that a word stands for: of a folder, only images and videos."""
-    return [path for path in found if _is_usable(path)] if _filtered(word) else found
+    all_kinds = Path(word).is_dir() or (_is_pattern(word) and "." not in Path(word).name)
+    return [path for path in found if _is_usable(path)] if all_kinds else found
 
 
 def _expand(word: str, recursive: bool) -> list[Path]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from os import PathLike
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 from PIL import Image
@@ -21,6 +21,15 @@ from stillbox.records.parallel import ordered_map
 from stillbox.records.tile_grid import TileWindow
 
 Source = TypeVar("Source")
+
+
+class _Selection(TypedDict, total=False):
+    """The keywords of `Predictor.predict`."""
+
+    min_score: float
+    classes_per_object: ClassesPerObject
+    iou: float
+    classes: Sequence[str]
 
 
 class Predictor:
@@ -58,36 +67,16 @@ class Predictor:
 
     @overload
     def predict(
-        self,
-        images: bytes | Image.Image | np.ndarray,
-        *,
-        min_score: float = MIN_SCORE,
-        classes_per_object: ClassesPerObject = "one",
-        iou: float = IOU,
-        classes: Sequence[str] = (),
+        self, images: bytes | Image.Image | np.ndarray, **selection: Unpack[_Selection]
     ) -> Detections: ...
 
     # The result is Any: a path is one image, a folder or pattern many.
     @overload
-    def predict(
-        self,
-        images: str | PathLike[str],
-        *,
-        min_score: float = MIN_SCORE,
-        classes_per_object: ClassesPerObject = "one",
-        iou: float = IOU,
-        classes: Sequence[str] = (),
-    ) -> Any: ...  # noqa: ANN401
+    def predict(self, images: str | PathLike[str], **selection: Unpack[_Selection]) -> Any: ...  # noqa: ANN401
 
     @overload
     def predict(
-        self,
-        images: Sequence[ImageLike],
-        *,
-        min_score: float = MIN_SCORE,
-        classes_per_object: ClassesPerObject = "one",
-        iou: float = IOU,
-        classes: Sequence[str] = (),
+        self, images: Sequence[ImageLike], **selection: Unpack[_Selection]
     ) -> list[Detections]: ...
 
     def predict(

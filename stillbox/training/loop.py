@@ -11,7 +11,6 @@ from signal import Signals
 from typing import Any
 
 import jax
-import numpy as np
 
 from stillbox.checkpoints.files import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory, locked_directory
@@ -157,7 +156,7 @@ def _train(
     identity = {TEACHER: teacher.identity} if teacher else {}
     directory = _open_directory(place, experiment, dataset, first, lock)
     summaries = Summaries(model_directory, from_step=first, experiment=experiment, loggers=loggers)
-    guard = MetricsGuard(lambda records: _name_records(dataset, records))
+    guard = MetricsGuard(lambda rows: [dataset.describe(int(row)) for row in rows if row >= 0])
 
     with (
         closing(directory),
@@ -387,10 +386,6 @@ def _describe_run(
         )
     if dataset.cache is not None:
         yield dataset.cache.promise()
-
-
-def _name_records(dataset: Dataset, records: np.ndarray) -> list[str]:
-    return [dataset.describe(int(record)) for record in records if record >= 0]
 
 
 def _metadata(

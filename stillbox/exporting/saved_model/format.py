@@ -184,7 +184,11 @@ def call_program(
 ) -> list[tuple[Tensor, Shape]]:
     """Writes the node that runs a `portable` program; returns its results with their shapes."""
     types = [DType.of(aval.dtype) for aval in exported.out_avals]
-    shapes = [_shape(aval.shape) for aval in exported.out_avals]
+    # An expression is the length of a free axis.
+    shapes = [
+        tuple(size if isinstance(size, int) else None for size in aval.shape)
+        for aval in exported.out_avals
+    ]
     results = graph.node(
         *("XlaCallModule", inputs, types),
         version=exported.calling_convention_version,
@@ -227,11 +231,6 @@ def exported_program(program: ExportProgram) -> export.Exported:
     with lowering(top_k="sort"):
         exporting = export.export(jax.jit(detect), platforms=program.settings.platforms)
         return exporting(program.weights, images, pair, pair)
-
-
-def _shape(shape: Sequence[object]) -> Shape:
-    """Returns a shape of JAX, in which an expression is the length of a free axis."""
-    return tuple(size if isinstance(size, int) else None for size in shape)
 
 
 def load(folder: Path, manifest: Manifest) -> Run:
