@@ -98,7 +98,7 @@ def _polynomial(schedule: schema.PolynomialSchedule) -> ScheduleFunction:
 def _warmed(
     rate: ScheduleFunction, schedule: schema.ExponentialSchedule | schema.PolynomialSchedule
 ) -> ScheduleFunction:
-    """Returns the function after a line to its value at the end of a warm-up."""
+    """Returns the function with a linear warm-up to its value at the end of the warm-up."""
     start, length = schedule.warmup_learning_rate, schedule.warmup_steps
     if not length:
         return rate
@@ -159,7 +159,9 @@ def build_optimizer(train: schema.Training, backbone_layers: Sequence[str] = ())
     after = []
     if has_rate_factors(train.optimizer):
         after.append(_scale_rates(train.optimizer, tuple(backbone_layers)))
-    return optax.chain(*before, _rule(train.optimizer), *after)
+    rate = optax.scale_by_learning_rate(build_schedule(train.optimizer.schedule))
+    rule: Rule = implementation_of(train.optimizer)(train.optimizer, rate)
+    return optax.chain(*before, rule, *after)
 
 
 def _clip_norms(largest: float) -> Rule:
@@ -176,8 +178,6 @@ def _clip_norms(largest: float) -> Rule:
 
 
 def _scale_biases(factor: float) -> Rule:
-    """Multiplies what TF1 calls `biases`; the shift of a batch norm is its `beta`, and no bias."""
-
     def scale(gradient: optax.Updates, params: optax.Params | None) -> optax.Updates:
         arrays = cast(Arrays, gradient)
         return {path: factor * arrays[path] if is_bias(path) else arrays[path] for path in arrays}
@@ -188,7 +188,7 @@ def _scale_biases(factor: float) -> Rule:
 def _scale_rates(optimizer: schema.Optimizer, layers: Sequence[str]) -> Rule:
     """Multiplies the learning rates of single parameters.
 
-    All update rules are linear in a factor that does not change, so that it may follow them.
+    All update rules are linear in a constant factor, so the factor may follow them.
     """
 
     def init(params: optax.Params) -> optax.OptState:
@@ -203,12 +203,6 @@ def _scale_rates(optimizer: schema.Optimizer, layers: Sequence[str]) -> Rule:
         return {path: factors[path] * array for path, array in arrays.items()}, state
 
     return optax.GradientTransformation(init, update)
-
-
-def _rule(optimizer: schema.Optimizer) -> Rule:
-    rate = optax.scale_by_learning_rate(build_schedule(optimizer.schedule))
-    rule: Rule = implementation_of(optimizer)(optimizer, rate)
-    return rule
 
 
 @implements(schema.Momentum)
@@ -296,8 +290,9 @@ def _scale_by_moments(beta1: float, beta2: float, direction: Direction) -> Rule:
 
 
 _WHERE = "train.optimizer.groups"
+# A head multiplies the maps of a level by this parameter.
 _LEVEL_SCALE = re.compile(r"scale_\d+")
-# Convolutions of one block, which backbones keep side by side.
+# The convolutions of one block are layers of their own in some backbones.
 _OPERATION = re.compile(r"_(expand|depthwise|pointwise|project)$")
 _BLOCK = re.compile(r"(block|unit)_\d+")
 
@@ -313,11 +308,6 @@ def is_bias(path: str) -> bool:
 def is_norm(path: str) -> bool:
     """Returns whether a parameter is scale or bias of a batch norm or group norm."""
     return path.rpartition(".")[0].rpartition(".")[2].startswith("norm")
-
-
-def is_level_scale(path: str) -> bool:
-    """Returns whether a parameter is the number that a head multiplies the maps of a level by."""
-    return _LEVEL_SCALE.fullmatch(path.rpartition(".")[2]) is not None
 
 
 def groups_of(
@@ -407,4 +397,5 @@ def _decay_of_kind(optimizer: schema.AdamW, path: str) -> float:
         return optimizer.norm_decay_multiplier
     if is_bias(path):
         return optimizer.bias_decay_multiplier
-    return optimizer.scale_decay_multiplier if is_level_scale(path) else 1.0
+    is_level_scale = _LEVEL_SCALE.fullmatch(path.rpartition(".")[2])
+    return optimizer.scale_decay_multiplier if is_level_scale else 1.0
