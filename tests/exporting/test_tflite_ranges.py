@@ -1,4 +1,4 @@
-"""The float detector and the ranges of tensors that integers of training are made of."""
+"""The float detector and the ranges of tensors for the integers of training."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def drawn(path, shape, rng):
 
 @pytest.fixture(scope="module")
 def program():
-    # With 16 bits results are as good as not rounded; kernels of 6 bits are well rounded.
+    # Results of 16 bits are almost exact; kernels of 6 bits are clearly rounded.
     coarse = "train.quantization={delay: 0, weight_bits: 6, activation_bits: 16}"
     experiment = resolve("demo_scenes", [*SMALL, coarse]).experiment
     quantization, rng = experiment.train.quantization, np.random.default_rng(0)
@@ -174,7 +174,7 @@ def test_a_refusal_is_one_sentence(function, reason, capfd):
     capfd.readouterr()
 
 
-def test_platforms_without_a_converter_are_told_so(monkeypatch):
+def test_platforms_without_a_converter_are_refused(monkeypatch):
     monkeypatch.setattr(conversion.platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(conversion.platform, "system", lambda: "Linux")
     monkeypatch.setattr(conversion, "find_spec", lambda name: None)
