@@ -32,7 +32,7 @@ HEADS = {
     head: (*changes, *DENSE, "train.batch_size=8", "data.train.max_boxes=4")
     for head, changes in DENSE_HEADS.items()
 }
-# Each in its own way divides by sums over the images.
+# Each divides by other sums over the images.
 DETECTORS = {
     "ssd": (
         *SSD,
@@ -80,7 +80,7 @@ def run(experiment, steps=2):
 
 
 def assert_same(one, other):
-    """Compares metrics to rounding, and what an update has left of arrays."""
+    """Compares metrics up to rounding, and arrays after an update."""
     assert one[0].keys() == other[0].keys()
     for name, value in one[0].items():
         np.testing.assert_allclose(other[0][name], value, rtol=5e-5, err_msg=name)
@@ -110,7 +110,7 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch(changes):
 
 @pytest.mark.slow
 def test_two_stages_count_the_images_of_the_whole_batch():
-    # All anchors are drawn. The sample of the second stage is left to chance.
+    # All anchors are sampled. The sample of the second stage is random.
     words = (*TWO_STAGES, FROZEN_NORM, "model.proposals={sample_size: 256, positive_fraction: 1.0}")
     whole, parts = (
         run(experiment_of(*words, f"train.accumulation_steps={count}"), steps=1)[0]

@@ -1,4 +1,4 @@
-"""One program on one to eight devices: the same numbers, and nothing sent that need not be."""
+"""One program on one to eight devices: the same numbers, and only necessary transfers."""
 
 import json
 import subprocess
@@ -17,13 +17,13 @@ from stillbox.training.program import train_program
 from tests.small import DENSE, DENSE_HEADS
 from tests.training import eight_devices
 
-# What they look at takes a minute: one of the processes that share the tests makes it.
+# The results take a minute: one of the test processes makes them.
 pytestmark = pytest.mark.xdist_group("eight devices")
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """What eight devices saw."""
+    """The results of eight devices."""
     return eight_devices.see("quick", tmp_path_factory.mktemp("devices") / "seen.pickle")
 
 
@@ -42,7 +42,7 @@ def test_one_and_three_steps_are_the_same_however_many_devices_there_are(seen, n
     one, other = seen["ssd 1"], seen[name]
     assert set(one) == set(other)
     assert_same(one, other)
-    # They did learn something in between.
+    # The steps changed the loss.
     assert abs(float(one["3 loss"] - one["1 loss"])) > 1e-3
 
 
@@ -71,7 +71,7 @@ def test_every_program_is_compiled_once(seen):
 @pytest.mark.parametrize("name", ["replicas 4", "replicas 1"])
 def test_a_replica_computes_as_if_it_were_alone_and_the_gradients_are_averaged(seen, name):
     assert_same(seen["replicas by hand"], seen[name])
-    # The words make a difference.
+    # The settings make a difference.
     assert abs(float(seen[name]["1 loss"] - seen["ssd 1"]["1 loss"])) > 1e-3
 
 

@@ -47,7 +47,7 @@ BOTH_MODES = pytest.mark.parametrize(("run", "mode"), _CASES, indirect=["run"])
     params=[PPN, FPN, *(pytest.param(name, marks=pytest.mark.slow) for name in (RESNET, INCEPTION))]
 )
 def run(request):
-    """A recipe's name, its detector and a function from a mode to what it computes."""
+    """A recipe's name, its detector and a function from a mode to its outputs."""
     return request.param, built(request.param)[0], partial(computed, request.param)
 
 
@@ -228,7 +228,7 @@ def test_four_boxes_have_the_matches_of_the_original():
     counts = {class_: int((classes == class_).sum()) for class_ in (1, 2, 3, 80)}
     assert counts == {1: 13, 2: 5, 3: 1, 80: 6}
     assert np.flatnonzero(classes == 2).tolist() == [8709, 8728, 8729, 8730, 8731]
-    # So small a box reaches no IoU of .5: its best anchor is forced on it.
+    # So small a box reaches no IoU of .5, so its best anchor is forced.
     assert np.flatnonzero(classes == 3).tolist() == [2808]
     assert np.flatnonzero(classes == 80)[0] == 8197
     codes = targets.box_targets[0]
@@ -281,7 +281,7 @@ def test_rows_that_fill_up_do_not_count_as_images():
 
 
 def test_the_order_of_the_anchors_changes_no_loss():
-    """But for ties, which the older order of the original breaks elsewhere."""
+    """All but ties, which the older order of the original breaks differently."""
     model = experiment().model
     older = replace(model, anchors=replace(model.anchors, order="anchor_major"))
     boxes = build_anchors(older.anchors, SHAPES, (300, 300))
@@ -331,7 +331,7 @@ def test_the_older_schedule_falls_in_a_step(epoch, rate):
     assert older.freeze == ()
 
 
-def test_differences_of_codes_cost_what_they_did():
+def test_differences_of_codes_cost_as_much_as_in_the_original():
     # Half a square up to 1, a line above: .5^2 / 2, 1 / 2, 2 - .5, 3 - .5.
     codes = np.float32([[0.5, 0, 0, 0], [1, 0, 0, 0], [2, 0, 0, 0], [-3, 0, 0, 0]])
     losses = smooth_l1_loss(codes, np.zeros((4, 4), np.float32), np.ones(4), delta=1.0)
