@@ -37,7 +37,7 @@ def brute_force(truths, results, least=-1.0):
     """Matches one detection after the other.
 
     Returns one row for each: its kind of mistake (`right` if none), class, score, the object that
-    it found or that its mending would find; and all objects by (image, index).
+    it matches or would match if corrected; and all objects by (image, index).
     """
     found = {r.image_id: r for r in results}
     rows, objects = [], {}
@@ -96,11 +96,11 @@ def coco_ap(rows, objects, ids):
 
 
 def costs(rows, objects):
-    """What mending each kind gains, and what all wrong detections and missing objects cost."""
+    """The gain of correcting each kind, and the cost of all wrong detections and missed objects."""
     ids = sorted(set(objects.values()))
     plain = [(kind == "right", c, score) for kind, c, score, _ in rows]
     ap = coco_ap(plain, objects, ids)
-    best = {}  # an object is found by the best of the detections near it, of either kind
+    best = {}  # an object matches the best detection near it, of either kind
     for kind, _, score, place in rows:
         if kind != "right" and place is not None:
             best[place] = max(best.get(place, -1), score)
@@ -172,7 +172,7 @@ def test_the_confusion_matrix_counts_every_object_and_every_detection_once():
     for column, class_id in enumerate(NAMES):
         own = (shown.class_ids == class_id) & ~found.matched.ignored
         assert counts[:, column].sum() == own.sum()
-        # What is correct at the threshold is on the diagonal.
+        # Correct detections at the threshold are on the diagonal.
         assert counts[column, column] == (own & found.matched.correct).sum()
     assert counts[-1, -1] == 0
     assert counts[:3, :3].sum() > np.trace(counts)

@@ -35,7 +35,7 @@ OTHER_BOX = [100, 100, 150, 150]
 
 
 def reference_numbers(truths, results, names):
-    """The twelve numbers of pycocotools and its AP for every class, -1 where there is nothing."""
+    """The twelve numbers of pycocotools and its AP of every class; -1: no objects."""
     coco = COCO()
     coco.dataset = truths_to_coco(truths, names)
     coco.createIndex()
@@ -133,7 +133,7 @@ def test_average_precision_by_hand():
     # With one detection an image, one of two cats is found.
     numbers = {"AP50": expected, "AP": expected, "AR1": 0.5, "AR10": 1.0}
     assert {key: scores.summary[key] for key in numbers} == pytest.approx(numbers)
-    # Both cats are medium, 50 x 50; the wrong box is small and does medium objects no harm.
+    # Both cats are medium, 50 x 50; the wrong box is small and changes no medium AP.
     assert scores.summary["APm"] == pytest.approx(1.0)
     assert scores.summary["APs"] is None
     cat = scores.per_class["cat"]
@@ -173,7 +173,7 @@ def test_no_ground_truth_scores_none():
 def test_crowds_alone_score_none_and_detections_in_them_are_ignored():
     crowd_only = score_coco([truth("a", [BOX], is_crowd=[True])], [], {1: "cat"})
     assert (crowd_only.summary["AP"], crowd_only.truths, crowd_only.crowds) == (None, 0, 1)
-    # A detection inside the crowd scores higher than the right one and does it no harm.
+    # A detection inside the crowd scores higher than the right one and changes nothing.
     scores = score_coco(
         [truth("a", [BOX, OTHER_BOX], is_crowd=[True, False])],
         [result("a", [[20, 20, 40, 40], OTHER_BOX], [0.9, 0.5])],

@@ -63,7 +63,7 @@ class Source:
 
 
 def batches(records, size):
-    """Batches as the loader makes them, the last one filled up with rows of record -1."""
+    """Batches of the loader; the last one is padded with rows of record -1."""
     for start in range(0, len(records), size):
         rows = records[start : start + size]
         rows = [*rows, *[-1] * (size - len(rows))]
@@ -79,7 +79,7 @@ def batches(records, size):
 
 
 def perfect(source, most=MOST):
-    """A detector that knows the truth, and answers rows that only fill up with nonsense."""
+    """A detector that returns the truth, and nonsense for rows of padding."""
 
     def detect(batch):
         size = len(batch.records)
@@ -110,7 +110,7 @@ def source():
 
 
 def scored(source, loaded=(0, 1, 2, 3, 4), size=2, names=NAMES, detect=None, **options):
-    """The evaluation of records in batches of a size, by default with a perfect detector."""
+    """The evaluation of records in batches of one size, by default with a perfect detector."""
     options = {"slots": by_id(2)} | options
     detect = detect or perfect(source)
     return evaluate(detect, batches(list(loaded), size), source, names, **options)
@@ -123,7 +123,7 @@ def test_every_image_counts_once_whatever_the_batch(source, batch_size):
     result = scored(source, size=batch_size, progress=progress)
     assert result.scores.summary["AP"] == pytest.approx(1.0)
     assert (result.scores.coco.images, result.scores.coco.truths) == (5, 5)
-    # What a detector says about rows that only fill up is not among the detections.
+    # The detections of rows of padding are left out.
     assert result.scores.coco.detections == 5
     assert [truth.image_id for truth in result.truths] == ["a", "b", "c", "d", "e"]
     assert [found.image_id for found in result.results] == ["a", "b", "c", "d", "e"]
@@ -142,7 +142,7 @@ def test_detections_come_back_in_pixels_and_label_map_ids(source):
 
 
 def test_class_indices_stand_for_the_ids_of_their_slots(source):
-    # The detector says 1 and 0 for image c; with these slots they are 90 and 44.
+    # The detector returns 1 and 0 for image c; with these slots they are 90 and 44.
     source.examples[2] = replace(source.examples[2], class_ids=np.array([90, 44], np.int32))
     found = replace(source.examples[2], class_ids=np.array([2, 1], np.int32))
     detect, names = perfect(Source([None, None, found])), {44: "bottle", 90: "toothbrush"}
@@ -217,7 +217,7 @@ def test_real_records_go_through_the_real_loader(tmp_path, max_examples):
     records = schema.Records(
         paths=(str(tmp_path / "val.record-*"),),
         label_map=str(tmp_path / "label_map.pbtxt"),
-        # Fewer than the fullest scene has: scoring must not lose the rest.
+        # Fewer boxes than the fullest scene has: scoring must not lose the others.
         max_boxes=1,
     )
     dataset = open_dataset(schema.Data(), records, schema.OneStage(num_classes=6))

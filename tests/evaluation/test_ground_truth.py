@@ -1,4 +1,4 @@
-"""Ground truth from a COCO file, which replaces the records' image by image, and its agreement."""
+"""Ground truth from a COCO file in place of the records', and its comparison with them."""
 
 import json
 from dataclasses import replace
@@ -94,7 +94,7 @@ def test_boxes_areas_and_crowds_are_those_of_the_file(records, opened):
     content["images"].append({"id": "another", "width": 5, "height": 5})
     settings, dataset = opened(content)
     result = score_dataset(perfect(dataset), settings, dataset)
-    # The records' answers are right but for the box that only they have.
+    # All detections of the records are right but for the box that only the records have.
     assert result.scores.coco.crowds == 1
     assert result.scores.coco.truths == len(content["annotations"]) - 1
     assert result.scores.summary["AR100"] == pytest.approx(1)

@@ -54,7 +54,7 @@ def scores(classes=2, metrics=("coco",)):
 
 
 class Page(HTMLParser):
-    """Checks that tags are balanced, and collects what a browser would fetch."""
+    """Checks that tags are balanced, and collects the addresses that a browser would fetch."""
 
     def __init__(self):
         super().__init__()
@@ -121,7 +121,7 @@ def test_the_page_shows_everything_and_fetches_nothing(folder):
     ):
         assert phrase in text
     assert "-1" not in text
-    # Nine figures, the matrix, a mistake and two panels, described for those who cannot see them.
+    # Nine figures, the matrix, a mistake and two panels have descriptions for screen readers.
     assert len(page.alts) == 13
     assert all(page.alts)
 
@@ -183,7 +183,7 @@ def test_a_second_report_replaces_the_first(report, folder):
 
 
 def test_neither_curves_nor_scores_load_pyplot_or_pandas():
-    # In a process of its own: another test of this run may have loaded them.
+    # This needs a process of its own: another test of this run may have loaded them.
     program = (
         "import sys, stillbox.evaluation.report;"
         "assert not {'matplotlib.pyplot', 'pandas', 'plotly', 'jax'} & set(sys.modules)"

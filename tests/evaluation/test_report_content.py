@@ -183,7 +183,7 @@ def test_the_figures_are_numbers_of_the_analysis(tmp_path):
     assert counts == {"misplaced": 1, "background": 1, "missed": 1}
     assert written["confusion"]["counts"] == [[2, 0, 0], [0, 0, 2], [1, 1, 0]]
     assert written["sizes"]["medium"]["objects"] == 4
-    # Above the highest score nothing is found, which has no precision: null, not NaN.
+    # Above the highest score there is no detection and no precision: null, not NaN.
     assert written["all_classes"]["curve"]["precision"][-1] is None
 
 

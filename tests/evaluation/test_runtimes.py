@@ -1,4 +1,4 @@
-"""The table of runtimes: as text, as JSON of anybody, on the page of a report."""
+"""The table of runtimes: as text, as untrusted JSON, and on the page of a report."""
 
 import json
 from dataclasses import replace

@@ -21,7 +21,7 @@ from tests.evaluation.builders import result, truth
 BOX, OTHER = [10, 10, 60, 60], [100, 100, 150, 150]
 NAMES = {1: "cat", 2: "dog", 3: "owl"}
 TRUTHS = [truth("1", [BOX, OTHER, [0, 100, 30, 130]], [1, 1, 2])]
-# Both cats are found; in place of the dog something else is, with the best score of all.
+# Both cats are found; the best score of all is a wrong detection in place of the dog.
 RESULTS = [result("1", [BOX, OTHER, [150, 0, 190, 40]], [0.9, 0.8, 0.95], [1, 1, 2])]
 ALL = ("coco", "pascal_voc", "weighted_pascal_voc")
 
@@ -241,7 +241,7 @@ def test_the_scores_are_those_of_the_original():
             "OpenImagesV2_PerformanceByCategory/AP@0.5IOU/c": 0.06111111111111111,
         }
     )
-    # Groups are what it differs by.
+    # It differs by the groups.
     pascal = score(truths, results, CLASSES, metrics=["pascal_voc"])
     assert pascal.summary["VOC_mAP"] != pytest.approx(0.17255291, abs=1e-3)
 

@@ -80,7 +80,7 @@ def test_eleven_points_by_hand():
         # The second one on the same box is wrong, but comes after everything is found.
         ([BOX, BOX], 1.0),
         ([NOWHERE, BOX], 0.5),
-        # On the difficult box: passed over, neither right nor wrong, as often as it likes.
+        # All detections on the difficult box are ignored, neither right nor wrong.
         ([OTHER, OTHER, BOX], 1.0),
         ([OTHER], 0.0),
     ],
@@ -114,7 +114,7 @@ def test_classes_without_ground_truth_are_left_out():
     truths = [truth("1", [BOX, OTHER], [1, 2], is_difficult=[False, True])]
     scores = score_voc(truths, [result("1", [BOX, NOWHERE], [0.5, 0.9], [1, 2])], NAMES)
     assert [one.ap for one in scores.per_class.values()] == [1.0, None, None]
-    # The wrong detection of class b does no harm to the pool either.
+    # The wrong detection of class b does not change the pool either.
     assert (scores.mean_ap, scores.pooled_ap) == (1.0, 1.0)
     nothing = score_voc([truth("1")], [result("1", [BOX], [0.9])], NAMES)
     assert (nothing.mean_ap, nothing.pooled_ap) == (None, None)
@@ -151,7 +151,7 @@ def judged(truths, results, class_id):
 
 
 def brute_force(verdicts, wanted):
-    """The mean, over the boxes to find, of the best precision with which so many are found."""
+    """The mean, over the boxes to find, of the best precision at which so many are found."""
     rights = [right for _, right in verdicts]
     points = [(sum(rights[: n + 1]), n + 1) for n in range(len(rights))]
     best = [
@@ -249,7 +249,7 @@ def test_the_extra_pixel_decides_at_the_limit():
 
 def test_all_classes_in_one_list_agree_with_brute_force():
     truths, results = random_set(11)
-    # Scores that are equal nowhere: the order in which classes are pooled decides nothing.
+    # No two scores are equal, so the order of the classes in the pool has no effect.
     rng = np.random.default_rng(0)
     results = [dataclasses.replace(r, scores=rng.uniform(size=len(r.scores))) for r in results]
     by_class = [judged(truths, results, class_id) for class_id in NAMES]
@@ -268,7 +268,7 @@ def test_the_order_of_the_images_makes_no_difference():
 
 
 def test_a_difficult_mark_goes_from_the_record_into_the_ground_truth(tmp_path):
-    # The second box has no area and is dropped: the marks have to go along.
+    # The second box has no area and is dropped, with its mark.
     one = example(0, [(0.1, 0.2, 0.5, 0.6), [0.5, 0.5, 0.5, 0.9], [0.5, 0.5, 0.9, 0.9]])
     one = dataclasses.replace(one, difficult=np.array([False, False, True]))
     source = dataset(tmp_path, [one]).source
@@ -289,7 +289,7 @@ def test_blood_cells_score_about_as_in_coco_at_iou_half():
     for number, item in enumerate(list(items)[:150]):
         boxes, ids = np.asarray(item.pixel_boxes, np.float64), np.asarray(item.class_ids)
         truths.append(truth(str(number), boxes, ids, size=(item.height, item.width)))
-        # Nine of ten are found, somewhat beside their places, and some that are not there.
+        # Nine of ten are found, somewhat beside their places; some detections are wrong.
         seen = rng.uniform(size=len(boxes)) < 0.9
         size = boxes[:, 2:] - boxes[:, :2]
         moved = boxes + np.tile(size * rng.normal(0, 0.08, (len(boxes), 2)), 2)

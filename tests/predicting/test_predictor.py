@@ -37,7 +37,7 @@ LABEL_MAP = LabelMap(
 
 
 class Fake:
-    """Finds one box and one padding row in every image, and remembers what it was shown."""
+    """Finds one box and one padding row in every image, and keeps the images."""
 
     def __init__(self):
         self.shown = []
@@ -240,7 +240,7 @@ BLANK = np.zeros((40, 60, 3), np.uint8)
 
 @pytest.fixture(params=[np.nan, np.inf])
 def spoilt(request, trained_once):
-    """The small model with one number of its class head's bias spoilt."""
+    """The small model with one number in the bias of its class head that is not finite."""
     model = load_model(trained_once)
     name = next(name for name in sorted(model.params) if "class" in name and "bias" in name)
     bias = np.array(model.params[name])

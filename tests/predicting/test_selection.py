@@ -152,7 +152,7 @@ def test_a_folder_in_natural_order(folder):
     expected = ["photos/1.png", "photos/2.JPG", "photos/10.jpg", "photos/[1].jpg", "photos/²x.jpg"]
     assert names_of(inputs.images) == expected
     assert names_of(inputs.videos) == ["photos/clip.mp4"]
-    assert inputs.passed_over == 1  # notes.txt; what is hidden, and a pipe, does not count
+    assert inputs.passed_over == 1  # notes.txt; hidden files and a pipe do not count
 
 
 def test_subfolders_and_patterns(folder):

@@ -52,10 +52,10 @@ CONV = "jit(step)/jvp(backbone)/conv_0/convolution/"
     [
         (Instruction("a", "convolution", op_name=CONV + "conv"), *[Kind.CONVOLUTIONS] * 2),
         (Instruction("a", "custom-call", "__cudnn$convForward"), *[Kind.CONVOLUTIONS] * 2),
-        # A product that stands for a 1x1 convolution is one, on all platforms.
+        # A product in place of a 1x1 convolution counts as a convolution, on all platforms.
         (Instruction("a", "dot", op_name=CONV + "dot"), *[Kind.CONVOLUTIONS] * 2),
         (Instruction("a", "custom-call", "__cublas$gemm", CONV + "conv"), *[Kind.CONVOLUTIONS] * 2),
-        # Patches are what a CPU makes convolutions of; a GPU's change of layout is a copy.
+        # A CPU computes convolutions from patches; a GPU's change of layout is a copy.
         (Instruction("a", "transpose", op_name=CONV + "conv"), Kind.CONVOLUTIONS, Kind.COPIES),
         (Instruction("a", "dot", op_name="jit(step)/jvp(head)/dot"), *[Kind.PRODUCTS] * 2),
         (Instruction("a", "dot", op_name="jit(step)/jvp(losses)/dot"), *[Kind.LOSSES] * 2),

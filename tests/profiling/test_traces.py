@@ -50,7 +50,7 @@ def test_loops_are_followed_as_often_as_they_run():
     rounds = {one.name: times for one, times in PROGRAM.executed()}
     assert rounds["reduced"] == 3
     assert rounds["f"] == 1
-    # What a fusion is made of runs within it.
+    # The parts of a fusion run within it.
     assert "half" not in rounds
 
 
@@ -136,7 +136,7 @@ def test_an_operation_of_cpu_threads_ends_at_its_end_event_or_reader():
         space({"/host:CPU": {"tf_XLAEigen/1": events}}, {"jit_step(7)": hlo(instructions)})
     )
     assert trace.platform == "cpu"
-    # What only holds others is left out: they are there themselves.
+    # Operations that only contain others are left out: the others are in the trace.
     assert names_and_times(trace) == [("conv", 10, 40), ("tanh", 40, 60), ("sum", 60, 80)]
     assert trace.host == ()
 

@@ -232,7 +232,7 @@ def test_sigterm_finishes_requests_in_flight():
         assert process.wait(30) == -signal.SIGTERM
 
 
-# Schemas cannot say what an image is, so that a request which fits may hold none.
+# Schemas cannot describe an image, so a request that fits may contain none.
 NOT_ASKED = "positive_data_acceptance"
 
 
@@ -294,7 +294,7 @@ def blocks(language):
 
 
 def commands():
-    """Returns every command of a shell block, as it stands there."""
+    """Returns every command of the shell blocks."""
     return [
         line
         for block in blocks("sh")

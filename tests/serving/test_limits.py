@@ -1,4 +1,4 @@
-"""Limits of requests and decoding, and what refused requests release."""
+"""Limits of requests and decoding, and the release of memory and places by refused requests."""
 
 import io
 import socket
@@ -27,7 +27,7 @@ RED = encoded(204)
 
 
 def png(width, height, data, *chunks, kind=0):
-    """A PNG file of these pixels, not yet packed, behind other chunks; kind 0 is gray, 2 RGB."""
+    """A PNG file of these uncompressed pixels behind other chunks; kind 0 is gray, 2 RGB."""
     header = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
     parts = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(data)), (b"IEND", b"")]
     number = struct.Struct(">I").pack
@@ -178,7 +178,7 @@ def test_requests_are_answered_while_others_send_slowly(server):
         assert all(b" 408 " in one.recv(2**16) for one in slow)
 
 
-def test_arriving_bodies_share_a_budget_and_the_oldest_is_dropped(server):
+def test_bodies_that_arrive_share_a_budget_and_the_first_is_given_up(server):
     engine, client = server(max_memory=2**20, max_body=2**17, timeout=20)
     with trickling(client.base_url, 2, sent=2**17 - 1, body=2**17) as (first, second):
         wait_until(lambda: engine.arrivals.held == 2**18 - 2)
@@ -300,7 +300,7 @@ def test_a_disconnected_client_has_its_own_status(server, backend):
     backend.open.clear()
     with pytest.raises(httpx.ReadTimeout):
         client.post("/detect", content=RED, timeout=0.1)
-    # A slow server takes the request when its client has gone already.
+    # A slow server receives the request only after its client has disconnected.
     wait_until(lambda: 'code="499",route="/detect"' in client.get("/metrics").text)
     assert engine.admission.in_flight == 0
     backend.open.set()

@@ -1,4 +1,4 @@
-"""The shapes are those of https://www.tensorflow.org/tfx/serving/api_rest."""
+"""The REST protocol of TensorFlow Serving, by https://www.tensorflow.org/tfx/serving/api_rest."""
 
 import io
 import json
