@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from stillbox.evaluation.analysis import analyse
-from stillbox.evaluation.coco_json import encode_results
+from stillbox.evaluation.coco import encode_results
 from stillbox.evaluation.results import ImageResult, ImageTruth
 from stillbox.evaluation.scores import score
 from stillbox.experiment.schema.training import Metric

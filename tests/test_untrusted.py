@@ -21,7 +21,7 @@ from stillbox.checkpoints.pretrained import read_receipt
 from stillbox.checkpoints.tf1 import Tf1Checkpoint
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
-from stillbox.evaluation.coco_json import from_coco_json, results_from_coco_json
+from stillbox.evaluation.coco import from_coco_json, results_from_coco_json
 from stillbox.evaluation.history import read_history
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.manifest import Manifest, check_files

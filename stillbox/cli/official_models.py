@@ -177,7 +177,7 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     from stillbox.checkpoints.trained import load_trained
     from stillbox.devices.job import is_main_process
     from stillbox.devices.setup import prepare_process
-    from stillbox.evaluation.coco_json import encode_results
+    from stillbox.evaluation.coco import encode_results
     from stillbox.evaluation.program import score_program
     from stillbox.evaluation.scoring import open_evaluation, score_dataset
     from stillbox.records.files import write_whole

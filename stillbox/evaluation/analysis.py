@@ -59,7 +59,7 @@ class Mistakes:
     missed: IntArray
     """`[M]`, missed objects."""
     fixes: BoolArray
-    """`[D]`, whether the mended detection would be the one that finds its object."""
+    """`[D]`, whether the corrected detection would match its object."""
 
     def counts(self) -> dict[Kind, int]:
         """Returns the number of mistakes of each kind."""
@@ -91,7 +91,7 @@ def find_mistakes(flat: FlatSet, matched: Matched) -> Mistakes:
     kind, truth = np.where(wrong, kind, -1), np.where(wrong, truth, -1)
     near = ((kind == MISPLACED) | (kind == CONFUSED)) & ~taken[truth]
     fixes = np.zeros(len(kind), np.bool_)
-    # Of several detections that would find an object, the best one does.
+    # If several detections would match an object, the best one does.
     _, first = np.unique(truth[near], return_index=True)
     fixes[np.flatnonzero(near)[first]] = True
     mendable = np.zeros(len(taken), np.bool_)
@@ -106,11 +106,11 @@ class Costs:
 
     ap: float | None
     kinds: dict[Kind, float]
-    """AP that would be gained if all mistakes of the kind were mended, and no others."""
+    """The gain in AP if all mistakes of this kind alone were corrected."""
     false_positives: float
-    """AP that would be gained without any wrong detection."""
+    """The gain in AP without any wrong detection."""
     false_negatives: float
-    """AP that would be gained if the objects that are not found did not count."""
+    """The gain in AP if missed objects did not count."""
 
 
 def cost_of(flat: FlatSet, matched: Matched, mistakes: Mistakes) -> Costs:
@@ -135,7 +135,7 @@ def cost_of(flat: FlatSet, matched: Matched, mistakes: Mistakes) -> Costs:
     def gained(
         correct: BoolArray, classes: IntArray, counts: BoolArray, wanted: BoolArray
     ) -> float:
-        # The sampling of the curve can make a mended set score a trifle less.
+        # The sampling of the curve can make a corrected set score a trifle less.
         return max(mean_ap(correct, classes, counts, wanted) - ap, 0.0)
 
     kinds: dict[Kind, float] = {}
@@ -194,7 +194,7 @@ def _mean_ap(
     levels, aps = np.linspace(0.0, 1.0, 101), []
     for start, end, truths in zip(low, high, wanted, strict=True):
         own = order[start:end]
-        # With no object left, a recall beyond 1 reads no precision.
+        # If no object is left, a recall beyond 1 has no precision.
         precision, recall = precision_recall(scores[own], correct[own], max(int(truths), 1))
         best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
         aps.append(best[np.searchsorted(recall, levels)].mean())
@@ -207,7 +207,7 @@ SIZES = {
     "medium": (32.0, 96.0, "area to 96 x 96 pixels"),
     "large": (96.0, _INF, "area above 96 x 96 pixels"),
 }
-"""COCO's sizes: sides of a square of least and greatest area, and their meaning."""
+"""COCO's sizes: side of the square of least and of greatest area, and meaning."""
 RATIOS = {
     "tall": (0.0, 0.75, "width below .75 of the height"),
     "square": (0.75, 4 / 3, "width .75 to 1.33 of the height"),
@@ -351,16 +351,13 @@ def analyse(
     """Analyses the results of a detector.
 
     `difficult`: difficult objects are ignored in place of crowds, as in Pascal VOC's metrics.
-
-    Raises:
-        UserError: see `number_images`.
     """
     names = class_keys(class_names)
     flat = flatten(truths, results, class_names, difficult=difficult)
     matched = match_classes(flat)
     overall = confidence(flat, matched)
     shown = flat if overall.threshold is None else flat.above(overall.threshold)
-    # A detection has the same object whether or not worse ones are there.
+    # Worse detections do not change the object that a detection matches.
     count = len(shown.scores)
     kept = Matched(truth=matched.truth[:count], ignored=matched.ignored[:count])
     return Analysis(

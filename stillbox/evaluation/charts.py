@@ -1,9 +1,7 @@
 """Figures of an evaluation and of a run, as SVG for a page and as PNG, and the confusion matrix.
 
-An evaluation has precision over recall and over scores, and objects by size. A run has losses,
-learning rate, speed and average precision over its steps. Figures are drawn without pyplot, whose
-state is global: several threads may draw. The confusion matrix is SVG, which is sharp at any size
-and has the browser's fonts.
+Figures are drawn without pyplot, whose state is global: several threads may draw. The confusion
+matrix is SVG, which is sharp at any size and has the browser's fonts.
 """
 
 import io
@@ -80,7 +78,7 @@ def short_name(name: str) -> str:
 
 
 def _use_fonts(texts: Iterable[Text], plain: Mapping[str, str]) -> None:
-    """Gives texts fonts with their glyphs, or replaces the names at their ends."""
+    """Gives texts fonts with their glyphs, or replaces the names in them."""
     for text in texts:
         written = text.get_text().replace("\u200b", "")
         if not has_glyphs(written):
@@ -256,10 +254,7 @@ def confidence_figure(analysis: Analysis) -> Figure | None:
 
 
 def class_f1_figure(analysis: Analysis) -> Figure | None:
-    """Returns F1 of several classes over the least score, None if no detection is correct.
-
-    Many classes are drawn in grey and without names.
-    """
+    """Returns F1 of several classes over the least score, None if no detection is correct."""
     known = {i: one for i, one in analysis.per_class.items() if one.threshold is not None}
     if not known or len(analysis.per_class) == 1:
         return None
@@ -302,7 +297,6 @@ def histogram_figure(histogram: Histogram, title: str, measure: str) -> Figure |
 def _class_line(
     axes: Axes, x: FloatArray, y: FloatArray, label: str, number: int, *, many: int
 ) -> str:
-    """Draws the line of a class, one of `many`, and returns its colour."""
     if many > _MOST_CURVES:
         axes.plot(x, y, color=GREY, linewidth=0.8, alpha=0.7)
         return GREY
@@ -312,7 +306,6 @@ def _class_line(
 
 
 def _finish(axes: Axes, x: FloatArray, title: str | None = None) -> None:
-    """Limits the axes to the values of x and to shares, and adds the legend."""
     axes.set_xlim(x[0], x[-1])
     axes.set_ylim(0.0, 1.03)
     add_legend(axes, title)
@@ -329,7 +322,6 @@ _SCORES = ("AP", "AP50", "AP75", *VOC_MEANINGS)
 
 
 def _present(series: Mapping[str, Series]) -> dict[str, Series]:
-    """Returns the series that have points."""
     return {name: one for name, one in series.items() if len(one[0])}
 
 
@@ -347,8 +339,8 @@ def loss_figure(history: History) -> Figure | None:
         axes.plot(steps, smooth, color=color, linewidth=2.0, label=label, marker=_marker(steps))
     lowest = min(values.min() for _, values in present.values())
     _, total = next(iter(present.values()))
-    # On a linear axis, a loss that starts in the hundreds hides the rest; on another, a part that
-    # is next to nothing squeezes it.
+    # A loss that starts in the hundreds hides the rest of a linear axis. A part close to 0 squeezes
+    # the rest of a logarithmic one.
     if total.min() > 0 and total.max() / total.min() > 50:
         axes.set_yscale("log")
         axes.set_ylim(bottom=max(lowest, total.min() / 100) / 1.5)
@@ -387,7 +379,7 @@ def score_figure(history: History) -> Figure | None:
             fontsize=9,
             va="center",
         )
-    # A detector at its beginning would be a line along the lower edge.
+    # The first scores of a detector would be a line along the lower edge.
     highest = max(float(values.max()) for _, values in present.values())
     axes.set_ylim(0.0, min(max(1.2 * highest, 0.01), 1.02))
     axes.margins(x=0.08)

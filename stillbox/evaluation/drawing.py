@@ -1,7 +1,7 @@
 """Colours, fonts and labels of pictures and charts.
 
-A font is Pillow's own, or one of the machine's that has the glyphs of a text. Labels are placed at
-boxes with little overlap, never over a small object.
+The font is Pillow's own, or one of the machine that has the glyphs of the text. Labels are placed
+at boxes with little overlap, never over a small object.
 """
 
 import unicodedata
@@ -13,8 +13,9 @@ from typing import cast
 
 import matplotlib
 import numpy as np
-from numpy.typing import NDArray
 from PIL import ImageDraw, ImageFont
+
+from stillbox.evaluation.results import shared_areas
 
 Color = tuple[int, int, int]
 
@@ -118,7 +119,7 @@ def _system_fonts() -> tuple[str, ...]:
     # matplotlib keeps this list in a file: the search takes seconds on its first use.
     from matplotlib.font_manager import fontManager
 
-    # Of matplotlib's own, the others show boxes or symbols in place of letters.
+    # The other fonts of matplotlib show boxes or symbols in place of letters.
     own = matplotlib.get_data_path()
     upright = [
         font
@@ -181,7 +182,7 @@ class Labels:
         self, size: tuple[int, int], boxes: Sequence[Rectangle], *, pad: int, largest: int
     ) -> None:
         self._size, self._pad, self._largest = size, pad, largest
-        every = np.array(boxes, np.int64).reshape(-1, 4)
+        every = np.array(boxes, np.float64).reshape(-1, 4)
         area = (every[:, 2] - every[:, 0] + 1) * (every[:, 3] - every[:, 1] + 1)
         # A label is about as wide as four letters are high.
         label = _LETTERS_OF_FULL_SIZE * largest**2
@@ -197,9 +198,9 @@ class Labels:
         text = clipped(text, size, self._size[0] - 2 * self._pad)
         width = round(text_width(text, size)) + 2 * self._pad
         height = round(1.25 * size) + self._pad
-        places = np.array(list(self._places(corners, width, height)))
-        hidden = _shared(places, self._small)
-        taken = _shared(places, np.array([one.place for one in self.placed]).reshape(-1, 4))
+        places = np.array(list(self._places(corners, width, height)), np.float64)
+        others = np.array([one.place for one in self.placed], np.float64).reshape(-1, 4)
+        hidden, taken = (shared_areas(places, boxes).sum(axis=1) for boxes in (self._small, others))
         # Of equally good places, the first.
         best = np.lexsort((taken, hidden))[0]
         if hidden[best]:
@@ -246,14 +247,6 @@ def _fitting(label: Label, width: int) -> ImageFont.FreeTypeFont:
     if length <= width:
         return font
     return load_font(max(int(label.size * width / length), 6), label.text)
-
-
-def _shared(places: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the number of pixels that each place, `[P, 4]`, shares with others, `[O, 4]`."""
-    low = np.maximum(places[:, None, :2], others[None, :, :2])
-    high = np.minimum(places[:, None, 2:], others[None, :, 2:])
-    shared: NDArray[np.int64] = np.maximum(high - low, 0).prod(axis=2).sum(axis=1)
-    return shared
 
 
 def _leader(place: Rectangle, corners: Rectangle) -> tuple[int, int, int, int] | None:

@@ -89,21 +89,15 @@ def evaluate(
 ) -> EvaluationResult:
     """Scores a detector.
 
-    Label map, model and annotations are compared before the first batch, so that a wrong label map
-    costs no time on the device.
+    Label map, model and annotations are compared before the first batch, so a wrong label map costs
+    no time on the device.
 
     Args:
-        detect: the compiled detector, called with every batch of the loader.
         loader: the evaluation set in batches. Row r of a batch belongs to record
             `batch.records[r]`; -1 marks padding.
-        source: the ground truth of the same set.
-        class_names: label map id -> name.
         slots: the ids of the detector's class indices.
-        metrics: at least one.
-        rules: those of Pascal VOC's metrics.
         records: the records in the loader; None: all of `source`.
         annotations: the ground truth in place of that of `source`.
-        progress: called after every batch.
 
     Raises:
         UserError: label map, model and annotations disagree, there is no image, or the predictions
@@ -182,7 +176,6 @@ def _fetch(batch: Batch, detections: Detections) -> tuple[Batch, Detections]:
 def _results_of(
     batch: Batch, detections: Detections, truths: Mapping[int, ImageTruth], slots: ClassSlots
 ) -> Iterator[tuple[int, ImageResult]]:
-    """Yields record and result of every row that is an image."""
     for row, record in enumerate(np.asarray(batch.records).tolist()):
         if record < 0:
             continue

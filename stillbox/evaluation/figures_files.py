@@ -16,7 +16,6 @@ from stillbox.printing import json_text
 from stillbox.records.files import write_whole
 
 FIGURES = "report.json"
-"""Name of the JSON file."""
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 _FORMULA = re.compile("[\t\r\n]|\\s*[=+@\uff1d\uff0b\uff20\uff0d-]")
@@ -24,11 +23,7 @@ CsvRow = Sequence[object]
 
 
 def write_figures(analysis: Analysis, directory: Path) -> None:
-    """Writes `report.json`, and a file in `csv` for each of its tables.
-
-    Raises:
-        UserError: the folder cannot be written to.
-    """
+    """Writes `report.json`, and a file in `csv` for each of its tables."""
     content = json_text(figures(analysis), indent=1)
     write_whole(directory / FIGURES, content.encode())
     tables = {

@@ -84,9 +84,6 @@ def export_pictures(
 
     Files are named as in the Object Detection API: `export-image-0.png`, with the image's id before
     the ending if requested. Those of the previous evaluation are overwritten.
-
-    Raises:
-        UserError: the folder cannot be written to, or leads out of the other.
     """
     if not settings.pictures_directory:
         return
@@ -169,7 +166,6 @@ def _cutout(
 
 
 def _inside(analysis: Analysis, place: int, window: tuple[int, int, int, int]) -> list[int]:
-    """Returns the objects of an image that lie in a part of it."""
     shown = analysis.shown
     low = np.maximum(shown.truth_boxes[:, :2], window[:2])
     high = np.minimum(shown.truth_boxes[:, 2:], window[2:])

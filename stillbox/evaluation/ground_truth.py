@@ -4,7 +4,7 @@ The boxes are those of the original image. The loader is not used: it resizes, c
 beyond its limit and gives crowds a weight.
 
 Label map, model and annotations must have the same classes: a wrong label map would give low scores
-without an error. One message lists all disagreements.
+without an error. One message lists all differences.
 """
 
 import io
@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from stillbox.errors import UserError
-from stillbox.evaluation.coco_json import from_coco_json
+from stillbox.evaluation.coco import from_coco_json
 from stillbox.evaluation.results import ImageTruth
 from stillbox.printing import count_text
 from stillbox.records.example import Example
@@ -40,9 +40,6 @@ def check_agreement(
     `class_names` are those of the label map by id; `other_names` are from another source, if any:
     the label map that the model was trained with, or the categories of a COCO file. Returns
     warnings about oddities that do not prevent scoring.
-
-    Raises:
-        UserError: they disagree; the message lists every point.
     """
     problems = [
         *_unknown_ids(truths, class_names),
@@ -141,35 +138,25 @@ class Annotations:
     """Category id -> name."""
 
     def refuse_missing(self, image_ids: Sequence[str]) -> None:
-        """Checks that the file has these images of the records.
-
-        Raises:
-            UserError: the file lacks some.
-        """
+        """Checks that the file has these images of the records."""
         missing = [image_id for image_id in image_ids if self._find(image_id) is None]
         if missing:
-            raise UserError(
+            what = (
                 f"the file has no image with the id {listing(missing, 3)}, which the evaluation "
-                "records have",
-                where=self.path,
-                fix=_FIX,
+                "records have"
             )
+            raise UserError(what, where=self.path, fix=_FIX)
 
     def truth_of(self, image_id: str, size: tuple[int, int]) -> ImageTruth:
-        """Returns the ground truth of an image that the file has; `size` is (height, width).
-
-        Raises:
-            UserError: the image has another size in the file.
-        """
+        """Returns the ground truth of an image that the file has; `size` is (height, width)."""
         truth = self._find(image_id)
         assert truth is not None
         if size != (truth.height, truth.width):
-            raise UserError(
+            what = (
                 f"image {image_id} is {truth.height}x{truth.width} (height x width) in the file "
-                f"and {size[0]}x{size[1]} in the records, so that its boxes do not fit",
-                where=self.path,
-                fix=_FIX,
+                f"and {size[0]}x{size[1]} in the records, so that its boxes do not fit"
             )
+            raise UserError(what, where=self.path, fix=_FIX)
         return truth
 
     def _find(self, image_id: str) -> ImageTruth | None:
@@ -178,11 +165,7 @@ class Annotations:
 
 
 def read_annotations(path: str) -> Annotations:
-    """Reads a ground-truth file.
-
-    Raises:
-        UserError: there is no such file, or it is no COCO ground truth.
-    """
+    """Reads a ground-truth file."""
     truths, names = from_coco_json(path)
     return Annotations(path, {truth.image_id: truth for truth in truths}, names)
 
@@ -206,9 +189,6 @@ def read_truths(
 
     Records that the source leaves out under its policy are absent. The record's number is added to
     ids that several records share.
-
-    Raises:
-        UserError: `annotations` lacks an image, or has one of another size.
     """
     examples = {record: source.example(record) for record in records}
     present = {record: example for record, example in examples.items() if example is not None}
@@ -252,7 +232,7 @@ def stored_size(example: Example) -> tuple[int, int]:
     wrong: a wrong size would move objects between small, medium and large.
     """
     if not costly(example.encoded):
-        # Pillow raises these for headers that are damaged, or of a gigapixel.
+        # Pillow raises these for damaged headers and for images of a gigapixel.
         damaged = OSError, SyntaxError, ValueError, Image.DecompressionBombError
         with suppress(*damaged), Image.open(io.BytesIO(example.encoded)) as image:
             return image.height, image.width

@@ -16,7 +16,6 @@ from stillbox.untrusted import open_untrusted
 # A line of training has some hundred bytes, one of an evaluation a few thousand.
 _MOST_BYTES, _LONGEST_LINE = 2**30, 2**20
 HISTORY = "metrics.jsonl"
-"""Name of the file in a model directory."""
 
 Series = tuple[IntArray, FloatArray]
 """Steps and values, both `[S]`."""
@@ -47,9 +46,6 @@ def read_history(path: str | Path, say: Callable[[str], None] = say_aside) -> Hi
     left out. An incomplete last line, which a killed process leaves, is left out without a note.
 
     `say` is called with a note that names the damaged lines.
-
-    Raises:
-        UserError: it is no regular file, or too large.
     """
     path = Path(path)
     if not os.path.lexists(path):

@@ -20,7 +20,7 @@ from stillbox.evaluation.results import (
 )
 
 BACKGROUND_IOU = 0.1
-"""A detection that overlaps no object more than this lies on the background."""
+"""A detection that overlaps no object more than this is on the background."""
 
 # Pairs whose overlap is computed at a time: 64 MB for each array of boxes.
 _PAIRS_AT_ONCE = 2_000_000
@@ -81,9 +81,6 @@ def flatten(
     """Returns the flat arrays; detections of classes that `class_names` lacks are left out.
 
     `difficult`: difficult objects are ignored in place of crowds, as in Pascal VOC's metrics.
-
-    Raises:
-        UserError: see `number_images`.
     """
     numbers = number_images(truths, results, class_names)
     places = {truth.image_id: place for place, truth in enumerate(truths)}
@@ -128,8 +125,8 @@ def match(detection: IntArray, truth: IntArray) -> IntArray:
     detection. Returns the places of the matched pairs.
     """
     # Each detection asks for its best object, each object takes the best detection that asks, and
-    # those refused ask for their next one. All objects prefer higher scores, so that this ends as
-    # if one detection after the other had chosen (Gale and Shapley 1962).
+    # refused detections ask for their next one. All objects prefer higher scores. The result is
+    # therefore the same as if one detection after the other had chosen (Gale and Shapley 1962).
     alive = np.arange(len(detection))
     while True:
         asking = alive[first_of_each(detection[alive])]
@@ -207,13 +204,11 @@ class Confidence:
     """Precision, recall and F1 of one class, or of all together."""
 
     truths: int
-    """Objects to find."""
     threshold: float | None
     """The score with the highest F1; `None`: no detection is correct."""
     found: int
     """Detections with at least this score, without ignored ones."""
     correct: int
-    """Correct ones among them."""
     levels: FloatArray
     """`[101]`, ascending scores."""
     precision: FloatArray
@@ -278,7 +273,7 @@ def _best(scores: FloatArray, right: IntArray, truths: int) -> int:
 
     `scores` `[D]` fall; `right` `[D + 1]` counts the correct ones among the first 0, 1, ... D.
     """
-    # Detections of one score come together or not at all.
+    # Detections of one score are all above a threshold or all below it.
     ends = 1 + np.flatnonzero(np.diff(scores, append=-np.inf))
     if not right[-1]:
         return 0
@@ -291,7 +286,7 @@ def _ratio(part: IntArray, whole: IntArray) -> FloatArray:
 
 @dataclass(frozen=True, kw_only=True)
 class Confusion:
-    """Which class is taken for which, at one threshold of the score."""
+    """The confusions between classes at one threshold of the score."""
 
     class_ids: tuple[int, ...]
     """C label map ids, ascending."""
@@ -316,7 +311,7 @@ def confusion(flat: FlatSet, matched: Matched, class_ids: tuple[int, ...]) -> Co
     truth = matched.truth.copy()
     truth[flat.pair_detection[places]] = flat.pair_truth[places]
     background = len(class_ids)
-    # A place of its own for detections without an object, -1.
+    # Detections without an object, -1, have a place of their own.
     rows = np.append(np.searchsorted(class_ids, flat.truth_class), background)
     columns = np.searchsorted(class_ids, flat.class_ids)
     counts = np.zeros((background + 1, background + 1), np.int64)

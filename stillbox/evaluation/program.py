@@ -35,11 +35,8 @@ class PreparedWeights(NamedTuple):
     """Arrays of a detector on the devices of a program."""
 
     params: Arrays
-    """Parameters by path."""
     stats: Arrays
-    """Moving statistics by path."""
     kernels: PreparedKernels
-    """Transformed kernels of convolutions."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +44,7 @@ class DetectProgram:
     """A detector's program for batches of one size, compiled when it is first called."""
 
     mesh: Mesh
-    """The devices that it runs on."""
     function: DetectFunction
-    """Not yet compiled."""
     params: AbstractArrays
     """Parameters by path, whole on every device."""
     stats: AbstractArrays
@@ -184,12 +179,7 @@ def _one_by_one(
 def score_program(experiment: schema.Experiment, mesh: Mesh | None = None) -> DetectProgram:
     """Returns the program that scores an experiment, for `score_batch_size` images.
 
-    Args:
-        experiment: the model and the evaluation's settings.
-        mesh: divides `evaluation.batch_size`; None: `score_mesh` of all devices.
-
-    Raises:
-        UserError: the devices cannot be divided as the experiment says.
+    `mesh` divides `evaluation.batch_size`; None: `score_mesh` of all devices.
     """
     if mesh is None:
         return _detect_program(experiment, score_mesh(experiment), score_batch_size(experiment))
@@ -206,11 +196,7 @@ def score_batch_size(experiment: schema.Experiment) -> int:
 
 
 def score_mesh(experiment: schema.Experiment) -> Mesh:
-    """Returns the mesh of all devices that an experiment is scored on.
-
-    Raises:
-        UserError: the devices cannot be divided as the experiment says.
-    """
+    """Returns the mesh of all devices that an experiment is scored on."""
     size = score_batch_size(experiment)
     return build_mesh(size, experiment.devices, where="evaluation.batch_size")
 

@@ -77,9 +77,7 @@ class Report:
     pictures: Sequence[ReportPicture] = ()
     cutouts: Sequence[Cutout] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
-    """The experiment in a few lines."""
     config_text: str = ""
-    """The whole experiment, as YAML."""
     timings: Mapping[str, str] = field(default_factory=dict)
     """Durations, with units."""
     warnings: Sequence[str] = ()
@@ -161,7 +159,7 @@ def mistake_table(analysis: Analysis) -> str:
     for kind in sorted(KINDS, key=lambda kind: (-costs.kinds[kind], -counts[kind])):
         cost = costs.kinds[kind]
         rows.append(
-            # Below the name: on a phone a column at the end would be out of sight.
+            # The meaning is below the name: a phone would not show a column at the end.
             f'<tr><th scope="row">{kind}<small>{html_text(MEANINGS[kind])}</small></th>'
             f"{number_cell(cost)}{bar_cell(cost / longest)}{number_cell(counts[kind])}</tr>"
         )
@@ -335,7 +333,7 @@ def _mistakes(report: Report) -> str:
 
 
 def _cutout(number: int, cutout: Cutout) -> str:
-    # The caption has the names: in so small a picture they would hide the rest.
+    # The caption has the names, which would hide the rest of so small a picture.
     key = f"mistake-{number}"
     panel = cutout.about, cutout.marks
     (svg,) = panels_svg(key, cutout.image, [panel], labels=False, longest=400)
@@ -391,16 +389,12 @@ def _experiment(report: Report) -> str:
 
 
 REPORT = "report.html"
-"""Name of the page in its folder."""
 
 
 def write_report(report: Report, directory: str | Path) -> Path:
     """Writes `report.html`, and beside it its figures as JSON, CSV, PNG and JPEG.
 
     The page needs no other file and is written last.
-
-    Returns:
-        The path of the page.
     """
     directory = Path(directory)
     drawn = {name: figure for name, figure in _draw(report).items() if figure}

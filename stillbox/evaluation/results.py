@@ -1,7 +1,7 @@
 """Ground truth and detections of an image, and the checks of them that all metrics share.
 
 Boxes are `[ymin, xmin, ymax, xmax]` in pixels of the original image, class ids are the label
-map's. Float64, because rounding could move an IoU across a threshold.
+map's. They are float64, because rounding could move an IoU across a threshold.
 """
 
 from collections import Counter
@@ -28,9 +28,7 @@ class ImageTruth:
     image_id: str
     """Names the image; unique among those that are scored together."""
     width: int
-    """Columns of the original image, in pixels."""
     height: int
-    """Rows of the original image, in pixels."""
     boxes: FloatArray
     """`[N, 4]`, pixels."""
     class_ids: IntArray
@@ -52,7 +50,6 @@ class ImageResult:
     """The K detections in one image."""
 
     image_id: str
-    """As in the ground truth."""
     boxes: FloatArray
     """`[K, 4]`, pixels of the original image."""
     scores: FloatArray
@@ -80,7 +77,6 @@ class ClassCounts:
     """The size of one class in a scored set."""
 
     class_id: int
-    """Label map id."""
     truths: int
     """Boxes to find, without crowds or difficult ones."""
     detections: int
@@ -174,21 +170,17 @@ def _refuse_unknown_classes(truths: Sequence[ImageTruth], class_names: Mapping[i
     for truth in truths:
         for class_id in truth.class_ids.tolist():
             if class_id not in class_names:
-                raise UserError(
-                    f"the label map has no class with id {class_id}",
-                    where=f"ground truth of image {truth.image_id!r}",
-                    fix="use the label map that the records were made with",
-                )
+                what = f"the label map has no class with id {class_id}"
+                fix = "use the label map that the records were made with"
+                raise UserError(what, where=f"ground truth of image {truth.image_id!r}", fix=fix)
 
 
 def _refuse_infinite_results(results: Sequence[ImageResult]) -> None:
     for result in results:
         if not np.isfinite(result.scores).all() or not np.isfinite(result.boxes).all():
-            raise UserError(
-                "a detection has a box or score that is not a finite number",
-                where=f"results of image {result.image_id!r}",
-                fix="look at the training log: the weights themselves are probably not finite",
-            )
+            what = "a detection has a box or score that is not a finite number"
+            fix = "look at the training log: the weights themselves are probably not finite"
+            raise UserError(what, where=f"results of image {result.image_id!r}", fix=fix)
 
 
 def _id_order(image_id: str) -> tuple[int, int, str]:

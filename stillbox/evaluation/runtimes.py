@@ -55,7 +55,6 @@ class RuntimeRow:
     p50_ms: float | None = None
     """Median milliseconds from a decoded image to its detections."""
     p99_ms: float | None = None
-    """The 99th percentile of the same."""
     resizing_ms: float | None = None
     """The part of the median before the runtime; 0 where the artefact resizes."""
     images_per_second: float | None = None
@@ -71,7 +70,6 @@ class RuntimeRow:
     box_difference: float | None = None
     """Largest difference of a side of those, in pixels of the image."""
     score_difference: float | None = None
-    """Largest difference of a score of those."""
 
     @property
     def figures(self) -> tuple[float, ...]:
@@ -159,7 +157,6 @@ def _lines(content: RuntimeTable) -> Iterator[str]:
 
 
 def _cells(row: RuntimeRow, metric: str) -> dict[str, str]:
-    """Returns the figures of a row as text, by the head of their column."""
     return {
         "size": _text(row.bytes, 1e-6, ".1f", " MB"),
         "load": _text(row.load_seconds, 1, ".2f", " s"),
@@ -183,11 +180,7 @@ def _reason(row: RuntimeRow) -> str:
 
 
 def read_runtimes(path: Path) -> RuntimeTable:
-    """Reads what `RuntimeTable.to_json` wrote; the file may come with a model of somebody else.
-
-    Raises:
-        UserError: there is no such file, or a field has no sensible value.
-    """
+    """Reads what `RuntimeTable.to_json` wrote; the file may come from somebody else."""
     try:
         content = json.loads(read_untrusted(path, most=_MOST_BYTES, inside=path.parent))
         version, machine = content.pop("version"), content.pop("machine")
@@ -197,7 +190,7 @@ def read_runtimes(path: Path) -> RuntimeTable:
         read: RuntimeTable = read_section(RuntimeTable(), node_of(content, str(path)), "")
     except UserError:
         raise
-    # No JSON, too deep, of other types, or without one of these names.
+    # It is no JSON, is too deep, has other types or lacks one of these names.
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(str(path)) from error
     return replace(read, rows=rows, machine=machine)

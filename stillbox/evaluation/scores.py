@@ -148,9 +148,6 @@ def score(
     """Computes the metrics.
 
     `truths`, `results` and `class_names`: see `score_coco`; `rules` apply to Pascal VOC's metrics.
-
-    Raises:
-        UserError: see `number_images`.
     """
     keys = {"pascal_voc": "VOC_mAP", "weighted_pascal_voc": "VOC_weighted_mAP"}
     voc_keys = tuple(keys[metric] for metric in keys if metric in metrics)
@@ -173,7 +170,7 @@ def scores_table(scores: Scores, *, per_category: bool, all_metrics: bool = Fals
 
 
 def threshold_text(overall: Confidence) -> str:
-    """Returns the threshold with the highest F1 of all classes together, and what it gives."""
+    """Returns the threshold with the highest F1 of all classes together, and its figures."""
     if overall.threshold is None:
         return "best threshold: none, because no detection is correct"
     numbers = ", ".join(f"{name} {value:.3f}" for name, value in overall.at_best.items())

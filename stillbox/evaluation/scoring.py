@@ -11,7 +11,7 @@ from stillbox.devices.announcing import StallReporter, waiting_for
 from stillbox.devices.job import is_main_process
 from stillbox.devices.process import input_threads
 from stillbox.errors import UserError
-from stillbox.evaluation.coco_json import encode_results
+from stillbox.evaluation.coco import encode_results
 from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress, evaluate
 from stillbox.evaluation.gallery import cut_out, draw_gallery, export_pictures
 from stillbox.evaluation.ground_truth import check_agreement, read_annotations, read_truths
@@ -36,18 +36,12 @@ _RECORDS_CHECKED = 16
 
 
 def open_evaluation(experiment: schema.Experiment) -> Dataset:
-    """Opens the evaluation set.
-
-    Raises:
-        UserError: the experiment names none, or it cannot be used.
-    """
+    """Opens the evaluation set."""
     records = experiment.data.evaluation
     if not records.paths:
-        raise UserError(
-            "the experiment names no records to score",
-            where="data.evaluation.paths",
-            fix="--set data.evaluation.paths='[data/val-*.tfrecord]'",
-        )
+        what = "the experiment names no records to score"
+        fix = "--set data.evaluation.paths='[data/val-*.tfrecord]'"
+        raise UserError(what, where="data.evaluation.paths", fix=fix)
     with waiting_for("the evaluation's records, and their index"):
         return open_dataset(experiment.data, records, experiment.model)
 
@@ -65,9 +59,6 @@ def score_dataset(
 
     `detect` takes batches of `score_batch_size`. `trained` is the label map that the model was
     trained with, by default that of the evaluation set.
-
-    Raises:
-        UserError: label map, model and annotations disagree, or there is no image.
     """
     settings = experiment.evaluation
     slots = check_label_maps(experiment.model, dataset, trained)
@@ -104,14 +95,7 @@ def score_dataset(
 
 
 def check_label_maps(model: schema.Model, dataset: Dataset, trained: LabelMap | None) -> ClassSlots:
-    """Compares the label map of an evaluation set with that of the training set.
-
-    Returns:
-        The ids of the model's class indices.
-
-    Raises:
-        UserError: the two disagree, or the model's does not fit its classes.
-    """
+    """Compares the label maps of evaluation and training; returns the ids of the class indices."""
     slots = dataset.slots
     if trained is not None:
         slots = assign_slots(trained, model.num_classes, model.class_slots)
@@ -121,11 +105,7 @@ def check_label_maps(model: schema.Model, dataset: Dataset, trained: LabelMap | 
 
 
 def check_annotations(dataset: Dataset, slots: ClassSlots) -> None:
-    """Compares the ground-truth file of an evaluation set, if any, with label map and records.
-
-    Raises:
-        UserError: there is no such file, or they do not belong together.
-    """
+    """Compares the ground-truth file of an evaluation set, if any, with label map and records."""
     if not dataset.annotations:
         return
     annotations = read_annotations(dataset.annotations)
@@ -152,20 +132,15 @@ def refuse_other_report(folder: Path, source: str) -> None:
     """Refuses to write a report into a folder that holds the report of another model.
 
     `source`: as for `write_evaluation`; checkpoints of one directory are the same model.
-
-    Raises:
-        UserError: it has one, or its numbers cannot be read.
     """
     if not (folder / _METRICS).exists():
         return
     content = read_json(folder / _METRICS)
     before = str(content.get("weights", "")) if isinstance(content, dict) else ""
     if _model_of(before) != _model_of(source):
-        raise UserError(
-            f"the folder holds the report of {printable_line(before) or 'something else'}",
-            where=str(folder),
-            fix="add --overwrite to replace it, or give another --output",
-        )
+        what = f"the folder holds the report of {printable_line(before) or 'something else'}"
+        fix = "add --overwrite to replace it, or give another --output"
+        raise UserError(what, where=str(folder), fix=fix)
 
 
 def _model_of(source: str) -> Path:

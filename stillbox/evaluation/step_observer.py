@@ -22,4 +22,3 @@ class StepObserver:
 
 
 NO_OBSERVER = StepObserver()
-"""Observes nothing."""

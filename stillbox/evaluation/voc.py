@@ -41,7 +41,6 @@ class VocRules:
 
     interpolation: Interpolation = "all_points"
     min_iou: float = 0.5
-    """Least IoU of a correct detection."""
     inclusive: bool = False
     """The last row and column of pixels belong to a box, which is one pixel larger each way."""
     ignore_crowds: bool = False
@@ -103,9 +102,6 @@ def score_voc(
 
     `truths`, `results` and `class_names`: see `score_coco`. A class with nothing to find is left
     out of both means, with its detections.
-
-    Raises:
-        UserError: see `number_images`.
     """
     numbers = number_images(truths, results, class_names)
     found = {result.image_id: result for result in results}
@@ -173,7 +169,7 @@ def _add_image(
     present = set(truth.class_ids.tolist())
     order = np.lexsort((-result.scores, result.class_ids))
     found_ids, starts = np.unique(result.class_ids[order], return_index=True)
-    # Not strict: splitting nothing makes one empty part.
+    # Not strict: np.split of an empty array returns one empty part.
     for class_id, found in zip(found_ids.tolist(), np.split(order, starts[1:]), strict=False):
         if class_id not in classes:
             continue
@@ -195,7 +191,7 @@ def _match_class(
 
     `boxes` is `[D, 4]`, best first; `own` marks the ground truth of their class.
     """
-    # A pixel more at the far sides of both boxes: that is what the devkit's + 1 amounts to.
+    # The devkit's + 1 adds a pixel at the far sides of both boxes.
     extra = np.array([0, 0, 1, 1]) * float(rules.inclusive)
     boxes = boxes + extra
     ignored = truth.is_crowd & rules.ignore_crowds

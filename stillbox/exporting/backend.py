@@ -34,7 +34,7 @@ Loader = Callable[[Path, Manifest], Run]
 the artefact."""
 
 StandIn = Callable[[ExportProgram, Path], Run]
-"""Loads the program of an artefact that was just written into JAX, without what is before it."""
+"""Loads the program of a newly written artefact into JAX, without the preprocessing before it."""
 
 _WRITERS = {
     "saved_model": "stillbox.exporting.saved_model.format:write",
@@ -58,7 +58,7 @@ _STAND_INS = {
     "saved_model": ("tensorflow", "stillbox.exporting.saved_model.format:load_stand_in"),
     "frozen_graph": ("tensorflow", "stillbox.exporting.saved_model.format:load_frozen"),
 }
-"""By format: the package of its runtime, and what runs the program where that is missing."""
+"""By format: the package of its runtime, and the loader that replaces a missing runtime."""
 
 RUNTIME_PACKAGES: Mapping[str, tuple[str, str]] = {
     "tensorflow": ("tensorflow", "tf"),
@@ -82,14 +82,7 @@ def runtimes_of(form: Format) -> tuple[str, ...]:
 
 
 def find_loader(form: Format, runtime: str = "") -> Loader:
-    """Returns the loader of a runtime; its module is imported now.
-
-    Args:
-        runtime: empty: the format's default.
-
-    Raises:
-        UserError: the runtime does not run the format.
-    """
+    """Returns the loader of a runtime, by default the format's; its module is imported now."""
     runtimes = _LOADERS[form]
     if runtime and runtime not in runtimes:
         raise UserError(
@@ -100,9 +93,9 @@ def find_loader(form: Format, runtime: str = "") -> Loader:
 
 
 def find_stand_in(form: Format) -> StandIn | None:
-    """Returns what runs the program of a format if its runtime is not installed.
+    """Returns the loader of a format whose runtime is not installed.
 
-    None if it is installed, or no other runs the program.
+    None if it is installed, or if no other loader exists.
     """
     package, name = _STAND_INS.get(form, ("", ""))
     if not package or find_spec(package) is not None:
@@ -130,7 +123,6 @@ class ExportBackend:
     """A `Backend`. Each process loads the artefact at the first run.
 
     Args:
-        folder: of an export.
         runtime: one of the format's runtimes; empty: the default.
         stand_in: runs the artefact instead of a runtime.
 
@@ -206,15 +198,13 @@ class ExportBackend:
             return [self._row(outputs, row, image) for row, image in enumerate(images)]
         except (UserError, OSError):
             raise
-        # The runtimes' classes differ. Older exports have no checksums, which would say more.
+        # The runtimes' exceptions differ. Older exports have no checksums, which would find damage.
         except Exception as error:
             if _NO_MEMORY in str(error):
                 raise
-            raise UserError(
-                f"the model does not detect in these images: {str(error) or repr(error)}",
-                where=str(self._folder),
-                fix="see that all files are of one export, or export again",
-            ) from error
+            what = f"the model does not detect in these images: {str(error) or repr(error)}"
+            fix = "see that all files are of one export, or export again"
+            raise UserError(what, where=str(self._folder), fix=fix) from error
 
     @cached_property
     def _run(self) -> Run:
@@ -260,7 +250,7 @@ class ExportBackend:
             boxes=boxes,
             scores=np.asarray(outputs["detection_scores"][row, :count], np.float64),
             class_ids=np.rint(outputs["detection_classes"][row, :count]).astype(np.int64),
-            # Signatures with raw predictions show NaN that suppression loses.
+            # Signatures with raw predictions show NaN, which suppression hides.
             finite=all(bool(np.isfinite(output[row]).all()) for output in outputs.values()),
         )
         return found if image.true_size == size else _clipped(found, image.size)

@@ -104,8 +104,8 @@ def verify(
     Args:
         images: `[h, w, 3]` uint8 each.
         blank: images of one colour. Many anchors have equal scores there, and rounding decides
-            which of them suppress the others: only the best score of each class is compared,
-            which nothing suppresses.
+            which of them suppress the others. Only the best score of each class is compared,
+            because it is never suppressed.
 
     Raises:
         UserError: they differ; the message names the first detection that has no counterpart.
@@ -133,13 +133,12 @@ def verify(
         mine, theirs = (_detect(backend, [image])[0] for backend in (artefact, checkpoint))
         scores.append(_score_difference(mine, theirs, checkpoint.max_detections, score_threshold))
         if scores[-1] > SCORE_TOLERANCE:
-            raise UserError(
+            what = (
                 f"the scores of a blank image of {image.shape[0]}x{image.shape[1]} differ by "
                 f"{scores[-1]:.4f}: {_objects(mine)} in the artefact, "
-                f"{len(theirs.scores)} in the checkpoint",
-                where="verification of the export",
-                fix=_REPORT,
+                f"{len(theirs.scores)} in the checkpoint"
             )
+            raise UserError(what, where="verification of the export", fix=_REPORT)
     return Verification(
         images=len(images) + len(blank),
         detections=count,
@@ -150,9 +149,6 @@ def verify(
 
 def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> Agreement:
     """Counts the sure detections of a checkpoint that its quantised artefact finds too.
-
-    Args:
-        images: `[h, w, 3]` uint8 each.
 
     Raises:
         UserError: fewer than `LEAST_FOUND` of them are found.
@@ -165,11 +161,8 @@ def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> A
         matches += np.any(same & near, axis=1)[theirs.scores >= SURE].tolist()
     found = Agreement(images=len(images), detections=len(matches), found=sum(matches))
     if found.found < LEAST_FOUND * found.detections:
-        raise UserError(
-            f"quantising loses too much: {found.render()}",
-            where="--quantize",
-            fix="calibrate on some tens of typical images with --images, or export in float",
-        )
+        fix = "calibrate on some tens of typical images with --images, or export in float"
+        raise UserError(f"quantising loses too much: {found.render()}", where="--quantize", fix=fix)
     return found
 
 
@@ -189,7 +182,6 @@ def _score_difference(
 
 
 def _best_scores(found: RawDetections) -> dict[int, float]:
-    """Returns the best score by class."""
     best: dict[int, float] = {}
     for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True):
         best[class_id] = max(score, best.get(class_id, score))
@@ -216,13 +208,12 @@ def _difference(
     name: str, found: RawDetections, row: int, index: int, image: Pixels, mine: RawDetections
 ) -> UserError:
     box = ", ".join(f"{at:.1f}" for at in found.boxes[row])
-    return UserError(
+    what = (
         f"the {name} alone finds class {found.class_ids[row]} with score {found.scores[row]:.4f} "
         f"at [{box}] (ymin, xmin, ymax, xmax) in image {index}, {image.shape[0]}x{image.shape[1]}; "
-        f"the artefact finds {_objects(mine)} there",
-        where="verification of the export",
-        fix=_REPORT,
+        f"the artefact finds {_objects(mine)} there"
     )
+    return UserError(what, where="verification of the export", fix=_REPORT)
 
 
 def _objects(found: RawDetections) -> str:
@@ -262,7 +253,7 @@ def export_model(
             the artefact differs from the checkpoint. Nothing is left behind.
     """
     settings = settings.checked().with_sizes(model.experiment.model.resizer)
-    # No other runtime has bfloat16 convolutions on a CPU.
+    # Other runtimes have no bfloat16 convolutions on a CPU.
     experiment = model.experiment.with_changes({"evaluation.precision": "float32"})
     model = dataclasses.replace(model, experiment=experiment).named_by_config()
     program = ExportProgram(model, settings)
@@ -272,7 +263,7 @@ def export_model(
         with announcing_alone(f"writing {settings.format}"):
             written = write(program, partial, images)
         manifest = _manifest(program, written)
-        assert model.label_map is not None  # the program has taken its class slots
+        assert model.label_map is not None  # the program uses its class slots
         (partial / EXPERIMENT).write_text(to_yaml(model.experiment))
         (partial / LABEL_MAP).write_text(model.label_map.to_text())
         manifest.write(partial)
@@ -290,18 +281,11 @@ def export_model(
 
 
 def check_free(output: Path, *, overwrite: bool) -> None:
-    """Refuses a folder that an export must not replace.
-
-    Raises:
-        UserError: the folder holds something else, or an export that is not to be replaced.
-    """
+    """Refuses a folder that an export must not replace."""
     if is_export(output):
         if not overwrite:
-            raise UserError(
-                "there is an export already",
-                where=str(output),
-                fix="add --overwrite, or give another --output",
-            )
+            fix = "add --overwrite, or give another --output"
+            raise UserError("there is an export already", where=str(output), fix=fix)
     elif output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise UserError(
             "this is not an empty folder", where=str(output), fix="give another --output"

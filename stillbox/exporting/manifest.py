@@ -17,7 +17,7 @@ from stillbox.records.files import write_whole
 from stillbox.untrusted import open_untrusted
 
 MANIFEST, EXPERIMENT, LABEL_MAP = "export.json", "experiment.yaml", "label_map.pbtxt"
-# Protocol messages and flatbuffers have no more.
+# Protocol messages and flatbuffers cannot be larger.
 MAX_PROGRAM_BYTES = 2**31
 """Greatest size of a file of an export."""
 _VERSION = 2
@@ -50,7 +50,6 @@ class Manifest(Written):
     resizer: dict[str, Any]
     """The resizer that makes the network input, inside the artefact or before it."""
     source: str
-    """The exported model."""
     verified: dict[str, Any] = field(default_factory=dict)
     """Largest differences to the checkpoint in boxes (pixels) and scores, and whether all of the
     artefact was compared."""
@@ -66,11 +65,7 @@ class Manifest(Written):
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Reads the manifest in an artefact's folder.
-
-        Raises:
-            UserError: there is none, a later stillbox wrote it, or a field has no sensible value.
-        """
+        """Reads the manifest in an artefact's folder."""
         content = read_manifest(folder / MANIFEST, what=f"{MANIFEST} cannot be read", fix=_FOLDER)
         version = content.pop("version", None)
         if type(version) is not int or not 0 < version <= _VERSION:
@@ -95,17 +90,13 @@ class Manifest(Written):
         return cls(settings=settings, checksums=checksums, **values)
 
     def verify(self) -> None:
-        """Compares every file of the artefact with its checksum, if it has one.
-
-        Raises:
-            UserError: a file was changed, or is missing.
-        """
+        """Compares every file of the artefact with its checksum, if it has one."""
         if self.checksums is not None:
             self.checksums.verify()
 
 
 class _Field(NamedTuple):
-    """One field of a manifest. Its methods return a value, or refuse it."""
+    """One field of a manifest. Its methods return the value or refuse it."""
 
     name: str
     folder: Path
@@ -164,13 +155,9 @@ def _settings(content: object, where: str) -> ExportSettings:
 
 
 def check_files(folder: Path) -> None:
-    """Opens every file of an export, which a runtime is about to read.
-
-    Raises:
-        UserError: one is no regular file, is too large, or lies outside of the folder.
-    """
+    """Opens every file of an export, which a runtime is about to read."""
     for path in folder.rglob("*"):
-        # A link to a folder is refused as what it is if it leads out, and as a folder otherwise.
+        # A link to a folder is refused as a link if it leads outside, otherwise as a folder.
         if path.is_symlink() or not path.is_dir():
             open_untrusted(path, most=MAX_PROGRAM_BYTES, inside=folder).close()
 
@@ -179,9 +166,9 @@ def is_export(path: Path) -> bool:
     """Returns whether `stillbox export` wrote this folder.
 
     Raises:
-        UserError: checkpoints lie beside the export, so that one could be taken for the other.
+        UserError: checkpoints lie beside the export, and could be mistaken for it.
     """
-    # The first that many commands ask of a folder, whose disk may not answer.
+    # Many commands read this first, and the disk may not answer.
     with announcing(lambda: f"waiting for {path}"):
         found = (path / MANIFEST).is_file()
         training = [name for name in OF_TRAINING if os.path.lexists(path / name)]

@@ -38,8 +38,8 @@ class _Axis(NamedTuple):
 def resize_images(images: jax.Array, resizer: schema.Resizer) -> tuple[jax.Array, jax.Array]:
     """Resizes images as `inputs.resize.resize_image` does, and pads them to the network input.
 
-    An image larger than the canvas of a resizer that does not shrink is cut off, since a program
-    cannot refuse it.
+    If a resizer does not shrink, an image larger than its canvas is cut off, since a program cannot
+    refuse it.
 
     Args:
         images: `[B, h, w, 3]`, uint8 or float32, 0..255.

@@ -36,36 +36,22 @@ class ExportProgram:
 
     @cached_property
     def description(self) -> schema.Model:
-        """The detector's configuration, with the settings' number of detections.
-
-        Raises:
-            UserError: the model has none to set.
-        """
+        """The detector's configuration, with the settings' number of detections."""
         model, most = self.model.experiment.model, self.settings.max_detections
         if most is None:
             return model
         if model.nms is None:
-            raise UserError(
-                f"a model of kind {model.kind} has its own number of detections",
-                where="--max-detections",
-                fix="leave it out",
-            )
+            what = f"a model of kind {model.kind} has its own number of detections"
+            raise UserError(what, where="--max-detections", fix="leave it out")
         return model.with_max_detections(most)
 
     @cached_property
     def normalization(self) -> schema.PixelNormalization:
-        """What a caller does to the pixels of `raw_image_tensor`.
-
-        Raises:
-            UserError: the model does not describe it.
-        """
+        """The normalisation that a caller applies to the pixels of `raw_image_tensor`."""
         found = self.description.normalization
         if found is None:
-            raise UserError(
-                f"a model of kind {self.description.kind} does not say how pixels are normalised",
-                where="--input-type",
-                fix="use --input-type float_image_tensor",
-            )
+            what = f"a model of kind {self.description.kind} does not say how pixels are normalised"
+            raise UserError(what, where="--input-type", fix="use --input-type float_image_tensor")
         return found
 
     @cached_property
@@ -75,7 +61,7 @@ class ExportProgram:
 
     @property
     def quantization(self) -> schema.Quantization | None:
-        """How training has rounded, and the exported program rounds too."""
+        """The rounding of training, which the exported program repeats."""
         return self.model.experiment.train.quantization
 
     @property
@@ -104,7 +90,7 @@ class ExportProgram:
         """Maps resized images to detections; see `Detector.detect_among` and `outputs`."""
         detector: Detector = bind_detector(self.detector.graph, weights["params"], weights["stats"])
         if self.settings.input_type == "raw_image_tensor":
-            # Undone here, since the caller has normalised and the detector normalises again.
+            # The caller has normalised, and the detector normalises again: this undoes the first.
             pixels = self.normalization
             images = images * jnp.asarray(pixels.std) + jnp.asarray(pixels.mean)
         return detector.detect_among(images, true_sizes)

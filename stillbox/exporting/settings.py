@@ -24,7 +24,7 @@ DECODES: tuple[Format, ...] = ("saved_model", "frozen_graph")
 """TensorFlow's formats."""
 
 LONGEST_SIDE = 2**14
-"""Longest side of input images, in pixels; such an image has 800 MB."""
+"""Longest side of input images, in pixels; such an image takes 800 MB."""
 _MOST = {"batch_size": (0, 2**12), "max_detections": (1, 2**20)}
 
 Platform = Literal["cpu", "cuda", "rocm", "tpu"]
@@ -101,9 +101,6 @@ class ExportSettings:
         """Returns the settings with the format's default image size where none is given.
 
         It is that of the network input, if the resizer keeps images of that size.
-
-        Raises:
-            UserError: the resizer changes them, and the artefact needs a size.
         """
         size = resizer.input_size
         kept = resized_size(size, resizer) == size
@@ -122,68 +119,45 @@ class ExportSettings:
             return replace(self, image_size=size)
         if self.format == "stablehlo":
             return replace(self, any_size=True)
-        raise UserError(
-            "a TensorFlow Lite model takes images of one size, and this resizer makes many",
-            where="--image-size",
-            fix="give one, such as " + ",".join(map(str, resized_size((3, 4), resizer))),
-        )
+        what = "a TensorFlow Lite model takes images of one size, and this resizer makes many"
+        fix = "give one, such as " + ",".join(map(str, resized_size((3, 4), resizer)))
+        raise UserError(what, where="--image-size", fix=fix)
 
     def checked(self) -> Self:
-        """Returns the settings if they are consistent.
-
-        Raises:
-            UserError: an unknown word, or something that the format does not support.
-        """
+        """Returns the settings if they are consistent."""
         _check_word(self.format, FORMATS, "--format")
         _check_word(self.input_type, INPUT_TYPES, "--input-type")
         self._check_numbers()
         for platform in self.platforms:
             _check_word(platform, get_args(Platform), "--platforms", "platform ")
         if self.input_type in ENCODED and self.format not in DECODES:
-            raise UserError(
-                f"a {self.format} artefact takes pixels and cannot decode image files",
-                where="--input-type",
-                fix="use --input-type image_tensor, or --format saved_model",
-            )
+            what = f"a {self.format} artefact takes pixels and cannot decode image files"
+            fix = "use --input-type image_tensor, or --format saved_model"
+            raise UserError(what, where="--input-type", fix=fix)
         if self.quantize != "none" and self.format != "tflite":
-            raise UserError(
-                f"a {self.format} artefact is not quantised",
-                where="--quantize",
-                fix="use --format tflite, or leave --quantize out",
-            )
+            what = f"a {self.format} artefact is not quantised"
+            fix = "use --format tflite, or leave --quantize out"
+            raise UserError(what, where="--quantize", fix=fix)
         _check_word(self.quantize, get_args(Quantize), "--quantize")
         _check_word(self.postprocess, get_args(Postprocess), "--postprocess")
         if self.postprocess != "built_in" and self.format != "tflite":
-            raise UserError(
-                f"a {self.format} artefact has no operations of TensorFlow Lite",
-                where="--postprocess",
-                fix="use --format tflite, or leave --postprocess out",
-            )
+            what = f"a {self.format} artefact has no operations of TensorFlow Lite"
+            fix = "use --format tflite, or leave --postprocess out"
+            raise UserError(what, where="--postprocess", fix=fix)
         names = self.output_names
         if names and (self.format != "tflite" or len(names) != 4 or len(set(names)) < 4):
-            raise UserError(
-                f"a {self.format} artefact has no outputs of these names: {', '.join(names)}",
-                where="output_names",
-                fix="give four different names to a TFLite model, or none",
-            )
+            what = f"a {self.format} artefact has no outputs of these names: {', '.join(names)}"
+            fix = "give four different names to a TFLite model, or none"
+            raise UserError(what, where="output_names", fix=fix)
         if self.web and self.format != "tflite":
-            raise UserError(
-                f"a {self.format} artefact does not run in a browser",
-                where="--web",
-                fix="use --format tflite, or leave --web out",
-            )
+            what = f"a {self.format} artefact does not run in a browser"
+            raise UserError(what, where="--web", fix="use --format tflite, or leave --web out")
         if self.web and self.postprocess != "built_in":
-            raise UserError(
-                f"the page does not run {self.postprocess}",
-                where="--web",
-                fix="leave --postprocess out, or export twice",
-            )
+            fix = "leave --postprocess out, or export twice"
+            raise UserError(f"the page does not run {self.postprocess}", where="--web", fix=fix)
         if self.any_size and (self.format == "tflite" or self.image_size is not None):
-            raise UserError(
-                "this artefact takes images of one size",
-                where="--any-size",
-                fix="leave --any-size out; a TFLite model takes one size",
-            )
+            fix = "leave --any-size out; a TFLite model takes one size"
+            raise UserError("this artefact takes images of one size", where="--any-size", fix=fix)
         if self.format == "tflite":
             self._check_tflite()
         if self.input_type in (*ENCODED, "raw_image_tensor") and self.image_size is not None:
@@ -201,32 +175,21 @@ class ExportSettings:
         if size is not None and not (
             len(size) == 2 and all(0 < side <= LONGEST_SIDE for side in size)
         ):
-            raise UserError(
-                f"{size} is no height and width",
-                where="--image-size",
-                fix=f"give two numbers from 1 to {LONGEST_SIDE:,}, such as 640,640",
-            )
+            fix = f"give two numbers from 1 to {LONGEST_SIDE:,}, such as 640,640"
+            raise UserError(f"{size} is no height and width", where="--image-size", fix=fix)
 
     def _check_tflite(self) -> None:
         if self.signature != "detection_api":
-            raise UserError(
-                "a TensorFlow Lite model has the outputs that MediaPipe expects and no others",
-                where="--signature",
-                fix="use --signature detection_api",
-            )
+            what = "a TensorFlow Lite model has the outputs that MediaPipe expects and no others"
+            raise UserError(what, where="--signature", fix="use --signature detection_api")
         if self.batch_size != 1:
-            raise UserError(
-                "a TensorFlow Lite model takes one image at a time",
-                where="--batch-size",
-                fix="use --batch-size 1",
-            )
+            what = "a TensorFlow Lite model takes one image at a time"
+            raise UserError(what, where="--batch-size", fix="use --batch-size 1")
         edge = self.postprocess == "detection_op" and self.quantize == "int8"
         if edge and self.input_type != "image_tensor":
-            raise UserError(
-                "a model of integers for the Edge TPU takes uint8 images",
-                where="--input-type",
-                fix="use --input-type image_tensor, which --input uint8 is another word for",
-            )
+            what = "a model of integers for the Edge TPU takes uint8 images"
+            fix = "use --input-type image_tensor, which --input uint8 is another word for"
+            raise UserError(what, where="--input-type", fix=fix)
 
 
 def _check_word(word: str, words: tuple[str, ...], where: str, noun: str = "") -> None:

@@ -1,4 +1,4 @@
-"""StableHLO by `jax.export`: the program for CPUs, GPUs and TPUs, loaded by nothing but JAX."""
+"""StableHLO by `jax.export`: the program for CPUs, GPUs and TPUs, which JAX alone loads."""
 
 import datetime
 import struct
@@ -72,11 +72,7 @@ def _input_shape(program: ExportProgram) -> jax.ShapeDtypeStruct:
 
 
 def load(folder: Path, manifest: Manifest) -> Run:
-    """Loads the file into this process.
-
-    Raises:
-        UserError: this jax refuses the file.
-    """
+    """Loads the file into this process."""
     fix = f"it needs jax {manifest.needs.get('jax', '')}; or export again"
     errors = (ValueError, RuntimeError, KeyError, struct.error)
     content = read_untrusted(folder / FILE, most=MAX_PROGRAM_BYTES)

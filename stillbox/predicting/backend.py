@@ -27,7 +27,6 @@ class RawDetections(NamedTuple):
     boxes: NDArray[np.float64]
     """`[N, 4]`, `[ymin, xmin, ymax, xmax]` in pixels of the given image."""
     scores: NDArray[np.float64]
-    """`[N]`."""
     class_ids: NDArray[np.int64]
     """`[N]`, label map ids."""
     finite: bool = True

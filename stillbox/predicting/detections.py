@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from stillbox.errors import UserError
-from stillbox.evaluation.coco_json import results_to_coco
+from stillbox.evaluation.coco import results_to_coco
 from stillbox.evaluation.pictures import draw_marks, picture_bytes, result_marks, save_picture
 from stillbox.evaluation.results import ImageResult
 from stillbox.printing import count_text, html_text

@@ -26,18 +26,14 @@ or a PIL image."""
 
 
 def as_sequence(images: ImageLike | Sequence[ImageLike]) -> Iterable[ImageLike]:
-    """Returns one image as a list of it; an array of four dimensions is a sequence."""
+    """Returns one image as a list; an array of four dimensions is a sequence."""
     if isinstance(images, np.ndarray):
         return [images] if images.ndim < 4 else images
     return [images] if isinstance(images, str | PathLike | bytes | Image.Image) else images
 
 
 def read_image(image: ImageLike) -> tuple[Pixels, str]:
-    """Returns the pixels `[H, W, 3]`, RGB and upright, and the file's path or an empty text.
-
-    Raises:
-        UserError: there is no such file, it is no image, or an array has another shape or type.
-    """
+    """Returns the pixels `[H, W, 3]`, RGB and upright, and the file's path or an empty text."""
     if isinstance(image, Image.Image):
         return np.array(ImageOps.exif_transpose(image).convert("RGB")), ""
     if isinstance(image, np.ndarray):
@@ -51,27 +47,19 @@ def read_image(image: ImageLike) -> tuple[Pixels, str]:
         )
     path = Path(image)
     refuse_missing([path])
-    return _decoded(_content(path), str(path)), str(path)
-
-
-def _content(path: Path) -> bytes:
-    return read_untrusted(path, most=MAX_IMAGE_BYTES, where=str(path), fix="give an image file")
+    where = str(path)
+    content = read_untrusted(path, most=MAX_IMAGE_BYTES, where=where, fix="give an image file")
+    return _decoded(content, where), where
 
 
 def refuse_missing(paths: Sequence[Path]) -> None:
-    """Refuses a list of image files if some do not exist.
-
-    Raises:
-        UserError: names the first of them.
-    """
+    """Refuses a list of image files if some do not exist."""
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise UserError(
-            "there is no such image file",
-            where=", ".join(missing[:_SHOWN]) + more,
-            fix="check the spelling; files, folders and patterns as FOLDER/*.jpg are taken",
-        )
+        what = "there is no such image file"
+        fix = "check the spelling; files, folders and patterns as FOLDER/*.jpg are taken"
+        raise UserError(what, where=", ".join(missing[:_SHOWN]) + more, fix=fix)
 
 
 def _decoded(content: bytes, where: str) -> Pixels:
@@ -124,11 +112,9 @@ def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
     comes before `10.jpg`.
 
     Patterns have `*`, `?`, `[...]` and, for any depth, `**`; `recursive` adds files of subfolders.
-
-    Raises:
-        UserError: a word names nothing, or no image or video.
     """
-    refuse_missing([Path(word) for word in words if not _is_there(word)])
+    named = (Path(word) for word in words if not glob.has_magic(word))
+    refuse_missing([path for path in named if not path.is_dir()])
     files: dict[Path, None] = {}
     passed_over = 0
     for word in words:
@@ -151,11 +137,7 @@ def names_many(image: object) -> TypeGuard[str | PathLike[str]]:
 
 
 def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
-    """Yields the images, those of a folder or pattern in place of its path.
-
-    Raises:
-        UserError: a folder or pattern has no image, or has videos.
-    """
+    """Yields the images, those of a folder or pattern in place of its path."""
     for image in images:
         if not names_many(image):
             yield image
@@ -166,33 +148,25 @@ def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
             fix = "give a folder of images, or for those of subfolders FOLDER/**/*.jpg"
             raise UserError("there is no image", where=word, fix=fix)
         if any(map(is_video, files)):
-            raise UserError(
-                "there are videos among the images",
-                where=word,
-                fix="give a pattern of the images, as FOLDER/*.jpg; `stillbox predict` takes both",
-            )
+            fix = "give a pattern of the images, as FOLDER/*.jpg; `stillbox predict` takes both"
+            raise UserError("there are videos among the images", where=word, fix=fix)
         yield from files
 
 
 def check_output(
     folder: Path, words: Sequence[str], files: Iterable[Path], *, recursive: bool
 ) -> None:
-    """Checks that the results are not written among the inputs, where a later run would find them.
-
-    Raises:
-        UserError: the folder is one of the inputs', or lies in one that is searched.
-    """
+    """Refuses to write results among the inputs, where a later run would find them."""
     target = folder.resolve()
     searched = [Path(word) for word in words if recursive and Path(word).is_dir()]
     parents = {path.parent for path in files}
     inside = any(one.resolve() in target.parents for one in searched)
     if inside or target in {one.resolve() for one in (*parents, *searched)}:
-        raise UserError(
+        what = (
             "the output folder lies among the images: results could replace them, and a later run "
-            "would take its own pictures for images",
-            where=str(folder),
-            fix="choose another folder with --output",
+            "would take its own pictures for images"
         )
+        raise UserError(what, where=str(folder), fix="choose another folder with --output")
 
 
 def is_video(path: Path) -> bool:
@@ -200,26 +174,17 @@ def is_video(path: Path) -> bool:
     return path.suffix.lower() in VIDEO_SUFFIXES
 
 
-def _is_there(word: str) -> bool:
-    return glob.has_magic(word) or Path(word).is_file() or Path(word).is_dir()
-
-
 def _is_pattern(word: str) -> bool:
     return glob.has_magic(word) and not Path(word).exists()
 
 
-def _filtered(word: str) -> bool:
-    """Returns whether a word stands only for files with a known suffix."""
-    return Path(word).is_dir() or (_is_pattern(word) and "." not in Path(word).name)
-
-
 def _usable(word: str, found: list[Path]) -> list[Path]:
     """Returns the files that a word stands for: of a folder, only images and videos."""
-    return [path for path in found if _is_usable(path)] if _filtered(word) else found
+    all_kinds = Path(word).is_dir() or (_is_pattern(word) and "." not in Path(word).name)
+    return [path for path in found if _is_usable(path)] if all_kinds else found
 
 
 def _expand(word: str, recursive: bool) -> list[Path]:
-    """Returns the files of a word, in natural order."""
     if _is_pattern(word):
         found = glob_files(Path(word), recursive=True)
         return sorted((path for path in found if path.is_file()), key=_natural)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from os import PathLike
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 from PIL import Image
@@ -21,6 +21,15 @@ from stillbox.records.parallel import ordered_map
 from stillbox.records.tile_grid import TileWindow
 
 Source = TypeVar("Source")
+
+
+class _Selection(TypedDict, total=False):
+    """The keywords of `Predictor.predict`."""
+
+    min_score: float
+    classes_per_object: ClassesPerObject
+    iou: float
+    classes: Sequence[str]
 
 
 class Predictor:
@@ -58,36 +67,16 @@ class Predictor:
 
     @overload
     def predict(
-        self,
-        images: bytes | Image.Image | np.ndarray,
-        *,
-        min_score: float = MIN_SCORE,
-        classes_per_object: ClassesPerObject = "one",
-        iou: float = IOU,
-        classes: Sequence[str] = (),
+        self, images: bytes | Image.Image | np.ndarray, **selection: Unpack[_Selection]
     ) -> Detections: ...
 
     # The result is Any: a path is one image, a folder or pattern many.
     @overload
-    def predict(
-        self,
-        images: str | PathLike[str],
-        *,
-        min_score: float = MIN_SCORE,
-        classes_per_object: ClassesPerObject = "one",
-        iou: float = IOU,
-        classes: Sequence[str] = (),
-    ) -> Any: ...  # noqa: ANN401
+    def predict(self, images: str | PathLike[str], **selection: Unpack[_Selection]) -> Any: ...  # noqa: ANN401
 
     @overload
     def predict(
-        self,
-        images: Sequence[ImageLike],
-        *,
-        min_score: float = MIN_SCORE,
-        classes_per_object: ClassesPerObject = "one",
-        iou: float = IOU,
-        classes: Sequence[str] = (),
+        self, images: Sequence[ImageLike], **selection: Unpack[_Selection]
     ) -> list[Detections]: ...
 
     def predict(
@@ -142,9 +131,6 @@ class Predictor:
 
         The arguments are those of `predict`, and an observer of the batches. `min_score` is also
         applied to tiles, before their detections are merged.
-
-        Raises:
-            UserError: see `predict`.
         """
         selection = Selection(
             min_score=min_score, classes_per_object=classes_per_object, iou=iou, classes=classes
@@ -164,16 +150,12 @@ class Predictor:
         """Like `stream`, for images of any kind.
 
         Args:
-            images: in order.
             read: returns pixels and file name of an image.
             selection: the detections to yield.
             observer: see `stream`.
             on_bad: called with each image that cannot be read, and the reason; the others are
                 yielded. None: the reason is raised.
             workers: threads that read images, some ahead of their batch; 0: none is read ahead.
-
-        Raises:
-            UserError: see `predict`.
         """
         selection.check_classes(self.class_names.values())
         return self._stream(self._opened(images, read, on_bad, workers), selection, observer)
@@ -223,7 +205,8 @@ class Predictor:
             )
             for ymin, xmin, ymax, xmax in windows
         )
-        # A single window is prepared here, perhaps in a thread; many would take too much memory.
+        # A single window is prepared here, perhaps in a thread; many windows would take too much
+        # memory.
         views = list(prepared) if len(windows) == 1 else prepared
         return _Opened(pixels, source, windows, views, [])
 
@@ -244,11 +227,7 @@ class Predictor:
         self.run([self.backend.prepare(np.zeros((64, 64, 3), np.uint8))])
 
     def detections(self, image: Pixels, found: RawDetections, source: str = "") -> Detections:
-        """Returns a backend's result with class names, image and file, clipped to the image.
-
-        Raises:
-            UserError: the model's predictions are not finite.
-        """
+        """Returns a backend's result with class names, image and file, clipped to the image."""
         if not found.finite:
             raise not_finite(source or "image")
         boxes = np.clip(found.boxes, 0, np.tile(image.shape[:2], 2))
@@ -274,7 +253,6 @@ class _Opened(NamedTuple):
 
 
 def _nearest_size(wanted: int, sizes: Sequence[int] | None) -> int:
-    """Returns the least size of at least `wanted`, or the greatest."""
     if sizes is None:
         return wanted
     return next((size for size in sorted(sizes) if size >= wanted), max(sizes))

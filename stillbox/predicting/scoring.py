@@ -1,6 +1,6 @@
 """Scores a backend, such as an exported artefact, like a checkpoint.
 
-This is a module of its own because prediction needs neither the evaluator nor an evaluation set.
+It is a module of its own because prediction needs no evaluator.
 """
 
 from collections.abc import Iterator
@@ -24,11 +24,7 @@ def score_backend(
     dataset: Dataset,
     progress: ImageProgress | None = None,
 ) -> EvaluationResult:
-    """Runs a backend over an evaluation set, an image at a time, and scores its detections.
-
-    Raises:
-        UserError: label maps disagree, or there is no image.
-    """
+    """Runs a backend over an evaluation set, an image at a time, and scores its detections."""
     settings = experiment.evaluation
     check_agreement((), dataset.class_names, slots=dataset.slots, other_names=backend.class_names)
     records = range(min(settings.max_examples or len(dataset), len(dataset)))

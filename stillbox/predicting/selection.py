@@ -20,18 +20,14 @@ if TYPE_CHECKING:
 ClassesPerObject = Literal["one", "all"]
 CLASSES_PER_OBJECT: tuple[ClassesPerObject, ...] = ("one", "all")
 MIN_SCORE = 0.3
-# Boxes of one object differ little from class to class, while different objects that overlap so
-# far, as a rider and a horse, are rare: suppression within a class has 0.5 to 0.6 in most recipes.
+# The boxes of one object differ little between classes, and different objects rarely overlap so
+# much. Suppression within a class has 0.5 to 0.6 in most recipes.
 IOU = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The detections of an image to return.
-
-    Raises:
-        UserError: a value is impossible.
-    """
+    """The detections of an image to return."""
 
     min_score: float = MIN_SCORE
     """Least score."""
@@ -47,7 +43,7 @@ class Selection:
     def __post_init__(self) -> None:
         for name in ("min_score", "iou"):
             value = getattr(self, name)
-            if not 0 <= value <= 1:  # nan is in no range
+            if not 0 <= value <= 1:  # NaN is in no range
                 what = f"{value:g} is no {'score' if name == 'min_score' else 'overlap'}"
                 raise UserError(what, where=name, fix="give 0 to 1")
         if self.classes_per_object not in CLASSES_PER_OBJECT:
@@ -59,11 +55,7 @@ class Selection:
             raise UserError("this is one name, not a list of them", where="classes", fix=fix)
 
     def check_classes(self, names: Collection[str]) -> None:
-        """Refuses classes that are none of the model's `names`.
-
-        Raises:
-            UserError: names the first of them, and the nearest of the model's.
-        """
+        """Refuses classes that are none of the model's `names`."""
         for one in self.classes:
             if one not in names:
                 what = f"the model has no class {one!r}"

@@ -67,8 +67,8 @@ _COLUMNS = ("boxes", "scores", "class_ids", "windows", "views", "cut")
 def unite_cut(pieces: Pieces, threshold: float) -> Pieces:
     """Replaces the cut parts of one object, in different windows, by their common box.
 
-    Parts belong together if they coincide where both windows see. The common box has the best score
-    and the class of its parts, and is not cut if the windows together show all of it.
+    Parts belong together if they coincide in the intersection of their windows. The common box has
+    the best score and the class of its parts. It is not cut if the windows together show all of it.
     """
     cut = np.flatnonzero(pieces.cut)
     groups = _groups(pieces[cut], threshold)
@@ -80,7 +80,7 @@ def unite_cut(pieces: Pieces, threshold: float) -> Pieces:
         first = parts[0]
         boxes[first], windows[first] = _hull(boxes[parts]), _hull(windows[parts])
         scores[first] = scores[parts].max()
-        # A window of its own, which no other box was detected in.
+        # It gets a new window, in which no other box was detected.
         views[first] = -1 - first
         still_cut[first] = _is_cut(boxes[first], windows[first], pieces.size)
         kept[parts[1:]] = False
@@ -142,7 +142,8 @@ def _groups(parts: Pieces, threshold: float) -> NDArray[np.int64]:
 def _overlaps(
     boxes: Boxes, pieces: Pieces, one: int, others: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Returns the IoU of a box with others; if one is cut, of what both windows see of them."""
+    """Returns the IoU of a box with others, inside the intersection of the windows if one is
+    cut."""
     common = _common(pieces.windows[others], pieces.windows[one])
     seen_one, seen_others = _common(boxes[one], common), _common(boxes[others], common)
     either = pieces.cut[others] | pieces.cut[one]
@@ -151,11 +152,7 @@ def _overlaps(
 
 
 def _is_inside(
-    boxes: Boxes,
-    scores: NDArray[np.float64],
-    one: int,
-    others: NDArray[np.int64],
-    threshold: float,
+    boxes: Boxes, scores: NDArray[np.float64], one: int, others: NDArray[np.int64], threshold: float
 ) -> bool:
     """Returns whether a share of the box above the threshold lies in a box of no lower score."""
     better = boxes[others[scores[others] >= scores[one]]]
@@ -174,7 +171,7 @@ def _hull(boxes: Boxes) -> Boxes:
 
 
 def _common(first: Boxes, second: Boxes) -> Boxes:
-    """Returns the intersection; where there is none, sides lie in the wrong order."""
+    """Returns the intersection; without one its sides are in the wrong order."""
     low, high = np.maximum(first, second)[..., :2], np.minimum(first, second)[..., 2:]
     return np.concatenate([low, high], axis=-1)
 
@@ -201,9 +198,6 @@ class Tiling:
 
     Each tile is resized to the network input, so that small objects keep their pixels. An image
     that fits into one tile is not cut.
-
-    Raises:
-        UserError: a value is impossible.
     """
 
     tile: int

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-# The decoders of OpenCV write to the terminal about what is raised here.
+# Without these settings the decoders of OpenCV also print the errors that are raised here.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-# A file cannot make them open a connection.
+# A file cannot make the decoders open a connection.
 os.environ.setdefault("OPENCV_FFMPEG_CAPTURE_OPTIONS", "protocol_whitelist;file")
 
 import cv2
@@ -28,7 +28,7 @@ _PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"<?xml", b"<MPD", b"[playlist]", b"v=0")
 # The rate of cameras and files that do not give one.
 _USUAL_RATE = 30.0
 _MOST_RATE = 1000.0
-# A camera that stalls, or a clock that jumps, must not fill the disk with copies of a frame.
+# A stalled camera or a clock that jumps must not fill the disk with copies of a frame.
 _LONGEST_REPEAT = 10.0
 _FRAMES_WAITING = 4
 
@@ -44,11 +44,7 @@ class Frame(NamedTuple):
 
 
 class Video:
-    """A video file, or the camera of a number, of which every `stride`th frame is read.
-
-    Raises:
-        UserError: it cannot be opened.
-    """
+    """A video file, or the camera of a number, of which every `stride`th frame is read."""
 
     def __init__(self, source: Path | int, *, stride: int = 1) -> None:
         self.live, self.stride = isinstance(source, int), stride
@@ -68,7 +64,6 @@ class Video:
         """Approximate number of frames to read; 0: unknown."""
 
     def __iter__(self) -> Iterator[Frame]:
-        """Yields every `stride`th frame; at the end, the file or camera is closed."""
         try:
             yield from self._read()
         finally:
@@ -78,7 +73,7 @@ class Video:
         number, start = 0, time.monotonic()
         while self._capture.grab():
             if number % self.stride == 0:
-                # The time of the grabbed frame, also where the rate varies.
+                # The time of the grabbed frame, also for variable rates.
                 at = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
                 if self.live:
                     at = time.monotonic() - start
@@ -96,14 +91,14 @@ class Video:
 class VideoFile:
     """Writes a WebM video under a temporary name, and renames it when closed without an exception.
 
-    Its codec is VP8, which all browsers play. The wheels of OpenCV have no encoder of H.264; theirs
-    of VP9 takes six times as long, and MPEG-4 Part 2 is played by no browser. A thread encodes,
-    while the next frames are detected in.
+    Its codec is VP8, which all browsers play. The wheels of OpenCV have no encoder for H.264, their
+    encoder for VP9 takes six times as long, and no browser plays MPEG-4 Part 2. A thread encodes
+    during the detection in the next frames.
 
     Args:
         path: ends in `.webm`.
         rate: frames in a second.
-        live: repeat frames so that the video takes the time that they were taken in.
+        live: repeat frames so that the video is as long as the recording.
     """
 
     def __init__(self, path: Path, rate: float, *, live: bool = False) -> None:
@@ -130,11 +125,7 @@ class VideoFile:
             self._partial.unlink(missing_ok=True)
 
     def write(self, picture: Picture, seconds: float) -> None:
-        """Adds a frame `[H, W, 3]`, RGB, `seconds` after the first; all have the size of the first.
-
-        Raises:
-            UserError: the file cannot be written.
-        """
+        """Adds an RGB frame `[H, W, 3]` at `seconds`; all frames have the size of the first."""
         if self._writer is None:
             self._writer = self._open(picture.shape[1], picture.shape[0])
         copies = 1
@@ -177,7 +168,7 @@ class VideoFile:
 
 @contextmanager
 def _without_messages() -> Iterator[None]:
-    """Discards OpenCV's output on standard error, from C: that WebM has no tags of codecs."""
+    """Discards OpenCV's output on standard error, from C: a warning that WebM has no codec tags."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

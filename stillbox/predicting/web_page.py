@@ -1,6 +1,6 @@
 """The web page that shows the detections in images: of the server, and of exports for browsers.
 
-Its scripts import `detect` from `api.js`, which whoever publishes the page adds to its files.
+Its scripts import `detect` from `api.js`, which the publisher of the page adds.
 """
 
 import re
@@ -26,7 +26,7 @@ def render_index(values: Mapping[str, object], parts: Mapping[str, str]) -> str:
     """Returns `index.html`, which refers to the other files as `page/NAME`.
 
     Args:
-        values: `name`, and what differs from the defaults of `min_score`, `iou`,
+        values: `name`, and other values than the defaults of `min_score`, `iou`,
             `classes_per_object` and `max_body` (bytes of an image file); they are escaped.
         parts: HTML of `head`, `note` (in the empty page) and `dialog`; nothing by default.
     """

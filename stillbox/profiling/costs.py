@@ -73,7 +73,7 @@ class Place(NamedTuple):
     """Where in the detector an operation comes from."""
 
     scopes: tuple[str, ...]
-    """Names of the modules around it, such as `backbone`, `conv_0`, `convolution`."""
+    """Names of the modules that contain it, such as `backbone`, `conv_0`, `convolution`."""
     gradient: bool
     """Whether it is part of the backward pass."""
 
@@ -179,7 +179,8 @@ class Classifier:
             return votes.most_common(1)[0][0]
         if caller := self._program.callers.get(name):
             return self.place(caller)
-        # Added by the compiler: part of an instruction that reads it, or of one that it reads.
+        # The compiler added it: it is part of an instruction that reads it, or of one that it
+        # reads.
         near = (*self._program.readers(name), *one.operands)
         places = (place_of(self._program.instructions[other].op_name) for other in near if other)
         return next((place for place in places if place.scopes), NOWHERE)
@@ -209,7 +210,7 @@ _BETWEEN_DEVICES = {
     "collective-permute",
 }
 _BETWEEN_DEVICES |= {"ragged-all-to-all"}
-# They move nothing: they rename what is there, or their bodies are counted instead.
+# They move no data: they rename arrays, or their bodies are counted instead.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"}
 _FREE |= {"call", "after-all", "partition-id", "replica-id"}
 _FREE_TARGETS = {"ConcatBitcast", "AllocateBuffer"}
@@ -267,7 +268,7 @@ def collective_bytes(program: Program) -> dict[str, int]:
 def memory_traffic(program: Program) -> int:
     """Returns the bytes that a run reads and writes in a device's memory, roughly.
 
-    Every instruction reads its operands and writes its result; what is on the chip costs nothing.
+    Every instruction reads its operands and writes its result; arrays on the chip cost nothing.
     """
     return sum(times * _moved(one, program) for one, times in program.executed())
 

@@ -1,7 +1,7 @@
 """Compiled programs as XLA's runtime and profiler hold them: `HloModuleProto`.
 
 The profiler keeps the optimised program beside the events (`HloProto` in the plane
-`/host:metadata`): a trace explains itself wherever it was made. Programs that came from the cache
+`/host:metadata`): a trace can be read on any machine. Programs that came from the cache
 of compiled programs are missing there; the runtime has them. Sources: openxla/xla,
 xla/service/hlo.proto and xla/xla_data.proto; xla/tsl/profiler/protobuf/xplane.proto. Layouts and
 tiles: https://openxla.org/xla/shapes, https://openxla.org/xla/tiled_layout.
@@ -23,7 +23,7 @@ _BITS = {3: 16, 4: 32, 5: 64, 7: 16, 8: 32, 9: 64, 10: 16, 11: 32, 12: 64, 15: 6
 _BITS |= {14: 0, 17: 0}
 _TUPLE = 13
 _ON_CHIP = 1
-# They return what they read under another name.
+# They return their operand under another name.
 _ALIASES = ("bitcast", "get-tuple-element", "tuple")
 _CONTAINERS = ("call", "while", "conditional", "async-start", "async-done", "command-buffer")
 _TRIP_COUNT = re.compile(r'known_trip_count":\{"n":"(\d+)"')
@@ -77,9 +77,7 @@ class Array:
     """An array that an instruction returns."""
 
     shape: tuple[int, ...]
-    """Its dimensions."""
     value_bytes: int
-    """Bytes of its elements."""
     nbytes: int
     """Bytes that it occupies, with the padding of its tiles."""
     on_chip: bool
@@ -109,7 +107,7 @@ class Instruction:
 
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """What it returns; more than one for a tuple."""
+        """Its results; more than one for a tuple."""
         return tuple(_arrays(self.proto.one(3)))
 
     @property
@@ -133,7 +131,7 @@ class Program:
 
     def contains_others(self, name: str) -> bool:
         """Whether an instruction only runs others, which are in a trace themselves."""
-        return self.instructions[name].opcode in _CONTAINERS
+        return name in self.instructions and self.instructions[name].opcode in _CONTAINERS
 
     def body(self, computation: str) -> Iterator[Instruction]:
         """Yields the instructions of a computation."""
@@ -192,6 +190,10 @@ class Program:
             for operand in one.operands:
                 readers[operand].append(one.name)
         return readers
+
+
+UNKNOWN = Program({}, {})
+"""A program of which nothing is known."""
 
 
 def read_program(module: Message, assignment: Message | None = None) -> Program:
@@ -298,9 +300,6 @@ def read_programs(trace: bytes, wanted: Collection[str]) -> dict[str, Program]:
     Args:
         trace: an `XSpace`, the content of an `.xplane.pb`.
         wanted: programs that ran; the profiler keeps every program of the process.
-
-    Raises:
-        IndexError: the bytes are not a trace.
     """
     planes = [plane for plane in Message(trace).all(1) if plane.text(2) == _METADATA]
     events = [event for plane in planes for entry in plane.all(4) for event in entry.all(2)]

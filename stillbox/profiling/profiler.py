@@ -224,7 +224,8 @@ class StepProfiler(StepObserver):
             )
 
     def mark(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Yields the items; a step begins when one is asked for. A second call goes on counting."""
+        """Yields the items; a step begins with a request for an item. A second call continues the
+        count."""
         for number in count(self._number + 1):
             self._number = number
             if self._steps and self._number == self._steps.first:
@@ -241,7 +242,7 @@ class StepProfiler(StepObserver):
                 self._stop()
 
     def dispatched(self, result: object) -> None:
-        """Takes arrays that the step computes: it is done when they are there."""
+        """Receives arrays that the step computes: it is done when they are ready."""
         self._result = result
 
     def _start(self) -> None:
@@ -256,7 +257,7 @@ class StepProfiler(StepObserver):
         self._open_since = self._number
 
     def _abandon(self) -> None:
-        """Gives up a trace without a step; another pass over the data may have the first."""
+        """Drops a trace without a step; another pass over the data may have the first step."""
         if self._open_since > self._number:
             self._open_since = 0
             jax.profiler.stop_trace()

@@ -12,11 +12,7 @@ _WHERE = "--profile"
 
 @dataclass(frozen=True)
 class ProfileSteps:
-    """The first and the last step of a trace, counted from 1, the first step of this run.
-
-    Raises:
-        UserError: there are no such steps.
-    """
+    """The first and the last step of a trace, counted from 1, the first step of this run."""
 
     first: int
     last: int
@@ -29,18 +25,12 @@ class ProfileSteps:
 
     @classmethod
     def parse(cls, text: str) -> "ProfileSteps | None":
-        """Reads `FIRST,LAST`; `0,0` traces nothing.
-
-        Raises:
-            UserError: it is not two numbers, or there are no such steps.
-        """
+        """Reads `FIRST,LAST`; `0,0` traces nothing."""
         numbers = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", text)
         if not numbers:
-            raise UserError(
-                f"{text!r} is not the first and the last step of a trace",
-                where=_WHERE,
-                fix=f"give both, for example {text},{text}" if text.isdecimal() else "50,53",
-            )
+            what = f"{text!r} is not the first and the last step of a trace"
+            fix = f"give both, for example {text},{text}" if text.isdecimal() else "50,53"
+            raise UserError(what, where=_WHERE, fix=fix)
         first, last = map(int, numbers.groups())
         return cls(first, last) if first or last else None
 
@@ -48,11 +38,7 @@ class ProfileSteps:
 def refuse_steps_beyond_the_end(
     steps: ProfileSteps | None, model_directory: Path, stop_at: int | None
 ) -> None:
-    """Refuses a trace of steps beyond the end of a run, `stop_at`; None: it has no end.
-
-    Raises:
-        UserError: the run, from the last checkpoint of its directory on, has fewer steps.
-    """
+    """Refuses a trace of steps beyond the end of a run, `stop_at`; None: it has no end."""
     if steps is None or stop_at is None:
         return
     done = 0
@@ -62,8 +48,6 @@ def refuse_steps_beyond_the_end(
     if steps.last <= left:
         return
     resumed = f", because it resumes at step {done} of {stop_at}" if done else ""
-    raise UserError(
-        f"steps {steps.first} to {steps.last} cannot be traced: this run has {left}{resumed}",
-        where=_WHERE,
-        fix=f"--profile {max(left - 3, 1)},{left}" if left else "raise train.steps",
-    )
+    what = f"steps {steps.first} to {steps.last} cannot be traced: this run has {left}{resumed}"
+    fix = f"--profile {max(left - 3, 1)},{left}" if left else "raise train.steps"
+    raise UserError(what, where=_WHERE, fix=fix)

@@ -9,7 +9,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
-from stillbox.profiling.costs import BACKGROUND, NOWHERE, Classifier, Kind, kind_of_kernel
+from stillbox.profiling.costs import BACKGROUND, Classifier, Kind, kind_of_kernel
+from stillbox.profiling.hlo import UNKNOWN
 from stillbox.profiling.traces import HostEvent, Operation, Trace
 
 SpanKey = TypeVar("SpanKey", bound=Hashable)
@@ -18,13 +19,13 @@ Span = tuple[float, float]
 
 
 class Work(NamedTuple, Generic[SpanKey]):
-    """Something that takes time."""
+    """An activity and its time."""
 
     start: float
     """Nanoseconds."""
     end: float
     key: SpanKey
-    """What its time is counted for."""
+    """The key that its time is counted under."""
     background: bool = False
     """Whether it should run beside other work."""
 
@@ -32,7 +33,7 @@ class Work(NamedTuple, Generic[SpanKey]):
 def share_out(works: Iterable[Work[SpanKey]]) -> tuple[dict[SpanKey, float], dict[SpanKey, float]]:
     """Divides every moment evenly among the works that run in it.
 
-    Background work has the moments in which nothing else runs.
+    Background work counts only in the moments in which nothing else runs.
 
     Returns:
         Nanoseconds by key, which add up to the time in which anything ran; and those of background
@@ -89,7 +90,7 @@ def within(spans: Sequence[Span], start: float, end: float) -> list[Span]:
 
 
 def without(start: float, end: float, spans: Sequence[Span]) -> list[Span]:
-    """Returns what merged spans leave of the time between two moments."""
+    """Returns the time between two moments that merged spans do not cover."""
     left, at = [], start
     for low, high in within(spans, start, end):
         if low > at:
@@ -106,7 +107,7 @@ def length(spans: Iterable[Span]) -> float:
 WAITING = "waiting for data"
 STARTING = "starting the next step"
 BUSY = "something else on the host"
-# Events of the host that explain why the device has nothing to do; the first that fits counts.
+# Events of the host that explain why the device is idle; the first match counts.
 _CAUSES = {WAITING: ("wait for data",), STARTING: ("PjitFunction", "Execute", "CommonPjRt", "PjRt")}
 _TOP = 10
 
@@ -118,7 +119,7 @@ Spent = Mapping[tuple[Kind, str], float]
 
 @dataclass(frozen=True, kw_only=True)
 class OpCost:
-    """What one operation of the program costs."""
+    """The cost of one operation of the program."""
 
     name: str
     """As in the program, or of a library's kernel."""
@@ -128,7 +129,6 @@ class OpCost:
     source: str
     """File and line; may be empty."""
     seconds: float
-    """Seconds of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +153,9 @@ class Summary:
     hidden: Mapping[Kind, float]
     """Transfers and collectives that ran beside other work; no part of the step's time."""
     idle: float
-    """Nothing ran, between the first and the last operation of a step."""
+    """Idle time between the first and the last operation of a step."""
     gaps: Mapping[str, float]
-    """Nothing ran between two steps, by what the host did; not sorted."""
+    """Idle time between two steps, by the activity of the host; not sorted."""
     places: Mapping[str, float]
     """By part of the detector, such as `backbone` and `head (gradient)`."""
     ops: tuple[OpCost, ...]
@@ -175,7 +175,7 @@ class Summary:
 
     @property
     def gap(self) -> float:
-        """Nothing ran between two steps."""
+        """Idle time between two steps."""
         return sum(self.gaps.values())
 
     @property
@@ -190,9 +190,9 @@ def summarize(trace: Trace) -> Summary | None:
     if not busy:
         return None
     program = max(busy, key=busy.__getitem__)
-    compiled = trace.programs.get(program)
-    classifier = Classifier(compiled, lowered=trace.platform == "cpu") if compiled else None
-    times = {one.name: count for one, count in compiled.executed()} if compiled else {}
+    compiled = trace.programs.get(program, UNKNOWN)
+    classifier = Classifier(compiled, lowered=trace.platform == "cpu")
+    times = {one.name: count for one, count in compiled.executed()}
     devices = sorted({one.device for one in trace.operations})
     parts = [
         _DeviceTimes(
@@ -213,7 +213,7 @@ def summarize(trace: Trace) -> Summary | None:
         gaps=_mean(gaps),
         places=_by_place(spent, classifier),
         ops=_most_expensive(spent, classifier),
-        memory=compiled.memory if compiled else {},
+        memory=compiled.memory,
     )
 
 
@@ -231,16 +231,14 @@ class _DeviceTimes:
         operations: Sequence[Operation],
         program: str,
         times: Mapping[str, int],
-        classifier: Classifier | None,
+        classifier: Classifier,
     ) -> None:
         @cache
         def kind_of(name: str, owner: str) -> Kind:
             by_kernel = kind_of_kernel(name)
             if by_kernel is Kind.INFEED or not owner:
                 return by_kernel
-            if owner != program:
-                return Kind.OTHER
-            return classifier.kind(name) if classifier else by_kernel
+            return classifier.kind(name) if owner == program else Kind.OTHER
 
         windows = _windows([one for one in operations if one.program == program], times)
         starts = [start for start, _ in windows]
@@ -330,21 +328,21 @@ def _by_kind(spent: Spent) -> dict[Kind, float]:
     return _largest_first(_totals((kind, seconds) for (kind, _), seconds in spent.items()))
 
 
-def _by_place(spent: Spent, classifier: Classifier | None) -> dict[str, float]:
+def _by_place(spent: Spent, classifier: Classifier) -> dict[str, float]:
     def outermost(name: str) -> str:
-        place = classifier.place(name) if classifier else NOWHERE
+        place = classifier.place(name)
         return str(place._replace(scopes=place.scopes[:1])) or "not known"
 
     return _largest_first(_totals((outermost(name), time) for (_, name), time in spent.items()))
 
 
-def _most_expensive(spent: Spent, classifier: Classifier | None) -> tuple[OpCost, ...]:
+def _most_expensive(spent: Spent, classifier: Classifier) -> tuple[OpCost, ...]:
     return tuple(
         OpCost(
             name=name,
             kind=kind,
-            place=str(classifier.place(name)) if classifier else "",
-            source=classifier.source(name) if classifier else "",
+            place=str(classifier.place(name)),
+            source=classifier.source(name),
             seconds=seconds,
         )
         for (kind, name), seconds in sorted(spent.items(), key=lambda item: -item[1])[:_TOP]

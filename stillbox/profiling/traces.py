@@ -9,7 +9,7 @@ The place of a compiled program's operations depends on the platform:
   after their instruction, unless they come from a library.
 - TPU: the line `XLA Ops` of `/device:TPU:N`, beside `XLA Modules`, the runs of programs.
 
-TPU traces are read as the source describes them; none was at hand.
+The reading of TPU traces follows the source and was not tried on a real trace.
 
 Source: openxla/xla, xla/backends/profiler/{cpu,gpu} and xla/tsl/profiler/utils/xplane_schema.cc.
 """
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from jax.profiler import ProfileData, ProfilePlane
 
-from stillbox.profiling.hlo import Program, choose_programs, read_programs
+from stillbox.profiling.hlo import UNKNOWN, Program, choose_programs, read_programs
 
 _END = "end: "
 
@@ -39,9 +39,9 @@ class Operation(NamedTuple):
     program: str = ""
     """The program of its instruction, such as `jit_step(7)`; empty for a transfer."""
     device: str = ""
-    """The virtual devices of a CPU are one: they share its threads."""
+    """The virtual devices of a CPU count as one: they share its threads."""
     replica: int = 0
-    """Which of the devices that are one."""
+    """The number of the virtual device."""
 
 
 class HostEvent(NamedTuple):
@@ -70,11 +70,7 @@ def read_trace(content: bytes, programs_beside: Sequence[bytes] = ()) -> Trace:
     """Reads a trace.
 
     Args:
-        content: a serialised `XSpace`, the content of an `.xplane.pb`.
         programs_beside: `HloProto`s of programs that the trace does not contain.
-
-    Raises:
-        IndexError: `content` is not an `XSpace`.
     """
     planes = {plane.name: plane for plane in ProfileData.from_serialized_xspace(content).planes}
     host = planes.get("/host:CPU")
@@ -95,9 +91,11 @@ def read_trace(content: bytes, programs_beside: Sequence[bytes] = ()) -> Trace:
     programs = read_programs(content, ran)
     lacking = {name: ran[name] for name in ran if name not in programs}
     programs |= choose_programs(programs_beside, lacking)
-    named = [(_resolved(one, programs.get(one.program)), flow) for one, flow in raw]
+    named = [(_resolved(one, programs.get(one.program, UNKNOWN)), flow) for one, flow in raw]
     leaves = [
-        (one, flow) for one, flow in named if not _contains_others(one, programs.get(one.program))
+        (one, flow)
+        for one, flow in named
+        if not programs.get(one.program, UNKNOWN).contains_others(one.name)
     ]
     operations = list(_with_ends(leaves, ends, programs))
     return Trace(
@@ -169,17 +167,11 @@ def _program_of(stats: Mapping[str, object]) -> str:
     return f"{stats['hlo_module']}({stats.get('program_id', '')})"
 
 
-def _resolved(operation: Operation, program: Program | None) -> Operation:
+def _resolved(operation: Operation, program: Program) -> Operation:
     """Returns an operation under the name of its instruction instead of that of its kernel."""
-    if program is None or operation.name in program.instructions:
+    if operation.name in program.instructions:
         return operation
     return operation._replace(name=program.by_kernel.get(operation.name, operation.name))
-
-
-def _contains_others(operation: Operation, program: Program | None) -> bool:
-    if program is None or operation.name not in program.instructions:
-        return False
-    return program.contains_others(operation.name)
 
 
 def _with_ends(

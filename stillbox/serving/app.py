@@ -28,17 +28,8 @@ from stillbox.predicting.backend import Pixels, RawDetections
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject, Selection
 from stillbox.predicting.web_page import page_files, render_index
-from stillbox.serving import open_inference, tensorflow_serving
-from stillbox.serving.bodies import (
-    AsciiJson,
-    LimitBody,
-    bad_request,
-    handle_failure,
-    handle_http_error,
-    handle_user_error,
-    read_file,
-)
-from stillbox.serving.engine import Engine, engine_of, respond_ready
+from stillbox.serving import bodies, open_inference, tensorflow_serving
+from stillbox.serving.engine import INPUTS, OUTPUTS, Engine, engine_of, respond_ready
 from stillbox.serving.middleware import (
     PUBLIC_PATHS,
     AddHeaders,
@@ -47,7 +38,6 @@ from stillbox.serving.middleware import (
     RequireKey,
 )
 from stillbox.serving.settings import ServeSettings
-from stillbox.serving.tensors import INPUTS, OUTPUTS
 
 _FORMATS = ("json", "png", "jpeg")
 _PARAMETERS = ("format", "min_score", "classes_per_object", "iou")
@@ -61,17 +51,17 @@ async def _detect(request: Request) -> Response:
 
     async def respond(body: bytes) -> Response:
         if form.partition(";")[0].strip().lower() == "multipart/form-data":
-            name, file = await engine.read(partial(read_file, form), body)
+            name, file = await engine.read(partial(bodies.read_file, form), body)
         else:
             name, file = "", body
         del body
         if kind != "json":
             return await engine.draw(file, partial(_draw, engine.predictor, selection, kind))
         found, size = await engine.detect_upright(file)
-        # Without the pixels, of which only the size is needed.
+        # The pixels are left out: only their size is needed.
         blank = np.broadcast_to(np.uint8(0), (*size, 3))
         detections = engine.predictor.detections(blank, found, name)
-        return AsciiJson(selection.of(detections).to_dict())
+        return bodies.AsciiJson(selection.of(detections).to_dict())
 
     return await engine.respond(request, respond)
 
@@ -91,7 +81,7 @@ def _read_query(request: Request, settings: ServeSettings) -> tuple[str, Selecti
     unknown = sorted(set(query) - set(_PARAMETERS))
     if unknown:
         known = f"{', '.join(_PARAMETERS[:-1])} and {_PARAMETERS[-1]}"
-        raise bad_request(f"there is no parameter {unknown[0]!r}: there are {known}")
+        raise bodies.bad_request(f"there is no parameter {unknown[0]!r}: there are {known}")
     words = {
         "format": (query.get("format", "json"), _FORMATS),
         "classes_per_object": (
@@ -101,7 +91,7 @@ def _read_query(request: Request, settings: ServeSettings) -> tuple[str, Selecti
     }
     for name, (word, known_words) in words.items():
         if word not in known_words:
-            raise bad_request(f"{name}: there is no {word!r}: {nearest(word, known_words)}")
+            raise bodies.bad_request(f"{name}: there is no {word!r}: {nearest(word, known_words)}")
     selection = Selection(
         min_score=_fraction(query, "min_score", settings.min_score),
         classes_per_object=cast(ClassesPerObject, words["classes_per_object"][0]),
@@ -115,7 +105,7 @@ def _fraction(query: QueryParams, name: str, default: float) -> float:
     with suppress(ValueError):
         if 0 <= (value := float(text)) <= 1:
             return value
-    raise bad_request(f"{name} is a number in 0..1, not {text!r}")
+    raise bodies.bad_request(f"{name} is a number in 0..1, not {text!r}")
 
 
 Schema = dict[str, Any]
@@ -129,7 +119,6 @@ _FILE: Schema = {"type": "string", "format": "binary"}
 
 
 def _describe(settings: ServeSettings) -> Schema:
-    """Returns the document of a server with these settings."""
     ready = _object(ready=_BOOLEAN)
     paths = {
         **_model_paths("/v1", settings, _tensorflow_serving()),
@@ -159,7 +148,7 @@ def _describe(settings: ServeSettings) -> Schema:
 
 
 def _add_key(document: Schema) -> None:
-    """Adds the key, and its refusal to every route that needs it."""
+    """Adds the key to the document, and status 401 to every route that needs it."""
     document["components"] = {
         "securitySchemes": {
             "bearer": {"type": "http", "scheme": "bearer"},
@@ -173,7 +162,7 @@ def _add_key(document: Schema) -> None:
 
 
 def _model_paths(prefix: str, settings: ServeSettings, operations: Schema) -> Schema:
-    """Returns the operations on a model by path; `operations` are by what follows the model."""
+    """Returns the operations on a model by path; `operations` are by the end of the path."""
     model = f"{prefix}/models/{{name}}"
     name, version = (
         {"name": name, "in": "path", "required": True, "schema": _TEXT, "example": example}
@@ -351,7 +340,7 @@ def build_app(predictor: Predictor, settings: ServeSettings) -> Starlette:
         Middleware(MeasureRequests, metrics=engine.metrics),
         Middleware(AddHeaders),
         Middleware(RefuseForeign, hosts=settings.allowed_hosts),
-        Middleware(LimitBody, most=settings.max_body),
+        Middleware(bodies.LimitBody, most=settings.max_body),
     ]
     if settings.api_key:
         public = PUBLIC_PATHS | {route.path for route in page}
@@ -369,9 +358,9 @@ def build_app(predictor: Predictor, settings: ServeSettings) -> Starlette:
         ],
         middleware=middleware,
         exception_handlers={
-            HTTPException: handle_http_error,
-            UserError: handle_user_error,
-            Exception: handle_failure,
+            HTTPException: bodies.handle_http_error,
+            UserError: bodies.handle_user_error,
+            Exception: bodies.handle_failure,
         },
         lifespan=_lifespan,
     )
@@ -389,7 +378,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 async def _health(request: Request) -> Response:
-    return AsciiJson({"status": "ok"})
+    return bodies.AsciiJson({"status": "ok"})
 
 
 async def _metrics(request: Request) -> Response:
@@ -398,4 +387,4 @@ async def _metrics(request: Request) -> Response:
 
 
 async def _openapi(request: Request) -> Response:
-    return AsciiJson(_describe(engine_of(request).settings))
+    return bodies.AsciiJson(_describe(engine_of(request).settings))

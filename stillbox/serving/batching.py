@@ -43,7 +43,6 @@ class Batcher:
     """Runs a backend on batches of submitted images.
 
     Args:
-        backend: runs the model.
         sizes: rows of a batch, ascending.
         max_delay: seconds that an image waits for others while nothing runs.
         observe: called after each run, in the thread that runs the model.
@@ -73,9 +72,6 @@ class Batcher:
         """Compiles and measures every size, then starts the thread that runs the model.
 
         `report` is called with a line of progress for each size.
-
-        Raises:
-            UserError: the model's predictions are not finite.
         """
         blank = self._backend.prepare(np.zeros((64, 64, 3), np.uint8))
         self.prepared_bytes = blank.pixels.nbytes
@@ -169,15 +165,16 @@ class Batcher:
                 lambda: len(self._jobs) >= largest or self._closed or not self._expects_more(),
                 timeout=max(patience, 0),
             )
-            # Of those that waited, all may have been cancelled.
+            # All waiting images may have been cancelled.
             images = self._images_to_run(len(self._jobs)) if self._jobs else 0
             return [self._jobs.popleft() for _ in range(images)]
 
     def _images_to_run(self, waiting: int) -> int:
         """Returns how many of the waiting images to run, for the least time per image.
 
-        The estimate uses the runs at the start. On an accelerator, where all sizes take about the
-        same time, it is all images, padded to the next size; on a CPU often a smaller, full batch.
+        The estimate uses the runs at the start. An accelerator needs about the same time for all
+        sizes, so all images run, padded to the next size. On a CPU it is often a smaller, full
+        batch.
         """
         best = min(self.sizes, key=lambda s: (self.seconds[s] / min(s, waiting), -s))
         return min(best, waiting)
@@ -190,7 +187,7 @@ class Batcher:
             found = self._backend.run([*images, *[images[-1]] * (size - len(images))])
             self._observe(BatchRun(len(jobs), size, time.perf_counter() - began))
             results = list(zip(jobs, found[: len(jobs)], strict=True))
-        except BaseException as error:  # Runtimes can raise anything.
+        except BaseException as error:  # Runtimes can raise any exception.
             is_fatal = not isinstance(error, Exception)
             for job in jobs:
                 job.found.set_exception(ClosedError() if is_fatal else error)

@@ -21,7 +21,8 @@ from stillbox.printing import count_text
 
 
 class AsciiJson(Response):
-    """A JSON response in ASCII: text that it repeats may hold surrogates, which UTF-8 cannot."""
+    """A JSON response in ASCII: text of a request may contain surrogates, which UTF-8 cannot
+    encode."""
 
     media_type = "application/json"
 
@@ -36,7 +37,7 @@ def http_error(status: int, text: str, headers: Mapping[str, str] | None = None)
 
 
 def shown(value: object) -> str:
-    """Returns a value of a request, shortened for a message; a name can have megabytes."""
+    """Returns a value of a request, shortened for a message."""
     return reprlib.repr(value)
 
 
@@ -78,11 +79,7 @@ class Admission:
         self.in_flight = 0
 
     def check(self, images: int) -> None:
-        """Refuses images that would exceed the limit.
-
-        Raises:
-            HTTPException: 503 with Retry-After.
-        """
+        """Refuses images that would exceed the limit."""
         if self.in_flight and self.in_flight + images > self._limit:
             wait = max(math.ceil(self._seconds_for(self.in_flight)), 1)
             what = f"all {self._limit} {self._places} are taken; try again"
@@ -90,7 +87,7 @@ class Admission:
 
     @contextmanager
     def admit(self, images: int) -> Iterator[None]:
-        """Counts images in, and out at the end; else as `check`."""
+        """Counts images while the block runs, after `check`."""
         self.check(images)
         self.in_flight += images
         try:
@@ -102,25 +99,20 @@ class Admission:
 class Arrivals:
     """Receives bodies, which share a budget of memory while they arrive.
 
-    Slow clients do not block others: when the bodies exceed the budget of `most` bytes, the one
-    that began first is given up. No body is larger than the budget.
+    Slow clients do not block others: if the bodies exceed the budget of `most` bytes, the oldest is
+    dropped. No body is larger than the budget.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.held = 0
         """Bytes of all bodies that are arriving."""
-        # In the order of their beginning, each with its bytes so far.
+        # Oldest first, each with its bytes so far.
         self._sizes: dict[asyncio.Timeout, int] = {}
 
     async def read(self, request: Request, seconds: float) -> bytes:
-        """Returns the body of a request.
-
-        Raises:
-            HTTPException: 408 if it takes longer than `seconds`, 503 with Retry-After if it was
-                given up, 400 if the client has gone.
-        """
-        body = bytearray()  # many small parts would take much more memory
+        """Returns the body of a request."""
+        body = bytearray()  # many small parts take much more memory
         deadline = asyncio.timeout(seconds)
         self._sizes[deadline] = 0
         try:
@@ -155,7 +147,7 @@ class Arrivals:
 
 
 class LimitBody:
-    """Middleware that ends a body after `most` bytes, whatever its header says."""
+    """Middleware that ends a body after `most` bytes, whatever its header."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app, self._most = app, most
@@ -176,11 +168,7 @@ class LimitBody:
 
 
 def check_count(images: int, most: int) -> None:
-    """Checks the number of a request's images.
-
-    Raises:
-        HTTPException: 400, there are too many, or none.
-    """
+    """Checks the number of a request's images."""
     if not 0 < images <= most:
         raise bad_request(f"a request has 1 to {count_text(most, 'image')}; this one has {images}")
 
@@ -198,9 +186,6 @@ def read_file(content_type: str, body: bytes) -> tuple[str, bytes]:
     """Returns name and content of the one file of a form, which may have other fields.
 
     `content_type` is the header with the boundary of the parts.
-
-    Raises:
-        HTTPException: 400, the form is invalid, or has no file or several.
     """
     boundary = parse_options_header(content_type[:_MOST_HEADER])[1].get(b"boundary", b"")
     if not 0 < len(boundary) <= _LONGEST_BOUNDARY:

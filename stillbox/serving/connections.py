@@ -45,7 +45,7 @@ class ConnectionLimits:
     """Connections at a time, 2 or more; a further one replaces the one that has waited longest for
     its client."""
     unread: int = 64 * 2**20
-    """Bytes of responses that clients have not read; beyond them the oldest is cut."""
+    """Most bytes of unread responses; beyond it the oldest connection is cut."""
     grace: float = 1.0
     """Seconds for a request to arrive on an open connection while the server stops."""
 
@@ -82,7 +82,7 @@ class Connection(H11Protocol):
         self._since = 0.0
         self._ends_at = math.inf
         self.working = False
-        """Whether the server has work for it; otherwise the server waits for its client."""
+        """Whether the server works for it; otherwise the server waits for the client."""
         self.unread = 0
         """Bytes of its response that are not sent."""
 
@@ -121,14 +121,14 @@ class Connection(H11Protocol):
             super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends what waits for the connection."""
+        """Stops the timer of a connection that has ended."""
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
 
     def on_response_complete(self) -> None:
         """Waits for the next request."""
-        # Before uvicorn's own, which may begin with the next one.
+        # This comes before uvicorn's own code, which may begin with the next request.
         self._wait_for_client()
         super().on_response_complete()
 
@@ -155,7 +155,7 @@ class Connection(H11Protocol):
         self.connections.discard(self)
         responding = self.cycle is not None and not self.cycle.response_complete
         if responding or self.transport.get_write_buffer_size():
-            # The system would keep what is unread for minutes.
+            # The system would keep unread bytes for minutes.
             linger = struct.pack("ii", 1, 0)
             opened: socket.socket = self.transport.get_extra_info("socket")
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -213,14 +213,14 @@ class Connection(H11Protocol):
             self.working, self.unread = False, 0
 
     def _full(self, scope: Scope) -> str:
-        """Returns why a request is refused while others are in progress, or an empty text."""
+        """Returns the reason to refuse a request while others are in progress, or an empty text."""
         most = max(self._limits.most - _SPARE_CONNECTIONS, 1)
         others = sum(one.working for one in self._all() if one is not self)
         spared = scope["path"] in HEALTH_PATHS or others < most
         return "" if spared else f"all {most} connections are taken; try again"
 
     async def _deliver_body(self, message: Message, send: Send) -> None:
-        """Sends a body in pieces: each waits until the client has read most of those before."""
+        """Sends a body in pieces: each waits until the client has read most of the earlier ones."""
         body, more = message.get("body", b""), message.get("more_body", False)
         self._count_unread(len(body))
         for start in range(0, max(len(body), 1), _PIECE):

@@ -4,6 +4,8 @@ Threads and memory for the work of requests are bounded; large work does not del
 """
 
 import asyncio
+import base64
+import binascii
 import heapq
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,22 +19,19 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.requests import Request
 
 from stillbox.devices.process import own_processors
 from stillbox.evaluation.pictures import LEAST_SIDE
 from stillbox.predicting.backend import Pixels, Prepared, RawDetections
 from stillbox.predicting.predictor import Predictor
+from stillbox.predicting.selection import ClassesPerObject, Selection
+from stillbox.serving import bodies
 from stillbox.serving.batching import Batcher, ClosedError
-from stillbox.serving.bodies import (
-    Admission,
-    Arrivals,
-    AsciiJson,
-    check_count,
-    http_error,
-    too_large,
-)
-from stillbox.serving.decoding import ImageInput, decode_input, image_size
+from stillbox.serving.bodies import bad_request
+from stillbox.serving.decoding import ImageInput, PixelText, decode_input, image_size
 from stillbox.serving.middleware import Metrics
 from stillbox.serving.settings import ServeSettings, choose_batch_sizes
 
@@ -53,18 +52,18 @@ class Share:
         loop = asyncio.get_running_loop()
         self._running = True
         work = self._workers.pool.submit(function, *args)
-        # Not when the request ends: a thread goes on after that, and needs its memory.
+        # The memory is kept after the request ends, because its thread still runs.
         work.add_done_callback(lambda _: loop.call_soon_threadsafe(self._end))
         return await asyncio.wrap_future(work)
 
     def shrink(self, size: int) -> None:
-        """Gives back what exceeds a size."""
+        """Gives back the memory beyond a size."""
         if size < self._size:
             self._workers.give_back(self._size - size)
             self._size = size
 
     def leave(self) -> None:
-        """Gives everything back once nothing runs."""
+        """Gives everything back as soon as nothing runs."""
         self._left = True
         if not self._running:
             self.shrink(0)
@@ -138,9 +137,6 @@ class Engine:
 
     Two pools of threads read bodies and decode and resize images: one for work that needs little
     memory, one for the rest. Another thread runs the model.
-
-    Raises:
-        UserError: the settings are invalid, or the model does not take such batches.
     """
 
     def __init__(self, predictor: Predictor, settings: ServeSettings) -> None:
@@ -154,11 +150,11 @@ class Engine:
             observe=self.metrics.observe_run,
             expects_more=lambda: self.admission.in_flight > self.batcher.waiting,
         )
-        self.admission = Admission(settings.queue, self.batcher.seconds_for)
+        self.admission = bodies.Admission(settings.queue, self.batcher.seconds_for)
         # The other half of the places is for small images alone.
         half, places = max(settings.queue // 2, 1), "places for large images"
-        self.large_admission = Admission(half, self.batcher.seconds_for, places)
-        self.arrivals = Arrivals(max(settings.max_memory // 4, settings.max_body))
+        self.large_admission = bodies.Admission(half, self.batcher.seconds_for, places)
+        self.arrivals = bodies.Arrivals(max(settings.max_memory // 4, settings.max_body))
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         self.metrics.in_flight.set_function(lambda: self.admission.in_flight)
         threads, part = own_processors(), settings.max_memory // 4
@@ -199,17 +195,17 @@ class Engine:
         """
         seconds = self.settings.timeout
         if _content_length(request) > self.settings.max_body:
-            raise too_large(self.settings.max_body)
+            raise bodies.too_large(self.settings.max_body)
         # Refuses before the body arrives.
         self.admission.check(1)
         received = [await self.arrivals.read(request, seconds)]
         with self.admission.admit(1):
             try:
                 async with _while_connected(request), asyncio.timeout(seconds):
-                    # Nothing else refers to the body: `work` can drop it.
+                    # No other reference to the body exists, so `work` can free it.
                     return await work(received.pop())
             except TimeoutError:
-                raise http_error(504, f"there was no answer in {seconds:g} s") from None
+                raise bodies.http_error(504, f"there was no answer in {seconds:g} s") from None
 
     async def read(self, function: Callable[[bytes], T], body: bytes) -> T:
         """Returns the result of a function on a body; it runs in a thread."""
@@ -218,12 +214,8 @@ class Engine:
                 return await share.run(function, body)
 
     async def detect(self, images: Sequence[ImageInput]) -> list[ImageDetections]:
-        """Detects in the images of a request as stored, without their EXIF orientation.
-
-        Raises:
-            HTTPException: 400 and 413 for invalid images, 503 if too many are in flight.
-        """
-        check_count(len(images), self.settings.max_images)
+        """Detects in the images of a request as stored, without their EXIF orientation."""
+        bodies.check_count(len(images), self.settings.max_images)
         # `respond` has admitted one.
         with self.admission.admit(len(images) - 1):
             counts = await _all([self._count_pixels(image) for image in images])
@@ -251,18 +243,15 @@ class Engine:
                 return await share.run(draw, pixels, found)
 
     def share(self, memory: int, kept: int = 0) -> AbstractAsyncContextManager[Share]:
-        """Waits for memory and a thread, see `Workers`; `kept` is what work of any size needs."""
+        """Waits for memory and a thread, see `Workers`; `kept` are the bytes that work of any size
+        needs."""
         return (self._large if self._is_large(memory) else self._small).share(memory + kept)
 
     def _is_large(self, memory: int) -> bool:
         return memory > self.settings.max_memory // 16
 
     def _admit_large(self, memories: Sequence[int]) -> AbstractContextManager[None]:
-        """Admits the large ones among the images of a request, or its large body.
-
-        Raises:
-            HTTPException: 503 if too many are in flight.
-        """
+        """Admits the large ones among the images of a request, or its large body."""
         large = sum(map(self._is_large, memories))
         return self.large_admission.admit(large) if large else nullcontext()
 
@@ -279,7 +268,7 @@ class Engine:
     ) -> ImageDetections:
         memory = _memory(image, pixels, _DECODED)
         async with self.share(memory, self.batcher.prepared_bytes) as share:
-            # One function decodes and resizes: nothing keeps the whole image after that.
+            # One function decodes and resizes, so that the whole image is freed after it.
             prepared = await share.run(self._prepare, image, upright)
             share.shrink(prepared.pixels.nbytes)
             return ImageDetections(await self._run(prepared), prepared.size)
@@ -291,9 +280,9 @@ class Engine:
         try:
             found = await asyncio.wrap_future(self.batcher.submit(prepared))
         except ClosedError:
-            raise http_error(503, "the model has stopped", {"Retry-After": "1"}) from None
+            raise bodies.http_error(503, "the model has stopped", {"Retry-After": "1"}) from None
         if not found.finite:
-            raise http_error(500, "the model's predictions for the image are not finite")
+            raise bodies.http_error(500, "the model's predictions for the image are not finite")
         return found
 
 
@@ -314,11 +303,7 @@ async def _all(works: Sequence[Coroutine[object, None, T]]) -> list[T]:
 
 @asynccontextmanager
 async def _while_connected(request: Request) -> AsyncIterator[None]:
-    """Cancels its content once the client has gone.
-
-    Raises:
-        HTTPException: 499, as nginx counts such requests.
-    """
+    """Cancels its content once the client has gone: 499, as nginx counts such requests."""
     task = asyncio.current_task()
     assert task is not None
 
@@ -334,7 +319,7 @@ async def _while_connected(request: Request) -> AsyncIterator[None]:
         if not watching.done():
             raise
         task.uncancel()
-        raise http_error(499, "the client has gone") from None
+        raise bodies.http_error(499, "the client has gone") from None
     finally:
         watching.cancel()
 
@@ -345,12 +330,103 @@ def engine_of(request: Request) -> Engine:
     return engine
 
 
-async def respond_ready(request: Request) -> AsciiJson:
+async def respond_ready(request: Request) -> bodies.AsciiJson:
     """Responds whether the server takes requests: 200 or 503."""
     ready = engine_of(request).ready
-    return AsciiJson({"ready": ready}, 200 if ready else 503)
+    return bodies.AsciiJson({"ready": ready}, 200 if ready else 503)
 
 
 def _content_length(request: Request) -> int:
     text = request.headers.get("content-length", "")
     return int(text) if text.isdecimal() and len(text) < 20 else 0
+
+
+INPUT = "input_tensor"
+"""The input's name in exports of the Object Detection API."""
+
+INPUTS = (INPUT, "inputs", "input", "image_tensor", "image_bytes", "encoded_image_string_tensor")
+"""Its names in other exports, which requests may use too."""
+
+OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
+
+Outputs = dict[str, NDArray[np.float32]]
+
+
+def names_model(request: Request) -> bool:
+    """Whether a request's path has the name of the model, and its version if any."""
+    settings, path = engine_of(request).settings, request.path_params
+    version = str(settings.version)
+    return bool(path["name"] == settings.name and path.get("version", version) == version)
+
+
+async def infer(
+    request: Request,
+    read: Callable[[bytes, int], tuple[list[ImageInput], T]],
+    classes_per_object: Callable[[T], ClassesPerObject | None] = lambda options: None,
+) -> tuple[Outputs, T]:
+    """Runs the model on the images of a request.
+
+    Args:
+        read: returns images and options of a body with at most a number of images; runs in a
+            thread.
+        classes_per_object: returns that of the options; None: as the settings of the server say,
+            and `all` if those say nothing.
+    """
+    engine = engine_of(request)
+    most = engine.settings.max_images
+
+    async def respond(body: bytes) -> tuple[list[ImageDetections], T]:
+        images, options = await engine.read(lambda body: read(body, most), body)
+        del body
+        return await engine.detect(images), options
+
+    results, options = await engine.respond(request, respond)
+    wanted = classes_per_object(options) or engine.settings.classes_per_object or "all"
+    selection = Selection(classes_per_object=wanted, iou=engine.settings.iou)
+    selected = [one._replace(found=selection.one_class(one.found)) for one in results]
+    return padded_outputs(selected, engine.predictor.backend.max_detections), options
+
+
+def output_shapes(most: int) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of each output for one image with at most `most` detections."""
+    shapes = {"detection_boxes": (most, 4), "num_detections": ()}
+    return {name: shapes.get(name, (most,)) for name in OUTPUTS}
+
+
+def decode_base64(text: object, where: str) -> bytes:
+    """Returns the bytes of a base64 string, of the standard or the URL-safe alphabet."""
+    if not isinstance(text, str):
+        raise bad_request(f"{where}: base64 must be a string")
+    try:
+        standard = text.encode("ascii").translate(bytes.maketrans(b"-_", b"+/"))
+        return base64.b64decode(standard + b"=" * (-len(standard) % 4), validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise bad_request(f"{where}: not base64: {error}") from None
+
+
+def image_pixels(value: list[object] | PixelText, where: str) -> NDArray[np.uint8]:
+    """Returns the pixels of one image."""
+    pixels = (value if isinstance(value, PixelText) else PixelText.of(value)).pixels(where)
+    if pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise bad_request(f"{where}: shape {list(pixels.shape)}, wanted [h, w, 3]")
+    return pixels
+
+
+def padded_outputs(results: Sequence[ImageDetections], most: int) -> Outputs:
+    """Returns the outputs of the Object Detection API's signature, float32, of B images.
+
+    With K = `most`: `detection_boxes` `[B, K, 4]`, normalised to the image; `detection_classes`
+    `[B, K]`, label map ids, 1 after the last detection; `detection_scores` `[B, K]`;
+    `num_detections` `[B]`.
+    """
+    shapes = output_shapes(most)
+    outputs = {name: np.zeros((len(results), *shapes[name]), np.float32) for name in OUTPUTS}
+    outputs["detection_classes"][:] = 1
+    for row, (found, size) in enumerate(results):
+        count = min(len(found.scores), most)
+        boxes = found.boxes[:count] / np.tile(np.array(size, np.float64), 2)
+        outputs["detection_boxes"][row, :count] = boxes
+        outputs["detection_scores"][row, :count] = found.scores[:count]
+        outputs["detection_classes"][row, :count] = found.class_ids[:count]
+        outputs["num_detections"][row] = count
+    return outputs

@@ -33,12 +33,11 @@ _HEADERS = {
 class RefuseForeign:
     """Middleware that responds 403 to requests that pages of other servers make in a browser.
 
-    Browsers send `Host` as the page's author wrote it, whose name may have the address of this
-    server (DNS rebinding), and `Origin` and `Sec-Fetch-Site` as they are. Other clients send only
-    `Host`.
+    Browsers send `Host` as the page's author wrote it, and that name may resolve to the address of
+    this server (DNS rebinding). They send the true `Origin` and `Sec-Fetch-Site`. Other clients
+    send only `Host`.
 
     Args:
-        app: the next application.
         hosts: names of the server as `NAME` or `NAME:PORT`, beside `localhost` and the addresses
             of the loopback interface. A connection by another interface may name any address.
     """
@@ -49,7 +48,7 @@ class RefuseForeign:
         self._names = {"localhost", *(_name_of(host) for host in self._hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forwards a request, or refuses it."""
+        """Forwards a request."""
         fault = self._find_fault(scope) if scope["type"] == "http" else None
         app = AsciiJson({"error": fault}, 403) if fault else self._app
         await app(scope, receive, send)
@@ -78,7 +77,7 @@ def _name_of(host: str) -> str:
 
 
 def _is_served_address(name: str, scope: Scope) -> bool:
-    """Whether a name is an address: nobody can make another address mean this server."""
+    """Whether a name is an address: DNS cannot redirect an address to this server."""
     try:
         address = ip_address(name)
         return address.is_loopback or not ip_address((scope.get("server") or [""])[0]).is_loopback
@@ -102,7 +101,7 @@ class RequireKey:
         self._app, self._key, self._public = app, key.encode("ascii"), public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forwards a request, or refuses it."""
+        """Forwards a request."""
         if scope["type"] != "http" or scope["path"] in self._public or self._has_key(scope):
             await self._app(scope, receive, send)
             return

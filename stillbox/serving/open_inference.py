@@ -21,17 +21,18 @@ from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject
 from stillbox.printing import count_text
 from stillbox.serving.bodies import AsciiJson, bad_request, check_count, http_error, shown
 from stillbox.serving.decoding import ImageInput, PixelText, parse_json
-from stillbox.serving.engine import engine_of, respond_ready
-from stillbox.serving.tensors import (
+from stillbox.serving.engine import (
     INPUT,
     INPUTS,
     OUTPUTS,
     Outputs,
     decode_base64,
+    engine_of,
     image_pixels,
     infer,
     names_model,
     output_shapes,
+    respond_ready,
 )
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -39,8 +40,6 @@ _LONGEST_ID = 1024
 
 
 class _Options(NamedTuple):
-    """Options of a request."""
-
     binary: dict[str, bool]
     """The wanted outputs, and whether as binary data."""
     id: str | None
@@ -116,14 +115,10 @@ def _check_model(request: Request) -> None:
 def _read_request(
     body: bytes, most: int, header_length: str | None
 ) -> tuple[list[ImageInput], _Options]:
-    """Reads the body of an inference: JSON of `header_length` bytes, followed by binary tensors.
-
-    Raises:
-        HTTPException: 400, the body is invalid.
-    """
+    """Reads the body of an inference: JSON of `header_length` bytes, followed by binary tensors."""
     length = len(body)
     if header_length is not None:
-        # Of thousands of digits, `int` makes an error.
+        # `int` refuses thousands of digits.
         is_number = header_length.isdecimal() and len(header_length) < 20
         if not is_number or int(header_length) > len(body):
             given = shown(header_length)
@@ -166,7 +161,7 @@ def _images(tensor: Mapping[str, object], binary: memoryview, most: int) -> list
 def _shape(
     tensor: Mapping[str, object], where: str, ranks: tuple[int, ...], most: int
 ) -> list[int]:
-    """Returns the shape of a tensor: it is checked before anything is made of that shape."""
+    """Returns the shape of a tensor, checked before an array of that shape exists."""
     shape = tensor.get("shape")
     if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
         raise bad_request(f"{where}: 'shape' must be a list of whole numbers")
@@ -180,7 +175,6 @@ def _shape(
 def _files(
     data: list[object] | PixelText | memoryview, where: str, shape: list[int]
 ) -> list[ImageInput]:
-    """Returns the image files of a tensor of type BYTES."""
     count = math.prod(shape)
     if isinstance(data, memoryview):
         return _split(data, where, count)

@@ -35,12 +35,11 @@ class ServeSettings:
     name: str = "model"
     """Name of the model in addresses."""
     version: int = 1
-    """Version of the model in addresses."""
     batch_sizes: tuple[int, ...] | None = None
     """Sizes of a batch, each compiled at the start; None: 1, 2, 4 and 8, or those that the model
     takes."""
     max_delay_ms: float = 5.0
-    """Milliseconds that an image waits for others to fill a batch, while nothing runs."""
+    """Most milliseconds that an image waits for others to fill a batch, while nothing runs."""
     queue: int = 64
     """Most images in flight; requests beyond them get 503."""
     max_images: int = 16
@@ -66,11 +65,7 @@ class ServeSettings:
     """Names of the server as `NAME` or `NAME:PORT`, beside `localhost` and addresses."""
 
     def checked(self) -> Self:
-        """Returns the settings if they are valid.
-
-        Raises:
-            UserError: a number or the name is invalid.
-        """
+        """Returns the settings if they are valid."""
         if not _NAME.fullmatch(self.name):
             fix = "use letters, digits, '.', '_' and '-'"
             raise UserError(f"{self.name!r} is not valid in an address", where="--name", fix=fix)
@@ -102,9 +97,6 @@ def choose_batch_sizes(
     """Returns the batch sizes to compile, ascending.
 
     `wanted` None: those of `BATCH_SIZES` that are allowed; `allowed` None: the model takes any.
-
-    Raises:
-        UserError: the model does not take a wanted size.
     """
     if wanted is None:
         if allowed is None:

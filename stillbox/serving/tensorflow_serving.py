@@ -11,11 +11,11 @@ from starlette.routing import Route
 
 from stillbox.serving.bodies import AsciiJson, bad_request, check_count, http_error, shown
 from stillbox.serving.decoding import ImageInput, PixelText, parse_json
-from stillbox.serving.engine import engine_of
-from stillbox.serving.tensors import (
+from stillbox.serving.engine import (
     INPUT,
     INPUTS,
     decode_base64,
+    engine_of,
     image_pixels,
     infer,
     names_model,
@@ -94,11 +94,7 @@ def _check_model(request: Request) -> None:
 
 
 def _read_request(body: bytes, most: int) -> tuple[list[ImageInput], bool]:
-    """Returns at most `most` images, and whether they are `instances`, with an object for each.
-
-    Raises:
-        HTTPException: 400, the body is invalid.
-    """
+    """Returns at most `most` images, and whether they are `instances`, with an object for each."""
     content = parse_json(body)
     signature = content.get("signature_name") or SIGNATURE
     if signature != SIGNATURE:

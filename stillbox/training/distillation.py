@@ -1,4 +1,4 @@
-"""The teacher of a run: a trained model, whose distributions of boxes the model learns from too.
+"""The teacher of a run: the model also learns from the distributions of boxes that it predicts.
 
 Localisation distillation (arXiv:2102.12252). The teacher is opened and compared with the model
 before anything is compiled. In a step it sees the images of the batch as in evaluation, with its
@@ -78,11 +78,6 @@ class Teacher:
     ) -> AbstractDetector:
         """Returns the teacher as the training step has it: for the input of the student.
 
-        Args:
-            model: of the student.
-            student: the same, as shapes.
-            precision: type of activations, float32 or bfloat16.
-
         Raises:
             UserError: its anchors are not the student's, or its arrays do not fit it.
         """
@@ -111,7 +106,6 @@ def open_teacher(experiment: schema.Experiment, recorded: object = None) -> Teac
     """Opens the teacher of a run; None if it has none. No device is used.
 
     Args:
-        experiment: of the student.
         recorded: `Teacher.identity` in the checkpoint that training goes on from.
 
     Raises:
@@ -146,11 +140,7 @@ def without_teacher(experiment: schema.Experiment) -> schema.Experiment:
 
 
 def refuse_misfit(student: schema.Model, teacher: schema.Model) -> None:
-    """Refuses a teacher whose distributions are not those of the model, by its configuration.
-
-    Raises:
-        UserError: it has none, or has others.
-    """
+    """Refuses a teacher whose configuration gives it other distributions than the model."""
     theirs = getattr(teacher, "box_coder", None)
     if not isinstance(teacher, schema.OneStage) or not isinstance(
         theirs, schema.DistributionBoxCoder

@@ -33,10 +33,6 @@ def set_length(
             are not stretched.
         steps: number of steps of the run; None: that of `read`.
         epochs: passes over the training records, in place of `steps`.
-
-    Raises:
-        UserError: the length is given twice or is not positive, or the experiment contradicts
-            itself.
     """
     if steps is None and epochs is None:
         return resolve_reading(read, (), read.source)
@@ -55,17 +51,11 @@ def set_length(
 
 
 def steps_of(experiment: Experiment, epochs: float) -> int:
-    """Returns the steps of so many passes over the training records, rounded up.
-
-    Raises:
-        UserError: there are no records.
-    """
+    """Returns the steps of so many passes over the training records, rounded up."""
     records = experiment.data.train
     if not records.paths:
         check_trainable(experiment, {})
     source = ExampleSource(
-        records.paths,
-        bad_records=experiment.data.bad_records,
-        sample_1_of_n=records.sample_1_of_n,
+        records.paths, bad_records=experiment.data.bad_records, sample_1_of_n=records.sample_1_of_n
     )
     return max(1, math.ceil(len(source) * epochs / experiment.train.batch_size))

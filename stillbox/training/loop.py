@@ -11,20 +11,13 @@ from signal import Signals
 from typing import Any
 
 import jax
-import numpy as np
 
 from stillbox.checkpoints.files import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory, locked_directory
 from stillbox.checkpoints.remote_directory import ModelPlace
+from stillbox.devices import job
 from stillbox.devices.announcing import StallReporter, announcing, waiting_for
 from stillbox.devices.compiling import Compilation
-from stillbox.devices.job import (
-    AsyncAllGather,
-    is_main_process,
-    main_process_first,
-    replicated_tree,
-    require_same,
-)
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.process import input_threads, release_freed_memory
 from stillbox.devices.setup import PeakMemory, versions
@@ -40,12 +33,11 @@ from stillbox.printing import count_text, sides_text, size_text
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training.distillation import TEACHER, open_teacher, without_teacher
-from stillbox.training.forecast import forecast
-from stillbox.training.loggers import Logger
+from stillbox.training.loggers import Logger, require_loggers
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.program import TrainProgram, train_programs
 from stillbox.training.progress import RunProgress
-from stillbox.training.reporting import StepReport, Waits
+from stillbox.training.reporting import StepReport, Waits, forecast
 from stillbox.training.signals import StopRequest
 from stillbox.training.start import (
     Start,
@@ -56,10 +48,9 @@ from stillbox.training.start import (
 )
 from stillbox.training.step import MetricsGuard, TrainState
 from stillbox.training.summaries import Summaries
-from stillbox.training.tracking import require_loggers
 
 _SHARED = "give all processes a --model-dir that they share, on a network disk for example"
-_OTHERS = "the other processes (the slow one says why)"
+_OTHERS = "the other processes (the slow one reports the reason)"
 
 
 @dataclass(frozen=True)
@@ -97,8 +88,6 @@ def train(
     """Trains an experiment into a new folder, or goes on with the run in it.
 
     Args:
-        experiment: all of it.
-        model_directory: the folder.
         origins: where fields were given, for messages.
         profile: steps of this run that are traced.
         loggers: besides those of the experiment, in the first process.
@@ -117,7 +106,7 @@ def train(
     place = (
         model_directory if isinstance(model_directory, ModelPlace) else ModelPlace(model_directory)
     )
-    with locked_directory(place.folder, writes=is_main_process()) as lock:
+    with locked_directory(place.folder, writes=job.is_main_process()) as lock:
         return _train(experiment, place, dataset, loader, lock, profile, loggers, began)
 
 
@@ -139,17 +128,19 @@ def _train(
     # ---- run to resume, evaluation: refused before anything is compiled -------------------------
     previous = find_previous(experiment, model_directory, dataset)
     first = previous.step if previous else 0
-    require_same("model directory", f"step {first}", fix=_SHARED)
-    require_same(
+    job.require_same("model directory", f"step {first}", fix=_SHARED)
+    job.require_same(
         "experiment",
         to_yaml(store_paths(experiment, model_directory)),
         fix="give all processes the same",
     )
     finished = stop_at is not None and first >= stop_at
-    # A finished run has nothing to learn, and its teacher may be gone.
+    # A finished run needs no teacher, whose folder may be gone.
     learning = without_teacher(experiment) if finished else experiment
     teacher = open_teacher(learning, recorded_teacher(previous))
-    require_same("teacher", str(teacher and teacher.identity), fix="give all processes the same")
+    job.require_same(
+        "teacher", str(teacher and teacher.identity), fix="give all processes the same"
+    )
     evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
 
     # ---- programs: XLA compiles while the weights are read --------------------------------------
@@ -165,12 +156,12 @@ def _train(
     identity = {TEACHER: teacher.identity} if teacher else {}
     directory = _open_directory(place, experiment, dataset, first, lock)
     summaries = Summaries(model_directory, from_step=first, experiment=experiment, loggers=loggers)
-    guard = MetricsGuard(lambda records: _name_records(dataset, records))
+    guard = MetricsGuard(lambda rows: [dataset.describe(int(row)) for row in rows if row >= 0])
 
     with (
         closing(directory),
         summaries,
-        RunProgress(first, stop_at, quiet=not is_main_process()) as progress,
+        RunProgress(first, stop_at, quiet=not job.is_main_process()) as progress,
         StopRequest() as stop,
     ):
         for line in _describe_run(experiment, place, dataset, start, programs):
@@ -215,10 +206,10 @@ def _train(
         def save(step: int, state: TrainState) -> None:
             metadata = identity | _metadata(experiment, dataset, step, program.replicas)
             with jax.transfer_guard("allow"):
-                directory.save(step, replicated_tree(state._asdict()), metadata, wait=False)
+                directory.save(step, job.replicated_tree(state._asdict()), metadata, wait=False)
 
         # A stop requested of one process stops all of them after the same step.
-        gathering = AsyncAllGather(2)
+        gathering = job.AsyncAllGather(2)
         step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
         interrupted = 0
         stalls, next_batch = StallReporter(), f"the next batch, from {dataset.source.where}"
@@ -252,7 +243,7 @@ def _train(
                     or asked > 0
                 )
                 with waiting_for_others():
-                    # The first step is reported at once; it is waited for anyway.
+                    # The first step is reported at once, because the loop waits for it anyway.
                     done = guard.pop(leave=0 if must_save or step == first + 1 else 1)
                 report.steps(done)
                 if must_save:
@@ -271,7 +262,7 @@ def _train(
                         reason = f"stopped early: {why}"
                         break
             if batches.starved and stop.signal is not None:
-                # The records do not answer; what was learned of them is kept.
+                # The storage of the records does not answer; the finished steps are kept.
                 report.steps(guard.pop(leave=0))
                 directory.wait()
                 if step not in (first, directory.latest_step()):
@@ -326,15 +317,11 @@ def _compile(program: TrainProgram) -> Compilation:
 
 
 def _describe_memory(steps: Sequence[jax.stages.Compiled]) -> str:
-    """Returns a line with the memory of the largest step.
-
-    Raises:
-        UserError: there is less memory than it needs.
-    """
+    """Returns a line with the memory of the largest step."""
     analyses = [found for step in steps if (found := step.memory_analysis()) is not None]
     if not analyses:
         return "compiled"
-    # The sizes of a batch follow each other, and share their memory.
+    # The programs of all input sizes run one after the other, and share their memory.
     refuse_what_exceeds_memory(max(one.temp_size_in_bytes for one in analyses))
     peak = max(one.temp_size_in_bytes + one.argument_size_in_bytes for one in analyses)
     return f"compiled; the step needs {size_text(peak)} on each device"
@@ -348,24 +335,21 @@ def _open_directory(
     lock: DirectoryLock | None,
 ) -> ModelDirectory:
     """Creates or opens the model directory, whose newest checkpoint is that of step `first`."""
-    with main_process_first():
+    with job.main_process_first():
         directory = ModelDirectory.create(
             place.folder,
             experiment=to_yaml(store_paths(experiment, place.folder)),
             label_map=dataset.label_map.to_text(),
             versions=versions(),
             keep=experiment.train.keep_checkpoints,
-            writes=is_main_process(),
+            writes=job.is_main_process(),
             lock=lock,
             remote=place.remote,
         )
     if (directory.latest_step() or 0) != first:
         directory.close()
-        raise UserError(
-            "another run wrote a checkpoint while this one was starting",
-            where=str(place),
-            fix="run this again",
-        )
+        what = "another run wrote a checkpoint while this one was starting"
+        raise UserError(what, where=str(place), fix="run this again")
     return directory
 
 
@@ -404,10 +388,6 @@ def _describe_run(
         yield dataset.cache.promise()
 
 
-def _name_records(dataset: Dataset, records: np.ndarray) -> list[str]:
-    return [dataset.describe(int(record)) for record in records if record >= 0]
-
-
 def _metadata(
     experiment: schema.Experiment, dataset: Dataset, step: int, replicas: int
 ) -> dict[str, Any]:
@@ -429,16 +409,13 @@ def refuse_what_exceeds_memory(temporary: int) -> None:
     `temporary` are its bytes on each device beyond the state and the batch.
 
     The kernel would kill the process without a message. Accelerators refuse by themselves.
-
-    Raises:
-        UserError: there is less memory than the step needs.
     """
     devices = jax.local_devices()
     if devices[0].platform != "cpu" or sys.platform != "linux":
         return
     needed = temporary * len(devices)
     if needed > available_memory():
-        # The process keeps what it has freed, which the system counts as taken.
+        # The process keeps freed memory, which the system counts as used.
         release_freed_memory()
     free = available_memory()
     if needed > free:

@@ -1,10 +1,13 @@
-"""Learning rates by step, and update rules, compiled into the train step.
+"""Learning rates by step and by parameter, and update rules, compiled into the train step.
 
-The update rules are optax transformations with the arithmetic of TF1's `tf.train` optimisers.
+The update rules are optax transformations with the arithmetic of TF1's `tf.train` optimisers. The
+path of a parameter shows what it is: `norm.scale` and `norm.bias` of a layer (`norm_k` of level k),
+`bias` of a layer, `scale_k` of a head.
 """
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, cast
 
 import jax
@@ -16,13 +19,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models.variables import Arrays
-from stillbox.training.parameter_groups import (
-    decay_factors,
-    groups_of,
-    has_rate_factors,
-    is_bias,
-    rate_factors,
-)
+from stillbox.textformat.name_patterns import found_in
 
 ScheduleFunction = Callable[[ArrayLike], jax.Array]
 
@@ -101,7 +98,7 @@ def _polynomial(schedule: schema.PolynomialSchedule) -> ScheduleFunction:
 def _warmed(
     rate: ScheduleFunction, schedule: schema.ExponentialSchedule | schema.PolynomialSchedule
 ) -> ScheduleFunction:
-    """Returns the function after a line to its value at the end of a warm-up."""
+    """Returns the function with a linear warm-up to its value at the end of the warm-up."""
     start, length = schedule.warmup_learning_rate, schedule.warmup_steps
     if not length:
         return rate
@@ -147,7 +144,6 @@ def build_optimizer(train: schema.Training, backbone_layers: Sequence[str] = ())
     the schedule's value at step 0.
 
     Args:
-        train: update rule and clipping.
         backbone_layers: `Backbone.layers` of the model, for `backbone_layer_decay`.
     """
     before = []
@@ -163,7 +159,9 @@ def build_optimizer(train: schema.Training, backbone_layers: Sequence[str] = ())
     after = []
     if has_rate_factors(train.optimizer):
         after.append(_scale_rates(train.optimizer, tuple(backbone_layers)))
-    return optax.chain(*before, _rule(train.optimizer), *after)
+    rate = optax.scale_by_learning_rate(build_schedule(train.optimizer.schedule))
+    rule: Rule = implementation_of(train.optimizer)(train.optimizer, rate)
+    return optax.chain(*before, rule, *after)
 
 
 def _clip_norms(largest: float) -> Rule:
@@ -180,8 +178,6 @@ def _clip_norms(largest: float) -> Rule:
 
 
 def _scale_biases(factor: float) -> Rule:
-    """Multiplies what TF1 calls `biases`; the shift of a batch norm is its `beta`, and no bias."""
-
     def scale(gradient: optax.Updates, params: optax.Params | None) -> optax.Updates:
         arrays = cast(Arrays, gradient)
         return {path: factor * arrays[path] if is_bias(path) else arrays[path] for path in arrays}
@@ -192,7 +188,7 @@ def _scale_biases(factor: float) -> Rule:
 def _scale_rates(optimizer: schema.Optimizer, layers: Sequence[str]) -> Rule:
     """Multiplies the learning rates of single parameters.
 
-    All update rules are linear in a factor that does not change, so that it may follow them.
+    All update rules are linear in a constant factor, so the factor may follow them.
     """
 
     def init(params: optax.Params) -> optax.OptState:
@@ -207,12 +203,6 @@ def _scale_rates(optimizer: schema.Optimizer, layers: Sequence[str]) -> Rule:
         return {path: factors[path] * array for path, array in arrays.items()}, state
 
     return optax.GradientTransformation(init, update)
-
-
-def _rule(optimizer: schema.Optimizer) -> Rule:
-    rate = optax.scale_by_learning_rate(build_schedule(optimizer.schedule))
-    rule: Rule = implementation_of(optimizer)(optimizer, rate)
-    return rule
 
 
 @implements(schema.Momentum)
@@ -297,3 +287,115 @@ def _scale_by_moments(beta1: float, beta2: float, direction: Direction) -> Rule:
         return updates, state
 
     return optax.GradientTransformation(accumulate.init, update)
+
+
+_WHERE = "train.optimizer.groups"
+# A head multiplies the maps of a level by this parameter.
+_LEVEL_SCALE = re.compile(r"scale_\d+")
+# The convolutions of one block are layers of their own in some backbones.
+_OPERATION = re.compile(r"_(expand|depthwise|pointwise|project)$")
+_BLOCK = re.compile(r"(block|unit)_\d+")
+
+
+def is_bias(path: str) -> bool:
+    """Returns whether a parameter is what TF1 calls `biases`.
+
+    The shift of a batch norm is its `beta`, and no bias.
+    """
+    return path.rpartition(".")[2] == "bias" and not is_norm(path)
+
+
+def is_norm(path: str) -> bool:
+    """Returns whether a parameter is scale or bias of a batch norm or group norm."""
+    return path.rpartition(".")[0].rpartition(".")[2].startswith("norm")
+
+
+def groups_of(
+    optimizer: schema.Optimizer, paths: Iterable[str]
+) -> dict[str, schema.ParameterGroup]:
+    """Returns the first group whose pattern is found in a path, for each path that has one."""
+    left = dict.fromkeys(paths, "")
+    chosen: dict[str, schema.ParameterGroup] = {}
+    for group in optimizer.groups:
+        ((_, found),) = found_in([group.pattern], left, _WHERE)
+        if not found:
+            raise UserError(
+                f"the pattern {group.pattern!r} matches no parameter that is trained and in no "
+                "earlier group",
+                where=_WHERE,
+                fix=f"paths look like {', '.join(sorted(left)[:3])}",
+            )
+        chosen |= dict.fromkeys(found, group)
+        left = {path: "" for path in left if path not in found}
+    return chosen
+
+
+def has_rate_factors(optimizer: schema.Optimizer) -> bool:
+    """Returns whether any factor of a learning rate may differ from 1."""
+    factors = (optimizer.backbone_multiplier, optimizer.backbone_layer_decay)
+    return factors != (1, 1) or bool(optimizer.groups)
+
+
+def rate_factors(
+    optimizer: schema.Optimizer, paths: Iterable[str], layers: Sequence[str]
+) -> dict[str, float]:
+    """Returns the factor of the learning rate of each parameter.
+
+    Args:
+        layers: `Backbone.layers` of the model, in the order of their computation.
+    """
+    paths = list(paths)
+    groups = groups_of(optimizer, paths)
+    depths = _depths(paths, layers) if optimizer.backbone_layer_decay != 1 else {}
+    last = max(depths.values(), default=0)
+    factors = {}
+    for path in paths:
+        factor = groups[path].learning_rate_multiplier if path in groups else 1.0
+        if path.startswith("backbone."):
+            below = last - depths.get(path, last)
+            factor *= optimizer.backbone_multiplier * optimizer.backbone_layer_decay**below
+        factors[path] = factor
+    return factors
+
+
+def _depths(paths: Iterable[str], layers: Sequence[str]) -> dict[str, int]:
+    """Returns the number of the layer of each parameter of a backbone, from 0 at the image.
+
+    A layer is a block, or a convolution outside of blocks.
+    """
+    order: dict[str, int] = {}
+    for layer in layers:
+        order.setdefault(_OPERATION.sub("", layer), len(order))
+    places = {}
+    for path in paths:
+        part, *names = path.split(".")
+        if part == "backbone":
+            block = names[1] if _BLOCK.fullmatch(names[1]) else "block_0"
+            number = int(block.rpartition("_")[2])
+            places[path] = (order[_OPERATION.sub("", names[0])], number)
+    ranks = {place: rank for rank, place in enumerate(sorted(set(places.values())))}
+    return {path: ranks[place] for path, place in places.items()}
+
+
+def decay_factors(optimizer: schema.AdamW, paths: Iterable[str]) -> Mapping[str, float]:
+    """Returns the factor of the weight decay of each parameter.
+
+    A group with a factor of its own takes the place of those of norms, biases and level scales, as
+    `custom_keys` do in mmengine (`optim/optimizer/default_constructor.py`).
+    """
+    paths = list(paths)
+    groups = groups_of(optimizer, paths)
+    factors = {}
+    for path in paths:
+        own = groups[path].decay_multiplier if path in groups else None
+        factors[path] = _decay_of_kind(optimizer, path) if own is None else own
+    return factors
+
+
+def _decay_of_kind(optimizer: schema.AdamW, path: str) -> float:
+    if is_norm(path):
+        return optimizer.norm_decay_multiplier
+    if is_bias(path):
+        return optimizer.bias_decay_multiplier
+    is_level_scale = _LEVEL_SCALE.fullmatch(path.rpartition(".")[2])
+    return optimizer.scale_decay_multiplier if is_level_scale else 1.0

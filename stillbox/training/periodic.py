@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from functools import cached_property
+from math import inf
 from pathlib import Path
 
 import jax
@@ -46,8 +47,6 @@ class PeriodicEvaluation:
     Evaluation settings and records are validated at construction, before the first step.
 
     Args:
-        experiment: all of it.
-        label_map: of the training records.
         last_step: step that is always scored; None if training has no last step.
 
     Raises:
@@ -55,10 +54,7 @@ class PeriodicEvaluation:
     """
 
     def __init__(
-        self,
-        experiment: schema.Experiment,
-        label_map: LabelMap,
-        last_step: int | None,
+        self, experiment: schema.Experiment, label_map: LabelMap, last_step: int | None
     ) -> None:
         self._experiment, self._label_map, self._last_step = experiment, label_map, last_step
         self._settings = experiment.evaluation
@@ -129,7 +125,7 @@ class PeriodicEvaluation:
 
         arrays = arrays_to_score(state, use_ema=self._settings.use_ema)
         # The loop forbids implicit transfers; scoring needs them.
-        # The other processes of a job would wait for one that leaves.
+        # If one process of a job left, the others would wait for it.
         interruptible = stop.ends(_EVALUATING) if jax.process_count() == 1 else nullcontext()
         with jax.transfer_guard("allow"), interruptible, announcing(lambda: _EVALUATING + so_far):
             result = score_dataset(
@@ -145,8 +141,7 @@ class PeriodicEvaluation:
             step,
             scores,
             result.scores.original_names(
-                per_category=settings.per_category,
-                all_metrics=settings.all_metrics_per_category,
+                per_category=settings.per_category, all_metrics=settings.all_metrics_per_category
             ),
         )
         if is_main_process():
@@ -168,9 +163,9 @@ class PeriodicEvaluation:
         stopping = self._experiment.train.early_stopping
         if stopping is None:
             return ""
-        metric, best, since = self._settings.best_metric, float("-inf"), 0
+        metric, best, since = self._settings.best_metric, -inf, 0
         for step, scores in summaries.evaluations():
-            value = _value(scores, metric)
+            value = -inf if (number := scores.get(metric)) is None else number
             if stopping.target is not None and value >= stopping.target:
                 return f"{metric} {value:.4f} at step {step} reaches the target {stopping.target:g}"
             if value > best + stopping.min_delta:
@@ -184,7 +179,7 @@ class PeriodicEvaluation:
     def _mark_best(self, step: int, scores: SummaryScores, directory: ModelDirectory) -> None:
         metric, best = self._settings.best_metric, directory.best()
         value = scores.get(metric)
-        if value is None:  # without such objects no checkpoint is better than another
+        if value is None:  # without such objects all checkpoints are equal
             return
         if best is None or best.metric != metric or value > best.value:
             directory.mark_best(step, metric, value)
@@ -223,8 +218,3 @@ def draw_inputs(batch: Batch, dataset: Dataset, *, limit: int = 8) -> np.ndarray
         ]
         pictures.append(draw_marks(host.images[row].astype(np.uint8), marks))
     return contact_sheet(pictures)
-
-
-def _value(scores: SummaryScores, metric: str) -> float:
-    value = scores.get(metric)
-    return float("-inf") if value is None else value

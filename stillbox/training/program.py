@@ -48,7 +48,6 @@ class TrainProgram:
     """One training step, not yet compiled."""
 
     mesh: Mesh
-    """The devices that it runs on."""
     function: StepFunction
     """`(state, batch) -> (state, metrics)`; with a teacher `(state, batch, teacher)`."""
     state: TrainState
@@ -107,11 +106,6 @@ def train_program(
 ) -> TrainProgram:
     """Returns the training step of an experiment.
 
-    Args:
-        experiment: all of it.
-        mesh: of `build_mesh`.
-        teacher: that of the experiment, if it has been opened already.
-
     Raises:
         UserError: the detector cannot be built, no parameter is left to train, or the model cannot
             learn from the teacher.
@@ -151,19 +145,13 @@ def train_programs(
     """Returns the training step for each input size that the experiment is trained at.
 
     The arguments are those of `train_program`. The steps share one state.
-
-    Raises:
-        UserError: as `train_program`, or the parameters depend on the size.
     """
     first, *others = (train_program(one, mesh, teacher) for one in experiment.at_input_sizes)
     for other in others:
         if other.state != first.state or other.trainable != first.trainable:
             sizes = " and ".join(sides_text(one.input_size) for one in (first, other))
-            raise UserError(
-                f"the model has other parameters at the input sizes {sizes}",
-                where="train.input_sizes",
-                fix="give one size, as model.resizer",
-            )
+            what = f"the model has other parameters at the input sizes {sizes}"
+            raise UserError(what, where="train.input_sizes", fix="give one size, as model.resizer")
     return first, *others
 
 

@@ -19,13 +19,13 @@ from rich.text import Text
 from stillbox.printing import own_stream, printable, printable_output
 
 _LEAST_BAR, _MOST_BAR = 4, 40
-# Columns that stay free: at the end of a full line the terminal's echo of Ctrl-C would begin
-# another one, and the line above it would stay.
+# Columns that stay free. At the end of a full line the terminal would echo Ctrl-C on a new line,
+# and the status line would stay above it.
 _ECHO = len("^C") + 1
 
 
 class PrintableConsole(Console):
-    """A console that spells out in every text what a terminal would act on.
+    """A console that prints the control characters of every text as visible ones.
 
     Args:
         stderr: prints to standard error.
@@ -56,14 +56,14 @@ class PrintableConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yields the segments of a renderable; also of those inside of others."""
+        """Yields the segments of a renderable, or of one inside another."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
 
 @dataclass
 class StatusLine:
-    """One line of any width: what is done, how much of it, a bar, and of the rest what fits."""
+    """One line of any width: an activity, a count, a bar, and more texts if they fit."""
 
     doing: str
     done: int = 0
@@ -73,7 +73,7 @@ class StatusLine:
     """The most important first; one that does not fit is left out."""
 
     def live(self, console: Console) -> Live:
-        """Returns a display of the line, which is gone when that ends."""
+        """Returns a display of the line; it disappears at its end."""
         return Live(get_renderable=lambda: self, console=console, transient=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -98,7 +98,7 @@ class StatusLine:
     def _head(self, width: int, needed: Sequence[str]) -> tuple[str, str]:
         """Returns the beginning and the gap between parts, narrower where `needed` would not fit.
 
-        What is needed is worth more than the word for what is done.
+        The needed texts are more important than the name of the activity.
         """
         count = f"{self.done}" + (f"/{self.total}" if self.total else "")
         forms = [(f"{self.doing} {count}", "  "), (count, "  "), (count, " ")]
@@ -141,7 +141,7 @@ class RunProgress:
     def __enter__(self) -> "RunProgress":
         if self._line:
             self._shown.enter_context(self._line.live(self._console))
-            # The line has streams of its own, which take colours from what is printed.
+            # The line has its own streams, which remove colours from printed text.
             self._shown.enter_context(printable_output())
         return self
 

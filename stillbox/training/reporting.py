@@ -1,21 +1,100 @@
-"""Reports the steps of a run: speed, log lines, entries of the history, epochs, totals."""
+"""Reports the steps of a run: forecast, speed, log lines, history, epochs and totals."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from stillbox.devices.chips import Figures, figures_of
+from stillbox.devices.process import own_processors
 from stillbox.devices.setup import PeakMemory, peak_memory
 from stillbox.experiment import schema
 from stillbox.inputs.loader import TrainLoader
 from stillbox.printing import count_text
-from stillbox.training.forecast import Forecast
+from stillbox.profiling.costs import estimate
 from stillbox.training.progress import RunProgress, duration_text
 from stillbox.training.summaries import Summaries
+
+# A core in docs/performance.md: the products of RetinaNet, the traffic of SSD MobileNet v1.
+_CORE_FLOPS, _CORE_BANDWIDTH = 225e9, 12.5e9
+# Factors for slower cores, and for cores that other programs use too.
+_ON_PROCESSORS = 1.0, 5.0
+# No program reaches an accelerator's published peaks.
+_ON_ACCELERATORS = 1.5, 6.0
+_UNITS = {"day": 86400, "hour": 3600, "minute": 60}
+
+
+class Forecast(NamedTuple):
+    """The time of a step, from its operations and its memory traffic."""
+
+    least: float
+    """Seconds."""
+    most: float
+    """Seconds."""
+    basis: str
+    """What it was computed from."""
+
+    def describe(self, steps: int) -> str:
+        """Returns a phrase with the time of so many steps."""
+        least, most = _rough(steps * self.least), _rough(steps * self.most)
+        return f"about {least} to {most}, by {self.basis}"
+
+
+def forecast(
+    steps: Sequence[jax.stages.Compiled], devices: int, precision: str, rounds: int = 1
+) -> Forecast | None:
+    """Returns the time of a step on this machine; None where its devices are not known.
+
+    Args:
+        steps: compiled for each input size, which are drawn equally often.
+        devices: those that share a batch.
+        rounds: micro-batches of a batch.
+    """
+    costs: list[Any] = [step.cost_analysis() or {} for step in steps]
+    # The analysis counts one round of a loop.
+    flops, traffic = (
+        rounds * sum(float(one.get(name, 0)) for one in costs) / len(costs)
+        for name in ("flops", "bytes accessed")
+    )
+    device = jax.local_devices()[0]
+    cpu = device.platform == "cpu"
+    figures = _processors() if cpu else figures_of(device.device_kind)
+    if flops <= 0 or figures is None:
+        return None
+    # Published rates are those of bfloat16; products of float32 take twice as long.
+    work = flops * (1 if cpu or precision == "bfloat16" else 2)
+    roof = estimate(figures, flops=work, traffic=traffic, collective=0, devices=devices)
+    least, most = _ON_PROCESSORS if cpu else _ON_ACCELERATORS
+    number = own_processors() if cpu else devices
+    basis = f"{devices * flops / 1e9:,.0f} GFLOP a step on {count_text(number, figures.slot)}"
+    return Forecast(least * roof.seconds, most * roof.seconds, basis)
+
+
+def _processors() -> Figures:
+    """Returns the figures of the cores of this process, which its devices share."""
+    cores = own_processors()
+    return Figures(
+        flops=cores * _CORE_FLOPS,
+        hbm_bytes=0,
+        hbm_bandwidth=cores * _CORE_BANDWIDTH,
+        link_bandwidth=cores * _CORE_BANDWIDTH,
+        devices=jax.local_device_count(),
+        slot="core",
+        source="docs/performance.md",
+    )
+
+
+def _rough(seconds: float) -> str:
+    """Returns a duration in one unit: `12 minutes`."""
+    for unit, size in _UNITS.items():
+        if seconds >= 2 * size:
+            return count_text(round(seconds / size), unit)
+    return count_text(max(round(seconds), 1), "second")
 
 
 class Stopwatch:
@@ -46,7 +125,6 @@ class Stretch:
     images: int
     """Rows of their batches."""
     steps: int
-    """Number of steps."""
     seconds: float
     """Their time, without pauses."""
     waited: tuple[float, ...]
@@ -92,8 +170,6 @@ class Speedometer:
     """Measures the steps between two calls of `look`.
 
     Args:
-        stopwatch: measures the time.
-        batch_size: images of a step.
         waited: returns the seconds so far in which steps waited for the batch of each process.
     """
 
@@ -126,8 +202,6 @@ class Epochs:
     If epochs are short, one sentence summarises several.
 
     Args:
-        records: images of an epoch.
-        batch_size: images of a step.
         first: steps done before this run.
         apart: least number of steps between two sentences.
         speedometer: of this object alone.
@@ -152,7 +226,7 @@ class Epochs:
         stretch = self._speedometer.look(done)
         before, self._said, since, self._said_at = self._said, now, self._said_at, step
         which = f"epoch {now}" if now == before + 1 else f"epochs {before + 1} to {now}"
-        # A run that was resumed in the middle of an epoch trains on the rest of it only.
+        # A resumed run trains only on the rest of an epoch.
         part = since == self._first and since * self._batch_size % self._records
         from_where = f" (from step {since} on)" if part else ""
         duration, rate = timedelta(seconds=round(stretch.seconds)), stretch.images_per_second
@@ -180,13 +254,9 @@ class StepReport:
     """Reports the metrics of steps at the intervals of the settings.
 
     Args:
-        settings: the intervals.
-        loader: of the training images.
         waits: time that the loop waited for data.
         first: steps done before this run.
         stop_at: last step of the run; None: the run has no end.
-        progress: receives the lines.
-        summaries: receives the entries of the history.
     """
 
     def __init__(
@@ -236,7 +306,7 @@ class StepReport:
 
     def steps(self, seen: Sequence[tuple[int, dict[str, float]]]) -> None:
         """Reports (step, metrics) of completed steps, in order."""
-        # Steps that were fetched together share one speed.
+        # Steps that are fetched together have one speed.
         done = seen[-1][0] - self._first if seen else 0
         for step, metrics in seen:
             left = self._seconds_left(step, done)

@@ -15,14 +15,14 @@ from types import FrameType
 from stillbox.devices.compiling import end_process
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# In which a handler's exception ends the main thread.
+# Seconds in which a handler's exception ends the main thread.
 _AT_ONCE = 1.0
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """A signal ended a run in something that is not worth finishing.
+    """A signal ended a run during an activity that can be repeated.
 
-    `doing` is such as "compiling the train step".
+    `doing` names the activity, for example "compiling the train step".
     """
 
     def __init__(self, number: signal.Signals, doing: str) -> None:
@@ -33,8 +33,8 @@ class RunInterrupted(KeyboardInterrupt):
 class StopRequest:
     """Catches SIGTERM, Ctrl-C and SIGHUP while it is entered; a second Ctrl-C interrupts at once.
 
-    Preemption sends SIGTERM and leaves a few seconds: enough for a checkpoint, so that nothing of
-    the run is lost. `nohup` has SIGHUP ignored, which it stays.
+    Preemption sends SIGTERM and leaves a few seconds: enough for a checkpoint. Under `nohup` SIGHUP
+    stays ignored.
 
     Args:
         grace: seconds after which the process is ended if this is still entered then, or at once on
@@ -67,7 +67,7 @@ class StopRequest:
             self._wakeup = -1
 
     def _watch(self, grace: float) -> None:
-        """Starts a thread that the system notifies of signals, whatever the main thread does."""
+        """Starts a thread that receives signals even if the main thread is blocked."""
         numbers, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
         signal.set_wakeup_fd(self._wakeup)
@@ -75,7 +75,7 @@ class StopRequest:
 
     @contextmanager
     def ends(self, doing: str) -> Iterator[None]:
-        """Lets a signal end what is done while this is entered: it takes long and can be repeated.
+        """Lets a signal end the block, which takes long and can be repeated.
 
         Raises:
             RunInterrupted: a signal came before or while it was entered.
@@ -105,7 +105,7 @@ def _end_after(numbers: int, grace: float) -> None:
     with os.fdopen(numbers, "rb", 0) as pipe:
         number = _next_signal(pipe)
         again = _next_signal(pipe, grace) if number else 0
-        # What a handler raises may end the main thread after a second signal.
+        # After a second signal the exception of a handler may end the main thread.
         if again == 0 or (again and _next_signal(pipe, _AT_ONCE) == 0):
             return
     _forget_closed_terminal()

@@ -40,7 +40,7 @@ _FREE_TO_CHANGE = (
     "train.evaluate_every",
     "train.early_stopping",
     "train.fine_tune",
-    # Its weights are compared, wherever they are now.
+    # The weights of the teacher are compared, not their folder.
     "train.distillation.teacher",
     "data.workers",
     "data.prefetch",
@@ -55,8 +55,8 @@ _FREE_TO_CHANGE = (
     "devices.replicas",
 )
 
-# Parts of paths that can change without an edit, and what they belong to: a schedule follows the
-# steps, and newer readers of `pipeline.config` set more fields.
+# Parts of paths that can change without an edit, and names for them: a schedule follows the number
+# of steps, and newer readers of `pipeline.config` set more fields.
 _FOLLOWING = {
     "train.optimizer.schedule.": "schedule",
     "train.optimizer.rate_in_accumulator": "update rule",
@@ -94,11 +94,7 @@ class ResumePoint:
 def find_previous(
     experiment: schema.Experiment, directory: Path, dataset: Dataset
 ) -> ResumePoint | None:
-    """Returns the run to resume, or None if the model directory is new or holds no checkpoint.
-
-    Raises:
-        UserError: the directory belongs to a different experiment or to different data.
-    """
+    """Returns the run to resume, or None if the model directory is new or holds no checkpoint."""
     found = ModelDirectory.open(directory) if is_model_directory(directory) else None
     latest = found.latest_step() if found else None
     if found is None or latest is None:
@@ -119,9 +115,6 @@ def start_run(
     1. The model directory holds a checkpoint: resume from the newest; `fine_tune` has no effect.
     2. `train.fine_tune.checkpoint` is given: fresh weights, then those of the checkpoint.
     3. Neither: fresh weights.
-
-    Raises:
-        UserError: the checkpoint fits badly or is damaged.
     """
     train = experiment.train
     dtype = jax.numpy.dtype(train.precision)
@@ -207,11 +200,9 @@ def _refuse_other_data(dataset: Dataset, previous: Checkpoint, directory: Path) 
         what = "the label map of the training records is another one"
     else:
         return
-    raise UserError(
-        f"the model directory holds checkpoints of different data: {what}",
-        where=str(directory),
-        fix=f"give the records and the label map that it was begun with, {_NEW_DIRECTORY}",
-    )
+    what = f"the model directory holds checkpoints of different data: {what}"
+    fix = f"give the records and the label map that it was begun with, {_NEW_DIRECTORY}"
+    raise UserError(what, where=str(directory), fix=fix)
 
 
 def _refuse_other_experiment(

@@ -5,7 +5,7 @@ The guard checks the metrics of every step without waiting for the newest one.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import NamedTuple, Protocol, cast
 
@@ -25,9 +25,97 @@ from stillbox.models.parallel import replicated
 from stillbox.models.rematerialization import set_rematerialization
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.textformat.name_patterns import found_in
-from stillbox.training.accumulation import Metrics, Piece, Seen, accumulated_gradient
 from stillbox.training.distillation import TeacherArrays, teach
 from stillbox.training.optimizer import build_optimizer, build_schedule
+
+Metrics = dict[str, jax.Array]
+
+
+class Piece(NamedTuple):
+    """The input of the loss beside the parameters, for a batch or a part of it."""
+
+    batch: Batch
+    stats: Arrays
+    """Moving statistics by path, before it."""
+    key: jax.Array
+    """For all random numbers."""
+    divisors: Mapping[str, jax.Array] | None = None
+    """`LossOutput.divisors` of the whole; None: of these images."""
+
+
+class Seen(NamedTuple):
+    """The output of the loss beside its value."""
+
+    metrics: Metrics
+    stats: Arrays
+    """Moving statistics by path, after it."""
+    loss: Arrays
+    """State of the loss, after it."""
+    divisors: Mapping[str, jax.Array]
+    """`LossOutput.divisors` of these images."""
+
+
+Objective = Callable[[Arrays, Piece], tuple[jax.Array, Seen]]
+"""From parameters `{path: array}` and a piece to the loss, a scalar, and what was seen."""
+
+
+def accumulated_gradient(
+    objective: Objective, params: Arrays, whole: Piece, parts: int
+) -> tuple[Arrays, Seen]:
+    """Returns the gradient of a batch of B images, and its metrics.
+
+    `parts` is the number of micro-batches, which divides B; 1: there is no loop. A micro-batch is
+    every n-th image, so that each device and each replica has an equal part of it. A `lax.scan`
+    over them keeps the activations of one.
+
+    Terms of a loss are divided by sums over images, such as the number of matches. A first pass
+    collects these sums, and the second one divides by those of the whole batch; with divisors, the
+    objectives of the pieces add up to that of the whole. Where the sums follow from the ground
+    truth, the compiler removes the network from the first pass. Statistics of batch norm are those
+    of a micro-batch, and moving ones move once a micro-batch.
+    """
+    gradient_of = jax.value_and_grad(objective, has_aux=True)
+    if parts == 1:
+        (_, seen), gradient = gradient_of(params, whole)
+        return gradient, seen
+    numbers, piece_of = jnp.arange(parts), partial(_piece, whole, parts)
+
+    def count(stats: Arrays, number: jax.Array) -> tuple[Arrays, Mapping[str, jax.Array]]:
+        _, seen = objective(params, piece_of(number, stats))
+        return seen.stats, dict(seen.divisors)
+
+    def add(carry: tuple[Arrays, Arrays], number: jax.Array) -> tuple[tuple[Arrays, Arrays], Seen]:
+        summed, stats = carry
+        (_, seen), gradient = gradient_of(params, piece_of(number, stats, divisors))
+        summed = replicated(jax.tree.map(jnp.add, summed, gradient))
+        return (summed, seen.stats), seen._replace(stats={}, divisors={})
+
+    divisors = _summed(jax.lax.scan(count, whole.stats, numbers)[1])
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    (gradient, stats), seen = jax.lax.scan(add, (zeros, whole.stats), numbers)
+    # The state of the loss is computed from the divisors of the whole, or is that of the last part.
+    loss = {name: values[-1] for name, values in seen.loss.items()}
+    return gradient, Seen(_summed(seen.metrics), stats, loss, divisors)
+
+
+def _piece(
+    whole: Piece,
+    parts: int,
+    number: jax.Array,
+    stats: Arrays,
+    divisors: Mapping[str, jax.Array] | None = None,
+) -> Piece:
+
+    def rows(array: jax.Array) -> jax.Array:
+        divided = array.reshape(-1, parts, *array.shape[1:])
+        return jax.lax.dynamic_index_in_dim(divided, number, axis=1, keepdims=False)
+
+    batch = jax.tree.map(rows, whole.batch)
+    return Piece(batch, stats, jax.random.fold_in(whole.key, number), divisors)
+
+
+def _summed(values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    return {name: jnp.sum(one, axis=0) for name, one in values.items()}
 
 
 class TrainState(NamedTuple):
@@ -49,11 +137,7 @@ class TrainState(NamedTuple):
 
 
 def create_state(
-    params: Arrays,
-    stats: Arrays,
-    train: schema.Training,
-    trainable: frozenset[str],
-    loss: Arrays,
+    params: Arrays, stats: Arrays, train: schema.Training, trainable: frozenset[str], loss: Arrays
 ) -> TrainState:
     """Returns the state before the first step.
 
@@ -126,9 +210,6 @@ def select_trainable(
 
     A pattern is searched for in our path and in the name that the parameter has in the original's
     checkpoints, because `freeze_variables` in a `pipeline.config` refers to the latter.
-
-    Raises:
-        UserError: a pattern matches nothing, or nothing is left to train.
     """
     paths = frozenset(paths)
     trainable = paths
@@ -137,11 +218,9 @@ def select_trainable(
     if train.freeze:
         trainable -= _matching(paths, reference_names, train.freeze, "train.freeze")
     if not trainable:
-        raise UserError(
-            "no parameter is left to train",
-            where="train.freeze, train.trainable",
-            fix="freeze fewer: for example --set 'train.freeze=[^backbone]'",
-        )
+        what = "no parameter is left to train"
+        fix = "freeze fewer: for example --set 'train.freeze=[^backbone]'"
+        raise UserError(what, where="train.freeze, train.trainable", fix=fix)
     return trainable
 
 
@@ -152,11 +231,8 @@ def _matching(
     named = {path: names.get(path, "") for path in paths}
     for pattern, matches in found_in(patterns, named, where):
         if not matches:
-            raise UserError(
-                f"the pattern {pattern!r} matches no parameter",
-                where=where,
-                fix=f"paths look like {', '.join(sorted(paths)[:3])}",
-            )
+            fix = f"paths look like {', '.join(sorted(paths)[:3])}"
+            raise UserError(f"the pattern {pattern!r} matches no parameter", where=where, fix=fix)
         found |= matches
     return found
 
@@ -185,8 +261,6 @@ def make_train_step(
     `metrics["finite"]` is false. The caller stops with the last valid state.
 
     Args:
-        graph: static part of the detector, from `split_detector`.
-        train: optimiser, averaging and regularisation.
         trainable: paths of the parameters to change; the others are frozen.
         replicas: equal parts of a batch, if the loss is normalised per replica.
         teacher_graph: static part of the teacher that `train.distillation` names, whose arrays the
@@ -208,7 +282,7 @@ def make_train_step(
         detector: Detector = bind_detector(graph, {**params, **frozen}, piece.stats)
         set_rematerialization(detector, train.rematerialization)
         taught = teach(teacher_graph, teacher, piece.batch, train.distillation)
-        # A detector that has no divisors need not know of any.
+        # A detector without divisors lacks this parameter.
         whole = {"divisors": piece.divisors} if piece.divisors else {}
         loss = detector.loss(
             piece.batch,
@@ -252,16 +326,12 @@ def make_train_step(
             averaged = averaged_arrays(updated, stats, train)
             ema = average_parameters(state.ema, averaged, state.step, train)
             after = TrainState(state.step + 1, updated, stats, accumulators, ema, seen.loss)
-            # A huge rate makes infinite parameters of a finite gradient, huge activations an
-            # infinite variance of a finite loss; a checkpoint may hold neither.
+            # A huge rate makes infinite parameters from a finite gradient. Huge activations make an
+            # infinite variance despite a finite loss. No checkpoint may contain either.
             finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
             finite &= jnp.isfinite(norm_of(jax.tree.leaves((replicated(updates), stats))))
             after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
-        metrics |= {
-            "learning_rate": schedule(state.step),
-            "gradient_norm": norm,
-            "finite": finite,
-        }
+        metrics |= {"learning_rate": schedule(state.step), "gradient_norm": norm, "finite": finite}
         return after, metrics
 
     return step
@@ -274,11 +344,8 @@ class NonFiniteLossError(FloatingPointError):
 class MetricsGuard:
     """Fetches metrics one step late and stops on the first that is not finite.
 
-    Waiting for the newest step would leave the device idle while the host prepares the next one.
-    One step later its metrics are available without a wait.
-
-    Args:
-        name_records: returns descriptions of records by their indices.
+    The device would be idle if the host waited for the newest step. One step later its metrics are
+    available without a wait.
     """
 
     def __init__(self, name_records: Callable[[np.ndarray], list[str]]) -> None:
@@ -290,11 +357,7 @@ class MetricsGuard:
         self._pending.append((step, metrics, records))
 
     def pop(self, *, leave: int = 1) -> list[tuple[int, dict[str, float]]]:
-        """Returns step and metrics of all but the `leave` newest steps.
-
-        Raises:
-            NonFiniteLossError: naming step, loss parts and images.
-        """
+        """Returns step and metrics of all but the `leave` newest steps."""
         seen = []
         while len(self._pending) > leave:
             step, metrics, records = self._pending.popleft()

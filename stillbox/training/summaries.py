@@ -15,8 +15,7 @@ from stillbox.devices.job import broadcast, is_main_process
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment import schema
 from stillbox.records.files import append_file
-from stillbox.training.loggers import Logger
-from stillbox.training.tracking import open_loggers
+from stillbox.training.loggers import Logger, open_loggers
 
 
 class Summaries:
@@ -27,7 +26,6 @@ class Summaries:
     the scores so far.
 
     Args:
-        directory: the model directory.
         from_step: updates done so far.
         experiment: names the loggers, and is logged; None: TensorBoard alone.
         loggers: more of them.
@@ -106,7 +104,7 @@ class Summaries:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
-        # A run that was stopped goes on.
+        # A stopped run can be resumed, and has not failed.
         try:
             with self._waiting():
                 self.close(failed=error is not None and not issubclass(error, KeyboardInterrupt))

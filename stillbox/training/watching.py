@@ -43,19 +43,7 @@ _DECISIVE = (
 
 
 class CheckpointScorer:
-    """Scores checkpoints of one run; the report of each is in `output/STEP`.
-
-    Args:
-        experiment: what is scored and how; its model equals the trained one.
-        directory: the model directory.
-        output: the folder of the results.
-        say: called with each line of output.
-        progress: called with the progress of a checkpoint.
-        observer: observes every batch.
-
-    Raises:
-        UserError: the evaluation set cannot be used.
-    """
+    """Scores checkpoints of one run; the report of each is in `output/STEP`."""
 
     def __init__(
         self,
@@ -76,11 +64,7 @@ class CheckpointScorer:
         return score_program(self._experiment)
 
     def refuse_other_settings(self) -> None:
-        """Refuses an output folder with scores of other settings.
-
-        Raises:
-            UserError: they come from other records, limits or metrics.
-        """
+        """Refuses an output folder with scores of other settings."""
         path = self._output / _SETTINGS
         if not path.is_file():
             return
@@ -91,21 +75,15 @@ class CheckpointScorer:
             if name.startswith(_DECISIVE)
         ]
         if changed:
-            raise UserError(
-                "the folder holds scores of other settings:\n    " + "\n    ".join(changed),
-                where=str(self._output),
-                fix="undo the changes, write into another folder, or remove this one",
-            )
+            what = "the folder holds scores of other settings:\n    " + "\n    ".join(changed)
+            fix = "undo the changes, write into another folder, or remove this one"
+            raise UserError(what, where=str(self._output), fix=fix)
 
     def _stored(self) -> schema.Experiment:
         return store_paths(self._experiment, self._directory)
 
     def load(self, step: int) -> TrainedModel:
-        """Loads a checkpoint.
-
-        Raises:
-            UserError: it is damaged or gone, or belongs to another model than the experiment.
-        """
+        """Loads a checkpoint."""
         settings = self._experiment.evaluation
         overrides = [
             f"evaluation.use_ema={str(settings.use_ema).lower()}",
@@ -127,11 +105,7 @@ class CheckpointScorer:
         return model
 
     def score(self, model: TrainedModel, step: int, summaries: Summaries) -> Scores:
-        """Scores a checkpoint, writes its report and records its scores.
-
-        Raises:
-            UserError: label map, model and annotations disagree.
-        """
+        """Scores a checkpoint, writes its report and records its scores."""
         result = score_dataset(
             self._program.bind(model.params, model.stats),
             self._experiment,
@@ -162,8 +136,7 @@ class CheckpointScorer:
             step,
             result.scores.summary,
             result.scores.original_names(
-                per_category=settings.per_category,
-                all_metrics=settings.all_metrics_per_category,
+                per_category=settings.per_category, all_metrics=settings.all_metrics_per_category
             ),
         )
         for warning in result.warnings:
@@ -174,7 +147,6 @@ class CheckpointScorer:
 
 
 OnScores = Callable[[int, Scores], None]
-"""Called with a step and its scores."""
 
 BESIDE = ("eval", "params.yaml")
 """Prefixes of the files that evaluation and the command lines put beside the checkpoints."""
@@ -210,12 +182,6 @@ class CheckpointWatcher:
     Args:
         experiment: what is scored and how; its model equals the trained one.
         checkpoints: a model directory, or the `checkpoints` folder in it. It need not exist yet.
-        output: the folder of the results.
-        patience: when to end.
-        say: called with each line of output.
-        on_scores: called with step and scores of each checkpoint.
-        progress: called with the progress of a checkpoint.
-        observer: observes every batch of all checkpoints.
 
     Raises:
         UserError: the evaluation set cannot be used, or the folder is not a model directory.
@@ -244,17 +210,12 @@ class CheckpointWatcher:
         """Scores checkpoints until `patience` ends; returns their steps.
 
         Raises:
-            UserError: there is no checkpoint and none is waited for, one belongs to another model,
-                label map, model and annotations disagree, or the output folder holds results of
-                other settings.
             KeyboardInterrupt: everything scored so far is kept.
         """
         if jax.process_count() > 1 and not (self._patience.once or self._patience.existing):
-            raise UserError(
-                "several processes cannot wait for checkpoints together",
-                where=str(self._directory),
-                fix="start one process; it uses all devices of its machine",
-            )
+            what = "several processes cannot wait for checkpoints together"
+            fix = "start one process; it uses all devices of its machine"
+            raise UserError(what, where=str(self._directory), fix=fix)
         make_folder(self._output, below=self._directory)
         self._scorer.refuse_other_settings()
         so_far = read_history(self._output / HISTORY).evaluations
@@ -302,7 +263,7 @@ class CheckpointWatcher:
     def _existing_steps(self, known: list[int]) -> Iterator[int]:
         """Yields every checkpoint but that of step 0 that is not scored yet."""
         store, seen = ModelDirectory.open(self._directory), {0}
-        # Listed again after each scoring: training may have written more.
+        # The list is read again after each scoring, because training may have written more.
         while steps := broadcast([step for step in store.steps() if step not in seen]):
             seen.update(steps)
             for step in steps:
@@ -311,11 +272,8 @@ class CheckpointWatcher:
                 else:
                     yield step
         if seen == {0}:
-            raise UserError(
-                "there is no checkpoint to score",
-                where=str(self._directory),
-                fix="train first: the first checkpoint comes after train.checkpoint_every steps",
-            )
+            fix = "train first: the first checkpoint comes after train.checkpoint_every steps"
+            raise UserError("there is no checkpoint to score", where=str(self._directory), fix=fix)
 
     def _wait(self, last: int) -> list[int]:
         """Returns the steps after `last` as soon as there are any; empty after the timeout."""
@@ -372,11 +330,9 @@ def _model_directory(path: Path) -> Path:
         return path
     prefixes = sorted(str(entry).removesuffix(".index") for entry in path.glob("*.index"))
     if prefixes:
-        raise UserError(
-            "these are checkpoints of TensorFlow, not of a run of stillbox",
-            where=str(path),
-            fix=f"score one of them: `stillbox evaluate CONFIG --weights {prefixes[-1]}`",
-        )
+        what = "these are checkpoints of TensorFlow, not of a run of stillbox"
+        fix = f"score one of them: `stillbox evaluate CONFIG --weights {prefixes[-1]}`"
+        raise UserError(what, where=str(path), fix=fix)
     if path.exists() and not is_model_directory(path):
         # The folder may hold results of an evaluation that started before training.
         others = [entry for entry in path.glob("*") if not entry.name.startswith(BESIDE)]

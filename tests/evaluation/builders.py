@@ -45,7 +45,7 @@ def overlap(box, other, crowd=False):
 
 
 def random_set(seed, images=30):
-    """Ground truth and jittered results in which every branch of the matching has its turn."""
+    """Ground truth and jittered results that reach every branch of the matching."""
     rng = np.random.default_rng(seed)
     truths, results = [], []
     for number in range(images):
@@ -53,7 +53,7 @@ def random_set(seed, images=30):
         corner = rng.uniform(0, 300, (n, 2))
         boxes = np.concatenate([corner, corner + rng.choice([15, 60, 150], (n, 1))], axis=1)
         ids = rng.integers(1, 4, n)
-        marks = rng.uniform(size=n)  # drawn once: the rest of a set does not hang on the marks
+        marks = rng.uniform(size=n)  # drawn once: the rest of a set does not depend on the marks
         area = (boxes[:, 2] - boxes[:, 0]) ** 2 * 0.7
         # Ids out of order and with several digits, as real ones.
         image_id = str((number * 7919) % 1009 + 1)

@@ -11,12 +11,15 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from stillbox.errors import UserError
-from stillbox.evaluation.coco import NO_TRUTH, NO_TRUTH_OF_SIZE, SUMMARY_MEANINGS, score_coco
-from stillbox.evaluation.coco_json import (
+from stillbox.evaluation.coco import (
+    NO_TRUTH,
+    NO_TRUTH_OF_SIZE,
+    SUMMARY_MEANINGS,
     encode_results,
     from_coco_json,
     results_from_coco_json,
     results_to_coco,
+    score_coco,
     truths_to_coco,
 )
 from stillbox.evaluation.results import ImageResult
@@ -32,7 +35,7 @@ OTHER_BOX = [100, 100, 150, 150]
 
 
 def reference_numbers(truths, results, names):
-    """The twelve numbers of pycocotools and its AP for every class, -1 where there is nothing."""
+    """The twelve numbers of pycocotools and its AP of every class; -1: no objects."""
     coco = COCO()
     coco.dataset = truths_to_coco(truths, names)
     coco.createIndex()
@@ -105,9 +108,8 @@ def test_random_sets_score_as_in_pycocotools(seed):
     scores = score_coco(truths, results, names)
     stats, per_class = reference_numbers(truths, results, names)
     assert list(scores.summary.values()) == pytest.approx(stats.tolist(), abs=1e-9)
-    assert [c.numbers["AP"] for c in scores.per_class.values()] == pytest.approx(
-        per_class, abs=1e-9
-    )
+    aps = [one.numbers["AP"] for one in scores.per_class.values()]
+    assert aps == pytest.approx(per_class, abs=1e-9)
 
 
 def test_the_order_of_the_images_makes_no_difference():
@@ -128,12 +130,10 @@ def test_average_precision_by_hand():
         {1: "cat"},
     )
     expected = (51 + 50 * 2 / 3) / 101
-    assert scores.summary["AP50"] == pytest.approx(expected)
-    assert scores.summary["AP"] == pytest.approx(expected)
     # With one detection an image, one of two cats is found.
-    assert scores.summary["AR1"] == pytest.approx(0.5)
-    assert scores.summary["AR10"] == pytest.approx(1.0)
-    # Both cats are medium, 50 x 50; the wrong box is small and does medium objects no harm.
+    numbers = {"AP50": expected, "AP": expected, "AR1": 0.5, "AR10": 1.0}
+    assert {key: scores.summary[key] for key in numbers} == pytest.approx(numbers)
+    # Both cats are medium, 50 x 50; the wrong box is small and changes no medium AP.
     assert scores.summary["APm"] == pytest.approx(1.0)
     assert scores.summary["APs"] is None
     cat = scores.per_class["cat"]
@@ -149,7 +149,7 @@ def test_the_mean_over_thresholds_by_hand():
     assert (scores.summary["AP50"], scores.summary["AP75"]) == (pytest.approx(1), pytest.approx(1))
 
 
-def test_a_segments_area_decides_the_size_and_not_the_boxs():
+def test_the_area_of_the_segment_decides_the_size():
     # The box has 2,500 square pixels (medium), its segment 900 (small).
     scores = score_coco([truth("a", [BOX], area=[900])], [result("a", [BOX], [1.0])], {1: "cat"})
     # pycocotools divides by the sum of right and wrong detections and `np.spacing(1)`.
@@ -173,7 +173,7 @@ def test_no_ground_truth_scores_none():
 def test_crowds_alone_score_none_and_detections_in_them_are_ignored():
     crowd_only = score_coco([truth("a", [BOX], is_crowd=[True])], [], {1: "cat"})
     assert (crowd_only.summary["AP"], crowd_only.truths, crowd_only.crowds) == (None, 0, 1)
-    # A detection inside the crowd scores higher than the right one and does it no harm.
+    # A detection inside the crowd scores higher than the right one and changes nothing.
     scores = score_coco(
         [truth("a", [BOX, OTHER_BOX], is_crowd=[True, False])],
         [result("a", [[20, 20, 40, 40], OTHER_BOX], [0.9, 0.5])],
@@ -241,7 +241,7 @@ def test_ground_truth_survives_the_file(tmp_path):
             np.testing.assert_array_equal(getattr(now, field), getattr(was, field))
 
 
-def test_an_annotation_without_area_has_the_boxs(tmp_path):
+def test_an_annotation_without_area_has_that_of_its_box(tmp_path):
     content = truths_to_coco([truth("1", [[0, 0, 10, 20]])], {1: "cat"})
     del content["annotations"][0]["area"]
     (tmp_path / "t.json").write_text(json.dumps(content))
@@ -252,12 +252,8 @@ def test_results_survive_the_file(tmp_path):
     path = tmp_path / "results.json"
     found = result("7", [[1, 2, 3, 5], [0, 0, 1, 1]], [0.5, 0.25], [2, 1])
     path.write_text(json.dumps(results_to_coco([found, result("8")])))
-    assert read_json(path)[0] == {
-        "image_id": 7,
-        "category_id": 2,
-        "bbox": [2.0, 1.0, 3.0, 2.0],
-        "score": 0.5,
-    }
+    first = {"image_id": 7, "category_id": 2, "bbox": [2.0, 1.0, 3.0, 2.0], "score": 0.5}
+    assert read_json(path)[0] == first
     (back,) = results_from_coco_json(path)
     for field in ("boxes", "scores", "class_ids"):
         np.testing.assert_array_equal(getattr(back, field), getattr(found, field))

@@ -10,7 +10,7 @@ from PIL import Image
 
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.errors import UserError
-from stillbox.evaluation.coco_json import from_coco_json
+from stillbox.evaluation.coco import from_coco_json
 from stillbox.evaluation.evaluator import evaluate
 from stillbox.evaluation.ground_truth import read_truths, stored_size, truth_of
 from stillbox.evaluation.program import predict_program
@@ -63,7 +63,7 @@ class Source:
 
 
 def batches(records, size):
-    """Batches as the loader makes them, the last one filled up with rows of record -1."""
+    """Batches of the loader; the last one is padded with rows of record -1."""
     for start in range(0, len(records), size):
         rows = records[start : start + size]
         rows = [*rows, *[-1] * (size - len(rows))]
@@ -79,7 +79,7 @@ def batches(records, size):
 
 
 def perfect(source, most=MOST):
-    """A detector that knows the truth, and answers rows that only fill up with nonsense."""
+    """A detector that returns the truth, and nonsense for rows of padding."""
 
     def detect(batch):
         size = len(batch.records)
@@ -110,7 +110,7 @@ def source():
 
 
 def scored(source, loaded=(0, 1, 2, 3, 4), size=2, names=NAMES, detect=None, **options):
-    """The evaluation of records in batches of a size, by default with a perfect detector."""
+    """The evaluation of records in batches of one size, by default with a perfect detector."""
     options = {"slots": by_id(2)} | options
     detect = detect or perfect(source)
     return evaluate(detect, batches(list(loaded), size), source, names, **options)
@@ -123,7 +123,7 @@ def test_every_image_counts_once_whatever_the_batch(source, batch_size):
     result = scored(source, size=batch_size, progress=progress)
     assert result.scores.summary["AP"] == pytest.approx(1.0)
     assert (result.scores.coco.images, result.scores.coco.truths) == (5, 5)
-    # What a detector says about rows that only fill up is not among the detections.
+    # The detections of rows of padding are left out.
     assert result.scores.coco.detections == 5
     assert [truth.image_id for truth in result.truths] == ["a", "b", "c", "d", "e"]
     assert [found.image_id for found in result.results] == ["a", "b", "c", "d", "e"]
@@ -142,7 +142,7 @@ def test_detections_come_back_in_pixels_and_label_map_ids(source):
 
 
 def test_class_indices_stand_for_the_ids_of_their_slots(source):
-    # The detector says 1 and 0 for image c; with these slots they are 90 and 44.
+    # The detector returns 1 and 0 for image c; with these slots they are 90 and 44.
     source.examples[2] = replace(source.examples[2], class_ids=np.array([90, 44], np.int32))
     found = replace(source.examples[2], class_ids=np.array([2, 1], np.int32))
     detect, names = perfect(Source([None, None, found])), {44: "bottle", 90: "toothbrush"}
@@ -165,7 +165,7 @@ def test_a_part_of_the_records_can_be_scored(source):
         ([0, 1, 2, 3, 4, 3], r"1 record more than once \(first \[3\]\)"),
     ],
 )
-def test_a_loader_that_loses_or_repeats_an_image_is_an_error(source, records, message):
+def test_a_lost_or_repeated_image_is_an_error(source, records, message):
     with pytest.raises(RuntimeError, match=message):
         scored(source, records)
 
@@ -174,8 +174,7 @@ def test_records_left_out_by_the_policy_are_counted_and_not_scored(source):
     source.examples[1] = None
     source.examples[3] = example("d", [[0.5, 0.5, 1, 1]], [2], encoded=b"no image")
     result = scored(source, [0, 2, 4])
-    assert result.records == (0, 2, 4)
-    assert result.left_out == 2
+    assert (result.records, result.left_out) == ((0, 2, 4), 2)
     assert result.scores.summary["AP"] == pytest.approx(1.0)
 
 
@@ -206,8 +205,7 @@ def test_crowds_and_areas_reach_the_truth_and_may_be_absent():
     full = example(
         "a", [[0, 0, 0.5, 0.5]], [1], is_crowd=np.array([True]), area=np.array([12.0], np.float32)
     )
-    assert truth_of(full).is_crowd.tolist() == [True]
-    assert truth_of(full).areas().tolist() == [12.0]
+    assert (truth_of(full).is_crowd.tolist(), truth_of(full).areas().tolist()) == ([True], [12.0])
     bare = read_truths(Source([example("a", [[0, 0, 0.5, 0.5]], [1])]), [0])[0]
     # 50 by 100 pixels.
     assert (bare.is_crowd.tolist(), bare.areas().tolist()) == ([False], [5000.0])
@@ -219,20 +217,14 @@ def test_real_records_go_through_the_real_loader(tmp_path, max_examples):
     records = schema.Records(
         paths=(str(tmp_path / "val.record-*"),),
         label_map=str(tmp_path / "label_map.pbtxt"),
-        # Fewer than the fullest scene has: scoring must not lose the rest.
+        # Fewer boxes than the fullest scene has: scoring must not lose the others.
         max_boxes=1,
     )
     dataset = open_dataset(schema.Data(), records, schema.OneStage(num_classes=6))
     loader = EvalLoader(dataset, batch_size=4, max_examples=max_examples)
+    options = {"slots": dataset.slots, "records": loader.records}
     detector = perfect(dataset.source, most=8)
-    result = evaluate(
-        detector,
-        loader,
-        dataset.source,
-        dataset.class_names,
-        slots=dataset.slots,
-        records=loader.records,
-    )
+    result = evaluate(detector, loader, dataset.source, dataset.class_names, **options)
     truths, _ = from_coco_json(tmp_path / "annotations" / "val.json")
     wanted = truths[: max_examples or 11]
     assert result.scores.summary["AP"] == pytest.approx(1.0)

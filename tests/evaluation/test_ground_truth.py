@@ -1,4 +1,4 @@
-"""Ground truth from a COCO file, which replaces the records' image by image, and its agreement."""
+"""Ground truth from a COCO file in place of the records', and its comparison with them."""
 
 import json
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.evaluation.coco_json import truths_to_coco
+from stillbox.evaluation.coco import truths_to_coco
 from stillbox.evaluation.ground_truth import check_agreement, read_annotations, read_truths
 from stillbox.evaluation.scoring import check_annotations, score_dataset
 from stillbox.inputs.dataset import open_dataset
@@ -94,7 +94,7 @@ def test_boxes_areas_and_crowds_are_those_of_the_file(records, opened):
     content["images"].append({"id": "another", "width": 5, "height": 5})
     settings, dataset = opened(content)
     result = score_dataset(perfect(dataset), settings, dataset)
-    # The records' answers are right but for the box that only they have.
+    # All detections of the records are right but for the box that only the records have.
     assert result.scores.coco.crowds == 1
     assert result.scores.coco.truths == len(content["annotations"]) - 1
     assert result.scores.summary["AR100"] == pytest.approx(1)
@@ -126,7 +126,7 @@ def test_an_image_that_the_file_lacks_is_refused_before_anything_is_detected(rec
         (lambda content: content.pop("images"), "no COCO ground truth"),
     ],
 )
-def test_a_file_that_does_not_belong_is_refused_before_training(records, opened, spoil, message):
+def test_a_file_of_other_images_is_refused_before_training(records, opened, spoil, message):
     dataset, content = records
     spoil(content)
     settings, dataset = opened(content)

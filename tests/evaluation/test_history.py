@@ -1,3 +1,5 @@
+"""The history of a run: its lines, and damaged ones."""
+
 import json
 import os
 import random
@@ -39,7 +41,7 @@ def test_later_lines_of_a_resumed_run_replace_earlier_ones(tmp_path):
     assert history.series("loss")[1].tolist() == [10.0, 99.0, 30.0]
 
 
-def test_half_a_last_line_is_left_out_without_a_note(tmp_path):
+def test_an_incomplete_last_line_is_left_out_without_a_note(tmp_path):
     path = write(tmp_path / "m", {"step": 1, "loss": 1.0}, '{"step": 2, "lo')
     half = read_history(path, pytest.fail)
     assert half.series("loss")[0].tolist() == [1]
@@ -84,7 +86,7 @@ def test_a_damaged_line_is_left_out_and_named(tmp_path, damaged):
     assert f"{path}:2 and 2 more of its lines" in said[1]
 
 
-def test_any_damage_to_a_history_is_passed_over(tmp_path):
+def test_damaged_lines_of_any_kind_are_skipped(tmp_path):
     lines = [{"step": step, "loss": 0.5} for step in range(3)]
     lines += [{"step": 2, "evaluation": {"AP": 0.25, "APs": None}}]
     sound, rng = write(tmp_path / "m", *lines, "").read_bytes(), random.Random(3)

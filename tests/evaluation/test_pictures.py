@@ -5,7 +5,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from stillbox.errors import UserError
-from stillbox.evaluation import drawing
+from stillbox.evaluation import drawing, pictures
 from stillbox.evaluation.drawing import (
     PALETTE,
     Labels,
@@ -18,16 +18,6 @@ from stillbox.evaluation.drawing import (
     text_color,
     text_width,
 )
-from stillbox.evaluation.pictures import (
-    LEAST_SIDE,
-    Mark,
-    beside,
-    contact_sheet,
-    draw_marks,
-    result_marks,
-    save_picture,
-    truth_marks,
-)
 from tests.evaluation.builders import result, truth
 
 GRAY = np.full((450, 600, 3), 128, np.uint8)
@@ -35,12 +25,12 @@ RED = (255, 0, 0)
 
 
 def mark(box, text="cat", **fields):
-    return Mark(box=box, text=text, color=RED, **fields)
+    return pictures.Mark(box=box, text=text, color=RED, **fields)
 
 
 def test_a_box_is_outlined_where_it_is_and_the_image_is_left_alone():
     before = GRAY.copy()
-    drawn = draw_marks(GRAY, [mark((100, 200, 300, 400))])
+    drawn = pictures.draw_marks(GRAY, [mark((100, 200, 300, 400))])
     assert np.array_equal(GRAY, before)
     assert drawn.shape == GRAY.shape
     for row, column in ((100, 300), (299, 300), (200, 200), (200, 399)):
@@ -51,20 +41,20 @@ def test_a_box_is_outlined_where_it_is_and_the_image_is_left_alone():
 
 
 def test_no_boxes_change_nothing():
-    assert np.array_equal(draw_marks(GRAY, []), GRAY)
+    assert np.array_equal(pictures.draw_marks(GRAY, []), GRAY)
 
 
 @pytest.mark.parametrize(
     "box", [(0, 0, 450, 600), (-50, -50, 20, 20), (440, 590, 500, 700), (7, 7, 7, 7), (9, 0, 8, 0)]
 )
 def test_labels_and_boxes_at_and_over_the_edge_are_drawn_inside(box):
-    drawn = draw_marks(GRAY, [mark(box, text="a name of some length 0.99")])
+    drawn = pictures.draw_marks(GRAY, [mark(box, text="a name of some length 0.99")])
     assert drawn.shape == GRAY.shape
     assert (drawn == RED).all(axis=2).sum() > 300
 
 
 def test_a_label_too_long_for_the_image_is_shortened_and_not_cut_off():
-    drawn = draw_marks(GRAY, [mark((200, 300, 250, 350), text="word " * 60)])
+    drawn = pictures.draw_marks(GRAY, [mark((200, 300, 250, 350), text="word " * 60)])
     painted = (drawn == RED).all(axis=2)
     # The label is nearly as wide as the image and ends at its edge, behind the last letter.
     rows = np.flatnonzero(painted.sum(axis=1) > 250)
@@ -73,16 +63,16 @@ def test_a_label_too_long_for_the_image_is_shortened_and_not_cut_off():
 
 
 def test_a_small_image_is_enlarged_so_that_its_labels_can_be_read():
-    drawn = draw_marks(np.zeros((60, 100, 3), np.uint8), [mark((10, 20, 30, 40))])
+    drawn = pictures.draw_marks(np.zeros((60, 100, 3), np.uint8), [mark((10, 20, 30, 40))])
     # 100 pixels need a factor of 5 to reach 420.
     assert drawn.shape == (300, 500, 3)
-    assert max(drawn.shape) >= LEAST_SIDE
+    assert max(drawn.shape) >= pictures.LEAST_SIDE
     assert tuple(drawn[50, 150]) == RED
 
 
 def test_a_crowd_is_dashed():
-    solid = draw_marks(GRAY, [mark((100, 100, 400, 500), text="")])
-    dashed = draw_marks(GRAY, [mark((100, 100, 400, 500), text="", dashed=True)])
+    solid = pictures.draw_marks(GRAY, [mark((100, 100, 400, 500), text="")])
+    dashed = pictures.draw_marks(GRAY, [mark((100, 100, 400, 500), text="", dashed=True)])
     full = (solid[150:350, 100] == RED).all(axis=1).mean()
     broken = (dashed[150:350, 100] == RED).all(axis=1).mean()
     assert full == 1.0
@@ -90,7 +80,7 @@ def test_a_crowd_is_dashed():
 
 
 def test_truth_marks_name_the_class_and_the_crowd():
-    marks = truth_marks(
+    marks = pictures.truth_marks(
         truth("1", [[0, 0, 9, 9], [1, 1, 5, 5]], [1, 7], is_crowd=[True, False]), {1: "cat"}
     )
     assert [(m.text, m.dashed) for m in marks] == [("cat (crowd)", True), ("class 7", False)]
@@ -99,15 +89,15 @@ def test_truth_marks_name_the_class_and_the_crowd():
 
 def test_result_marks_are_the_best_with_the_best_on_top():
     found = result("1", [[0, 0, 9, 9]] * 4, [0.6, 0.4, 0.9, 0.7], [1, 1, 2, 1])
-    marks = result_marks(found, {1: "cat", 2: "dog"}, min_score=0.5, max_boxes=2)
+    marks = pictures.result_marks(found, {1: "cat", 2: "dog"}, min_score=0.5, max_boxes=2)
     assert [m.text for m in marks] == ["cat 0.70", "dog 0.90"]
-    assert result_marks(found, {}, min_score=0.95) == []
+    assert pictures.result_marks(found, {}, min_score=0.95) == []
 
 
 def test_a_difficult_box_says_so_and_labels_can_be_left_out():
     hard = truth("1", [[0, 0, 9, 9]], [1], is_difficult=[True])
-    assert [m.text for m in truth_marks(hard, {1: "cat"})] == ["cat (difficult)"]
-    bare = truth_marks(hard, {1: "cat"}, show_labels=False, color=(1, 2, 3))
+    assert [m.text for m in pictures.truth_marks(hard, {1: "cat"})] == ["cat (difficult)"]
+    bare = pictures.truth_marks(hard, {1: "cat"}, show_labels=False, color=(1, 2, 3))
     assert [(m.text, m.color) for m in bare] == [("", (1, 2, 3))]
 
 
@@ -117,26 +107,28 @@ def test_a_difficult_box_says_so_and_labels_can_be_left_out():
 )
 def test_labels_and_scores_can_be_left_out(labels, scores, text):
     found = result("1", [[0, 0, 9, 9]], [0.7], [1])
-    marks = result_marks(found, {1: "cat"}, show_labels=labels, show_scores=scores)
+    marks = pictures.result_marks(found, {1: "cat"}, show_labels=labels, show_scores=scores)
     assert [m.text for m in marks] == [text]
 
 
 def test_a_mark_without_text_has_no_label():
     box = (100, 100, 400, 500)
-    labelled = draw_marks(GRAY, [mark(box, text="cat")])
-    bare = draw_marks(GRAY, [mark(box, text="")])
+    labelled = pictures.draw_marks(GRAY, [mark(box, text="cat")])
+    bare = pictures.draw_marks(GRAY, [mark(box, text="")])
     assert (labelled[60:95, 100:140] != 128).any()
     assert (bare[60:95, 100:140] == 128).all()
 
 
 def test_beside_puts_pictures_of_any_height_in_a_row():
-    drawn = beside([GRAY, GRAY[:100, :80]], ["left", "a caption that is far too long " * 9])
+    drawn = pictures.beside(
+        [GRAY, GRAY[:100, :80]], ["left", "a caption that is far too long " * 9]
+    )
     assert drawn.shape[1] == 600 + 80 + 9
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5])
 def test_a_contact_sheet_holds_every_picture(count):
-    sheet = contact_sheet([GRAY] * count, columns=4, cell=60, gap=5)
+    sheet = pictures.contact_sheet([GRAY] * count, columns=4, cell=60, gap=5)
     columns, rows = min(count, 4), -(-count // 4)
     # 600 x 450 shrinks to 60 x 45.
     assert sheet.shape == (rows * 50 + 5, columns * 65 + 5, 3)
@@ -145,18 +137,18 @@ def test_a_contact_sheet_holds_every_picture(count):
 
 def test_pictures_are_written_whole_or_not_at_all(tmp_path):
     for name in ("deep/a.png", "b.jpg"):
-        path = save_picture(GRAY, tmp_path / name)
+        path = pictures.save_picture(GRAY, tmp_path / name)
         with Image.open(path) as image:
             assert image.size == (600, 450)
     assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["a.png", "b.jpg"]
     with pytest.raises(UserError, match=r"use \.png"):
-        save_picture(GRAY, tmp_path / "c.bmp")
+        pictures.save_picture(GRAY, tmp_path / "c.bmp")
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
-        save_picture(GRAY, tmp_path / "file" / "a.png")
+        pictures.save_picture(GRAY, tmp_path / "file" / "a.png")
 
 
 def test_colours_repeat_only_after_the_palette_and_text_stands_out():
@@ -252,7 +244,7 @@ def test_a_label_away_from_its_box_has_a_line_to_it():
     assert 150 <= y <= 165
 
 
-def test_where_every_place_hides_a_small_object_there_is_no_label():
+def test_a_label_is_left_out_if_every_place_hides_a_small_object():
     boxes = [(x, y, x + 18, y + 18) for x in range(0, 400, 20) for y in range(0, 300, 20)]
     assert placed(*boxes[:1], others=boxes) == []
 
@@ -277,8 +269,8 @@ def test_a_name_without_glyphs_is_drawn_as_a_number(monkeypatch):
     drawing.font_file.cache_clear()
     gray = np.full((300, 400, 3), 128, np.uint8)
     found = result("1", [[50, 50, 250, 350]], [0.9], [7])
-    unknown = draw_marks(gray, result_marks(found, {7: "\U00010000"}))
-    number = draw_marks(gray, result_marks(found, {7: "class 7"}))
+    unknown = pictures.draw_marks(gray, pictures.result_marks(found, {7: "\U00010000"}))
+    number = pictures.draw_marks(gray, pictures.result_marks(found, {7: "class 7"}))
     assert np.array_equal(unknown, number)
 
 

@@ -1,3 +1,5 @@
+"""The report of an evaluation: its page, its figures and their PNG and SVG files."""
+
 import base64
 import dataclasses
 import io
@@ -52,7 +54,7 @@ def scores(classes=2, metrics=("coco",)):
 
 
 class Page(HTMLParser):
-    """Checks that tags are balanced, and collects what a browser would fetch."""
+    """Checks that tags are balanced, and collects the addresses that a browser would fetch."""
 
     def __init__(self):
         super().__init__()
@@ -113,23 +115,13 @@ def test_the_page_shows_everything_and_fetches_nothing(folder):
     assert "default-src 'none'" in written
     assert "url(" not in written.replace("url(#", "")
     for phrase in (
-        "run <1>",
-        "a & b",
-        *SUMMARY_MEANINGS,
-        "no ground truth of this size",
-        "<b>absent</b>",
-        "class 2",
-        "160 x 160",
-        "name: <none>",
-        "5 min",
-        'x"y',
-        "<i>owl</i>, image 7",
-        "<u>\u732b</u>",
-        "highest F1, all classes together",
+        *("run <1>", "a & b", *SUMMARY_MEANINGS, "no ground truth of this size", "<b>absent</b>"),
+        *("class 2", "160 x 160", "name: <none>", "5 min", 'x"y', "<i>owl</i>, image 7"),
+        *("<u>\u732b</u>", "highest F1, all classes together"),
     ):
         assert phrase in text
     assert "-1" not in text
-    # Nine figures, the matrix, a mistake and two panels, described for those who cannot see them.
+    # Nine figures, the matrix, a mistake and two panels have descriptions for screen readers.
     assert len(page.alts) == 13
     assert all(page.alts)
 
@@ -191,7 +183,7 @@ def test_a_second_report_replaces_the_first(report, folder):
 
 
 def test_neither_curves_nor_scores_load_pyplot_or_pandas():
-    # In a process of its own: another test of this run may have loaded them.
+    # This needs a process of its own: another test of this run may have loaded them.
     program = (
         "import sys, stillbox.evaluation.report;"
         "assert not {'matplotlib.pyplot', 'pandas', 'plotly', 'jax'} & set(sys.modules)"
@@ -201,10 +193,8 @@ def test_neither_curves_nor_scores_load_pyplot_or_pandas():
 
 def test_nothing_logged_means_no_figure():
     empty = History()
-    assert charts.loss_figure(empty) is None
-    assert charts.rate_figure(empty) is None
-    assert charts.score_figure(empty) is None
-    assert charts.speed_figure(empty) is None
+    figures = charts.loss_figure, charts.rate_figure, charts.score_figure, charts.speed_figure
+    assert [draw(empty) for draw in figures] == [None] * 4
     assert charts.precision_recall_figure(score([truth("1")], [], {1: "cat"})) is None
 
 
@@ -225,13 +215,12 @@ def test_axes_are_labelled_and_every_class_is_named_with_its_ap():
     assert loss.get_yscale() == "log"
 
 
-def test_a_part_of_the_loss_that_is_next_to_nothing_does_not_squeeze_the_rest():
+def test_a_tiny_part_of_the_loss_does_not_squeeze_the_rest():
     lines = tuple(
         {"step": step, "loss": 5.0 / step, "regularization_loss": 1e-6} for step in range(1, 9)
     )
     (loss,) = charts.loss_figure(History(training=lines)).axes
-    assert loss.get_yscale() == "linear"
-    assert loss.get_ylim()[0] == 0
+    assert (loss.get_yscale(), loss.get_ylim()[0]) == ("linear", 0)
 
 
 def test_labels_on_a_small_image_are_small():
@@ -254,7 +243,7 @@ def test_a_moving_average_by_hand():
     assert charts.moving_average(np.array([1.0, 3.0, 8.0]), 1).tolist() == [2.0, 4.0, 5.5]
 
 
-def test_a_name_without_glyphs_is_a_number_in_a_file_and_itself_on_the_page(monkeypatch):
+def test_a_name_without_glyphs_is_a_number_in_files_only(monkeypatch):
     monkeypatch.setattr(drawing, "_system_fonts", tuple)
     drawing.font_file.cache_clear()
     names = {4: "\U00010000", 5: "_cat $x$"}

@@ -1,4 +1,4 @@
-"""The report in Chromium: tables sort, figures enlarge, nothing runs over a phone's edge."""
+"""The report in Chromium: sorted tables, enlarged figures, and the width of a phone."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def page(tmp_path_factory):
         browser.resize(1100, 800)
         browser.open(path.as_uri())
         yield browser
-        # Neither the policy nor a script has anything to say.
+        # Neither the policy nor a script reports an error.
         assert browser.complaints() == []
 
 

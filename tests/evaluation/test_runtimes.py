@@ -1,26 +1,18 @@
-"""The table of runtimes: as text, as JSON of anybody, on the page of a report."""
+"""The table of runtimes: as text, as untrusted JSON, and on the page of a report."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
+from stillbox.evaluation import runtimes
 from stillbox.evaluation.analysis import analyse
 from stillbox.evaluation.report import Report, render_page
-from stillbox.evaluation.runtimes import (
-    BENCHMARK,
-    FOLDER,
-    RuntimeRow,
-    RuntimeTable,
-    find_runtimes,
-    read_runtimes,
-    runtime_section,
-)
 from stillbox.evaluation.scores import score
 from tests.evaluation.builders import result, truth
 from tests.helpers import refusal
 
-CHECKPOINT = RuntimeRow(
+CHECKPOINT = runtimes.RuntimeRow(
     name="checkpoint",
     runtime="jax 0.10.0",
     bytes=16_518_972,
@@ -43,10 +35,10 @@ ONNX = replace(
     box_difference=0.012,
     score_difference=2e-06,
 )
-ABSENT = RuntimeRow(
+ABSENT = runtimes.RuntimeRow(
     name="onnx", runtime="openvino", state="not installed", message="pip install '.[openvino]'"
 )
-TABLE = RuntimeTable(
+TABLE = runtimes.RuntimeTable(
     model="runs/owls, step 9",
     images=50,
     scored=True,
@@ -79,9 +71,9 @@ def test_without_scores_and_a_checkpoint_nothing_is_said_of_them():
 
 
 def test_the_file_reads_back_as_the_same_table(tmp_path):
-    path = tmp_path / BENCHMARK
+    path = tmp_path / runtimes.BENCHMARK
     path.write_text(TABLE.to_json())
-    assert read_runtimes(path) == TABLE
+    assert runtimes.read_runtimes(path) == TABLE
 
 
 def without(*names):
@@ -121,18 +113,18 @@ def changed(value, *names):
     ids=str,
 )
 def test_another_content_is_refused(tmp_path, content):
-    path = tmp_path / BENCHMARK
+    path = tmp_path / runtimes.BENCHMARK
     path.write_text(json.dumps(content))
-    assert str(path) in str(refusal(read_runtimes, path))
+    assert str(path) in str(refusal(runtimes.read_runtimes, path))
 
 
 def test_a_damaged_table_is_left_out_of_a_report_with_a_warning(tmp_path):
     said = []
-    assert find_runtimes(tmp_path, said.append) is None
+    assert runtimes.find_runtimes(tmp_path, said.append) is None
     assert said == []
-    (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / BENCHMARK).write_text("{")
-    assert find_runtimes(tmp_path, said.append) is None
+    (tmp_path / runtimes.FOLDER).mkdir()
+    (tmp_path / runtimes.FOLDER / runtimes.BENCHMARK).write_text("{")
+    assert runtimes.find_runtimes(tmp_path, said.append) is None
     assert "left out of the report" in said[0]
 
 
@@ -159,4 +151,4 @@ def test_the_page_of_a_report_has_the_table():
 
 
 def test_a_table_without_rows_has_no_section():
-    assert runtime_section(RuntimeTable()) == ""
+    assert runtimes.runtime_section(runtimes.RuntimeTable()) == ""

@@ -21,7 +21,7 @@ from tests.evaluation.builders import result, truth
 BOX, OTHER = [10, 10, 60, 60], [100, 100, 150, 150]
 NAMES = {1: "cat", 2: "dog", 3: "owl"}
 TRUTHS = [truth("1", [BOX, OTHER, [0, 100, 30, 130]], [1, 1, 2])]
-# Both cats are found; in place of the dog something else is, with the best score of all.
+# Both cats are found; the best score of all is a wrong detection in place of the dog.
 RESULTS = [result("1", [BOX, OTHER, [150, 0, 190, 40]], [0.9, 0.8, 0.95], [1, 1, 2])]
 ALL = ("coco", "pascal_voc", "weighted_pascal_voc")
 
@@ -89,19 +89,12 @@ def test_the_numbers_of_a_class():
 def test_the_original_s_names():
     scores = score(TRUTHS, RESULTS, NAMES, metrics=ALL)
     summary = scores.original_names()
+    ranges = ("small", "medium", "large")
+    precisions = ("", "@.50IOU", "@.75IOU", *(f" ({size})" for size in ranges))
+    recalls = ("1", "10", "100", *(f"100 ({size})" for size in ranges))
     assert list(summary) == [
-        "DetectionBoxes_Precision/mAP",
-        "DetectionBoxes_Precision/mAP@.50IOU",
-        "DetectionBoxes_Precision/mAP@.75IOU",
-        "DetectionBoxes_Precision/mAP (small)",
-        "DetectionBoxes_Precision/mAP (medium)",
-        "DetectionBoxes_Precision/mAP (large)",
-        "DetectionBoxes_Recall/AR@1",
-        "DetectionBoxes_Recall/AR@10",
-        "DetectionBoxes_Recall/AR@100",
-        "DetectionBoxes_Recall/AR@100 (small)",
-        "DetectionBoxes_Recall/AR@100 (medium)",
-        "DetectionBoxes_Recall/AR@100 (large)",
+        *(f"DetectionBoxes_Precision/mAP{end}" for end in precisions),
+        *(f"DetectionBoxes_Recall/AR@{end}" for end in recalls),
         "PascalBoxes_Precision/mAP@0.5IOU",
         "WeightedPascalBoxes_Precision/mAP@0.5IOU",
     ]
@@ -112,13 +105,10 @@ def test_the_original_s_names_of_classes():
     scores = score(TRUTHS, RESULTS, NAMES, metrics=("coco", "pascal_voc"))
     summary = scores.original_names()
     named = scores.original_names(per_category=True)
+    values = {"cat": 1.0, "dog": 0.0, "owl": None}.items()
     assert {name: named[name] for name in named.keys() - summary.keys()} == {
-        "DetectionBoxes_PerformanceByCategory/mAP/cat": 1.0,
-        "DetectionBoxes_PerformanceByCategory/mAP/dog": 0.0,
-        "DetectionBoxes_PerformanceByCategory/mAP/owl": None,
-        "PascalBoxes_PerformanceByCategory/AP@0.5IOU/cat": 1.0,
-        "PascalBoxes_PerformanceByCategory/AP@0.5IOU/dog": 0.0,
-        "PascalBoxes_PerformanceByCategory/AP@0.5IOU/owl": None,
+        **{f"DetectionBoxes_PerformanceByCategory/mAP/{name}": ap for name, ap in values},
+        **{f"PascalBoxes_PerformanceByCategory/AP@0.5IOU/{name}": ap for name, ap in values},
     }
     every = scores.original_names(per_category=True, all_metrics=True)
     assert every["DetectionBoxes_Precision/mAP@.75IOU ByCategory/cat"] == 1.0
@@ -155,10 +145,8 @@ def test_classes_with_ground_truth_follow_on_request():
     lines = scores_table(scores(), per_category=True).splitlines()
     assert lines[12] == ""
     assert lines[13].split() == ["class", "AP", "AP50", "boxes"]
-    assert [line.split() for line in lines[14:]] == [
-        ["cat", "1.000", "1.000", "1"],
-        ["dog", "0.000", "0.000", "1"],
-    ]
+    rows = [line.split() for line in lines[14:]]
+    assert rows == [["cat", "1.000", "1.000", "1"], ["dog", "0.000", "0.000", "1"]]
 
 
 def test_all_twelve_numbers_of_a_class_on_request():
@@ -172,10 +160,8 @@ def test_all_twelve_numbers_of_a_class_on_request():
 def test_voc_s_numbers_stand_alone_or_behind_coco_s():
     alone = scores_table(scores("pascal_voc"), per_category=True).splitlines()
     assert alone[0].split()[:2] == ["VOC_mAP", "0.500"]
-    assert [line.split() for line in alone[2:4]] == [
-        ["class", "VOC_AP", "boxes"],
-        ["cat", "1.000", "1"],
-    ]
+    rows = [line.split() for line in alone[2:4]]
+    assert rows == [["class", "VOC_AP", "boxes"], ["cat", "1.000", "1"]]
     both = scores_table(scores("pascal_voc", "coco"), per_category=True).splitlines()
     assert both[12].startswith("VOC_mAP")
     assert both[14].split() == ["class", "AP", "AP50", "VOC_AP", "boxes"]
@@ -197,11 +183,11 @@ def test_checkpoints_are_compared_line_by_line_and_the_best_is_marked():
     assert len({len(row.removesuffix(" best")) for row in rows}) == 1
 
 
-def test_nothing_is_best_where_nothing_was_found():
+def test_without_detections_no_checkpoint_is_marked_as_best():
     assert "best" not in steps_table([(5, {"AP": 0.0}), (6, {"AP": None})], "AP")
 
 
-def test_the_best_threshold_stands_with_what_it_gives():
+def test_the_best_threshold_comes_with_its_figures():
     box, far = [10, 10, 60, 60], [100, 100, 150, 150]
     truths = [truth("1", [box, far], [1, 2])]
     found = [result("1", [box, far, far], [0.9, 0.7, 0.5], [1, 3, 2])]
@@ -255,7 +241,7 @@ def test_the_scores_are_those_of_the_original():
             "OpenImagesV2_PerformanceByCategory/AP@0.5IOU/c": 0.06111111111111111,
         }
     )
-    # Groups are what it differs by.
+    # It differs by the groups.
     pascal = score(truths, results, CLASSES, metrics=["pascal_voc"])
     assert pascal.summary["VOC_mAP"] != pytest.approx(0.17255291, abs=1e-3)
 

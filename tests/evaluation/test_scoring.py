@@ -1,4 +1,4 @@
-"""An experiment's evaluation set, scored as the experiment says."""
+"""The scoring of an experiment's evaluation set by its settings."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.helpers import read_json
 
 
 def perfect(dataset):
-    """A detector that knows the answers, in the order in which the images come."""
+    """A detector that returns the truth, in the order of the images."""
     records = iter(range(len(dataset)))
 
     def detect(images, true_sizes):
@@ -113,7 +113,7 @@ def test_the_metrics_of_the_experiment_are_computed_and_written_down(written):
 
 def test_the_interpolation_is_that_of_the_experiment(opened):
     def half(dataset):
-        """Finds every second box of each image, so that curves end before recall 1."""
+        """Finds every second box of each image, so curves end before recall 1."""
         found = perfect(dataset)
 
         def detect(images, true_sizes):
@@ -132,7 +132,7 @@ def test_the_interpolation_is_that_of_the_experiment(opened):
         scores = score_dataset(half(dataset), settings, dataset).scores
         numbers.append(scores.summary["VOC_weighted_mAP"])
         recall = scores.voc.detections / scores.voc.truths
-    # Precision 1 as far as the recall goes.
+    # Precision is 1 up to the highest recall.
     assert numbers == pytest.approx([recall, (int(10 * recall) + 1) / 11])
     assert 0.5 < recall < 0.9
 
@@ -161,10 +161,9 @@ def test_an_evaluation_writes_numbers_detections_pictures_and_a_page(written):
     exported = sorted(path.name for path in (folder / "shown").iterdir())
     assert exported == ["export-image-0.png", "export-image-1.png"]
     metrics = read_json(folder / "metrics.json")
-    assert metrics["weights"] == "weights.npz"
-    assert metrics["images"] == 6
-    assert metrics["summary"]["AP"] == pytest.approx(1)
-    assert metrics["summary"]["APl"] is None
+    assert (metrics["weights"], metrics["images"]) == ("weights.npz", 6)
+    summary = metrics["summary"]
+    assert (summary["AP"], summary["APl"]) == (pytest.approx(1), None)
     assert set(metrics["per_class"]) == {"disc", "ring", "square", "triangle", "star", "cross"}
     boxes = sum(len(truth.boxes) for truth in result.truths)
     assert len(read_json(folder / "detections.json")) == boxes

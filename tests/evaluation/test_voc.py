@@ -80,7 +80,7 @@ def test_eleven_points_by_hand():
         # The second one on the same box is wrong, but comes after everything is found.
         ([BOX, BOX], 1.0),
         ([NOWHERE, BOX], 0.5),
-        # On the difficult box: passed over, neither right nor wrong, as often as it likes.
+        # All detections on the difficult box are ignored, neither right nor wrong.
         ([OTHER, OTHER, BOX], 1.0),
         ([OTHER], 0.0),
     ],
@@ -114,7 +114,7 @@ def test_classes_without_ground_truth_are_left_out():
     truths = [truth("1", [BOX, OTHER], [1, 2], is_difficult=[False, True])]
     scores = score_voc(truths, [result("1", [BOX, NOWHERE], [0.5, 0.9], [1, 2])], NAMES)
     assert [one.ap for one in scores.per_class.values()] == [1.0, None, None]
-    # The wrong detection of class b does no harm to the pool either.
+    # The wrong detection of class b does not change the pool either.
     assert (scores.mean_ap, scores.pooled_ap) == (1.0, 1.0)
     nothing = score_voc([truth("1")], [result("1", [BOX], [0.9])], NAMES)
     assert (nothing.mean_ap, nothing.pooled_ap) == (None, None)
@@ -151,7 +151,7 @@ def judged(truths, results, class_id):
 
 
 def brute_force(verdicts, wanted):
-    """The mean, over the boxes to find, of the best precision with which so many are found."""
+    """The mean, over the boxes to find, of the best precision at which so many are found."""
     rights = [right for _, right in verdicts]
     points = [(sum(rights[: n + 1]), n + 1) for n in range(len(rights))]
     best = [
@@ -166,7 +166,7 @@ def brute_force(verdicts, wanted):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_brute_force_says_the_same_of_random_sets(seed):
+def test_random_sets_agree_with_brute_force(seed):
     truths, results = random_set(seed)
     area = score_voc(truths, results, NAMES)
     eleven = score_voc(truths, results, NAMES, rules=VocRules(interpolation="eleven_points"))
@@ -247,9 +247,9 @@ def test_the_extra_pixel_decides_at_the_limit():
     assert score_voc(truths, found, {1: "a"}).mean_ap == 0.0
 
 
-def test_brute_force_says_the_same_of_all_classes_in_one_list():
+def test_all_classes_in_one_list_agree_with_brute_force():
     truths, results = random_set(11)
-    # Scores that are equal nowhere: the order in which classes are pooled decides nothing.
+    # No two scores are equal, so the order of the classes in the pool has no effect.
     rng = np.random.default_rng(0)
     results = [dataclasses.replace(r, scores=rng.uniform(size=len(r.scores))) for r in results]
     by_class = [judged(truths, results, class_id) for class_id in NAMES]
@@ -264,16 +264,13 @@ def test_the_order_of_the_images_makes_no_difference():
     truths, results = random_set(7)
     forward = score_voc(truths, results, NAMES)
     backward = score_voc(truths[::-1], results[::-1], NAMES)
-    assert backward.mean_ap == forward.mean_ap
-    assert backward.pooled_ap == forward.pooled_ap
+    assert (backward.mean_ap, backward.pooled_ap) == (forward.mean_ap, forward.pooled_ap)
 
 
 def test_a_difficult_mark_goes_from_the_record_into_the_ground_truth(tmp_path):
-    one = dataclasses.replace(
-        # The second box has no area and is dropped: the marks have to go along.
-        example(0, [BOX_, [0.5, 0.5, 0.5, 0.9], [0.5, 0.5, 0.9, 0.9]]),
-        difficult=np.array([False, False, True]),
-    )
+    # The second box has no area and is dropped, with its mark.
+    one = example(0, [(0.1, 0.2, 0.5, 0.6), [0.5, 0.5, 0.5, 0.9], [0.5, 0.5, 0.9, 0.9]])
+    one = dataclasses.replace(one, difficult=np.array([False, False, True]))
     source = dataset(tmp_path, [one]).source
     (read,) = read_truths(source, [0]).values()
     assert read.is_difficult.tolist() == [False, True]
@@ -281,12 +278,9 @@ def test_a_difficult_mark_goes_from_the_record_into_the_ground_truth(tmp_path):
     assert (scores.truths, scores.difficult, scores.mean_ap) == (1, 1, 0.0)
 
 
-BOX_ = (0.1, 0.2, 0.5, 0.6)
-
-
 @needs_shared
 @pytest.mark.proof
-def test_on_blood_cells_it_agrees_with_coco_at_iou_half_within_what_differs():
+def test_blood_cells_score_about_as_in_coco_at_iou_half():
     bccd = SHARED / "data/bccd"
     items, label_map = read_voc(bccd / "Annotations", bccd / "JPEGImages", ConversionLog())
     names = {item.id: label_map.name_of(item.id) for item in label_map}
@@ -295,7 +289,7 @@ def test_on_blood_cells_it_agrees_with_coco_at_iou_half_within_what_differs():
     for number, item in enumerate(list(items)[:150]):
         boxes, ids = np.asarray(item.pixel_boxes, np.float64), np.asarray(item.class_ids)
         truths.append(truth(str(number), boxes, ids, size=(item.height, item.width)))
-        # Nine of ten are found, somewhat beside their places, and some that are not there.
+        # Nine of ten are found, somewhat beside their places; some detections are wrong.
         seen = rng.uniform(size=len(boxes)) < 0.9
         size = boxes[:, 2:] - boxes[:, :2]
         moved = boxes + np.tile(size * rng.normal(0, 0.08, (len(boxes), 2)), 2)
@@ -311,6 +305,5 @@ def test_on_blood_cells_it_agrees_with_coco_at_iou_half_within_what_differs():
     # Read at the same recalls they differ only where cells overlap so much that COCO gives a
     # detection to its second-best cell.
     for name, one in voc.per_class.items():
-        assert one.precision.mean() == pytest.approx(
-            coco.per_class[name].numbers["AP50"], abs=0.003
-        )
+        expected = coco.per_class[name].numbers["AP50"]
+        assert one.precision.mean() == pytest.approx(expected, abs=0.003)

@@ -1,13 +1,16 @@
-"""What the tests of exports share: outputs, a program run by JAX, tasks that end their process."""
+"""Shared parts of the tests of exports: outputs, a program run by JAX, tasks of a benchmark."""
 
 import os
 import signal
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
+import pytest
 
 from stillbox.errors import UserError
+from stillbox.exporting.onnx.format import openvino_core
 from stillbox.exporting.program import ExportProgram
 from stillbox.inputs.resize import resize_image
 
@@ -26,7 +29,7 @@ OUTPUTS = {
 
 
 def expected(model, settings, images):
-    """What the program itself returns for images `[B, h, w, 3]` of one size."""
+    """The outputs of the program itself for images `[B, h, w, 3]` of one size."""
     program = ExportProgram(model, settings)
     resized, sizes = zip(
         *(resize_image(image, program.description.resizer) for image in images), strict=True
@@ -36,6 +39,15 @@ def expected(model, settings, images):
         program.weights, np.stack(resized), np.int32(sizes), original
     )
     return {name: np.asarray(array) for name, array in outputs.items()}
+
+
+def assert_verified(export, images, boxes=1e-3):
+    """Asserts that an export was compared on these and on blank images, within some pixels."""
+    found = export.verification
+    assert found.images == len(images) + 2
+    assert found.detections > 10
+    assert found.max_box_difference < boxes
+    assert found.max_score_difference < 1e-5
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,7 @@ class Killed:
 
 @dataclass(frozen=True)
 class Raising:
-    """Raises what no runtime of ours raises."""
+    """Raises an exception that no runtime raises."""
 
     def perform(self, progress):
         raise LookupError("nothing\nhere")
@@ -72,3 +84,22 @@ class Counting:
 
     def perform(self, progress):
         return len(os.sched_getaffinity(0))
+
+
+RUNTIMES = ("onnxruntime", "openvino")
+
+
+def loaded(model, runtime):
+    """Returns inputs by name -> list of outputs; skips where the runtime is absent."""
+    content = model.SerializeToString()
+    if runtime == "onnxruntime":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        return partial(session.run, None)
+    try:
+        core = openvino_core()
+    except UserError as error:
+        pytest.skip(str(error))
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = core.compile_model(core.read_model(content), "CPU", settings)
+    return lambda feed: list(compiled(feed).values())

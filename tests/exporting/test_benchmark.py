@@ -1,6 +1,6 @@
-"""A model is measured in every runtime; one that is missing or fails is a row.
+"""Measures a model in every runtime; a missing or failing runtime is a row.
 
-But for the last tests, tasks run in this process, most of them with figures that are made up.
+All but the last tests run the tasks in this process, most of them with invented figures.
 """
 
 import shutil
@@ -17,10 +17,16 @@ from stillbox.evaluation.runtimes import BENCHMARK, RuntimeRow, read_runtimes
 from stillbox.exporting import backend
 from stillbox.exporting.backend import RUNTIME_PACKAGES, find_loader
 from stillbox.exporting.benchmarking import runner, subjects
-from stillbox.exporting.benchmarking.processes import TaskError, run_apart
 from stillbox.exporting.benchmarking.runner import benchmark, compare
 from stillbox.exporting.benchmarking.subjects import BenchmarkSettings
-from stillbox.exporting.benchmarking.tasks import ExportTask, Measured, MeasureTask, artefact_bytes
+from stillbox.exporting.benchmarking.tasks import (
+    ExportTask,
+    Measured,
+    MeasureTask,
+    TaskError,
+    artefact_bytes,
+    run_apart,
+)
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import FORMATS, ExportSettings
 from stillbox.extras import NotInstalledError, install_command
@@ -55,7 +61,7 @@ MEASURED = Measured(
 
 @pytest.fixture
 def performed(monkeypatch, exported):
-    """Tasks that would have run: an export is that of `exported`, figures are always the same."""
+    """The tasks, which do not run: an export is that of `exported`, figures are always the same."""
     tasks = []
 
     def run(task, progress, **options):
@@ -113,7 +119,7 @@ def check_figures(table, model, folder):
     ],
     ids=["saved_model", "tpu", "onnx", "tflite", "stablehlo"],
 )
-def test_the_size_is_that_of_what_a_runtime_reads(tmp_path, form, files, nbytes):
+def test_the_size_is_that_of_the_files_of_the_runtime(tmp_path, form, files, nbytes):
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(bytes(10))
@@ -164,9 +170,7 @@ def test_without_its_checkpoint_an_export_is_measured_all_the_same(
     ]
 
 
-def test_exports_that_are_there_are_used_and_new_ones_kept(
-    performed, trained_once, exported, tmp_path
-):
+def test_existing_exports_are_used_and_new_ones_kept(performed, trained_once, exported, tmp_path):
     kept = tmp_path / "kept"
     shutil.copytree(exported, kept / "mine")
     output = tmp_path / "out"
@@ -253,7 +257,7 @@ def test_integers_need_images_to_calibrate_on(performed, trained_once, tmp_path)
         assert row.message.endswith("give some tens of typical images with --images")
 
 
-def test_a_limit_scores_fewer_images_and_says_so(performed, trained_once, tmp_path):
+def test_a_limit_scores_fewer_images_with_a_note(performed, trained_once, tmp_path):
     table = benchmark(trained_once, settings=replace(QUICK, limit=2), output=tmp_path).table
     assert {task.experiment.evaluation.max_examples for task in performed[::2]} == {2}
     assert any("the first 2 of 6 images" in note for note in table.notes)
@@ -289,7 +293,7 @@ def test_wrong_settings_are_refused(trained_once, tmp_path, change, message):
     assert message in str(error)
 
 
-def test_a_folder_of_nothing_is_refused(tmp_path):
+def test_an_empty_folder_is_refused(tmp_path):
     assert "model directory" in str(refusal(benchmark, tmp_path, output=tmp_path / "out"))
 
 
@@ -304,7 +308,7 @@ BOX, FAR = [0, 0, 10, 10], [50, 50, 90, 90]
         (([FAR], [0.5]), (2, 1, 0.0, 0.0)),  # one is missing
         (([[0, 0, 10, 30], FAR], [0.9, 0.5]), (2, 1, 0.0, 0.0)),  # one is elsewhere
         (([], []), (2, 0, None, None)),
-        # Each has a pair of its own, the one that overlaps most.
+        # Each has its own pair, the one that overlaps most.
         (([[0, 0, 10, 11], BOX], [0.9, 0.9]), (2, 1, 0.0, 0.0)),
     ],
     ids=["same", "near", "missing", "elsewhere", "none", "nearest"],
@@ -324,7 +328,7 @@ def test_detections_of_another_class_are_not_found():
 @pytest.mark.parametrize(
     "form, runtime", [(form, runtime) for form in FORMATS for runtime in backend.runtimes_of(form)]
 )
-def test_a_missing_runtime_is_named_as_its_loader_names_it(monkeypatch, tmp_path, form, runtime):
+def test_a_missing_runtime_has_the_text_of_its_loader(monkeypatch, tmp_path, form, runtime):
     package, extra = RUNTIME_PACKAGES[runtime]
     if not extra:
         pytest.skip("it is always there")

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.xdist_group("tensorflow")
 
 INTEGERS = ExportSettings(format="tflite", quantize="int8")
 NORMS = {"group_norm": (), "batch_norm": (BATCH_NORM,)}
-# What writes or runs a format; a SavedModel is compared without TensorFlow too.
+# The packages that write or run a format; a SavedModel is compared without TensorFlow too.
 FORMATS = {
     "stablehlo": "jax",
     "saved_model": "jax",
@@ -64,7 +64,7 @@ def with_drawn_weights(experiment):
             return rng.normal(0, np.sqrt(2 / np.prod(inputs)), array.shape)
         if path.startswith("head.scale_"):
             return rng.uniform(0.5, 1.5)
-        # Scores far enough from one another to be told apart.
+        # Scores far enough from one another to be distinguished.
         return np.zeros(array.shape) if path.startswith("head.class_.bias") else np.asarray(array)
 
     params = {path: np.float32(value(path, array)) for path, array in params.items()}
@@ -153,7 +153,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("head", "overrides", "settings", "message"), REFUSED)
-def test_what_the_detection_operation_lacks_is_refused(head, overrides, settings, message):
+def test_a_coder_that_the_detection_operation_lacks_is_refused(head, overrides, settings, message):
     settings = ExportSettings(format="tflite", postprocess="detection_op", **settings)
     program = ExportProgram(drawn(head, "group_norm", *overrides), settings)
     with pytest.raises(UserError, match=message) as caught:

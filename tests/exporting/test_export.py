@@ -16,7 +16,7 @@ IMAGE = np.zeros((100, 200, 3), np.uint8)
 
 
 class Fixed:
-    """A backend that finds the same in every image."""
+    """A backend with the same detections in every image."""
 
     batch_sizes, class_names, source, max_detections = None, {}, "test", 100
 
@@ -94,13 +94,13 @@ def test_a_quantised_artefact_has_to_find_sure_detections():
         agree(Fixed((*OWL[:5], 2)), Fixed(OWL), [IMAGE])
 
 
-def test_a_comparison_without_detections_says_so():
+def test_a_comparison_without_detections_is_reported():
     assert "neither finds anything" in verify(Fixed(), Fixed(), [IMAGE]).render()
 
 
 @pytest.fixture
 def wrong_format(monkeypatch):
-    """A format whose artefact finds nothing at all."""
+    """A format whose artefact has no detections."""
 
     def write(program, folder, calibration):
         (folder / "model.bin").write_bytes(b"x")

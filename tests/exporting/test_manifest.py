@@ -1,7 +1,4 @@
-"""An export is read as it was written, or refused by the name of the file or field.
-
-How an artefact of one size is fed, and how its boxes come back.
-"""
+"""The manifest of an export: reading, refusals, and the input and boxes of an artefact."""
 
 import json
 import os
@@ -77,7 +74,7 @@ def use(folder):
     return predictor.backend.run([predictor.backend.prepare(IMAGE)])
 
 
-def test_it_comes_back_as_it_was_written(folder, loaded):
+def test_a_manifest_is_read_as_it_was_written(folder, loaded):
     manifest = Manifest.read(folder)
     assert list(manifest.files) == ["saved_model", "experiment.yaml", "label_map.pbtxt"]
     assert manifest.settings == ExportSettings(image_size=(64, 64))
@@ -209,7 +206,7 @@ def test_a_file_that_is_no_manifest_is_refused(folder, loaded, text):
         use(folder)
 
 
-def test_a_runtime_that_fails_or_answers_with_something_else_is_a_sentence(folder, monkeypatch):
+def test_a_failing_runtime_is_reported_in_a_sentence(folder, monkeypatch):
     def fail(images):
         raise KeyError("serving_default")
 
@@ -217,6 +214,20 @@ def test_a_runtime_that_fails_or_answers_with_something_else_is_a_sentence(folde
         monkeypatch.setattr(backend, "find_loader", lambda *names, run=run: lambda *where: run)
         with pytest.raises(UserError, match="the model does not detect in these images"):
             use(folder)
+
+
+@pytest.mark.parametrize(
+    ("form", "runtime"),
+    [
+        *(("onnx", "jax"), ("stablehlo", "openvino")),
+        *(("saved_model", "openvino"), ("tflite", "openvino")),
+    ],
+)
+def test_another_runtime_is_refused(folder, form, runtime):
+    with pytest.raises(UserError, match=f"{runtime} does not run {form}"):
+        backend.find_loader(form, runtime)
+    with pytest.raises(UserError, match="openvino does not run saved_model"):
+        backend.ExportBackend(folder, "openvino")
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +258,7 @@ def test_detections_in_the_padding_are_left_out(padded: TrainedModel, exported):
     assert np.mean(same) > 0.8
 
 
-def test_it_is_said_that_a_program_is_run(exported):
+def test_a_note_names_the_program_that_runs(exported):
     said = []
     stillbox.load(exported.folder, say=said.append)
     assert said == [

@@ -1,7 +1,4 @@
-"""Suppression inside an ONNX graph finds what `batched_nms` finds.
-
-Resizing inside an ONNX graph equals resizing on the host, in either runtime.
-"""
+"""Suppression and resizing inside an ONNX graph equal those of the package."""
 
 import jax
 import numpy as np
@@ -17,8 +14,10 @@ from stillbox.exporting.onnx.pixels import add_preprocessing
 from stillbox.inputs.resize import resize_image
 from stillbox.models.jaxpr import trace
 from stillbox.models.postprocessing import suppress
-from tests.exporting.onnx_runtimes import RUNTIMES, loaded
-from tests.exporting.test_pixels import METHODS, RESIZERS, SIZES, picture
+from tests.exporting.programs import RUNTIMES, loaded
+from tests.exporting.test_stablehlo import METHODS, RESIZERS, SIZES, picture
+
+pytest.importorskip("onnx")
 
 ANCHORS, CLASSES, IMAGES = 700, 4, 2
 INPUT_SIZE = 300, 300
@@ -66,7 +65,7 @@ def suppression(nms, boxes, runtime="onnxruntime"):
 
 
 def inputs(*, coarse=False):
-    """Boxes and scores; coarse ones are equal to each other again and again."""
+    """Boxes and scores; coarse ones are often equal to each other."""
     rng = np.random.default_rng(3)
     centres = rng.uniform(-0.1, 1.1, (IMAGES, ANCHORS, 2))
     sizes = rng.uniform(0.02, 0.4, (IMAGES, ANCHORS, 2))
@@ -100,8 +99,8 @@ def test_in_openvino_where_scores_differ(name):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_all_anchors_are_searched_where_the_best_do_not_suffice(runtime, monkeypatch):
-    # The best 30 anchors of the second image are one and the same place.
+def test_all_anchors_are_searched_if_the_best_do_not_suffice(runtime, monkeypatch):
+    # The best 30 anchors of the second image have the same box.
     monkeypatch.setattr(nms_nodes, "_FIRST", 1)
     boxes, scores = inputs()
     boxes[1, :200], scores[1, :200, 0] = boxes[1, 0], 1 - np.arange(200) / 1000

@@ -22,13 +22,13 @@ from stillbox.models.variables import bind_detector, read_statistics, split_dete
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
-from tests.exporting.onnx_runtimes import RUNTIMES
+from tests.exporting.programs import RUNTIMES
 from tests.small import EVERY_DETECTION, SHARED, needs_shared
 
-# Found and not imported: whatever is imported here lies in the process of every other test.
+# Found and not imported: imports here would stay in the process of every other test.
 ABSENT = [
     package
-    for package in ("ai_edge_litert", "ai_edge_quantizer", "onnxruntime", "openvino")
+    for package in ("ai_edge_litert", "ai_edge_quantizer", "onnx", "onnxruntime", "openvino")
     if find_spec(package) is None
 ]
 
@@ -59,7 +59,7 @@ UNTRAINED = {
         "model.backbone.depth=18",
         "model.resizer.height=256",
         "model.resizer.width=256",
-        # Larger than a training would begin with: scores that are all alike have no order.
+        # Larger than at the beginning of a training: equal scores have no order.
         "model.head.predictor_initializer.stddev=0.05",
         "model.postprocessing.nms.score_threshold=0.01",
     ],
@@ -94,7 +94,7 @@ def onnx_ssd(ssd, tmp_path_factory):
 
 
 def untrained(recipe, overrides):
-    """A detector with the weights that a training would begin with."""
+    """A detector with the weights at the beginning of a training."""
     experiment = resolve(recipe, overrides).experiment
     _, params, stats = split_detector(build_detector(experiment.model))
     return TrainedModel(experiment, None, params, stats, "untrained").named_by_config()
@@ -196,7 +196,7 @@ def test_simulated_integers_and_real_ones_keep_the_ap(ssd, tmp_path):
 
 @pytest.fixture(scope="module")
 def two_stages():
-    """Faster R-CNN on small images, with kernels by which results depend on the image."""
+    """Faster R-CNN on small images, with kernels that make results depend on the image."""
     model = untrained(
         "faster_rcnn_inception_v2_coco",
         [

@@ -100,7 +100,7 @@ def test_wrong_weights_are_found(model, images, tmp_path, monkeypatch):
 def test_the_program_has_plain_operations_alone(write, batch_size):
     folder = write(input_type="tf_example", signature="tpu", batch_size=batch_size)
     content = (folder / "saved_model.pb").read_bytes()
-    # What `jax.lax.top_k` becomes.
+    # The operation of `jax.lax.top_k`.
     assert b"composite" not in content
     assert b"chlo.top_k" not in content
     kinds = [kind for kind, _ in nodes(folder)]

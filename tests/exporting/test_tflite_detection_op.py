@@ -1,4 +1,4 @@
-"""TFLite models that end in `TFLite_Detection_PostProcess`, and what the Edge TPU computes."""
+"""TFLite models that end in `TFLite_Detection_PostProcess`, and the operations of the Edge TPU."""
 
 import argparse
 import dataclasses
@@ -120,7 +120,7 @@ def test_the_network_decodes_boxes_that_the_operation_does_not(plain, images, co
     options = flexbuffers.Loads(detection_op._options(program))
     assert [options[f"{name}_scale"] for name in "yxhw"] == [1, 1, 1, 1]
     middle, side = np.split(detection_op._anchors(program), 2, axis=1)
-    # What `DecodeCenterSizeBoxes` of the original computes.
+    # The computation of `DecodeCenterSizeBoxes` of the original.
     center = np.asarray(codes)[0, :, :2] * side + middle
     half = np.exp(np.asarray(codes)[0, :, 2:]) * side / 2
     detector = detection_op._detector(program)

@@ -33,7 +33,7 @@ MASKED = (
 
 
 def drawn(*overrides):
-    """The small detector with kernels by which its results depend on the image."""
+    """The small detector with kernels that make its results depend on the image."""
     experiment = resolve("demo_scenes", small_words(*overrides)).experiment
     _, params, stats = split_detector(build_detector(experiment.model))
     rng = np.random.default_rng(0)
@@ -121,8 +121,8 @@ def test_other_detectors_equal_their_checkpoint(form, overrides, pictures, tmp_p
 FRAMED = schema.KeepAspectRatioResizer(min_dimension=600, max_dimension=1024)
 
 
-def test_a_resizer_of_many_sizes_leaves_the_size_of_images_free():
-    # A square of 1024 would become one of 600, and the canvas says nothing of the image inside.
+def test_a_resizer_to_many_sizes_takes_images_of_any_size():
+    # A square of 1024 would become one of 600, and the canvas does not show the size of the image.
     assert ExportSettings(format="stablehlo").with_sizes(FRAMED).any_size
     padded = dataclasses.replace(FRAMED, min_dimension=1024)
     fixed = ExportSettings(format="stablehlo").with_sizes(padded)
@@ -136,7 +136,7 @@ def test_a_resizer_of_many_sizes_leaves_the_size_of_images_free():
         ({"input_type": "raw_image_tensor"}, "size of the image .* unknown", "float_image_tensor"),
     ],
 )
-def test_what_needs_one_size_is_refused_for_it(settings, message, fix):
+def test_formats_with_one_size_refuse_it(settings, message, fix):
     with pytest.raises(UserError, match=message) as caught:
         ExportSettings(**settings).with_sizes(FRAMED)
     assert fix in caught.value.fix

@@ -1,4 +1,4 @@
-"""The page that runs a TFLite export in the browser: its files, and what it shows in Chromium."""
+"""The page that runs a TFLite export in the browser: its files, and its results in Chromium."""
 
 import base64
 import dataclasses
@@ -167,7 +167,7 @@ def note(window):
 
 
 def shown(window, folder, packages, files):
-    """Returns what the page finds in image files, by name, with every score."""
+    """Returns the detections of the page in image files, by name, with every score."""
     if not (folder / "node_modules").exists():
         shutil.copytree(packages, folder / "node_modules")
     with served(folder) as address:
@@ -225,13 +225,13 @@ PADDED = {"kind": "scale_jitter", "height": 64, "width": 64, "pad_value": [9, 99
     ],
     ids=["bytes", "padded", "raw", "size"],
 )
-def test_the_page_finds_what_the_export_finds(
+def test_the_page_detects_the_same_as_the_export(
     hostile, scenes, window, packages, tmp_path, settings, resizer
 ):
     pytest.importorskip("litert_converter")
     files = sorted((scenes / "images/val").iterdir())[:3]
     if size := settings.get("image_size"):
-        # What the browser resizes differs by a level from OpenCV; these it leaves alone.
+        # Images that the browser resizes differ by a level from OpenCV; these are not resized.
         files = [resized_file(file, size, tmp_path) for file in files]
     changes = {"model.resizer": resizer} if resizer else {}
     model = dataclasses.replace(hostile, experiment=hostile.experiment.with_changes(changes))
@@ -251,7 +251,7 @@ def test_the_page_finds_what_the_export_finds(
 
 
 @marked()
-def test_without_the_library_and_the_cdn_the_page_says_what_to_do(window, folder):
+def test_without_the_library_and_the_cdn_the_page_shows_a_remedy(window, folder):
     (folder / "model.tflite").write_bytes(b"")
     with served(folder) as address:
         window.open(address)

@@ -6,7 +6,7 @@ from stillbox.predicting.backend import Prepared, RawDetections
 
 
 class Blobs:
-    """Finds the rectangles of one grey level each: a detector that sees what its window shows.
+    """Finds rectangles of one grey level each, within its window.
 
     Rectangles of which a window shows less than `least` pixels of a side are not found.
     """

@@ -1,7 +1,4 @@
-"""From images of any kind to detections in their pixels.
-
-Predictions that are not finite are refused, with the image, wherever a model runs.
-"""
+"""From images of any kind to detections in their pixels; predictions that are not finite."""
 
 import io
 import json
@@ -40,7 +37,7 @@ LABEL_MAP = LabelMap(
 
 
 class Fake:
-    """Finds one box and one padding row in every image, and remembers what it was shown."""
+    """Finds one box and one padding row in every image, and keeps the images."""
 
     def __init__(self):
         self.shown = []
@@ -243,7 +240,7 @@ BLANK = np.zeros((40, 60, 3), np.uint8)
 
 @pytest.fixture(params=[np.nan, np.inf])
 def spoilt(request, trained_once):
-    """The small model with one number of its class head's bias spoilt."""
+    """The small model with one number in the bias of its class head that is not finite."""
     model = load_model(trained_once)
     name = next(name for name in sorted(model.params) if "class" in name and "bias" in name)
     bias = np.array(model.params[name])
@@ -272,7 +269,7 @@ def test_a_sound_model_passes(trained_once):
     assert len(predictor.predict(BLANK, **EVERY_DETECTION)) > 0
 
 
-def test_a_detector_that_says_nothing_is_judged_by_its_detections(monkeypatch):
+def test_a_model_without_a_mark_is_checked_by_its_detections(monkeypatch):
     class Silent:
         def detect(self, images, true_sizes):
             boxes = jnp.zeros((3, 2, 4)).at[1, 0, 2].set(jnp.nan)

@@ -152,16 +152,13 @@ def test_a_folder_in_natural_order(folder):
     expected = ["photos/1.png", "photos/2.JPG", "photos/10.jpg", "photos/[1].jpg", "photos/²x.jpg"]
     assert names_of(inputs.images) == expected
     assert names_of(inputs.videos) == ["photos/clip.mp4"]
-    assert inputs.passed_over == 1  # notes.txt; what is hidden, and a pipe, does not count
+    assert inputs.passed_over == 1  # notes.txt; hidden files and a pipe do not count
 
 
 def test_subfolders_and_patterns(folder):
     assert "photos/deep/3.jpg" in names_of(list_inputs(["photos"], recursive=True).images)
     assert names_of(list_inputs(["photos/[0-9]*.jpg"]).images) == ["photos/10.jpg"]
-    assert names_of(list_inputs(["**/*.jpg"]).images)[-2:] == [
-        "photos/deep/3.jpg",
-        "photos/²x.jpg",
-    ]
+    assert names_of(list_inputs(["**/*.jpg"]).images)[-2:] == ["photos/deep/3.jpg", "photos/²x.jpg"]
     everything = list_inputs(["photos/*"])
     assert (len(everything.images), everything.passed_over) == (5, 1)
     assert names_of(list_inputs(["photos/[1].jpg"]).images) == ["photos/[1].jpg"]

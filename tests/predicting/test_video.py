@@ -31,7 +31,7 @@ def levels(path):
 
 
 class Camera:
-    """Takes five frames and then fails, as a camera that is pulled out."""
+    """Takes five frames and then fails, like an unplugged camera."""
 
     def __init__(self, source):
         self.left = 5
@@ -239,7 +239,7 @@ def test_boxes_of_one_object_in_two_tiles_are_averaged_by_their_scores():
 
 def test_classes_and_objects_of_one_window_are_not_merged():
     windows = [(0, 0, 100, 100), (0, 50, 100, 150)]
-    # Two that overlap much in one window are two: its model has told them apart.
+    # Two boxes that overlap much in one window are two objects: the model has separated them.
     twins = RawDetections(
         np.array([[10.0, 60, 30, 80], [10, 62, 30, 82]]), np.array([0.6, 0.5]), np.array([1, 1])
     )

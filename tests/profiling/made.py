@@ -1,7 +1,4 @@
-"""Traces for tests: an `XSpace` of a few events.
-
-Compiled programs for tests, from the text that XLA prints.
-"""
+"""Traces of a few events, and compiled programs from XLA's text, for tests."""
 
 import re
 

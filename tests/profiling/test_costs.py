@@ -52,10 +52,10 @@ CONV = "jit(step)/jvp(backbone)/conv_0/convolution/"
     [
         (Instruction("a", "convolution", op_name=CONV + "conv"), *[Kind.CONVOLUTIONS] * 2),
         (Instruction("a", "custom-call", "__cudnn$convForward"), *[Kind.CONVOLUTIONS] * 2),
-        # A product that stands for a 1x1 convolution is one, on all platforms.
+        # A product in place of a 1x1 convolution counts as a convolution, on all platforms.
         (Instruction("a", "dot", op_name=CONV + "dot"), *[Kind.CONVOLUTIONS] * 2),
         (Instruction("a", "custom-call", "__cublas$gemm", CONV + "conv"), *[Kind.CONVOLUTIONS] * 2),
-        # Patches are what a CPU makes convolutions of; a GPU's change of layout is a copy.
+        # A CPU computes convolutions from patches; a GPU's change of layout is a copy.
         (Instruction("a", "transpose", op_name=CONV + "conv"), Kind.CONVOLUTIONS, Kind.COPIES),
         (Instruction("a", "dot", op_name="jit(step)/jvp(head)/dot"), *[Kind.PRODUCTS] * 2),
         (Instruction("a", "dot", op_name="jit(step)/jvp(losses)/dot"), *[Kind.LOSSES] * 2),
@@ -196,7 +196,7 @@ def test_collectives_are_summed_by_kind():
     assert collective_bytes(PROGRAM) == {"all-reduce": 3 * 400 + 8 * 128 * 2, "all-gather": 400}
 
 
-def test_traffic_counts_what_is_not_on_the_chip():
+def test_traffic_leaves_out_arrays_on_the_chip():
     loop = 3 * (512 + 512)
     parts = (
         4096,  # the copy reads the parameters; it writes on the chip

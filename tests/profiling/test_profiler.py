@@ -33,7 +33,7 @@ def profiled_step(kernel, images):
 def traced(tmp_path_factory):
     folder, said = tmp_path_factory.mktemp("traced"), []
     kernel, images = jnp.ones((3, 3, 16, 16)), jnp.ones((4, 64, 64, 16))
-    # As users compile: convolutions then take longest.
+    # Compiled as by users: convolutions then take longest.
     options = {"xla_backend_optimization_level": 3}
     compiled = jax.jit(profiled_step).lower(kernel, images).compile(compiler_options=options)
     with StepProfiler(ProfileSteps(3, 5), folder, 100, said.append) as profiler:
@@ -44,7 +44,7 @@ def traced(tmp_path_factory):
     return trace, said, compiled
 
 
-def test_the_summary_is_about_the_program_that_ran(traced):
+def test_the_summary_is_that_of_the_program_that_ran(traced):
     folder, _, _ = traced
     summary = summarize_folder(folder)
     assert (summary.platform, summary.program, len(summary.steps)) == (
@@ -86,7 +86,7 @@ def test_the_page_is_beside_the_trace_and_its_headline_is_printed(traced):
 
 
 def test_a_program_that_the_trace_lacks_is_read_from_the_runtime(traced):
-    """The profiler has none that came from the cache, as in tests/cli/test_running.py."""
+    """The profiler lacks programs from the cache, as in tests/cli/test_running.py."""
     _, _, compiled = traced
     asked = list(running_programs({"jit_profiled_step"}))
     other = hlo([Instruction("add", "add")])  # of the same name
@@ -108,7 +108,7 @@ def test_steps_are_counted_over_several_passes_and_a_missing_one_is_reported(tmp
 
 
 def test_a_trace_begins_with_a_step_not_at_the_end_of_a_pass(tmp_path):
-    """The third step is the second pass's first; when the first pass ends it is not there yet."""
+    """The third step is the first of the second pass; the first pass ends before it."""
     said = []
     with StepProfiler(ProfileSteps(3, 3), tmp_path, say=said.append) as profiler:
         for _ in range(2):

@@ -1,7 +1,4 @@
-"""Shares of time, and arithmetic of spans.
-
-Where the time of a step goes, worked out by hand.
-"""
+"""Shares of time and arithmetic of spans, and the summary of a step by hand."""
 
 import pytest
 
@@ -33,7 +30,7 @@ def test_a_moment_is_divided_evenly_among_what_runs_in_it():
 
 
 def test_background_work_has_the_moments_without_other_work():
-    # The transfer has 20..30 to itself; 0..20 it hides behind a and b, which share 10..20.
+    # The transfer alone runs in 20..30; in 0..20 it is hidden by a and b, which share 10..20.
     works = [Work(0, 20, "a"), Work(10, 20, "b"), Work(0, 30, "transfer", background=True)]
     spent, hidden = share_out(works)
     assert spent == {"a": 15, "b": 5, "transfer": 10}
@@ -69,8 +66,8 @@ def step_program() -> Program:
 
 
 def operations(start: int, device: str = "/device:GPU:0") -> list[Operation]:
-    """A step of 10 ms: 6 of convolution, 2 of norm, 1 with nothing, 1 of update; the all-reduce
-    hides behind the norm for 1 and has the empty one to itself."""
+    """A step of 10 ms: 6 of convolution, 2 of norm, 1 with nothing, 1 of update; the all-reduce is
+    hidden by the norm for 1 and runs alone in the empty one."""
 
     def made(name, first, last):
         ends = (start + first) * MS, (start + last) * MS
@@ -171,7 +168,7 @@ def test_operations_of_other_programs_and_unknown_ones_have_a_kind(gpu):
     other = Operation("add", 10 * MS, 11 * MS, "jit_add(9)", "/device:GPU:0")
     unknown = Operation("nvjet_hsh_128", 11 * MS, 12 * MS, "jit_step(7)", "/device:GPU:0")
     summary = summarize(gpu._replace(operations=(*gpu.operations, other, unknown)))
-    # Each 1 ms of one step in two; the transfer beside them has no share of theirs.
+    # Each takes 1 ms in one step of two; the transfer beside them takes no share of it.
     assert summary.kinds[Kind.OTHER] == pytest.approx(0.001 / 2)
     assert summary.kinds[Kind.PRODUCTS] == pytest.approx(0.001 / 2)
 

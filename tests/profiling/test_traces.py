@@ -1,9 +1,7 @@
-"""Compiled programs: the sizes of arrays, and which instructions run how often.
+"""Compiled programs and traces of CPU, GPU and TPU.
 
-Reading traces: of a CPU as it is made here, of GPU and TPU as their profilers' source has it.
-
-No accelerator was at hand: the events of theirs are written by hand, names of planes, lines and
-stats from the source that `stillbox/profiling/traces.py` names.
+The events of a CPU are real. Those of GPU and TPU are written by hand, with the names of planes,
+lines and stats from the source that `stillbox/profiling/traces.py` names.
 """
 
 import pytest
@@ -52,7 +50,7 @@ def test_loops_are_followed_as_often_as_they_run():
     rounds = {one.name: times for one, times in PROGRAM.executed()}
     assert rounds["reduced"] == 3
     assert rounds["f"] == 1
-    # What a fusion is made of runs within it.
+    # The parts of a fusion run within it.
     assert "half" not in rounds
 
 
@@ -114,7 +112,7 @@ def test_tpu_operations_belong_to_the_runs_of_programs():
     assert [one.program for one in trace.operations] == ["jit_step(7)", "jit_other(8)"]
 
 
-def test_an_operation_shared_by_cpu_threads_ends_at_its_end_event_or_its_reader():
+def test_an_operation_of_cpu_threads_ends_at_its_end_event_or_reader():
     """The convolution returns at 12 and is done before 40, where its reader begins; the thread
     that finished it reports that at 90 only. The sum has no reader and ends with its report."""
     cpu = {**STEP, "device_ordinal": 0}
@@ -138,7 +136,7 @@ def test_an_operation_shared_by_cpu_threads_ends_at_its_end_event_or_its_reader(
         space({"/host:CPU": {"tf_XLAEigen/1": events}}, {"jit_step(7)": hlo(instructions)})
     )
     assert trace.platform == "cpu"
-    # What only holds others is left out: they are there themselves.
+    # Operations that only contain others are left out: the others are in the trace.
     assert names_and_times(trace) == [("conv", 10, 40), ("tanh", 40, 60), ("sum", 60, 80)]
     assert trace.host == ()
 

@@ -11,8 +11,7 @@ import optax
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.training.optimizer import build_optimizer, build_schedule
-from stillbox.training.parameter_groups import decay_factors, rate_factors
+from stillbox.training.optimizer import build_optimizer, build_schedule, decay_factors, rate_factors
 from stillbox.training.step import average_parameters
 from tests.proofs.test_dense_parts import cases, drawn, expected, names
 from tests.small import needs_shared

@@ -116,7 +116,7 @@ def _session(address, folder, flags):
         "args": [*_FLAGS, *flags, f"--user-data-dir={folder / 'profile'}"],
         "prefs": {
             "download.default_directory": str(folder / "downloads"),
-            # A script's clicks count as no wish of a person for more than one download.
+            # Without this setting a script's clicks start only one download.
             "profile.default_content_setting_values.automatic_downloads": 1,
         },
     }

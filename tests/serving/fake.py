@@ -9,8 +9,8 @@ from stillbox.predicting.backend import Prepared, RawDetections
 
 class FakeBackend:
     """Finds two objects in every image: an owl with the score of the upper left pixel's red, in
-    255ths, in the upper left quarter, and a hawk of score 0.1 in all of it. If `doubts`, a hawk of
-    half the score is found in the owl's place too."""
+    255ths, in the upper left quarter, and a hawk of score 0.1 in all of it. If `doubts`, it also
+    finds a hawk of half the score in the owl's place."""
 
     class_names = {1: "owl", 3: "hawk"}  # noqa: RUF012
     source = "fake"

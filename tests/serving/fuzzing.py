@@ -1,4 +1,4 @@
-"""Sends broken images to a server on this machine, and stops at the first answer that is a fault.
+"""Sends broken images to a server on this machine, and stops at the first fault.
 
 python -m tests.serving.fuzzing http://127.0.0.1:8501 --name MODEL --minutes 10
 """
@@ -28,7 +28,7 @@ _MAGIC = (
 
 
 def sound_images():
-    """Returns one file of many kinds each."""
+    """Returns a file of each of many kinds."""
     noise = Image.effect_noise((48, 40), 90)
     color = Image.merge("RGB", [noise, noise.rotate(90), noise.rotate(180)])
     exif = Image.Exif()
@@ -59,7 +59,7 @@ def sound_images():
 
 
 def broken(rng, files):
-    """Returns bytes that are nearly an image."""
+    """Returns the bytes of a broken image."""
     if rng.random() < 0.05:
         return rng.choice(_MAGIC) + rng.randbytes(rng.choice((0, 3, 30, 3000)))
     content = bytearray(rng.choice(files))
@@ -71,7 +71,7 @@ def broken(rng, files):
 
 
 def _at(rng, content):
-    # Headers are at the start, and errors there reach more code than those in pixels.
+    # Headers are at the start. Errors there reach more code than errors in pixels.
     return rng.randrange(min(len(content), 64 if rng.random() < 0.5 else len(content)) or 1)
 
 

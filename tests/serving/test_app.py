@@ -1,9 +1,4 @@
-"""Health, metrics, the API key, errors, shutdown.
-
-The OpenAPI document agrees with the routes.
-
-docs/serving.md: its commands are parsed, its requests sent, its tables checked.
-"""
+"""The server: health, metrics, key, errors, shutdown, its OpenAPI document, and docs/serving.md."""
 
 import json
 import re
@@ -237,7 +232,7 @@ def test_sigterm_finishes_requests_in_flight():
         assert process.wait(30) == -signal.SIGTERM
 
 
-# Schemas cannot say what an image is, so that a request which fits may hold none.
+# Schemas cannot describe an image, so a request that fits may contain none.
 NOT_ASKED = "positive_data_acceptance"
 
 
@@ -257,7 +252,7 @@ def test_every_route_is_described(client):
     assert described == real
 
 
-def test_every_route_says_that_it_needs_the_key(client):
+def test_every_route_describes_its_key(client):
     paths = client(api_key="secret").get("/openapi.json").json()["paths"]
     guarded = {path for path in paths if any("security" in one for one in paths[path].values())}
     public = {"/healthz", "/readyz", "/openapi.json", "/v2/health/live", "/v2/health/ready"}
@@ -299,7 +294,7 @@ def blocks(language):
 
 
 def commands():
-    """Returns every command of a shell block, as it stands there."""
+    """Returns every command of the shell blocks."""
     return [
         line
         for block in blocks("sh")

@@ -1,3 +1,5 @@
+"""Batches of images of several requests, and the memory and threads of requests."""
+
 import asyncio
 import threading
 
@@ -84,9 +86,9 @@ def test_waiting_images_run_together_and_each_gets_its_result(backend, batcher):
 @pytest.mark.parametrize(
     ("seconds", "runs"),
     [
-        # As fast for any size: 3 images fill a batch of 4 up.
+        # All sizes take the same time: 3 images are padded to a batch of 4.
         ({1: 1.0, 2: 1.0, 4: 1.0}, [[5, 6, 7, 7]]),
-        # A second for each row: no row for nothing.
+        # A second for each row: no padding.
         ({1: 1.0, 2: 2.0, 4: 4.0}, [[5, 6], [7]]),
     ],
 )
@@ -104,7 +106,7 @@ def test_measurements_at_the_start_decide_on_padding(backend, batcher, seconds, 
 def test_an_image_waits_for_others_no_longer_than_the_delay(backend, batcher):
     one = batcher(delay=30.0)
     futures = [one.submit(image) for image in prepared(backend, 1, 2, 3, 4)]
-    # Far before the delay has passed, because the batch is full.
+    # The batch is full, so it runs long before the delay has passed.
     assert futures[3].result(10).scores[0] == 4 / 255
     assert backend.runs == [[1, 2, 3, 4]]
     lonely = batcher(delay=0.01).submit(prepared(backend, 9)[0])
@@ -328,7 +330,7 @@ def test_the_smallest_that_wait_for_memory_come_first():
     run(main)
 
 
-def test_memory_that_is_not_needed_any_more_is_given_back():
+def test_unused_memory_is_given_back():
     async def main(workers):
         async with workers.share(90) as share:
             share.shrink(40)
@@ -373,7 +375,7 @@ def test_a_cancelled_thread_keeps_its_memory_and_its_place_until_it_ends():
     run(main)
 
 
-def test_those_that_are_cancelled_while_they_wait_take_nothing():
+def test_a_cancelled_wait_takes_no_memory():
     async def main(workers):
         async with workers.share(100):
             waiting = asyncio.create_task(workers.share(50).__aenter__())

@@ -213,7 +213,7 @@ def test_responses_that_nobody_reads_are_bounded(serve):
 
 
 def test_silent_connections_leave_room(serve, backend):
-    """The oldest is cut, and none whose request is in progress."""
+    """The oldest connection is cut, but none whose request is in progress."""
     server, url = serve(most=6)
     backend.open.clear()
     length = f"Content-Length: {len(RED)}\r\n\r\n".encode()
@@ -274,7 +274,7 @@ def test_connections_leave_descriptors_for_files(monkeypatch):
 
 
 def test_a_stop_resets_no_request(serve):
-    """Of clients that send as fast as they can, over new connections and over open ones."""
+    """Clients send as fast as they can, over new connections and over open ones."""
     server, url = serve(grace=0.3)
     faults, answered = [], []
 

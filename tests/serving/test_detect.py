@@ -1,3 +1,5 @@
+"""`POST /detect`: forms, files, options and pictures."""
+
 import io
 
 import numpy as np

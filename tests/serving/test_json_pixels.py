@@ -41,7 +41,7 @@ def as_lists(value):
         ({"instances": [image(1, 2), [], [1, -2.5, None, True, {}]], "é\ud800": 1e9}, 0),
     ],
 )
-def test_json_is_read_as_by_json(content, texts, style):
+def test_json_equals_that_of_the_module_json(content, texts, style):
     body = json.dumps(content, **style).encode()
     read = parse_json(body)
     assert as_lists(read) == content
@@ -49,7 +49,7 @@ def test_json_is_read_as_by_json(content, texts, style):
 
 
 def verdict(text):
-    """What json and numpy make of a text: lists of whole numbers in 0..255, or None."""
+    """The result of json and numpy for a text: lists of whole numbers in 0..255, or None."""
     try:
         values = json.loads(text)
         array = np.array(values)
@@ -163,7 +163,7 @@ def test_a_body_takes_little_memory_whatever_it_holds(kind, monkeypatch):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # The engine counts on 16 bytes for each.
+    # The engine expects 16 bytes for each.
     assert peak < 16 * len(body) + 2**20
 
 

@@ -1,4 +1,4 @@
-"""Limits of requests and decoding, and what refused requests release."""
+"""Limits of requests and decoding, and the release of memory and places by refused requests."""
 
 import io
 import socket
@@ -8,6 +8,7 @@ import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from http.client import HTTPResponse
 
 import httpx
 import pytest
@@ -26,7 +27,7 @@ RED = encoded(204)
 
 
 def png(width, height, data, *chunks, kind=0):
-    """A PNG file of these pixels, not yet packed, behind other chunks; kind 0 is gray, 2 RGB."""
+    """A PNG file of these uncompressed pixels behind other chunks; kind 0 is gray, 2 RGB."""
     header = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
     parts = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(data)), (b"IEND", b"")]
     number = struct.Struct(">I").pack
@@ -182,8 +183,10 @@ def test_bodies_that_arrive_share_a_budget_and_the_first_is_given_up(server):
     with trickling(client.base_url, 2, sent=2**17 - 1, body=2**17) as (first, second):
         wait_until(lambda: engine.arrivals.held == 2**18 - 2)
         assert client.post("/detect", content=RED).status_code == 200
-        got = first.recv(2**16)
-        assert b" 503 " in got and b"retry-after: 1" in got and b"later bodies" in got
+        got = HTTPResponse(first)
+        got.begin()
+        assert (got.status, got.getheader("retry-after")) == (503, "1")
+        assert b"later bodies" in got.read()
         second.sendall(b"x")
         assert b" 400 " in second.recv(2**16)  # zeros are no image
     wait_until(lambda: engine.arrivals.held == 0)
@@ -282,7 +285,7 @@ def test_a_request_that_has_ended_is_not_decoded(server, decoder):
     assert decoder.decoded == 3
 
 
-def test_of_a_request_with_an_invalid_image_the_others_end(server, decoder):
+def test_an_invalid_image_ends_the_others_of_its_request(server, decoder):
     engine, client = server(max_memory=2**20)
     content = {"instances": [{"b64": b64(file)} for file in (BIG, BIG, RED[:60])]}
     assert client.post("/v1/models/owls:predict", json=content).status_code == 400
@@ -292,12 +295,12 @@ def test_of_a_request_with_an_invalid_image_the_others_end(server, decoder):
     assert [1] not in engine.predictor.backend.runs
 
 
-def test_a_client_that_has_gone_is_counted_as_that(server, backend):
+def test_a_disconnected_client_has_its_own_status(server, backend):
     engine, client = server()
     backend.open.clear()
     with pytest.raises(httpx.ReadTimeout):
         client.post("/detect", content=RED, timeout=0.1)
-    # A slow server takes the request when its client has gone already.
+    # A slow server receives the request only after its client has disconnected.
     wait_until(lambda: 'code="499",route="/detect"' in client.get("/metrics").text)
     assert engine.admission.in_flight == 0
     backend.open.set()

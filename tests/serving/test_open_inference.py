@@ -1,4 +1,4 @@
-"""The shapes are those of https://github.com/kserve/open-inference-protocol."""
+"""The Open Inference Protocol, by https://github.com/kserve/open-inference-protocol."""
 
 import json
 import tracemalloc

@@ -42,7 +42,7 @@ def test_names_of_loopback_are_served(client, host):
     ],
 )
 def test_other_hosts_are_refused_at_every_path(client, backend, host):
-    """DNS rebinding: a page's own name gets the address of this server."""
+    """DNS rebinding: the name of a page resolves to the address of this server."""
     one = client()
     for method, path in CALLS:
         headers = {"Host": host.encode("latin-1"), "Sec-Fetch-Site": "same-origin"}
@@ -81,7 +81,7 @@ def test_pages_of_other_servers_are_refused_at_every_path(client, backend, heade
     assert backend.runs == []
 
 
-def test_of_two_origins_the_foreign_one_counts(client):
+def test_a_foreign_origin_beside_an_own_one_is_refused(client):
     for origins in (("http://127.0.0.1", "http://evil.example"), ("null", "http://127.0.0.1")):
         headers = [("Origin", origin) for origin in origins]
         assert client().post("/detect", content=RED, headers=headers).status_code == 403
@@ -140,7 +140,8 @@ def test_a_page_without_encryption_is_foreign_to_a_server_with_it(client):
 
 
 def test_over_another_interface_every_address_is_served(client):
-    """No page can give another address to this server; containers do not know their outer one."""
+    """No page can give another address to this server; containers have no access to their outer
+    one."""
     one = client()
     one.base_url = "http://172.17.0.2"  # as the connection's own address
     for host, status in (("192.0.2.7:80", 200), ("[2001:db8::1]", 200), ("evil.example", 403)):
@@ -154,7 +155,7 @@ def test_names_that_are_no_hosts(host):
 
 
 def test_programs_without_a_host_are_served():
-    """HTTP/1.0 needs none, and no browser speaks it."""
+    """HTTP/1.0 needs none, and no browser uses it."""
     app = build_app(Predictor(FakeBackend()), ServeSettings(batch_sizes=(1,)))
     with running(app) as (_, address):
         url = httpx.URL(address)
@@ -225,7 +226,7 @@ def test_pages_of_other_servers_in_chromium(tmp_path):
             return browser.wait("return window.answers")
 
         for page in (other, other.replace("127.0.0.1", "localhost"), f"{other}/sandbox"):
-            # Whatever the answer is, the page may not read it; 403 says that nothing was done.
+            # The page may not read any answer; 403 means that nothing was done.
             assert attack(page) == ["failed"] * 5, page
             before, refused = refused, metric(client, "stillbox_requests_total", code="403")
             assert refused - before >= 5, page

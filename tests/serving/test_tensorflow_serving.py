@@ -1,4 +1,4 @@
-"""The shapes are those of https://www.tensorflow.org/tfx/serving/api_rest."""
+"""The REST protocol of TensorFlow Serving, by https://www.tensorflow.org/tfx/serving/api_rest."""
 
 import io
 import json
@@ -92,7 +92,7 @@ def test_columns(client, column):
         check_one({name: values[at] for name, values in outputs.items()})
 
 
-def test_objects_have_several_classes_unless_the_server_says_otherwise(client, backend):
+def test_objects_have_several_classes_by_default(client, backend):
     backend.doubts = True
     content = {"instances": [{"b64": b64(RED)}]}
     for settings, count in (({}, 3), ({"classes_per_object": "one"}, 2)):

@@ -1,7 +1,7 @@
 """Trains and scores small detectors on meshes of one to eight devices; run as a program.
 
-`python -m tests.training.eight_devices quick OUTPUT` pickles what it saw. It needs a process of its
-own: how many devices a CPU pretends to be is settled when JAX starts.
+`python -m tests.training.eight_devices quick OUTPUT` pickles its results. It needs a process of its
+own, because JAX settles the number of a CPU's virtual devices at its start.
 """
 
 import os
@@ -11,18 +11,22 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stillbox.boxes.structures import Batch
+from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.mesh import batch_shardings, build_mesh, replicated
 from stillbox.evaluation.program import score_program
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
+from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.yaml_config import to_yaml
 from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
 from stillbox.models.layers.lowering.convolution import conv2d, conv_unstrided, depthwise_conv2d
@@ -38,7 +42,6 @@ from tests.batches import batch_of
 from tests.models.two_stage.small import small_words
 from tests.programs import QUICK_COMPILER, as_flags
 from tests.small import SMALL
-from tests.training.teachers import GFL, write_teacher
 
 BATCH = 8
 SSD = (
@@ -54,7 +57,7 @@ REPLICAS = (
     "model.backbone.conv.batch_norm.statistics=per_replica",
     "model.loss.normalizer=per_replica",
 )
-# A pool of 3x3 windows two apart, and maps of 12, 6 and 3 rows.
+# A pool of 3x3 windows with stride 2, and maps of 12, 6 and 3 rows.
 RESNET_SSD = (
     *SSD,
     "model.resizer={height: 96, width: 64}",
@@ -78,7 +81,7 @@ TWO_STAGES = (
     "data.train.max_boxes=4",
     "train.optimizer.schedule.learning_rate=0.02",
     "train.ema_decay=0.9",
-    # Scores lie far apart, so that rounding does not exchange neighbours in the order of proposals.
+    # Scores lie far apart, so rounding does not change the order of proposals.
     "model.proposals.conv={activation: relu6, initializer: {kind: truncated_normal, stddev: 0.1}}",
     "model.boxes.postprocessing.nms={max_per_class: 5, max_total: 8, score_threshold: 0}",
 )
@@ -88,14 +91,15 @@ Seen = dict[str, np.ndarray]
 
 
 def experiment_of(*overrides: str) -> schema.Experiment:
-    """Returns the recipe of the scenes with these changes, which hold together."""
+    """Returns the recipe of the scenes with these overrides."""
     experiment = apply_overrides(resolve("demo_scenes").experiment, overrides, {})
     check(experiment, {})
     return experiment
 
 
 def make_batch(experiment: schema.Experiment) -> Batch:
-    """Returns noise with one to four boxes an image, so that no two replicas match alike."""
+    """Returns noise with one to four boxes in an image: replicas have different numbers of
+    matches."""
     rng, count = np.random.default_rng(0), experiment.train.batch_size
     height, width = experiment.model.resizer.input_size
     corners = rng.uniform(0, 0.6, (count, 4, 2))
@@ -117,7 +121,7 @@ def first_state(
 
 
 def run(experiment: schema.Experiment, devices: int) -> Seen:
-    """Returns loss and arrays after the first and the third step, and what they took."""
+    """Returns loss and arrays after the first and the third step, with memory and compilations."""
     parts = experiment.train.accumulation_steps
     mesh = build_mesh(BATCH, experiment.devices, jax.devices()[:devices], parts=parts)
     teacher = open_teacher(experiment)
@@ -131,7 +135,7 @@ def run(experiment: schema.Experiment, devices: int) -> Seen:
         if step in (1, FEW_STEPS):
             averages = {f"ema {path}": array for path, array in state.ema.items()}
             arrays = {"loss": metrics["loss"], **state.params, **state.stats, **averages}
-            # Before the next step gives them away.
+            # The next step donates these buffers.
             seen |= {f"{step} {path}": np.asarray(array) for path, array in arrays.items()}
     spread = jax.tree.leaves((state.optimizer, state.ema))
     nbytes = sum(array.addressable_shards[0].data.nbytes for array in spread)
@@ -143,7 +147,7 @@ def run(experiment: schema.Experiment, devices: int) -> Seen:
 
 
 def by_hand(experiment: schema.Experiment, replicas: int) -> Seen:
-    """Returns loss, parameters and statistics after one step of replicas that know no other."""
+    """Returns loss, parameters and statistics after one step of independent replicas."""
     model, train, state = experiment.model, experiment.train, first_state(experiment)
     batch, detector = make_batch(experiment), build_detector(model, seed=1)
     graph, *_ = split_detector(detector)
@@ -169,7 +173,7 @@ def by_hand(experiment: schema.Experiment, replicas: int) -> Seen:
 
 
 def detect(experiment: schema.Experiment, devices: int) -> Seen:
-    """Returns what a detector with fresh weights finds."""
+    """Returns the detections of a detector with fresh weights."""
     mesh = build_mesh(BATCH, experiment.devices, jax.devices()[:devices])
     program, state = score_program(experiment, mesh), first_state(experiment)
     batch, compilations = make_batch(experiment), count_compilations()
@@ -183,7 +187,8 @@ def detect(experiment: schema.Experiment, devices: int) -> Seen:
 
 
 def convolve(devices: int) -> Seen:
-    """Returns sums of gradients of every kind of layer, and what devices send for each of them."""
+    """Returns sums of gradients of every kind of layer, and the transfers between devices for
+    each."""
     rng, seen = np.random.default_rng(0), {}
     images = rng.normal(size=(BATCH, 16, 16, 32)).astype(np.float32)
     mesh = build_mesh(BATCH, schema.Devices(), jax.devices()[:devices])
@@ -215,7 +220,8 @@ LAYERS = {
 
 
 def exchanges(compiled: jax.stages.Compiled) -> list[str]:
-    """Returns what devices send each other besides sums: results of gathers and permutations."""
+    """Returns the transfers between devices other than sums: results of gathers and
+    permutations."""
     return re.findall(
         r"= (\S+) (?:all-gather|all-to-all|collective-permute)\S*\(", compiled.as_text()
     )
@@ -234,12 +240,9 @@ def count_compilations() -> list[str]:
 
 
 def see(name: str, output: Path) -> dict[str, Seen]:
-    """Runs one of the functions below in a process with eight devices, and returns what it saw."""
-    # Eight devices, and a compiler that does not take pains: what it divides stays the same.
-    options = {
-        "xla_force_host_platform_device_count": 8,
-        "xla_llvm_disable_expensive_passes": True,
-    }
+    """Runs one of the functions below in a process with eight devices, and returns its results."""
+    # Eight devices, and fewer optimisations of the compiler, which do not change the sharding.
+    options = {"xla_force_host_platform_device_count": 8, "xla_llvm_disable_expensive_passes": True}
     flags = as_flags(QUICK_COMPILER | options)
     # This process waits, so that the other one may write into its cache.
     cache = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
@@ -268,7 +271,8 @@ def learning() -> dict[str, Seen]:
 
 
 def quick() -> dict[str, Seen]:
-    """Returns what takes seconds: steps in the default forms, detection and layers in all."""
+    """Returns results that take seconds: steps in the default forms, detection and layers in all
+    forms."""
     ssd, replicas = experiment_of(*SSD), (*SSD, *REPLICAS)
     seen = {
         **{f"detect {count}": detect(ssd, count) for count in (1, 8)},
@@ -291,7 +295,7 @@ def counts() -> dict[str, Seen]:
 
 
 def spatial() -> dict[str, Seen]:
-    """Returns what takes minutes: two detectors whose images are cut in all ways."""
+    """Returns results that take minutes: two detectors, with images divided in all ways."""
     seen = {}
     for name, overrides in (("resnet", RESNET_SSD), ("pyramid", PYRAMID)):
         for devices, parts in ((1, 1), (2, 2), (4, 4), (8, 2), (8, 4)):
@@ -301,8 +305,8 @@ def spatial() -> dict[str, Seen]:
 
 
 def two_stages() -> dict[str, Seen]:
-    """Returns what takes minutes: a detector of two stages."""
-    # Draws go by the order of proposals. Where two exchanged after all, all are drawn the same.
+    """Returns the results of a detector of two stages, which takes minutes."""
+    # Sampling depends on the order of proposals. If all are sampled, an exchange changes nothing.
     all_drawn = "model.boxes={sample_size: 24, positive_fraction: 1.0}"
     experiment = experiment_of(*TWO_STAGES, all_drawn)
     return {
@@ -312,7 +316,7 @@ def two_stages() -> dict[str, Seen]:
 
 
 def main() -> None:
-    """Writes what the named function saw."""
+    """Writes the results of the named function."""
     name, output = sys.argv[1:]
     functions = (quick, learning, counts, spatial, two_stages)
     seen = {function.__name__: function for function in functions}[name]()
@@ -325,3 +329,47 @@ def _on_host(value: object) -> object:
 
 if __name__ == "__main__":
     main()
+
+
+# Beside `tests.small.SMALL`.
+GFL = (
+    "model.background_class=false",
+    "model.postprocessing.score_converter=sigmoid",
+    "model.anchors={aspect_ratios: [1], interpolated_scale_aspect_ratio: 0}",
+    "model.anchors.reduce_boxes_in_lowest_layer=false",
+    "model.head={kind: gfl, depth: 8, layers_before: 1, conv: {group_norm: {groups: 4}}}",
+    "model.box_coder={kind: distribution, longest: 4}",
+    "model.matcher={kind: atss, candidates: 4}",
+    "model.loss={kind: quality}",
+)
+
+
+def opinionated(params: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Returns parameters that give uneven distributions, which differ between anchors."""
+    rng = np.random.default_rng(seed)
+    return {
+        path: rng.normal(scale=0.3, size=array.shape).astype(np.float32)
+        if path.startswith("head.box")
+        else array
+        for path, array in params.items()
+    }
+
+
+def write_teacher(folder: Path, experiment: Experiment, *, seed: int = 7, step: int = 1) -> Path:
+    """Writes a model directory with `opinionated` fresh weights.
+
+    Args:
+        folder: must not exist.
+        experiment: its model is the teacher's.
+        seed: of the weights.
+        step: of its checkpoint.
+    """
+    _, params, stats = split_detector(build_detector(experiment.model, seed=seed))
+    params = opinionated(params, seed)
+    label_map = "".join(f'item {{ id: {number} name: "{number}" }}\n' for number in range(1, 7))
+    directory = ModelDirectory.create(
+        folder, experiment=to_yaml(experiment), label_map=label_map, versions={}
+    )
+    directory.save(step, {"params": params, "stats": stats}, {})
+    directory.close()
+    return folder

@@ -16,8 +16,15 @@ from stillbox.training.loop import train
 from stillbox.training.program import train_program
 from tests.helpers import refusal
 from tests.small import DENSE, DENSE_HEADS
-from tests.training.eight_devices import SSD, TWO_STAGES, experiment_of, first_state, make_batch
-from tests.training.teachers import GFL, write_teacher
+from tests.training.eight_devices import (
+    GFL,
+    SSD,
+    TWO_STAGES,
+    experiment_of,
+    first_state,
+    make_batch,
+    write_teacher,
+)
 from tests.training.test_loop import assert_same_bits, sections
 
 FROZEN_NORM = "model.freeze_batch_norm=true"
@@ -25,7 +32,7 @@ HEADS = {
     head: (*changes, *DENSE, "train.batch_size=8", "data.train.max_boxes=4")
     for head, changes in DENSE_HEADS.items()
 }
-# Each in its own way divides by sums over the images.
+# Each divides by other sums over the images.
 DETECTORS = {
     "ssd": (
         *SSD,
@@ -38,7 +45,7 @@ DETECTORS = {
         "train.optimizer={kind: adamw, backbone_layer_decay: 0.8}",
         "train.freeze=[conv_0]",
         "data.pixels=uint8",
-    ),
+    )
 }
 # `gfl` is compared with a teacher, below.
 OTHERS = {
@@ -73,7 +80,7 @@ def run(experiment, steps=2):
 
 
 def assert_same(one, other):
-    """Compares metrics to rounding, and what an update has left of arrays."""
+    """Compares metrics up to rounding, and arrays after an update."""
     assert one[0].keys() == other[0].keys()
     for name, value in one[0].items():
         np.testing.assert_allclose(other[0][name], value, rtol=5e-5, err_msg=name)
@@ -103,7 +110,7 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch(changes):
 
 @pytest.mark.slow
 def test_two_stages_count_the_images_of_the_whole_batch():
-    # All anchors are drawn. The sample of the second stage is left to chance.
+    # All anchors are sampled. The sample of the second stage is random.
     words = (*TWO_STAGES, FROZEN_NORM, "model.proposals={sample_size: 256, positive_fraction: 1.0}")
     whole, parts = (
         run(experiment_of(*words, f"train.accumulation_steps={count}"), steps=1)[0]

@@ -1,4 +1,4 @@
-"""Learning from a teacher: what reaches the model, runs and their ends, and what is refused."""
+"""Learning from a teacher: the gradient, runs and their ends, and refused teachers."""
 
 import shutil
 
@@ -22,8 +22,14 @@ from stillbox.training.distillation import open_teacher
 from stillbox.training.loop import train
 from stillbox.training.program import train_program
 from tests.helpers import refusal
-from tests.training.eight_devices import SSD, experiment_of, make_batch
-from tests.training.teachers import GFL, opinionated, write_teacher
+from tests.training.eight_devices import (
+    GFL,
+    SSD,
+    experiment_of,
+    make_batch,
+    opinionated,
+    write_teacher,
+)
 from tests.training.test_loop import assert_same_bits, sections
 
 STEP = {"step": np.int32(0), "key": jax.random.key(0)}
@@ -47,7 +53,7 @@ def student(experiment, teacher):
 
 @pytest.fixture(scope="module")
 def frozen():
-    """A detector that computes in training what it does in evaluation, its arrays, and a batch."""
+    """A detector that computes the same in training and evaluation, its arrays, and a batch."""
     experiment = experiment_of(*SSD, *GFL, "model.freeze_batch_norm=true", "train.batch_size=2")
     batch = make_batch(experiment)
     return split_detector(build_detector(experiment.model, seed=1)), batch
@@ -69,7 +75,7 @@ def test_a_student_that_equals_its_teacher_has_nothing_to_learn_from_it(frozen):
     gradients = jax.jit(jax.grad(distilled, argnums=(0, 1)))
     learns, teaches = gradients(params, others)
     assert not any(np.any(gradient) for gradient in teaches.values())
-    # Classes have no part in it, but for the weights, through which no gradient flows.
+    # Classes have an effect only through the weights, which have no gradient.
     moved = {path for path, gradient in learns.items() if np.any(gradient)}
     assert "head.box.kernel" in moved
     assert "head.class_.kernel" not in moved
@@ -101,7 +107,7 @@ def test_runs_resume_exactly_and_models_outlive_their_teacher(tmp_path, student,
     own = shutil.copytree(teacher, tmp_path / "teacher")
     train(student(at=own), tmp_path / "whole")
     train(student("train.steps=2", at=own), tmp_path / "parts")
-    # It may move, but must stay as it is.
+    # The teacher may move to another folder, but its weights must not change.
     moved = own.rename(tmp_path / "moved")
     train(student(at=moved), tmp_path / "parts")
     whole, parts = (sections(tmp_path / name, 4) for name in ("whole", "parts"))
@@ -213,7 +219,7 @@ def test_memory_of_a_teacher_is_counted(student):
     made, alone = student(), student("train.distillation=null")
     taught, plain = (sizes_of(one.model, one.train) for one in (made, alone))
     assert taught.parameters == plain.parameters
-    # The teacher is another one of the same kind.
+    # The teacher is another model of the same kind.
     assert taught.teacher == plain.parameters
     assert taught.teacher_activations == plain.activations
     more, less = (estimate(one, sizes, "gpu") for one, sizes in ((made, taught), (alone, plain)))

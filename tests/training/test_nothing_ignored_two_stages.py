@@ -1,6 +1,6 @@
-"""Whatever the model of a two-stage detector says shows: in its weights or in a program.
+"""No field of a two-stage detector is ignored: another value changes its weights or a program.
 
-As `test_nothing_ignored.py`, whose records are used. Nothing is compiled.
+The records are those of `test_nothing_ignored.py`. Nothing is compiled.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from tests.training.test_nothing_ignored import (
     traced,
 )
 
-# A base for each choice, after which those of its fields that are no sections are changed.
+# A base for each choice; the fields of the choice that are not sections are then changed.
 BASES = {
     "model": (),
     "model.proposals": ("model.proposals.dilation=1",),
@@ -63,11 +63,8 @@ BASES["full"] = (
     f"model.boxes.head.conv={_FULL}",
     "model.boxes.dropout=true",
 )
-# Values that cannot be made up from the ones that the fields have.
-OTHERS = {
-    "model.backbone.last_layer": "mixed_4b",
-    "model.boxes.head.widths": "[32, 16]",
-}
+# Other values that cannot be computed from the present ones.
+OTHERS = {"model.backbone.last_layer": "mixed_4b", "model.boxes.head.widths": "[32, 16]"}
 ELSEWHERE = {
     "model.boxes.head.conv.force_bias": "fully connected layers always have one",
     "model.class_slots": "what classes stand for: tests/inputs",
@@ -78,7 +75,7 @@ ELSEWHERE = {
 
 
 class Made:
-    """What the model of a run would be made of; each part is made when it is asked for."""
+    """The parts of the model of a run; each is made on its first use."""
 
     def __init__(self, model: schema.FasterRcnn) -> None:
         self.model = model
@@ -137,7 +134,7 @@ def shows(variant, folder, path, text):  # noqa: F811
 
 
 def own_fields(section, path):
-    """Yields path, type and value of the fields of a section that are no sections."""
+    """Yields path, type and value of the fields of a section that are not sections."""
     sections = {
         field.name
         for field in dataclasses.fields(section)

@@ -60,7 +60,7 @@ def toy_predictions(count=1, logits=((0.0, 2.0), (0.0, -1.0)), codes=((0.0,) * 4
 
 
 def loss_parts(predictions, batch, model=ONE_CLASS, average=INITIAL_AVERAGE, replicas=1):
-    # One program is compiled faster than every operation by itself.
+    # One program compiles faster than single operations.
     options = {"anchors": ANCHORS, "model": model, "replicas": replicas}
     return jax.jit(partial(detection_loss, **options))(predictions, batch, average=average)
 
@@ -78,7 +78,7 @@ def with_loss(**changes):
     return replace(ONE_CLASS, loss=replace(ONE_CLASS.loss, **changes))
 
 
-# Anchor 0 answers for the box, anchor 1 for the background; logits are (slot 0, class).
+# Anchor 0 matches the box, anchor 1 is background; logits are (slot 0, class).
 #   slot 0 has no target: log(1 + e^0) = .693147 for each anchor
 #   anchor 0, class: target 1, logit 2:  log(1 + e^-2) = .126928
 #   anchor 1, class: target 0, logit -1: log(1 + e^-1) = .313262
@@ -86,13 +86,37 @@ MATCHED = log(2) + log(1 + exp(-2))
 BACKGROUND = log(2) + log(1 + exp(-1))
 # Huber with delta 1 of the codes 0, 1, 0, -1.115718: 1/2 + (1.115718 - 1/2) = 1.115718
 HUBER = 0.5 + (-CODES[3] - 0.5)
+# Class losses of an image with one match and of an image without a box. Without one, anchor 0 is
+# background too, and its logit 2 costs more.
+BOTH = MATCHED + BACKGROUND
+NOTHING = log(2) + log(1 + exp(2)) + BACKGROUND
 
 
-def test_the_loss_of_two_anchors_by_hand():
-    classification, localization, matched = toy_loss(toy_batch([BOX]))
-    assert matched == 1
-    assert classification == pytest.approx(MATCHED + BACKGROUND, rel=1e-6)
-    assert localization == pytest.approx(HUBER, rel=1e-5)
+@pytest.mark.parametrize(
+    ("changes", "classification", "localization"),
+    [
+        ({}, BOTH, HUBER),
+        ({"normalize_localization_by_code_size": True}, BOTH, HUBER / 4),
+        ({"classification_weight": 3.0, "localization_weight": 5.0}, 3 * BOTH, 5 * HUBER),
+        ({"negative_class_weight": 0.25}, MATCHED + BACKGROUND / 4, HUBER),
+        # Slot 0 is no class and keeps weight 1: log 2 for each anchor.
+        ({"class_weights": (3.0,)}, 2 * log(2) + 3 * (BOTH - 2 * log(2)), HUBER),
+        # One match and one more: everything is halved.
+        ({"added_matches": 1.0}, BOTH / 2, HUBER / 2),
+        # .5 * 1 - .125 and .5 * 1.115718 - .125
+        ({"localization": schema.SmoothL1Loss(delta=0.5)}, BOTH, 0.25 - 0.5 * CODES[3]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_the_loss_of_two_anchors_by_hand(changes, classification, localization):
+    losses = toy_loss(toy_batch([BOX]), with_loss(**changes))
+    assert losses == pytest.approx([classification, localization, 1], rel=1e-6)
+
+
+def test_class_weights_need_no_background_class():
+    model = replace(with_loss(class_weights=(3.0,)), background_class=False)
+    classification, _, _ = toy_loss(toy_batch([BOX]), model, logits=((2.0,), (-1.0,)))
+    assert classification == pytest.approx(3 * (BOTH - 2 * log(2)), rel=1e-6)
 
 
 def test_codes_that_are_right_cost_nothing():
@@ -102,85 +126,50 @@ def test_codes_that_are_right_cost_nothing():
 
 def test_both_losses_are_divided_by_the_matches_of_the_whole_batch():
     # Images with one, one and no match: everything is added up, then divided by 2.
-    classification, localization, matched = toy_loss(toy_batch([BOX], [BOX], []))
-    assert matched == 2
-    assert classification == pytest.approx((2 * MATCHED + 2 * BACKGROUND + _nothing()) / 2)
-    assert localization == pytest.approx(2 * HUBER / 2, rel=1e-5)
+    losses = toy_loss(toy_batch([BOX], [BOX], []))
+    assert losses == pytest.approx([(2 * BOTH + NOTHING) / 2, 2 * HUBER / 2, 2], rel=1e-6)
 
 
 def test_each_replica_divides_by_its_own_matches_and_the_replicas_are_averaged():
     # Two matches in the first half of the batch, one in the second.
     batch, model = toy_batch([BOX], [BOX], [BOX], []), with_loss(normalizer="per_replica")
-    first, second = (2 * MATCHED + 2 * BACKGROUND) / 2, MATCHED + BACKGROUND + _nothing()
+    first, second = 2 * BOTH / 2, BOTH + NOTHING
     parts = loss_parts(toy_predictions(4), batch, model, replicas=2)
     assert parts.classification == pytest.approx((first + second) / 2)
     assert parts.localization == pytest.approx((2 * HUBER / 2 + HUBER) / 2, rel=1e-5)
     assert parts.matched_anchors == 3
-    # The word alone decides: where it is not said, replicas change nothing.
+    # Without that normalizer, replicas change nothing.
     whole = loss_parts(toy_predictions(4), batch, ONE_CLASS, replicas=2)
     assert whole.localization == pytest.approx(3 * HUBER / 3, rel=1e-5)
 
 
 def test_the_mean_over_images_is_taken_replica_by_replica_too():
-    # A row that only fills up leaves the second replica with one image, which then counts double.
+    # With a row of padding the second replica has one image, which counts double.
     batch = toy_batch([BOX], [], [BOX], [], image_weights=[1, 1, 1, 0])
     model = with_loss(normalizer="per_replica", normalize_per_image=True)
     parts = loss_parts(toy_predictions(4), batch, model, replicas=2)
-    first, second = (MATCHED + BACKGROUND + _nothing()) / 2, MATCHED + BACKGROUND
+    first, second = (BOTH + NOTHING) / 2, BOTH
     assert parts.classification == pytest.approx((first + second) / 2)
 
 
-def _nothing():
-    """Class loss of an image without boxes: anchor 0 is background too, its logit 2 costs more."""
-    return log(2) + log(1 + exp(2)) + BACKGROUND
-
-
 def test_without_a_match_the_divisor_is_1_and_the_background_teaches():
-    classification, localization, matched = toy_loss(toy_batch([]))
-    assert (localization, matched) == (0, 0)
-    assert classification == pytest.approx(_nothing())
-
-
-def test_a_box_of_fractional_weight_divides_by_1_at_least():
-    # Weight .5: its losses count half, and so would the divisor, were it not for its floor.
-    classification, localization, _ = toy_loss(toy_batch([BOX], weight=0.5))
-    assert classification == pytest.approx(MATCHED / 2 + BACKGROUND)
-    assert localization == pytest.approx(HUBER / 2, rel=1e-5)
-    # Three of them weigh 1.5, which is above the floor.
-    classification, _, _ = toy_loss(toy_batch([BOX], [BOX], [BOX], weight=0.5))
-    assert classification == pytest.approx(3 * (MATCHED / 2 + BACKGROUND) / 1.5)
+    assert toy_loss(toy_batch([])) == pytest.approx([NOTHING, 0, 0])
+    added = toy_loss(toy_batch([]), with_loss(added_matches=3.0))
+    assert added == pytest.approx([NOTHING / 3, 0, 0])
 
 
 def test_without_normalisation_the_sums_stay():
-    classification, localization, _ = toy_loss(
-        toy_batch([BOX], [BOX]), with_loss(normalize_by_matches=False)
-    )
-    assert classification == pytest.approx(2 * (MATCHED + BACKGROUND))
-    assert localization == pytest.approx(2 * HUBER, rel=1e-5)
+    losses = toy_loss(toy_batch([BOX], [BOX]), with_loss(normalize_by_matches=False))
+    assert losses == pytest.approx([2 * BOTH, 2 * HUBER, 2], rel=1e-6)
 
 
-def test_the_code_size_divides_the_localisation_alone():
-    classification, localization, _ = toy_loss(
-        toy_batch([BOX]), with_loss(normalize_localization_by_code_size=True)
-    )
-    assert classification == pytest.approx(MATCHED + BACKGROUND)
-    assert localization == pytest.approx(HUBER / 4, rel=1e-5)
-
-
-def test_weights_multiply_their_loss():
-    classification, localization, _ = toy_loss(
-        toy_batch([BOX]), with_loss(classification_weight=3.0, localization_weight=5.0)
-    )
-    assert classification == pytest.approx(3 * (MATCHED + BACKGROUND))
-    assert localization == pytest.approx(5 * HUBER, rel=1e-5)
-
-
-def test_the_negative_class_weight_concerns_the_background_alone():
-    classification, localization, _ = toy_loss(
-        toy_batch([BOX]), with_loss(negative_class_weight=0.25)
-    )
-    assert classification == pytest.approx(MATCHED + BACKGROUND / 4)
-    assert localization == pytest.approx(HUBER, rel=1e-5)
+def test_a_box_of_fractional_weight_divides_by_1_at_least():
+    # Weight .5: its losses count half. The divisor would be .5 too, without its floor.
+    losses = toy_loss(toy_batch([BOX], weight=0.5))
+    assert losses[:2] == pytest.approx([MATCHED / 2 + BACKGROUND, HUBER / 2], rel=1e-6)
+    # Three of them weigh 1.5, which is above the floor.
+    classification, _, _ = toy_loss(toy_batch([BOX], [BOX], [BOX], weight=0.5))
+    assert classification == pytest.approx(3 * (MATCHED / 2 + BACKGROUND) / 1.5)
 
 
 def test_the_background_has_a_target_unless_it_is_zeros():
@@ -195,19 +184,15 @@ def test_the_background_has_a_target_unless_it_is_zeros():
 
 def test_an_ignored_box_contributes_nothing_and_its_anchor_neither():
     # Weight 0, as a crowd has it: the anchor that it attracts is no background.
-    classification, localization, matched = toy_loss(toy_batch([BOX], weight=0.0))
-    assert (localization, matched) == (0, 0)
-    assert classification == pytest.approx(BACKGROUND)
+    losses = toy_loss(toy_batch([BOX], weight=0.0))
+    assert losses == pytest.approx([BACKGROUND, 0, 0])
 
 
 def test_anchors_between_the_thresholds_count_in_no_loss():
     # IoU .8 is below .9 and not below .3; anchor 1 has IoU 0 and is background.
     matcher = schema.ArgmaxMatcher(matched_threshold=0.9, unmatched_threshold=0.3)
-    classification, localization, matched = toy_loss(
-        toy_batch([BOX]), replace(ONE_CLASS, matcher=matcher)
-    )
-    assert (localization, matched) == (0, 0)
-    assert classification == pytest.approx(BACKGROUND)
+    losses = toy_loss(toy_batch([BOX]), replace(ONE_CLASS, matcher=matcher))
+    assert losses == pytest.approx([BACKGROUND, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -229,7 +214,7 @@ def test_anchors_between_the_thresholds_count_in_no_loss():
         ({"matcher": schema.BipartiteMatcher()}, 2),
     ],
 )
-def test_matcher_and_similarity_decide_who_answers(fields, matched):
+def test_matcher_and_similarity_decide_which_anchors_match(fields, matched):
     boxes = [(0.0, 0.0, 1.0, 0.9), (0.0, 0.0, 1.0, 0.25)]
     assert toy_loss(toy_batch(boxes), replace(ONE_CLASS, **fields))[2] == matched
 
@@ -257,7 +242,7 @@ def test_focal_and_softmax_losses_take_their_parameters():
     assert classification == pytest.approx(log(1 + exp(-1)) + log(1 + exp(-0.5)), rel=1e-6)
 
 
-def test_every_localisation_loss_compares_what_it_should():
+def test_every_localisation_loss_by_hand():
     def localization(kind, **predictions):
         return toy_loss(toy_batch([BOX]), with_loss(localization=kind), **predictions)[1]
 
@@ -288,16 +273,16 @@ def test_a_square_coder_has_three_codes_to_divide_by():
 
 def test_bootstrapped_and_logit_targets_take_their_parameters():
     # Hard, trust .8: slot 0 has logit 0 and no target; logit 2: own decision 1, target 1;
-    # logit -1: own decision 0, target 0. Nothing changes, for the model agrees.
+    # logit -1: own decision 0, target 0. The loss is unchanged, because the model agrees.
     hard = with_loss(classification=schema.BootstrappedSigmoidLoss(alpha=0.8, hard=True))
-    assert toy_loss(toy_batch([BOX]), hard)[0] == pytest.approx(MATCHED + BACKGROUND)
+    assert toy_loss(toy_batch([BOX]), hard)[0] == pytest.approx(BOTH)
     # Soft: softplus(x) - x z with z = .8 t + .2 s(x): .2 * 2 * (1 - .880797) more for logit 2,
     # .2 * .268941 more for logit -1.
     soft = with_loss(classification=schema.BootstrappedSigmoidLoss(alpha=0.8))
-    by_hand = MATCHED + BACKGROUND + 0.4 * 0.119203 + 0.2 * 0.268941
+    by_hand = BOTH + 0.4 * 0.119203 + 0.2 * 0.268941
     assert toy_loss(toy_batch([BOX]), soft)[0] == pytest.approx(by_hand, rel=1e-5)
     # Targets (0, 1) and (1, 0) halved have softmaxes (p, q) and (q, p), q = 1 / (1 + e^-.5);
-    # logits (0, 1) and (0, -.5): -log softmax is x less its slot.
+    # logits (0, 1) and (0, -.5): -log softmax is x minus its slot.
     logits = with_loss(
         classification=schema.SoftmaxAgainstLogitsLoss(logit_scale=2.0),
         encode_background_as_zeros=False,
@@ -307,31 +292,12 @@ def test_bootstrapped_and_logit_targets_take_their_parameters():
     assert toy_loss(toy_batch([BOX]), logits)[0] == pytest.approx(by_hand, rel=1e-5)
 
 
-def test_class_weights_multiply_the_slots_of_their_class():
-    # Slot 0 is no class and keeps weight 1: log 2 for each anchor.
-    classification, localization, _ = toy_loss(toy_batch([BOX]), with_loss(class_weights=(3.0,)))
-    by_hand = 2 * log(2) + 3 * (MATCHED + BACKGROUND - 2 * log(2))
-    assert classification == pytest.approx(by_hand, rel=1e-6)
-    assert localization == pytest.approx(HUBER, rel=1e-5)
-    # Without a background there is no slot 0.
-    model = replace(with_loss(class_weights=(3.0,)), background_class=False)
-    classification, _, _ = toy_loss(toy_batch([BOX]), model, logits=((2.0,), (-1.0,)))
-    assert classification == pytest.approx(3 * (MATCHED + BACKGROUND - 2 * log(2)), rel=1e-6)
-
-
 def test_logits_of_zeros_cost_ln_2_a_slot():
     # 2 images of 2 anchors with 2 slots each, whatever the targets.
     classification, _, _ = toy_loss(
         toy_batch([BOX], []), with_loss(normalize_by_matches=False), logits=((0.0, 0.0),) * 2
     )
     assert classification == pytest.approx(2 * 2 * 2 * log(2), rel=1e-6)
-
-
-def test_huber_s_corner_is_where_delta_says():
-    model = with_loss(localization=schema.SmoothL1Loss(delta=0.5))
-    _, localization, _ = toy_loss(toy_batch([BOX]), model)
-    # .5 * 1 - .125 and .5 * 1.115718 - .125
-    assert localization == pytest.approx(0.5 * 1 - 0.125 - 0.5 * CODES[3] - 0.125, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -344,13 +310,10 @@ def test_huber_s_corner_is_where_delta_says():
     ],
 )
 def test_the_miner_multiplies_both_losses_by_its_mask(miner, kept):
-    classification, localization, matched = toy_loss(
-        toy_batch([BOX]), with_loss(hard_example_miner=miner)
-    )
+    losses = toy_loss(toy_batch([BOX]), with_loss(hard_example_miner=miner))
     # The divisor stays the number of matches, mined away or not.
-    assert matched == 1
-    assert classification == pytest.approx(kept[0] * MATCHED + kept[1] * BACKGROUND, rel=1e-6)
-    assert localization == pytest.approx(kept[0] * HUBER, rel=1e-5, abs=1e-9)
+    expected = [kept[0] * MATCHED + kept[1] * BACKGROUND, kept[0] * HUBER, 1]
+    assert losses == pytest.approx(expected, rel=1e-6)
 
 
 def test_no_gradient_flows_through_what_the_miner_left_out():
@@ -409,19 +372,10 @@ def test_the_targets_of_config_1_equal_the_executed_original(weighted):
     np.testing.assert_allclose(codes, golden["regt_first_pos_img0"], atol=1e-5)
 
 
-def test_matches_that_are_added_divide_too():
-    # One match and one more: everything is halved. Without a match the divisor is the one more.
-    classification, localization, matched = toy_loss(toy_batch([BOX]), with_loss(added_matches=1.0))
-    assert matched == 1
-    assert classification == pytest.approx((MATCHED + BACKGROUND) / 2, rel=1e-6)
-    assert localization == pytest.approx(HUBER / 2, rel=1e-5)
-    nothing, _, _ = toy_loss(toy_batch([]), with_loss(added_matches=3.0))
-    assert nothing == pytest.approx(_nothing() / 3, rel=1e-6)
-
-
 @pytest.mark.parametrize("kind", [schema.SmoothL1Loss(), schema.L1Loss(), schema.L2Loss()])
 def test_codes_that_should_be_0_can_be_left_out(kind):
-    # Targets 0, 1, 0, -1.115718; predicted 5, 1, 7, -1.115718: what is not skipped is right.
+    # Targets 0, 1, 0, -1.115718; predicted 5, 1, 7, -1.115718: the codes that are not skipped are
+    # right.
     wrong = ((5.0, CODES[1], 7.0, CODES[3]), (0.0,) * 4)
     skipping = with_loss(localization=kind, skip_zero_codes=True)
     _, localization, _ = toy_loss(toy_batch([BOX]), skipping, codes=wrong)
@@ -430,7 +384,7 @@ def test_codes_that_should_be_0_can_be_left_out(kind):
     assert localization > 1
 
 
-def test_a_coder_knows_the_pixels_of_the_network_input():
+def test_a_coder_takes_the_size_of_a_pixel_from_the_network_input():
     # A pixel is a tenth of the height and a twentieth of the width, and belongs to box and anchor:
     # the row codes are 0 still; .45 and .55 wide with centres .325 and .275: 10 * .05 / .55,
     # 5 ln(.45 / .55).
@@ -476,9 +430,9 @@ def test_a_moving_average_of_matches_divides_from_the_first_batch_on():
     # 1 match and 1 added: the average is 0 + 2 / 2 = 1, and half of it has been counted.
     classification, average = loss(toy_batch([BOX]), INITIAL_AVERAGE)
     assert average == 1.0
-    assert classification == pytest.approx((MATCHED + BACKGROUND) / 2, rel=1e-6)
+    assert classification == pytest.approx(BOTH / 2, rel=1e-6)
     # Then 3 and 1: 1 / 2 + 4 / 2 = 2.5, of which 3 / 4 has been counted.
     classification, average = loss(toy_batch([BOX], [BOX], [BOX]), MatchAverage(average, 1))
     assert average == 2.5
-    expected = 3 * (MATCHED + BACKGROUND) / (2.5 / 0.75)
+    expected = 3 * BOTH / (2.5 / 0.75)
     assert classification == pytest.approx(expected, rel=1e-6)

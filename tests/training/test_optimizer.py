@@ -1,7 +1,4 @@
-"""Learning rates against the original's, executed and published.
-
-Update rules against the original's executed values.
-"""
+"""Learning rates and update rules against the published and the executed original."""
 
 import json
 from pathlib import Path
@@ -17,17 +14,15 @@ from stillbox.experiment.model_garden import read_garden
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Training
 from stillbox.models.build import abstract_detector
-from stillbox.training.optimizer import build_optimizer, build_schedule
-from stillbox.training.parameter_groups import decay_factors, groups_of, rate_factors
-from tests.helpers import refusal
-from tools.model_garden_runs import (
-    GOLDENS,
-    OPTIMIZER_STEPS,
-    OPTIMIZERS,
-    STARTS,
-    gradients,
-    parts,
+from stillbox.training.optimizer import (
+    build_optimizer,
+    build_schedule,
+    decay_factors,
+    groups_of,
+    rate_factors,
 )
+from tests.helpers import refusal
+from tools.model_garden_runs import GOLDENS, OPTIMIZER_STEPS, OPTIMIZERS, STARTS, gradients, parts
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "goldens/training_learning_rates.json").read_text()
@@ -107,11 +102,7 @@ def test_rates_equal_the_executed_original(name):
             [0, 4, 8, 9, 10, 29, 30, 50, 70, 120],
             [0.1, 0.5, 0.9, 1, 1, 1, 0.999702, 0.874255, 0.577365, 0],
         ),
-        (
-            manual(1.0, (2, 2.0), (3, 3.0), (7, 4.0)),
-            range(10),
-            [1, 1, 2, 3, 3, 3, 3, 4, 4, 4],
-        ),
+        (manual(1.0, (2, 2.0), (3, 3.0), (7, 4.0)), range(10), [1, 1, 2, 3, 3, 3, 3, 4, 4, 4]),
         # The sample configs of 2017 repeat the first rate at step 0.
         (manual(0.3, (0, 0.2), (2, 0.1)), range(4), [0.2, 0.2, 0.1, 0.1]),
         (
@@ -193,7 +184,7 @@ def test_adam_adds_epsilon_before_the_bias_is_taken_out():
     np.testing.assert_allclose(trace, adam_of_tf1(1.0, 0.1, 0.1, 30), atol=1e-6)
 
 
-def test_adam_at_the_format_s_epsilon():
+def test_adam_with_the_epsilon_of_the_format():
     trace = descend(schema.Adam(schedule=RATE), [1.0], 12)[:, 0]
     np.testing.assert_allclose(trace, adam_of_tf1(1.0, 0.1, 1e-8, 12), atol=1e-6)
 
@@ -269,7 +260,7 @@ def test_adadelta_moves_by_the_root_of_its_latest_updates():
     np.testing.assert_allclose(trace, adadelta_of_tf1(1.0, 1.0, 0.95, 0.01, 20), atol=1e-5)
 
 
-def test_adadelta_at_the_original_s_values():
+def test_adadelta_with_the_values_of_the_original():
     # sqrt(1e-8) / sqrt(.05 + 1e-8) = 4.472135e-4, times the rate.
     found = descend(schema.Adadelta(schedule=RATE), [1.0], 1)
     np.testing.assert_allclose(found, [[1 - 4.472135e-5]], rtol=1e-7)
@@ -303,7 +294,7 @@ def ours() -> dict[str, np.ndarray]:
     """Rows as in the golden; one program updates the numbers of all cases."""
     trains = {name: training(name) for name in OPTIMIZERS}
     start = dict(zip(NAMES, parts(STARTS), strict=True))
-    # Clipping by the norm is the program's too.
+    # The program also clips by the norm.
     rules = {name: build_optimizer(train) for name, train in trains.items()}
     params = dict.fromkeys(trains, start)
     states = {name: rule.init(start) for name, rule in rules.items()}
@@ -328,7 +319,7 @@ def ours() -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_updates_are_those_of_the_original(ours: dict[str, np.ndarray], name: str) -> None:
-    """Twelve steps: rates, and what they lead to."""
+    """Twelve steps: rates and parameters."""
     with np.load(GOLDENS / "optimizers.npz") as golden:
         np.testing.assert_allclose(ours[name], golden[name], rtol=2e-5, atol=2e-6)
 
@@ -394,7 +385,7 @@ def test_the_first_group_that_matches_counts():
     assert [found[path] for path in PATHS[-3:]] == [3, 3, 2]
 
 
-def test_norms_biases_and_scales_do_not_decay_unless_they_are_told_to():
+def test_norms_biases_and_scales_do_not_decay_by_default():
     assert list(decay_factors(schema.AdamW(), PATHS).values()) == [1, 1, 0, 1, 0, 0, 0]
     told = schema.AdamW(norm_decay_multiplier=2, bias_decay_multiplier=3, scale_decay_multiplier=4)
     assert list(decay_factors(told, PATHS).values()) == [1, 1, 2, 1, 3, 2, 4]

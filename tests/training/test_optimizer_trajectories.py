@@ -18,7 +18,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Training
 from stillbox.training.optimizer import build_optimizer, build_schedule
 from stillbox.training.step import average_parameters, create_state
-from tests.training.trajectories import GOLDENS
+from tests.training.test_trajectories import GOLDENS
 
 STEPS = 60
 # A model of each generation, whose file gets the training of a case.
@@ -186,7 +186,7 @@ def test_sixty_updates_equal_those_of_the_executed_original(ours, program, name)
     found, expected = ours[f"{program} {name}"], golden(program)[name]
     assert found.shape == expected.shape
     assert len(found) == STEPS
-    # A float32 cosine near its zero is good to some units of 1e-9.
+    # A float32 cosine near its zero is exact to some units of 1e-9.
     np.testing.assert_allclose(found[:, 0], expected[:, 0], rtol=1e-6, atol=5e-9)
     for part in (slice(1, 18), slice(18, 35)):
         distance = np.linalg.norm(found[:, part] - expected[:, part], axis=1)

@@ -1,4 +1,4 @@
-"""Evaluation while training goes on: when, which is best, and when it is enough."""
+"""Evaluation during training: its steps, the best checkpoint, and early stopping."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ NAMES = LabelMap.from_names(("disc", "ring", "square", "triangle", "star", "cros
 
 
 class History:
-    """Stands in for the summaries: what was recorded, and what is read again."""
+    """Replaces the summaries: recorded scores, which can be read again."""
 
     def __init__(self, *scores):
         self.scored = [(step, {"AP50": score}) for step, score in enumerate(scores, start=1)]
@@ -91,7 +91,7 @@ def catch_up(evaluation, directory, step, history):
     ("every", "last", "due"),
     [(0, 7, {7}), (3, 7, {3, 6, 7}), (3, None, {3, 6, 9}), (0, None, set())],
 )
-def test_evaluations_come_every_so_often_and_at_the_end(experiment, every, last, due):
+def test_evaluations_are_due_at_the_interval_and_at_the_end(experiment, every, last, due):
     evaluation = make(experiment, f"train.evaluate_every={every}", last_step=last)
     assert {step for step in range((last or 9) + 1) if evaluation.due(step)} == due
 
@@ -102,7 +102,7 @@ def test_evaluations_come_every_so_often_and_at_the_end(experiment, every, last,
         (0, 9, [2, 4, 6, 8, 9]),  # no limit
         (3, 9, [2, 4, 9]),  # two on the way, the third at the end
         (1, 9, [9]),
-        (3, None, [2, 4, 6]),  # nobody knows where the end will be
+        (3, None, [2, 4, 6]),  # the end is unknown
     ],
 )
 def test_evaluations_are_limited_and_the_last_one_is_for_the_end(
@@ -155,7 +155,7 @@ def test_a_best_checkpoint_of_another_metric_does_not_count(experiment, scored, 
     assert directory.best() == (2, "AP50", 0.1)
 
 
-def test_where_there_is_nothing_to_find_no_checkpoint_is_best(experiment, scored, directory):
+def test_without_objects_no_checkpoint_is_best(experiment, scored, directory):
     scored.append(None)
     evaluate(make(experiment), directory, 1)
     assert directory.best() is None
@@ -195,9 +195,9 @@ _TARGET = "{patience: 0, target: 0.23}"
         (_TARGET, (), ""),
         (_TARGET, (0.1, None, 0.2299), ""),
         (_TARGET, (0.1, 0.23), "AP50 0.2300 at step 2 reaches the target 0.23"),
-        # What a run resumes from may lie behind the step that was good enough.
+        # The checkpoint to resume may be later than the step that reached the target.
         (_TARGET, (0.1, 0.25, 0.2), "AP50 0.2500 at step 2 reaches the target 0.23"),
-        # Without patience no number of evaluations is too many.
+        # Without patience evaluations are unlimited.
         (_TARGET, 30 * (0.1,), ""),
         (
             *("{patience: 2, target: 0.23}", (0.2, 0.1, 0.1)),
@@ -222,7 +222,7 @@ def test_a_checkpoint_that_was_not_scored_before_the_kill_is_scored(experiment, 
 
 
 @pytest.mark.parametrize(("use_ema", "scored_value"), [(True, 2.0), (False, 1.0)])
-def test_the_average_is_scored_where_there_is_one_and_it_is_wanted(
+def test_the_average_is_scored_if_the_settings_say_so(
     experiment, directory, monkeypatch, use_ema, scored_value
 ):
     settings = experiment("train.ema_decay=0.5", f"evaluation.use_ema={str(use_ema).lower()}")
@@ -244,12 +244,12 @@ def test_the_average_is_scored_where_there_is_one_and_it_is_wanted(
     assert {float(array.max()) for array in seen[0].values()} == {scored_value}
 
 
-def test_records_that_mean_other_classes_are_refused_at_once(experiment):
+def test_records_with_other_classes_are_refused_at_once(experiment):
     with pytest.raises(UserError, match="class id 2 is 'ring' in the label map and 'cat'"):
         make(experiment, names=LabelMap.from_names(("disc", "cat")))
 
 
-def test_scoring_may_transfer_what_the_loop_may_not(experiment, directory, monkeypatch):
+def test_scoring_may_transfer_arrays_implicitly(experiment, directory, monkeypatch):
     evaluation = make(experiment)
     moved = np.ones(3, np.float32)
 

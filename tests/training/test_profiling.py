@@ -1,4 +1,4 @@
-"""Traces of some steps: which, what they hold, and what is refused."""
+"""Traces of some steps: their steps, their content, and refused settings."""
 
 import gzip
 import json
@@ -51,7 +51,7 @@ def test_steps_beyond_the_end_are_refused_and_told_where_the_end_is(tmp_path):
     assert caught.value.fix == "--profile 7,10"
 
 
-def test_nothing_is_begun_for_a_trace_that_cannot_be(experiment, tmp_path, monkeypatch):
+def test_an_impossible_trace_is_refused_before_the_run(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "build_mesh", lambda *_: pytest.fail("a device is touched"))
     with pytest.raises(UserError, match="cannot be traced"):
         train(experiment("train.steps=4"), tmp_path / "model", profile=ProfileSteps(4, 5))
@@ -72,7 +72,7 @@ def marked_steps(path):
     }
 
 
-def test_both_ends_are_traced_and_nothing_beside_them(experiment, tmp_path, capfd):
+def test_exactly_the_steps_of_the_trace_are_traced(experiment, tmp_path, capfd):
     settings = experiment("train.steps=6", "train.checkpoint_every=9", evaluated=False)
     train(settings, tmp_path, profile=ProfileSteps(3, 5))
     (trace,) = traces(tmp_path)
@@ -80,11 +80,11 @@ def test_both_ends_are_traced_and_nothing_beside_them(experiment, tmp_path, capf
     assert list(steps) == [3, 4, 5]
     ends = [moment for step in steps.values() for moment in step]
     assert ends == sorted(ends)
-    # What TensorBoard's plugin reads lies beside it.
+    # The file for TensorBoard's plugin lies beside it.
     assert list(trace.parent.glob("*.xplane.pb"))
     error = capfd.readouterr().err
     assert f"trace of steps 3 to 5: open {trace} at https://ui.perfetto.dev" in error
-    # So does the page that says where the time went, and the program's parts are known to it.
+    # The page about the time of a step lies there too, with the parts of the program.
     assert f"where the time of a step goes: {trace.parent / 'summary.html'}" in error
     text = (trace.parent / "summary.txt").read_text()
     parts = ("backbone", "head (gradient)", "losses", "update")
@@ -114,7 +114,7 @@ def test_a_run_that_is_stopped_inside_the_trace_closes_it(experiment, tmp_path, 
     assert outcome.interrupted == signal.SIGTERM
     (trace,) = traces(tmp_path / "stopped")
     assert list(marked_steps(trace)) == [2, 3]
-    # The next run may trace again: nothing was left open.
+    # The next run may trace again, because no trace is open.
     monkeypatch.undo()
     train(experiment("train.steps=1", evaluated=False), tmp_path / "a", profile=ProfileSteps(1, 1))
     assert len(traces(tmp_path / "a")) == 1

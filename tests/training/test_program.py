@@ -1,4 +1,4 @@
-"""One program on one to eight devices: the same numbers, and nothing sent that need not be."""
+"""One program on one to eight devices: the same numbers, and only necessary transfers."""
 
 import json
 import subprocess
@@ -15,24 +15,16 @@ from stillbox.evaluation.program import score_program
 from stillbox.lowering import lowering
 from stillbox.training.program import train_program
 from tests.small import DENSE, DENSE_HEADS
-from tests.training.eight_devices import (
-    LAYERS,
-    RESNET_SSD,
-    SSD,
-    experiment_of,
-    first_state,
-    make_batch,
-    see,
-)
+from tests.training import eight_devices
 
-# What they look at takes a minute: one of the processes that share the tests makes it.
+# The results take a minute: one of the test processes makes them.
 pytestmark = pytest.mark.xdist_group("eight devices")
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """What eight devices saw."""
-    return see("quick", tmp_path_factory.mktemp("devices") / "seen.pickle")
+    """The results of eight devices."""
+    return eight_devices.see("quick", tmp_path_factory.mktemp("devices") / "seen.pickle")
 
 
 def assert_same(one, other, tolerance=1e-5):
@@ -50,13 +42,13 @@ def test_one_and_three_steps_are_the_same_however_many_devices_there_are(seen, n
     one, other = seen["ssd 1"], seen[name]
     assert set(one) == set(other)
     assert_same(one, other)
-    # They did learn something in between.
+    # The steps changed the loss.
     assert abs(float(one["3 loss"] - one["1 loss"])) > 1e-3
 
 
 @pytest.mark.slow
 def test_devices_share_a_teacher_and_each_micro_batch(tmp_path):
-    seen = see("learning", tmp_path / "seen.pickle")
+    seen = eight_devices.see("learning", tmp_path / "seen.pickle")
     for one, several in (("taught 1", "taught 8"), ("accumulated 1", "accumulated 4")):
         assert_same(seen[one], seen[several])
         assert (seen[several]["exchanges"], seen[several]["compilations"]) == ([], 1)
@@ -64,7 +56,7 @@ def test_devices_share_a_teacher_and_each_micro_batch(tmp_path):
 
 @pytest.mark.slow
 def test_steps_in_the_forms_for_a_cpu_are_the_same_too(tmp_path):
-    seen = see("counts", tmp_path / "seen.pickle")
+    seen = eight_devices.see("counts", tmp_path / "seen.pickle")
     for name in ("ssd 2", "ssd 4", "ssd 8"):
         assert_same(seen["ssd 1"], seen[name])
         assert (seen[name]["exchanges"], seen[name]["compilations"]) == ([], 1)
@@ -79,7 +71,7 @@ def test_every_program_is_compiled_once(seen):
 @pytest.mark.parametrize("name", ["replicas 4", "replicas 1"])
 def test_a_replica_computes_as_if_it_were_alone_and_the_gradients_are_averaged(seen, name):
     assert_same(seen["replicas by hand"], seen[name])
-    # The words make a difference.
+    # The settings make a difference.
     assert abs(float(seen[name]["1 loss"] - seen["ssd 1"]["1 loss"])) > 1e-3
 
 
@@ -106,7 +98,7 @@ def test_devices_that_share_a_batch_send_each_other_nothing_but_sums(seen, name)
 
 
 def test_spread_accumulators_cost_updates_and_no_activations(seen):
-    sizes = {f"f32[{array}]" for array in _shapes(experiment_of(*SSD))}
+    sizes = {f"f32[{array}]" for array in _shapes(eight_devices.experiment_of(*eight_devices.SSD))}
     for result in seen["ssd spread"]["exchanges"]:
         assert result.partition("{")[0] in sizes
 
@@ -115,7 +107,7 @@ def test_devices_that_share_an_image_send_each_other_edges(seen):
     assert seen["ssd 4 x 2"]["exchanges"] != []
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", eight_devices.LAYERS)
 def test_a_layer_and_its_gradients_stay_on_the_devices_that_have_the_images(seen, name):
     one, eight = seen["layers 1"], seen["layers 8"]
     assert eight[f"{name} exchanges"] == []
@@ -126,11 +118,11 @@ def test_a_layer_and_its_gradients_stay_on_the_devices_that_have_the_images(seen
 
 
 def test_a_program_is_described_without_arrays_and_fits_state_and_batch():
-    experiment = experiment_of(*SSD)
+    experiment = eight_devices.experiment_of(*eight_devices.SSD)
     mesh = AbstractMesh((4, 2), (DATA_AXIS, SPACE_AXIS))
     program = train_program(experiment, mesh)
     described = program.state, program.batch
-    real = first_state(experiment), make_batch(experiment)
+    real = eight_devices.first_state(experiment), eight_devices.make_batch(experiment)
     assert jax.tree.structure(described) == jax.tree.structure(real)
     for shape, array in zip(*map(jax.tree.leaves, (described, real)), strict=True):
         assert isinstance(shape, jax.ShapeDtypeStruct)
@@ -142,15 +134,15 @@ def test_a_program_is_described_without_arrays_and_fits_state_and_batch():
 def test_bytes_are_pixels_like_any_other():
     losses = []
     for pixels in ("uint8", "float32"):
-        experiment = experiment_of(*SSD, f"data.pixels={pixels}")
-        batch = make_batch(experiment)
+        experiment = eight_devices.experiment_of(*eight_devices.SSD, f"data.pixels={pixels}")
+        batch = eight_devices.make_batch(experiment)
         # Whole numbers, which are the same in both types.
         batch = batch._replace(images=np.rint(batch.images).astype(pixels))
         program = train_program(experiment, build_mesh(8, experiment.devices, jax.devices()[:1]))
         assert program.batch.images.dtype == pixels
         with lowering(portable=True):
             compiled = program.lower().compile()
-        state = program.put_state(first_state(experiment))
+        state = program.put_state(eight_devices.first_state(experiment))
         _, metrics = compiled(state, program.put_batch(batch))
         losses.append({name: np.asarray(value).tobytes() for name, value in metrics.items()})
     assert losses[0] == losses[1]
@@ -158,7 +150,9 @@ def test_bytes_are_pixels_like_any_other():
 
 def test_train_step_and_evaluation_have_the_convolutions_that_the_field_allows():
     def convolutions(allowed):
-        experiment = experiment_of(*RESNET_SSD, f"devices.cpu_convolutions={allowed}")
+        experiment = eight_devices.experiment_of(
+            *eight_devices.RESNET_SSD, f"devices.cpu_convolutions={allowed}"
+        )
         mesh = build_mesh(8, experiment.devices, jax.devices()[:1])
         programs = train_program(experiment, mesh), score_program(experiment, mesh)
         return [one.lower().as_text().count("stablehlo.convolution") for one in programs]
@@ -172,7 +166,7 @@ def test_train_step_and_evaluation_have_the_convolutions_that_the_field_allows()
 
 
 def _shapes(experiment):
-    arrays = first_state(experiment).params.values()
+    arrays = eight_devices.first_state(experiment).params.values()
     return {",".join(map(str, array.shape)) for array in arrays}
 
 
@@ -180,7 +174,7 @@ def _shapes(experiment):
 
 
 STEPS = 6
-DETECTORS = {"ssd": SSD} | {
+DETECTORS = {"ssd": eight_devices.SSD} | {
     head: (*changes, *DENSE, "train.optimizer.schedule.learning_rate=0.001")
     for head, changes in DENSE_HEADS.items()
 }

@@ -1,5 +1,6 @@
-"""The published models run forward: maps, logits, losses, targets, detections."""
+"""Published models beside the executed originals: maps, logits, losses, targets, rates."""
 
+from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -7,11 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.boxes.coders import decode_faster_rcnn
+from stillbox.boxes.losses import smooth_l1_loss
+from stillbox.boxes.structures import Batch
+from stillbox.experiment import schema
+from stillbox.experiment.resolve import resolve
+from stillbox.models.anchors import build_anchors
 from stillbox.models.build import build_detector
+from stillbox.models.detector import Predictions
 from stillbox.models.one_stage.detector import postprocess
-from stillbox.models.one_stage.loss import batch_targets, detection_loss
+from stillbox.models.one_stage.loss import LossParts, batch_targets, detection_loss
 from stillbox.models.variables import bind_detector, split_detector
+from stillbox.training.optimizer import build_schedule
 from tests import reference
+from tests.batches import batch_of
 from tests.reference import FPN, INCEPTION, PPN, RESNET
 
 # The forward golden of the pooling pyramid is not recorded; these are figures of the original.
@@ -37,7 +47,7 @@ BOTH_MODES = pytest.mark.parametrize(("run", "mode"), _CASES, indirect=["run"])
     params=[PPN, FPN, *(pytest.param(name, marks=pytest.mark.slow) for name in (RESNET, INCEPTION))]
 )
 def run(request):
-    """A recipe's name, its detector and a function from a mode to what it computes."""
+    """A recipe's name, its detector and a function from a mode to its outputs."""
     return request.param, built(request.param)[0], partial(computed, request.param)
 
 
@@ -155,3 +165,194 @@ def test_targets_equal_the_executed_original(run):
     assert first[:10].tolist() == golden["first_pos_idx_img0"][:10]
     codes = np.asarray(targets.box_targets)[0, first[:3]]
     np.testing.assert_allclose(codes, golden["regt_first_pos_img0"], atol=1e-5)
+
+
+SHAPES = tuple((side, side) for side in (38, 19, 10, 5, 3, 1))
+ANCHORS = 8732
+# ymin, xmin, ymax, xmax and the class of 1 to 80.
+ONE_BOX = (((0.1, 0.2, 0.5, 0.6), 1),)
+FOUR_BOXES = (
+    *ONE_BOX,
+    ((0.0, 0.0, 1.0, 1.0), 2),
+    ((0.49, 0.49, 0.51, 0.51), 3),
+    ((0.2, 0.1, 0.9, 0.4), 80),
+)
+
+
+@cache
+def experiment() -> schema.Experiment:
+    return resolve("ssd_resnet34").experiment
+
+
+def anchors() -> np.ndarray:
+    return build_anchors(experiment().model.anchors, SHAPES, (300, 300))
+
+
+def batch_with(*images, image_weights=None) -> Batch:
+    count, room = len(images), 6
+    boxes, classes = np.zeros((count, room, 4), np.float32), np.zeros((count, room), np.int32)
+    weights = np.zeros((count, room), np.float32)
+    for row, image in enumerate(images):
+        for column, (box, class_) in enumerate(image):
+            boxes[row, column], classes[row, column] = box, class_ - 1
+            weights[row, column] = 1
+    pixels = np.zeros((count, 1, 1, 3), np.float32)
+    return batch_of(pixels, boxes, weights, classes, image_weights)
+
+
+@cache
+def targets_of(*images):
+    compute = jax.jit(lambda batch: batch_targets(batch, anchors(), experiment().model))
+    return jax.device_get(compute(batch_with(*images)))
+
+
+def test_one_box_has_the_thirteen_matches_of_the_original():
+    targets = targets_of(ONE_BOX)
+    matched = np.flatnonzero(targets.matches[0] >= 0)
+    expected = [8080, 8081, 8082, 8083, 8086, 8087, 8089, 8140, 8141, 8142, 8578, 8580, 8586]
+    assert matched.tolist() == expected
+    codes = targets.box_targets[0]
+    np.testing.assert_allclose(
+        codes[8080], [1.0101005, 0.8080812, 0.96185917, 0.96185917], atol=2e-6
+    )
+    np.testing.assert_allclose(
+        codes[8082], [1.428499, 0.57139987, 2.6947272, -0.77100784], atol=2e-6
+    )
+    assert not codes[targets.matches[0] < 0].any()
+
+
+def test_four_boxes_have_the_matches_of_the_original():
+    targets = targets_of(FOUR_BOXES)
+    classes = targets.class_targets[0].argmax(axis=-1)
+    # 13 + 5 + 1 + 6 = 25; class slot 0 is the background.
+    counts = {class_: int((classes == class_).sum()) for class_ in (1, 2, 3, 80)}
+    assert counts == {1: 13, 2: 5, 3: 1, 80: 6}
+    assert np.flatnonzero(classes == 2).tolist() == [8709, 8728, 8729, 8730, 8731]
+    # So small a box reaches no IoU of .5, so its best anchor is forced.
+    assert np.flatnonzero(classes == 3).tolist() == [2808]
+    assert np.flatnonzero(classes == 80)[0] == 8197
+    codes = targets.box_targets[0]
+    np.testing.assert_allclose(codes[8709], [0, 0, 1.2758143, 1.2758143], atol=2e-6)
+    np.testing.assert_allclose(
+        codes[2808], [0.95238036, 0.95238036, -6.263815, -6.263815], atol=1e-5
+    )
+    np.testing.assert_allclose(codes[8197], [1.4999226, -0.71424854, 2.02707, 1.2563167], atol=2e-6)
+    np.testing.assert_allclose(
+        codes.sum(axis=0), [0.5179953, -8.3157836, 9.3071696, 3.8331638], atol=2e-5
+    )
+
+
+def losses_of(predictions: Predictions, batch: Batch, model: schema.OneStage) -> LossParts:
+    compute = jax.jit(lambda *inputs: detection_loss(*inputs, anchors(), model))
+    return jax.device_get(compute(predictions, batch))
+
+
+def zeros(count: int = 2) -> Predictions:
+    return Predictions(jnp.zeros((count, ANCHORS, 4)), jnp.zeros((count, ANCHORS, 81)))
+
+
+def test_losses_of_zero_logits_equal_the_original():
+    parts = losses_of(zeros(), batch_with(ONE_BOX, FOUR_BOXES), experiment().model)
+    # One positive and three negatives for each of N, all with a cross entropy of ln 81.
+    assert parts.classification == pytest.approx(4 * np.log(81), abs=2e-5)
+    assert parts.classification == pytest.approx(17.577797, abs=2e-5)
+    assert parts.localization == pytest.approx(3.0433292, abs=2e-6)
+    assert parts.classification + parts.localization == pytest.approx(20.621126, abs=2e-5)
+
+
+def test_losses_of_waves_equal_the_original():
+    logits = 3 * np.sin(0.001 * np.arange(2 * ANCHORS * 81)).reshape(2, ANCHORS, 81)
+    codes = 2 * np.cos(0.01 * np.arange(2 * ANCHORS * 4)).reshape(2, ANCHORS, 4)
+    predictions = Predictions(jnp.asarray(codes, jnp.float32), jnp.asarray(logits, jnp.float32))
+    parts = losses_of(predictions, batch_with(ONE_BOX, FOUR_BOXES), experiment().model)
+    assert parts.classification == pytest.approx(17.963066, abs=2e-5)
+    assert parts.localization == pytest.approx(5.109417, abs=2e-6)
+    assert parts.classification + parts.localization == pytest.approx(23.072483, abs=2e-5)
+
+
+def test_rows_that_fill_up_do_not_count_as_images():
+    full = losses_of(zeros(), batch_with(ONE_BOX, FOUR_BOXES), experiment().model)
+    padded = losses_of(
+        zeros(3),
+        batch_with(ONE_BOX, FOUR_BOXES, (), image_weights=np.float32([1, 1, 0])),
+        experiment().model,
+    )
+    np.testing.assert_allclose(padded[:2], full[:2], rtol=1e-6)
+
+
+def test_the_order_of_the_anchors_changes_no_loss():
+    """All but ties, which the older order of the original breaks differently."""
+    model = experiment().model
+    older = replace(model, anchors=replace(model.anchors, order="anchor_major"))
+    boxes = build_anchors(older.anchors, SHAPES, (300, 300))
+    assert not np.array_equal(boxes, anchors())
+    compute = jax.jit(lambda *inputs: detection_loss(*inputs, boxes, older))
+    parts = compute(zeros(), batch_with(ONE_BOX, FOUR_BOXES))
+    assert parts.classification == pytest.approx(17.577797, abs=2e-5)
+    assert parts.localization == pytest.approx(3.0433292, abs=2e-6)
+
+
+def test_decoding_equals_the_original():
+    box = decode_faster_rcnn(np.float32([1, -2, 0.5, -0.5]), np.float32([0.1, 0.2, 0.5, 0.8]))
+    np.testing.assert_allclose(box, [0.118966, 0.108549, 0.561034, 0.651451], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "epoch, rate",
+    [
+        # 1.01 * .012 / 7; the peak; 0.012 * (.5 * (1 + cos(pi * 10 / 40)) + .01); the floor.
+        (1, 0.00173143),
+        (3.5, 0.00605906),
+        (7, 0.01212),
+        (15, 0.01212),
+        (25, 0.01036264),
+        (35, 0.00612),
+        (45, 0.00187736),
+        (54, 0.000138496),
+        (55, 0.00012),
+        (64, 0.00012),
+    ],
+)
+def test_the_rates_of_the_recipe_equal_the_original(epoch, rate):
+    schedule = build_schedule(experiment().train.optimizer.schedule)
+    # The original's steps are whole: epoch 3.5 is step 3209 of 3209.5.
+    assert float(schedule(int(epoch * 917))) == pytest.approx(rate, rel=2e-5)
+
+
+@pytest.mark.parametrize(
+    "epoch, rate",
+    # A straight line to .012 at epoch 5, a tenth from epoch 40 on.
+    [(0, 0.0), (1, 0.0024), (4, 0.0096), (5, 0.012), (39, 0.012), (40, 0.0012), (49, 0.0012)],
+)
+def test_the_older_schedule_falls_in_a_step(epoch, rate):
+    older = resolve("ssd_resnet34_step_schedule").experiment.train
+    schedule = build_schedule(older.optimizer.schedule)
+    assert float(schedule(epoch * 917)) == pytest.approx(rate, abs=1e-8)
+    assert older.freeze == ()
+
+
+def test_differences_of_codes_cost_as_much_as_in_the_original():
+    # Half a square up to 1, a line above: .5^2 / 2, 1 / 2, 2 - .5, 3 - .5.
+    codes = np.float32([[0.5, 0, 0, 0], [1, 0, 0, 0], [2, 0, 0, 0], [-3, 0, 0, 0]])
+    losses = smooth_l1_loss(codes, np.zeros((4, 4), np.float32), np.ones(4), delta=1.0)
+    np.testing.assert_allclose(losses, [0.125, 0.5, 1.5, 2.5])
+
+
+def test_the_first_two_layers_are_frozen_and_125_tensors_train():
+    from stillbox.models.build import build_detector
+    from stillbox.models.variables import split_detector
+    from stillbox.training.step import select_trainable
+
+    _, params, stats = split_detector(build_detector(experiment().model))
+    assert sum(array.size for array in params.values()) == 19_972_534
+    assert len(params) == 131
+    assert sum(array.size for array in (*params.values(), *stats.values())) == 19_982_390
+    trained = select_trainable(params, {}, experiment().train)
+    assert sorted(set(params) - trained) == [
+        "backbone.group_1.block_1.conv_1.kernel",
+        "backbone.group_1.block_1.conv_1.norm.bias",
+        "backbone.group_1.block_1.conv_1.norm.scale",
+        "backbone.stem.kernel",
+        "backbone.stem.norm.bias",
+        "backbone.stem.norm.scale",
+    ]

@@ -1,9 +1,4 @@
-"""Steps, images and seconds from one look to the next.
-
-Lines at the ends of epochs: where, about which, and how often.
-
-When the run ends, and what is said of the first step.
-"""
+"""The reports of a run: speed, ends of epochs, the first step, forecast and end."""
 
 import re
 import sys
@@ -13,9 +8,8 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.training import reporting
-from stillbox.training.forecast import Forecast
 from stillbox.training.progress import RunProgress
-from stillbox.training.reporting import Epochs, Speedometer, StepReport, Stopwatch, Waits
+from stillbox.training.reporting import Epochs, Forecast, Speedometer, StepReport, Stopwatch, Waits
 
 
 @pytest.fixture
@@ -26,11 +20,11 @@ def clock(monkeypatch):
     return now
 
 
-def test_a_look_tells_what_was_done_since_the_look_before(clock):
+def test_a_look_measures_the_steps_since_the_last_look(clock):
     waited = [0.0]
     meter = Speedometer(Stopwatch(), 8, lambda: (waited[0],))
     clock[0], waited[0] = 54.0, 1.0
-    # 10 steps of 8 images in 4 seconds, one of which was waited for.
+    # 10 steps of 8 images in 4 seconds, one of which is a wait.
     assert meter.look(10).rates() == {
         "images_per_second": 20.0,
         "steps_per_second": 2.5,
@@ -56,7 +50,7 @@ def test_pauses_are_left_out_even_those_that_fail(clock):
     assert meter.look(2).images_per_second == 4.0
 
 
-def test_steps_that_are_looked_at_together_have_one_speed(clock):
+def test_steps_of_one_look_have_one_speed(clock):
     meter = Speedometer(Stopwatch(), 4, lambda: (0.0,))
     clock[0] += 2
     first = meter.look(3)
@@ -65,7 +59,7 @@ def test_steps_that_are_looked_at_together_have_one_speed(clock):
     assert first.images_per_second == 6.0
 
 
-def test_nobody_waits_longer_than_it_took(clock):
+def test_the_wait_is_no_longer_than_the_steps(clock):
     """The wait for the batch of the next step may have begun already."""
     waited = [0.0]
     meter = Speedometer(Stopwatch(), 1, lambda: (waited[0],))
@@ -118,14 +112,14 @@ def test_an_epoch_ends_with_the_step_that_has_its_last_image(sentences):
     }
 
 
-def test_an_epoch_of_one_step_is_not_told_every_step(sentences):
+def test_epochs_of_one_step_share_a_sentence(sentences):
     assert sentences(records=4, batch_size=4, apart=5) == {
         5: "epochs 1 to 5 finished: 0:00:50, 0.4 images/s",
         10: "epochs 6 to 10 finished: 0:00:50, 0.4 images/s",
     }
 
 
-def test_a_sentence_waits_for_an_end(sentences):
+def test_a_sentence_comes_at_the_end_of_an_epoch(sentences):
     # Epochs end with steps 3, 6, 9 and 12; five steps after the start is in the middle of one.
     assert list(sentences(records=12, batch_size=4, apart=5)) == [6, 12]
 
@@ -139,13 +133,13 @@ def test_batches_larger_than_the_data_end_several_epochs_at_once(sentences):
     }
 
 
-def test_a_resumed_run_says_that_it_saw_a_part_only(sentences):
+def test_a_resumed_run_reports_a_part_of_an_epoch(sentences):
     said = sentences(records=20, batch_size=4, apart=1, first=7, steps=8)
     assert said == {
         10: "epoch 2 finished (from step 7 on): 0:00:30, 0.4 images/s",
         15: "epoch 3 finished: 0:00:50, 0.4 images/s",
     }
-    # Resumed where one ended, it sees all of the next.
+    # A run that resumes at the end of an epoch trains on all of the next one.
     whole = sentences(records=20, batch_size=4, apart=1, first=5, steps=5)
     assert whole == {10: "epoch 2 finished: 0:00:50, 0.4 images/s"}
 
@@ -190,7 +184,7 @@ class NoEpochs:
         return ""
 
 
-def test_a_run_begins_with_the_time_that_it_may_take(capsys, monkeypatch):
+def test_a_run_begins_with_its_forecast(capsys, monkeypatch):
     for first, forecast in ((150, Forecast(1, 4, "its costs")), (999, None), (150, None)):
         report_of(NoSummaries(), first, 1000, monkeypatch).begin(forecast)
     assert capsys.readouterr().err.splitlines() == [
@@ -199,9 +193,7 @@ def test_a_run_begins_with_the_time_that_it_may_take(capsys, monkeypatch):
     ]
 
 
-def test_the_first_step_is_said_at_once_and_the_time_left_has_neither_it_nor_pauses(
-    clock, capsys, monkeypatch
-):
+def test_the_time_left_has_neither_the_first_step_nor_pauses(clock, capsys, monkeypatch):
     summaries = NoSummaries()
     report = report_of(summaries, 1000, 101_010, monkeypatch)
     clock[0] += 50  # the loader begins
@@ -221,7 +213,7 @@ def test_the_first_step_is_said_at_once_and_the_time_left_has_neither_it_nor_pau
     # 9 steps in 18 seconds leave 100,000 steps of 2 seconds.
     assert second.startswith("step 1010/101010")
     assert second.endswith("ETA 2d 7:33:20")
-    # The history has the steps that it has in a run that is not resumed.
+    # The history has the same steps as that of a run that is not resumed.
     assert summaries.steps == [1010]
 
 
@@ -247,7 +239,7 @@ VALUES = {
 }
 
 
-def test_without_a_terminal_every_line_stands_for_itself(capsys):
+def test_without_a_terminal_every_line_is_complete(capsys):
     with RunProgress(0, 10) as run:
         run.doing("evaluating")
         run.at(5)
@@ -271,7 +263,7 @@ def test_a_run_without_end_has_no_eta(capsys):
     assert "ETA" not in line
 
 
-def test_long_lines_and_brackets_come_out_as_they_are(capsys):
+def test_long_lines_and_brackets_are_printed_unchanged(capsys):
     text = "the file [bold]" + "x" * 300
     with RunProgress(0, 1) as run:
         run.say(text)
@@ -291,7 +283,7 @@ def terminal(monkeypatch):
 
 
 def shown_lines(capsys):
-    """Returns what was on the lines of the terminal, one after the other."""
+    """Returns the successive contents of the lines of the terminal."""
     text = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().err)
     text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "\n", text)
     return [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
@@ -318,7 +310,7 @@ def test_one_line_of_any_width_has_the_most_important_first(capsys, terminal, co
     assert places == sorted(places)
 
 
-def test_nothing_of_the_line_is_left_at_the_end_or_after_an_interruption(capsys, terminal):
+def test_the_line_disappears_at_the_end_and_after_an_interruption(capsys, terminal):
     terminal(80)
     with pytest.raises(KeyboardInterrupt), RunProgress(0, 10) as run:
         run.metrics(2, VALUES)

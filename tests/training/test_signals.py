@@ -1,7 +1,4 @@
-"""Being asked to stop.
-
-`kill -9` of a real training process, at any moment, loses nothing older than its checkpoint.
-"""
+"""Requests to stop, and `kill -9`: a killed run loses nothing older than its checkpoint."""
 
 import os
 import random
@@ -52,7 +49,7 @@ open(sys.argv[1], "w").write(stop.signal.name)
 """
 
 
-def test_a_closed_terminal_does_not_end_what_is_still_written(tmp_path):
+def test_a_closed_terminal_does_not_end_a_write(tmp_path):
     terminal, end = os.openpty()
     command = [sys.executable, "-c", CLOSED, str(tmp_path / "checkpoint")]
     with subprocess.Popen(command, stdin=end, stdout=end, stderr=end) as process:
@@ -88,7 +85,7 @@ def test_outside_the_main_thread_there_is_no_request_and_no_error():
     assert seen == [None]
 
 
-def test_a_signal_ends_at_once_what_is_not_worth_finishing():
+def test_a_signal_ends_a_repeatable_activity_at_once():
     with StopRequest() as stop:
         with pytest.raises(RunInterrupted) as ended, stop.ends("evaluating"):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -100,7 +97,7 @@ def test_a_signal_ends_at_once_what_is_not_worth_finishing():
             raise AssertionError("the signal came before")
 
 
-def test_after_what_a_signal_ends_it_is_a_request_again():
+def test_after_a_repeatable_activity_a_signal_is_a_request_again():
     with StopRequest() as stop:
         with stop.ends("evaluating"):
             pass
@@ -118,11 +115,8 @@ with StopRequest({grace}):
     {wait}
 print("out")
 """
-# Waits for a pipe that nobody writes to, where handlers run, and for a lock, where none does.
-WAITS = {
-    "in Python": "os.read(os.pipe()[0], 1)",
-    "outside of Python": "lock(mutex), lock(mutex)",
-}
+# Waits for an unwritten pipe, where handlers run, and for a lock, where no handler runs.
+WAITS = {"in Python": "os.read(os.pipe()[0], 1)", "outside of Python": "lock(mutex), lock(mutex)"}
 
 
 @pytest.mark.parametrize("wait", WAITS)
@@ -142,18 +136,18 @@ def test_a_read_that_never_ends_is_ended_by_a_signal(wait, grace, signals):
     assert err == "stopped by SIGTERM while a file or the device did not answer\n"
 
 
-def test_what_ends_within_the_grace_is_not_ended():
+def test_a_block_that_ends_within_the_grace_goes_on():
     with StopRequest(0.05) as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signal == signal.SIGTERM
     time.sleep(0.1)
-    # The system tells nobody any more.
+    # The system reports no signals any more.
     assert signal.set_wakeup_fd(-1) == -1
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_ends_with_the_bits_of_one_never_killed(tmp_path):
-    # Other moments in every session; the seed is shown where the test fails.
+def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(tmp_path):
+    # The moments differ in every session; a failing test shows the seed.
     seed = int.from_bytes(os.urandom(2), "big")
     print("seed", seed)
     cache = Path(os.environ["STILLBOX_CACHE"])

@@ -1,4 +1,4 @@
-"""Trackers of experiments, played by modules that note what they are told."""
+"""Trackers of experiments, replaced by modules that record their calls."""
 
 import io
 import json
@@ -26,7 +26,7 @@ from tests.records.builders import read_records
 
 
 class Wandb:
-    """The module `wandb`, which is its own run."""
+    """The module `wandb`, and a run of it."""
 
     def __init__(self):
         self.options, self.told, self.codes = [], [], []
@@ -49,7 +49,7 @@ class Wandb:
 
 
 class Mlflow:
-    """The modules `mlflow` and `mlflow.entities`, which are their own client."""
+    """The modules `mlflow` and `mlflow.entities`, and a client."""
 
     def __init__(self):
         self.groups, self.told, self.runs, self.statuses = {}, [], 0, []
@@ -190,9 +190,7 @@ def test_a_tracker_that_refuses_the_run_ends_it(tmp_path, experiment, wandb):
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_a_missing_package_is_said_before_anything_is_opened(
-    tmp_path, experiment, monkeypatch, name
-):
+def test_a_missing_package_is_reported_first(tmp_path, experiment, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(loop, "_open_data", lambda experiment: pytest.fail("it is too late"))
     with pytest.raises(UserError, match=f"{name} is not installed"):
@@ -221,7 +219,7 @@ def test_a_resumed_run_cuts_the_history_back_to_its_checkpoint(tmp_path):
     assert steps_of(tmp_path) == [10, 20]
 
 
-def test_half_a_last_line_of_a_killed_process_is_ignored(tmp_path):
+def test_an_incomplete_last_line_is_ignored(tmp_path):
     (tmp_path / HISTORY).write_text('{"step": 10, "loss": 1.0}\n{"step": 20, "lo')
     with closing(Summaries(tmp_path, from_step=20)) as summaries:
         summaries.metrics(30, {"loss": 0.5})
@@ -241,7 +239,7 @@ def test_a_damaged_line_does_not_end_a_resumed_run(tmp_path, capsys):
 def test_a_resumed_run_hides_the_events_after_its_checkpoint_and_not_its_own(tmp_path):
     with closing(Summaries(tmp_path, from_step=20)):
         pass
-    # TensorBoard hides what older files say of the step of this mark and of those after it.
+    # TensorBoard hides entries of older files from the step of this mark on.
     marks = [event for event in events_of(tmp_path) if event.HasField("session_log")]
     assert [event.step for event in marks] == [21]
 
@@ -263,7 +261,7 @@ def test_tensorboard_has_the_names_that_the_original_gives_scores_and_metrics(tm
         summaries.evaluation(7, {"AP50": 0.25}, named)
         summaries.metrics(8, {"loss": 1.0, "learning_rate": 0.5})
     values = [(event.step, one) for event in events_of(tmp_path) for one in event.summary.value]
-    # What has no value leaves no point.
+    # A score without a value has no point.
     assert [(step, value.tag, value.simple_value) for step, value in values] == [
         (7, "evaluation/AP50", 0.25),  # as in the log and the report
         (7, "DetectionBoxes_Precision/mAP@.50IOU", 0.25),
@@ -320,9 +318,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
     assert caught.value.filename == str(tmp_path / HISTORY)
 
 
-def test_a_history_whose_disk_does_not_answer_is_named_while_it_is_waited_for(
-    tmp_path, monkeypatch
-):
+def test_a_history_on_a_disk_that_does_not_answer_is_named(tmp_path, monkeypatch):
     said, told, append = [], threading.Event(), Summaries._append
 
     def say(line):

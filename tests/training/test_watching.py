@@ -1,4 +1,4 @@
-"""Checkpoints of a run that goes on elsewhere: each is scored as it comes, until it is enough."""
+"""Scoring the checkpoints of another process's run as they appear."""
 
 import json
 import shutil
@@ -12,10 +12,10 @@ from stillbox.devices.chips import figures_of
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.program import DetectProgram
-from stillbox.training import forecast as module
+from stillbox.training import reporting as module
 from stillbox.training import watching
-from stillbox.training.forecast import Forecast, forecast
 from stillbox.training.loop import train
+from stillbox.training.reporting import Forecast, forecast
 from stillbox.training.watching import CheckpointWatcher, WatchPolicy
 from tests.small import small_experiment
 
@@ -91,7 +91,7 @@ def recorded(trained):
     return [step for step, _ in read_history(out(trained) / HISTORY).evaluations]
 
 
-def test_every_checkpoint_is_scored_as_it_comes(watch, trained, coming, compiled):
+def test_every_new_checkpoint_is_scored(watch, trained, coming, compiled):
     coming([2], [3])
     steps, said = watch(last_step=3)
     assert steps == (1, 2, 3)
@@ -116,12 +116,12 @@ def test_every_checkpoint_is_scored_as_it_comes(watch, trained, coming, compiled
     ("come_together", "interval", "scored"),
     [
         ((2, 3), 0.0, (1, 2, 3)),
-        # Of those that are there at the start, or that came during an interval, only the newest.
+        # Only the newest of the checkpoints at the start, or of an interval, is scored.
         ((), 0.0, (3,)),
         ((2, 3), 180.0, (1, 3)),
     ],
 )
-def test_several_that_come_at_once_are_scored_in_order(
+def test_several_new_checkpoints_are_scored_in_order(
     watch, coming, come_together, interval, scored
 ):
     if come_together:
@@ -129,7 +129,7 @@ def test_several_that_come_at_once_are_scored_in_order(
     assert watch(last_step=3, interval=interval)[0] == scored
 
 
-def test_what_was_scored_is_not_scored_again(watch, trained, coming):
+def test_a_scored_checkpoint_is_not_scored_again(watch, trained, coming):
     coming([3])
     assert watch(last_step=2)[0] == (2,)
     assert watch(last_step=3)[0] == (3,)
@@ -145,7 +145,7 @@ def test_once_scores_the_newest_and_ends(watch, trained):
     assert said[0] == f"step 3 is scored already: {out(trained)}/3"
 
 
-def test_all_that_there_are_are_scored_in_order_and_nothing_is_waited_for(
+def test_existing_scores_all_checkpoints_in_order_without_waiting(
     watch, trained, monkeypatch, compiled
 ):
     given = []
@@ -158,7 +158,7 @@ def test_all_that_there_are_are_scored_in_order_and_nothing_is_waited_for(
     assert [(step, scores.summary) for step, scores in given] == list(history)
 
 
-def test_only_those_that_are_not_scored_yet_are_scored_older_ones_too(watch, trained, coming):
+def test_existing_scores_every_unscored_checkpoint(watch, trained, coming):
     coming([2])
     assert watch(existing=True)[0] == (1, 3)
     (trained.parent / "to come/2").rename(trained / "checkpoints/2")
@@ -168,7 +168,7 @@ def test_only_those_that_are_not_scored_yet_are_scored_older_ones_too(watch, tra
     assert recorded(trained) == [1, 2, 3]
 
 
-def test_what_comes_while_the_others_are_scored_is_scored_too(watch, trained, coming):
+def test_checkpoints_that_appear_during_scoring_are_scored_too(watch, trained, coming):
     coming([3])
 
     def train_on(step, scores):
@@ -178,7 +178,7 @@ def test_what_comes_while_the_others_are_scored_is_scored_too(watch, trained, co
     assert watch(existing=True, on_scores=train_on)[0] == (1, 2, 3)
 
 
-def test_what_has_learnt_nothing_is_passed_over(watch, trained):
+def test_the_checkpoint_of_step_0_is_skipped(watch, trained):
     (trained / "checkpoints/1").rename(trained / "checkpoints/0")
     assert watch(existing=True)[0] == (2, 3)
     for step in (2, 3):
@@ -191,7 +191,7 @@ def test_scores_of_other_settings_do_not_mix(watch, trained):
     watch(once=True)
     with pytest.raises(UserError, match=r"other settings:\n    evaluation.max_examples: 0 -> 5"):
         watch("evaluation.max_examples=5", existing=True)
-    # What changes no score may change.
+    # Settings without an effect on scores may change.
     assert watch("evaluation.num_visualizations=0", "train.steps=9", existing=True)[0] == (1, 2)
 
 
@@ -208,7 +208,7 @@ def test_a_run_that_has_not_begun_is_waited_for(watch, trained, tmp_path, monkey
     assert said[0].startswith(f"waiting for the first checkpoint in {later}")
 
 
-def test_the_wait_has_an_end_where_one_is_set(watch, monkeypatch):
+def test_the_wait_ends_after_its_timeout(watch, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(
@@ -245,20 +245,20 @@ def vanishing(trained, monkeypatch):
     monkeypatch.setattr(watching, "load_trained", lose)
 
 
-def test_a_checkpoint_that_vanishes_is_passed_over(watch, coming, vanishing):
+def test_a_vanished_checkpoint_is_skipped(watch, coming, vanishing):
     coming([2, 3])
     steps, said = watch(last_step=3)
     assert steps == (1, 3)
     assert "step 2 was removed before it could be read" in said
 
 
-def test_vanishing_checkpoints_can_be_counted(watch, coming, vanishing):
+def test_the_number_of_vanished_checkpoints_is_limited(watch, coming, vanishing):
     coming([2, 3])
     with pytest.raises(UserError, match="there is no checkpoint 2"):
         watch(last_step=3, retries=0)
 
 
-def test_a_damaged_checkpoint_is_no_vanished_one(watch, trained):
+def test_a_damaged_checkpoint_is_an_error(watch, trained):
     (trained / "checkpoints/3/checkpoint.json").unlink()
     with pytest.raises(UserError, match="not a checkpoint of stillbox"):
         watch(last_step=3)
@@ -271,7 +271,7 @@ def test_checkpoints_of_another_model_are_refused_and_other_thresholds_are_not(w
 
 
 @pytest.mark.parametrize("use_ema", ["true", "false"])
-def test_the_average_is_scored_where_the_config_wants_it(watch, monkeypatch, use_ema):
+def test_the_average_is_scored_if_the_config_says_so(watch, monkeypatch, use_ema):
     def load(directory, *, step, overrides):
         assert overrides == [f"evaluation.use_ema={use_ema}", "evaluation.precision=float32"]
         raise UserError("seen")
@@ -281,11 +281,11 @@ def test_the_average_is_scored_where_the_config_wants_it(watch, monkeypatch, use
         watch(f"evaluation.use_ema={use_ema}", once=True)
 
 
-def test_the_folder_of_the_checkpoints_is_as_good_as_the_model_directory(watch, trained):
+def test_the_folder_of_the_checkpoints_is_accepted_too(watch, trained):
     assert watch(checkpoints=trained / "checkpoints", once=True)[0] == (3,)
 
 
-def test_other_folders_are_refused_with_what_to_do(watch, tmp_path):
+def test_other_folders_are_refused_with_a_remedy(watch, tmp_path):
     tf1 = tmp_path / "tf1"
     tf1.mkdir()
     (tf1 / "model.ckpt-7.index").touch()
@@ -304,7 +304,7 @@ def test_a_folder_with_results_alone_may_still_become_a_model_directory(watch, t
     assert watch(checkpoints=early, timeout=0.0)[0] == ()
 
 
-def test_without_records_there_is_nothing_to_watch_for(watch):
+def test_records_are_required(watch):
     with pytest.raises(UserError, match="names no records to score"):
         watch("data.evaluation.paths=[]")
 
@@ -369,7 +369,7 @@ def test_devices_are_known_by_their_names_in_jax(kind, flops):
     assert figures_of(kind).flops == flops
 
 
-def test_nothing_is_said_of_unknown_devices_and_costs(monkeypatch):
+def test_unknown_devices_and_costs_have_no_forecast(monkeypatch):
     on(monkeypatch, "gpu", "NVIDIA GeForce RTX 3060")
     assert forecast([STEP], 1, "float32") is None
     on(monkeypatch, "cpu", "cpu")
@@ -384,5 +384,5 @@ def test_nothing_is_said_of_unknown_devices_and_costs(monkeypatch):
         (100_000, "about 28 hours to 5 days, by X"),
     ],
 )
-def test_a_run_takes_a_rounded_time(steps, said):
+def test_the_time_of_a_run_is_rounded(steps, said):
     assert Forecast(1, 4, "X").describe(steps) == said

@@ -1,8 +1,8 @@
 """Trains on one device and on two, in float32 or float64; run as a program.
 
-`python -m tests.training.two_devices float64 STEPS [OVERRIDE ...]` prints, as JSON, how far loss,
-gradient norm and parameters differ after the first step and after the last, relative to themselves.
-It needs a process of its own: types and devices are settled when JAX starts.
+`python -m tests.training.two_devices float64 STEPS [OVERRIDE ...]` prints, as JSON, the relative
+differences of loss, gradient norm and parameters after the first and the last step. It needs a
+process of its own, because JAX settles types and devices at its start.
 """
 
 import json
@@ -53,7 +53,7 @@ def run(experiment: Experiment, devices: int, steps: int) -> list[dict[str, np.n
         state, metrics = compiled(state, batch)
         assert metrics["loss"].dtype == DTYPE
         numbers = {name: metrics[name] for name in ("loss", "gradient_norm")}
-        # Before the next step gives them away.
+        # The next step donates these buffers.
         seen.append({name: np.array(array) for name, array in (numbers | state.params).items()})
     return seen
 

@@ -30,7 +30,7 @@ from stillbox.checkpoints.packed import PackedModel, array_digest
 from stillbox.checkpoints.tf1 import write_tf1_checkpoint
 from stillbox.checkpoints.tf2 import OBJECT_GRAPH, VARIABLE, serialize_object_graph
 from stillbox.checkpoints.weights_file import open_weights
-from stillbox.evaluation.coco_json import results_from_coco_json
+from stillbox.evaluation.coco import results_from_coco_json
 from stillbox.evaluation.ground_truth import read_annotations
 from stillbox.evaluation.history import read_history
 from stillbox.evaluation.runtimes import RuntimeRow, RuntimeTable, read_runtimes, runtime_section

@@ -13,39 +13,16 @@ from stillbox.checkpoints.packed import results_folder
 from stillbox.devices.announcing import announcing
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
+from stillbox.evaluation import runtimes
 from stillbox.evaluation.evaluator import ImageProgress
 from stillbox.evaluation.html_page import html_page
 from stillbox.evaluation.results import ImageResult, iou_matrix
-from stillbox.evaluation.runtimes import (
-    BENCHMARK,
-    CHECKPOINT,
-    FOLDER,
-    RuntimeRow,
-    RuntimeTable,
-    runtime_section,
-)
 from stillbox.evaluation.scoring import cut_short, open_evaluation
 from stillbox.experiment.imports import imports_of
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.backend import runtimes_of
-from stillbox.exporting.benchmarking.processes import Task, TaskError, one_line, run_apart
-from stillbox.exporting.benchmarking.subjects import (
-    LOAD,
-    VARIANTS,
-    BenchmarkSettings,
-    Subject,
-    Variant,
-    export_settings,
-    find_subject,
-    how_to_install,
-    machine_facts,
-)
-from stillbox.exporting.benchmarking.tasks import (
-    CheckpointSource,
-    ExportTask,
-    Measured,
-    MeasureTask,
-)
+from stillbox.exporting.benchmarking import subjects, tasks
+from stillbox.exporting.benchmarking.tasks import Task, TaskError, one_line, run_apart
 from stillbox.exporting.manifest import is_export
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.predicting.backend import Pixels
@@ -54,7 +31,7 @@ from stillbox.records.files import make_folder, write_whole
 from stillbox.records.scenes import draw_images
 
 Watch = Callable[[str], AbstractContextManager[ImageProgress]]
-"""Shows the progress of what it names while it is entered."""
+"""Shows the progress of the named activity while it is entered."""
 
 # Images that an export is compared with its checkpoint on.
 _COMPARED = 4
@@ -72,8 +49,8 @@ class _Run:
 
     def __init__(
         self,
-        subject: Subject,
-        settings: BenchmarkSettings,
+        subject: subjects.Subject,
+        settings: subjects.BenchmarkSettings,
         images: Sequence[Pixels],
         folder: Path,
         progress: Watch,
@@ -81,10 +58,10 @@ class _Run:
     ) -> None:
         self.subject, self.settings, self.folder = subject, settings, folder
         self._progress, self._say = progress, say
-        self._rows: list[RuntimeRow] = []
+        self._rows: list[runtimes.RuntimeRow] = []
         self._notes = list(subject.notes)
-        self._machine = machine_facts(settings.threads)
-        if float(self._machine.get(LOAD, 0)) > _BUSY * own_processors():
+        self._machine = subjects.machine_facts(settings.threads)
+        if float(self._machine.get(subjects.LOAD, 0)) > _BUSY * own_processors():
             self._notes.append(
                 "other programs kept this machine busy: measure again when it is idle"
             )
@@ -113,31 +90,33 @@ class _Run:
         return dataset
 
     def perform(self) -> None:
-        """Measures everything."""
+        """Measures the checkpoint and all exports."""
         if self.subject.checkpoint is not None:
             self._measure_checkpoint(self.subject.checkpoint)
         for name in self.settings.formats:
-            variant = VARIANTS[name]
+            variant = subjects.VARIANTS[name]
             existing = [one for one in self.subject.exports if one.variant == variant]
             for export in existing:
                 self._measure_export(export.name, variant, export.folder)
             if not existing and self.subject.makes:
                 self._measure_export(name, variant, None)
 
-    def _measure_checkpoint(self, source: CheckpointSource) -> None:
-        # A refusal is true of all exports that would be made.
+    def _measure_checkpoint(self, source: tasks.CheckpointSource) -> None:
+        # A refusal is valid for all exports that would be made.
         measure = self._row if self.subject.exports else self._measure
-        self._rows.append(measure(CHECKPOINT, "jax", source))
+        self._rows.append(measure(runtimes.CHECKPOINT, "jax", source))
 
-    def _measure_export(self, name: str, variant: Variant, folder: Path | None) -> None:
+    def _measure_export(self, name: str, variant: subjects.Variant, folder: Path | None) -> None:
         """Adds a row for each runtime of an export, which is written first if there is none."""
-        missing = {runtime: how_to_install(runtime) for runtime in runtimes_of(variant.format)}
+        missing = {
+            runtime: subjects.how_to_install(runtime) for runtime in runtimes_of(variant.format)
+        }
         problem = None
         if folder is None and not all(missing.values()):
             folder = self.folder / name
             problem = self._write(name, variant, folder)
         for runtime, command in missing.items():
-            row = RuntimeRow(name=name, runtime=runtime)
+            row = runtimes.RuntimeRow(name=name, runtime=runtime)
             if command:
                 self._rows.append(replace(row, state="not installed", message=command))
             elif problem is not None:
@@ -146,7 +125,7 @@ class _Run:
                 assert folder is not None
                 self._rows.append(self._row(name, runtime, folder))
 
-    def _write(self, name: str, variant: Variant, folder: Path) -> TaskError | None:
+    def _write(self, name: str, variant: subjects.Variant, folder: Path) -> TaskError | None:
         """Writes an export; returns why there is none."""
         source = self.subject.checkpoint
         assert source is not None
@@ -158,8 +137,10 @@ class _Run:
                 fix = "remove it, or give another folder with --exports"
                 what = "an export of another checkpoint is there"
                 raise UserError(what, where=str(folder), fix=fix)
-            settings = export_settings(variant, self.subject.experiment, self.settings.image_size)
-            task = ExportTask(source=source, folder=folder, settings=settings, images=images)
+            settings = subjects.export_settings(
+                variant, self.subject.experiment, self.settings.image_size
+            )
+            task = tasks.ExportTask(source=source, folder=folder, settings=settings, images=images)
             self._say(f"{name}: exporting")
             with announcing(lambda: f"{name}: exporting"):
                 self._run(task, lambda done, total: None)
@@ -169,15 +150,20 @@ class _Run:
             return error
         return None
 
-    def _row(self, name: str, runtime: str, source: CheckpointSource | Path) -> RuntimeRow:
-        """Returns what was measured, or why nothing was."""
+    def _row(
+        self, name: str, runtime: str, source: tasks.CheckpointSource | Path
+    ) -> runtimes.RuntimeRow:
         try:
             return self._measure(name, runtime, source)
         except UserError as error:
-            return RuntimeRow(name=name, runtime=runtime, state="failed", message=one_line(error))
+            return runtimes.RuntimeRow(
+                name=name, runtime=runtime, state="failed", message=one_line(error)
+            )
 
-    def _measure(self, name: str, runtime: str, source: CheckpointSource | Path) -> RuntimeRow:
-        task = MeasureTask(
+    def _measure(
+        self, name: str, runtime: str, source: tasks.CheckpointSource | Path
+    ) -> runtimes.RuntimeRow:
+        task = tasks.MeasureTask(
             source=source,
             runtime=runtime,
             images=self._images,
@@ -185,7 +171,7 @@ class _Run:
             warmup=self.settings.warmup,
             repeats=self.settings.repeats,
         )
-        row = RuntimeRow(name=name, runtime=runtime)
+        row = runtimes.RuntimeRow(name=name, runtime=runtime)
         try:
             with self._progress(f"{name}, {runtime}") as progress:
                 measured = self._run(task, progress)
@@ -194,28 +180,28 @@ class _Run:
         assert measured is not None
         return self._compared(with_figures(row, measured), measured)
 
-    def _run(self, task: Task, progress: ImageProgress) -> Measured | None:
+    def _run(self, task: Task, progress: ImageProgress) -> tasks.Measured | None:
         imports = imports_of(self.subject.experiment)
         return run_apart(task, progress, imports=imports, threads=self.settings.threads)
 
-    def _compared(self, row: RuntimeRow, measured: Measured) -> RuntimeRow:
+    def _compared(self, row: runtimes.RuntimeRow, measured: tasks.Measured) -> runtimes.RuntimeRow:
         """Returns the row with its differences to the checkpoint, and keeps the checkpoint's."""
         self._count = len(measured.results)
         if len(measured.seconds) < self.settings.repeats:
             what = f"{row.name} in {row.runtime}: {len(measured.seconds)} images in a minute"
             self._notes.append(f"{what}, of {self.settings.repeats}")
-        if row.name == CHECKPOINT:
+        if row.name == runtimes.CHECKPOINT:
             self._reference = measured.results
         elif self._reference:
             return compare(row, self._reference, measured.results, self.settings.min_score)
         return row
 
-    def table(self, *notes: str) -> RuntimeTable:
+    def table(self, *notes: str) -> runtimes.RuntimeTable:
         """Returns the rows so far."""
         precision = self.subject.experiment.evaluation.precision
         if precision != "float32":
             notes = (*notes, f"the checkpoint computes in {precision}, exports in float32")
-        return RuntimeTable(
+        return runtimes.RuntimeTable(
             model=self.subject.name,
             images=self._count,
             scored=self._scored is not None,
@@ -236,10 +222,7 @@ def _measured_images(dataset: Dataset | None) -> Sequence[Pixels]:
 def _calibration_images(experiment: Experiment, given: Sequence[Pixels]) -> Sequence[Pixels]:
     """Returns the given images, or some of training; none for a detector that has its ranges.
 
-    Those of the evaluation set would flatter the integers.
-
-    Raises:
-        UserError: there are none.
+    Images of the evaluation set would make the scores of the integers too good.
     """
     if given or experiment.train.quantization is not None:
         return given[:_CALIBRATED]
@@ -266,8 +249,8 @@ def _spread(dataset: Dataset, most: int) -> list[Pixels]:
     return images
 
 
-def with_figures(row: RuntimeRow, measured: Measured) -> RuntimeRow:
-    """Returns a row with what was measured."""
+def with_figures(row: runtimes.RuntimeRow, measured: tasks.Measured) -> runtimes.RuntimeRow:
+    """Returns a row with the measured figures."""
     median, late = np.percentile(measured.seconds, (50, 99)).tolist()
     return replace(
         row,
@@ -285,15 +268,15 @@ def with_figures(row: RuntimeRow, measured: Measured) -> RuntimeRow:
 
 
 def compare(
-    row: RuntimeRow,
+    row: runtimes.RuntimeRow,
     checkpoint: Sequence[ImageResult],
     artefact: Sequence[ImageResult],
     min_score: float,
-) -> RuntimeRow:
+) -> runtimes.RuntimeRow:
     """Returns a row with the largest differences of an artefact to its checkpoint.
 
-    Each detection of the checkpoint of at least `min_score`, the surest first, is paired with the
-    one of its class that overlaps it most and has no pair yet.
+    Each detection of the checkpoint of at least `min_score`, the best score first, is paired with
+    the one of its class that overlaps it most and has no pair yet.
     """
     pairs = [
         pair
@@ -327,13 +310,12 @@ def _pairs(theirs: ImageResult, mine: ImageResult) -> Iterator[tuple[float, floa
 
 
 PAGE = "benchmark.html"
-"""Name of the page in its folder."""
 
 
 class Benchmark(NamedTuple):
     """A finished benchmark, or one that Ctrl-C ended."""
 
-    table: RuntimeTable
+    table: runtimes.RuntimeTable
     page: Path
     interrupted: bool
 
@@ -344,7 +326,7 @@ def benchmark(
     weights: str | Path | None = None,
     step: int | Literal["best", "latest"] = "best",
     overrides: Sequence[str] = (),
-    settings: BenchmarkSettings | None = None,
+    settings: subjects.BenchmarkSettings | None = None,
     images: Sequence[str | Path] = (),
     exports: str | Path | None = None,
     output: str | Path | None = None,
@@ -376,13 +358,15 @@ def benchmark(
             fails is a row of the table.
     """
     kept = Path(exports) if exports else None
-    settings = (settings or BenchmarkSettings()).checked()
-    subject = find_subject(source, weights=weights, step=step, overrides=overrides, kept=kept)
+    settings = (settings or subjects.BenchmarkSettings()).checked()
+    subject = subjects.find_subject(
+        source, weights=weights, step=step, overrides=overrides, kept=kept
+    )
     for export in subject.exports:
         say(f"{export.folder}: an export, a program that runs with your rights")
     pixels = [read_image(file)[0] for file in images]
     found = None if weights or isinstance(source, Experiment) else results_folder(Path(source))
-    folder = Path(output) if output else (found or Path()) / FOLDER
+    folder = Path(output) if output else (found or Path()) / runtimes.FOLDER
     # Before the measuring, which can take minutes.
     make_folder(folder, below=found or folder)
     with tempfile.TemporaryDirectory(prefix="stillbox-benchmark-") as scratch:
@@ -393,6 +377,6 @@ def benchmark(
         except KeyboardInterrupt:
             interrupted = True
     table = run.table(*["stopped before all was measured"] * interrupted)
-    write_whole(folder / BENCHMARK, table.to_json().encode(), below=folder)
-    page = html_page("Runtimes", table.model, [runtime_section(table)])
+    write_whole(folder / runtimes.BENCHMARK, table.to_json().encode(), below=folder)
+    page = html_page("Runtimes", table.model, [runtimes.runtime_section(table)])
     return Benchmark(table, write_whole(folder / PAGE, page.encode(), below=folder), interrupted)

@@ -1,4 +1,4 @@
-"""What a benchmark measures, how and on what machine.
+"""The models, settings and conditions of a benchmark.
 
 Its subjects are a checkpoint, the exports that exist, and those that it writes.
 """
@@ -43,14 +43,13 @@ VARIANTS: dict[str, Variant] = {
     "onnx": Variant("onnx"),
     "stablehlo": Variant("stablehlo"),
 }
-"""The artefacts of a benchmark by name."""
 
 
 class Export(NamedTuple):
-    """An export that is there."""
+    """An existing export."""
 
     name: str
-    """Of its variant, or of its folder if that says more."""
+    """The name of its variant, or of its folder if that is more precise."""
     folder: Path
     variant: Variant
 
@@ -64,7 +63,7 @@ class Subject:
     experiment: Experiment
     """Its detector and its evaluation set."""
     checkpoint: CheckpointSource | None
-    """None: only the exports are there."""
+    """None: there are only exports."""
     exports: tuple[Export, ...] = ()
     makes: bool = True
     """Whether the other variants are to be exported."""
@@ -83,9 +82,6 @@ def find_subject(
 
     An export is a program: those in a model directory, which may be of somebody else, are not run
     unless the user names their folder, `kept`.
-
-    Raises:
-        UserError: the source is none of these, or the overrides do not fit.
     """
     if weights is not None:
         experiment = (
@@ -129,7 +125,7 @@ def _exports_in(folder: Path) -> list[Path]:
 
 
 def _of_exports(folder: Path, exports: Sequence[Path], overrides: Sequence[str]) -> Subject:
-    """Returns the subject of exports, with the checkpoint that the first says it was made from."""
+    """Returns the subject of exports, with the checkpoint that the manifest of the first names."""
     manifest = Manifest.read(exports[0])
     stored = _stored_experiment(exports[0])
     experiment = with_overrides(stored, overrides)
@@ -151,12 +147,12 @@ def _of_exports(folder: Path, exports: Sequence[Path], overrides: Sequence[str])
 
 
 def _checkpoint_of(source: str, experiment: Experiment) -> CheckpointSource | None:
-    """Returns where the weights are that an export was made from; None: not on this machine."""
+    """Returns the place of the weights of an export; None: they are not on this machine."""
     name, _, step = source.rpartition(", step ")
     if name and step.isdecimal():
         try:
             model = find_model(Path(name), int(step))
-        except UserError:  # it was trained further, and keeps other steps
+        except UserError:  # the run went on, and keeps other steps
             return None
         return CheckpointSource(path=Path(name), step=model.step) if model else None
     if not Path(source).is_file():
@@ -180,7 +176,7 @@ def _choose(subject: Subject, folders: Sequence[Path]) -> Subject:
 
 
 def _difference(folder: Path, subject: Subject) -> str:
-    """Returns why an export is not of the subject's checkpoint; empty if it is."""
+    """Returns the reason why an export is not from the subject's checkpoint; empty if it is."""
     manifest, source = Manifest.read(folder), subject.checkpoint
     assert source is not None
     # The model directory may have been moved since.
@@ -208,11 +204,7 @@ def _export(folder: Path) -> Export:
 
 
 def check_variants(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the named variants, all if none is named.
-
-    Raises:
-        UserError: there is no such variant.
-    """
+    """Returns the named variants, all if none is named."""
     for name in names:
         if name not in VARIANTS:
             what = f"there is no format {name!r}"
@@ -229,7 +221,7 @@ def how_to_install(runtime: str) -> str:
 def export_settings(
     variant: Variant, experiment: Experiment, image_size: tuple[int, int] | None
 ) -> ExportSettings:
-    """Returns what `stillbox export --format` writes a variant with.
+    """Returns the settings with which `stillbox export --format` writes a variant.
 
     The experiment names the signature, for the formats that have several.
     """
@@ -242,7 +234,7 @@ def export_settings(
 
 
 LOAD = "load average before"
-"""Name of a condition: programs that ran or waited for a processor in the minute before."""
+"""Name of a condition: the programs that ran or waited for a processor in the last minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,11 +259,7 @@ class BenchmarkSettings:
     """Height and width of the input of new exports; None: the format's default."""
 
     def checked(self) -> "BenchmarkSettings":
-        """Returns the settings with all formats by name.
-
-        Raises:
-            UserError: a number is out of range, or a format unknown.
-        """
+        """Returns the settings with all formats by name."""
         most = own_processors()
         for name, value, least, greatest in (
             ("--limit", self.limit, 0, 2**31),

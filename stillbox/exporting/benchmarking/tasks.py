@@ -1,34 +1,49 @@
-"""What one process of a benchmark does: write an export, or measure one runtime."""
+"""The tasks of a benchmark, to write an export or to measure one runtime, each in its own process.
 
+A runtime that ends its process does not end the table.
+"""
+
+import contextlib
 import gc
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import packages_distributions, version
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import IO
 
 import jax
 
 from stillbox.checkpoints.trained import TrainedModel, load_trained, load_weights
-from stillbox.devices.process import peak_bytes, resident_bytes
+from stillbox.devices.process import keep_freed_memory, peak_bytes, resident_bytes
 from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import ImageProgress
 from stillbox.evaluation.results import ImageResult
+from stillbox.evaluation.runtimes import State
 from stillbox.evaluation.scoring import open_evaluation
+from stillbox.experiment.imports import import_parts
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.backend import RUNTIME_PACKAGES, ExportBackend
 from stillbox.exporting.export import export_model
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.onnx.format import import_openvino
 from stillbox.exporting.settings import ExportSettings, Format
+from stillbox.extras import NotInstalledError
 from stillbox.predicting.backend import Backend, Pixels
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.scoring import score_backend
 
-# The time of the measured images is bounded, and so is their number from below: large detectors
-# take a second for an image.
+# Limits of the time and least number of the measured images: large detectors take a second for an
+# image.
 _MOST_SECONDS, _LEAST_RUNS = 60.0, 20
 
 # An export has other files too: its experiment, a page for browsers, a model without suppression.
@@ -55,11 +70,7 @@ class CheckpointSource:
     """Changes of the stored experiment."""
 
     def load(self) -> TrainedModel:
-        """Loads the model.
-
-        Raises:
-            UserError: there is no such model, or its weights do not fit.
-        """
+        """Loads the model."""
         if self.experiment is not None:
             return load_weights(self.experiment, str(self.path)).named_by_config()
         assert self.step is not None
@@ -73,17 +84,13 @@ class ExportTask:
 
     source: CheckpointSource
     folder: Path
-    """It appears when the export has been compared with its checkpoint."""
+    """The folder appears when the export has been compared with its checkpoint."""
     settings: ExportSettings
     images: Sequence[Pixels]
     """`[h, w, 3]` each: compared, and calibrated, on these."""
 
     def perform(self, progress: ImageProgress) -> None:
-        """Writes the export.
-
-        Raises:
-            UserError: see `export_model`.
-        """
+        """Writes the export."""
         del progress  # the exporter has stages, and no count
         export_model(self.source.load(), self.folder, self.settings, self.images)
 
@@ -122,17 +129,9 @@ class MeasureTask:
     repeats: int
 
     def perform(self, progress: ImageProgress) -> Measured:
-        """Measures.
-
-        Args:
-            progress: called with the images that are done and their number, about as often.
-
-        Raises:
-            UserError: the runtime is not installed or refuses the model, or the experiment's
-                records cannot be scored.
-        """
+        """Measures the model; `progress` is called with the number of finished images."""
         package, _ = RUNTIME_PACKAGES[self.runtime]
-        # Not openvino by its name: its telemetry would send a report.
+        # openvino is not imported by its name, because its telemetry would send a report.
         import_openvino() if self.runtime == "openvino" else import_module(package)
         before, began = resident_bytes(), time.perf_counter()
         backend = self._open()
@@ -162,10 +161,10 @@ class MeasureTask:
         self, backend: Backend, progress: ImageProgress
     ) -> Iterator[tuple[float, float]]:
         """Yields the seconds of each measured image, and of them those before the runtime."""
-        # What was loaded stays: collections of garbage pass over it.
+        # Loaded objects stay, and garbage collections skip them.
         gc.collect()
         gc.freeze()
-        # Runtimes that take any size prepare for each new one.
+        # Runtimes that take any size prepare each new one.
         for number in range(max(self.warmup, len(self.images))):
             _detect(backend, self.images[number % len(self.images)])
         end = time.perf_counter() + _MOST_SECONDS
@@ -205,11 +204,9 @@ def _result(backend: Backend, number: int, image: Pixels) -> ImageResult:
 def _refuse_batches(backend: Backend) -> None:
     sizes = backend.batch_sizes
     if sizes is not None and 1 not in sizes:
-        raise UserError(
-            f"the export takes batches of {sizes[0]}, and a latency is that of one image",
-            where=backend.source,
-            fix="`stillbox export --batch-size 0` writes one for any number of images",
-        )
+        what = f"the export takes batches of {sizes[0]}, and a latency is that of one image"
+        fix = "`stillbox export --batch-size 0` writes one for any number of images"
+        raise UserError(what, where=backend.source, fix=fix)
 
 
 def _size(backend: Backend, source: CheckpointSource | Path) -> int:
@@ -233,3 +230,129 @@ def _version(package: str) -> str:
     device = jax.devices()[0]
     on = f" on {device.device_kind}" if package == "jax" and device.platform != "cpu" else ""
     return version(found[0]) + on
+
+
+Task = ExportTask | MeasureTask
+
+
+class TaskError(Exception):
+    """A task has no result. The text is a sentence with the remedy; `state` is that of its row."""
+
+    def __init__(self, text: str, state: State = "failed") -> None:
+        self.state = state
+        super().__init__(text)
+
+
+def run_apart(
+    task: Task, progress: ImageProgress, *, imports: tuple[str, ...] = (), threads: int = 0
+) -> Measured | None:
+    """Performs a task in a new process and returns its result.
+
+    Args:
+        imports: files and modules of parts, as for `import_parts`.
+        threads: processors that the process may use; 0: those of this one.
+
+    Raises:
+        UserError: the task raises it.
+        TaskError: a package is missing, the task fails, or its process ends before it is done.
+    """
+    ours, theirs = Pipe()
+    # Runtimes write to the streams of the process, past Python's.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log, ours:
+        with theirs, _fewer_processors(threads):
+            process = _start(theirs, log)
+        try:
+            with contextlib.suppress(EOFError, OSError):  # it has ended
+                ours.send(imports)
+                ours.send(task)
+                return _received(ours, progress)
+            raise TaskError(_end(process.wait(), log))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _start(connection: Connection, log: IO[str]) -> "subprocess.Popen[bytes]":
+    handle = connection.fileno()
+    # It imports modules from the places of this process, and not from the current folder.
+    path = os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, str(handle)],
+        env={**os.environ, "PYTHONPATH": path},
+        pass_fds=(handle,),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+    )
+
+
+@contextlib.contextmanager
+def _fewer_processors(threads: int) -> Iterator[None]:
+    """Lets processes that start in the block use so many processors; 0: all."""
+    if not threads or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:threads])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _received(connection: Connection, progress: ImageProgress) -> Measured | None:
+    while True:
+        kind, content = connection.recv()
+        if kind == "progress":
+            progress(*content)
+        elif kind == "result":
+            result: Measured | None = content
+            return result
+        elif kind == "refused":
+            what, where, fix = content
+            raise UserError(what, where=where, fix=fix)
+        else:
+            raise TaskError(content, kind)
+
+
+def _end(code: int, log: IO[str]) -> str:
+    """Returns a sentence about a process that ended before it had a result."""
+    log.seek(0)
+    last = next((line.strip() for line in reversed(log.readlines()) if line.strip()), "")
+    how = f"its process ended with exit code {code}"
+    if code < 0:
+        how = f"its process was killed by {signal.Signals(-code).name}"
+        # The kernel kills a process if memory is short.
+        how += " (is there enough memory?)" * (code == -signal.SIGKILL)
+    return f"{how}; its last line: {last}" if last else how
+
+
+def one_line(error: UserError) -> str:
+    """Returns an error of the user as one line, its remedy behind it."""
+    text = ": ".join(filter(None, (error.where, error.what)))
+    return " ".join(f"{text}; {error.fix}".split() if error.fix else text.split())
+
+
+def _serve(connection: Connection) -> None:
+    """Performs the task that comes through a connection, and answers."""
+    # Loading is measured: a cached program would take no time.
+    jax.config.update("jax_enable_compilation_cache", False)
+    keep_freed_memory()
+    try:
+        # The task may hold an experiment with parts of the user's.
+        import_parts(connection.recv())
+        task: Task = connection.recv()
+        result = task.perform(lambda *done: connection.send(("progress", done)))
+        connection.send(("result", result))
+    except NotInstalledError as error:
+        connection.send(("not installed", error.fix))
+    except UserError as error:
+        connection.send(("refused", (error.what, error.where, error.fix)))
+    # The runtimes' exceptions differ.
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        connection.send(("failed", text))
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[1])))

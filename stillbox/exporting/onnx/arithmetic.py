@@ -40,7 +40,7 @@ def fold(equation: Equation, inputs: list[Constant]) -> Constant:
     arrays = [one.array for one in inputs]
     shapes = [fixed(variable.aval.shape) for variable in equation.invars]
     if kind == "convert_element_type" and arrays[0].dtype == parameters["new_dtype"]:
-        return inputs[0]  # the same object, by which a shared kernel is recognised
+        return inputs[0]  # the same object marks a shared kernel
     if kind == "broadcast_in_dim":
         # New axes keep length 1; the other operand of the next operation broadcasts them.
         shape = [1] * len(parameters["shape"])
@@ -133,7 +133,6 @@ def _clipped(value: Value, kind: str, end: float) -> Clipped:
 
 
 def _unary(*kinds: str) -> EquationWriter:
-
     def write(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
         tensor = writer.tensor(inputs[0])
         name = tensor.name
@@ -144,15 +143,6 @@ def _unary(*kinds: str) -> EquationWriter:
     return write
 
 
-def _same(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
-    return inputs[0]
-
-
-def _square(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
-    tensor = writer.tensor(inputs[0])
-    return Tensor(writer.graph.op("Mul", tensor.name, tensor.name), tensor.order)
-
-
 def _convert(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     wanted = equation.params["new_dtype"]
     if equation.invars[0].aval.dtype == wanted:
@@ -161,11 +151,6 @@ def _convert(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> 
         raise UserError(f"the network computes in {wanted}, which cannot be written as ONNX")
     tensor = writer.tensor(inputs[0])
     return Tensor(writer.graph.op("Cast", tensor.name, to=TYPES[wanted.name]), tensor.order)
-
-
-def _select(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
-    condition, otherwise, chosen = inputs
-    return node(writer, "Where", [condition, chosen, otherwise])
 
 
 def _different(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
@@ -180,7 +165,7 @@ def _clamp(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Va
 
 def _log1p(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     # ONNX has no such operation. log(1 + x) = 2 artanh(x / (2 + x)), which keeps the digits of a
-    # small x; networks take it of numbers below 1.
+    # small x; networks compute it for numbers below 1.
     tensor = writer.tensor(inputs[0])
     graph, two = writer.graph, np.array(2, np.float32)
     share = graph.op("Div", tensor.name, graph.op("Add", tensor.name, two))
@@ -188,7 +173,7 @@ def _log1p(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Va
 
 
 def _expm1(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
-    # exp(x) - 1 = tanh(x / 2) (exp(x) + 1), likewise.
+    # exp(x) - 1 = tanh(x / 2) (exp(x) + 1), which keeps the digits too.
     tensor = writer.tensor(inputs[0])
     graph = writer.graph
     half = graph.op("Tanh", graph.op("Mul", tensor.name, np.array(0.5, np.float32)))
@@ -196,42 +181,30 @@ def _expm1(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Va
     return Tensor(graph.op("Mul", half, above), tensor.order)
 
 
-def _remainder(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
-    return node(writer, "Mod", inputs, fmod=1)  # with the sign of the dividend
-
+_BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "And", "Or")
+_UNARY = ("Neg", "Abs", "Exp", "Log", "Sqrt", "Floor", "Sign", "Not")
 
 ARITHMETIC: dict[str, EquationWriter] = {
-    "add": _binary("Add"),
-    "sub": _binary("Sub"),
-    "mul": _binary("Mul"),
-    "div": _binary("Div"),
-    "max": _binary("Max"),
-    "min": _binary("Min"),
-    "neg": _unary("Neg"),
-    "abs": _unary("Abs"),
-    "exp": _unary("Exp"),
-    "expm1": _expm1,
-    "log": _unary("Log"),
-    "log1p": _log1p,
-    "sqrt": _unary("Sqrt"),
-    "rsqrt": _unary("Sqrt", "Reciprocal"),
-    "logistic": _unary("Sigmoid"),
-    "square": _square,
-    "stop_gradient": _same,
-    "floor": _unary("Floor"),
-    "sign": _unary("Sign"),
-    "not": _unary("Not"),
-    "and": _binary("And"),
-    "or": _binary("Or"),
+    **{kind.lower(): _binary(kind) for kind in _BINARY},
+    **{kind.lower(): _unary(kind) for kind in _UNARY},
     "lt": _binary("Less"),
     "le": _binary("LessOrEqual"),
     "gt": _binary("Greater"),
     "ge": _binary("GreaterOrEqual"),
     "eq": _binary("Equal"),
+    "rsqrt": _unary("Sqrt", "Reciprocal"),
+    "logistic": _unary("Sigmoid"),
+    "square": lambda writer, inputs, equation: node(writer, "Mul", inputs * 2),
+    "expm1": _expm1,
+    "log1p": _log1p,
+    "stop_gradient": lambda writer, inputs, equation: inputs[0],
     "ne": _different,
-    "rem": _remainder,
+    # The remainder has the sign of the dividend.
+    "rem": lambda writer, inputs, equation: node(writer, "Mod", inputs, fmod=1),
     "clamp": _clamp,
-    "select_n": _select,
+    "select_n": lambda writer, inputs, equation: node(
+        writer, "Where", [inputs[0], inputs[2], inputs[1]]
+    ),
     "convert_element_type": _convert,
 }
 """By the names of JAX's primitives."""

@@ -52,11 +52,7 @@ _PIXELS, _RAW_BOXES, _RAW_SCORES = "pixels", "raw_detection_boxes", "raw_detecti
 
 
 def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray]) -> Written:
-    """Writes both files.
-
-    Raises:
-        UserError: onnx is not installed, or the model has an operation that ONNX cannot hold.
-    """
+    """Writes both files."""
     del calibration  # nothing is quantised
     library = import_extra("onnx", "onnx")
     library.save(whole_model(program), folder / FILE)
@@ -174,12 +170,7 @@ def _batch(program: ExportProgram) -> int | str:
 
 
 def load_onnxruntime(folder: Path, manifest: Manifest) -> Run:
-    """Loads an artefact into onnxruntime.
-
-    Raises:
-        UserError: onnxruntime is not installed, or refuses the file. The result raises it for an
-            input of another type or shape.
-    """
+    """Loads an artefact into onnxruntime."""
     onnxruntime = import_extra("onnxruntime", "onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = own_processors()
@@ -198,12 +189,7 @@ def load_onnxruntime(folder: Path, manifest: Manifest) -> Run:
 
 
 def load_openvino(folder: Path, manifest: Manifest) -> Run:
-    """Loads an artefact into OpenVINO; its order of detections with equal scores is another.
-
-    Raises:
-        UserError: OpenVINO is not installed, or refuses the file. The result raises it for an
-            input of another type or shape.
-    """
+    """Loads an artefact into OpenVINO, whose order of detections with equal scores differs."""
     core = openvino_core()
     settings = {
         # On some processors the default is bfloat16.
@@ -213,7 +199,7 @@ def load_openvino(folder: Path, manifest: Manifest) -> Run:
     with _refusal("openvino", folder, manifest):
         model = core.read_model(folder / FILE)
         compiled = core.compile_model(model, "CPU", settings)
-    # A tensor has several names if copies were optimised away; its node has the output's name.
+    # A tensor has several names if copies were removed; its node has the output's name.
     names = [one.get_friendly_name().removesuffix("/sink_port_0") for one in model.get_results()]
     # A request serves one thread at a time.
     own = threading.local()
@@ -234,9 +220,6 @@ def openvino_core() -> "openvino.Core":
     The CPU plugin of each core replaces the thread's alternate signal stack, and unmaps its own
     when the core is destroyed. With two cores, of which the first is destroyed first, the thread
     keeps an unmapped stack, and the next signal ends the process with a segmentation fault.
-
-    Raises:
-        UserError: OpenVINO is not installed.
     """
     return _shared_core(import_openvino())
 
@@ -272,11 +255,9 @@ def _checked(run: Run, folder: Path) -> Run:
     def checked_run(images: np.ndarray) -> dict[str, np.ndarray]:
         try:
             return run(images)
-        except Exception as error:  # the runtimes' classes differ
-            raise UserError(
-                f"the model does not take {images.dtype} {list(images.shape)}: {error}",
-                where=str(folder / FILE),
-                fix="export.json gives type and shape; an image must fit the resizer's canvas",
-            ) from error
+        except Exception as error:  # the runtimes' exceptions differ
+            what = f"the model does not take {images.dtype} {list(images.shape)}: {error}"
+            fix = "export.json gives type and shape; an image must fit the resizer's canvas"
+            raise UserError(what, where=str(folder / FILE), fix=fix) from error
 
     return checked_run

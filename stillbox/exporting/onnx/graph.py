@@ -54,7 +54,7 @@ class Graph:
         return type(self)(self)
 
     def placeholder(self) -> Self:
-        """Returns a graph whose nodes, added later, take this place in this one."""
+        """Returns a graph whose later nodes are inserted at this place of this graph."""
         place = type(self)(self)
         self._nodes.append(place)
         return place
@@ -115,11 +115,7 @@ class Graph:
     ) -> list[str]:
         """Appends an `If` node and returns the names of its outputs.
 
-        Args:
-            condition: a bool scalar.
-            branch: run if it is true.
-            results: outputs of the branch.
-            otherwise: tensors of this graph, the outputs if it is false.
+        `results` are outputs of the branch; `otherwise` are tensors of this graph.
         """
         other = self.branch()
         same = [other.op("Identity", name) for name in otherwise]

@@ -116,7 +116,7 @@ def _reshape(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> 
     # The length of an axis is free if it is that of a batch, or a multiple of it.
     lengths = np.array([length if isinstance(length, int) else -1 for length in shape])
     if shape[:1] == old[:1]:
-        lengths[0] = 0  # a runtime then knows that it is the same
+        lengths[0] = 0  # 0 means that the length is the same
     whole = writer.name(value, identity(len(old)))
     return Tensor(writer.graph.op("Reshape", whole, lengths), identity(len(shape)))
 
@@ -161,26 +161,28 @@ def _slice(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Va
     return Tensor(writer.graph.op("Slice", tensor.name, *arrays), tensor.order)
 
 
+def _full(
+    writer: NetworkWriter, inputs: list[Value], equation: Equation, order: Order | None = None
+) -> list[str]:
+    """Returns the names of the inputs of an equation; constants get their whole shapes."""
+    like = next(one for one in inputs if not isinstance(one, Constant))
+    pairs = zip(inputs, equation.invars, strict=True)
+    return [writer.full(one, variable.aval.shape, like, order) for one, variable in pairs]
+
+
 def _concatenate(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     order = next(writer.tensor(one) for one in inputs if not isinstance(one, Constant)).order
-    like = next(one for one in inputs if not isinstance(one, Constant))
-    names = [
-        writer.full(one, variable.aval.shape, like, order)
-        for one, variable in zip(inputs, equation.invars, strict=True)
-    ]
+    names = _full(writer, inputs, equation, order)
     axis = order.index(equation.params["dimension"])
     return Tensor(writer.graph.op("Concat", *names, axis=axis), order)
 
 
 def _stack(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
-    like = next(one for one in inputs if not isinstance(one, Constant))
-    axis = equation.params["axis"]
-    names = [
-        writer.graph.op("Unsqueeze", writer.full(one, variable.aval.shape, like), np.array([axis]))
-        for one, variable in zip(inputs, equation.invars, strict=True)
-    ]
+    graph, axis = writer.graph, equation.params["axis"]
+    full = _full(writer, inputs, equation)
+    names = [graph.op("Unsqueeze", name, np.array([axis])) for name in full]
     rank = len(equation.outvars[0].aval.shape)
-    return Tensor(writer.graph.op("Concat", *names, axis=axis), identity(rank))
+    return Tensor(graph.op("Concat", *names, axis=axis), identity(rank))
 
 
 def _split(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> list[Value]:
@@ -191,7 +193,7 @@ def _split(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> li
 
 
 def _top_k(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> list[Value]:
-    # Of equal values both take the first, and both sort. The axis is the last one.
+    # JAX and ONNX both sort, and both take the first of equal values. The axis is the last one.
     order, most = identity(equation.invars[0].aval.ndim), np.array([equation.params["k"]])
     source = writer.name(inputs[0], order)
     best, places = writer.graph.ops("TopK", source, most, names=(None, None), axis=-1)
@@ -262,11 +264,7 @@ def _gather(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> V
         equation.params["slice_sizes"][axis] != shapes[0][axis] for axis in rest
     ):
         raise UserError("a gather of parts of rows cannot be written as ONNX")
-    like = next(one for one in inputs if not isinstance(one, Constant))
-    source, places = (
-        writer.full(one, shape, like) for one, shape in zip(inputs, shapes, strict=True)
-    )
-    graph = writer.graph
+    graph, (source, places) = writer.graph, _full(writer, inputs, equation)
     places = graph.op("Cast", places, to=INT64)
     if batch:
         # Their results are in the order of JAX if the rows' own axes are the last ones.
@@ -292,11 +290,7 @@ def _is_elementwise(numbers: GatherDimensionNumbers, rank: int) -> bool:
 def _gather_elements(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     (axis,) = equation.params["dimension_numbers"].start_index_map
     order = identity(len(equation.outvars[0].aval.shape))
-    like = next(one for one in inputs if not isinstance(one, Constant))
-    source, places = (
-        writer.full(one, variable.aval.shape, like)
-        for one, variable in zip(inputs, equation.invars, strict=True)
-    )
+    source, places = _full(writer, inputs, equation)
     places = writer.graph.op("Squeeze", places, np.array([len(order)]))
     places = writer.graph.op("Cast", places, to=INT64)
     return Tensor(writer.graph.op("GatherElements", source, places, axis=axis), order)
@@ -343,17 +337,13 @@ OPERATIONS: dict[str, EquationWriter] = {
     "transpose": _transpose,
     "slice": _slice,
     "concatenate": _concatenate,
-    "stack": _stack,  # of jax 0.10.1 and later; a concatenation before
+    "stack": _stack,  # of jax 0.10.1 and later; older versions concatenate
 }
 """By the names of JAX's primitives."""
 
 
 def add_program(graph: Graph, traced: TracedProgram, inputs: Sequence[Value]) -> list[str]:
-    """Writes a traced program into a graph and returns the names of its results.
-
-    Raises:
-        UserError: an operation of the program cannot be written as ONNX.
-    """
+    """Writes a traced program into a graph and returns the names of its results."""
     writer = NetworkWriter(graph)
     consts = [Constant(np.asarray(array)) for array in traced.consts]
     results = _write(writer, traced.jaxpr, [*consts, *inputs])

@@ -27,18 +27,12 @@ _FIRST = 10
 
 
 def search(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> list[Value]:
-    """Writes the operation `nms_search.SEARCH`.
-
-    Raises:
-        UserError: the suppression is soft.
-    """
+    """Writes the operation `nms_search.SEARCH`."""
     limits: SearchLimits = equation.params["limits"]
     if limits.soft_sigma > 0:
-        raise UserError(
-            "an ONNX artefact cannot fade scores by overlap",
-            where="soft_sigma of the model's nms",
-            fix="export it as saved_model or stablehlo, or set it to 0",
-        )
+        what = "an ONNX artefact cannot fade scores by overlap"
+        fix = "export it as saved_model or stablehlo, or set it to 0"
+        raise UserError(what, where="soft_sigma of the model's nms", fix=fix)
     boxes, visible, scores = (
         None
         if isinstance(one, Constant) and one.array.dtype == bool and one.array.all()
@@ -101,8 +95,8 @@ class _Suppression:
     def _find(self, boxes: str, scores: str, visible: str | None) -> _Found:
         """Searches the anchors with the best scores, and all of them only if those do not suffice.
 
-        Greedy suppression goes by descending score, so that its result above a score does not
-        depend on lower scores. Anchors outside the first search have no score above `least`.
+        Greedy suppression goes by descending score, so lower scores do not change its result above
+        a score. Anchors outside the first search have no score above `least`.
         """
         graph, nms = self.graph, self.nms
         threshold = np.array(nms.score_threshold, np.float32)
@@ -115,7 +109,7 @@ class _Suppression:
         names = (None, None)
         values, places = graph.ops("TopK", best, np.array([few]), names=names, axis=1)
         least = graph.op("ReduceMin", values, np.array([1]))
-        # Back in anchor order: of equal scores the lower anchor comes first.
+        # This restores the order of the anchors: of equal scores the lower anchor comes first.
         _, ranks = graph.ops("TopK", places, np.array([few]), names=names, axis=1, largest=0)
         places = graph.op("GatherElements", places, ranks, axis=1)
         at = graph.op("Unsqueeze", places, np.array([2]))

@@ -15,13 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.experiment.schema import (
-    ConditionalShapeResizer,
-    FixedShapeResizer,
-    KeepAspectRatioResizer,
-    Resizer,
-    ScaleJitterResizer,
-)
+from stillbox.experiment import schema
 from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
 from stillbox.inputs.resize import ENLARGE_CANVAS, misfit, resized_size
 
@@ -270,7 +264,7 @@ class _Axis:
             for one in (self.positions, graph.op("Mul", next_steps, self.scale))
         )
         pixels = graph.op("Range", np.array(0, np.float32), self.size, _ONE)
-        # The last pixel has no limit: rounding can put positions beyond it.
+        # The last pixel has no upper limit, because rounding can move positions beyond it.
         limit = graph.op(
             "Where",
             graph.op("Less", pixels, self.last),
@@ -320,30 +314,22 @@ class Resized(NamedTuple):
 
 
 def add_preprocessing(
-    graph: Graph, resizer: Resizer, images: str, size: tuple[int, int] | None, *, uint8: bool
+    graph: Graph, resizer: schema.Resizer, images: str, size: tuple[int, int] | None, *, uint8: bool
 ) -> Resized:
     """Writes resizing and padding to the network input into a graph.
 
-    Args:
-        images: name of the images `[B, h, w, 3]`, uint8 or float32.
-        size: h and w if they are fixed.
-        uint8: the type of the images.
-
-    Raises:
-        UserError: images of this size do not fit the network input.
+    `size` is h and w if they are fixed; `uint8` is the type of the images `[B, h, w, 3]`.
     """
     if size is not None and (reason := misfit(size, resizer)):
-        raise UserError(
-            f"images of this size do not fit the canvas: {reason}",
-            where="--input-image-size",
-            fix=ENLARGE_CANVAS,
-        )
+        what = f"images of this size do not fit the canvas: {reason}"
+        raise UserError(what, where="--input-image-size", fix=ENLARGE_CANVAS)
     own: Operand = np.array(size, np.float32)
     if size is None:
         own = graph.op("Cast", graph.op("Shape", images, start=1, end=3), to=FLOAT)
     inner = _resized_size(graph, own, resizer)
     pixels = images
-    # What a known size makes superfluous is left out; it can take longer than a small network.
+    # A fixed size needs no resizing or padding that changes nothing; such nodes can take longer
+    # than a small network.
     placed = size and resized_size(size, resizer)
     if resizer.method is not None and (placed is None or placed != size):
         pixels = add_resize(
@@ -356,18 +342,18 @@ def add_preprocessing(
             uint8=uint8,
         )
     pixels = graph.op("Cast", pixels, to=FLOAT)
-    if not isinstance(resizer, FixedShapeResizer) and placed != resizer.input_size:
+    if not isinstance(resizer, schema.FixedShapeResizer) and placed != resizer.input_size:
         pixels = _pad(graph, pixels, inner, resizer)
     # No runtime can derive the fixed shape from the nodes above.
     pixels = graph.op("Reshape", pixels, np.array([0, *resizer.input_size, 3]))
     return Resized(pixels, inner, own)
 
 
-def _resized_size(graph: Graph, own: Operand, resizer: Resizer) -> Operand:
+def _resized_size(graph: Graph, own: Operand, resizer: schema.Resizer) -> Operand:
     """Returns height and width `[2]` float32, by the arithmetic of `inputs.resize.resized_size`."""
-    if isinstance(resizer, FixedShapeResizer):
+    if isinstance(resizer, schema.FixedShapeResizer):
         return np.array(resizer.input_size, np.float32)
-    if isinstance(resizer, KeepAspectRatioResizer):
+    if isinstance(resizer, schema.KeepAspectRatioResizer):
         short, long = (graph.op(kind, own, keepdims=1) for kind in ("ReduceMin", "ReduceMax"))
         targets = np.array([resizer.min_dimension, resizer.max_dimension], np.float32)
         ratios = graph.op("Div", targets, graph.op("Concat", short, long, axis=0))
@@ -375,10 +361,10 @@ def _resized_size(graph: Graph, own: Operand, resizer: Resizer) -> Operand:
         most = np.array(resizer.max_dimension, np.float32)
         passed = graph.op("Greater", _rounded(graph, long, near), most)
         return _rounded(graph, own, graph.op("Where", passed, far, near))
-    if isinstance(resizer, ScaleJitterResizer):
+    if isinstance(resizer, schema.ScaleJitterResizer):
         ratios = graph.op("Div", np.array([resizer.height, resizer.width], np.float32), own)
         return _rounded(graph, own, graph.op("ReduceMin", ratios, keepdims=1))
-    if isinstance(resizer, ConditionalShapeResizer):
+    if isinstance(resizer, schema.ConditionalShapeResizer):
         kinds = ("ReduceMax", "Min") if resizer.condition == "greater" else ("ReduceMin", "Max")
         side = graph.op(kinds[0], own, keepdims=1)
         target = graph.op(kinds[1], side, np.array(resizer.threshold, np.float32))
@@ -391,9 +377,9 @@ def _rounded(graph: Graph, own: Operand, ratio: str) -> str:
     return graph.op("Max", graph.op("Round", graph.op("Mul", own, ratio)), _ONE)
 
 
-def _pad(graph: Graph, pixels: str, inner: Operand, resizer: Resizer) -> str:
+def _pad(graph: Graph, pixels: str, inner: Operand, resizer: schema.Resizer) -> str:
     """Pads images to the network input, at the bottom first."""
-    assert not isinstance(resizer, FixedShapeResizer)
+    assert not isinstance(resizer, schema.FixedShapeResizer)
     colour = np.array(resizer.pad_value, np.float32)
     size = graph.op("Cast", inner, to=INT64)
     missing = graph.op("Sub", np.array(resizer.input_size), size)

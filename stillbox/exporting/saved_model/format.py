@@ -101,8 +101,8 @@ def _add_functions(
 ) -> tuple[str, str]:
     """Writes the detector as a function of the input and the variables.
 
-    Returns its name, and that of a function that calls it, for the signature: each concrete
-    function has arguments by position or by name.
+    Returns its name, and that of a function that calls it for the signature: a concrete function
+    has arguments either by position or by name.
     """
 
     def body(value: Tensor, *handles: Tensor) -> list[Tensor]:
@@ -162,12 +162,12 @@ def add_program(
     resized: NetworkInput,
     names: Mapping[str, str],
 ) -> dict[str, Output]:
-    """Writes the program, its `exported_program` made `portable`; returns its outputs by name.
+    """Writes the program, a `portable` `exported_program`; returns its outputs by name.
 
     `names` are those of nodes of outputs that are not named like these.
     """
     held = {kind: {path: weights[path] for path in own} for kind, own in program.weights.items()}
-    # In the order of the program's arguments, of which it drops those that it does not read.
+    # In the order of the program's arguments; it drops unused ones.
     arguments = jax.tree.leaves((held, *resized))
     inputs = [arguments[index] for index in exported.module_kept_var_idx]
     results = call_program(graph, exported, inputs)
@@ -184,7 +184,11 @@ def call_program(
 ) -> list[tuple[Tensor, Shape]]:
     """Writes the node that runs a `portable` program; returns its results with their shapes."""
     types = [DType.of(aval.dtype) for aval in exported.out_avals]
-    shapes = [_shape(aval.shape) for aval in exported.out_avals]
+    # An expression is the length of a free axis.
+    shapes = [
+        tuple(size if isinstance(size, int) else None for size in aval.shape)
+        for aval in exported.out_avals
+    ]
     results = graph.node(
         *("XlaCallModule", inputs, types),
         version=exported.calling_convention_version,
@@ -220,7 +224,7 @@ def exported_program(program: ExportProgram) -> export.Exported:
     images = jax.ShapeDtypeStruct((rows, *program.input_size, 3), jnp.float32)
     pair = jax.ShapeDtypeStruct((rows, 2), jnp.int32)
 
-    # A new function, so that no program of another lowering is taken for it.
+    # A new function, because JAX would reuse the program of another lowering.
     def detect(weights: WeightArrays, *inputs: jax.Array) -> Outputs:
         return program.outputs(weights, *inputs)
 
@@ -229,17 +233,8 @@ def exported_program(program: ExportProgram) -> export.Exported:
         return exporting(program.weights, images, pair, pair)
 
 
-def _shape(shape: Sequence[object]) -> Shape:
-    """Returns a shape of JAX, in which an expression is the length of a free axis."""
-    return tuple(size if isinstance(size, int) else None for size in shape)
-
-
 def load(folder: Path, manifest: Manifest) -> Run:
-    """Loads the signature into this process.
-
-    Raises:
-        UserError: TensorFlow is not installed, or refuses the program.
-    """
+    """Loads the signature into this process."""
     tf = import_extra("tensorflow", "tf")
     place = model_folder(folder, manifest.settings)
     fix = f"install tensorflow{manifest.needs.get('tensorflow', '')}, or export again"

@@ -17,7 +17,7 @@ _BAD_IN_NAMES = re.compile(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_./-]")
 
 
 class _Operator(NamedTuple):
-    """What the nodes of an operator need beside its inputs."""
+    """The properties of the nodes of an operator beside their inputs."""
 
     types: str
     """Names of the attributes with the types of the inputs, in their order; `-`: none."""
@@ -80,7 +80,7 @@ class Tensor:
         return f"{self.node}:{self.index}"
 
     def cast(self, dtype: DType) -> "Tensor":
-        """Returns the values in another type; of fractions the whole part."""
+        """Returns the values in another type; fractions lose their digits after the point."""
         if dtype is self.dtype:
             return self
         return self.graph.node("Cast", [self], [dtype], output="y", SrcT=self.dtype, DstT=dtype)[0]
@@ -180,8 +180,6 @@ class Graph:
         Args:
             results: types of the outputs.
             output: name of the output, or list of outputs.
-            name: see `op`.
-            after: see `op`.
         """
         name = self.add(kind, inputs, name=name, after=after, **attributes)
         return [Tensor(self, name, dtype, output, index) for index, dtype in enumerate(results)]

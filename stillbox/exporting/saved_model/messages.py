@@ -23,7 +23,7 @@ from stillbox.records.wire import (
 )
 
 TAG = "serve"
-# Of TensorFlow 2.17: what a writer of that version promises of its graphs.
+# The version of TensorFlow 2.17's graphs.
 _PRODUCER = 1882
 _PREDICT = "tensorflow/serving/predict"
 _SCHEMA, _SAVER_V2 = 1, 2
@@ -221,8 +221,6 @@ def saved_model(
     """Returns a `SavedModel` of one `MetaGraphDef`.
 
     Args:
-        graph: the graph.
-        signatures: by name.
         saver: None: there are no variables.
         objects: see `objects.object_graph`; empty: of the form of TensorFlow 1.
     """

@@ -21,9 +21,9 @@ from stillbox.records.wire import bytes_field, encode_varint, varint_field
 def add_variables(
     graph: Graph, arrays: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, Tensor], Saver]:
-    """Writes variables into a graph; returns their values by name, and what restores them.
+    """Writes variables into a graph; returns their values by name, and the nodes that restore them.
 
-    Of the arrays only types and shapes are read.
+    Only types and shapes of the arrays are read.
     """
     handles, values = {}, {}
     for name, array in arrays.items():

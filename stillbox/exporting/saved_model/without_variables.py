@@ -22,19 +22,7 @@ from stillbox.errors import UserError
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.saved_model import messages
-from stillbox.exporting.saved_model.format import (
-    FOLDER,
-    FROZEN,
-    MODEL,
-    NEEDS,
-    SIGNATURE,
-    add_input,
-    add_program,
-    call_program,
-    exported_program,
-    portable,
-)
+from stillbox.exporting.saved_model import format, messages
 from stillbox.exporting.saved_model.graph import Graph, Tensor
 from stillbox.exporting.saved_model.messages import Array, DType, Info
 from stillbox.exporting.saved_model.pixels import add_preprocessing
@@ -44,36 +32,30 @@ from stillbox.extras import import_extra
 from stillbox.lowering import lowering
 from stillbox.untrusted import read_untrusted
 
-# Outputs that every signature has, and clients read.
+# Outputs of every signature, which clients read.
 _OUTPUTS = ("num_detections", "detection_boxes", "detection_classes", "detection_scores")
 
 
 def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray]) -> Written:
-    """Writes `frozen_inference_graph.pb`.
-
-    Raises:
-        UserError: its weights are more than a protocol message holds.
-    """
+    """Writes `frozen_inference_graph.pb`."""
     del calibration  # nothing is quantised
     graph = Graph()
-    value = add_input(graph, program)
+    value = format.add_input(graph, program)
     arrays = {path: array for group in program.weights.values() for path, array in group.items()}
     weights = _add_constants(graph, arrays)
     resized = add_preprocessing(value, program.settings.input_type, program.description.resizer)
-    exported = portable(exported_program(program))
-    add_program(graph, program, exported, weights, resized, {})
+    exported = format.portable(format.exported_program(program))
+    format.add_program(graph, program, exported, weights, resized, {})
     content = graph.message()
     if len(content) >= MAX_PROGRAM_BYTES:
-        raise UserError(
-            f"the graph has {len(content):,} bytes, and a protocol message holds fewer",
-            where="--format frozen_graph",
-            fix="use --format saved_model, which keeps weights in a file of their own",
-        )
-    (folder / FROZEN).write_bytes(content)
+        what = f"the graph has {len(content):,} bytes, and a protocol message holds fewer"
+        fix = "use --format saved_model, which keeps weights in a file of their own"
+        raise UserError(what, where="--format frozen_graph", fix=fix)
+    (folder / format.FROZEN).write_bytes(content)
     return Written(
-        files={FROZEN: f"GraphDef, input {value.name}"},
-        needs={"tensorflow": f">={NEEDS}"},
-        known_bad=(f"tensorflow<{NEEDS}",),
+        files={format.FROZEN: f"GraphDef, input {value.name}"},
+        needs={"tensorflow": f">={format.NEEDS}"},
+        known_bad=(f"tensorflow<{format.NEEDS}",),
         written_with={"jax": jax.__version__},
     )
 
@@ -89,17 +71,16 @@ def _add_constants(graph: Graph, arrays: Mapping[str, np.ndarray]) -> dict[str, 
 
 
 def load(folder: Path, manifest: Manifest) -> Run:
-    """Loads the graph into a session.
-
-    Raises:
-        UserError: TensorFlow is not installed, or refuses the graph.
-    """
+    """Loads the graph into a session."""
     tf = import_extra("tensorflow", "tf")
     fix = f"install tensorflow{manifest.needs.get('tensorflow', '')}, or export again"
-    content = read_untrusted(folder / FROZEN, most=MAX_PROGRAM_BYTES)
+    content = read_untrusted(folder / format.FROZEN, most=MAX_PROGRAM_BYTES)
     graph = tf.Graph()
     errors = OSError, ValueError, tf.errors.OpError, tf.compat.v1.errors.OpError
-    with refusal(f"TensorFlow {tf.__version__}", folder / FROZEN, fix, *errors), graph.as_default():
+    with (
+        refusal(f"TensorFlow {tf.__version__}", folder / format.FROZEN, fix, *errors),
+        graph.as_default(),
+    ):
         definition = tf.compat.v1.GraphDef()
         definition.ParseFromString(content)
         tf.import_graph_def(definition, name="")
@@ -117,7 +98,7 @@ _INPUT = "normalized_input_image_tensor"
 # Names in the signature, for boxes, classes, scores and count. From these the converter of
 # TensorFlow 2.21 makes the order of the original's models of TF2: scores, boxes, count, classes.
 _KEYS = ("", ":1", ":2", ":3")
-# Clients tell such a model by this word in the names of its outputs.
+# Clients recognise such a model by this word in the names of its outputs.
 _NODE = "StatefulPartitionedCall"
 
 
@@ -135,13 +116,15 @@ def write_convertible(program: ExportProgram, folder: Path) -> Path:
         0
     ]
     outputs = {}
-    for index, (result, size) in enumerate(call_program(graph, portable(exported), [image])):
+    for index, (result, size) in enumerate(
+        format.call_program(graph, format.portable(exported), [image])
+    ):
         tensor = graph.op("Identity", result, name=f"{_NODE}_{index}" if index else _NODE)
         key = f"{detection_op.NAME}{_KEYS[index]}"
         outputs[key] = Info(tensor.name, tensor.dtype, size)
     signature = messages.signature({name: Info(image.name, DType.FLOAT, shape)}, outputs)
-    content = messages.saved_model(graph.message(), {SIGNATURE: signature}, None)
-    place = folder / FOLDER
+    content = messages.saved_model(graph.message(), {format.SIGNATURE: signature}, None)
+    place = folder / format.FOLDER
     place.mkdir()
-    (place / MODEL).write_bytes(content)
+    (place / format.MODEL).write_bytes(content)
     return place

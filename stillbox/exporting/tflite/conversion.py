@@ -3,7 +3,7 @@
 The converter's interface for StableHLO is private, and was read in version 0.5.0: no other module
 imports the package, and `pyproject.toml` admits versions that the tests have seen. Images have one
 size: source positions and weights of resizing are constants of the program
-(`inputs.interpolation`), in which nothing is as large as the product of both sizes.
+(`inputs.interpolation`). No array is as large as the product of both sizes.
 """
 
 import platform
@@ -43,34 +43,27 @@ def convert(
 
     The outputs of its signature are `output_0` and so on. Tensors are named by the scopes of the
     function.
-
-    Raises:
-        UserError: the converter is not installed, or TensorFlow Lite cannot hold the function.
     """
     _require_converter()
     lowered = jax.jit(function).trace(argument).lower(lowering_platforms=("cpu",))
     outputs = [f"output_{index}" for index in range(len(lowered.out_info))]
     program = lowered.compiler_ir("stablehlo").operation
-    # The quantiser finds layers by names, which are debug information in MLIR.
+    # The quantiser identifies layers by names, which are debug information in MLIR.
     text = program.get_asm(large_elements_limit=None, enable_debug_info=True)
     try:
         return _flatbuffer(text, name, outputs)
     except Exception as error:  # the converter has no error class
-        raise UserError(
-            f"TensorFlow Lite cannot hold this model: {_reason(error)}",
-            where="--format tflite",
-            fix="use another format, such as --format onnx",
-        ) from error
+        what = f"TensorFlow Lite cannot hold this model: {_reason(error)}"
+        fix = "use another format, such as --format onnx"
+        raise UserError(what, where="--format tflite", fix=fix) from error
 
 
 def _require_converter() -> None:
     system, machine = platform.system(), platform.machine()
     if find_spec("litert_converter") is None and (system, machine) not in _PLATFORMS:
-        raise UserError(
-            f"there is no litert-converter for {system} on {machine}",
-            where="--format tflite",
-            fix="export under Linux on x86-64 or macOS on arm64; the file runs here",
-        )
+        what = f"there is no litert-converter for {system} on {machine}"
+        fix = "export under Linux on x86-64 or macOS on arm64; the file runs here"
+        raise UserError(what, where="--format tflite", fix=fix)
     import_extra("litert_converter", "tflite")
 
 

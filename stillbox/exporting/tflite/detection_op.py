@@ -42,12 +42,7 @@ _BUILT_IN = "use --postprocess built_in"
 
 
 def check_fit(program: ExportProgram) -> schema.OneStage:
-    """Returns the configuration of a detector that the operation fits.
-
-    Raises:
-        UserError: it decodes, scores or suppresses otherwise, or its images leave room in the
-            network input; the message names the first such field.
-    """
+    """Returns the configuration of a detector that the operation fits."""
     model = program.description
     if not isinstance(model, schema.OneStage):
         what = f"{NAME} decodes the boxes of anchors, and a model of kind {model.kind} has others"
@@ -82,7 +77,7 @@ def check_fit(program: ExportProgram) -> schema.OneStage:
 
 
 def _foreign_decoding(model: schema.OneStage) -> tuple[str, object] | None:
-    """Returns the first field, with its value, that the operation's own decoding does not know.
+    """Returns the first field, with its value, that the operation's own decoding does not support.
 
     The network then decodes the boxes: see `raw_predictions`. None: the operation decodes them.
     """
@@ -151,9 +146,6 @@ def of_normalized_pixels(program: ExportProgram) -> tuple[ExportProgram, int, fl
 
     A quantised input of uint8 is normalised by its zero point and scale, in which the mean is a
     whole number: half a level from 127.5, as in the originals.
-
-    Raises:
-        UserError: the normalisation differs by channel.
     """
     model = check_fit(program)
     means, scales = set(model.pixels.mean), set(model.pixels.std)
@@ -179,9 +171,10 @@ def measured_ranges(
 ) -> dict[str, Range]:
     """Returns the ranges of the operation's inputs, by the tensors that have to share them.
 
-    The quantiser averages the extremes of images, which cuts the best scores off. Here the range of
-    logits ends at the greatest one, and begins where the integer of a score becomes 0. That of
-    encodings is of the anchors with the best scores. The content is that of `raw_predictions`.
+    The quantiser averages the extremes of images, which cuts off the best scores. Here the range of
+    logits ends at the greatest one, and begins where the integer of a score becomes 0. The range of
+    encodings is taken from the anchors with the best scores. The content is that of
+    `raw_predictions`.
     """
     from ai_edge_litert.interpreter import Interpreter
 
@@ -235,7 +228,6 @@ def append(content: bytes, program: ExportProgram, pixels: tuple[int, float] | N
 
     Args:
         content: a model with the outputs `output_0`, encodings, and `output_1`, scores.
-        program: what it was made of.
         pixels: zero point and scale of a uint8 input, if the model takes normalised pixels and
             quantises them; None: its input stays.
     """

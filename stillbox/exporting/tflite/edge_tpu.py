@@ -1,4 +1,4 @@
-"""What the compiler of the Edge TPU maps onto it: operations by name, with their conditions.
+"""The operations that the compiler maps onto the Edge TPU, by name, with their conditions.
 
 They are those of the table "Supported operations" and the requirements above it of
 https://coral.ai/docs/edgetpu/models-intro, written from memory and compared with an older version
@@ -149,12 +149,9 @@ def check_operations(content: bytes, *, quantized: bool) -> None:
         content: a model.
         quantized: it has integers, and may have the operation behind them; otherwise it is the
             float32 model that is to be quantised.
-
-    Raises:
-        UserError: the first operation that is not among the supported ones, or not as it is here.
     """
     for operation in _operations(content):
-        # The CPU makes floats of the results and suppresses.
+        # The CPU converts the results to floats and suppresses.
         if quantized and operation.kind in ("DEQUANTIZE", "CUSTOM"):
             continue
         if reason := _refusal(operation, quantized):

@@ -18,18 +18,9 @@ from stillbox.experiment import schema
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.tflite import detection_op
+from stillbox.exporting.tflite import detection_op, metadata
 from stillbox.exporting.tflite.conversion import convert_program, converter_version, detect_function
 from stillbox.exporting.tflite.edge_tpu import check_operations
-from stillbox.exporting.tflite.metadata import (
-    LABEL_IDS,
-    OUTPUTS,
-    Description,
-    describe,
-    label_ids,
-    least_runtime,
-    operators,
-)
 from stillbox.exporting.tflite.quantization import (
     BITS,
     Ranges,
@@ -53,10 +44,6 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     It takes one image of one size and returns `detection_boxes` `[1, K, 4]`, `detection_classes`
     `[1, K]` (class indices from 0, the lines of `labels.txt` inside the file), `detection_scores`
     `[1, K]` and `num_detections` `[1]`, all float32, boxes normalised.
-
-    Raises:
-        UserError: the extra is not installed, images of the given size do not fit the resizer's
-            canvas, or TensorFlow Lite does not have an operation of the model.
     """
     size = program.settings.image_size
     if size and (reason := misfit(size, program.description.resizer)):
@@ -64,7 +51,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     import_extra("ai_edge_litert", "tflite")
     op = program.settings.postprocess == "detection_op"
     content = (_with_detection_op if op else _built_in)(program, calibration)
-    content = describe(content, program.settings, _description(program))
+    content = metadata.describe(content, program.settings, _description(program))
     (folder / FILE).write_bytes(content)
     ending = f"ends in {detection_op.NAME}" if op else "built-in operations only"
     files = {FILE: f"{ending}, with labels and metadata for MediaPipe"}
@@ -72,7 +59,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
         files |= write_page(program, class_labels(program.model), folder)
     return Written(
         files=files,
-        needs={"LiteRT or TensorFlow Lite": f">={least_runtime(content)}"},
+        needs={"LiteRT or TensorFlow Lite": f">={metadata.least_runtime(content)}"},
         written_with={"jax": jax.__version__, "litert-converter": converter_version()},
     )
 
@@ -86,7 +73,7 @@ def _built_in(program: ExportProgram, calibration: Sequence[np.ndarray]) -> byte
     else:
         plain, ranges = _float_program(program)
         content = convert_program(plain, detect_function(plain))
-        # Towers of several maps have batch norms behind one kernel, which stay float.
+        # Towers of several maps have batch norms behind one kernel. They stay float.
         whole = isinstance(program.description.parts["head"], schema.ConvolutionalHead)
         parts = ("backbone", "neck", "head") if whole else ("backbone", "neck")
         known = tensor_ranges(content, ranges, parts)
@@ -97,11 +84,7 @@ def _built_in(program: ExportProgram, calibration: Sequence[np.ndarray]) -> byte
 
 
 def _with_detection_op(program: ExportProgram, calibration: Sequence[np.ndarray]) -> bytes:
-    """Returns a model that ends in the operation; of integers before it, if quantised.
-
-    Raises:
-        UserError: the operation does not fit the detector, or the Edge TPU does not compute it.
-    """
+    """Returns a model that ends in the operation; of integers before it, if quantised."""
     model = detection_op.check_fit(program)
     if program.settings.quantize != "int8":
         content = convert_program(program, detection_op.raw_predictions(program))
@@ -134,11 +117,7 @@ def _shrunk(program: ExportProgram, content: bytes) -> bytes:
 
 
 def _float_program(program: ExportProgram) -> tuple[ExportProgram, Ranges]:
-    """Returns `float_program` of a detector whose training has rounded to 8 bits.
-
-    Raises:
-        UserError: it has rounded to others.
-    """
+    """Returns `float_program` of a detector whose training has rounded to 8 bits."""
     quantization = program.quantization
     assert quantization is not None
     for name in ("weight_bits", "activation_bits"):
@@ -160,9 +139,6 @@ def load(folder: Path, manifest: Manifest) -> Run:
 
     The outputs have the names of the signature `detection_api`; `detection_classes` are label map
     ids, as in every other format.
-
-    Raises:
-        UserError: LiteRT is not installed, or refuses the file.
     """
     import_extra("ai_edge_litert", "tflite")
     from ai_edge_litert.interpreter import Interpreter
@@ -175,20 +151,20 @@ def load(folder: Path, manifest: Manifest) -> Run:
     with refusal("LiteRT", folder / FILE, fix, ValueError, RuntimeError):
         interpreter = Interpreter(model_content=content, num_threads=threads)
         runner = interpreter.get_signature_runner()
-    ids = np.array(label_ids(content, str(folder / FILE)), np.float32)
+    ids = np.array(metadata.label_ids(content, str(folder / FILE)), np.float32)
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:
         named = runner(**{manifest.settings.input: np.asarray(images)})
-        names = manifest.settings.output_names or OUTPUTS
-        outputs = {own: named[name] for own, name in zip(OUTPUTS, names, strict=True)}
+        names = manifest.settings.output_names or metadata.OUTPUTS
+        outputs = {own: named[name] for own, name in zip(metadata.OUTPUTS, names, strict=True)}
         indices = np.rint(outputs["detection_classes"]).astype(int)
         if not 0 <= indices.min() <= indices.max() < len(ids):
-            what = f"the model found a class that is none of the {len(ids)} of its {LABEL_IDS}"
+            what = f"the model found a class beyond the {len(ids)} of its {metadata.LABEL_IDS}"
             raise UserError(what, where=str(folder / FILE), fix="export the model again")
         # The custom operation does not clip boxes.
         boxes = np.clip(outputs["detection_boxes"], 0, 1) if op else outputs["detection_boxes"]
         found = {"detection_boxes": boxes, "detection_classes": ids[indices]}
-        return {name: found.get(name, outputs[name]) for name in OUTPUTS}
+        return {name: found.get(name, outputs[name]) for name in metadata.OUTPUTS}
 
     return run
 
@@ -199,10 +175,10 @@ def class_labels(model: TrainedModel) -> list[str]:
     return [" ".join(names.get(one, _UNUSED).splitlines()) for one in model.slots().ids]
 
 
-def _description(program: ExportProgram) -> Description:
+def _description(program: ExportProgram) -> metadata.Description:
     raw = program.settings.input_type == "raw_image_tensor"
     pixels = program.normalization if raw else schema.PixelNormalization(mean=(0.0,), std=(1.0,))
-    return Description(
+    return metadata.Description(
         name=program.model.name,
         labels=class_labels(program.model),
         label_ids=program.model.slots().ids,
@@ -229,11 +205,10 @@ def _model_input(program: ExportProgram, image: np.ndarray) -> np.ndarray:
 
 def _check_operators(content: bytes) -> None:
     foreign = {
-        name for name in operators(content) if name == "CUSTOM" or name.startswith("STABLEHLO_")
+        name
+        for name in metadata.operators(content)
+        if name == "CUSTOM" or name.startswith("STABLEHLO_")
     }
     if foreign:
-        raise UserError(
-            f"the model needs {', '.join(sorted(foreign))}, which TensorFlow Lite does not have",
-            where="--format tflite",
-            fix="use another format",
-        )
+        what = f"the model needs {', '.join(sorted(foreign))}, which TensorFlow Lite does not have"
+        raise UserError(what, where="--format tflite", fix="use another format")

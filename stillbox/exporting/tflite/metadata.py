@@ -100,12 +100,7 @@ def least_runtime(content: bytes) -> str:
 
 
 def label_ids(content: bytes, where: str) -> list[int]:
-    """Returns the label map id of every class index, as written by `describe`.
-
-    Raises:
-        UserError: the archive behind the model is damaged or has no ids, these unpack to more than
-            2 MiB, or one is no id.
-    """
+    """Returns the label map id of every class index, as written by `describe`."""
     try:
         archive = open_zip(io.BufferedReader(io.BytesIO(content)))
         with archive, archive.open(LABEL_IDS) as file:
@@ -118,13 +113,11 @@ def label_ids(content: bytes, where: str) -> list[int]:
             found = count_text(len(ids), "number")
             raise ValueError(f"they are {found}, not all from 0 to {_GREATEST_ID}")
         return ids
-    # zipfile and zlib can raise anything at broken bytes.
+    # zipfile and zlib can raise any exception for broken bytes.
     except Exception as error:
-        raise UserError(
-            f"the label ids behind the model cannot be read: {error or type(error).__name__}",
-            where=f"{where}, {LABEL_IDS}",
-            fix="copy the file again, or export the model again with --format tflite",
-        ) from error
+        what = f"the label ids behind the model cannot be read: {error or type(error).__name__}"
+        fix = "copy the file again, or export the model again with --format tflite"
+        raise UserError(what, where=f"{where}, {LABEL_IDS}", fix=fix) from error
 
 
 def _name_tensors(model: "schema.ModelT", input_name: str, outputs: Sequence[str]) -> None:

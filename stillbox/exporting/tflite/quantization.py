@@ -34,7 +34,7 @@ _OTHERS = (
     *("RESHAPE", "CONCATENATION", "LOGISTIC", "MUL", "SUB", "MEAN", "SLICE", "STRIDED_SLICE"),
     *("RESIZE_NEAREST_NEIGHBOR", "TRANSPOSE", "MAXIMUM", "AVERAGE_POOL_2D", "HARD_SWISH"),
 )
-"""What else the networks consist of."""
+"""The other operations of the networks."""
 _CHANNEL_AXES = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3}
 # One less than the 31 of a magnitude.
 _BIAS_BITS, _TINY = 30, 1e-6
@@ -63,23 +63,16 @@ def quantize(
     and float32 results, unless `part` says otherwise. Decoding and suppression stay float32.
 
     Args:
-        content: of a float32 model.
         images: inputs of the model, each with the batch axis, to measure activations on.
         ranges: known ranges by tensor, which replace measured ones.
         part: what computes with integers.
-
-    Raises:
-        UserError: the quantiser is not installed, or there are no images.
     """
     import_extra("ai_edge_quantizer", "tflite")
     from ai_edge_quantizer import calibrator
 
     if not images:
-        raise UserError(
-            "int8 needs images to measure activations on",
-            where="--quantize",
-            fix="give some tens of typical images with --images",
-        )
+        fix = "give some tens of typical images with --images"
+        raise UserError("int8 needs images to measure activations on", where="--quantize", fix=fix)
     samples = [{INPUT: image} for image in images]
     with warnings.catch_warnings():
         # LiteRT warns that measuring keeps every tensor.
@@ -99,12 +92,9 @@ def shrink(content: bytes, kind: Literal["float16", "dynamic"]) -> bytes:
     """Stores the kernels of a float32 model smaller; nothing is measured on images.
 
     Args:
-        content: of a float32 model.
-        kind: `float16`: half floats, which the runtime makes floats of; `dynamic`: 8 bit integers,
-            channel by channel, with which it multiplies activations that it rounds for each image.
-
-    Raises:
-        UserError: the quantiser is not installed.
+        kind: `float16`: half floats, which the runtime converts to floats; `dynamic`: 8 bit
+            integers, channel by channel, with which it multiplies activations that it rounds for
+            each image.
     """
     import_extra("ai_edge_quantizer", "tflite")
     from ai_edge_quantizer import algorithm_manager, qtyping, quantizer
@@ -137,9 +127,9 @@ def _with_room_for_biases(
 ) -> bytes:
     """Returns the model with one weight raised in each channel that is too small for its bias.
 
-    The unit of a bias is the product of the units of input and kernel, and it has 32 bits. A
-    channel that training has decayed to almost nothing has so small a unit that its bias is cut
-    off: a class that was never seen would be found everywhere.
+    A bias has 32 bits, in units of the product of the units of input and kernel. If training has
+    decayed a channel to almost nothing, its unit is so small that the bias is cut off: a class
+    without examples would be detected everywhere.
     """
     from ai_edge_litert.tools import flatbuffer_utils
 
@@ -220,7 +210,7 @@ def _round_kernels(
     if isinstance(layer, SeparableConv2d):
         depthwise = jnp.asarray(layer.depthwise_kernel[...])
         assert layer.depthwise_roundings is not None
-        # All maps have one kernel and so one range.
+        # All maps share one kernel and therefore one range.
         round_depthwise, _ = layer.depthwise_roundings.of_map(layer, 0, train=False)
         rounded = round_depthwise(depthwise)
         layer.depthwise_kernel.set_value(_without_empty_channels(rounded, is_depthwise=True))
@@ -264,12 +254,8 @@ def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dic
     """Returns the ranges of a TFLite model's tensors by their names.
 
     Args:
-        content: the model without rounding.
         ranges: of `float_program`.
         parts: whose operations have ranges: `backbone`, `neck`, `head`.
-
-    Raises:
-        UserError: a convolution or sum of these parts has no range.
     """
     results = {_scope(path): value for path, value in ranges.items() if _DEPTHWISE not in path}
     inner = {_scope(path): value for path, value in ranges.items() if _DEPTHWISE in path}
@@ -284,11 +270,8 @@ def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dic
         known = inner if kind == "DEPTHWISE_CONV_2D" and _fitting(scopes, inner) else results
         rounding = _fitting(scopes, known)
         if rounding is None:
-            raise UserError(
-                f"no range of training fits the operation {name!r}",
-                where="--quantize",
-                fix="export it in float",
-            )
+            what = f"no range of training fits the operation {name!r}"
+            raise UserError(what, where="--quantize", fix="export it in float")
         found[name] = known.pop(rounding)
     return found
 

@@ -1,6 +1,6 @@
 """A static page that runs an exported `model.tflite` in the browser, with LiteRT.js.
 
-Any server of files will do; browsers run no modules from `file://`. The page loads LiteRT.js
+Any file server works; browsers run no modules from `file://`. The page loads LiteRT.js
 (https://www.npmjs.com/package/@litertjs/core, Apache-2.0) from `node_modules` in the folder, or
 from a CDN where there is none. MediaPipe's `@mediapipe/tasks-vision` is not used: it reports its
 use to Google, and resizes images in its own way, which changes boxes and scores.
@@ -50,7 +50,7 @@ _HEAD = """<meta http-equiv="Content-Security-Policy" content="default-src 'none
 <meta name="referrer" content="no-referrer">
 <script type="importmap">{imports}</script>
 """
-# The page's script replaces it; it stays where modules do not run.
+# The page's script replaces this text. It stays if modules do not run.
 _NOTE = """<p id="runtime" class="hint" role="status">This page needs a web server. Run
 <code>python3 -m http.server</code> in its folder, then open http://localhost:8000.</p>
 """
