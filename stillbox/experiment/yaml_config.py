@@ -22,12 +22,7 @@ from stillbox.experiment.recipes import recipe_path
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import INPUT, Outside
 from stillbox.experiment.updating import UnknownKindError, update
-from stillbox.experiment.values import (
-    Plain,
-    Value,
-    field_marks,
-    section_to_plain,
-)
+from stillbox.experiment.values import Plain, Value, field_marks, section_to_plain
 from stillbox.textformat.yaml_tree import Node, compose
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")

@@ -116,15 +116,10 @@ def test_the_written_file_reads_back(tmp_path: Path) -> None:
         ("trainer.optimizer_config.optimizer.sgd.decay=0.1", ("decay",)),
         ("trainer.optimizer_config.optimizer.sgd={clipnorm: 1, global_clipnorm: 1}", ("one of",)),
         ("trainer.optimizer_config.optimizer.sgd.clipvalue=0", ("clipvalue: null",)),
-        (
-            "trainer.optimizer_config.optimizer={type: adam_experimental, adam_experimental: "
-            "{clipnorm: 1, clipvalue: 1}}",
-            ("no effect", "clipvalue: null"),
-        ),
-        (
-            "trainer.optimizer_config.optimizer={type: adamw, adamw: {clipnorm: 1}}",
-            ("gradient_clip_norm: 0",),
-        ),
+        ("trainer.optimizer_config.optimizer={type: adam_experimental, adam_experimental: "
+         "{clipnorm: 1, clipvalue: 1}}", ("no effect", "clipvalue: null")),
+        ("trainer.optimizer_config.optimizer={type: adamw, adamw: {clipnorm: 1}}",
+         ("gradient_clip_norm: 0",)),
         ("task.model.decoder={type: nasfpn, nasfpn: {num_filters: 64}}", ("256",)),
         ("task.model.backbone={type: mobilenet, mobilenet: {output_stride: 16}}", ("stride",)),
         ("task.model.backbone.type=mobiledet,task.model.decoder.type=identity", ("fpn",)),
@@ -134,7 +129,7 @@ def test_the_written_file_reads_back(tmp_path: Path) -> None:
         ("task.model.num_classes=1", ("background",)),
         ("task.model.input_size=[640]", ("height",)),
     ],
-)
+)  # fmt: skip
 def test_refusals(override: str, parts: tuple[str, ...]) -> None:
     """Each names the field, and what there is."""
     with pytest.raises(UserError) as caught:

@@ -10,19 +10,12 @@ from tests.experiment.sample import FASTER_RCNN, SAMPLE
 from tests.small import SHARED, needs_shared
 
 REAL = [
-    *(
-        SHARED / "configs" / "pipeline" / f"{name}.config"
-        for name in (
-            "ssd_mobilenet_v1_300x300_coco14_sync",
-            "ssd_mobilenet_v1_coco",
-            "ssd_mobilenet_v1_pets",
-            "ssd_mobilenet_v1_sushi.floyd",
-            "faster_rcnn_inception_v2",
-            "faster_rcnn_resnet50_pets",
-        )
-    ),
+    *(SHARED / "configs" / "pipeline" / f"{name}.config"
+     for name in ("ssd_mobilenet_v1_300x300_coco14_sync", "ssd_mobilenet_v1_coco",
+     "ssd_mobilenet_v1_pets", "ssd_mobilenet_v1_sushi.floyd", "faster_rcnn_inception_v2",
+     "faster_rcnn_resnet50_pets")),
     SHARED / "data" / "raccoon" / "pipeline.config",
-]
+]  # fmt: skip
 ENUM_OPPOSITES = {
     "RELU_6": "RELU",
     "RELU": "RELU_6",

@@ -54,45 +54,31 @@ def test_lists_are_yaml_lists_or_one_bare_value():
     assert experiment.train.freeze == ()
 
 
-def test_a_kind_alone_is_that_kind_with_its_defaults():
+def test_kinds_have_their_defaults_or_keep_what_was_set():
     experiment = overridden("model.similarity=ioa", "train.augmentations=[random_horizontal_flip]")
     assert experiment.model.similarity == schema.IoaSimilarity()
     assert experiment.train.augmentations == (schema.RandomHorizontalFlip(),)
     # The kind that is there already keeps its values.
     assert overridden("train.optimizer=momentum").train.optimizer == START.train.optimizer
-
-
-def test_a_text_field_can_be_emptied():
-    assert overridden("data.train.label_map=x", "data.train.label_map=").data.train.label_map == ""
-
-
-def test_null_switches_an_optional_section_off_and_braces_switch_it_on():
-    experiment = overridden("train.early_stopping={patience: 3}")
-    assert experiment.train.early_stopping == schema.EarlyStopping(patience=3)
-    experiment = overridden("train.early_stopping={}", "train.early_stopping=null")
-    assert experiment.train.early_stopping is None
-
-
-def test_a_field_of_an_optional_section_switches_it_on():
-    experiment = overridden("model.loss.hard_example_miner.iou_threshold=0.99")
-    assert experiment.model.loss.hard_example_miner == schema.HardExampleMiner(iou_threshold=0.99)
-
-
-def test_another_kind_takes_its_own_defaults():
     experiment = overridden("train.optimizer.kind=adam")
     assert experiment.train.optimizer == schema.Adam()
     experiment = overridden("train.optimizer.kind=adam", "train.optimizer.epsilon=1")
     assert experiment.train.optimizer == schema.Adam(epsilon=1.0)
-
-
-def test_the_same_kind_keeps_what_was_set():
     assert overridden("train.optimizer.kind=momentum") == START
+
+
+def test_optional_sections_are_switched_on_and_off():
+    experiment = overridden("train.early_stopping={patience: 3}")
+    assert experiment.train.early_stopping == schema.EarlyStopping(patience=3)
+    experiment = overridden("train.early_stopping={}", "train.early_stopping=null")
+    assert experiment.train.early_stopping is None
+    experiment = overridden("model.loss.hard_example_miner.iou_threshold=0.99")
+    assert experiment.model.loss.hard_example_miner == schema.HardExampleMiner(iou_threshold=0.99)
 
 
 def test_elements_of_a_list_are_addressed_by_number():
     experiment = overridden(
-        "train.augmentations.0.probability=0.3",
-        "train.augmentations.1.operations.2.random_coef=0",
+        "train.augmentations.0.probability=0.3", "train.augmentations.1.operations.2.random_coef=0"
     )
     flip, crop = experiment.train.augmentations
     assert flip == schema.RandomHorizontalFlip(probability=0.3)
@@ -105,8 +91,9 @@ def test_elements_of_a_list_are_addressed_by_number():
     assert overridden("model.pixels.mean.1=3").model.pixels.mean == (127.5, 3.0, 127.5)
 
 
-def test_a_later_override_wins():
+def test_a_later_override_wins_and_a_text_can_be_emptied():
     assert overridden("train.steps=1", "train.steps=2").train.steps == 2
+    assert overridden("data.train.label_map=x", "data.train.label_map=").data.train.label_map == ""
 
 
 def test_origins_follow_what_is_set():

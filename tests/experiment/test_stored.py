@@ -105,13 +105,10 @@ def test_a_stored_experiment_sets_nothing_of_the_machine(path):
     assert "/home" not in said[0]
 
 
-def test_values_that_are_the_defaults_leave_no_note():
+def test_settings_of_the_machine_come_from_the_command_line_alone():
     said = []
     from_stored("data: {workers: null, prefetch: 2}\n", "x.yaml", said.append)
     assert not said
-
-
-def test_the_command_line_sets_what_a_stored_experiment_does_not():
     stored = from_stored("data: {workers: 3}\n", "x.yaml")
     assert stored.data.workers is None
     assert with_overrides(stored, ["data.workers=2"]).data.workers == 2
@@ -203,13 +200,10 @@ def test_relative_paths_are_those_of_the_current_folder(tmp_path, monkeypatch):
     assert stored.data.train.label_map == "{model_directory}/data/labels.pbtxt"
 
 
-def test_the_copy_in_the_directory_is_a_config(tmp_path):
+def test_stored_paths_are_relative_to_the_directory_and_stay_in_it(tmp_path):
     copy = tmp_path / "experiment.yaml"
     copy.write_text(to_yaml(store_paths(experiment_in(tmp_path), tmp_path)))
     assert read_config(copy).experiment.data == experiment_in(tmp_path).data
-
-
-def test_no_path_leads_out_of_the_directory(tmp_path):
     stored = experiment_in("runs", 'data.train.label_map="{model_directory}/../x"')
     with pytest.raises(UserError, match="leads out of the model directory"):
         place_paths(stored, tmp_path)

@@ -65,16 +65,13 @@ def test_plain_values_are_mappings_lists_and_scalars_with_the_kind_first():
     assert "kind" not in plain["train"]
 
 
-def test_the_members_of_every_choice_differ_in_kind():
+def test_classes_have_defaults_and_choices_differ_in_kind():
     for cls in all_classes():
         for name, hint in field_types(cls).items():
             members = [m for m in choices(hint) if dataclasses.is_dataclass(m)]
             if len(members) > 1:
                 kinds = [member.kind for member in members]
                 assert len(set(kinds)) == len(kinds), (cls, name)
-
-
-def test_every_class_has_defaults_throughout():
     for cls in all_classes():
         cls()
 
@@ -92,16 +89,10 @@ def test_every_class_has_defaults_throughout():
         ({"train": {"gradient_clip_norm": float("inf")}}, "is a number, not inf", None),
         ({"train": {"regularization": 1}}, "is true or false, not 1", None),
         ({"train": {"precision": "bf16"}}, "is one of float32, bfloat16", "'bfloat16'?"),
-        (
-            {"model": {"backbone": {"kind": "resnet_v1", "output_stride": 12}}},
-            "model.backbone.output_stride is one of 8, 16, 32, not 12",
-            None,
-        ),
-        (
-            {"model": {"backbone": {"kind": "resnet_v1", "output_stride": 16.0}}},
-            "is one of 8, 16, 32, not 16.0",
-            "'16'",
-        ),
+        ({"model": {"backbone": {"kind": "resnet_v1", "output_stride": 12}}},
+         "model.backbone.output_stride is one of 8, 16, 32, not 12", None),
+        ({"model": {"backbone": {"kind": "resnet_v1", "output_stride": 16.0}}},
+         "is one of 8, 16, 32, not 16.0", "'16'"),
         ({"train": {"freeze": {"a": "b"}}}, "train.freeze is a list, not a section", None),
         ({"train": {"freeze": [1]}}, "train.freeze.0 is text, not 1", "quotes"),
         ({"train": {"optimizer": 3}}, "train.optimizer is a section", "optimizer.kind="),
@@ -111,34 +102,25 @@ def test_every_class_has_defaults_throughout():
         ({"train": [1]}, "train is a section with named fields, not a list", "train.batch_size"),
         ({"train": {"fine_tun": {}}}, "train has no field 'fine_tun'", "'fine_tune'?"),
         ({"data": {"train": {"label_map": 7}}}, "label_map is text, not 7", "quotes"),
-        (
-            {"model": {"postprocessing": {"calibration": {"a": 1}}}},
-            "model.postprocessing.calibration needs a kind",
-            "kind: curve or class_curves",
-        ),
-        (
-            {"train": {"optimizer": {"kind": "adam", "momentum": 0.9}}},
-            "train.optimizer (kind adam) has no field 'momentum'",
-            "kind momentum or rms_prop has it",
-        ),
+        ({"model": {"postprocessing": {"calibration": {"a": 1}}}},
+         "model.postprocessing.calibration needs a kind", "kind: curve or class_curves"),
+        ({"train": {"optimizer": {"kind": "adam", "momentum": 0.9}}},
+         "train.optimizer (kind adam) has no field 'momentum'", "kind momentum or rms_prop has it"),
         ({"momentum": 1}, "no field 'momentum'", "'train.optimizer.momentum'?"),
     ],
-)
+)  # fmt: skip
 def test_values_of_the_wrong_type_are_refused_with_their_path(plain, message, fix):
     error = refusal(plain)
     assert message in error.what
     assert fix is None or fix in error.fix
 
 
-def test_whole_numbers_and_bare_exponents_are_floats_where_floats_are_wanted():
+def test_plain_values_take_the_type_of_their_field_and_leave_others():
     plain = {"train": {"gradient_clip_norm": 10, "ema_decay": "9e-1"}}
     train = from_plain(plain, "here").train
     assert train.gradient_clip_norm == 10.0
     assert isinstance(train.gradient_clip_norm, float)
     assert train.ema_decay == 0.9
-
-
-def test_a_section_that_is_not_mentioned_keeps_its_values():
     head = from_plain({"model": {"head": {"kernel_size": 3}}}, "here").model.head
     assert head == schema.ConvolutionalHead(kernel_size=3)
 
@@ -202,16 +184,13 @@ def test_inner_sections_have_the_path_of_their_field_and_number():
     assert log.origins == {"here.grids.1.sizes": "p:1:31"}
 
 
-def test_a_field_without_a_place_is_refused():
+def test_fields_without_a_place_or_of_no_such_name_are_refused():
     reader = field_mapping(schema.RandomRgbToGray)
     assert read_section(reader, "RandomRGBtoGray", "probability: 0.5")[0].probability == 0.5
     with pytest.raises(UserError, match=r"p:1:1: RandomImageScale\.min_scale_ratio = 0\.25: has"):
         read_section(
             field_mapping(schema.RandomImageScale), "RandomImageScale", "min_scale_ratio: 0.25"
         )
-
-
-def test_a_misspelt_field_of_the_schema_is_a_mistake():
     with pytest.raises(TypeError, match="RandomImageScale has no field 'min_ration'"):
         field_mapping(schema.RandomImageScale, min_ration="min_scale_ratio")
 
@@ -259,11 +238,7 @@ def test_the_recipes_of_a_row_take_the_weights(name):
         ("ssd_mobilenet_v1_ppn_300x300", "detection", "ssd_mobilenet_v1_ppn_coco"),
         ("ssd_resnet50_v1_fpn_640x640", "detection", "ssd_resnet50_v1_fpn_coco"),
         ("faster_rcnn_resnet101_coco", "detection", "faster_rcnn_resnet101_coco"),
-        (
-            "faster_rcnn_resnet50_v1_640x640",
-            "detection",
-            "faster_rcnn_resnet50_v1_640x640_coco17",
-        ),
+        ("faster_rcnn_resnet50_v1_640x640", "detection", "faster_rcnn_resnet50_v1_640x640_coco17"),
         ("faster_rcnn_inception_v2_coco", "detection", "faster_rcnn_inception_v2_coco"),
         ("ssd_resnet34", "classification", "resnet34_tpu"),
         ("retinanet", "classification", "resnet50_tpu"),
@@ -282,20 +257,14 @@ def test_a_faster_rcnn_of_the_first_generation_gets_its_own_weights(kind):
     assert names == [f"faster_rcnn_{kind}_coco"]
 
 
-def test_the_name_decides_between_weights_that_fit():
+def test_suggestions_come_from_the_name_the_model_or_neither():
     model = resolve("ssd_resnet34").experiment.model
     rows = suggest_weights("x/torchvision_resnet34", model, "classification")
     assert [row.name for row in rows] == ["torchvision_resnet34", "resnet34_tpu"]
-
-
-def test_without_a_model_only_similar_names_are_suggested():
     text = "weights/ssd_mobilenet_v1_coco_2018_01_28/model.ckpt"
     assert [row.name for row in suggest_weights(text, None)] == ["ssd_mobilenet_v1_coco"]
     assert suggest_weights("photos/holiday", None) == ()
     assert advise_weights("photos/holiday", None) == ""
-
-
-def test_nothing_is_suggested_for_a_model_that_nothing_fits():
     assert suggest_weights("model.ckpt", OneStage(backbone=ResNetV1(depth=101))) == ()
 
 

@@ -7,12 +7,7 @@ from typing import Any, Literal, get_args
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.model_garden.keys import PRETRAINED
-from stillbox.experiment.model_garden.section import (
-    MODEL,
-    OPTIMIZATION,
-    GardenSection,
-    as_texts,
-)
+from stillbox.experiment.model_garden.section import MODEL, OPTIMIZATION, GardenSection, as_texts
 from stillbox.experiment.params_dict.training import LABEL_MAP
 from stillbox.experiment.values import Value
 

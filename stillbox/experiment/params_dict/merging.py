@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.converting import WANTED, convert, describe, refuse
 from stillbox.experiment.params_dict.keys import BLOCKS, FINAL, KEYS, OLD, Key, names_in
+from stillbox.experiment.updating import WANTED, convert, describe, refuse
 from stillbox.experiment.values import Value
 from stillbox.experiment.yaml_config import dump
 from stillbox.textformat.yaml_tree import Node, compose

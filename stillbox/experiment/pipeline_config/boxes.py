@@ -6,7 +6,6 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
 from stillbox.experiment.reading import FieldReader, field_mapping
-from stillbox.experiment.schema.postprocessing import ScoreConverter
 
 _read_multiscale = field_mapping(schema.MultiscaleAnchors)
 _read_grid = field_mapping(schema.GridAnchors, base_height="height", base_width="width")
@@ -147,8 +146,7 @@ def read_miner(section: MessageSection, path: str, **values: int) -> schema.Hard
     # The section itself has an origin, because its mere presence can be the mistake.
     section.log.origins[f"{path}.{name}"] = section.where(name)
     reader = field_mapping(schema.HardExampleMiner)
-    miner: schema.HardExampleMiner = reader(section.child(name), f"{path}.{name}", **values)
-    return miner
+    return reader(section.child(name), f"{path}.{name}", **values)
 
 
 def _read_curve(section: MessageSection, path: str) -> schema.CurveCalibration:
@@ -237,8 +235,8 @@ def read_postprocessing(
 
 
 def _converter_before(
-    predictor: MessageSection, converter: ScoreConverter, path: str
-) -> ScoreConverter:
+    predictor: MessageSection, converter: schema.ScoreConverter, path: str
+) -> schema.ScoreConverter:
     """Returns the score converter that a weight-shared predictor has, or else the given one."""
     section = predictor.child("weight_shared_convolutional_box_predictor")
     # The original applies the predictor's converter at inference alone, like the other one.
@@ -251,7 +249,7 @@ def _converter_before(
             where=section.where("score_converter"),
             fix="take one of them out",
         )
-    own: ScoreConverter = section.value("score_converter", path)
+    own: schema.ScoreConverter = section.value("score_converter", path)
     return own
 
 

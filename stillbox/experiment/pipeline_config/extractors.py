@@ -126,8 +126,7 @@ def _read_slim(
         # The network's definition sets these inside the scope of the config's hyperparameters.
         norm = given.batch_norm and dataclasses.replace(given.batch_norm, center=True, scale=True)
         base = dataclasses.replace(given, activation=base.activation, batch_norm=norm)
-    backbone: MobileBackbone = field_mapping(version)(section, "model.backbone", conv=base)
-    return backbone
+    return field_mapping(version)(section, "model.backbone", conv=base)
 
 
 def _read_mobiledet(version: type[schema.MobileDet], section: MessageSection) -> MobileBackbone:
@@ -141,10 +140,7 @@ def _read_mobiledet(version: type[schema.MobileDet], section: MessageSection) ->
             f"{_OVERRIDE} has no effect on a MobileDet, which has hyperparameters of its own; "
             "--set model.backbone.conv=... changes them",
         )
-    backbone: MobileBackbone = field_mapping(version)(
-        section, "model.backbone", conv=of_a_replica(version().conv)
-    )
-    return backbone
+    return field_mapping(version)(section, "model.backbone", conv=of_a_replica(version().conv))
 
 
 MOBILE: dict[str, Callable[[MessageSection], MobileBackbone]] = {
@@ -354,10 +350,7 @@ def _read_inception(
         )
     # No scope of its own is around the config's: without batch_norm there, it has none.
     conv = read_hyperparams(section.child("conv_hyperparams"), "model.backbone.conv", keras=False)
-    backbone: schema.InceptionV2 | schema.InceptionV3 = field_mapping(version)(
-        section, "model.backbone", conv=conv
-    )
-    return backbone
+    return field_mapping(version)(section, "model.backbone", conv=conv)
 
 
 def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> schema.ResNetV1:

@@ -68,8 +68,7 @@ def _read_records(section: MessageSection, path: str) -> schema.Records:
             fix="write a tf.Example for each frame",
         )
     paths = section.child(name).value("input_path", f"{path}.paths")
-    records: schema.Records = _read_input(section, path, paths=paths)
-    return records
+    return _read_input(section, path, paths=paths)
 
 
 # Deprecated names, and those of 2017, which published configs have (`legacy/evaluator.py`).

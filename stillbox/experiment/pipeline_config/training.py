@@ -40,8 +40,7 @@ def _padded_crop(section: MessageSection, path: str) -> schema.RandomCropPadImag
     """Reads an operation of `ssd_random_crop_pad`."""
     # The default is black here, and the mean only if there are no operations.
     color = tuple(section.value(f"pad_color_{c}", f"{path}.pad_color") for c in "rgb")
-    crop: schema.RandomCropPadImage = _CROP_PAD(section, path, pad_color=color)
-    return crop
+    return _CROP_PAD(section, path, pad_color=color)
 
 
 def _with_operations(reader: FieldReader, operation: FieldReader) -> FieldReader:
@@ -211,17 +210,14 @@ def read_quantization(root: MessageSection) -> schema.Quantization | None:
     # The original rewrites the graph wherever there is a graph_rewriter, even an empty one.
     if not root.has("graph_rewriter"):
         return None
-    quantization: schema.Quantization = _read_quantization(
-        rewriter.child("quantization"), "train.quantization"
-    )
-    return quantization
+    return _read_quantization(rewriter.child("quantization"), "train.quantization")
 
 
 def read_training(section: MessageSection) -> schema.Training:
     """Reads `train_config`."""
     bfloat16 = section.value("use_bfloat16", "train.precision")
     bias = section.value("bias_grad_multiplier", "train.bias_gradient_multiplier")
-    training: schema.Training = _read(
+    return _read(
         section,
         "train",
         ema_decay=_read_moving_average(section.child("optimizer")),
@@ -230,7 +226,6 @@ def read_training(section: MessageSection) -> schema.Training:
         # An explicit 0 leaves the gradients alone as well: the original tests its truth.
         bias_gradient_multiplier=bias or 1.0,
     )
-    return training
 
 
 def as_trained_by_keras(train: schema.Training, extractor: MessageSection) -> schema.Training:
@@ -281,14 +276,13 @@ def _read_fine_tune(section: MessageSection, path: str) -> schema.FineTune:
         )
     # Also consumes the field if "full", TF2's word for a detector with its heads, overrides it.
     heads = section.value("load_all_detection_checkpoint_vars", f"{path}.load_heads")
-    fine_tune: schema.FineTune = _read_weights(
+    return _read_weights(
         section,
         path,
         scope=_SCOPES[kind or ("detection" if is_detector else "classification")],
         load_heads=heads or kind == "full",
         min_loaded=_read_least_loaded(section, f"{path}.min_loaded"),
     )
-    return fine_tune
 
 
 def _read_least_loaded(section: MessageSection, path: str) -> float:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from stillbox.errors import UserError
 from stillbox.experiment.rules import (  # noqa: F401 (modules register their rules)
-    augmentations,
     boxes,
     dense_heads,
     model,
