@@ -240,11 +240,7 @@ def _refuse_other_model(
 
 
 def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence[str]) -> None:
-    """Reads config and overrides before the conversion of a folder, which may take an hour.
-
-    Raises:
-        UserError: they cannot be read; without a config, no recipe accepts the overrides.
-    """
+    """Reads config and overrides before the conversion of a folder, which may take an hour."""
     faults = []
     for candidate in (config,) if config is not None else (SMALL, SSD, PYRAMID, LARGE):
         try:

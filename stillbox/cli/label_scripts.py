@@ -43,32 +43,18 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         *_CSV, dest="csv_input", type=Path, metavar="CSV", help="table with one box in a row"
     )
-    parser.add_argument(
-        *_LABELS,
-        dest="labels_path",
-        type=Path,
-        metavar="FILE",
-        help="label map, or text with a class in each line",
-    )
+    about = "label map, or text with a class in each line"
+    parser.add_argument(*_LABELS, dest="labels_path", type=Path, metavar="FILE", help=about)
     parser.add_argument(
         *("--label", "--label0"), dest="label", metavar="NAME", help="the only class, or the first"
     )
     for number in range(1, 10):
         parser.add_argument(f"--label{number}", metavar="NAME", help=argparse.SUPPRESS)
+    about = "folder of the images (default: that of the XML files; for a table `images`)"
+    parser.add_argument(*_IMAGES, dest="image_dir", type=Path, metavar="DIR", help=about)
+    about = "file of the records, which is replaced"
     parser.add_argument(
-        *_IMAGES,
-        dest="image_dir",
-        type=Path,
-        metavar="DIR",
-        help="folder of the images (default: that of the XML files; for a table `images`)",
-    )
-    parser.add_argument(
-        *_OUTPUT,
-        dest="output_path",
-        type=Path,
-        required=True,
-        metavar="RECORD",
-        help="file of the records, which is replaced",
+        *_OUTPUT, dest="output_path", type=Path, required=True, metavar="RECORD", help=about
     )
 
 
@@ -135,11 +121,7 @@ def _labels(arguments: argparse.Namespace) -> LabelMap | None:
 
 
 def _placed(output: Path) -> Path:
-    """Returns the path of a file in a folder that exists.
-
-    Raises:
-        UserError: there is no such folder.
-    """
+    """Returns the path of a file in a folder that exists."""
     if not output.parent.is_dir():
         raise UserError(
             "there is no such folder", where=str(output.parent), fix=f"mkdir -p {output.parent}"
@@ -229,11 +211,8 @@ def _sets(*names: str) -> list[_Sets]:
 
 def _write_tables(sets: list[_Sets]) -> int:
     if not sets:
-        raise UserError(
-            "there is no folder images/train",
-            where=str(Path.cwd()),
-            fix="change into the folder that has it, or give one to xml_to_csv.py with -i and -o",
-        )
+        fix = "change into the folder that has it, or give one to xml_to_csv.py with -i and -o"
+        raise UserError("there is no folder images/train", where=str(Path.cwd()), fix=fix)
     log = ConversionLog()
     tables = [(read_table(one.folder, log), one.table) for one in sets]
     _show(log)
@@ -251,12 +230,8 @@ def add_partition_dataset(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         *("-i", "--imageDir"), dest="images", type=Path, default=Path(), help="folder of images"
     )
-    parser.add_argument(
-        *("-o", "--outputDir"),
-        dest="output",
-        type=Path,
-        help="folder of `train` and `test` (default: that of the images)",
-    )
+    about = "folder of `train` and `test` (default: that of the images)"
+    parser.add_argument(*("-o", "--outputDir"), dest="output", type=Path, help=about)
     parser.add_argument(
         *("-r", "--ratio"), type=float, default=0.1, help="share for tests (default: 0.1)"
     )
@@ -282,13 +257,12 @@ _TRAIN, _VALIDATION = 0.8, 0.1
 
 def add_train_val_test_split(parser: argparse.ArgumentParser) -> None:
     """`train_val_test_split.py`: moves labelled images to `train`, `validation` and `test`."""
+    about = (
+        "folder of all images, beside which the others are (default: /content/images/all, "
+        "or images/all)"
+    )
     parser.add_argument(
-        *("--image_path", "--datapath", "-i"),
-        dest="images",
-        type=Path,
-        metavar="DIR",
-        help="folder of all images, beside which the others are (default: /content/images/all, "
-        "or images/all)",
+        *("--image_path", "--datapath", "-i"), dest="images", type=Path, metavar="DIR", help=about
     )
     add_option(parser, "--train_percent", _TRAIN, "share for training", "SHARE")
     add_option(parser, "--val_percent", _VALIDATION, "share for validation", "SHARE")
@@ -303,11 +277,8 @@ def run_train_val_test_split(arguments: argparse.Namespace) -> int:
         images = content if content.is_dir() else Path("images/all")
     train, validation = arguments.train_percent, arguments.val_percent
     if min(train, validation) < 0 or train + validation > 1:
-        raise UserError(
-            f"{train} and {validation} are no shares",
-            where="--train_percent",
-            fix="their sum is 1 at most; the rest is for tests",
-        )
+        fix = "their sum is 1 at most; the rest is for tests"
+        raise UserError(f"{train} and {validation} are no shares", where="--train_percent", fix=fix)
     shares = {"train": train, "validation": validation, "test": 0.0}
     parts = split(images, shares=shares, seed=arguments.seed)
     print(f"Total images: {sum(map(len, parts.values()))}")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from stillbox.cli.arguments import warn
+from stillbox.cli.arguments import add_bool, warn
 from stillbox.cli.original_flags import Flag, add_flags, explain_flags
 from stillbox.errors import UserError, nearest
 from stillbox.records.annotations import AnnotatedImage
@@ -29,9 +29,7 @@ def add_tutorial(parser: argparse.ArgumentParser) -> None:
     for `import object_detection`. Put it on PYTHONPATH for the latter.
     """
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder, such as models/research")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="write into a folder that is not empty"
-    )
+    add_bool(parser, "--overwrite", "write into a folder that is not empty")
 
 
 def run_tutorial(arguments: argparse.Namespace) -> int:

@@ -281,11 +281,8 @@ class _Update:
         result = list(current)
         for name, item in node.value.items():
             if int(name) >= len(result):
-                raise UserError(
-                    f"{path} has no element {name}",
-                    where=item.where,
-                    fix=f"it has {len(result)}, counted from 0",
-                )
+                what = f"{path} has no element {name}"
+                raise UserError(what, where=item.where, fix=f"it has {len(result)}, counted from 0")
             old = result[int(name)]
             result[int(name)] = self.value(hint, old, item, f"{path}.{name}")
         return tuple(result)
@@ -367,11 +364,8 @@ def _parse(override: str) -> Node:
     path, equals, text = override.partition("=")
     names = path.strip().split(".")
     if not equals or not all(names):
-        raise UserError(
-            "an override is a path, an equals sign and a value",
-            where=where,
-            fix="for example --set train.batch_size=8",
-        )
+        what = "an override is a path, an equals sign and a value"
+        raise UserError(what, where=where, fix="for example --set train.batch_size=8")
     node = _parse_value(text, where)
     for name in reversed(names):
         node = Node({name: node}, where)

@@ -109,11 +109,8 @@ def _refuse_other_files(root: Node) -> None:
     valid = ["recipe", "imports", *(field.name for field in dataclasses.fields(Experiment))]
     names = root.value if isinstance(root.value, dict) else {"": root}
     if names and not any(difflib.get_close_matches(name, valid, n=1) for name in names):
-        raise UserError(
-            "this is no experiment: it has none of its sections",
-            where=root.where,
-            fix=nearest("", valid),
-        )
+        what = "this is no experiment: it has none of its sections"
+        raise UserError(what, where=root.where, fix=nearest("", valid))
 
 
 def to_yaml(experiment: Experiment, origins: Mapping[str, str] | None = None) -> str:
@@ -220,11 +217,8 @@ def _placed(directory: Path, path: str) -> str:
         return path
     inner = PurePosixPath(path.removeprefix(_OWN))
     if ".." in inner.parts or inner.is_absolute():
-        raise UserError(
-            f"{path} leads out of the model directory",
-            where=str(directory),
-            fix="write the path as it is from the current folder",
-        )
+        fix = "write the path as it is from the current folder"
+        raise UserError(f"{path} leads out of the model directory", where=str(directory), fix=fix)
     return str(directory / inner)
 
 

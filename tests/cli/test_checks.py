@@ -158,19 +158,16 @@ def test_other_records_take_the_place_of_the_configs(stillbox, settings, scenes,
     assert (here / "out/anchors.png").is_file()
 
 
-def test_a_limit_is_said(stillbox, settings, here):
+def test_a_limit_is_said_and_unusable_arguments_are_refused(stillbox, settings, here, refused):
     out = stillbox("anchors", "demo_scenes", *settings(), "--limit", "4").out
     assert "4 of 10 records read." in out
-
-
-def test_unusable_arguments_are_refused(refused, settings, here):
     assert "there are no records" in refused("anchors", "ssd_mobilenet_v1_300x300")
     assert "a limit is not negative" in refused(
         "anchors", "demo_scenes", *settings(), "--limit", "-1"
     )
 
 
-def test_a_sound_machine_ends_with_0_and_says_what_there_is(stillbox, monkeypatch):
+def test_doctor_ends_with_0_or_1_and_says_what_there_is(stillbox, monkeypatch):
     monkeypatch.setattr(doctor, "bad_pairs", lambda versions: [])
     code, out, err = stillbox("doctor")
     assert (code, err) == (0, "")
@@ -178,9 +175,6 @@ def test_a_sound_machine_ends_with_0_and_says_what_there_is(stillbox, monkeypatc
     assert "devices: 1 x cpu" in out
     assert "GiB on the host" in out
     assert out.endswith("=> nothing wrong was found\n")
-
-
-def test_findings_end_with_1(stillbox, monkeypatch):
     monkeypatch.setattr(doctor, "bad_pairs", lambda versions: ["these two quarrel"])
     code, out, _ = stillbox("doctor")
     assert code == 1
@@ -211,14 +205,11 @@ def test_a_pipeline_config_becomes_the_same_experiment_in_yaml(stillbox, here):
     assert resolve("pipeline.config").experiment == resolve("y.yaml").experiment
 
 
-def test_a_value_says_where_it_was_set(stillbox, here):
+def test_values_say_where_they_were_set_and_warnings_go_to_standard_error(stillbox, here):
     (here / "mine.yaml").write_text("recipe: demo_scenes\ntrain:\n  steps: 9\n")
     out = stillbox("config", "mine.yaml", "--set", "train.seed=3").out
     assert "  steps: 9  # mine.yaml:3:3\n" in out
     assert "  seed: 3  # --set train.seed=3\n" in out
-
-
-def test_warnings_and_notes_go_to_standard_error(stillbox, here):
     (here / "p.config").write_text(SAMPLE)
     _, out, err = stillbox("config", "p.config", "--set", "data.train.paths=a-00000-of-00010")
     assert "warning: --set data.train.paths=a-00000-of-00010: 1 of 10 shards" in err
@@ -229,38 +220,25 @@ def test_warnings_and_notes_go_to_standard_error(stillbox, here):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (
-            ["demo_scene"],
-            ["neither a file nor a recipe 'demo_scene'", "did you mean 'demo_scenes'"],
-        ),
+        (["demo_scene"],
+         ["neither a file nor a recipe 'demo_scene'", "did you mean 'demo_scenes'"]),
         (["nowhere/x.yaml"], ["there is no file nowhere/x.yaml"]),
         (["."], ["is a folder", "demo_scenes"]),
-        (
-            ["demo_scenes", "--set", "train.batchsize=8"],
-            [
-                "--set train.batchsize=8: train has no field 'batchsize'",
-                "did you mean 'batch_size'",
-            ],
-        ),
-        (
-            ["demo_scenes", "--set", "batch_size=8"],
-            ["did you mean 'train.batch_size' or 'evaluation.batch_size'?"],
-        ),
-        (
-            ["demo_scenes", "--set", "train.batch_size=many"],
-            ["train.batch_size is a whole number, not 'many'"],
-        ),
+        (["demo_scenes", "--set", "train.batchsize=8"],
+         ["--set train.batchsize=8: train has no field 'batchsize'", "did you mean 'batch_size'"]),
+        (["demo_scenes", "--set", "batch_size=8"],
+         ["did you mean 'train.batch_size' or 'evaluation.batch_size'?"]),
+        (["demo_scenes", "--set", "train.batch_size=many"],
+         ["train.batch_size is a whole number, not 'many'"]),
         (["demo_scenes", "--set", "train.batch_size"], ["an override is a path, an equals sign"]),
-        (
-            ["demo_scenes", "--set", "evaluation.best_metric=AP5"],
-            ["best_metric is one of AP, AP50, AP75", "'AP50'"],
-        ),
+        (["demo_scenes", "--set", "evaluation.best_metric=AP5"],
+         ["best_metric is one of AP, AP50, AP75", "'AP50'"]),
         (["demo_scenes", "--set", "train.log_every=0"], ["train.log_every is 0", "at least 1"]),
         (["demo_scenes", "--set", "train.keep_checkpoints=0"], ["keep_checkpoints is 0"]),
         (["demo_scenes", "--set", "evaluation.metrics=[]"], ["no metrics", "for example [coco]"]),
         (["demo_scenes", "--set", "evaluation.metrics=[voc]"], ["is one of coco"]),
     ],
-)
+)  # fmt: skip
 def test_an_invalid_config_is_refused(refused, words, expected):
     message = refused("config", *words)
     for text in expected:

@@ -114,13 +114,10 @@ def test_convert_voc_by_set_and_whole(data_verb, voc, tmp_path):
     ]
 
 
-def test_convert_voc_of_a_flat_layout(data_verb, voc, tmp_path):
+def test_convert_voc_of_a_flat_layout_or_without_its_folders(data_verb, voc, tmp_path):
     code, _ = data_verb("convert", "voc", "--annotations", voc / "Annotations",
                        "--images", voc / "JPEGImages", "--output", tmp_path / "o")  # fmt: skip
     assert code == 0
-
-
-def test_convert_voc_needs_its_folders(data_verb, voc, tmp_path):
     with pytest.raises(
         UserError, match=r"the folder of the VOC data is not given\n  fix: give --root"
     ):
@@ -152,15 +149,12 @@ def test_check_without_findings_and_with_a_note(data_verb, tmp_path):
     assert (code, "warning" in out) == (0, False)
 
 
-def test_check_finds_the_wrong_label_map(data_verb, tmp_path):
+def test_records_are_checked_and_counted(data_verb, tmp_path):
     (tmp_path / "map.pbtxt").write_text("item { id: 1 name: 'cow' }")
     path = write_records(tmp_path / "a.record", [make_example()])
     code, out = data_verb("check", path, "--label-map", tmp_path / "map.pbtxt")
     assert code == 1
     assert "unknown class" in out
-
-
-def test_stats_as_json(data_verb, tmp_path):
     path = write_records(tmp_path / "a.record", [make_example()])
     code, out = data_verb("stats", path, "--json")
     assert code == 0

@@ -260,14 +260,13 @@ def test_unsupported_flags_of_the_exporter_are_refused(refused, trained, words, 
     assert message in refused(*command, *words)
 
 
-def test_an_export_that_is_there_is_refused_with_the_flags_of_the_verb(refused, trained, tmp_path):
+def test_exports_in_the_way_and_checkpoints_without_a_config_are_refused(
+    refused, trained, tmp_path
+):
     (tmp_path / "export.json").write_text("{}")
     words = ("--trained_checkpoint_dir", trained, "--output_directory", tmp_path)
     said = refused("exporter_main_v2", *words)
     assert "add --overwrite, or give another --output_directory" in said
-
-
-def test_a_checkpoint_folder_needs_its_config(refused, tmp_path):
     command = ("exporter_main_v2", "--trained_checkpoint_dir", tmp_path, "--output_directory", "x")
     assert "give the pipeline.config of the checkpoint" in refused(*command)
 

@@ -127,14 +127,6 @@ def test_the_weights_of_a_model_directory_score_as_the_directory_does(stillbox, 
     assert metrics(here / "evaluation")["summary"] == metrics(trained / "evaluation")["summary"]
 
 
-def test_only_the_first_images_are_scored_where_that_is_asked_for(stillbox, trained, tmp_path):
-    stillbox(
-        *("evaluate", trained, "--output", tmp_path / "out"),
-        *("--set", "evaluation.max_examples=5"),
-    )
-    assert metrics(tmp_path / "out")["images"] == 5
-
-
 def test_other_metrics_can_be_asked_for(stillbox, trained, tmp_path):
     words = ["--set", "evaluation.metrics=[coco, pascal_voc]", "--output", tmp_path / "out"]
     lines = stillbox("evaluate", trained, *words).out.splitlines()
@@ -143,10 +135,11 @@ def test_other_metrics_can_be_asked_for(stillbox, trained, tmp_path):
     assert "VOC_mAP" in metrics(tmp_path / "out")["summary"]
 
 
-def test_images_that_are_left_out_are_warned_about(stillbox, trained, tmp_path):
+def test_only_the_first_images_are_scored_and_a_warning_says_so(stillbox, trained, tmp_path):
     words = ["--set", "evaluation.max_examples=5", "--output", tmp_path / "out"]
     err = stillbox("evaluate", trained, *words).err
     assert "warning: scored: the first 5 of 6 images (evaluation.max_examples)" in err
+    assert metrics(tmp_path / "out")["images"] == 5
 
 
 def test_all_numbers_of_every_class_can_be_asked_for(stillbox, trained, tmp_path):
@@ -175,32 +168,23 @@ def test_unusable_models_are_refused(refused, trained, words, expected):
     assert expected in refused("evaluate", trained, *words)
 
 
-def test_a_label_map_that_names_other_classes_than_the_model_s_is_refused(
-    refused, trained, swapped
-):
+def test_label_maps_of_other_classes_are_refused(refused, trained, swapped, tmp_path):
     message = refused("evaluate", trained, "--set", f"data.evaluation.label_map={swapped}")
     assert "label map, model and annotations disagree" in message
     assert "class id 1 is 'ring' in the label map and 'disc' elsewhere" in message
-
-
-def test_a_label_map_of_other_records_is_refused(refused, trained, tmp_path):
     (tmp_path / "cats.pbtxt").write_text("item { id: 1 name: 'cat' }")
     words = ["--set", f"data.evaluation.label_map={tmp_path}/cats.pbtxt"]
     assert "has none of the classes" in refused("evaluate", trained, *words)
 
 
-def test_weights_of_another_model_are_refused_with_the_differences(refused, trained, settings):
+def test_weights_that_are_absent_or_of_another_model_are_refused(
+    refused, trained, settings, tmp_path
+):
     words = settings("model.backbone.depth_multiplier=0.25")
     message = refused("evaluate", "demo_scenes", *words, "--weights", trained)
     assert "wanted arrays" in message
     assert "shapes differ (" in message
-
-
-def test_a_config_without_weights_is_refused(refused):
     assert "add --weights FILE" in refused("evaluate", "demo_scenes")
-
-
-def test_a_folder_that_is_no_model_directory_is_refused(refused, tmp_path):
     (tmp_path / "holiday").mkdir()
     (tmp_path / "holiday/photo.jpg").write_text("")
     message = refused("evaluate", tmp_path / "holiday")
@@ -208,15 +192,12 @@ def test_a_folder_that_is_no_model_directory_is_refused(refused, tmp_path):
     assert "this one holds photo.jpg" in message
 
 
-def test_a_damaged_checkpoint_is_named(refused, trained):
+def test_damaged_and_incomplete_checkpoints_are_named(refused, trained):
     path = trained / "checkpoints/2/ema.npz"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     assert f"{path}: the file is damaged" in refused("evaluate", trained)
-
-
-def test_a_checkpoint_without_its_manifest_is_named(refused, trained):
     (trained / "checkpoints/2/checkpoint.json").unlink()
     message = refused("evaluate", trained)
     assert f"{trained}/checkpoints/2: this is not a checkpoint of stillbox" in message
@@ -281,15 +262,14 @@ def test_all_options_reach_the_benchmark(stillbox, trained, asked):
     assert "page: out/benchmark.html" in err
 
 
-def test_the_defaults_are_those_of_the_function(stillbox, trained, asked):
+def test_the_defaults_are_those_of_the_function_and_json_is_all_of_standard_output(
+    stillbox, trained, asked
+):
     code, _, err = stillbox("benchmark", trained)
     assert code == 0
     assert asked["settings"] == BenchmarkSettings()
     # Whose report shows the table.
     assert err.endswith(f"next: stillbox evaluate {trained}\n")
-
-
-def test_json_is_all_of_standard_output(stillbox, trained, asked):
     code, out, _ = stillbox("benchmark", trained, "--json")
     assert code == 0
     assert json.loads(out)["rows"][0]["p50_ms"] == 13.0

@@ -160,12 +160,9 @@ def test_other_sources_than_models_are_refused(
     assert expected in refused("predict", *words)
 
 
-def test_a_score_that_is_no_number_is_refused(refused, trained):
+def test_unusable_scores_and_output_folders_are_refused(refused, trained, photos):
     code_line = refused("predict", trained, "0.jpg", "--min-score", "much")
     assert "argument --min-score: invalid float value: 'much'" in code_line
-
-
-def test_an_output_folder_that_cannot_be_made_is_refused(refused, trained, photos):
     message = refused(
         "predict", trained, photos / "0.jpg", "--output", photos / "0.jpg" / "predictions"
     )

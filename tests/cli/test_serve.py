@@ -108,7 +108,7 @@ def test_arguments_are_checked_before_the_model_is_loaded(refused, here, words, 
     assert fix in said.partition("fix:")[2]
 
 
-def test_a_port_that_is_taken(refused, here):
+def test_ports_that_are_taken_or_of_the_system_are_refused(refused, here, monkeypatch):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -117,8 +117,6 @@ def test_a_port_that_is_taken(refused, here):
     assert f"cannot listen at 127.0.0.1:{other_port}: Address already in use" in said
     assert "fix: give another --port; 0 takes any that is free" in said
 
-
-def test_a_port_of_the_system(refused, here, monkeypatch):
     def refuse(self, address):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 

@@ -192,27 +192,19 @@ def test_a_run_from_before_a_rule_of_keras_goes_on_as_it_began(refused, stillbox
     assert "is done, nothing is left" in out
 
 
-def test_a_recipe_without_records_says_how_to_give_them(refused, tmp_path):
+def test_runs_without_the_records_that_they_need_are_refused(untrained, refused, tmp_path):
+    stopping = ["train.early_stopping={patience: 2}", "train.evaluate_every=1"]
+    message = untrained(*stopping, evaluated=False)
+    assert "early_stopping without evaluation records never stops" in message
     message = refused("train", "ssd_mobilenet_v1_300x300", "--model-dir", tmp_path / "model")
     assert "--set data.train.paths=" in message
     assert "--set data.train.label_map=" in message
 
 
-def test_early_stopping_without_anything_to_score_is_refused(untrained):
-    stopping = ["train.early_stopping={patience: 2}", "train.evaluate_every=1"]
-    message = untrained(*stopping, evaluated=False)
-    assert "early_stopping without evaluation records never stops" in message
-
-
-def test_a_label_map_of_other_records_is_refused(untrained, tmp_path):
+def test_label_maps_of_other_classes_are_refused_before_training(untrained, tmp_path, scenes):
     (tmp_path / "cats.pbtxt").write_text("item { id: 1 name: 'cat' }")
     message = untrained(f"data.train.label_map={tmp_path}/cats.pbtxt")
     assert "has none of the classes of 27 boxes" in message
-
-
-def test_evaluation_records_that_mean_other_classes_are_refused_before_training(
-    untrained, scenes, tmp_path
-):
     text = (scenes / "label_map.pbtxt").read_text()
     swapped = text.replace("disc", "?").replace("ring", "disc").replace("?", "ring")
     (tmp_path / "swapped.pbtxt").write_text(swapped)
@@ -220,26 +212,22 @@ def test_evaluation_records_that_mean_other_classes_are_refused_before_training(
     assert "class id 1 is 'ring' in the label map and 'disc' elsewhere" in message
 
 
-def test_a_data_set_as_config_leads_to_its_option(refused, tmp_path):
+def test_data_sets_and_model_directories_as_config_lead_to_what_is_meant(
+    refused, tmp_path, trained
+):
     (tmp_path / "cards").mkdir()
     (tmp_path / "cards/data.yaml").write_text("train: images\nnames: [ace]\n")
     for data in (tmp_path / "cards", tmp_path / "cards/data.yaml"):
         error = refused("train", data, "--model-dir", tmp_path / "model")
         assert f"fix: give it as --data {data}" in error
-
-
-def test_a_model_directory_as_config_leads_to_its_experiment(refused, trained):
     message = refused("train", trained, "--model-dir", trained)
     assert f"fix: give {trained}/experiment.yaml" in message
 
 
-def test_a_file_in_the_place_of_the_model_directory_is_refused(refused, settings, tmp_path):
+def test_places_that_cannot_be_a_model_directory_are_refused(refused, settings, tmp_path):
     (tmp_path / "model").write_text("")
     message = refused("train", "demo_scenes", "--model-dir", tmp_path / "model", *settings())
     assert message.startswith(f"stillbox train: {tmp_path}/model: the model directory is a file")
-
-
-def test_a_model_directory_that_cannot_be_made_is_refused(refused, settings, tmp_path):
     (tmp_path / "file").write_text("")
     message = refused("train", "demo_scenes", "--model-dir", tmp_path / "file/m", *settings())
     assert f"{tmp_path}/file/m" in message

@@ -315,11 +315,9 @@ def _read_steps(own: GardenSection, start: float, length: int, path: str) -> sch
         own.value("values", f"{path}.schedule", f"{path}.learning_rate") or ()
     )
     if len(values) != len(boundaries) + 1:
-        raise UserError(
-            f"{own.label('values')} has {len(values)} rates for {len(boundaries)} boundaries",
-            where=own.where("values") or own.where("boundaries"),
-            fix="give one rate more than boundaries",
-        )
+        what = f"{own.label('values')} has {len(values)} rates for {len(boundaries)} boundaries"
+        fix = "give one rate more than boundaries"
+        raise UserError(what, where=own.where("values") or own.where("boundaries"), fix=fix)
     # At a boundary Keras has the rate before it.
     first = 1 + own.value("offset", f"{path}.schedule")
     falls = tuple(

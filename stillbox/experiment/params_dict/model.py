@@ -89,11 +89,9 @@ def _read_blocks(section: KeySection, text: str) -> tuple[schema.SpineBlock, ...
     except (ValueError, TypeError, RecursionError):
         sound = False
     if not sound:
-        raise UserError(
-            "spinenet.block_specs is no list of blocks in JSON",
-            where=section.where("block_specs"),
-            fix=f"[[level, kind, [input, input], is_output], ...], kind {' or '.join(_KINDS)}",
-        )
+        what = "spinenet.block_specs is no list of blocks in JSON"
+        fix = f"[[level, kind, [input, input], is_output], ...], kind {' or '.join(_KINDS)}"
+        raise UserError(what, where=section.where("block_specs"), fix=fix)
     return blocks
 
 

@@ -149,10 +149,6 @@ def read_miner(section: MessageSection, path: str, **values: int) -> schema.Hard
     return reader(section.child(name), f"{path}.{name}", **values)
 
 
-def _read_curve(section: MessageSection, path: str) -> schema.CurveCalibration:
-    return schema.CurveCalibration(**_points(section.child("x_y_pairs"), path))
-
-
 # An entry of a map is a message of key and value. Of two with one key protobuf keeps the second;
 # here the rules refuse them.
 def _read_class_curve(entry: MessageSection, path: str) -> schema.ClassCurve:
@@ -175,20 +171,18 @@ def _points(section: MessageSection, path: str) -> dict[str, Any]:
     }
 
 
-def _read_sigmoid(section: MessageSection, path: str) -> schema.SigmoidCalibration:
-    return schema.SigmoidCalibration(
-        **section.child("sigmoid_parameters").read_fields(path, "a", "b")
-    )
-
-
 read_calibration = choice(
     "calibrator",
     {
-        "function_approximation": _read_curve,
+        "function_approximation": lambda section, path: schema.CurveCalibration(
+            **_points(section.child("x_y_pairs"), path)
+        ),
         "class_id_function_approximations": field_mapping(
             schema.ClassCurveCalibration, curves=("class_id_xy_pairs_map", _read_class_curve)
         ),
-        "sigmoid_calibration": _read_sigmoid,
+        "sigmoid_calibration": lambda section, path: schema.SigmoidCalibration(
+            **section.child("sigmoid_parameters").read_fields(path, "a", "b")
+        ),
         "class_id_sigmoid_calibrations": field_mapping(
             schema.ClassSigmoidCalibration,
             sigmoids=("class_id_sigmoid_parameters_map", _read_class_sigmoid),
@@ -243,12 +237,11 @@ def _converter_before(
     if section.value("score_converter") != "sigmoid":
         return converter
     if converter != "identity":
-        raise UserError(
+        what = (
             f"scores are converted twice: SIGMOID in the box predictor, {converter.upper()} "
-            "behind it",
-            where=section.where("score_converter"),
-            fix="take one of them out",
+            "behind it"
         )
+        raise UserError(what, where=section.where("score_converter"), fix="take one of them out")
     own: schema.ScoreConverter = section.value("score_converter", path)
     return own
 

@@ -70,11 +70,8 @@ def read_efficientdet(section: MessageSection, kind: str) -> EfficientDetParts:
     """
     for name, only in _UNSUPPORTED.items():
         if section.value(name) != only:
-            raise UserError(
-                f"an EfficientNet has no {name}",
-                where=section.where(name),
-                fix=f"leave it at {str(only).lower()}",
-            )
+            what = f"an EfficientNet has no {name}"
+            raise UserError(what, where=section.where(name), fix=f"leave it at {str(only).lower()}")
     size = re.findall(r"b\d", kind)[0]
     backbone = schema.EFFICIENTNET_SIZES[size]
     # The original builds the whole network, and its checkpoints contain it.
@@ -357,11 +354,8 @@ def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> schema.
     section.value("min_depth")  # concerns nothing here, and is set in every config
     for name, only in (("depth_multiplier", 1.0), ("use_explicit_padding", False)):
         if section.value(name) != only:
-            raise UserError(
-                f"a ResNet has no {name}",
-                where=section.where(name),
-                fix=f"leave it at {str(only).lower()}",
-            )
+            what = f"a ResNet has no {name}"
+            raise UserError(what, where=section.where(name), fix=f"leave it at {str(only).lower()}")
     if keras:
         return read_keras_resnet(section, depth)
     base = of_a_replica(schema.ResNetV1().conv)

@@ -139,11 +139,8 @@ def _read_fpn(section: MessageSection, depth: int) -> Extractor:
     _note_stride(section, "the levels of the pyramid decide")
     name = "conv_hyperparams"
     if not section.has(name):
-        raise UserError(
-            "the feature extractor has no conv_hyperparams, which its pyramid is built from",
-            where=section.where(),
-            fix="add conv_hyperparams { ... }",
-        )
+        what = "the feature extractor has no conv_hyperparams, which its pyramid is built from"
+        raise UserError(what, where=section.where(), fix="add conv_hyperparams { ... }")
     conv = read_hyperparams(section.child(name), "model.neck.conv", keras=True)
     # What the message leaves out has other defaults than a message that is left out.
     levels: dict[str, Any] = {"min_level": 2, "max_level": 6}
@@ -226,11 +223,8 @@ def _read_crop(section: MessageSection, path: str) -> schema.CropAndResize:
     sides = section.read_fields(path, **_CROP)
     for ours, theirs in _CROP.items():
         if not section.has(theirs):
-            raise UserError(
-                f"{section.label(theirs)} is not set, and the format has no default for it",
-                where=section.where(),
-                fix=f"it is common to write {_USUAL_CROP}",
-            )
+            what = f"{section.label(theirs)} is not set, and the format has no default for it"
+            raise UserError(what, where=section.where(), fix=f"it is common to write {_USUAL_CROP}")
         if sides[ours] < 1:
             section.refuse(theirs, "a crop has at least one row", f"as in {_USUAL_CROP}")
     matmul = section.value("use_matmul_crop_and_resize", f"{path}.outside")

@@ -114,11 +114,9 @@ def _read_extra_layers(
     extra_depths = _EXTRA_DEPTHS[len(taps)]
     layers = section.value("num_layers", "model.neck.extra_depths")
     if not 1 <= layers <= len(taps) + len(extra_depths):
-        raise UserError(
-            f"SsdFeatureExtractor.num_layers = {layers} is out of range",
-            where=section.where("num_layers"),
-            fix=f"this extractor has 1 to {len(taps) + len(extra_depths)} feature maps",
-        )
+        what = f"SsdFeatureExtractor.num_layers = {layers} is out of range"
+        fix = f"this extractor has 1 to {len(taps) + len(extra_depths)} feature maps"
+        raise UserError(what, where=section.where("num_layers"), fix=fix)
     return _read_ssd_layers(
         section,
         "model.neck",
@@ -199,11 +197,8 @@ def resizer_without_shape(section: MessageSection) -> MessageSection | None:
 
 def _conditional_shape(section: MessageSection, path: str) -> schema.ConditionalShapeResizer:
     if section.get("condition") == "invalid":
-        raise UserError(
-            "ConditionalShapeResizer.condition = INVALID is not supported",
-            where=section.where("condition"),
-            fix="there is: GREATER, SMALLER",
-        )
+        what = "ConditionalShapeResizer.condition = INVALID is not supported"
+        raise UserError(what, where=section.where("condition"), fix="there is: GREATER, SMALLER")
     return _read_conditional(section, path)
 
 

@@ -21,11 +21,8 @@ _PADDED = ("min_padded_size_ratio", "max_padded_size_ratio")
 def _autoaugment(section: MessageSection, path: str) -> schema.AutoAugment:
     policy = section.value("policy_name", f"{path}.policy")
     if policy not in POLICIES:
-        raise UserError(
-            f"AutoAugmentImage.policy_name: there is no policy {policy!r}",
-            where=section.where("policy_name"),
-            fix=nearest(policy, POLICIES),
-        )
+        what = f"AutoAugmentImage.policy_name: there is no policy {policy!r}"
+        raise UserError(what, where=section.where("policy_name"), fix=nearest(policy, POLICIES))
     return schema.AutoAugment(policy=policy)
 
 

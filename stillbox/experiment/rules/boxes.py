@@ -91,11 +91,8 @@ def values_have_a_range(section: schema.NormalizeImage) -> Iterator[Finding]:
 def iou_crops_are_possible(section: schema.SsdIouCrop) -> Iterator[Finding]:
     """There is a bound to draw, and a window can satisfy it: all bounds are excluded."""
     if not section.min_ious:
-        yield error(
-            "min_ious",
-            "ssd_iou_crop has no min_ious to choose from",
-            "leave them out for the usual ones; [-1] requires no IoU at all",
-        )
+        fix = "leave them out for the usual ones; [-1] requires no IoU at all"
+        yield error("min_ious", "ssd_iou_crop has no min_ious to choose from", fix)
     if 1 in section.min_ious:
         yield error("min_ious", "no window has an IoU above 1", "leave the 1 out")
     if section.max_aspect_ratio <= 1:
@@ -110,11 +107,8 @@ def labels_have_classes(experiment: schema.Experiment) -> Iterator[Finding]:
     for path, ids in named_labels(experiment.train.augmentations):
         # Contiguous slots have the label map's ids, which are known only with the records.
         if known and ids and max(ids) > classes:
-            yield error(
-                path,
-                f"there is no class {max(ids)}: the model has {classes}",
-                f"give label map ids from 1 to {classes}",
-            )
+            what = f"there is no class {max(ids)}: the model has {classes}"
+            yield error(path, what, f"give label map ids from 1 to {classes}")
         if path.endswith("original_labels") and not ids:
             yield error(path, "remap_labels changes nothing", "name the classes")
 
@@ -187,11 +181,8 @@ def thresholds_are_ordered(matcher: schema.ArgmaxMatcher) -> Iterator[Finding]:
     """The matcher's ignored band lies between background and match."""
     matched, unmatched = matcher.matched_threshold, matcher.unmatched_threshold
     if unmatched > matched:
-        yield error(
-            "unmatched_threshold",
-            f"unmatched_threshold {unmatched} is above matched_threshold {matched}",
-            "lower it, or raise matched_threshold",
-        )
+        what = f"unmatched_threshold {unmatched} is above matched_threshold {matched}"
+        yield error("unmatched_threshold", what, "lower it, or raise matched_threshold")
     # Swapping needs a band between the thresholds to swap with.
     if unmatched == matched and not matcher.negatives_lower_than_unmatched:
         yield error(
@@ -222,11 +213,8 @@ def thresholds_can_be_reached(
     for name in ("matched_threshold", "unmatched_threshold"):
         value = getattr(matcher, name)
         if not 0.0 <= value <= 1.0:
-            yield error(
-                f"matcher.{name}",
-                f"{name} is {value}, but overlaps lie in 0..1",
-                "give a value of at least 0 and at most 1",
-            )
+            what = f"{name} is {value}, but overlaps lie in 0..1"
+            yield error(f"matcher.{name}", what, "give a value of at least 0 and at most 1")
 
 
 @rule(schema.Loss, schema.RoIHead)
@@ -235,11 +223,8 @@ def focal_loss_has_no_miner(loss: schema.Loss | schema.RoIHead) -> Iterator[Find
     if loss.hard_example_miner is not None and isinstance(
         loss.classification, schema.SigmoidFocalLoss
     ):
-        yield error(
-            "hard_example_miner",
-            "hard_example_miner together with a focal loss: both choose the hard examples",
-            "take the miner out, or use the plain sigmoid loss",
-        )
+        what = "hard_example_miner together with a focal loss: both choose the hard examples"
+        yield error("hard_example_miner", what, "take the miner out, or use the plain sigmoid loss")
 
 
 @rule(schema.OneStage)
@@ -292,11 +277,9 @@ BOX_LOSSES = schema.IouLoss | schema.GiouLoss | schema.DiouLoss | schema.CiouLos
 def skipped_codes_are_compared(loss: schema.Loss) -> Iterator[Finding]:
     """Losses of overlaps compare boxes, not codes."""
     if loss.skip_zero_codes and isinstance(loss.localization, BOX_LOSSES):
-        yield error(
-            "skip_zero_codes",
-            f"skip_zero_codes together with {loss.localization.kind}, which compares whole boxes",
-            "--set model.loss.skip_zero_codes=false, or take smooth_l1, l1 or l2",
-        )
+        what = f"skip_zero_codes together with {loss.localization.kind}, which compares whole boxes"
+        fix = "--set model.loss.skip_zero_codes=false, or take smooth_l1, l1 or l2"
+        yield error("skip_zero_codes", what, fix)
 
 
 @rule(schema.OneStage)
@@ -305,11 +288,8 @@ def background_has_a_target(model: schema.OneStage) -> Iterator[Finding]:
     if not isinstance(model.loss, schema.Loss):
         return
     if not model.background_class and not model.loss.encode_background_as_zeros:
-        yield error(
-            "background_class",
-            "without a background class there is no slot that a background target could fill",
-            "set model.loss.encode_background_as_zeros to true",
-        )
+        what = "without a background class there is no slot that a background target could fill"
+        yield error("background_class", what, "set model.loss.encode_background_as_zeros to true")
 
 
 @rule(schema.Nms)
@@ -324,11 +304,8 @@ def nms_limits_are_ordered(nms: schema.Nms) -> Iterator[Finding]:
 def soft_nms_drops_nothing(nms: schema.Nms) -> Iterator[Finding]:
     """Soft NMS lowers scores and has no threshold of overlaps."""
     if nms.soft_sigma > 0.0 and nms.drop_at_threshold:
-        yield error(
-            "drop_at_threshold",
-            "drop_at_threshold together with soft_sigma: soft NMS drops no box for its overlap",
-            "set one of them to its default",
-        )
+        what = "drop_at_threshold together with soft_sigma: soft NMS drops no box for its overlap"
+        yield error("drop_at_threshold", what, "set one of them to its default")
 
 
 @rule(schema.Nms)
@@ -343,17 +320,11 @@ def combined_nms_is_plain(nms: schema.Nms) -> Iterator[Finding]:
     }
     for name in (name for name, given in others.items() if given):
         default = "0" if name == "soft_sigma" else "false"
-        yield error(
-            name,
-            f"{name} together with combined: combined NMS does not have it",
-            f"set {name} to {default}, or combined to false",
-        )
+        what = f"{name} together with combined: combined NMS does not have it"
+        yield error(name, what, f"set {name} to {default}, or combined to false")
     if not nms.clip:
-        yield error(
-            "clip",
-            "clip false together with combined: combined NMS clips to the network input",
-            "set clip to true, or combined to false",
-        )
+        what = "clip false together with combined: combined NMS clips to the network input"
+        yield error("clip", what, "set clip to true, or combined to false")
 
 
 @rule(schema.Nms)

@@ -27,11 +27,8 @@ def canvas_is_given(resizer: schema.CanvasResizer) -> Iterator[Finding]:
     elif isinstance(resizer, schema.PadToMultipleResizer) and resizer.multiple >= 1:
         legal = [-(-side // resizer.multiple) * resizer.multiple for side in resizer.canvas]
         if legal != list(resizer.canvas):
-            yield error(
-                "canvas",
-                f"canvas {list(resizer.canvas)} is no multiple of {resizer.multiple}",
-                f"--set {path}=[{legal[0]},{legal[1]}]",
-            )
+            what = f"canvas {list(resizer.canvas)} is no multiple of {resizer.multiple}"
+            yield error("canvas", what, f"--set {path}=[{legal[0]},{legal[1]}]")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
@@ -253,11 +250,9 @@ def blocks_have_two_inputs(backbone: schema.ScalePermuted) -> Iterator[Finding]:
             what = f"block {index} has {len(block.inputs)} inputs"
             yield error(path, what, "give two, such as [0, 1]")
         elif late:
-            yield error(
-                path,
-                f"block {index}, which is node {number}, has node {late[0]} as an input",
-                f"give nodes from 0 to {number - 1}: 0 and 1 are the stem's, the first block is 2",
-            )
+            what = f"block {index}, which is node {number}, has node {late[0]} as an input"
+            fix = f"give nodes from 0 to {number - 1}: 0 and 1 are the stem's, the first block is 2"
+            yield error(path, what, fix)
 
 
 @rule(schema.ScalePermuted)
@@ -274,12 +269,11 @@ def levels_have_one_output(backbone: schema.ScalePermuted) -> Iterator[Finding]:
             yield error("blocks", what, fix)
     for index, block in enumerate(backbone.blocks):
         if block.output and not low <= block.level <= high:
-            yield error(
-                f"blocks.{index}.output",
+            what = (
                 f"block {index} is an output of level {block.level}, which is not between "
-                f"min_level {low} and max_level {high}",
-                "set it to false, or move the levels",
+                f"min_level {low} and max_level {high}"
             )
+            yield error(f"blocks.{index}.output", what, "set it to false, or move the levels")
 
 
 @rule(schema.ScalePermuted)

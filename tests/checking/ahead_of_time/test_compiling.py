@@ -91,16 +91,13 @@ def _mesh(experiment, target):
     return build_mesh(experiment.train.batch_size, experiment.devices, target.devices)
 
 
-def test_a_batch_that_cannot_be_split_is_a_verdict(experiment, cpu):
+def test_batches_that_cannot_be_split_and_small_devices_are_verdicts(experiment, cpu):
     many = Target("cpu", cpu.devices * 3, cpu.usable_bytes)
     check = check_step(experiment(), many, "evaluate")
     assert not check.fits
     assert check.failure.path == "evaluation.batch_size"
     assert check.failure.what.startswith("a batch of 4 cannot be split")
     assert (check.failure.fix, check.needed) == ("use 3 or 6", 0)
-
-
-def test_a_device_that_is_too_small_is_a_verdict(experiment, cpu):
     tiny = Target("cpu", cpu.devices, 100_000)
     check = check_step(experiment(), tiny, "predict")
     assert not check.fits
@@ -285,14 +282,11 @@ def test_linear_memory_is_extrapolated():
     assert describe_search(found).startswith("largest batch that fits: 496")
 
 
-def test_even_the_smallest_batch_may_not_fit():
+def test_searches_end_without_a_batch_or_with_another_reason():
     found = search(compiler(20_000, 10), 8, 64, ROOM)
     assert found.best is None
     assert min(trial.images for trial in found.trials) == 8
     assert describe_search(found).startswith("no batch fits: 8 does not")
-
-
-def test_another_reason_than_memory_ends_the_search():
     failure = Finding("error", "", "a bug")
     refusal = StepCheck(step="train", images=64, devices=8, failure=failure)
     assert search(lambda size: refusal, 8, 64, ROOM).trials == [refusal]
