@@ -232,11 +232,9 @@ def _refuse_other_model(
         lines = [f"name: {stored.name!r} -> {given.name!r}"] * (stored.name != given.name)
         more = len(changes) - _SHOWN
         lines += changes[:_SHOWN] + [f"and {more} more"] * (more > 0)
-        raise UserError(
-            "the model directory holds a run of another model:\n    " + "\n    ".join(lines),
-            where=str(model_directory),
-            fix="leave the config out to resume the run, or take a new --model-dir",
-        )
+        what = "the model directory holds a run of another model:\n    " + "\n    ".join(lines)
+        fix = "leave the config out to resume the run, or take a new --model-dir"
+        raise UserError(what, where=str(model_directory), fix=fix)
 
 
 def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence[str]) -> None:

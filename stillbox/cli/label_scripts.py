@@ -61,11 +61,9 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
 def run_generate_tfrecord(arguments: argparse.Namespace) -> int:
     """Writes the records."""
     if (arguments.xml_dir is None) == (arguments.csv_input is None):
-        raise UserError(
-            "there is nothing to read" if arguments.xml_dir is None else "there are two inputs",
-            where="generate_tfrecord.py",
-            fix="give -x FOLDER or --csv_input TABLE",
-        )
+        what = "there is nothing to read" if arguments.xml_dir is None else "there are two inputs"
+        fix = "give -x FOLDER or --csv_input TABLE"
+        raise UserError(what, where="generate_tfrecord.py", fix=fix)
     if arguments.xml_dir is None:
         if arguments.csv_path is not None:
             note("--csv_path: the table is there already, at --csv_input")

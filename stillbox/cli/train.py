@@ -116,18 +116,13 @@ def _workers(text: str | None) -> int | tuple[int, int] | None:
 def _resource(text: str) -> tuple[str, float]:
     name, _, amount = text.partition("=")
     try:
-        return name, _finite(amount)
+        number = float(amount)
     except ValueError:
-        raise UserError(
-            f"{text!r} is no resource with its amount", where="--resources", fix="GPU=8"
-        ) from None
-
-
-def _finite(text: str) -> float:
-    number = float(text)
+        number = math.nan
     if not math.isfinite(number):
-        raise ValueError(text)
-    return number
+        what = f"{text!r} is no resource with its amount"
+        raise UserError(what, where="--resources", fix="GPU=8")
+    return name, number
 
 
 def _resolve(arguments: argparse.Namespace, folder: Path) -> Resolved:

@@ -198,11 +198,9 @@ def _of_persons(
         return list(items)
     person = label_map.find("person")
     if not person:
-        raise UserError(
-            "there is no category 'person'",
-            where="--remove_non_person_annotations",
-            fix=nearest("person", [one.name for one in label_map]),
-        )
+        what = "there is no category 'person'"
+        fix = nearest("person", [one.name for one in label_map])
+        raise UserError(what, where="--remove_non_person_annotations", fix=fix)
     if arguments.remove_non_person_images:
         items = [item for item in items if (item.class_ids == person).any()]
     if arguments.remove_non_person_annotations:

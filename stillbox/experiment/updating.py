@@ -330,11 +330,8 @@ def _unknown(
     below = [leaf for leaf in leaf_paths(current) if leaf.rpartition(".")[2] == name]
     if below:
         prefix = f"{path}." if path else ""
-        return UserError(
-            what,
-            where=node.where,
-            fix="did you mean " + " or ".join(f"'{prefix}{leaf}'" for leaf in below[:3]) + "?",
-        )
+        fix = "did you mean " + " or ".join(f"'{prefix}{leaf}'" for leaf in below[:3]) + "?"
+        return UserError(what, where=node.where, fix=fix)
     return UserError(what, where=node.where, fix=nearest(name, field_types(current.__class__)))
 
 

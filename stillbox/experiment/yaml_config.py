@@ -93,11 +93,9 @@ def read_tree(root: Node, *, name: str = "experiment", stored: bool = False) -> 
         if imports is None:
             raise
         words = [item.value for item in imports.value] if isinstance(imports.value, list) else []
-        raise UserError(
-            f"{error.what}: it was written with parts of {', '.join(map(str, words))}",
-            where=error.where,
-            fix=" ".join(f"--import {word}" for word in words),
-        ) from error
+        what = f"{error.what}: it was written with parts of {', '.join(map(str, words))}"
+        fix = " ".join(f"--import {word}" for word in words)
+        raise UserError(what, where=error.where, fix=fix) from error
     return Reading(experiment=experiment, origins=origins, notes=tuple(notes))
 
 

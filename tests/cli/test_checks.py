@@ -70,9 +70,8 @@ def test_all_records_are_read_or_none(stillbox, settings, here):
     assert "10 of 10 records checked" in stillbox(*words).out
     assert "records checked" not in stillbox(*words, "--no-records").out
     missing = ["--set", "data.train.paths=nowhere.record"]
-    assert stillbox(*words, *missing).code == 0
-    code, out, _ = stillbox(*words, *missing, "--records")
-    assert code == 2
+    stillbox(*words, *missing).ended()
+    out, _ = stillbox(*words, *missing, "--records").ended(2)
     assert "nowhere.record: there is no such file" in out
 
 
@@ -106,8 +105,7 @@ def compiler(monkeypatch):
 
 
 def test_steps_are_compiled_for_a_target(stillbox, compiler):
-    code, out, err = stillbox("check", "demo_scenes", "--no-records", "--target", "cpu")
-    assert code == 0
+    out, err = stillbox("check", "demo_scenes", "--no-records", "--target", "cpu").ended()
     assert [step for step, _ in compiler] == ["train", "evaluate", "predict"]
     assert err.splitlines() == ["train: compiling", "evaluate: compiling", "predict: compiling"]
     assert "compiled train step, 32 images on 1 device" in out
@@ -142,8 +140,7 @@ def test_a_refused_config_is_not_compiled(stillbox, compiler):
 
 
 def test_the_training_records_are_looked_at_and_a_picture_is_left(stillbox, settings, here):
-    code, out, _ = stillbox("anchors", "demo_scenes", *settings())
-    assert code == 0
+    out, _ = stillbox("anchors", "demo_scenes", *settings()).ended()
     assert "recall .5" in out
     assert "picture: anchors/anchors.png" in out
     assert (here / "anchors/anchors.png").read_bytes().startswith(b"\x89PNG")
@@ -186,8 +183,7 @@ def test_a_cache_that_others_can_fill_is_a_finding(stillbox, monkeypatch, tmp_pa
     monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path))
     (tmp_path / "xla").mkdir()
     (tmp_path / "xla").chmod(0o777)
-    code, out, _ = stillbox("doctor")
-    assert code == 1
+    out, _ = stillbox("doctor").ended(1)
     assert f"=> {tmp_path}/xla: others can write into the folder: remove it" in out
 
 
@@ -217,28 +213,25 @@ def test_values_say_where_they_were_set_and_warnings_go_to_standard_error(stillb
     assert "warning" not in out
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["demo_scene"],
-         ["neither a file nor a recipe 'demo_scene'", "did you mean 'demo_scenes'"]),
-        (["nowhere/x.yaml"], ["there is no file nowhere/x.yaml"]),
-        (["."], ["is a folder", "demo_scenes"]),
-        (["demo_scenes", "--set", "train.batchsize=8"],
-         ["--set train.batchsize=8: train has no field 'batchsize'", "did you mean 'batch_size'"]),
-        (["demo_scenes", "--set", "batch_size=8"],
-         ["did you mean 'train.batch_size' or 'evaluation.batch_size'?"]),
-        (["demo_scenes", "--set", "train.batch_size=many"],
-         ["train.batch_size is a whole number, not 'many'"]),
-        (["demo_scenes", "--set", "train.batch_size"], ["an override is a path, an equals sign"]),
-        (["demo_scenes", "--set", "evaluation.best_metric=AP5"],
-         ["best_metric is one of AP, AP50, AP75", "'AP50'"]),
-        (["demo_scenes", "--set", "train.log_every=0"], ["train.log_every is 0", "at least 1"]),
-        (["demo_scenes", "--set", "train.keep_checkpoints=0"], ["keep_checkpoints is 0"]),
-        (["demo_scenes", "--set", "evaluation.metrics=[]"], ["no metrics", "for example [coco]"]),
-        (["demo_scenes", "--set", "evaluation.metrics=[voc]"], ["is one of coco"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "expected"), [
+    (["demo_scene"],
+     ["neither a file nor a recipe 'demo_scene'", "did you mean 'demo_scenes'"]),
+    (["nowhere/x.yaml"], ["there is no file nowhere/x.yaml"]),
+    (["."], ["is a folder", "demo_scenes"]),
+    (["demo_scenes", "--set", "train.batchsize=8"],
+     ["--set train.batchsize=8: train has no field 'batchsize'", "did you mean 'batch_size'"]),
+    (["demo_scenes", "--set", "batch_size=8"],
+     ["did you mean 'train.batch_size' or 'evaluation.batch_size'?"]),
+    (["demo_scenes", "--set", "train.batch_size=many"],
+     ["train.batch_size is a whole number, not 'many'"]),
+    (["demo_scenes", "--set", "train.batch_size"], ["an override is a path, an equals sign"]),
+    (["demo_scenes", "--set", "evaluation.best_metric=AP5"],
+     ["best_metric is one of AP, AP50, AP75", "'AP50'"]),
+    (["demo_scenes", "--set", "train.log_every=0"], ["train.log_every is 0", "at least 1"]),
+    (["demo_scenes", "--set", "train.keep_checkpoints=0"], ["keep_checkpoints is 0"]),
+    (["demo_scenes", "--set", "evaluation.metrics=[]"], ["no metrics", "for example [coco]"]),
+    (["demo_scenes", "--set", "evaluation.metrics=[voc]"], ["is one of coco"]),
+])  # fmt: skip
 def test_an_invalid_config_is_refused(refused, words, expected):
     message = refused("config", *words)
     for text in expected:

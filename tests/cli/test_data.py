@@ -216,10 +216,9 @@ def test_a_folder_as_json(data_verb, voc, tmp_path):
 
 
 def test_the_configs_augmentations_are_shown(stillbox, settings, here):
-    code, out, _ = stillbox(
+    out, _ = stillbox(
         "data", "augmentations", "demo_scenes", *settings(), "--images", 2, "--epochs", 3
-    )
-    assert code == 0
+    ).ended()
     assert out == "picture: augmentations.png\n"
     with Image.open(here / "augmentations.png") as sheet:
         assert sheet.width == 4 * 368 + 8
@@ -261,8 +260,7 @@ def digests(folder):
 
 
 def test_the_scenes_are_drawn_and_counted(stillbox, here):
-    code, out, _ = stillbox("data", "scenes", "--output", "s", "--train", 3, "--val", 2)
-    assert code == 0
+    out, _ = stillbox("data", "scenes", "--output", "s", "--train", 3, "--val", 2).ended()
     assert out.startswith("train: 3 scenes, ")
     assert "val: 2 scenes, " in out
     assert "records, images and annotations are in s" in out
@@ -283,7 +281,7 @@ def test_scenes_that_are_there_are_replaced_only_on_demand(stillbox, refused, he
     before = digests(here / "s")
     assert "--overwrite" in refused(*words, "--seed", 9)[-200:]
     assert digests(here / "s") == before
-    assert stillbox(*words, "--seed", 9, "--overwrite").code == 0
+    stillbox(*words, "--seed", 9, "--overwrite").ended()
     assert digests(here / "s") != before
 
 

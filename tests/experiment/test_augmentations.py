@@ -212,10 +212,8 @@ def broken(*augmentations, **fields):
         (schema.RandomJpegQuality(min_quality=60, max_quality=50), "min_quality 60 is above"),
         (schema.RandomPatchGaussian(min_stddev=2.0), "min_stddev 2.0 is above max_stddev 1.0"),
         (schema.RandomPadImage(min_height=9, min_width=9, max_height=8, max_width=9), "min_height"),
-        (
-            schema.RandomCropPadImage(min_padded_size_ratio=(1.0, 3.0)),
-            "min_padded_size_ratio [1.0, 3.0] is above max_padded_size_ratio [2.0, 2.0]",
-        ),
+        (schema.RandomCropPadImage(min_padded_size_ratio=(1.0, 3.0)),
+         "min_padded_size_ratio [1.0, 3.0] is above max_padded_size_ratio [2.0, 2.0]"),
         (
             schema.SsdRandomCropPad(
                 operations=(schema.RandomCropPadImage(min_area=1.0, max_area=0.5),)
@@ -272,13 +270,11 @@ def broken(*augmentations, **fields):
         (schema.Mosaic(min_center=1.6), "min_center 1.6 is above max_center 1.5"),
         (schema.Mosaic(max_center=2.5), "max_center is 2.5"),
         (schema.MixUp(min_box_side=-1.0), "min_box_side is -1.0"),
-        (
-            schema.MixUp(skip_last_steps=9),
-            "0.skip_last_steps: training without an end has no last 9 steps",
-        ),
+        (schema.MixUp(skip_last_steps=9),
+         "0.skip_last_steps: training without an end has no last 9 steps"),
     ],
     ids=lambda case: str(case)[:60],
-)
+)  # fmt: skip
 def test_what_cannot_be_is_refused_with_its_place(case, message):
     assert message in broken(schema.RandomHorizontalFlip(), case).replace(".1.", ".0.")
 

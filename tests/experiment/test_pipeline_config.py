@@ -237,23 +237,20 @@ def test_the_limit_of_boxes_is_that_of_the_reader():
     assert "of the input readers is the limit" in warnings
 
 
-@pytest.mark.parametrize(
-    ("text", "schedule"),
-    [
-        ("constant_learning_rate {}", schema.ConstantSchedule(learning_rate=0.002)),
-        (
-            "cosine_decay_learning_rate { learning_rate_base: .9 hold_base_rate_steps: 5 }",
-            schema.CosineSchedule(
-                learning_rate=0.9, total_steps=4_000_000, warmup_steps=10_000, hold_steps=5
-            ),
+@pytest.mark.parametrize(("text", "schedule"), [
+    ("constant_learning_rate {}", schema.ConstantSchedule(learning_rate=0.002)),
+    (
+        "cosine_decay_learning_rate { learning_rate_base: .9 hold_base_rate_steps: 5 }",
+        schema.CosineSchedule(
+            learning_rate=0.9, total_steps=4_000_000, warmup_steps=10_000, hold_steps=5
         ),
-        ("manual_step_learning_rate { initial_learning_rate: .1 warmup: true "
-         "schedule { step: 9 learning_rate: .01 } schedule { step: 20 } }",
-         schema.ManualStepSchedule(learning_rate=0.1, warmup=True,
-         schedule=(schema.ScheduleStep(step=9, learning_rate=0.01),
-         schema.ScheduleStep(step=20, learning_rate=0.002)))),
-    ],
-)  # fmt: skip
+    ),
+    ("manual_step_learning_rate { initial_learning_rate: .1 warmup: true "
+     "schedule { step: 9 learning_rate: .01 } schedule { step: 20 } }",
+     schema.ManualStepSchedule(learning_rate=0.1, warmup=True,
+     schedule=(schema.ScheduleStep(step=9, learning_rate=0.01),
+     schema.ScheduleStep(step=20, learning_rate=0.002)))),
+])  # fmt: skip
 @pytest.mark.parametrize(
     ("name", "optimizer"),
     [("momentum_optimizer", schema.Momentum), ("adam_optimizer", schema.Adam)],

@@ -54,13 +54,10 @@ def fine_tune(fields):
         ('fine_tune_checkpoint_type: "classification"', "classification", False),
         ('fine_tune_checkpoint_type: "detection"', "detection", False),
         ('fine_tune_checkpoint_type: "full"', "detection", True),
-        (
-            'fine_tune_checkpoint_type: "detection" load_all_detection_checkpoint_vars: true',
-            "detection",
-            True,
-        ),
+        ('fine_tune_checkpoint_type: "detection" load_all_detection_checkpoint_vars: true',
+         "detection", True),
     ],
-)
+)  # fmt: skip
 def test_the_types_of_both_ages_say_what_is_taken(fields, scope, heads):
     assert fine_tune(fields) == FineTune(checkpoint="backbone.npz", scope=scope, load_heads=heads)
 
@@ -209,24 +206,21 @@ def refusal(fields):
     return caught
 
 
-@pytest.mark.parametrize(
-    ("fields", "metrics", "best"),
-    [
-        ("", ("coco",), "AP"),
-        ('metrics_set: "coco_detection_metrics"', ("coco",), "AP"),
-        ('metrics_set: "pascal_voc_detection_metrics"', ("pascal_voc",), "VOC_mAP"),
-        ('metrics_set: "weighted_pascal_voc_detection_metrics"', ("weighted_pascal_voc",),
-         "VOC_weighted_mAP"),
-        ('metrics_set: "oid_V2_detection_metrics"', ("open_images",), "OpenImages_mAP"),
-        # Names of 2017.
-        ('metrics_set: "open_images_metrics"', ("open_images",), "OpenImages_mAP"),
-        ('metrics_set: "pascal_voc_metrics"', ("pascal_voc",), "VOC_mAP"),
-        ('metrics_set: ["pascal_voc_detection_metrics", "coco_detection_metrics"]',
-         ("pascal_voc", "coco"), "VOC_mAP"),
-        ('metrics_set: "coco_detection_metrics" metrics_set: "coco_detection_metrics"', ("coco",),
-         "AP"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("fields", "metrics", "best"), [
+    ("", ("coco",), "AP"),
+    ('metrics_set: "coco_detection_metrics"', ("coco",), "AP"),
+    ('metrics_set: "pascal_voc_detection_metrics"', ("pascal_voc",), "VOC_mAP"),
+    ('metrics_set: "weighted_pascal_voc_detection_metrics"', ("weighted_pascal_voc",),
+     "VOC_weighted_mAP"),
+    ('metrics_set: "oid_V2_detection_metrics"', ("open_images",), "OpenImages_mAP"),
+    # Names of 2017.
+    ('metrics_set: "open_images_metrics"', ("open_images",), "OpenImages_mAP"),
+    ('metrics_set: "pascal_voc_metrics"', ("pascal_voc",), "VOC_mAP"),
+    ('metrics_set: ["pascal_voc_detection_metrics", "coco_detection_metrics"]',
+     ("pascal_voc", "coco"), "VOC_mAP"),
+    ('metrics_set: "coco_detection_metrics" metrics_set: "coco_detection_metrics"', ("coco",),
+     "AP"),
+])  # fmt: skip
 def test_metrics_are_read_and_the_first_chooses_the_best_checkpoint(fields, metrics, best):
     evaluation = read_evaluation(fields).experiment.evaluation
     assert (evaluation.metrics, evaluation.best_metric) == (metrics, best)

@@ -43,16 +43,12 @@ CLASSIFICATION = [
     ("weighted_sigmoid_focal { alpha: 0 }", schema.SigmoidFocalLoss(gamma=2.0, alpha=0.0)),
     ("weighted_softmax { logit_scale: 2 }", schema.SoftmaxLoss(logit_scale=2.0)),
     ("weighted_logits_softmax {}", schema.SoftmaxAgainstLogitsLoss(logit_scale=1.0)),
-    (
-        "weighted_logits_softmax { logit_scale: 3 }",
-        schema.SoftmaxAgainstLogitsLoss(logit_scale=3.0),
-    ),
+    ("weighted_logits_softmax { logit_scale: 3 }",
+     schema.SoftmaxAgainstLogitsLoss(logit_scale=3.0)),
     ("bootstrapped_sigmoid {}", schema.BootstrappedSigmoidLoss(alpha=0.0, hard=False)),
-    (
-        "bootstrapped_sigmoid { alpha: 0.9 hard_bootstrap: true }",
-        schema.BootstrappedSigmoidLoss(alpha=0.9, hard=True),
-    ),
-]
+    ("bootstrapped_sigmoid { alpha: 0.9 hard_bootstrap: true }",
+     schema.BootstrappedSigmoidLoss(alpha=0.9, hard=True)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "loss"), CLASSIFICATION)
@@ -91,19 +87,16 @@ def test_the_form_of_the_originals_output_has_no_effect(name):
     assert "anchorwise_output has no effect here: the loss is the same sum either way" in note
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rest": "random_example_sampler {}"}, "Loss.random_example_sampler: training with a r"),
-        ({"rest": "equalization_loss { weight: 1 }"}, "Loss.equalization_loss: the equalization"),
-        ({"rest": "expected_loss_weights: EXPECTED_SAMPLING"},
-         "Loss.expected_loss_weights = EXPECTED_SAMPLING: expected-sampling weights"),
-        ({"classification": "penalty_reduced_logistic_focal_loss {}"},
-         "penalty_reduced_logistic_focal_loss: it compares heat maps"),
-        ({"classification": "weighted_dice_classification_loss {}"},
-         "weighted_dice_classification_loss: it compares heat maps or masks, which only Cent"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"rest": "random_example_sampler {}"}, "Loss.random_example_sampler: training with a r"),
+    ({"rest": "equalization_loss { weight: 1 }"}, "Loss.equalization_loss: the equalization"),
+    ({"rest": "expected_loss_weights: EXPECTED_SAMPLING"},
+     "Loss.expected_loss_weights = EXPECTED_SAMPLING: expected-sampling weights"),
+    ({"classification": "penalty_reduced_logistic_focal_loss {}"},
+     "penalty_reduced_logistic_focal_loss: it compares heat maps"),
+    ({"classification": "weighted_dice_classification_loss {}"},
+     "weighted_dice_classification_loss: it compares heat maps or masks, which only Cent"),
+])  # fmt: skip
 def test_what_there_is_not_is_refused_with_a_reason(arguments, message):
     caught = refusal(loss_of, **arguments)
     assert message in str(caught)

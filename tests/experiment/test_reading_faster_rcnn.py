@@ -375,23 +375,20 @@ def test_the_loss_of_classes_is_a_softmax_where_nothing_is_chosen():
     assert model_of((old, focal)).boxes.classification == expected
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message", "fix"),
-    [
-        ("share_box", "predict_instance_masks: true share_box", "masks are not supported", "false"),
-        ("share_box", "predict_keypoints: true share_box", "keypoints are not", "false"),
-        ("share_box", "box_code_size: 7 share_box", "written as 4 numbers", "leave it out"),
-        ("initial_crop_size: 12", "", "initial_crop_size is not set", "initial_crop_size: 14"),
-        ("maxpool_stride: 2", "maxpool_stride: 0", "at least one row", "maxpool_stride: 2"),
-        ("change_coordinate_frame: true", "use_combined_nms: true",
-         "combined NMS cannot make boxes relative to the true image", "false"),
-        ("weighted_softmax { logit_scale: 2.0 }", "bootstrapped_sigmoid { }",
-         "computes weighted_softmax in its place", "weighted_softmax { }"),
-        ("use_static_shapes: true", "context_config { }", "Context R-CNN is not", "take it out"),
-        ("use_static_shapes: true", "output_final_box_features: true",
-         "features of detections are not returned", "false"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("old", "new", "message", "fix"), [
+    ("share_box", "predict_instance_masks: true share_box", "masks are not supported", "false"),
+    ("share_box", "predict_keypoints: true share_box", "keypoints are not", "false"),
+    ("share_box", "box_code_size: 7 share_box", "written as 4 numbers", "leave it out"),
+    ("initial_crop_size: 12", "", "initial_crop_size is not set", "initial_crop_size: 14"),
+    ("maxpool_stride: 2", "maxpool_stride: 0", "at least one row", "maxpool_stride: 2"),
+    ("change_coordinate_frame: true", "use_combined_nms: true",
+     "combined NMS cannot make boxes relative to the true image", "false"),
+    ("weighted_softmax { logit_scale: 2.0 }", "bootstrapped_sigmoid { }",
+     "computes weighted_softmax in its place", "weighted_softmax { }"),
+    ("use_static_shapes: true", "context_config { }", "Context R-CNN is not", "take it out"),
+    ("use_static_shapes: true", "output_final_box_features: true",
+     "features of detections are not returned", "false"),
+])  # fmt: skip
 def test_what_there_is_not_is_refused_with_its_line(old, new, message, fix):
     with pytest.raises(UserError, match=message) as caught:
         read((old, new))

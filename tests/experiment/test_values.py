@@ -76,39 +76,36 @@ def test_classes_have_defaults_and_choices_differ_in_kind():
         cls()
 
 
-@pytest.mark.parametrize(
-    ("plain", "message", "fix"),
-    [
-        ({"train": {"batch_size": True}}, "train.batch_size is a whole number, not True", None),
-        ({"train": {"batch_size": 8.0}}, "train.batch_size is a whole number, not 8.0", None),
-        ({"train": {"batch_size": "8"}}, "train.batch_size is a whole number, not '8'", None),
-        ({"train": {"batch_size": None}}, "train.batch_size is a whole number, not null", None),
-        ({"train": {"gradient_clip_norm": False}}, "is a number, not False", None),
-        ({"train": {"gradient_clip_norm": "much"}}, "is a number, not 'much'", None),
-        ({"train": {"gradient_clip_norm": float("nan")}}, "is a number, not nan", None),
-        ({"train": {"gradient_clip_norm": float("inf")}}, "is a number, not inf", None),
-        ({"train": {"regularization": 1}}, "is true or false, not 1", None),
-        ({"train": {"precision": "bf16"}}, "is one of float32, bfloat16", "'bfloat16'?"),
-        ({"model": {"backbone": {"kind": "resnet_v1", "output_stride": 12}}},
-         "model.backbone.output_stride is one of 8, 16, 32, not 12", None),
-        ({"model": {"backbone": {"kind": "resnet_v1", "output_stride": 16.0}}},
-         "is one of 8, 16, 32, not 16.0", "'16'"),
-        ({"train": {"freeze": {"a": "b"}}}, "train.freeze is a list, not a section", None),
-        ({"train": {"freeze": [1]}}, "train.freeze.0 is text, not 1", "quotes"),
-        ({"train": {"optimizer": 3}}, "train.optimizer is a section", "optimizer.kind="),
-        ({"train": {"optimizer": "adm"}}, "train.optimizer has no kind 'adm'", "'adam'"),
-        ({"train": {"optimizer": {"kind": "adm"}}}, "has no kind 'adm'", "'adam' or 'adamw'?"),
-        ({"train": {"optimizer": {"kind": 3}}}, "has no kind 3", "adam"),
-        ({"train": [1]}, "train is a section with named fields, not a list", "train.batch_size"),
-        ({"train": {"fine_tun": {}}}, "train has no field 'fine_tun'", "'fine_tune'?"),
-        ({"data": {"train": {"label_map": 7}}}, "label_map is text, not 7", "quotes"),
-        ({"model": {"postprocessing": {"calibration": {"a": 1}}}},
-         "model.postprocessing.calibration needs a kind", "kind: curve or class_curves"),
-        ({"train": {"optimizer": {"kind": "adam", "momentum": 0.9}}},
-         "train.optimizer (kind adam) has no field 'momentum'", "kind momentum or rms_prop has it"),
-        ({"momentum": 1}, "no field 'momentum'", "'train.optimizer.momentum'?"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("plain", "message", "fix"), [
+    ({"train": {"batch_size": True}}, "train.batch_size is a whole number, not True", None),
+    ({"train": {"batch_size": 8.0}}, "train.batch_size is a whole number, not 8.0", None),
+    ({"train": {"batch_size": "8"}}, "train.batch_size is a whole number, not '8'", None),
+    ({"train": {"batch_size": None}}, "train.batch_size is a whole number, not null", None),
+    ({"train": {"gradient_clip_norm": False}}, "is a number, not False", None),
+    ({"train": {"gradient_clip_norm": "much"}}, "is a number, not 'much'", None),
+    ({"train": {"gradient_clip_norm": float("nan")}}, "is a number, not nan", None),
+    ({"train": {"gradient_clip_norm": float("inf")}}, "is a number, not inf", None),
+    ({"train": {"regularization": 1}}, "is true or false, not 1", None),
+    ({"train": {"precision": "bf16"}}, "is one of float32, bfloat16", "'bfloat16'?"),
+    ({"model": {"backbone": {"kind": "resnet_v1", "output_stride": 12}}},
+     "model.backbone.output_stride is one of 8, 16, 32, not 12", None),
+    ({"model": {"backbone": {"kind": "resnet_v1", "output_stride": 16.0}}},
+     "is one of 8, 16, 32, not 16.0", "'16'"),
+    ({"train": {"freeze": {"a": "b"}}}, "train.freeze is a list, not a section", None),
+    ({"train": {"freeze": [1]}}, "train.freeze.0 is text, not 1", "quotes"),
+    ({"train": {"optimizer": 3}}, "train.optimizer is a section", "optimizer.kind="),
+    ({"train": {"optimizer": "adm"}}, "train.optimizer has no kind 'adm'", "'adam'"),
+    ({"train": {"optimizer": {"kind": "adm"}}}, "has no kind 'adm'", "'adam' or 'adamw'?"),
+    ({"train": {"optimizer": {"kind": 3}}}, "has no kind 3", "adam"),
+    ({"train": [1]}, "train is a section with named fields, not a list", "train.batch_size"),
+    ({"train": {"fine_tun": {}}}, "train has no field 'fine_tun'", "'fine_tune'?"),
+    ({"data": {"train": {"label_map": 7}}}, "label_map is text, not 7", "quotes"),
+    ({"model": {"postprocessing": {"calibration": {"a": 1}}}},
+     "model.postprocessing.calibration needs a kind", "kind: curve or class_curves"),
+    ({"train": {"optimizer": {"kind": "adam", "momentum": 0.9}}},
+     "train.optimizer (kind adam) has no field 'momentum'", "kind momentum or rms_prop has it"),
+    ({"momentum": 1}, "no field 'momentum'", "'train.optimizer.momentum'?"),
+])  # fmt: skip
 def test_values_of_the_wrong_type_are_refused_with_their_path(plain, message, fix):
     error = refusal(plain)
     assert message in error.what
@@ -280,13 +277,10 @@ def test_advice_has_the_command_the_address_and_the_overrides():
     [
         ("pkg:npm/handtrackjs@0.1.5", "npm pack handtrackjs@0.1.5", "handtrackjs-0.1.5.tgz"),
         ("pkg:npm/@scope/net@1.0", "npm pack @scope/net@1.0", "scope-net-1.0.tgz"),
-        (
-            "pkg:pypi/net@1.0?file_name=net-1.0-py3-none-any.whl",
-            "pip download --no-deps net==1.0",
-            "net-1.0-py3-none-any.whl",
-        ),
+        ("pkg:pypi/net@1.0?file_name=net-1.0-py3-none-any.whl", "pip download --no-deps net==1.0",
+         "net-1.0-py3-none-any.whl"),
     ],
-)
+)  # fmt: skip
 def test_a_package_has_a_command_and_a_file(address, command, name):
     file = KnownFile(address=address)
     assert (file.package.command, file.name) == (command, name)

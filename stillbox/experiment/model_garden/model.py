@@ -25,11 +25,8 @@ def read_model(root: GardenSection) -> schema.OneStage:
     section = root.child(MODEL)
     classes = section.value("num_classes", "model.num_classes")
     if classes < 2:
-        section.refuse(
-            "num_classes",
-            "the background is one of them, and nothing is left to detect",
-            "one more than the classes of the label map, such as 91",
-        )
+        why = "the background is one of them, and nothing is left to detect"
+        section.refuse("num_classes", why, "one more than the classes of the label map, such as 91")
     return schema.OneStage(
         num_classes=classes - 1,
         background_class=True,
@@ -148,11 +145,8 @@ def _read_levels(root: GardenSection, section: GardenSection) -> dict[str, int]:
         if model.value(name) != only:
             model.refuse(name, "the network has levels 3 to 7", f"{model.label(name)}={only}")
         if section.value(name) != model.value(name):
-            section.refuse(
-                name,
-                f"{MODEL}.{name} is {model.get(name)}, and both must agree",
-                f"{section.label(name)}={model.get(name)}",
-            )
+            why = f"{MODEL}.{name} is {model.get(name)}, and both must agree"
+            section.refuse(name, why, f"{section.label(name)}={model.get(name)}")
     return model.read_fields(_BACKBONE, "min_level", "max_level")
 
 
@@ -225,11 +219,9 @@ def _read_mobilenet(section: GardenSection, conv: schema.ConvHyperparams) -> sch
     model = section.choose("model_id", _MOBILENETS, f"{_BACKBONE}.kind", reasons=_SEGMENTATION)
     fields = section.read_fields(_BACKBONE, depth_multiplier="filter_size_scale")
     if model == "MobileNetV1" and (fields["depth_multiplier"] * 32) % 1:
-        section.refuse(
-            "filter_size_scale",
-            "the original rounds channels to the nearest whole number, and here they are cut",
-            "filter_size_scale=0.5, or another multiple of 1/32",
-        )
+        why = "the original rounds channels to the nearest whole number, and here they are cut"
+        fix = "filter_size_scale=0.5, or another multiple of 1/32"
+        section.refuse("filter_size_scale", why, fix)
     return _of_size(_MOBILENETS[model], conv, fields)
 
 
@@ -253,12 +245,11 @@ def _read_decoder(root: GardenSection) -> schema.Neck:
     kind = section.choose("type", ("fpn", "nasfpn", "identity"), f"{_NECK}.kind")
     backbone = root.get(f"{MODEL}.backbone.type")
     if (backbone in _PYRAMIDS) != (kind == "identity"):
-        section.refuse(
-            "type",
-            f"the backbone is {backbone}",
+        fix = (
             f"identity is for {' and '.join(_PYRAMIDS)}, which are pyramids; fpn and nasfpn are "
-            "for the other backbones",
+            "for the other backbones"
         )
+        section.refuse("type", f"the backbone is {backbone}", fix)
     levels = root.child(MODEL).read_fields(_NECK, "min_level", "max_level")
     if kind == "identity":
         return schema.Identity(**levels)
@@ -284,11 +275,8 @@ def _read_nas_fpn(
     root: GardenSection, section: GardenSection, levels: dict[str, Any]
 ) -> schema.NasFpn:
     if section.value("num_filters", f"{_NECK}.depth") != _DEPTH:
-        section.refuse(
-            "num_filters",
-            f"the original brings maps to {_DEPTH} channels inside of cells whatever it is",
-            f"num_filters={_DEPTH}",
-        )
+        why = f"the original brings maps to {_DEPTH} channels inside of cells whatever it is"
+        section.refuse("num_filters", why, f"num_filters={_DEPTH}")
     if (levels["min_level"], levels["max_level"]) != (3, 7):
         section.refuse(
             "num_repeats", "its cell has the levels 3 to 7", f"{MODEL}.min_level=3, max_level=7"

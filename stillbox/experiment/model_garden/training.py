@@ -48,11 +48,9 @@ def _read_records(root: GardenSection, section: str, path: str) -> schema.Record
     if data.choose("decoder.type", ("simple_decoder", "label_map_decoder")) == "label_map_decoder":
         given = data.value("decoder.label_map_decoder.label_map", f"{path}.label_map")
         if given and Path(given).suffix != ".pbtxt":
-            data.refuse(
-                "decoder.label_map_decoder.label_map",
-                "it is a table, and stillbox reads label maps",
-                f"write the classes into a {LABEL_MAP}, and name that",
-            )
+            why = "it is a table, and stillbox reads label maps"
+            fix = f"write the classes into a {LABEL_MAP}, and name that"
+            data.refuse("decoder.label_map_decoder.label_map", why, fix)
     beside = (Path(name).parent / LABEL_MAP for name in paths)
     found = next((str(file) for file in beside if file.is_file()), "")
     return schema.Records(paths=paths, label_map=given or found, max_boxes=boxes)
@@ -62,11 +60,9 @@ def _read_paths(data: GardenSection, path: str) -> tuple[str, ...]:
     given = data.value("input_path", f"{path}.paths", f"{path}.label_map")
     tfds = data.value("tfds_name")
     if isinstance(given, dict) or isinstance(tfds, dict):
-        data.refuse(
-            "input_path" if isinstance(given, dict) else "tfds_name",
-            "data sets under names are mixed, and stillbox reads one list of records",
-            "give all of them as one list",
-        )
+        why = "data sets under names are mixed, and stillbox reads one list of records"
+        fix = "give all of them as one list"
+        data.refuse("input_path" if isinstance(given, dict) else "tfds_name", why, fix)
     paths = as_texts(given)
     if not tfds:
         return paths
@@ -156,11 +152,8 @@ def _read_optimizer(root: GardenSection) -> schema.Optimizer:
     path = "train.optimizer"
     section = root.child(f"{OPTIMIZATION}.optimizer")
     if section.get("type") is None:
-        section.refuse(
-            "type",
-            "the experiment retinanet has no optimiser of its own",
-            "give trainer.optimizer_config, or begin with --experiment=retinanet_resnetfpn_coco",
-        )
+        fix = "give trainer.optimizer_config, or begin with --experiment=retinanet_resnetfpn_coco"
+        section.refuse("type", "the experiment retinanet has no optimiser of its own", fix)
     kind = section.choose("type", _OPTIMIZERS, f"{path}.kind")
     own, schedule = section.child(kind), _read_schedule(root, f"{path}.schedule")
     if kind.startswith("sgd"):

@@ -198,11 +198,8 @@ def read_anchors(root: KeySection) -> schema.MultiscaleAnchors:
     # The last version no longer reads this key, so that its value must agree.
     given = root.value("retinanet_head.anchors_per_location")
     if given not in (None, count):
-        root.refuse(
-            "retinanet_head.anchors_per_location",
-            f"anchor.num_scales and anchor.aspect_ratios make {count} at a location",
-            "take it out",
-        )
+        why = f"anchor.num_scales and anchor.aspect_ratios make {count} at a location"
+        root.refuse("retinanet_head.anchors_per_location", why, "take it out")
     return anchors
 
 
@@ -281,11 +278,8 @@ def read_model(root: KeySection) -> schema.OneStage:
     """Reads everything between pixels and boxes."""
     classes = root.value("architecture.num_classes", "model.num_classes")
     if classes < 2:
-        root.refuse(
-            "architecture.num_classes",
-            "the background is one of them, and nothing is left to detect",
-            "one more than the classes of the label map",
-        )
+        why = "the background is one of them, and nothing is left to detect"
+        root.refuse("architecture.num_classes", why, "one more than the classes of the label map")
     model = schema.OneStage(
         # The original counts the background; here it has a logit of its own.
         num_classes=classes - 1,

@@ -111,12 +111,11 @@ def _read_slim(
     section: MessageSection,
 ) -> MobileBackbone:
     if section.value("use_explicit_padding"):
-        section.refuse(
-            "use_explicit_padding",
+        why = (
             "the original pads the input of every block and its depthwise convolution once more, "
-            "so that maps grow from block to block",
-            "leave it at false",
+            "so that maps grow from block to block"
         )
+        section.refuse("use_explicit_padding", why, "leave it at false")
     base = of_a_replica(version().conv)
     if section.value(_OVERRIDE):
         given = overridden(section, base, keras=False)
@@ -162,12 +161,11 @@ _read_neck = field_mapping(schema.MnasFpn, explicit_padding="use_explicit_paddin
 
 def read_mnasfpn(section: MessageSection) -> tuple[schema.MobileNetV2, schema.MnasFpn]:
     """Reads `feature_extractor` of the type `MNASFPN`."""
-    section.ignore(
+    reason = (
         "this extractor has hyperparameters of its own; --set model.backbone.conv=... and "
-        "model.neck.conv=... change them",
-        "conv_hyperparams",
-        "override_base_feature_extractor_hyperparams",
+        "model.neck.conv=... change them"
     )
+    section.ignore(reason, "conv_hyperparams", "override_base_feature_extractor_hyperparams")
     section.ignore("the blocks of this extractor are depthwise anyway", "use_depthwise")
     neck = schema.MnasFpn()
     conv = of_a_replica(neck.conv)
@@ -340,11 +338,8 @@ def _read_inception(
     version: type[schema.InceptionV2 | schema.InceptionV3], section: MessageSection
 ) -> schema.InceptionV2 | schema.InceptionV3:
     if not section.value(_OVERRIDE):
-        section.refuse(
-            _OVERRIDE,
-            "the original's Inception has no hyperparameters but those of the config",
-            "set it to true",
-        )
+        why = "the original's Inception has no hyperparameters but those of the config"
+        section.refuse(_OVERRIDE, why, "set it to true")
     # No scope of its own is around the config's: without batch_norm there, it has none.
     conv = read_hyperparams(section.child("conv_hyperparams"), "model.backbone.conv", keras=False)
     return field_mapping(version)(section, "model.backbone", conv=conv)

@@ -275,11 +275,8 @@ def _read_loss(section: MessageSection, path: str) -> schema.ClassificationLoss:
     if not loss.has_any():
         return schema.SoftmaxLoss()
     if loss.has("bootstrapped_sigmoid"):
-        loss.refuse(
-            "bootstrapped_sigmoid",
-            "the original computes weighted_softmax in its place",
-            "write weighted_softmax { }",
-        )
+        why = "the original computes weighted_softmax in its place"
+        loss.refuse("bootstrapped_sigmoid", why, "write weighted_softmax { }")
     read: schema.ClassificationLoss = read_classification(loss, path)
     return read
 
@@ -301,11 +298,8 @@ def _read_postprocessing(section: MessageSection, path: str) -> schema.Postproce
     message = section.child("second_stage_post_processing")
     nms = message.child("batch_non_max_suppression")
     if nms.get("use_combined_nms"):
-        nms.refuse(
-            "use_combined_nms",
-            "combined NMS cannot make boxes relative to the true image, as Faster R-CNN does",
-            "false",
-        )
+        why = "combined NMS cannot make boxes relative to the true image, as Faster R-CNN does"
+        nms.refuse("use_combined_nms", why, "false")
     postprocessing = read_postprocessing(message, path)
     if not postprocessing.nms.change_coordinate_frame:
         nms.note(

@@ -139,10 +139,8 @@ def _read_ppn(
     section: MessageSection, backbone: schema.Backbone, conv: schema.ConvHyperparams
 ) -> schema.Ppn:
     if section.value("use_depthwise"):
-        section.note(
-            "use_depthwise",
-            "use_depthwise has no effect on a pooling pyramid, which has no convolution",
-        )
+        text = "use_depthwise has no effect on a pooling pyramid, which has no convolution"
+        section.note("use_depthwise", text)
     depth = _RESNET_PPN_DEPTH if isinstance(backbone, schema.ResNetV1) else 0
     return schema.Ppn(tap=_PPN_TAPS[type(backbone)], depth=depth, conv=conv)
 

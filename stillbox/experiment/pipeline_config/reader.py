@@ -41,10 +41,8 @@ def read_data(root: MessageSection) -> schema.Data:
     for reader in readers:
         evaluation = _read_records(reader, "data.evaluation")
         if reader.has("shuffle") and evaluation.shuffle:
-            reader.note(
-                "shuffle",
-                "shuffle has no effect on evaluation: it scores every image once, in order",
-            )
+            text = "shuffle has no effect on evaluation: it scores every image once, in order"
+            reader.note("shuffle", text)
         if evaluation.num_epochs > 1:
             reader.note(
                 "num_epochs",

@@ -252,10 +252,8 @@ def _read_moving_average(section: MessageSection) -> float | None:
         return decay
     # Both fields are read, so that the log is silent about the one without effect.
     if section.has("moving_average_decay"):
-        section.note(
-            "moving_average_decay",
-            "moving_average_decay has no effect while use_moving_average is false",
-        )
+        text = "moving_average_decay has no effect while use_moving_average is false"
+        section.note("moving_average_decay", text)
     return None
 
 

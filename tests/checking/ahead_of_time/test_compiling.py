@@ -195,18 +195,15 @@ def test_an_array_that_is_too_large_alone_is_named():
     assert "not room for f32[2048000000,4] alone" in failure.what
 
 
-@pytest.mark.parametrize(
-    ("step", "overrides", "named", "unnamed"),
-    [
-        ("train", (), ("train.batch_size (32)", "--find-batch", "train.precision=bfloat16"),
-         ("evaluation.", "devices.")),
-        ("train", ("train.precision=bfloat16",), ("train.batch_size",), ("precision",)),
-        ("train", ("model.resizer.height=640", "model.resizer.width=640"),
-         ("devices.spatial_partitions (1)",), ()),
-        ("evaluate", (), ("evaluation.batch_size (20)", "evaluation.precision"), ("train.",)),
-        ("predict", (), ("model.resizer smaller (160 x 160)",), ("batch_size",)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("step", "overrides", "named", "unnamed"), [
+    ("train", (), ("train.batch_size (32)", "--find-batch", "train.precision=bfloat16"),
+     ("evaluation.", "devices.")),
+    ("train", ("train.precision=bfloat16",), ("train.batch_size",), ("precision",)),
+    ("train", ("model.resizer.height=640", "model.resizer.width=640"),
+     ("devices.spatial_partitions (1)",), ()),
+    ("evaluate", (), ("evaluation.batch_size (20)", "evaluation.precision"), ("train.",)),
+    ("predict", (), ("model.resizer smaller (160 x 160)",), ("batch_size",)),
+])  # fmt: skip
 def test_the_fields_that_help_are_named(step, overrides, named, unnamed):
     fix = explain(step, *overrides)[0].fix
     assert all(word in fix for word in named)

@@ -120,27 +120,24 @@ def test_todays_dictionary_has_no_note_about_2020():
     assert reading.experiment == read_params().experiment
 
 
-@pytest.mark.parametrize(
-    ("old", "today"),
-    [
-        ("retinanet_head.retinanet_head_num_convs=3", "retinanet_head.num_convs=3"),
-        ("retinanet_head.retinanet_head_num_filters=64", "retinanet_head.num_filters=64"),
-        ("train.space_to_depth_block_size=2", "architecture.space_to_depth_block_size=2"),
-        ("retinanet_head.num_classes=4, retinanet_loss.num_classes=4",
-         "architecture.num_classes=4"),
-        ("anchor.max_level=6, retinanet_head.max_level=6, postprocess.max_level=6, "
-         "fpn.max_level=6", "architecture.max_level=6"),
-        ("architecture.use_bfloat16=false, retinanet_parser.use_bfloat16=false",
-         "architecture.use_bfloat16=false"),
-        ("retinanet_parser.use_autoaugment=true", "retinanet_parser.aug_policy=v0"),
-        ("retinanet_parser.use_autoaugment=true, retinanet_parser.autoaugment_policy_name=v2",
-         "retinanet_parser.aug_policy=v2"),
-        ("resnet.activation=swish, retinanet_head.activation=swish",
-         "batch_norm_activation.activation=swish"),
-        ("resnet.dropblock.dropblock_keep_prob=0.9, resnet.dropblock.dropblock_size=5",
-         "dropblock.dropblock_keep_prob=0.9, dropblock.dropblock_size=5"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("old", "today"), [
+    ("retinanet_head.retinanet_head_num_convs=3", "retinanet_head.num_convs=3"),
+    ("retinanet_head.retinanet_head_num_filters=64", "retinanet_head.num_filters=64"),
+    ("train.space_to_depth_block_size=2", "architecture.space_to_depth_block_size=2"),
+    ("retinanet_head.num_classes=4, retinanet_loss.num_classes=4",
+     "architecture.num_classes=4"),
+    ("anchor.max_level=6, retinanet_head.max_level=6, postprocess.max_level=6, "
+     "fpn.max_level=6", "architecture.max_level=6"),
+    ("architecture.use_bfloat16=false, retinanet_parser.use_bfloat16=false",
+     "architecture.use_bfloat16=false"),
+    ("retinanet_parser.use_autoaugment=true", "retinanet_parser.aug_policy=v0"),
+    ("retinanet_parser.use_autoaugment=true, retinanet_parser.autoaugment_policy_name=v2",
+     "retinanet_parser.aug_policy=v2"),
+    ("resnet.activation=swish, retinanet_head.activation=swish",
+     "batch_norm_activation.activation=swish"),
+    ("resnet.dropblock.dropblock_keep_prob=0.9, resnet.dropblock.dropblock_size=5",
+     "dropblock.dropblock_keep_prob=0.9, dropblock.dropblock_size=5"),
+])  # fmt: skip
 def test_an_old_spelling_and_todays_are_one(old, today):
     before, after = read_params(params_override=old), read_params(params_override=today)
     assert before.experiment == after.experiment
@@ -186,27 +183,24 @@ def test_a_later_layer_overrides_in_either_dialect():
     assert read_layers([today, old]).experiment.model.head.depth == 64
 
 
-@pytest.mark.parametrize(
-    ("layer", "said"),
-    [
-        # The restrictions of 2020.
-        ({"anchor.min_level": 4},
-         "anchor.min_level is 4 (probe) and retinanet_head.min_level is 3 (the default)"),
-        ({"retinanet_head.max_level": 6}, "retinanet_head.max_level is 6"),
-        ({"anchor.max_level": 6, "retinanet_head.max_level": 6},
-         "postprocess.max_level is 7 (the default)"),
-        ({"retinanet_head.num_classes": 4}, "retinanet_loss.num_classes is 91"),
-        ({"retinanet_parser.use_bfloat16": False},
-         "architecture.use_bfloat16 is true (the default)"),
-        # No restriction in the original, which built another pyramid than that of the anchors.
-        ({"nasfpn.min_level": 4, "architecture.multilevel_features": "nasfpn"}, "anchor.min_level"),
-        ({"architecture.min_level": 3, "fpn.min_level": 4}, "fpn.min_level is 4"),
-        ({"retinanet_head.num_convs": 3, "retinanet_head.retinanet_head_num_convs": 4},
-         "are one thing, and have two values"),
-        ({"retinanet_parser.aug_policy": "v1", "retinanet_parser.use_autoaugment": False},
-         "are one thing, and have two values"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("layer", "said"), [
+    # The restrictions of 2020.
+    ({"anchor.min_level": 4},
+     "anchor.min_level is 4 (probe) and retinanet_head.min_level is 3 (the default)"),
+    ({"retinanet_head.max_level": 6}, "retinanet_head.max_level is 6"),
+    ({"anchor.max_level": 6, "retinanet_head.max_level": 6},
+     "postprocess.max_level is 7 (the default)"),
+    ({"retinanet_head.num_classes": 4}, "retinanet_loss.num_classes is 91"),
+    ({"retinanet_parser.use_bfloat16": False},
+     "architecture.use_bfloat16 is true (the default)"),
+    # No restriction in the original, which built another pyramid than that of the anchors.
+    ({"nasfpn.min_level": 4, "architecture.multilevel_features": "nasfpn"}, "anchor.min_level"),
+    ({"architecture.min_level": 3, "fpn.min_level": 4}, "fpn.min_level is 4"),
+    ({"retinanet_head.num_convs": 3, "retinanet_head.retinanet_head_num_convs": 4},
+     "are one thing, and have two values"),
+    ({"retinanet_parser.aug_policy": "v1", "retinanet_parser.use_autoaugment": False},
+     "are one thing, and have two values"),
+])  # fmt: skip
 def test_copies_that_disagree_are_refused(layer, said):
     message = refusal(layer)
     assert said in message

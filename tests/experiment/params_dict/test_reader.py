@@ -142,26 +142,23 @@ def test_the_default_training():
     assert experiment.model.pixels.std == pytest.approx([0.229 * 255, 0.224 * 255, 0.225 * 255])
 
 
-@pytest.mark.parametrize(
-    ("override", "rates"),
-    [
-        # ops.json G.step and G.cosine: 0.0067 + s / 500 x (0.08 - 0.0067), then levels; or
-        # 0.04 x (1 + cos(pi x (s - 500) / 22000)), which is 0.04 at 500 + 11000.
-        ("", {0: 0.0067, 1: 0.0068466, 250: 0.04335, 499: 0.0798534, 500: 0.08, 14999: 0.08}
-         | {15000: 0.008, 19999: 0.008, 20000: 0.0008, 22499: 0.0008}),
-        ("train.learning_rate.type=cosine",
-         {0: 0.0067, 250: 0.04335, 500: 0.08, 5000: 0.0720216, 11500: 0.04, 22500: 0.0}),
-        # The values of Model Garden's own test.
-        ("train.learning_rate.init_learning_rate=0.2, "
-         "train.learning_rate.warmup_learning_rate=0.1, train.learning_rate.warmup_steps=100, "
-         "train.learning_rate.learning_rate_levels=[0.02, 0.002], "
-         "train.learning_rate.learning_rate_steps=[200, 400]",
-         {0: 0.1, 50: 0.15, 100: 0.2, 200: 0.02, 400: 0.002}),
-        ("train.learning_rate.warmup_steps=0", {0: 0.08, 15000: 0.008, 20000: 0.0008}),
-        ("train.learning_rate.warmup_steps=0, train.learning_rate.learning_rate_levels=[], "
-         "train.learning_rate.learning_rate_steps=[]", {0: 0.08, 22000: 0.08}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("override", "rates"), [
+    # ops.json G.step and G.cosine: 0.0067 + s / 500 x (0.08 - 0.0067), then levels; or
+    # 0.04 x (1 + cos(pi x (s - 500) / 22000)), which is 0.04 at 500 + 11000.
+    ("", {0: 0.0067, 1: 0.0068466, 250: 0.04335, 499: 0.0798534, 500: 0.08, 14999: 0.08}
+     | {15000: 0.008, 19999: 0.008, 20000: 0.0008, 22499: 0.0008}),
+    ("train.learning_rate.type=cosine",
+     {0: 0.0067, 250: 0.04335, 500: 0.08, 5000: 0.0720216, 11500: 0.04, 22500: 0.0}),
+    # The values of Model Garden's own test.
+    ("train.learning_rate.init_learning_rate=0.2, "
+     "train.learning_rate.warmup_learning_rate=0.1, train.learning_rate.warmup_steps=100, "
+     "train.learning_rate.learning_rate_levels=[0.02, 0.002], "
+     "train.learning_rate.learning_rate_steps=[200, 400]",
+     {0: 0.1, 50: 0.15, 100: 0.2, 200: 0.02, 400: 0.002}),
+    ("train.learning_rate.warmup_steps=0", {0: 0.08, 15000: 0.008, 20000: 0.0008}),
+    ("train.learning_rate.warmup_steps=0, train.learning_rate.learning_rate_levels=[], "
+     "train.learning_rate.learning_rate_steps=[]", {0: 0.08, 22000: 0.08}),
+])  # fmt: skip
 def test_learning_rates(override, rates):
     schedule = build_schedule(read(override).train.optimizer.schedule)
     found = {step: float(schedule(step)) for step in rates}
@@ -347,14 +344,10 @@ def test_a_missing_label_map_is_refused_with_a_remedy(tmp_path):
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        (
-            "train.checkpoint.path=m.ckpt, train.checkpoint.prefix=resnet50/",
-            schema.FineTune(checkpoint="m.ckpt", scope="classification"),
-        ),
-        (
-            "train.checkpoint.path=m.ckpt, train.checkpoint.prefix=resnet50",
-            schema.FineTune(checkpoint="m.ckpt", scope="classification"),
-        ),
+        ("train.checkpoint.path=m.ckpt, train.checkpoint.prefix=resnet50/",
+         schema.FineTune(checkpoint="m.ckpt", scope="classification")),
+        ("train.checkpoint.path=m.ckpt, train.checkpoint.prefix=resnet50",
+         schema.FineTune(checkpoint="m.ckpt", scope="classification")),
         (
             "train.checkpoint.path=m.ckpt, train.checkpoint.skip_variables_regex=retinanet/.*",
             schema.FineTune(
@@ -363,7 +356,7 @@ def test_a_missing_label_map_is_refused_with_a_remedy(tmp_path):
         ),
         ("train.checkpoint.prefix=resnet50/", schema.FineTune()),
     ],
-)
+)  # fmt: skip
 def test_first_weights(override, expected):
     assert read(override).train.fine_tune == expected
 
