@@ -133,20 +133,12 @@ def test_with_checkpoint_dir_it_only_evaluates(stillbox, words, trained, here):
     assert "DetectionBoxes_Precision/mAP" in metrics["object_detection_api"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "patience"),
-    [
-        ([], {}),
-        (["--run_once"], {"once": True}),
-        (["--run_once=true"], {"once": True}),
-        (["--run_once=False"], {}),
-        (["--run_once", "--norun_once"], {}),
-        (["--num_train_steps=9"], {"last_step": 9}),
-        (["--eval_timeout=2.5"], {"timeout": 2.5}),
-        (["--max_eval_retries", "3"], {"retries": 3}),
-        (["--max_eval_retries=-1"], {}),
-    ],
-)
+@pytest.mark.parametrize(("flags", "patience"), [
+    ([], {}), (["--run_once"], {"once": True}), (["--run_once=true"], {"once": True}),
+    (["--run_once=False"], {}), (["--run_once", "--norun_once"], {}),
+    (["--num_train_steps=9"], {"last_step": 9}), (["--eval_timeout=2.5"], {"timeout": 2.5}),
+    (["--max_eval_retries", "3"], {"retries": 3}), (["--max_eval_retries=-1"], {}),
+])  # fmt: skip
 def test_flags_say_how_long_it_waits(stillbox, config, watched_with, flags, patience):
     words = ["model_main", *config, "--checkpoint_dir=run", "--set", "train.steps=4"]
     # Of steps, the last word is --set's; here it is the flag's.

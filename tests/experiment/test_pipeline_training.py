@@ -317,20 +317,11 @@ def test_what_evaluation_has_not_is_refused_with_its_reason(field, reason):
     assert error.where.startswith("p.config:")
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        "eval_interval_secs: 5",
-        "save_graph: true",
-        'eval_master: "m"',
-        'export_path: "e"',
-        "retain_original_images: false",
-        "recall_lower_bound: 0.2",
-        "recall_upper_bound: 0.7",
-        "use_dummy_loss_in_eval: true",
-        "keypoint_edge { start: 1 end: 2 }",
-    ],
-)
+@pytest.mark.parametrize("field", [
+    "eval_interval_secs: 5", "save_graph: true", 'eval_master: "m"', 'export_path: "e"',
+    "retain_original_images: false", "recall_lower_bound: 0.2", "recall_upper_bound: 0.7",
+    "use_dummy_loss_in_eval: true", "keypoint_edge { start: 1 end: 2 }",
+])  # fmt: skip
 def test_what_changes_nothing_in_evaluation_is_noted_with_its_reason(field):
     reading = read_evaluation(field)
     assert reading.experiment.evaluation == read_evaluation("").experiment.evaluation

@@ -43,23 +43,11 @@ def test_the_line_of_the_page():
     }
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "/data/train-*",
-        "/data/train*.tfrecord",
-        "*.tfrecord",
-        "/data/train-?????-of-00256.tfrecord",
-        "/data/train-[0-9]*.tfrecord",
-        "/data/{a,b}/train-*.tfrecord",
-        "&here/train",
-        "%here/train-*",
-        "!here/train",
-        "gs://bucket/train-*",
-        "s3://bucket/train-*",
-        ":here",
-    ],
-)
+@pytest.mark.parametrize("pattern", [
+    "/data/train-*", "/data/train*.tfrecord", "*.tfrecord", "/data/train-?????-of-00256.tfrecord",
+    "/data/train-[0-9]*.tfrecord", "/data/{a,b}/train-*.tfrecord", "&here/train", "%here/train-*",
+    "!here/train", "gs://bucket/train-*", "s3://bucket/train-*", ":here",
+])  # fmt: skip
 @pytest.mark.parametrize(
     "form",
     [
@@ -113,18 +101,10 @@ def test_an_empty_text_gives_nothing():
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("1e-4", 0.0001),
-        ("-1.e-3", -0.001),
-        ("+0.001", 0.001),
-        ("1e+3", 1000.0),
-        ("-1.5E-3", -0.0015),
-        (".5", 0.5),
-        ("3", 3.0),
-    ],
-)
+@pytest.mark.parametrize(("text", "number"), [
+    ("1e-4", 0.0001), ("-1.e-3", -0.001), ("+0.001", 0.001), ("1e+3", 1000.0), ("-1.5E-3", -0.0015),
+    (".5", 0.5), ("3", 3.0),
+])  # fmt: skip
 def test_a_number_is_a_number_everywhere(text, number, tmp_path):
     # I.exp_float_file: the original's files leave 1e-4 a text.
     file = tmp_path / "mine.yaml"

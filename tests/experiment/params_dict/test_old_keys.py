@@ -245,19 +245,11 @@ def test_what_holds(text):
     check_restrictions(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "anchor.num_scales < 2",
-        "anchor.num_scales > 2",
-        "anchor.num_scales == 3",
-        "anchor.num_scales != 2",
-        "anchor.num_scales >= 3",
-        "anchor.num_scales <= 1",
-        "anchor.num_scales < eval.type",
-        "eval.eval_samples > 3",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "anchor.num_scales < 2", "anchor.num_scales > 2", "anchor.num_scales == 3",
+    "anchor.num_scales != 2", "anchor.num_scales >= 3", "anchor.num_scales <= 1",
+    "anchor.num_scales < eval.type", "eval.eval_samples > 3",
+])  # fmt: skip
 def test_what_does_not_hold(text):
     with pytest.raises(UserError, match="is required"):
         check_restrictions(text)
