@@ -105,11 +105,8 @@ def add_records(parser: Parser) -> None:
 def with_records(experiment: Experiment, arguments: argparse.Namespace) -> Experiment:
     """Returns the experiment with RECORDS and --label-map as its training records."""
     train = experiment.data.train
-    train = replace(
-        train,
-        paths=tuple(arguments.records) or train.paths,
-        label_map=arguments.label_map or train.label_map,
-    )
+    label_map = arguments.label_map or train.label_map
+    train = replace(train, paths=tuple(arguments.records) or train.paths, label_map=label_map)
     return replace(experiment, data=replace(experiment.data, train=train))
 
 
@@ -224,6 +221,5 @@ def parse_step(text: str) -> int | Literal["best", "latest"]:
         return "latest"
     if text.isdecimal():
         return int(text)
-    raise UserError(
-        f"{text!r} names no checkpoint", where="--step", fix="give best, latest or a step's number"
-    )
+    what = f"{text!r} names no checkpoint"
+    raise UserError(what, where="--step", fix="give best, latest or a step's number")

@@ -109,8 +109,7 @@ def add_anchors(parser: argparse.ArgumentParser) -> None:
     """`stillbox anchors`: how well the anchors of a config cover the boxes of a data set."""
     add_config_argument(parser)
     add_records(parser)
-    about = "most records to read, spread over the set; 0: all"
-    add_option(parser, "--limit", 5000, about)
+    add_option(parser, "--limit", 5000, "most records to read, spread over the set; 0: all")
     about = "folder for anchors.png and anchors.json"
     add_option(parser, "--output", Path("anchors"), about, "DIR")
     add_bool(parser, "--json", "print JSON instead of tables")

@@ -26,8 +26,7 @@ def add_augmentations(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `data augmentations`."""
     add_config_argument(parser)
     add_records(parser)
-    about = "the picture, .png or .jpg"
-    add_option(parser, "--output", Path("augmentations.png"), about, "FILE")
+    add_option(parser, "--output", Path("augmentations.png"), "the picture, .png or .jpg", "FILE")
     add_option(parser, "--images", 4, "number of images")
     shown = parser.add_mutually_exclusive_group()
     add_option(shown, "--epochs", 5, "number of epochs, from the first")
@@ -136,8 +135,7 @@ def add_tile(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `data tile`."""
     parser.add_argument("records", nargs="+", help="TFRecord files or patterns")
     parser.add_argument("--tile", required=True, type=int, metavar="PIXELS", help="side of a tile")
-    about = "share of a tile that its neighbour covers too"
-    add_option(parser, "--overlap", 0.2, about, "SHARE")
+    add_option(parser, "--overlap", 0.2, "share of a tile that its neighbour covers too", "SHARE")
     about = "least share of a box's area that a tile with it shows"
     add_option(parser, "--min-visible", 0.1, about, "SHARE")
     parser.add_argument("--output", required=True, type=Path, help="folder of the new records")

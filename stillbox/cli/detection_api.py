@@ -209,8 +209,7 @@ def _given_config(arguments: argparse.Namespace) -> str:
     """Returns the CONFIG."""
     if arguments.config is None:
         raise UserError("--pipeline_config_path is missing", fix="give a pipeline.config")
-    config: str = arguments.config
-    return config
+    return str(arguments.config)
 
 
 _EVAL = (

@@ -34,8 +34,7 @@ _ALIASES = {
 def add_export(parser: argparse.ArgumentParser) -> None:
     """`stillbox export`: write a model for other runtimes, and compare it with its checkpoint."""
     add_model(parser, "best, latest or a number", exports=False)
-    about = ", ".join(FORMATS)
-    add_option(parser, "--format", "saved_model", about, "FORMAT")
+    add_option(parser, "--format", "saved_model", ", ".join(FORMATS), "FORMAT")
     about = "folder of the artefact (default: DIR/export/FORMAT, or export/FORMAT for a CONFIG)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=about)
     add_bool(parser, "--overwrite", "replace an existing export")
@@ -45,8 +44,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
-    about = ", ".join((*INPUT_TYPES, *_ALIASES))
-    about = f"{about} (default: image_tensor)"
+    about = f"{', '.join((*INPUT_TYPES, *_ALIASES))} (default: image_tensor)"
     parser.add_argument(
         "--input-type", "--input", default="image_tensor", metavar="TYPE", help=about
     )

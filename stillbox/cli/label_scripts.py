@@ -5,7 +5,6 @@ They turn the XML files of labelImg into tables and records, and divide folders 
 
 import argparse
 from pathlib import Path
-from typing import NamedTuple
 
 from stillbox.cli.arguments import add_option, note, warn
 from stillbox.errors import UserError
@@ -151,11 +150,6 @@ def run_create_tfrecord(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class _Sets(NamedTuple):
-    folder: Path
-    table: Path
-
-
 def add_xml_to_csv(parser: argparse.ArgumentParser) -> None:
     """`xml_to_csv.py`: XML files of labelImg to a table with one box in a row.
 
@@ -182,14 +176,14 @@ def run_xml_to_csv(arguments: argparse.Namespace) -> int:
     """Writes the tables."""
     if arguments.input_dir is not None:
         default = arguments.input_dir / "labels.csv"
-        return _write_tables([_Sets(arguments.input_dir, arguments.output_file or default)])
+        return _write_tables([(arguments.input_dir, arguments.output_file or default)])
     if arguments.output_file is not None:
         raise UserError("-o needs a folder of XML files", where="-o", fix="give -i too")
     sets = _sets("train", "test", "validation")
     annotations = Path("annotations")
     if not sets and annotations.is_dir():
         # Of the data set for which the script was written.
-        sets = [_Sets(annotations, Path("raccoon_labels.csv"))]
+        sets = [(annotations, Path("raccoon_labels.csv"))]
     return _write_tables(sets)
 
 
@@ -202,17 +196,18 @@ def run_create_csv(arguments: argparse.Namespace) -> int:
     return _write_tables(_sets("train", "validation"))
 
 
-def _sets(*names: str) -> list[_Sets]:
+def _sets(*names: str) -> list[tuple[Path, Path]]:
+    """Returns the folders of images that exist, each with the file of its table."""
     images = Path("images")
-    return [_Sets(images / n, images / f"{n}_labels.csv") for n in names if (images / n).is_dir()]
+    return [(images / n, images / f"{n}_labels.csv") for n in names if (images / n).is_dir()]
 
 
-def _write_tables(sets: list[_Sets]) -> int:
+def _write_tables(sets: list[tuple[Path, Path]]) -> int:
     if not sets:
         fix = "change into the folder that has it, or give one to xml_to_csv.py with -i and -o"
         raise UserError("there is no folder images/train", where=str(Path.cwd()), fix=fix)
     log = ConversionLog()
-    tables = [(read_table(one.folder, log), one.table) for one in sets]
+    tables = [(read_table(folder, log), table) for folder, table in sets]
     _show(log)
     for table, path in tables:
         if not table.rows:

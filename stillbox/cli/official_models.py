@@ -115,19 +115,18 @@ def run_retinanet(arguments: argparse.Namespace) -> int:
 
 
 def _resolve(
-    arguments: argparse.Namespace, reading: Reading, changes: Sequence[str] = ()
+    arguments: argparse.Namespace,
+    reading: Reading,
+    changes: Sequence[str] = (),
+    *,
+    warns: bool = True,
 ) -> Resolved:
     """Resolves the experiment with changes and --set; its source is the last file."""
     files = arguments.config_file
     source = (files if isinstance(files, str) else files[-1]) if files else "--params_override"
-    return resolve_reading(reading, [*changes, *arguments.overrides], source)
-
-
-def _resolve_and_warn(
-    arguments: argparse.Namespace, reading: Reading, changes: Sequence[str] = ()
-) -> Resolved:
-    resolved = _resolve(arguments, reading, changes)
-    show_remarks(resolved, resolved.warnings)
+    resolved = resolve_reading(reading, [*changes, *arguments.overrides], source)
+    if warns:
+        show_remarks(resolved, resolved.warnings)
     return resolved
 
 
@@ -139,7 +138,7 @@ def _train(
     from stillbox.devices.job import is_main_process
     from stillbox.records.files import make_folder
 
-    resolved = _resolve(arguments, reading, changes)
+    resolved = _resolve(arguments, reading, changes, warns=False)
     with training_place(arguments.model_dir) as place:
         if is_main_process():
             folder = make_folder(place.folder, below=place.folder)
@@ -154,7 +153,7 @@ def _evaluate(
     **policy: Any,  # noqa: ANN401
 ) -> int:
     """Scores new checkpoints until that of the last step, into a folder of --model_dir."""
-    experiment = _resolve_and_warn(arguments, reading).experiment
+    experiment = _resolve(arguments, reading).experiment
 
     from stillbox.training.watching import WatchPolicy
 
@@ -166,7 +165,7 @@ def _evaluate(
 
 def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     """Writes the newest checkpoint's detections in the format of COCO's evaluation server."""
-    experiment = _resolve_and_warn(arguments, reading).experiment
+    experiment = _resolve(arguments, reading).experiment
 
     from stillbox.checkpoints.trained import load_trained
     from stillbox.devices.job import is_main_process
@@ -345,7 +344,7 @@ def _tpu_model(arguments: argparse.Namespace, size: tuple[int, int]) -> dict[str
         raise UserError(what, where="--params_override", fix=fix)
     files = arguments.config_file or [str(directory / _PARAMS)] * own.is_file()
     reading = _read_parameters(arguments, files)
-    resolved = _resolve_and_warn(arguments, reading, overrides[:2])
+    resolved = _resolve(arguments, reading, overrides[:2])
     return {"source": resolved.experiment, "weights": arguments.checkpoint_path}
 
 

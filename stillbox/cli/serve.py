@@ -46,8 +46,7 @@ def _add_address(group: "argparse._ArgumentGroup") -> None:
     add_option(group, "--port", 8501, "0: any free one", "PORT")
     about = f"key that clients have to send; also by ${KEY_VARIABLE}"
     group.add_argument("--api-key", metavar="KEY", help=about)
-    about = "accept requests of other machines without a key"
-    add_bool(group, "--insecure", about)
+    add_bool(group, "--insecure", "accept requests of other machines without a key")
     group.add_argument(
         "--allowed-host",
         dest="allowed_hosts",
