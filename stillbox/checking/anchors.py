@@ -151,7 +151,7 @@ def _report(
 ) -> AnchorReport:
     stage = model.anchor_stage
     assert stage is not None
-    # Only a built detector knows the shapes of its feature maps; its weights are not used.
+    # Only a built detector has the shapes of its feature maps; its weights are not used.
     detector: Any = build_detector(model)
     shapes, image = detector.feature_shapes, model.resizer.input_size
     matcher, similarity = stage.matcher, stage.similarity

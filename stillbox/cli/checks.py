@@ -1,4 +1,4 @@
-"""What tells whether a run will succeed: configs, anchors, the machine."""
+"""Checks before a run: of configs, of anchors, of the machine."""
 
 import argparse
 import sys

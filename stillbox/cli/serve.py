@@ -176,7 +176,7 @@ def _settings(arguments: argparse.Namespace) -> ServeSettings:
 
 
 def _own_names(host: str) -> list[str]:
-    """Returns the names of this machine that the network knows, where others reach it."""
+    """Returns the names of this machine in the network, if other machines can reach it."""
     names = [] if _is_loopback(host) else [host, socket.gethostname()]
     bracketed = [f"[{name}]" if ":" in name else name for name in names]
     return [name for name in bracketed if HOST.fullmatch(name)]

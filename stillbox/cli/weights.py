@@ -1,4 +1,4 @@
-"""What stillbox knows by name: pretrained weights, which it also writes, and recipes."""
+"""What has a name: pretrained weights, which stillbox also writes, and recipes."""
 
 import argparse
 import sys

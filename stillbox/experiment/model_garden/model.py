@@ -180,7 +180,7 @@ def _read_mobile(section: GardenSection, common: dict[str, Any]) -> schema.Spine
     )
 
 
-# The activations are the networks' own, whatever norm_activation says.
+# The networks have activations of their own; norm_activation does not change them.
 _MOBILENETS: dict[str, schema.Backbone] = {
     "MobileNetV1": schema.MobileNetV1(min_depth=8),
     # Behind the last block there is a convolution that no detector reads.

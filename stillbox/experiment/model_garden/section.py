@@ -226,7 +226,7 @@ def read_conv(
             center=True,
             scale=True,
             statistics="global" if synchronised else "per_replica",
-            # Only the fused kernel knows the unbiased variance.
+            # Only the fused kernel computes the unbiased variance.
             moving_variance="biased" if synchronised else "unbiased",
             **norm.read_fields(
                 f"{path}.conv.batch_norm", decay="norm_momentum", epsilon="norm_epsilon"

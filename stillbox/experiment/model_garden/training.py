@@ -208,7 +208,7 @@ _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 def _read_clipping(root: GardenSection) -> dict[str, Any]:
-    """Returns the fields about clipping, of which Keras knows three and `adamw` has a fourth."""
+    """Returns the fields about clipping, of which Keras has three and `adamw` a fourth."""
     section = root.child(f"{OPTIMIZATION}.optimizer")
     kind = section.get("type")
     own = section.child(kind)

@@ -283,7 +283,7 @@ def _read_fine_tune(section: MessageSection, path: str) -> schema.FineTune:
 def _read_least_loaded(section: MessageSection, path: str) -> float:
     """Returns the least share of the wanted arrays that a checkpoint must have.
 
-    The file tells its own version. With V2 the original refuses one that lacks a single array.
+    The config names the version. With V2 the original refuses a file that lacks a single array.
     """
     version = section.value("fine_tune_checkpoint_version", path)
     return 1.0 if version == "v2" else schema.FineTune().min_loaded
