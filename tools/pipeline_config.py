@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.extractors import EXTRACTORS
-from stillbox.experiment.pipeline_config.faster_rcnn_extractors import (
+from stillbox.experiment.pipeline_config.faster_rcnn import (
     EXTRACTORS as FASTER_RCNN_EXTRACTORS,
 )
 from stillbox.experiment.pipeline_config.reader import METRICS, read_pipeline_config

@@ -140,12 +140,9 @@ def examine_anchors(
     )
     if not len(truth.boxes):
         reasons = "; ".join(f"{p.count} x {p.reason}" for p in source.problems)
-        raise UserError(
-            f"there is no usable box in {count_text(truth.records, 'record')}"
-            + (f": {reasons}" * bool(reasons)),
-            where=", ".join(records.paths),
-            fix="see `stillbox data check`",
-        )
+        what = f"there is no usable box in {count_text(truth.records, 'record')}"
+        what += f": {reasons}" * bool(reasons)
+        raise UserError(what, where=", ".join(records.paths), fix="see `stillbox data check`")
     return _report(model, truth, len(source), label_map)
 
 
@@ -154,7 +151,7 @@ def _report(
 ) -> AnchorReport:
     stage = model.anchor_stage
     assert stage is not None
-    # Only a built detector knows the shapes of its feature maps; its weights are not used.
+    # Only a built detector has the shapes of its feature maps; its weights are not used.
     detector: Any = build_detector(model)
     shapes, image = detector.feature_shapes, model.resizer.input_size
     matcher, similarity = stage.matcher, stage.similarity

@@ -74,11 +74,9 @@ def examine() -> Examination:
 
 def bad_pairs(versions: dict[str, str]) -> list[str]:
     """Returns the pairs of versions that are known not to work together."""
-    problems = []
     jax_version, jaxlib = versions.get("jax"), versions.get("jaxlib")
-    if jax_version != jaxlib:
-        problems.append(f"jax {jax_version} and jaxlib {jaxlib} are not of one release")
-    return problems
+    what = f"jax {jax_version} and jaxlib {jaxlib} are not of one release"
+    return [what] if jax_version != jaxlib else []
 
 
 def _version(name: str) -> str | None:
@@ -128,11 +126,9 @@ def examine_folder(folder: Path) -> Examination:
     elif is_model_directory(folder):
         _examine_beside(folder, found)
     elif not parts:
-        raise UserError(
-            "this is neither a model directory nor an export",
-            where=str(folder),
-            fix=f"it holds {list_folder(folder)}" if folder.is_dir() else "give such a folder",
-        )
+        what = "this is neither a model directory nor an export"
+        fix = f"it holds {list_folder(folder)}" if folder.is_dir() else "give such a folder"
+        raise UserError(what, where=str(folder), fix=fix)
     for part in parts:
         _examine_part(part, folder, found)
     return found

@@ -16,13 +16,10 @@ from stillbox.records.problems import Problem
 _CONVERT_AGAIN = "convert the data again; data.bad_boxes=fix does the same at every start"
 _OPTIONS = "train with data.bad_records=drop, or write these records again"
 TOO_MANY_BOXES = "more boxes than a batch has room for"
+_BAD_BOXES = (rules.INVERTED, rules.OUTSIDE, rules.WHOLLY_OUTSIDE, rules.NO_AREA)
 # Every other problem is an error: it stops training, or loses labels silently.
 _MILDER: dict[str, tuple[Severity, str]] = {
-    rules.INVERTED: ("warning", _CONVERT_AGAIN),
-    rules.OUTSIDE: ("warning", _CONVERT_AGAIN),
-    rules.WHOLLY_OUTSIDE: ("warning", _CONVERT_AGAIN),
-    rules.NO_AREA: ("warning", _CONVERT_AGAIN),
-    rules.NOT_A_NUMBER: ("warning", _CONVERT_AGAIN),
+    **dict.fromkeys((*_BAD_BOXES, rules.NOT_A_NUMBER), ("warning", _CONVERT_AGAIN)),
     "optional column of wrong length": ("warning", "write these records again"),
     "class text and label differ": ("warning", "see that records and label map belong together"),
     "file without a record": ("warning", "remove the file, or write it again"),
@@ -105,13 +102,10 @@ def render_findings(
 def _lines(finding: Finding, source: str, mark: str) -> Iterator[Text]:
     place = finding.where({}).removeprefix(f"{source}:")
     what = f"{place}: {finding.what}" if place else finding.what
-    examples: tuple[str, ...] = ()
     if isinstance(finding, RecordFinding):
         what = f"{finding.count:,} x {what}" + (f" ({finding.outcome})" if finding.outcome else "")
-        examples = finding.examples
     yield Text.assemble(mark, (finding.severity, _COLOURS[finding.severity]), f" {what}")
-    for example in examples:
-        yield Text(example)
+    yield from map(Text, finding.examples if isinstance(finding, RecordFinding) else ())
     # The fix of a note is optional, so it is left out.
     if finding.fix and finding.severity != "note":
         yield Text(f"fix: {finding.fix}", "green")

@@ -232,19 +232,13 @@ def _refuse_other_model(
         lines = [f"name: {stored.name!r} -> {given.name!r}"] * (stored.name != given.name)
         more = len(changes) - _SHOWN
         lines += changes[:_SHOWN] + [f"and {more} more"] * (more > 0)
-        raise UserError(
-            "the model directory holds a run of another model:\n    " + "\n    ".join(lines),
-            where=str(model_directory),
-            fix="leave the config out to resume the run, or take a new --model-dir",
-        )
+        what = "the model directory holds a run of another model:\n    " + "\n    ".join(lines)
+        fix = "leave the config out to resume the run, or take a new --model-dir"
+        raise UserError(what, where=str(model_directory), fix=fix)
 
 
 def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence[str]) -> None:
-    """Reads config and overrides before the conversion of a folder, which may take an hour.
-
-    Raises:
-        UserError: they cannot be read; without a config, no recipe accepts the overrides.
-    """
+    """Reads config and overrides before the conversion of a folder, which may take an hour."""
     faults = []
     for candidate in (config,) if config is not None else (SMALL, SSD, PYRAMID, LARGE):
         try:

@@ -40,6 +40,11 @@ def add_option(
     parser.add_argument(*names, type=type(default), default=default, help=about, metavar=metavar)
 
 
+def add_bool(parser: "argparse._ActionsContainer", name: str, about: str) -> None:
+    """Adds an option without a value, which is false unless it is given."""
+    parser.add_argument(name, action="store_true", help=about)
+
+
 def add_switch(
     parser: Parser, name: str, about: str, *, default: bool = False, short: str | None = None
 ) -> None:
@@ -58,11 +63,8 @@ def _boolean(text: str) -> bool:
 
 def add_config_argument(parser: Parser) -> None:
     """Adds CONFIG, --set and --import."""
-    parser.add_argument(
-        "config",
-        metavar="CONFIG",
-        help="a recipe's name, a pipeline.config, or a stillbox YAML file",
-    )
+    about = "a recipe's name, a pipeline.config, or a stillbox YAML file"
+    parser.add_argument("config", metavar="CONFIG", help=about)
     add_overrides(parser)
 
 
@@ -73,38 +75,28 @@ def add_images(parser: Parser, about: str) -> None:
 
 def add_imports(parser: Parser) -> None:
     """Adds --import."""
+    about = (
+        "import backbones, losses, augmentations and other parts of your own, for example "
+        "--import my_parts.py; may be repeated"
+    )
     parser.add_argument(
-        "--import",
-        dest="imports",
-        metavar="FILE|MODULE",
-        action="append",
-        default=[],
-        help="import backbones, losses, augmentations and other parts of your own, for example "
-        "--import my_parts.py; may be repeated",
+        "--import", dest="imports", metavar="FILE|MODULE", action="append", default=[], help=about
     )
 
 
 def add_overrides(parser: Parser) -> None:
     """Adds --set and --import."""
     add_imports(parser)
+    about = "change one field, for example --set train.batch_size=8; may be repeated"
     parser.add_argument(
-        "--set",
-        dest="overrides",
-        metavar="FIELD=VALUE",
-        action="append",
-        default=[],
-        help="change one field, for example --set train.batch_size=8; may be repeated",
+        "--set", dest="overrides", metavar="FIELD=VALUE", action="append", default=[], help=about
     )
 
 
 def add_records(parser: Parser) -> None:
     """Adds RECORDS and --label-map."""
-    parser.add_argument(
-        "records",
-        nargs="*",
-        metavar="RECORDS",
-        help="TFRecord files or patterns (default: the config's own training records)",
-    )
+    about = "TFRecord files or patterns (default: the config's own training records)"
+    parser.add_argument("records", nargs="*", metavar="RECORDS", help=about)
     parser.add_argument(
         "--label-map", help="label map of RECORDS: a .pbtxt file, or coco (default: the config's)"
     )
@@ -113,24 +105,18 @@ def add_records(parser: Parser) -> None:
 def with_records(experiment: Experiment, arguments: argparse.Namespace) -> Experiment:
     """Returns the experiment with RECORDS and --label-map as its training records."""
     train = experiment.data.train
-    train = replace(
-        train,
-        paths=tuple(arguments.records) or train.paths,
-        label_map=arguments.label_map or train.label_map,
-    )
+    label_map = arguments.label_map or train.label_map
+    train = replace(train, paths=tuple(arguments.records) or train.paths, label_map=label_map)
     return replace(experiment, data=replace(experiment.data, train=train))
 
 
 def add_profile(parser: Parser, what: str, where: str) -> None:
     """Adds --profile, which traces `what`, such as `steps of this run`, into the folder `where`."""
-    add_option(
-        parser,
-        "--profile",
-        "0,0",
+    about = (
         f"trace these {what} into {where}/plugins/profile and print where their time goes; "
-        "0,0: none",
-        "FIRST,LAST",
+        "0,0: none"
     )
+    add_option(parser, "--profile", "0,0", about, "FIRST,LAST")
 
 
 def add_processes(parser: Parser) -> None:
@@ -140,9 +126,7 @@ def add_processes(parser: Parser) -> None:
         "mpirun, srun, GKE and Cloud TPU identify each process of a job; elsewhere give all three.",
     )
     group.add_argument(
-        "--coordinator",
-        metavar="HOST:PORT",
-        help="machine of process 0 and a free port of it",
+        "--coordinator", metavar="HOST:PORT", help="machine of process 0 and a free port of it"
     )
     group.add_argument("--processes", type=int, metavar="N", help="processes of the job")
     group.add_argument("--process", type=int, metavar="I", help="number of this one, from 0")
@@ -237,6 +221,5 @@ def parse_step(text: str) -> int | Literal["best", "latest"]:
         return "latest"
     if text.isdecimal():
         return int(text)
-    raise UserError(
-        f"{text!r} names no checkpoint", where="--step", fix="give best, latest or a step's number"
-    )
+    what = f"{text!r} names no checkpoint"
+    raise UserError(what, where="--step", fix="give best, latest or a step's number")

@@ -1,10 +1,11 @@
-"""What tells whether a run will succeed: configs, anchors, the machine."""
+"""Checks before a run: of configs, of anchors, of the machine."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from stillbox.cli.arguments import (
+    add_bool,
     add_config_argument,
     add_option,
     add_records,
@@ -36,21 +37,16 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     records.add_argument(
         "--no-records", dest="records", action="store_const", const="none", help="read no record"
     )
-    parser.add_argument("--strict", action="store_true", help="end with 1 if there are warnings")
-    parser.add_argument("--notes", action="store_true", help="show all notes")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--target",
-        metavar="NAME",
-        help="compile the steps of training, evaluation and prediction for devices of another "
+    add_bool(parser, "--strict", "end with 1 if there are warnings")
+    add_bool(parser, "--notes", "show all notes")
+    add_bool(parser, "--json", "print JSON")
+    about = (
+        "compile the steps of training, evaluation and prediction for devices of another "
         "machine: a TPU slice such as v5e:2x4 or v3-8, or GPUs such as h200:8; or for cpu or cuda "
-        "of this one; takes minutes",
+        "of this one; takes minutes"
     )
-    parser.add_argument(
-        "--find-batch",
-        action="store_true",
-        help="find the largest train.batch_size that fits on the target",
-    )
+    parser.add_argument("--target", metavar="NAME", help=about)
+    add_bool(parser, "--find-batch", "find the largest train.batch_size that fits on the target")
 
 
 def run_check(arguments: argparse.Namespace) -> int:
@@ -113,11 +109,10 @@ def add_anchors(parser: argparse.ArgumentParser) -> None:
     """`stillbox anchors`: how well the anchors of a config cover the boxes of a data set."""
     add_config_argument(parser)
     add_records(parser)
-    about = "most records to read, spread over the set; 0: all"
-    add_option(parser, "--limit", 5000, about)
+    add_option(parser, "--limit", 5000, "most records to read, spread over the set; 0: all")
     about = "folder for anchors.png and anchors.json"
     add_option(parser, "--output", Path("anchors"), about, "DIR")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    add_bool(parser, "--json", "print JSON instead of tables")
 
 
 def run_anchors(arguments: argparse.Namespace) -> int:
@@ -155,14 +150,11 @@ def run_anchors(arguments: argparse.Namespace) -> int:
 
 def add_doctor(parser: argparse.ArgumentParser) -> None:
     """`stillbox doctor`: examines this machine, or the files of a model directory or an export."""
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        metavar="DIR",
-        help="compare the files of a model directory, a checkpoint or an export with their "
-        "checksums (default: examine this machine)",
+    about = (
+        "compare the files of a model directory, a checkpoint or an export with their "
+        "checksums (default: examine this machine)"
     )
+    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help=about)
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:

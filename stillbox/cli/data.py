@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from stillbox.cli.arguments import (
+    add_bool,
     add_config_argument,
     add_option,
     add_records,
@@ -25,18 +26,15 @@ def add_augmentations(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `data augmentations`."""
     add_config_argument(parser)
     add_records(parser)
-    about = "the picture, .png or .jpg"
-    add_option(parser, "--output", Path("augmentations.png"), about, "FILE")
+    add_option(parser, "--output", Path("augmentations.png"), "the picture, .png or .jpg", "FILE")
     add_option(parser, "--images", 4, "number of images")
     shown = parser.add_mutually_exclusive_group()
     add_option(shown, "--epochs", 5, "number of epochs, from the first")
-    shown.add_argument(
-        "--operations",
-        type=float,
-        metavar="LEVEL",
-        help="show each operation of AutoAugment at this level, 0 to 10, instead of the config's "
-        "augmentations",
+    about = (
+        "show each operation of AutoAugment at this level, 0 to 10, instead of the config's "
+        "augmentations"
     )
+    shown.add_argument("--operations", type=float, metavar="LEVEL", help=about)
 
 
 def run_augmentations(arguments: argparse.Namespace) -> int:
@@ -106,7 +104,7 @@ def add_scenes(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--train", 600, "training scenes")
     add_option(parser, "--val", 100, "held-out scenes")
     add_option(parser, "--seed", 0, "of the random scenes")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing data set")
+    add_bool(parser, "--overwrite", "replace an existing data set")
 
 
 def run_scenes(arguments: argparse.Namespace) -> int:
@@ -137,8 +135,7 @@ def add_tile(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `data tile`."""
     parser.add_argument("records", nargs="+", help="TFRecord files or patterns")
     parser.add_argument("--tile", required=True, type=int, metavar="PIXELS", help="side of a tile")
-    about = "share of a tile that its neighbour covers too"
-    add_option(parser, "--overlap", 0.2, about, "SHARE")
+    add_option(parser, "--overlap", 0.2, "share of a tile that its neighbour covers too", "SHARE")
     about = "least share of a box's area that a tile with it shows"
     add_option(parser, "--min-visible", 0.1, about, "SHARE")
     parser.add_argument("--output", required=True, type=Path, help="folder of the new records")
@@ -150,10 +147,8 @@ def add_tile(parser: argparse.ArgumentParser) -> None:
     )
     add_option(parser, "--shards", 0, "files; 0: as many as the records have")
     parser.add_argument("--bad-records", choices=("drop", "fail"), default="drop")
-    parser.add_argument(
-        "--skip-tiles-without-boxes", action="store_true", help="leave background tiles out"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace a set of this name")
+    add_bool(parser, "--skip-tiles-without-boxes", "leave background tiles out")
+    add_bool(parser, "--overwrite", "replace a set of this name")
     add_option(parser, "--workers", 0, "threads; 0: one for each core")
 
 
@@ -214,9 +209,7 @@ def _add_records(parser: argparse.ArgumentParser) -> None:
         "records", nargs="+", help="TFRecord files or patterns; name@10 means its ten shards"
     )
     parser.add_argument("--label-map", help="label map of the records: a .pbtxt file, or coco")
-    parser.add_argument(
-        "--use-display-name", action="store_true", help="match class texts with display_name"
-    )
+    add_bool(parser, "--use-display-name", "match class texts with display_name")
     add_common(parser)
 
 

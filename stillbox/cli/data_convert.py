@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 
-from stillbox.cli.arguments import add_option, print_json
+from stillbox.cli.arguments import add_bool, add_option, print_json
 from stillbox.cli.parsing import VerbParser
 from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
@@ -33,7 +33,7 @@ from stillbox.records.tfrecord import shard_name
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Adds --workers and --json."""
     add_option(parser, "--workers", 0, "threads; 0: one for each core")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    add_bool(parser, "--json", "print JSON instead of tables")
 
 
 def add_conversion(parser: argparse.ArgumentParser) -> None:
@@ -50,16 +50,10 @@ def add_conversion(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bad-records", choices=("drop", "fail"), default="drop")
     parser.add_argument("--bad-boxes", choices=("fix", "drop", "fail"), default="fix")
-    parser.add_argument(
-        "--exif",
-        choices=("auto", "upright", "stored"),
-        default="auto",
-        help="frame of the boxes of images with a rotation tag; auto: by the annotated size",
-    )
-    parser.add_argument(
-        "--skip-images-without-boxes", action="store_true", help="leave background images out"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace a set of this name")
+    about = "frame of the boxes of images with a rotation tag; auto: by the annotated size"
+    parser.add_argument("--exif", choices=("auto", "upright", "stored"), default="auto", help=about)
+    add_bool(parser, "--skip-images-without-boxes", "leave background images out")
+    add_bool(parser, "--overwrite", "replace a set of this name")
     add_common(parser)
 
 
@@ -85,12 +79,8 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `convert FOLDER`."""
     parser.add_argument("folder", metavar="FOLDER", help="folder of images and annotations")
     parser.add_argument("--format", default="", help="the format, if FOLDER has several")
-    add_option(
-        parser,
-        "--validation-share",
-        0.2,
-        "share of the images that validate, if FOLDER states no split",
-    )
+    about = "share of the images that validate, if FOLDER states no split"
+    add_option(parser, "--validation-share", 0.2, about)
     add_option(parser, "--seed", 0, "of the split, if FOLDER states none")
     add_conversion(parser)
 
@@ -182,9 +172,7 @@ def add_convert(parser: ConvertParser) -> None:
 def _add_coco(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", required=True, help="folder of the images")
     parser.add_argument("--annotations", required=True, help="instances_*.json")
-    parser.add_argument(
-        "--renumber", action="store_true", help="ids 1, 2, ... instead of the category ids"
-    )
+    add_bool(parser, "--renumber", "ids 1, 2, ... instead of the category ids")
     _add_output(parser)
     parser.set_defaults(run=run_coco)
 
@@ -201,17 +189,10 @@ def _add_voc(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> None:
     add_conversion(parser)
     parser.add_argument("--name", help="name of the set, as train")
-    parser.add_argument(
-        "--engine",
-        choices=("threads", "beam"),
-        default="threads",
-        help="beam: as a pipeline of Apache Beam, with the same records (default: threads)",
-    )
-    parser.add_argument(
-        "--beam-options",
-        metavar="OPTIONS",
-        help="options of Beam in one word: --beam-options='--runner=SparkRunner --parallelism=8'",
-    )
+    about = "beam: as a pipeline of Apache Beam, with the same records (default: threads)"
+    parser.add_argument("--engine", choices=("threads", "beam"), default="threads", help=about)
+    about = "options of Beam in one word: --beam-options='--runner=SparkRunner --parallelism=8'"
+    parser.add_argument("--beam-options", metavar="OPTIONS", help=about)
 
 
 def run_coco(args: argparse.Namespace) -> int:
@@ -230,10 +211,8 @@ def run_coco(args: argparse.Namespace) -> int:
 def run_voc(args: argparse.Namespace) -> int:
     """Converts VOC XML."""
     if not args.root and not (args.annotations and args.images):
-        raise UserError(
-            "the folder of the VOC data is not given",
-            fix="give --root, or --annotations and --images for a flat layout",
-        )
+        what = "the folder of the VOC data is not given"
+        raise UserError(what, fix="give --root, or --annotations and --images for a flat layout")
     if args.set and not args.root:
         raise UserError("--set needs --root, the folder with ImageSets/Main", fix="give --root too")
     root = Path(args.root or "")
@@ -282,11 +261,7 @@ def _convert(
 
 
 def _engine(args: argparse.Namespace) -> Engine:
-    """Returns the engine of the conversion.
-
-    Raises:
-        UserError: an option belongs to the other engine.
-    """
+    """Returns the engine of the conversion."""
     if args.engine == "threads":
         if args.beam_options is not None:
             raise UserError("--beam-options needs --engine beam", fix="give --engine beam too")

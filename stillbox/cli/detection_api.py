@@ -36,33 +36,20 @@ _MODEL_MAIN = (
     Flag("train_batch_size", kind=int, field="train.batch_size"),
     Flag("checkpoint_every_n", kind=int, field="train.checkpoint_every"),
     Flag("sample_1_of_n_eval_examples", kind=int, field="data.evaluation.sample_1_of_n"),
-    Flag(
-        "checkpoint_dir",
-        "only evaluate: a model directory, or the checkpoints folder in it",
-        Path,
-        metavar="DIR",
-    ),
+    Flag("checkpoint_dir", "only evaluate: a model directory, or the checkpoints folder in it",
+         Path, metavar="DIR"),
     Flag("run_once", "evaluate the newest checkpoint and end", bool),
-    Flag(
-        "max_eval_retries",
-        "checkpoints that training may remove while they are read; below 0: any",
-        default=-1,
-    ),
-    Flag(
-        "eval_timeout",
-        "end after so long without a new checkpoint (default: wait)",
-        float,
-        metavar="SECONDS",
-    ),
+    Flag("max_eval_retries",
+         "checkpoints that training may remove while they are read; below 0: any", default=-1),
+    Flag("eval_timeout", "end after so long without a new checkpoint (default: wait)", float,
+         metavar="SECONDS"),
     Flag("eval_training_data", "with --checkpoint_dir: evaluate on the training records", bool),
     Flag("eval_on_train_data", "the same", bool),
     Flag("sample_1_of_n_eval_on_train_examples", "use every n-th of them", default=5),
     CONFIG_OVERRIDE,
-    Flag(
-        "checkpoint_format",
-        "new: write checkpoints as the original names them too, such as ckpt-3 or model.ckpt-2000",
-        choices=("tf1", "tf2"),
-    ),
+    Flag("checkpoint_format",
+         "new: write checkpoints as the original names them too, such as ckpt-3 or model.ckpt-2000",
+         choices=("tf1", "tf2")),
     Flag("num_eval_steps", note="every image of the evaluation set is scored once"),
     Flag("use_tpu", refusal=_ONE_MACHINE),
     Flag("tpu_name", refusal=_ONE_MACHINE),
@@ -78,7 +65,7 @@ _MODEL_MAIN = (
     # Flags of absl, and summaries, which are always written.
     *map(Flag, ("alsologtostderr", "logtostderr", "record_summaries", "stderrthreshold")),
     Flag("verbosity"),
-)
+)  # fmt: skip
 
 
 def add_model_main(parser: argparse.ArgumentParser) -> None:
@@ -219,15 +206,10 @@ def run_legacy_train(arguments: argparse.Namespace) -> int:
 
 
 def _given_config(arguments: argparse.Namespace) -> str:
-    """Returns the CONFIG.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Returns the CONFIG."""
     if arguments.config is None:
         raise UserError("--pipeline_config_path is missing", fix="give a pipeline.config")
-    config: str = arguments.config
-    return config
+    return str(arguments.config)
 
 
 _EVAL = (

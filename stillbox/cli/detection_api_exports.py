@@ -39,25 +39,18 @@ _SIDE_INPUTS = tuple(
     for name in ("use_side_inputs", "side_input_shapes", "side_input_types", "side_input_names")
 )
 _MODEL_FLAGS = (
-    Flag(
-        "pipeline_config_path",
-        "any CONFIG; left out for a model directory, which has its own",
-        metavar="CONFIG",
-    ),
-    Flag(
-        "trained_checkpoint_dir",
-        "a model directory, the checkpoints folder in it, or a folder with TF1 checkpoints",
-        Path,
-        required=True,
-        metavar="DIR",
-    ),
+    Flag("pipeline_config_path", "any CONFIG; left out for a model directory, which has its own",
+         metavar="CONFIG"),
+    Flag("trained_checkpoint_dir",
+         "a model directory, the checkpoints folder in it, or a folder with TF1 checkpoints", Path,
+         required=True, metavar="DIR"),
     Flag("output_directory", "folder of the export", Path, required=True, metavar="DIR"),
     Flag("overwrite", "replace an existing export", bool),
     CONFIG_OVERRIDE,
     *_SIDE_INPUTS,
     Flag("centernet_include_keypoints", refusal=_CENTERNET),
     Flag("keypoint_label_map_path", refusal=_CENTERNET),
-)
+)  # fmt: skip
 
 
 def add_exporter_main_v2(parser: argparse.ArgumentParser) -> None:
@@ -89,11 +82,8 @@ def _export(model: dict[str, Any], arguments: argparse.Namespace, **settings: An
 
 def _refuse_input_type(name: str) -> None:
     if name not in _INPUT_TYPES:
-        raise UserError(
-            f"the input type {name} is not supported",
-            where="--input_type",
-            fix=nearest(name, _INPUT_TYPES),
-        )
+        what = f"the input type {name} is not supported"
+        raise UserError(what, where="--input_type", fix=nearest(name, _INPUT_TYPES))
 
 
 def _add_originals(arguments: argparse.Namespace) -> None:
@@ -125,17 +115,12 @@ def _trained_model(arguments: argparse.Namespace, changes: Sequence[str] = ()) -
     directory = _own_directory(arguments.trained_checkpoint_dir)
     if arguments.pipeline_config_path is None:
         if not (directory / "experiment.yaml").is_file():
-            raise UserError(
-                "only a model directory has the config of its weights",
-                where="--pipeline_config_path",
-                fix="give the pipeline.config of the checkpoint",
-            )
+            what = "only a model directory has the config of its weights"
+            fix = "give the pipeline.config of the checkpoint"
+            raise UserError(what, where="--pipeline_config_path", fix=fix)
         if arguments.config_override:
-            raise UserError(
-                "there is no CONFIG to merge it into",
-                where="--config_override",
-                fix="write --set FIELD=VALUE",
-            )
+            what = "there is no CONFIG to merge it into"
+            raise UserError(what, where="--config_override", fix="write --set FIELD=VALUE")
         return {"source": directory, "overrides": overrides}
     resolved = resolve_merged(arguments.pipeline_config_path, arguments.config_override, overrides)
     show_remarks(resolved, resolved.warnings)
@@ -220,17 +205,12 @@ def _write_convertible(model: dict[str, Any], arguments: argparse.Namespace) -> 
 
 _V1_MODEL_FLAGS = (
     Flag("pipeline_config_path", "any CONFIG", required=True, metavar="CONFIG"),
-    Flag(
-        "trained_checkpoint_prefix",
-        "a checkpoint, as DIR/model.ckpt-2000, or a model directory",
-        Path,
-        required=True,
-        metavar="PREFIX",
-    ),
+    Flag("trained_checkpoint_prefix", "a checkpoint, as DIR/model.ckpt-2000, or a model directory",
+         Path, required=True, metavar="PREFIX"),
     Flag("output_directory", "folder of the export", Path, required=True, metavar="DIR"),
     Flag("overwrite", "new: replace an existing export", bool),
     CONFIG_OVERRIDE,
-)
+)  # fmt: skip
 _GRAPH = (
     *_V1_MODEL_FLAGS,
     Flag("input_shape", "batch, height, width and channels; -1: any", metavar="1,-1,-1,3"),
@@ -277,11 +257,8 @@ def _v1_model(arguments: argparse.Namespace, changes: Sequence[str] = ()) -> dic
     if not prefix.is_dir() and not prefix.with_name(f"{prefix.name}.index").is_file():
         there = sorted(path.stem for path in prefix.parent.glob("*.index"))
         fix = "give a checkpoint that training has written"
-        raise UserError(
-            "there is no such checkpoint",
-            where=str(prefix),
-            fix=nearest(prefix.name, there) if there else fix,
-        )
+        what = "there is no such checkpoint"
+        raise UserError(what, where=str(prefix), fix=nearest(prefix.name, there) if there else fix)
     return {"source": resolved.experiment, "weights": prefix}
 
 
@@ -310,17 +287,13 @@ def _copy_config(arguments: argparse.Namespace) -> None:
 
 _TFLITE = (
     *_V1_MODEL_FLAGS,
-    Flag(
-        "add_postprocessing_op",
-        "end in TFLite's detection operation (default: true)",
-        bool,
-        default=True,
-    ),
+    Flag("add_postprocessing_op", "end in TFLite's detection operation (default: true)", bool,
+         default=True),
     Flag("max_detections", "most detections in an image", default=10, metavar="K"),
     Flag("max_classes_per_detection", note="a detection has one class"),
     Flag("detections_per_class", note="the limit of each class is that of the config"),
     Flag("use_regular_nms", "suppress in each class", bool),
-)
+)  # fmt: skip
 
 
 def add_export_tflite_ssd_graph(parser: argparse.ArgumentParser) -> None:
@@ -336,10 +309,8 @@ def run_export_tflite_ssd_graph(arguments: argparse.Namespace) -> int:
     """Writes `model.tflite`, and `saved_model/` for TensorFlow's converter."""
     explain_flags(arguments, _TFLITE)
     if arguments.add_postprocessing_op is False:
-        raise UserError(
-            "--add_postprocessing_op=false is not supported",
-            fix="leave it out; `stillbox export --format onnx` writes a model without suppression",
-        )
+        fix = "leave it out; `stillbox export --format onnx` writes a model without suppression"
+        raise UserError("--add_postprocessing_op=false is not supported", fix=fix)
     model = _v1_model(arguments, [] if arguments.use_regular_nms else _AGNOSTIC)
     quantized = model["source"].train.quantization is not None
     exported = _export(

@@ -5,7 +5,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from stillbox.cli.arguments import add_images, add_imports, add_option, parse_step, say_next
+from stillbox.cli.arguments import (
+    add_bool,
+    add_images,
+    add_imports,
+    add_option,
+    parse_step,
+    say_next,
+)
 from stillbox.cli.running import add_model, model_arguments
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
@@ -27,46 +34,29 @@ _ALIASES = {
 def add_export(parser: argparse.ArgumentParser) -> None:
     """`stillbox export`: write a model for other runtimes, and compare it with its checkpoint."""
     add_model(parser, "best, latest or a number", exports=False)
-    about = ", ".join(FORMATS)
-    add_option(parser, "--format", "saved_model", about, "FORMAT")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of the artefact (default: DIR/export/FORMAT, or export/FORMAT for a CONFIG)",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing export")
+    add_option(parser, "--format", "saved_model", ", ".join(FORMATS), "FORMAT")
+    about = "folder of the artefact (default: DIR/export/FORMAT, or export/FORMAT for a CONFIG)"
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=about)
+    add_bool(parser, "--overwrite", "replace an existing export")
     _add_input(parser)
     _add_outputs(parser)
     _add_conversion(parser)
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
-    about = ", ".join((*INPUT_TYPES, *_ALIASES))
+    about = f"{', '.join((*INPUT_TYPES, *_ALIASES))} (default: image_tensor)"
     parser.add_argument(
-        "--input-type",
-        "--input",
-        default="image_tensor",
-        metavar="TYPE",
-        help=f"{about} (default: image_tensor)",
+        "--input-type", "--input", default="image_tensor", metavar="TYPE", help=about
     )
-    parser.add_argument(
-        "--input-name",
-        default="",
-        metavar="NAME",
-        help="name of the input (default: that of the signature)",
+    about = "name of the input (default: that of the signature)"
+    parser.add_argument("--input-name", default="", metavar="NAME", help=about)
+    about = (
+        "size of the input images (default: any; tflite, stablehlo: the network input's, if "
+        "the resizer keeps it)"
     )
-    parser.add_argument(
-        "--image-size",
-        metavar="HEIGHT,WIDTH",
-        help="size of the input images (default: any; tflite, stablehlo: the network input's, if "
-        "the resizer keeps it)",
-    )
-    parser.add_argument(
-        "--any-size",
-        action="store_true",
-        help="stablehlo: images of any size; each new size compiles the program anew",
-    )
+    parser.add_argument("--image-size", metavar="HEIGHT,WIDTH", help=about)
+    about = "stablehlo: images of any size; each new size compiles the program anew"
+    add_bool(parser, "--any-size", about)
     add_option(parser, "--batch-size", 1, "images at a time; 0: any")
 
 
@@ -97,16 +87,12 @@ def _add_conversion(parser: argparse.ArgumentParser) -> None:
     add_images(parser, "compare, and calibrate, on these (default: records of the evaluation)")
     about = "platforms of a SavedModel or StableHLO"
     add_option(parser, "--platforms", "cpu,cuda,tpu", about, "NAMES")
-    parser.add_argument(
-        "--quantize",
-        choices=get_args(Quantize),
-        default="none",
-        help="tflite: int8, calibrated on --images; dynamic, 8 bit weights; float16, half weights "
-        "(default: none)",
+    about = (
+        "tflite: int8, calibrated on --images; dynamic, 8 bit weights; float16, half weights "
+        "(default: none)"
     )
-    parser.add_argument(
-        "--web", action="store_true", help="tflite: add a page that runs the model in a browser"
-    )
+    parser.add_argument("--quantize", choices=get_args(Quantize), default="none", help=about)
+    add_bool(parser, "--web", "tflite: add a page that runs the model in a browser")
     parser.add_argument(
         "--postprocess",
         choices=get_args(Postprocess),
@@ -175,18 +161,11 @@ def add_pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory", type=Path, metavar="DIR", help="a model directory, or one of its checkpoints"
     )
-    parser.add_argument(
-        "target",
-        type=Path,
-        metavar="TARGET",
-        help="a new file whose name ends in .stillbox, or a new folder",
-    )
-    parser.add_argument(
-        "--step",
-        default="best",
-        help="checkpoint of DIR: best, latest or a number (default: %(default)s)",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace the target")
+    about = "a new file whose name ends in .stillbox, or a new folder"
+    parser.add_argument("target", type=Path, metavar="TARGET", help=about)
+    about = "checkpoint of DIR: best, latest or a number (default: %(default)s)"
+    parser.add_argument("--step", default="best", help=about)
+    add_bool(parser, "--overwrite", "replace the target")
     add_imports(parser)
 
 

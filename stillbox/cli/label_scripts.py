@@ -5,7 +5,6 @@ They turn the XML files of labelImg into tables and records, and divide folders 
 
 import argparse
 from pathlib import Path
-from typing import NamedTuple
 
 from stillbox.cli.arguments import add_option, note, warn
 from stillbox.errors import UserError
@@ -43,43 +42,27 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         *_CSV, dest="csv_input", type=Path, metavar="CSV", help="table with one box in a row"
     )
-    parser.add_argument(
-        *_LABELS,
-        dest="labels_path",
-        type=Path,
-        metavar="FILE",
-        help="label map, or text with a class in each line",
-    )
+    about = "label map, or text with a class in each line"
+    parser.add_argument(*_LABELS, dest="labels_path", type=Path, metavar="FILE", help=about)
     parser.add_argument(
         *("--label", "--label0"), dest="label", metavar="NAME", help="the only class, or the first"
     )
     for number in range(1, 10):
         parser.add_argument(f"--label{number}", metavar="NAME", help=argparse.SUPPRESS)
+    about = "folder of the images (default: that of the XML files; for a table `images`)"
+    parser.add_argument(*_IMAGES, dest="image_dir", type=Path, metavar="DIR", help=about)
+    about = "file of the records, which is replaced"
     parser.add_argument(
-        *_IMAGES,
-        dest="image_dir",
-        type=Path,
-        metavar="DIR",
-        help="folder of the images (default: that of the XML files; for a table `images`)",
-    )
-    parser.add_argument(
-        *_OUTPUT,
-        dest="output_path",
-        type=Path,
-        required=True,
-        metavar="RECORD",
-        help="file of the records, which is replaced",
+        *_OUTPUT, dest="output_path", type=Path, required=True, metavar="RECORD", help=about
     )
 
 
 def run_generate_tfrecord(arguments: argparse.Namespace) -> int:
     """Writes the records."""
     if (arguments.xml_dir is None) == (arguments.csv_input is None):
-        raise UserError(
-            "there is nothing to read" if arguments.xml_dir is None else "there are two inputs",
-            where="generate_tfrecord.py",
-            fix="give -x FOLDER or --csv_input TABLE",
-        )
+        what = "there is nothing to read" if arguments.xml_dir is None else "there are two inputs"
+        fix = "give -x FOLDER or --csv_input TABLE"
+        raise UserError(what, where="generate_tfrecord.py", fix=fix)
     if arguments.xml_dir is None:
         if arguments.csv_path is not None:
             note("--csv_path: the table is there already, at --csv_input")
@@ -135,11 +118,7 @@ def _labels(arguments: argparse.Namespace) -> LabelMap | None:
 
 
 def _placed(output: Path) -> Path:
-    """Returns the path of a file in a folder that exists.
-
-    Raises:
-        UserError: there is no such folder.
-    """
+    """Returns the path of a file in a folder that exists."""
     if not output.parent.is_dir():
         raise UserError(
             "there is no such folder", where=str(output.parent), fix=f"mkdir -p {output.parent}"
@@ -171,11 +150,6 @@ def run_create_tfrecord(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class _Sets(NamedTuple):
-    folder: Path
-    table: Path
-
-
 def add_xml_to_csv(parser: argparse.ArgumentParser) -> None:
     """`xml_to_csv.py`: XML files of labelImg to a table with one box in a row.
 
@@ -202,14 +176,14 @@ def run_xml_to_csv(arguments: argparse.Namespace) -> int:
     """Writes the tables."""
     if arguments.input_dir is not None:
         default = arguments.input_dir / "labels.csv"
-        return _write_tables([_Sets(arguments.input_dir, arguments.output_file or default)])
+        return _write_tables([(arguments.input_dir, arguments.output_file or default)])
     if arguments.output_file is not None:
         raise UserError("-o needs a folder of XML files", where="-o", fix="give -i too")
     sets = _sets("train", "test", "validation")
     annotations = Path("annotations")
     if not sets and annotations.is_dir():
         # Of the data set for which the script was written.
-        sets = [_Sets(annotations, Path("raccoon_labels.csv"))]
+        sets = [(annotations, Path("raccoon_labels.csv"))]
     return _write_tables(sets)
 
 
@@ -222,20 +196,18 @@ def run_create_csv(arguments: argparse.Namespace) -> int:
     return _write_tables(_sets("train", "validation"))
 
 
-def _sets(*names: str) -> list[_Sets]:
+def _sets(*names: str) -> list[tuple[Path, Path]]:
+    """Returns the folders of images that exist, each with the file of its table."""
     images = Path("images")
-    return [_Sets(images / n, images / f"{n}_labels.csv") for n in names if (images / n).is_dir()]
+    return [(images / n, images / f"{n}_labels.csv") for n in names if (images / n).is_dir()]
 
 
-def _write_tables(sets: list[_Sets]) -> int:
+def _write_tables(sets: list[tuple[Path, Path]]) -> int:
     if not sets:
-        raise UserError(
-            "there is no folder images/train",
-            where=str(Path.cwd()),
-            fix="change into the folder that has it, or give one to xml_to_csv.py with -i and -o",
-        )
+        fix = "change into the folder that has it, or give one to xml_to_csv.py with -i and -o"
+        raise UserError("there is no folder images/train", where=str(Path.cwd()), fix=fix)
     log = ConversionLog()
-    tables = [(read_table(one.folder, log), one.table) for one in sets]
+    tables = [(read_table(folder, log), table) for folder, table in sets]
     _show(log)
     for table, path in tables:
         if not table.rows:
@@ -251,12 +223,8 @@ def add_partition_dataset(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         *("-i", "--imageDir"), dest="images", type=Path, default=Path(), help="folder of images"
     )
-    parser.add_argument(
-        *("-o", "--outputDir"),
-        dest="output",
-        type=Path,
-        help="folder of `train` and `test` (default: that of the images)",
-    )
+    about = "folder of `train` and `test` (default: that of the images)"
+    parser.add_argument(*("-o", "--outputDir"), dest="output", type=Path, help=about)
     parser.add_argument(
         *("-r", "--ratio"), type=float, default=0.1, help="share for tests (default: 0.1)"
     )
@@ -282,13 +250,12 @@ _TRAIN, _VALIDATION = 0.8, 0.1
 
 def add_train_val_test_split(parser: argparse.ArgumentParser) -> None:
     """`train_val_test_split.py`: moves labelled images to `train`, `validation` and `test`."""
+    about = (
+        "folder of all images, beside which the others are (default: /content/images/all, "
+        "or images/all)"
+    )
     parser.add_argument(
-        *("--image_path", "--datapath", "-i"),
-        dest="images",
-        type=Path,
-        metavar="DIR",
-        help="folder of all images, beside which the others are (default: /content/images/all, "
-        "or images/all)",
+        *("--image_path", "--datapath", "-i"), dest="images", type=Path, metavar="DIR", help=about
     )
     add_option(parser, "--train_percent", _TRAIN, "share for training", "SHARE")
     add_option(parser, "--val_percent", _VALIDATION, "share for validation", "SHARE")
@@ -303,11 +270,8 @@ def run_train_val_test_split(arguments: argparse.Namespace) -> int:
         images = content if content.is_dir() else Path("images/all")
     train, validation = arguments.train_percent, arguments.val_percent
     if min(train, validation) < 0 or train + validation > 1:
-        raise UserError(
-            f"{train} and {validation} are no shares",
-            where="--train_percent",
-            fix="their sum is 1 at most; the rest is for tests",
-        )
+        fix = "their sum is 1 at most; the rest is for tests"
+        raise UserError(f"{train} and {validation} are no shares", where="--train_percent", fix=fix)
     shares = {"train": train, "validation": validation, "test": 0.0}
     parts = split(images, shares=shares, seed=arguments.seed)
     print(f"Total images: {sum(map(len, parts.values()))}")

@@ -4,7 +4,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from stillbox.cli.arguments import add_images, add_option, add_processes, add_profile, warn
+from stillbox.cli.arguments import (
+    add_bool,
+    add_images,
+    add_option,
+    add_processes,
+    add_profile,
+    warn,
+)
 from stillbox.cli.export import image_size
 from stillbox.cli.running import (
     add_model,
@@ -23,14 +30,9 @@ _ALL = "all"
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
     """`stillbox evaluate`: score a model directory, or a config with weights from a file."""
     add_model(parser, f"best, latest, a number, or {_ALL}")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        help="folder of the report (default: DIR/evaluation, or evaluation for a CONFIG)",
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the report of another model in --output"
-    )
+    about = "folder of the report (default: DIR/evaluation, or evaluation for a CONFIG)"
+    parser.add_argument("--output", type=Path, help=about)
+    add_bool(parser, "--overwrite", "replace the report of another model in --output")
     add_profile(parser, "batches", "the report's folder")
     add_processes(parser)
 
@@ -105,34 +107,23 @@ def add_benchmark(parser: argparse.ArgumentParser) -> None:
     otherwise with 0; Ctrl-C prints what is measured so far.
     """
     add_model(parser, "best, latest or a number", runtimes=False)
-    parser.add_argument(
-        "--formats",
-        default="",
-        metavar="NAME,NAME",
-        help="of saved_model, tflite, tflite_int8, onnx and stablehlo (default: all)",
+    about = "of saved_model, tflite, tflite_int8, onnx and stablehlo (default: all)"
+    parser.add_argument("--formats", default="", metavar="NAME,NAME", help=about)
+    about = (
+        "folder of exports of the model, such as DIR/export; those that it lacks are written "
+        "there (default: all are written elsewhere, and removed)"
     )
-    parser.add_argument(
-        "--exports",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of exports of the model, such as DIR/export; those that it lacks are written "
-        "there (default: all are written elsewhere, and removed)",
-    )
-    parser.add_argument(
-        "--image-size",
-        metavar="HEIGHT,WIDTH",
-        help="size of the input of new exports (default: as `stillbox export` writes them)",
-    )
+    parser.add_argument("--exports", type=Path, metavar="FOLDER", help=about)
+    about = "size of the input of new exports (default: as `stillbox export` writes them)"
+    parser.add_argument("--image-size", metavar="HEIGHT,WIDTH", help=about)
     _add_data(parser)
     _add_measuring(parser)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FOLDER",
-        help="folder for benchmark.json and benchmark.html (default: DIR/benchmark, or benchmark "
-        "for a CONFIG)",
+    about = (
+        "folder for benchmark.json and benchmark.html (default: DIR/benchmark, or benchmark "
+        "for a CONFIG)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=about)
+    add_bool(parser, "--json", "print JSON instead of a table")
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +131,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
         parser, "measure, and calibrate, on these (default: records of evaluation and of training)"
     )
     add_option(parser, "--limit", 0, "most images of the evaluation set to score; 0: all")
-    parser.add_argument("--no-ap", action="store_true", help="score nothing")
+    add_bool(parser, "--no-ap", "score nothing")
     about = "least score of the detections of the checkpoint that others are compared with"
     add_option(parser, "--min-score", 0.3, about, "SCORE")
 

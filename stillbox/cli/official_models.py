@@ -45,21 +45,15 @@ def _unread(name: str, parameter: str) -> Flag:
 
 
 _RETINANET = (
-    Flag(
-        "mode",
-        "eval scores new checkpoints of --model_dir; predict writes detections (default: train)",
-        default="train",
-        choices=("train", "eval", "train_and_eval", "predict"),
-    ),
+    Flag("mode",
+         "eval scores new checkpoints of --model_dir; predict writes detections (default: train)",
+         default="train", choices=("train", "eval", "train_and_eval", "predict")),
     Flag("model_dir", "folder of all results", Path, required=True, metavar="DIR"),
     Flag("model", "model whose defaults the parameters have", default="retinanet", metavar="NAME"),
     Flag("config_file", "parameters that differ from the defaults", metavar="YAML"),
-    Flag(
-        "params_override",
-        "parameters that differ from those: YAML, JSON, `a.b=1,c.d=2`, or a file of them",
-        default="",
-        metavar="TEXT",
-    ),
+    Flag("params_override",
+         "parameters that differ from those: YAML, JSON, `a.b=1,c.d=2`, or a file of them",
+         default="", metavar="TEXT"),
     Flag("eval_after_training", "score the last checkpoint of --mode train", bool),
     Flag("use_tpu", f"accepted: {_DEVICES}", bool),
     Flag("tpu", note=_DEVICES),
@@ -75,7 +69,7 @@ _RETINANET = (
     _unread("skip_host_call", "enable_summary"),
     _unread("iterations_per_loop", "train.iterations_per_loop"),
     _unread("precision", "architecture.use_bfloat16"),
-)
+)  # fmt: skip
 _USED = ("model_dir", "eval.eval_timeout", "eval.min_eval_interval", "eval.suffix")
 
 
@@ -121,19 +115,18 @@ def run_retinanet(arguments: argparse.Namespace) -> int:
 
 
 def _resolve(
-    arguments: argparse.Namespace, reading: Reading, changes: Sequence[str] = ()
+    arguments: argparse.Namespace,
+    reading: Reading,
+    changes: Sequence[str] = (),
+    *,
+    warns: bool = True,
 ) -> Resolved:
     """Resolves the experiment with changes and --set; its source is the last file."""
     files = arguments.config_file
     source = (files if isinstance(files, str) else files[-1]) if files else "--params_override"
-    return resolve_reading(reading, [*changes, *arguments.overrides], source)
-
-
-def _resolve_and_warn(
-    arguments: argparse.Namespace, reading: Reading, changes: Sequence[str] = ()
-) -> Resolved:
-    resolved = _resolve(arguments, reading, changes)
-    show_remarks(resolved, resolved.warnings)
+    resolved = resolve_reading(reading, [*changes, *arguments.overrides], source)
+    if warns:
+        show_remarks(resolved, resolved.warnings)
     return resolved
 
 
@@ -145,7 +138,7 @@ def _train(
     from stillbox.devices.job import is_main_process
     from stillbox.records.files import make_folder
 
-    resolved = _resolve(arguments, reading, changes)
+    resolved = _resolve(arguments, reading, changes, warns=False)
     with training_place(arguments.model_dir) as place:
         if is_main_process():
             folder = make_folder(place.folder, below=place.folder)
@@ -160,7 +153,7 @@ def _evaluate(
     **policy: Any,  # noqa: ANN401
 ) -> int:
     """Scores new checkpoints until that of the last step, into a folder of --model_dir."""
-    experiment = _resolve_and_warn(arguments, reading).experiment
+    experiment = _resolve(arguments, reading).experiment
 
     from stillbox.training.watching import WatchPolicy
 
@@ -172,7 +165,7 @@ def _evaluate(
 
 def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     """Writes the newest checkpoint's detections in the format of COCO's evaluation server."""
-    experiment = _resolve_and_warn(arguments, reading).experiment
+    experiment = _resolve(arguments, reading).experiment
 
     from stillbox.checkpoints.trained import load_trained
     from stillbox.devices.job import is_main_process
@@ -207,37 +200,25 @@ _ONE_PROGRAM = "all devices that JAX finds run one synchronous program"
 _MODES = ("train", "eval", "train_and_eval", "continuous_eval", "continuous_train_and_eval")
 _GARDEN = (
     Flag("experiment", ", ".join(EXPERIMENTS), required=True, metavar="NAME"),
-    Flag(
-        "mode",
-        "eval scores the newest checkpoint of --model_dir, continuous_eval each new one",
-        choices=_MODES,
-        required=True,
-    ),
+    Flag("mode", "eval scores the newest checkpoint of --model_dir, continuous_eval each new one",
+         choices=_MODES, required=True),
     Flag("model_dir", "folder of all results", Path, required=True, metavar="DIR"),
-    Flag(
-        "params_override",
-        "fields over those of the files: YAML, JSON, `a.b=1,c.d=2`, or a file of them",
-        default="",
-        metavar="TEXT",
-    ),
+    Flag("params_override",
+         "fields over those of the files: YAML, JSON, `a.b=1,c.d=2`, or a file of them", default="",
+         metavar="TEXT"),
     Flag("tpu", note=_ONE_PROGRAM),
     Flag("tf_data_service", note="images are decoded on this machine"),
     Flag("tpu_platform", note=_ONE_PROGRAM),
     Flag("gin_file", refusal="write fields of the experiment, --params_override"),
     Flag("gin_params", refusal="write fields of the experiment, --params_override"),
-)
+)  # fmt: skip
 _TIMEOUT = "trainer.continuous_eval_timeout"
 
 
 def _add_config_files(parser: argparse.ArgumentParser) -> None:
     """Adds --config_file, which may be given several times."""
-    parser.add_argument(
-        "--config_file",
-        action="append",
-        default=[],
-        metavar="YAML",
-        help="fields over the experiment's defaults; of several files the last counts",
-    )
+    about = "fields over the experiment's defaults; of several files the last counts"
+    parser.add_argument("--config_file", action="append", default=[], metavar="YAML", help=about)
 
 
 def add_model_garden(parser: argparse.ArgumentParser) -> None:
@@ -358,23 +339,17 @@ def _tpu_model(arguments: argparse.Namespace, size: tuple[int, int]) -> dict[str
     if own.is_file() and not arguments.config_file and not arguments.params_override:
         return {"source": directory, "overrides": overrides}
     if own.is_file() and not arguments.config_file and not (directory / _PARAMS).is_file():
-        raise UserError(
-            "this model directory was not trained from a parameter dictionary",
-            where="--params_override",
-            fix="leave it out and write --set FIELD=VALUE",
-        )
+        what = "this model directory was not trained from a parameter dictionary"
+        fix = "leave it out and write --set FIELD=VALUE"
+        raise UserError(what, where="--params_override", fix=fix)
     files = arguments.config_file or [str(directory / _PARAMS)] * own.is_file()
     reading = _read_parameters(arguments, files)
-    resolved = _resolve_and_warn(arguments, reading, overrides[:2])
+    resolved = _resolve(arguments, reading, overrides[:2])
     return {"source": resolved.experiment, "weights": arguments.checkpoint_path}
 
 
 def _read_parameters(arguments: argparse.Namespace, files: list[str]) -> Reading:
-    """Returns the experiment of Model Garden, or that of a parameter dictionary.
-
-    Raises:
-        UserError: a dictionary has several files.
-    """
+    """Returns the experiment of Model Garden, or that of a parameter dictionary."""
     override = arguments.params_override
     if arguments.experiment:
         return read_garden(

@@ -132,11 +132,8 @@ def resolve_merged(config: str, text: str, overrides: list[str]) -> Resolved:
         return resolve(config, overrides)
     path = Path(config)
     if path.suffix in (".yaml", ".yml") or config in recipe_names():
-        raise UserError(
-            f"{config} is no pipeline.config, into which text could be merged",
-            where="--config_override",
-            fix="write --set FIELD=VALUE",
-        )
+        what = f"{config} is no pipeline.config, into which text could be merged"
+        raise UserError(what, where="--config_override", fix="write --set FIELD=VALUE")
     content = read_text_file(path, where="--pipeline_config_path", fix="give a pipeline.config")
     reading = read_pipeline_config(content, str(path), name=path.stem, override=text)
     return resolve_reading(reading, overrides, str(path))

@@ -76,7 +76,5 @@ def refuse_addresses(words: Sequence[str]) -> None:
     for word in words:
         if _ADDRESS.match(word):
             address = re.sub(r"^--?[\w-]+=", "", word)
-            raise UserError(
-                f"addresses are not taken: {address}",
-                fix=f"give a file: curl --location --remote-name {shlex.quote(address)} gets it",
-            )
+            fix = f"give a file: curl --location --remote-name {shlex.quote(address)} gets it"
+            raise UserError(f"addresses are not taken: {address}", fix=fix)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stillbox.cli.arguments import add_option, add_profile
+from stillbox.cli.arguments import add_bool, add_option, add_profile
 from stillbox.cli.running import add_model, model_arguments, progress_bar, say_next_with_model
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
@@ -27,19 +27,14 @@ _CAMERA = "webcam:"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     add_model(parser, "best, latest or a number")
-    images = parser.add_argument(
-        "images",
-        nargs="+",
-        default=[],
-        metavar="IMAGE",
-        help="images, videos, folders, patterns such as 'photos/**/*.jpg', or webcam:0; with "
-        "--engine ray also patterns such as 's3://bucket/**'",
+    about = (
+        "images, videos, folders, patterns such as 'photos/**/*.jpg', or webcam:0; with "
+        "--engine ray also patterns such as 's3://bucket/**'"
     )
+    images = parser.add_argument("images", nargs="+", default=[], metavar="IMAGE", help=about)
     # Without any for --camera; "*" would match nothing before an option that precedes them.
     images.required = False
-    parser.add_argument(
-        "--recursive", action="store_true", help="take the files of subfolders of folders too"
-    )
+    add_bool(parser, "--recursive", "take the files of subfolders of folders too")
     about = "folder for JSON, pictures and videos, or for the table of --engine ray"
     add_option(parser, "--output", "predictions", about, "FOLDER")
     add_option(parser, "--batch-size", 1, "images, tiles or frames at a time")
@@ -54,13 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_selection(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("which detections")
     add_option(group, "--min-score", MIN_SCORE, "least score", "SCORE")
-    group.add_argument(
-        "--classes",
-        action="append",
-        default=[],
-        metavar="NAME,NAME",
-        help="only these classes (default: all); may be repeated",
-    )
+    about = "only these classes (default: all); may be repeated"
+    group.add_argument("--classes", action="append", default=[], metavar="NAME,NAME", help=about)
     group.add_argument(
         "--classes-per-object",
         choices=CLASSES_PER_OBJECT,
@@ -74,18 +64,14 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
 
 def _add_results(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("results")
-    group.add_argument("--no-pictures", action="store_true", help="draw no pictures and videos")
-    group.add_argument(
-        "--crops", action="store_true", help="write each object as an image, crops/CLASS/NAME.jpg"
-    )
-    group.add_argument(
-        "--labels",
-        choices=sorted(FORMS),
-        metavar="FORMAT",
-        help="write images and labels to correct, into the folder labels, as "
+    add_bool(group, "--no-pictures", "draw no pictures and videos")
+    add_bool(group, "--crops", "write each object as an image, crops/CLASS/NAME.jpg")
+    about = (
+        "write images and labels to correct, into the folder labels, as "
         f"{', '.join(sorted(FORMS))}: the objects with at least the best threshold of their class "
-        "in the report of the model directory, or without one at least --min-score",
+        "in the report of the model directory, or without one at least --min-score"
     )
+    group.add_argument("--labels", choices=sorted(FORMS), metavar="FORMAT", help=about)
 
 
 def _add_tiling(parser: argparse.ArgumentParser) -> None:
@@ -94,16 +80,12 @@ def _add_tiling(parser: argparse.ArgumentParser) -> None:
         "--tile", type=int, metavar="PIXELS", help="detect in square tiles of this side"
     )
     add_option(group, "--overlap", 0.2, "share of a tile that its neighbour covers too", "SHARE")
-    group.add_argument(
-        "--merge",
-        choices=("nms", "wbf"),
-        default="nms",
-        help="of the boxes of one object in several tiles: nms keeps the best, wbf averages them "
-        "(default: nms)",
+    about = (
+        "of the boxes of one object in several tiles: nms keeps the best, wbf averages them "
+        "(default: nms)"
     )
-    group.add_argument(
-        "--tiles-only", action="store_true", help="do not detect in the whole image as well"
-    )
+    group.add_argument("--merge", choices=("nms", "wbf"), default="nms", help=about)
+    add_bool(group, "--tiles-only", "do not detect in the whole image as well")
 
 
 def _add_video(parser: argparse.ArgumentParser) -> None:
@@ -113,19 +95,10 @@ def _add_video(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
-        help="ray: on a Ray cluster, or a local one if RAY_ADDRESS is not set (default: local)",
-    )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=0,
-        metavar="N",
-        help="processes of --engine ray (default: one for each GPU, or for each machine)",
-    )
+    about = "ray: on a Ray cluster, or a local one if RAY_ADDRESS is not set (default: local)"
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help=about)
+    about = "processes of --engine ray (default: one for each GPU, or for each machine)"
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help=about)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -152,11 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _selection(arguments: argparse.Namespace) -> Selection:
     """Returns what the flags say, without --classes: those are the model's."""
     if arguments.classes_per_object == "all" and arguments.iou != IOU:
-        raise UserError(
-            "every class has boxes of its own with --classes-per-object all",
-            where="--iou",
-            fix="leave one of the two out",
-        )
+        what = "every class has boxes of its own with --classes-per-object all"
+        raise UserError(what, where="--iou", fix="leave one of the two out")
     with _naming_flags():
         return Selection(
             min_score=arguments.min_score,
@@ -209,11 +179,9 @@ def _tiling(arguments: argparse.Namespace) -> "Tiling | None":
             if getattr(arguments, name) != unset
         ]
         if set_anyway:
-            raise UserError(
-                "there are no tiles without --tile",
-                where="--" + set_anyway[0].replace("_", "-"),
-                fix="add --tile 640, for instance",
-            )
+            what = "there are no tiles without --tile"
+            fix = "add --tile 640, for instance"
+            raise UserError(what, where="--" + set_anyway[0].replace("_", "-"), fix=fix)
         return None
     from stillbox.predicting.tiling import Tiling
 
@@ -258,11 +226,8 @@ def _run_here(
 
     inputs = list_inputs(words, recursive=arguments.recursive)
     if arguments.labels is not None and (inputs.videos or cameras):
-        raise UserError(
-            "labels are of images, and there are videos",
-            where="--labels",
-            fix="leave it out, or save frames first: ffmpeg -i VIDEO frames/%06d.jpg",
-        )
+        fix = "leave it out, or save frames first: ffmpeg -i VIDEO frames/%06d.jpg"
+        raise UserError("labels are of images, and there are videos", where="--labels", fix=fix)
     output, files = Path(arguments.output), [*inputs.images, *inputs.videos]
     check_output(output, words, files, recursive=arguments.recursive)
     if inputs.passed_over:

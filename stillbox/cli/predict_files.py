@@ -95,7 +95,9 @@ class PredictRun:
                 if self._stop.signal is None:
                     done += self._run_video(video, name)
         if self._unread and not done and self._stop.signal is None:
-            raise UserError(*self._first_unread())
+            count = len(self._unread)
+            more = f"; so it is with all {count}" if count > 1 else ""
+            raise UserError(self._unread[0] + more)
         self._say_unread(len(inputs.images) + len(videos))
         if self._stop.signal is not None:
             say_aside(f"stopped by {self._stop.signal.name}; the files hold what was done")
@@ -206,10 +208,6 @@ class PredictRun:
         what = error.what if isinstance(error, UserError) else str(error.strerror or error)
         self._unread.append(f"{name}: {what}")
         say_aside(printable_line(f"passed over: {self._unread[-1]}"))
-
-    def _first_unread(self) -> tuple[str]:
-        more = f"; so it is with all {len(self._unread)}" if len(self._unread) > 1 else ""
-        return (self._unread[0] + more,)
 
     def _say_unread(self, total: int) -> None:
         if self._unread:

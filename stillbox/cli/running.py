@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stillbox.cli.arguments import (
+    add_bool,
     add_overrides,
     parse_step,
     resolve_config,
@@ -88,12 +89,8 @@ def add_model(
     add_weights(parser, "weights for CONFIG")
     parser.add_argument("--step", help=f"checkpoint of DIR: {steps} (default: best)")
     if exports and runtimes:
-        parser.add_argument(
-            "--runtime",
-            default="",
-            metavar="NAME",
-            help="runtime of EXPORT, such as openvino for ONNX (default: the format's own)",
-        )
+        about = "runtime of EXPORT, such as openvino for ONNX (default: the format's own)"
+        parser.add_argument("--runtime", default="", metavar="NAME", help=about)
     add_overrides(parser)
 
 
@@ -106,10 +103,8 @@ def add_weights(parser: argparse.ArgumentParser, about: str) -> None:
         ".safetensors, .pth, .pt, .pb, .tflite, model.json of TensorFlow.js, packed model or "
         "model directory",
     )
-    parser.add_argument(
-        "--download",
-        action="store_true",
-        help="download the weights of that name if they are not on this machine",
+    add_bool(
+        parser, "--download", "download the weights of that name if they are not on this machine"
     )
 
 
@@ -151,11 +146,8 @@ def model_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
         UserError: --weights and --step are both given, or --step is no step.
     """
     if arguments.weights and arguments.step:
-        raise UserError(
-            "a weights file has no steps to choose from",
-            where="--step",
-            fix="leave --step out, or give the model directory in place of CONFIG and --weights",
-        )
+        fix = "leave --step out, or give the model directory in place of CONFIG and --weights"
+        raise UserError("a weights file has no steps to choose from", where="--step", fix=fix)
     fetch_weights(arguments.weights, download=arguments.download)
     common = {"weights": arguments.weights}
     if getattr(arguments, "runtime", ""):

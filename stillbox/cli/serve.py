@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stillbox.cli.arguments import add_option, note
+from stillbox.cli.arguments import add_bool, add_option, note
 from stillbox.cli.running import add_model, model_arguments, say
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
@@ -46,8 +46,7 @@ def _add_address(group: "argparse._ArgumentGroup") -> None:
     add_option(group, "--port", 8501, "0: any free one", "PORT")
     about = f"key that clients have to send; also by ${KEY_VARIABLE}"
     group.add_argument("--api-key", metavar="KEY", help=about)
-    about = "accept requests of other machines without a key"
-    group.add_argument("--insecure", action="store_true", help=about)
+    add_bool(group, "--insecure", "accept requests of other machines without a key")
     group.add_argument(
         "--allowed-host",
         dest="allowed_hosts",
@@ -59,7 +58,7 @@ def _add_address(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain, PEM")
     group.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
-    group.add_argument("--access-log", action="store_true", help="print a line for each request")
+    add_bool(group, "--access-log", "print a line for each request")
 
 
 def _add_limits(group: "argparse._ArgumentGroup") -> None:
@@ -177,7 +176,7 @@ def _settings(arguments: argparse.Namespace) -> ServeSettings:
 
 
 def _own_names(host: str) -> list[str]:
-    """Returns the names of this machine that the network knows, where others reach it."""
+    """Returns the names of this machine in the network, if other machines can reach it."""
     names = [] if _is_loopback(host) else [host, socket.gethostname()]
     bracketed = [f"[{name}]" if ":" in name else name for name in names]
     return [name for name in bracketed if HOST.fullmatch(name)]
@@ -190,22 +189,17 @@ def _key(arguments: argparse.Namespace) -> str:
 def _load_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
     """Returns what encrypts connections; refuses unusable files before the model is loaded."""
     if (certificate is None) != (key is None):
-        raise UserError(
-            "a certificate and its key belong together",
-            where="--tls-cert, --tls-key",
-            fix="give both",
-        )
+        what = "a certificate and its key belong together"
+        raise UserError(what, where="--tls-cert, --tls-key", fix="give both")
     if certificate is None:
         return None
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         tls.load_cert_chain(certificate, key)
     except OSError as error:  # ssl.SSLError is one
-        raise UserError(
-            f"{certificate} and {key} cannot be used: {error}",
-            where="--tls-cert, --tls-key",
-            fix="give PEM files that belong together",
-        ) from error
+        what = f"{certificate} and {key} cannot be used: {error}"
+        fix = "give PEM files that belong together"
+        raise UserError(what, where="--tls-cert, --tls-key", fix=fix) from error
     return tls
 
 
@@ -214,11 +208,9 @@ def _check_address(arguments: argparse.Namespace) -> None:
     if _is_loopback(arguments.host):
         return
     if not _key(arguments) and not arguments.insecure:
-        raise UserError(
-            f"{arguments.host} is open to other machines, and there is no key",
-            where="--host",
-            fix=f"set ${KEY_VARIABLE}, or add --insecure in a closed network",
-        )
+        what = f"{arguments.host} is open to other machines, and there is no key"
+        fix = f"set ${KEY_VARIABLE}, or add --insecure in a closed network"
+        raise UserError(what, where="--host", fix=fix)
     if _key(arguments) and arguments.tls_cert is None:
         note("the key is sent unencrypted; --tls-cert and --tls-key encrypt it, as does a proxy")
 

@@ -7,12 +7,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from stillbox.cli.arguments import (
-    add_overrides,
-    add_processes,
-    add_profile,
-    find_process_info,
-)
+from stillbox.cli.arguments import add_overrides, add_processes, add_profile, find_process_info
 from stillbox.cli.running import (
     add_weights,
     fetch_weights,
@@ -34,43 +29,29 @@ _DATA_FILES = ("data.yaml", "data.yml")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument(
-        "config",
-        metavar="CONFIG",
-        nargs="?",
-        help="a recipe's name, a pipeline.config, or a stillbox YAML file; with --data it may be "
-        "left out: recipe, batch and length are then picked for the data and the machine",
+    about = (
+        "a recipe's name, a pipeline.config, or a stillbox YAML file; with --data it may be "
+        "left out: recipe, batch and length are then picked for the data and the machine"
     )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="FOLDER",
-        help="train on a folder of annotated images in any format that `data convert` reads, or of "
-        "records with a label map; records go into DIR/data, paths and classes into the experiment",
+    parser.add_argument("config", metavar="CONFIG", nargs="?", help=about)
+    about = (
+        "train on a folder of annotated images in any format that `data convert` reads, or of "
+        "records with a label map; records go into DIR/data, paths and classes into the experiment"
     )
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help=about)
     add_weights(parser, "weights to start from, or none for random ones")
     add_overrides(parser)
-    parser.add_argument(
-        "--model-dir",
-        type=Path,
-        metavar="DIR",
-        help="folder of checkpoints, metrics and all other results, or a URL such as "
+    about = (
+        "folder of checkpoints, metrics and all other results, or a URL such as "
         "s3://bucket/run; a run found there is resumed "
-        "(default: a new folder in runs, with the name of the data or of CONFIG)",
+        "(default: a new folder in runs, with the name of the data or of CONFIG)"
     )
+    parser.add_argument("--model-dir", type=Path, metavar="DIR", help=about)
     length = parser.add_mutually_exclusive_group()
-    length.add_argument(
-        "--steps",
-        type=int,
-        metavar="N",
-        help="train so many steps, with the schedule stretched to them (default: the config's)",
-    )
-    length.add_argument(
-        "--epochs",
-        type=float,
-        metavar="N",
-        help="train so many passes over the training records, likewise",
-    )
+    about = "train so many steps, with the schedule stretched to them (default: the config's)"
+    length.add_argument("--steps", type=int, metavar="N", help=about)
+    about = "train so many passes over the training records, likewise"
+    length.add_argument("--epochs", type=float, metavar="N", help=about)
     add_profile(parser, "steps of this run", "DIR")
     add_processes(parser)
     _add_engine(parser)
@@ -78,25 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a Ray cluster")
-    group.add_argument(
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
-        help="ray: on the cluster of RAY_ADDRESS, or a local one if that is not set "
-        "(default: local)",
+    about = "ray: on the cluster of RAY_ADDRESS, or a local one if that is not set (default: local)"
+    group.add_argument("--engine", choices=("local", "ray"), default="local", help=about)
+    about = "workers of --engine ray; with 2:8 the run goes on with any number from two to eight"
+    group.add_argument("--workers", metavar="N|LEAST:MOST", help=about)
+    about = (
+        "what each worker takes of the cluster, for example GPU=8; may be repeated (default: "
+        "all GPUs of a machine, or one CPU)"
     )
     group.add_argument(
-        "--workers",
-        metavar="N|LEAST:MOST",
-        help="workers of --engine ray; with 2:8 the run goes on with any number from two to eight",
-    )
-    group.add_argument(
-        "--resources",
-        metavar="NAME=AMOUNT",
-        action="append",
-        default=[],
-        help="what each worker takes of the cluster, for example GPU=8; may be repeated (default: "
-        "all GPUs of a machine, or one CPU)",
+        "--resources", metavar="NAME=AMOUNT", action="append", default=[], help=about
     )
     group.add_argument(
         "--slice",
@@ -121,11 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the engine as arguments of `stillbox.train`.
-
-    Raises:
-        UserError: the options do not belong together, or are malformed.
-    """
+    """Returns the engine as arguments of `stillbox.train`."""
     # Imported here: --help needs no jax.
     from stillbox.scaling.ray_scale import find_workers
 
@@ -136,11 +104,8 @@ def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
         "tpu_slice": arguments.slice,
     }
     if find_workers(**found) is not None and find_process_info(arguments) is not None:
-        raise UserError(
-            "--engine ray starts the processes of a job itself",
-            where="--engine",
-            fix="run this once, outside of mpirun and srun",
-        )
+        what = "--engine ray starts the processes of a job itself"
+        raise UserError(what, where="--engine", fix="run this once, outside of mpirun and srun")
     return found
 
 
@@ -149,29 +114,21 @@ def _workers(text: str | None) -> int | tuple[int, int] | None:
         return None
     numbers = text.split(":")
     if len(numbers) > 2 or not all(one.isascii() and one.isdecimal() for one in numbers):
-        raise UserError(
-            f"{text!r} is no number of workers",
-            where="--workers",
-            fix="--workers 2, or --workers 2:8 for two to eight",
-        )
+        fix = "--workers 2, or --workers 2:8 for two to eight"
+        raise UserError(f"{text!r} is no number of workers", where="--workers", fix=fix)
     return int(numbers[0]) if len(numbers) == 1 else (int(numbers[0]), int(numbers[1]))
 
 
 def _resource(text: str) -> tuple[str, float]:
     name, _, amount = text.partition("=")
     try:
-        return name, _finite(amount)
+        number = float(amount)
     except ValueError:
-        raise UserError(
-            f"{text!r} is no resource with its amount", where="--resources", fix="GPU=8"
-        ) from None
-
-
-def _finite(text: str) -> float:
-    number = float(text)
+        number = math.nan
     if not math.isfinite(number):
-        raise ValueError(text)
-    return number
+        what = f"{text!r} is no resource with its amount"
+        raise UserError(what, where="--resources", fix="GPU=8")
+    return name, number
 
 
 def _resolve(arguments: argparse.Namespace, folder: Path) -> Resolved:
@@ -192,11 +149,7 @@ def _resolve(arguments: argparse.Namespace, folder: Path) -> Resolved:
 
 
 def _new_directory(arguments: argparse.Namespace) -> Path:
-    """Returns the first of `runs/NAME`, `runs/NAME-2` and so on that does not exist.
-
-    Raises:
-        UserError: there is neither data nor a config, or several processes need to agree.
-    """
+    """Returns the first of `runs/NAME`, `runs/NAME-2` and so on that does not exist."""
     source = arguments.data or arguments.config
     if source is None:
         raise _nothing_to_train()
@@ -213,19 +166,12 @@ def _new_directory(arguments: argparse.Namespace) -> Path:
 
 
 def _nothing_to_train() -> UserError:
-    return UserError(
-        "nothing says what to train",
-        where="CONFIG",
-        fix="give --data FOLDER, a recipe (stillbox recipes lists them) or a config file",
-    )
+    fix = "give --data FOLDER, a recipe (stillbox recipes lists them) or a config file"
+    return UserError("nothing says what to train", where="CONFIG", fix=fix)
 
 
 def _weights(text: str) -> list[str]:
-    """Returns the overrides that start training from weights; a wrong path is refused at once.
-
-    Raises:
-        UserError: nothing has that name.
-    """
+    """Returns the overrides that start training from weights; a wrong path is refused at once."""
     from stillbox.checkpoints.model_directory import is_model_directory
     from stillbox.checkpoints.packed import is_packed
 
@@ -234,11 +180,8 @@ def _weights(text: str) -> list[str]:
         return list(row.overrides())
     path = named_path(text)
     if text != "none" and not (path.exists() or Path(f"{path}.index").exists()):
-        raise UserError(
-            f"there are no weights {text!r}",
-            where="--weights",
-            fix=nearest(text, ["none", *known_weights()]),
-        )
+        what = f"there are no weights {text!r}"
+        raise UserError(what, where="--weights", fix=nearest(text, ["none", *known_weights()]))
     # Models of stillbox are detectors, whatever the recipe starts from.
     ours = is_model_directory(path) or is_packed(path)
     whole = ["train.fine_tune.scope=detection", "train.fine_tune.load_heads=true"]
@@ -246,11 +189,7 @@ def _weights(text: str) -> list[str]:
 
 
 def _refuse_data(config: str) -> None:
-    """Refuses a data set that is given as a config.
-
-    Raises:
-        UserError: it is a folder that holds no experiment, or the data.yaml of YOLO.
-    """
+    """Refuses a data set that is given as a config."""
     path = Path(config)
     is_folder = config not in recipe_names() and path.is_dir()
     if is_folder and (path / "experiment.yaml").is_file():

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from stillbox.cli.arguments import warn
+from stillbox.cli.arguments import add_bool, warn
 from stillbox.cli.original_flags import Flag, add_flags, explain_flags
 from stillbox.errors import UserError, nearest
 from stillbox.records.annotations import AnnotatedImage
@@ -29,9 +29,7 @@ def add_tutorial(parser: argparse.ArgumentParser) -> None:
     for `import object_detection`. Put it on PYTHONPATH for the latter.
     """
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder, such as models/research")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="write into a folder that is not empty"
-    )
+    add_bool(parser, "--overwrite", "write into a folder that is not empty")
 
 
 def run_tutorial(arguments: argparse.Namespace) -> int:
@@ -200,11 +198,9 @@ def _of_persons(
         return list(items)
     person = label_map.find("person")
     if not person:
-        raise UserError(
-            "there is no category 'person'",
-            where="--remove_non_person_annotations",
-            fix=nearest("person", [one.name for one in label_map]),
-        )
+        what = "there is no category 'person'"
+        fix = nearest("person", [one.name for one in label_map])
+        raise UserError(what, where="--remove_non_person_annotations", fix=fix)
     if arguments.remove_non_person_images:
         items = [item for item in items if (item.class_ids == person).any()]
     if arguments.remove_non_person_annotations:

@@ -1,4 +1,4 @@
-"""What stillbox knows by name: pretrained weights, which it also writes, and recipes."""
+"""What has a name: pretrained weights, which stillbox also writes, and recipes."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stillbox.cli.arguments import add_imports, add_option, parse_step, print_json
+from stillbox.cli.arguments import add_bool, add_imports, add_option, parse_step, print_json
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownWeights, known_weights, weight_families
 from stillbox.experiment.recipes import COCO, RecipeHeader, read_headers
@@ -34,7 +34,7 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     listing.add_argument(
         "family", metavar="FAMILY", nargs="?", help="a family, or a name in it; otherwise a summary"
     )
-    listing.add_argument("--json", action="store_true", help="print JSON")
+    add_bool(listing, "--json", "print JSON")
     listing.set_defaults(weights_run=_list)
     get = inner.add_parser(
         "get",
@@ -47,7 +47,7 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     get.add_argument(
         "--output", type=Path, metavar="DIR", help="put them into DIR/NAME (default: the cache)"
     )
-    get.add_argument("--again", action="store_true", help="download them even if they are here")
+    add_bool(get, "--again", "download them even if they are here")
     get.set_defaults(weights_run=_get)
     save = inner.add_parser(
         "save",
@@ -56,20 +56,12 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         "checkpoints; `stillbox` reads all of these formats.",
     )
     save.add_argument("model_dir", type=Path, metavar="DIR", help="a model directory")
-    save.add_argument(
-        "--to",
-        type=Path,
-        required=True,
-        metavar="PATH",
-        help="model.npz, model.safetensors, or a checkpoint's prefix such as model.ckpt",
-    )
-    save.add_argument(
-        "--tf2",
-        action="store_true",
-        help="write an object-based checkpoint of TF2, for models of the _keras extractors",
-    )
+    about = "model.npz, model.safetensors, or a checkpoint's prefix such as model.ckpt"
+    save.add_argument("--to", type=Path, required=True, metavar="PATH", help=about)
+    about = "write an object-based checkpoint of TF2, for models of the _keras extractors"
+    add_bool(save, "--tf2", about)
     add_option(save, "--step", "best", "checkpoint: best, latest or a number", "STEP")
-    save.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    add_bool(save, "--overwrite", "replace an existing file")
     add_imports(save)
     save.set_defaults(weights_run=_save)
 
@@ -121,11 +113,7 @@ def _summarise(console: "PrintableConsole") -> None:
 
 
 def _in_family(word: str) -> tuple[KnownWeights, ...]:
-    """Returns the weights of a family, or those of a name.
-
-    Raises:
-        UserError: it is neither.
-    """
+    """Returns the weights of a family, or those of a name."""
     families, known = weight_families(), known_weights()
     if word not in families and word not in known:
         fix = nearest(word, [*families, *known] if len(word) > 3 else families)
@@ -227,12 +215,15 @@ _NOTE = (
 
 def add_recipes(parser: argparse.ArgumentParser) -> None:
     """`stillbox recipes`: list the recipes with input, size, published score, memory and speed."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_bool(parser, "--json", "print JSON")
 
 
 def run_recipes(arguments: argparse.Namespace) -> int:
     """Prints all recipes."""
-    rows = [(header, _input(header.name)) for header in read_headers()]
+    rows = [
+        (header, resolve(header.name).experiment.model.resizer.input_size)
+        for header in read_headers()
+    ]
     if arguments.json:
         content = [asdict(header) | {"input": list(sides)} for header, sides in rows]
         print_json(content)
@@ -241,10 +232,6 @@ def run_recipes(arguments: argparse.Namespace) -> int:
     tables = ["\n".join(_table(rows, data)) for data in sets]
     sys.stdout.write("\n\n".join((*tables, "\n".join((*textwrap.wrap(_NOTE, 100), "")))))
     return 0
-
-
-def _input(name: str) -> tuple[int, int]:
-    return resolve(name).experiment.model.resizer.input_size
 
 
 def _table(rows: list[tuple[RecipeHeader, tuple[int, int]]], data: str) -> Iterator[str]:

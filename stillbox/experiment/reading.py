@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.schema import Experiment
@@ -206,9 +206,12 @@ FieldReader = Callable[..., Any]
 """From a section and a path in the experiment to a value of that path."""
 
 
+Made = TypeVar("Made", bound=Any)
+
+
 def field_mapping(
-    made: type, optional: tuple[str, ...] = (), /, **names: str | tuple[str, FieldReader]
-) -> FieldReader:
+    made: type[Made], optional: tuple[str, ...] = (), /, **names: str | tuple[str, FieldReader]
+) -> Callable[..., Made]:
     """Returns a reader of a class of the schema.
 
     A field of the class is read from the scalar of its name, if the section has one. The reader
@@ -225,7 +228,7 @@ def field_mapping(
         raise TypeError(f"{made.__name__} has no field {min(unknown)!r}")
     sources = {name: names.get(name, name) for name in fields}
 
-    def read(section: Section, path: str, **values: Value) -> Value:
+    def read(section: Section, path: str, **values: Value) -> Made:
         for ours, theirs in sources.items():
             inner = f"{path}.{ours}"
             if ours in values:

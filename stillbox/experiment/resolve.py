@@ -2,7 +2,6 @@
 name.
 """
 
-import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from stillbox.experiment import rules
 from stillbox.experiment.model_garden import is_experiment, read_garden_layers
 from stillbox.experiment.params_dict import is_dictionary, read_layers
 from stillbox.experiment.pipeline_config.reader import read_block
-from stillbox.experiment.reading import READERS, FormatReader, Reading
+from stillbox.experiment.reading import READERS, Reading
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.run_length import resolve_schedule
 from stillbox.experiment.schema import Experiment
@@ -149,10 +148,6 @@ def read_config(config: str | Path | Experiment, overrides: Sequence[str] = ()) 
     return overridden(_read(path), overrides, str(path))
 
 
-def _read_text(read: FormatReader, text: str, path: Path, _: Tree) -> Reading:
-    return read(text, str(path), path.stem)
-
-
 def overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
     """Returns an experiment with overrides, and with the schedule that follows from its steps."""
     # Overrides come before the rules: they can mend a file.
@@ -204,10 +199,8 @@ def find_config(config: str | Path) -> Path:
         raise UserError(
             f"there is no file {path}", fix=nearest(path.name, others) if others else none
         )
-    raise UserError(
-        f"there is neither a file nor a recipe {str(config)!r}",
-        fix=nearest(str(config), recipe_names()),
-    )
+    what = f"there is neither a file nor a recipe {str(config)!r}"
+    raise UserError(what, fix=nearest(str(config), recipe_names()))
 
 
 def _no_folder(path: Path) -> UserError:
@@ -248,7 +241,7 @@ def open_config(path: Path) -> tuple[Tree, Callable[[Tree], Reading]]:
     text = read_text_file(path, fix="give a config file, or a recipe")
     for recognizes, read in reversed(READERS):
         if recognizes(path, text):
-            return None, functools.partial(_read_text, read, text, path)
+            return None, lambda _, read=read: read(text, str(path), path.stem)
     refuse_python(path)
     # `model {` at the end of a line is text format; our YAML never ends a line like that.
     is_pipeline = path.suffix in _PIPELINE_SUFFIXES or (

@@ -1,16 +1,19 @@
 """Merges plain values into an experiment, strictly typed by the schema.
 
-The one operation is `update`. A file is merged into the defaults or into a recipe, and `--set
-a.b.c=value` into what was read. Fields that a tree does not mention keep their values.
+`convert` takes a scalar of a tree to the type of a field. The one operation on experiments is
+`update`. A file is merged into the defaults or into a recipe, and `--set a.b.c=value` into what was
+read. Fields that a tree does not mention keep their values.
 """
 
 import dataclasses
+import re
+import sys
 import types
 import typing
 from collections.abc import Sequence
+from typing import Literal, NoReturn
 
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.converting import convert, refuse
 from stillbox.experiment.imports import import_entry_points
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import Outside
@@ -25,6 +28,93 @@ from stillbox.experiment.values import (
     node_of,
 )
 from stillbox.textformat.yaml_tree import Node, compose
+
+WANTED: dict[Hint, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    tuple[int, ...]: "a list of whole numbers",
+    tuple[float, ...]: "a list of numbers",
+    tuple[str, ...]: "a list of texts",
+}
+"""What a field of each type is, for messages."""
+# How people write a number. YAML 1.1 takes `1e-4` and `1e+3` for text.
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+def convert(hint: Hint, node: Node, path: str, *, loose: bool = False) -> Value:
+    """Returns a node's value as the type of its field: a word, text, a truth value or a number.
+
+    Args:
+        hint: the type: `Literal`, `str`, `bool`, `int` or `float`.
+        node: the value with its place.
+        path: the field, for messages.
+        loose: `9e4` is a whole number too, and a number is text.
+
+    Raises:
+        UserError: the value is of another type.
+    """
+    if typing.get_origin(hint) is Literal:
+        return _word(typing.get_args(hint), node, path)
+    if hint is str:
+        return _text(node, path, loose=loose)
+    if hint is bool and not isinstance(node.value, bool):
+        refuse(node, path, WANTED[hint])
+    return node.value if hint is bool else _number(hint, node, path, loose=loose)
+
+
+def refuse(node: Node, path: str, wanted: str, fix: str | None = None) -> NoReturn:
+    """Refuses a value that is not what its field is.
+
+    Raises:
+        UserError: always.
+    """
+    raise UserError(f"{path} is {wanted}, not {describe(node)}", where=node.where, fix=fix)
+
+
+def describe(node: Node) -> str:
+    """Returns what a value is, for messages."""
+    if isinstance(node.value, dict | list):
+        return "a section" if isinstance(node.value, dict) else "a list"
+    return "null" if node.value is None else repr(node.value)
+
+
+def _word(allowed: tuple[Value, ...], node: Node, path: str) -> Value:
+    # True and 1.0 equal 1 in Python, and are other words.
+    if (type(node.value), node.value) not in [(type(word), word) for word in allowed]:
+        words = tuple(map(str, allowed))
+        refuse(node, path, f"one of {', '.join(words)}", nearest(str(node.value), words))
+    return node.value
+
+
+def _text(node: Node, path: str, *, loose: bool) -> str:
+    value = node.value
+    if isinstance(value, str):
+        return value
+    if node.text is not None:
+        return node.text
+    # `model_id: 49` means the text.
+    if loose and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    refuse(node, path, WANTED[str], "put it in quotes")
+
+
+def _number(hint: Hint, node: Node, path: str, *, loose: bool) -> float:
+    value, accepts_float = node.value, loose or hint is float
+    if accepts_float and isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
+    # True is an int in Python, but no number of steps.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        refuse(node, path, WANTED[hint])
+    # So is neither nan nor infinity, nor a number that a float cannot hold.
+    if accepts_float and not abs(value) <= sys.float_info.max:
+        refuse(node, path, WANTED[hint])
+    if hint is float:
+        return float(value)
+    if isinstance(value, float) and not (loose and value.is_integer()):
+        refuse(node, path, WANTED[hint])
+    return int(value)
 
 
 def from_plain(plain: Plain, where: str) -> Experiment:
@@ -191,11 +281,8 @@ class _Update:
         result = list(current)
         for name, item in node.value.items():
             if int(name) >= len(result):
-                raise UserError(
-                    f"{path} has no element {name}",
-                    where=item.where,
-                    fix=f"it has {len(result)}, counted from 0",
-                )
+                what = f"{path} has no element {name}"
+                raise UserError(what, where=item.where, fix=f"it has {len(result)}, counted from 0")
             old = result[int(name)]
             result[int(name)] = self.value(hint, old, item, f"{path}.{name}")
         return tuple(result)
@@ -225,7 +312,7 @@ def _example(node: Node, path: str, classes: tuple[Hint, ...]) -> str:
 # Fields that are looked for in the wrong section, with the reason.
 _MISPLACED = {
     "augmentations": "set train.augmentations: evaluation scores images as they are stored, and "
-    "only training augments them",
+    "only training augments them"
 }
 
 
@@ -243,11 +330,8 @@ def _unknown(
     below = [leaf for leaf in leaf_paths(current) if leaf.rpartition(".")[2] == name]
     if below:
         prefix = f"{path}." if path else ""
-        return UserError(
-            what,
-            where=node.where,
-            fix="did you mean " + " or ".join(f"'{prefix}{leaf}'" for leaf in below[:3]) + "?",
-        )
+        fix = "did you mean " + " or ".join(f"'{prefix}{leaf}'" for leaf in below[:3]) + "?"
+        return UserError(what, where=node.where, fix=fix)
     return UserError(what, where=node.where, fix=nearest(name, field_types(current.__class__)))
 
 
@@ -277,11 +361,8 @@ def _parse(override: str) -> Node:
     path, equals, text = override.partition("=")
     names = path.strip().split(".")
     if not equals or not all(names):
-        raise UserError(
-            "an override is a path, an equals sign and a value",
-            where=where,
-            fix="for example --set train.batch_size=8",
-        )
+        what = "an override is a path, an equals sign and a value"
+        raise UserError(what, where=where, fix="for example --set train.batch_size=8")
     node = _parse_value(text, where)
     for name in reversed(names):
         node = Node({name: node}, where)

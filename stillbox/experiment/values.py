@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from stillbox.experiment.variants import RegisteredConfig
@@ -91,18 +91,12 @@ def sections_of(value: Value, path: str = "") -> Iterator[tuple[str, Value]]:
         yield from sections_of(item, f"{path}.{name}" if path else name)
 
 
-def differences(before: Value, after: Value) -> Iterator[tuple[str, Plain, Plain]]:
+def differences(before: Value, after: Value, path: str = "") -> Iterator[tuple[str, Plain, Plain]]:
     """Yields path, old and new plain value of every field in which two experiments differ.
 
     Lists of sections are compared element by element. A field that only one of them has (another
-    kind, another length) is None in the other.
+    kind, another length) is None in the other. `path` is that of both.
     """
-    yield from _differences_below(before, after, "")
-
-
-def _differences_below(
-    before: Value, after: Value, path: str
-) -> Iterator[tuple[str, Plain, Plain]]:
     if before == after:
         return
     before_parts, after_parts = _parts(before), _parts(after)
@@ -111,7 +105,7 @@ def _differences_below(
         return
     for name in before_parts | after_parts:
         inner = f"{path}.{name}" if path else name
-        yield from _differences_below(before_parts.get(name), after_parts.get(name), inner)
+        yield from differences(before_parts.get(name), after_parts.get(name), inner)
 
 
 def _parts(value: Value) -> dict[str, Value] | None:
@@ -150,13 +144,8 @@ def choices(hint: Hint) -> tuple[Hint, ...]:
     """Returns the members of a union or a family, the type itself if it is neither."""
     union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     members = typing.get_args(hint) if union else (hint,)
-    return tuple(choice for member in members for choice in _members(member))
-
-
-def _members(hint: Hint) -> Iterable[Hint]:
-    is_family = (
-        isinstance(hint, type)
-        and issubclass(hint, RegisteredConfig)
-        and hint.__base__ is RegisteredConfig
-    )
-    return hint.variants.values() if is_family else (hint,)
+    found: list[Hint] = []
+    for member in members:
+        is_family = getattr(member, "__base__", None) is RegisteredConfig
+        found += member.variants.values() if is_family else (member,)
+    return tuple(found)

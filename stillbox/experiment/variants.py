@@ -44,10 +44,8 @@ class RegisteredConfig:
             return
         other = cls.variants.get(kind)
         if other is not None and _name(other) != _name(cls):
-            raise UserError(
-                f"two classes have the kind {kind!r}: {_name(other)} and {_name(cls)}",
-                fix="give one of them another kind",
-            )
+            what = f"two classes have the kind {kind!r}: {_name(other)} and {_name(cls)}"
+            raise UserError(what, fix="give one of them another kind")
         cls.kind = kind
         cls.variants[kind] = cls
 

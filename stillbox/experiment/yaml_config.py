@@ -22,12 +22,7 @@ from stillbox.experiment.recipes import recipe_path
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import INPUT, Outside
 from stillbox.experiment.updating import UnknownKindError, update
-from stillbox.experiment.values import (
-    Plain,
-    Value,
-    field_marks,
-    section_to_plain,
-)
+from stillbox.experiment.values import Plain, Value, field_marks, section_to_plain
 from stillbox.textformat.yaml_tree import Node, compose
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
@@ -98,11 +93,9 @@ def read_tree(root: Node, *, name: str = "experiment", stored: bool = False) -> 
         if imports is None:
             raise
         words = [item.value for item in imports.value] if isinstance(imports.value, list) else []
-        raise UserError(
-            f"{error.what}: it was written with parts of {', '.join(map(str, words))}",
-            where=error.where,
-            fix=" ".join(f"--import {word}" for word in words),
-        ) from error
+        what = f"{error.what}: it was written with parts of {', '.join(map(str, words))}"
+        fix = " ".join(f"--import {word}" for word in words)
+        raise UserError(what, where=error.where, fix=fix) from error
     return Reading(experiment=experiment, origins=origins, notes=tuple(notes))
 
 
@@ -114,11 +107,8 @@ def _refuse_other_files(root: Node) -> None:
     valid = ["recipe", "imports", *(field.name for field in dataclasses.fields(Experiment))]
     names = root.value if isinstance(root.value, dict) else {"": root}
     if names and not any(difflib.get_close_matches(name, valid, n=1) for name in names):
-        raise UserError(
-            "this is no experiment: it has none of its sections",
-            where=root.where,
-            fix=nearest("", valid),
-        )
+        what = "this is no experiment: it has none of its sections"
+        raise UserError(what, where=root.where, fix=nearest("", valid))
 
 
 def to_yaml(experiment: Experiment, origins: Mapping[str, str] | None = None) -> str:
@@ -225,11 +215,8 @@ def _placed(directory: Path, path: str) -> str:
         return path
     inner = PurePosixPath(path.removeprefix(_OWN))
     if ".." in inner.parts or inner.is_absolute():
-        raise UserError(
-            f"{path} leads out of the model directory",
-            where=str(directory),
-            fix="write the path as it is from the current folder",
-        )
+        fix = "write the path as it is from the current folder"
+        raise UserError(f"{path} leads out of the model directory", where=str(directory), fix=fix)
     return str(directory / inner)
 
 

@@ -152,20 +152,12 @@ CASES = [
      "model.proposals.max_proposals",
      "max_proposals 30001 is more than the 30000 anchors of an image", "max_proposals=30000"),
     # Three shapes on 200^2 + 100^2 + 50^2 + 25^2 + 13^2 places.
-    (
-        models.samples_have_anchors,
-        [
-            *TWO_STAGES,
-            "model.neck={kind: fpn, min_level: 2, max_level: 6}",
-            "model.proposals.anchors={kind: multiscale, min_level: 2, max_level: 6, "
-            "scales_per_octave: 1}",
-            "model.proposals.sample_size=159883",
-        ],
-        "warning",
-        "model.proposals.sample_size",
-        "no image can fill a sample_size of 159883: it has 159,882 anchors",
-        "sample_size=159882",
-    ),
+    (models.samples_have_anchors, [*TWO_STAGES,
+     "model.neck={kind: fpn, min_level: 2, max_level: 6}",
+     "model.proposals.anchors={kind: multiscale, min_level: 2, max_level: 6, "
+     "scales_per_octave: 1}", "model.proposals.sample_size=159883"], "warning",
+     "model.proposals.sample_size",
+     "no image can fill a sample_size of 159883: it has 159,882 anchors", "sample_size=159882"),
     (models.samples_have_positives, [*TWO_STAGES, "model.boxes.sample_size=3"], "warning",
      "model.boxes.positive_fraction", "0.25 of a sample_size of 3 is less than one box",
      "raise model.boxes.sample_size"),
@@ -178,20 +170,11 @@ CASES = [
      [*TWO_STAGES, "model.resizer.height=40", "model.resizer.width=40"], "warning",
      "model.proposals.clip_anchors", "12 of 12 shapes", "smaller anchors"),
     # Images of 600 x 1024 pixels stand or lie: 724 x 362 fits, a square of 700 pixels does not.
-    (
-        models.anchors_fit_into_images,
-        [
-            *TWO_STAGES,
-            "model.resizer={kind: keep_aspect_ratio}",
-            "model.mask_padding=true",
-            "model.proposals.anchors={kind: flexible_grid, grids: [{sizes: [512, 512, 700], "
-            "aspect_ratios: [0.5, 2, 1]}]}",
-        ],
-        "note",
-        "model.proposals.clip_anchors",
-        "1 of 3 shapes of anchors fit into no image, such as 700 x 700 pixels",
-        "",
-    ),
+    (models.anchors_fit_into_images, [*TWO_STAGES, "model.resizer={kind: keep_aspect_ratio}",
+     "model.mask_padding=true",
+     "model.proposals.anchors={kind: flexible_grid, grids: [{sizes: [512, 512, 700], "
+     "aspect_ratios: [0.5, 2, 1]}]}"], "note", "model.proposals.clip_anchors",
+     "1 of 3 shapes of anchors fit into no image, such as 700 x 700 pixels", ""),
     (models.anchors_stand_on_the_map, [*TWO_STAGES, "model.proposals.anchors.height_stride=8"],
      "warning", "model.proposals.anchors.height_stride",
      "anchors stand every 8 pixels, but those of the map every 16", "height_stride=16"),
@@ -259,47 +242,40 @@ def test_a_sound_experiment_gets_no_advice(check, overrides):
     assert advice_of(check, [*overrides, *named]) == []
 
 
-@pytest.mark.parametrize(
-    ("check", "overrides"),
-    [
-        # Adaptive optimisers have no rule.
-        (training.rate_fits_the_batch, ["train.optimizer={kind: adam}", "train.batch_size=1"]),
-        (training.rate_fits_the_batch, ["train.optimizer={kind: rms_prop}", "train.batch_size=1"]),
-        (training.rate_fits_the_batch, ["train.optimizer.momentum=1"]),
-        # Published with .9 for 1024; .056 for 64 lies between.
-        (training.rate_fits_the_batch, [f"{COSINE}.learning_rate=0.056"]),
-        (training.a_high_rate_is_warmed_up, [manual((100, 0.04), warmup="true")]),
-        (training.a_high_rate_is_warmed_up, [exponential(learning_rate=0.04, burnin_steps=9)]),
-        (training.statistics_arrive, ["train.steps=10", "model.freeze_batch_norm=true"]),
-        (training.statistics_arrive, ["train.steps=0"]),
-        # Nothing lower would help in so few steps.
-        (
-            training.statistics_arrive,
-            ["train.steps=5"]
-            + [f"model.{part}.conv.batch_norm.decay=0.5" for part in ("backbone", "neck", "head")],
-        ),
-        (training.statistics_have_weights, ["train.fine_tune.checkpoint="]),
-        (training.statistics_have_weights, ["model.freeze_batch_norm=true",
-                                            "train.fine_tune.checkpoint=a.npz"]),
-        (training.statistics_have_a_batch, ["train.batch_size=1", "model.freeze_batch_norm=true"]),
-        (training.averages_arrive, ["train.ema_decay=.9999", "train.ema_warmup=true"]),
-        (training.averages_exist, ["evaluation.use_ema=true", "train.ema_decay=0.9"]),
-        (models.every_box_has_an_anchor, ["model.matcher=bipartite"]),
-        (models.background_is_balanced, ["model.loss.classification=sigmoid",
-                                          "model.loss.hard_example_miner={}"]),
-        (models.one_stage_dropout_drops, ["model.head.dropout=true"]),
-        (training.penalties_are_added, ["train.regularization=false",
-                                      *(f"model.{part}.conv.regularizer=null"
-                                        for part in ("backbone", "neck", "head"))]),
-        (training.warm_up_ends, ["train.steps=0"]),
-        # Nine tenths of the way down a cosine there is 2 % left.
-        (training.cosine_ends_with_training, ["train.steps=24000"]),
-        # Of placeholders and buckets the rules speak.
-        (files.checkpoint_fits, ["train.fine_tune.checkpoint=gs://bucket/model.ckpt"]),
-        (files.checkpoint_fits, ["train.fine_tune.checkpoint=PATH_TO_BE_CONFIGURED/x"]),
-        (files.box_limit_is_chosen, ["data.train.paths=a", "data.train.max_boxes=100"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("check", "overrides"), [
+    # Adaptive optimisers have no rule.
+    (training.rate_fits_the_batch, ["train.optimizer={kind: adam}", "train.batch_size=1"]),
+    (training.rate_fits_the_batch, ["train.optimizer={kind: rms_prop}", "train.batch_size=1"]),
+    (training.rate_fits_the_batch, ["train.optimizer.momentum=1"]),
+    # Published with .9 for 1024; .056 for 64 lies between.
+    (training.rate_fits_the_batch, [f"{COSINE}.learning_rate=0.056"]),
+    (training.a_high_rate_is_warmed_up, [manual((100, 0.04), warmup="true")]),
+    (training.a_high_rate_is_warmed_up, [exponential(learning_rate=0.04, burnin_steps=9)]),
+    (training.statistics_arrive, ["train.steps=10", "model.freeze_batch_norm=true"]),
+    (training.statistics_arrive, ["train.steps=0"]),
+    # Nothing lower would help in so few steps.
+    (training.statistics_arrive, ["train.steps=5"]
+     + [f"model.{part}.conv.batch_norm.decay=0.5" for part in ("backbone", "neck", "head")]),
+    (training.statistics_have_weights, ["train.fine_tune.checkpoint="]),
+    (training.statistics_have_weights, ["model.freeze_batch_norm=true",
+                                        "train.fine_tune.checkpoint=a.npz"]),
+    (training.statistics_have_a_batch, ["train.batch_size=1", "model.freeze_batch_norm=true"]),
+    (training.averages_arrive, ["train.ema_decay=.9999", "train.ema_warmup=true"]),
+    (training.averages_exist, ["evaluation.use_ema=true", "train.ema_decay=0.9"]),
+    (models.every_box_has_an_anchor, ["model.matcher=bipartite"]),
+    (models.background_is_balanced, ["model.loss.classification=sigmoid",
+                                      "model.loss.hard_example_miner={}"]),
+    (models.one_stage_dropout_drops, ["model.head.dropout=true"]),
+    (training.penalties_are_added, ["train.regularization=false",
+     *(f"model.{part}.conv.regularizer=null" for part in ("backbone", "neck", "head"))]),
+    (training.warm_up_ends, ["train.steps=0"]),
+    # Nine tenths of the way down a cosine there is 2 % left.
+    (training.cosine_ends_with_training, ["train.steps=24000"]),
+    # Of placeholders and buckets the rules speak.
+    (files.checkpoint_fits, ["train.fine_tune.checkpoint=gs://bucket/model.ckpt"]),
+    (files.checkpoint_fits, ["train.fine_tune.checkpoint=PATH_TO_BE_CONFIGURED/x"]),
+    (files.box_limit_is_chosen, ["data.train.paths=a", "data.train.max_boxes=100"]),
+])  # fmt: skip
 def test_a_check_that_does_not_apply_gives_no_advice(check, overrides):
     assert advice_of(check, overrides) == []
 

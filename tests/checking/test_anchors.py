@@ -70,12 +70,9 @@ def test_a_padded_image_fills_its_part_of_the_network_input(source):
     assert start == len(truth.boxes)
 
 
-def test_images_too_large_for_the_canvas_are_counted(source):
+def test_large_images_are_counted_and_a_limit_spreads_the_records(source):
     truth = read_truth(source, schema.IdentityResizer(canvas=(8, 8)))
     assert (truth.left_out, len(truth.boxes)) == (10, 0)
-
-
-def test_a_limit_spreads_the_records_over_the_set(source):
     truth = read_truth(source, schema.FixedShapeResizer(), limit=3)
     # 0, 4.5 and 9; half to even makes 4 of 4.5.
     expected = np.concatenate([source.example(record).boxes for record in (0, 4, 9)])
@@ -137,11 +134,16 @@ def test_other_matchers_and_similarities_have_no_such_threshold(report, other):
     assert not any("no anchor's match" in line for line in conclusions(found))
 
 
-def test_plain_values_are_json(report):
+def test_a_report_has_levels_and_plain_values(report):
     plain = json.loads(json.dumps(report("model.anchors.scales=[0.02, 0.04]").to_dict()))
     assert plain["sizes"][0]["name"] == "all"
     assert plain["shapes"][0].keys() == {"height", "width", "share"}
     assert plain["suggestion"]["overrides"]
+    found = report("model.anchors={kind: flexible_grid, grids: [{}, {sizes: [9], "
+                   "aspect_ratios: [2]}]}")  # fmt: skip
+    assert [row.name for row in found.maps] == ["map 1, 32x32", "map 2, 16x16"]
+    assert (found.maps[0].smallest, found.maps[1].largest) == (pytest.approx(32), pytest.approx(9))
+    assert found.suggestion is None
 
 
 def test_a_picture_and_tables_are_made_with_and_without_a_suggestion(report):
@@ -151,14 +153,6 @@ def test_a_picture_and_tables_are_made_with_and_without_a_suggestion(report):
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
     assert pictures[0] != pictures[1]
     assert len(coverage_tables(with_one)) == 3
-
-
-def test_levels_have_their_numbers(report):
-    found = report("model.anchors={kind: flexible_grid, grids: [{}, {sizes: [9], "
-                   "aspect_ratios: [2]}]}")  # fmt: skip
-    assert [row.name for row in found.maps] == ["map 1, 32x32", "map 2, 16x16"]
-    assert (found.maps[0].smallest, found.maps[1].largest) == (pytest.approx(32), pytest.approx(9))
-    assert found.suggestion is None
 
 
 def test_without_records_or_boxes_it_is_refused(scenes, tmp_path):
@@ -258,16 +252,13 @@ def test_images_without_boxes_are_skipped():
     assert matched.best.shape == (1,)
 
 
-def test_two_clusters_of_boxes_are_two_shapes():
+def test_boxes_of_few_shapes_have_few_clusters():
     # 30 boxes about 10 x 20 and 10 about 80 x 40 pixels (height x width).
     rng = np.random.default_rng(0)
     sizes = np.concatenate([rng.normal((10, 20), 0.5, (30, 2)), rng.normal((80, 40), 0.5, (10, 2))])
     first, second = cluster_shapes(sizes, 2)
     assert first == (pytest.approx(10, abs=0.5), pytest.approx(20, abs=0.5), 0.75)
     assert second == (pytest.approx(80, abs=0.5), pytest.approx(40, abs=0.5), 0.25)
-
-
-def test_there_are_no_more_shapes_than_different_boxes():
     assert cluster_shapes(np.array([[5.0, 5.0]] * 4)) == [Shape(5.0, 5.0, 1.0)]
 
 
@@ -306,14 +297,11 @@ def test_explicit_scales_stay_explicit():
     assert len({candidate.scales for candidate in found}) > 3
 
 
-def test_a_pyramid_gets_another_base():
+def test_pyramids_get_another_base_and_other_kinds_nothing():
     anchors = schema.MultiscaleAnchors(min_level=3)
     found = list(candidates(anchors, SIZES, SHAPES, (640, 640)))
     # A hundredth of the way from 20 to 200 lies 21.8; 21.8 x 10.9 has a side of 15.4, which is 1.93
     # strides of 8.
     assert min(candidate.anchor_scale for candidate in found) == 1.93
     assert {candidate.scales_per_octave for candidate in found} == {2}
-
-
-def test_other_kinds_have_no_values_to_suggest():
     assert list(candidates(schema.GridAnchors(), SIZES, SHAPES, (300, 300))) == []

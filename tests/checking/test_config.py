@@ -86,10 +86,15 @@ def test_a_label_map_that_is_no_file_is_an_error(tmp_path):
         assert "label_map" in finding.origin
 
 
-def test_a_config_that_cannot_be_read_is_one_error(config):
+def test_unreadable_configs_illegal_sizes_and_single_shards_are_found(config):
     (finding,) = config(("num_classes", "num_clases")).findings
     assert (finding.severity, finding.origin) == ("error", "p.config:4:5")
     assert finding.fix == "did you mean 'num_classes'?"
+    check = check_config("ssd_mobilenet_v1_fpn_640x640", ["model.resizer.height=600"])
+    (error,) = (finding for finding in check.findings if finding.severity == "error")
+    assert "the nearest sides that do are 576 and 608" in error.fix
+    check = config(overrides=["data.train.paths=a.record-00000-of-00010"], records="none")
+    assert any("1 of 10 shards" in what for _, what in said(check, "warning"))
 
 
 def test_warnings_and_notes_of_the_reader_keep_their_places(config):
@@ -99,17 +104,6 @@ def test_warnings_and_notes_of_the_reader_keep_their_places(config):
     assert (unpadded.severity, unpadded.origin) == ("warning", "p.config:5:47")
     assert ("p.config:99:3", "TrainConfig.sync_replicas has no effect here: all devices run one "
             "synchronous program") in said(check, "note")  # fmt: skip
-
-
-def test_sizes_that_break_the_pyramid_come_with_the_nearest_legal_ones():
-    check = check_config("ssd_mobilenet_v1_fpn_640x640", ["model.resizer.height=600"])
-    (error,) = (finding for finding in check.findings if finding.severity == "error")
-    assert "the nearest sides that do are 576 and 608" in error.fix
-
-
-def test_one_shard_of_many_is_a_warning(config):
-    check = config(overrides=["data.train.paths=a.record-00000-of-00010"], records="none")
-    assert any("1 of 10 shards" in what for _, what in said(check, "warning"))
 
 
 def test_placeholders_are_one_finding_with_all_their_places(config):
@@ -203,23 +197,17 @@ def test_no_device_is_started(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
 
 
-def test_the_file_is_named_once_and_findings_by_line_and_column(config):
+def test_text_is_short_and_json_has_all_findings(config):
     lines = text_of(config(("batch_size: 16", "batch_size: 0"))).splitlines()
     assert lines[0] == "p.config"
     assert lines[1].strip() == "error 72:3: train.batch_size is 0"
     assert lines[2].strip() == "fix: give a value of at least 1"
     assert lines[-1].startswith("1 error, ")
-
-
-def test_only_some_notes_are_shown_unless_all_are_wanted(config):
     check = config()
     assert check.count("note") > 4
     hidden = check.count("note") - 4
     assert f"... and {hidden} more notes; --notes shows all" in text_of(check)
     assert text_of(check, all_notes=True).count("note ") == check.count("note")
-
-
-def test_json_has_all_findings(config):
     plain = config().to_dict()
     assert plain["source"] == "p.config"
     assert plain["errors"] == 0

@@ -255,32 +255,23 @@ def test_counts(tmp_path):
     assert result.encoded_bytes == 2 * len(image_bytes()) + len(image_bytes(30, 30, "PNG", "L"))
 
 
-def test_sizes_are_cocos_and_the_segment_counts_where_there_is_one(tmp_path):
+def test_sizes_are_cocos_by_segment_area_where_there_is_one(tmp_path):
     # In 200 x 200 pixels: .1 -> 20 px, 400 < 1024; .3 -> 60 px, 3600 < 9216; .9 -> 180 px, 32400.
     boxes = [[0, 0, side, side] for side in (0.1, 0.3, 0.9, 0.9)]
     area = np.array([np.nan, np.nan, np.nan, 500], np.float32)
     example = make_example(boxes, [1] * 4, encoded=image_bytes(200, 200), area=area)
     assert stats(tmp_path, [example]).box_sizes == {"small": 2, "medium": 1, "large": 1}
-
-
-def test_borders_of_the_sizes(tmp_path):
     # 32 of 64 px: 1024 is medium; 96 of 96 px: 9216 is large
     for size, side, expected in ((64, 0.5, "medium"), (96, 1.0, "large")):
         example = make_example([[0, 0, side, side]], encoded=image_bytes(size, size))
         assert stats(tmp_path, [example]).box_sizes[expected] == 1
 
 
-def test_unusable_records_are_counted_and_left_out(tmp_path):
+def test_unusable_records_and_classes_without_a_name_are_counted(tmp_path):
     result = stats(tmp_path, [b"no example", make_example(encoded=b"no image"), make_example()])
     assert (result.records, result.unusable, result.boxes) == (3, 2, 1)
-
-
-def test_without_a_label_map_classes_go_by_their_ids(tmp_path):
     result = stats(tmp_path, [serialize_example(make_example(class_ids=[7]))], None)
     assert [(c.id, c.name, c.boxes) for c in result.classes] == [(7, "class 7", 1)]
-
-
-def test_no_box_and_many_boxes(tmp_path):
     result = stats(tmp_path, [make_example([], [])])
     assert (result.boxes, result.most_boxes, result.boxes_per_image) == (0, 0, {"0": 1})
     result = stats(tmp_path, [make_example([[0, 0, 1, 1]] * 250, [1] * 250)])

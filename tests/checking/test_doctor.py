@@ -33,12 +33,9 @@ def test_known_bad_pairs_are_named_and_good_ones_are_not(versions, problem):
         assert problem in problems[0]
 
 
-def test_the_report_ends_with_the_verdict():
+def test_the_report_has_facts_and_ends_with_the_verdict(monkeypatch):
     assert Examination(["jax 1"], []).text() == "jax 1\n\n=> nothing wrong was found"
     assert Examination(["jax 1"], ["a", "b"]).text() == "jax 1\n\n=> a\n=> b"
-
-
-def test_the_report_has_versions_devices_and_memory(monkeypatch):
     text = examine().text()
     for part in ("stillbox ", "Python 3.", "jaxlib", "devices: 1 x cpu", "processors: ", "GiB"):
         assert part in text
@@ -162,12 +159,9 @@ def test_a_manifest_without_sensible_fields_is_wrong(directory, export, examined
     assert "input_size is not of sides from 1" in verdict
 
 
-def test_one_checkpoint_is_examined(directory, examined):
+def test_one_checkpoint_is_examined_and_files_without_checksums_are_unknown(directory, examined):
     code, states, _ = examined(directory / "checkpoints" / "2")
     assert (code, states["params.npz"]) == (0, "ok")
-
-
-def test_a_directory_without_checksums_is_unknown_and_not_wrong(directory, examined):
     for step in "12":
         age(directory / "checkpoints" / step)
     code, states, _ = examined(directory)
@@ -189,14 +183,11 @@ def test_an_export_is_examined_also_in_its_default_place(directory, export, exam
     assert f"=> {place}: not as they were written: saved_model/saved_model.pb" in verdict
 
 
-def test_a_folder_that_is_both_is_wrong(directory, export, examined):
+def test_a_folder_that_is_both_or_neither_is_wrong(directory, export, examined, tmp_path):
     shutil.copytree(export, directory, dirs_exist_ok=True)
     code, _, verdict = examined(directory)
     assert code == 1
     assert "is an export too" in verdict
-
-
-def test_another_folder_is_refused(tmp_path, examined):
     (tmp_path / "photo.jpg").touch()
     assert examined(tmp_path)[0] == 2
     assert examined(tmp_path / "nowhere")[0] == 2

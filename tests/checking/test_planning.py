@@ -100,13 +100,10 @@ def test_batches_suit_the_data_and_the_memory(images, machine, size, reason):
     assert (int(choice.value), reason in choice.reason) == (size, True), choice
 
 
-def test_few_images_have_many_epochs_but_no_run_is_too_short():
+def test_stats_are_those_of_the_records_and_no_run_is_too_short(scenes):
     assert choose_epochs(stats(), 16).value == "80"
     assert choose_epochs(stats(images=118_000), 64).value == "12"
     assert choose_epochs(stats(images=10), 8).value == "240"
-
-
-def test_stats_are_those_of_the_records(scenes):
     records = Records(paths=(f"{scenes}/train.record-*",), label_map=f"{scenes}/label_map.pbtxt")
     found = read_dataset_stats(records)
     assert (found.images, found.classes, found.boxes) == (10, 6, 27)

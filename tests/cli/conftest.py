@@ -16,6 +16,11 @@ class Answer(NamedTuple):
     out: str
     err: str
 
+    def ended(self, code=0):
+        """Returns standard output and error of a command that ends with a code."""
+        assert self.code == code, self.err
+        return self.out, self.err
+
 
 @pytest.fixture
 def stillbox(capsys):

@@ -70,9 +70,8 @@ def test_all_records_are_read_or_none(stillbox, settings, here):
     assert "10 of 10 records checked" in stillbox(*words).out
     assert "records checked" not in stillbox(*words, "--no-records").out
     missing = ["--set", "data.train.paths=nowhere.record"]
-    assert stillbox(*words, *missing).code == 0
-    code, out, _ = stillbox(*words, *missing, "--records")
-    assert code == 2
+    stillbox(*words, *missing).ended()
+    out, _ = stillbox(*words, *missing, "--records").ended(2)
     assert "nowhere.record: there is no such file" in out
 
 
@@ -106,8 +105,7 @@ def compiler(monkeypatch):
 
 
 def test_steps_are_compiled_for_a_target(stillbox, compiler):
-    code, out, err = stillbox("check", "demo_scenes", "--no-records", "--target", "cpu")
-    assert code == 0
+    out, err = stillbox("check", "demo_scenes", "--no-records", "--target", "cpu").ended()
     assert [step for step, _ in compiler] == ["train", "evaluate", "predict"]
     assert err.splitlines() == ["train: compiling", "evaluate: compiling", "predict: compiling"]
     assert "compiled train step, 32 images on 1 device" in out
@@ -142,8 +140,7 @@ def test_a_refused_config_is_not_compiled(stillbox, compiler):
 
 
 def test_the_training_records_are_looked_at_and_a_picture_is_left(stillbox, settings, here):
-    code, out, _ = stillbox("anchors", "demo_scenes", *settings())
-    assert code == 0
+    out, _ = stillbox("anchors", "demo_scenes", *settings()).ended()
     assert "recall .5" in out
     assert "picture: anchors/anchors.png" in out
     assert (here / "anchors/anchors.png").read_bytes().startswith(b"\x89PNG")
@@ -158,19 +155,16 @@ def test_other_records_take_the_place_of_the_configs(stillbox, settings, scenes,
     assert (here / "out/anchors.png").is_file()
 
 
-def test_a_limit_is_said(stillbox, settings, here):
+def test_a_limit_is_said_and_unusable_arguments_are_refused(stillbox, settings, here, refused):
     out = stillbox("anchors", "demo_scenes", *settings(), "--limit", "4").out
     assert "4 of 10 records read." in out
-
-
-def test_unusable_arguments_are_refused(refused, settings, here):
     assert "there are no records" in refused("anchors", "ssd_mobilenet_v1_300x300")
     assert "a limit is not negative" in refused(
         "anchors", "demo_scenes", *settings(), "--limit", "-1"
     )
 
 
-def test_a_sound_machine_ends_with_0_and_says_what_there_is(stillbox, monkeypatch):
+def test_doctor_ends_with_0_or_1_and_says_what_there_is(stillbox, monkeypatch):
     monkeypatch.setattr(doctor, "bad_pairs", lambda versions: [])
     code, out, err = stillbox("doctor")
     assert (code, err) == (0, "")
@@ -178,9 +172,6 @@ def test_a_sound_machine_ends_with_0_and_says_what_there_is(stillbox, monkeypatc
     assert "devices: 1 x cpu" in out
     assert "GiB on the host" in out
     assert out.endswith("=> nothing wrong was found\n")
-
-
-def test_findings_end_with_1(stillbox, monkeypatch):
     monkeypatch.setattr(doctor, "bad_pairs", lambda versions: ["these two quarrel"])
     code, out, _ = stillbox("doctor")
     assert code == 1
@@ -192,8 +183,7 @@ def test_a_cache_that_others_can_fill_is_a_finding(stillbox, monkeypatch, tmp_pa
     monkeypatch.setenv("STILLBOX_CACHE", str(tmp_path))
     (tmp_path / "xla").mkdir()
     (tmp_path / "xla").chmod(0o777)
-    code, out, _ = stillbox("doctor")
-    assert code == 1
+    out, _ = stillbox("doctor").ended(1)
     assert f"=> {tmp_path}/xla: others can write into the folder: remove it" in out
 
 
@@ -211,14 +201,11 @@ def test_a_pipeline_config_becomes_the_same_experiment_in_yaml(stillbox, here):
     assert resolve("pipeline.config").experiment == resolve("y.yaml").experiment
 
 
-def test_a_value_says_where_it_was_set(stillbox, here):
+def test_values_say_where_they_were_set_and_warnings_go_to_standard_error(stillbox, here):
     (here / "mine.yaml").write_text("recipe: demo_scenes\ntrain:\n  steps: 9\n")
     out = stillbox("config", "mine.yaml", "--set", "train.seed=3").out
     assert "  steps: 9  # mine.yaml:3:3\n" in out
     assert "  seed: 3  # --set train.seed=3\n" in out
-
-
-def test_warnings_and_notes_go_to_standard_error(stillbox, here):
     (here / "p.config").write_text(SAMPLE)
     _, out, err = stillbox("config", "p.config", "--set", "data.train.paths=a-00000-of-00010")
     assert "warning: --set data.train.paths=a-00000-of-00010: 1 of 10 shards" in err
@@ -226,41 +213,25 @@ def test_warnings_and_notes_go_to_standard_error(stillbox, here):
     assert "warning" not in out
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (
-            ["demo_scene"],
-            ["neither a file nor a recipe 'demo_scene'", "did you mean 'demo_scenes'"],
-        ),
-        (["nowhere/x.yaml"], ["there is no file nowhere/x.yaml"]),
-        (["."], ["is a folder", "demo_scenes"]),
-        (
-            ["demo_scenes", "--set", "train.batchsize=8"],
-            [
-                "--set train.batchsize=8: train has no field 'batchsize'",
-                "did you mean 'batch_size'",
-            ],
-        ),
-        (
-            ["demo_scenes", "--set", "batch_size=8"],
-            ["did you mean 'train.batch_size' or 'evaluation.batch_size'?"],
-        ),
-        (
-            ["demo_scenes", "--set", "train.batch_size=many"],
-            ["train.batch_size is a whole number, not 'many'"],
-        ),
-        (["demo_scenes", "--set", "train.batch_size"], ["an override is a path, an equals sign"]),
-        (
-            ["demo_scenes", "--set", "evaluation.best_metric=AP5"],
-            ["best_metric is one of AP, AP50, AP75", "'AP50'"],
-        ),
-        (["demo_scenes", "--set", "train.log_every=0"], ["train.log_every is 0", "at least 1"]),
-        (["demo_scenes", "--set", "train.keep_checkpoints=0"], ["keep_checkpoints is 0"]),
-        (["demo_scenes", "--set", "evaluation.metrics=[]"], ["no metrics", "for example [coco]"]),
-        (["demo_scenes", "--set", "evaluation.metrics=[voc]"], ["is one of coco"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected"), [
+    (["demo_scene"],
+     ["neither a file nor a recipe 'demo_scene'", "did you mean 'demo_scenes'"]),
+    (["nowhere/x.yaml"], ["there is no file nowhere/x.yaml"]),
+    (["."], ["is a folder", "demo_scenes"]),
+    (["demo_scenes", "--set", "train.batchsize=8"],
+     ["--set train.batchsize=8: train has no field 'batchsize'", "did you mean 'batch_size'"]),
+    (["demo_scenes", "--set", "batch_size=8"],
+     ["did you mean 'train.batch_size' or 'evaluation.batch_size'?"]),
+    (["demo_scenes", "--set", "train.batch_size=many"],
+     ["train.batch_size is a whole number, not 'many'"]),
+    (["demo_scenes", "--set", "train.batch_size"], ["an override is a path, an equals sign"]),
+    (["demo_scenes", "--set", "evaluation.best_metric=AP5"],
+     ["best_metric is one of AP, AP50, AP75", "'AP50'"]),
+    (["demo_scenes", "--set", "train.log_every=0"], ["train.log_every is 0", "at least 1"]),
+    (["demo_scenes", "--set", "train.keep_checkpoints=0"], ["keep_checkpoints is 0"]),
+    (["demo_scenes", "--set", "evaluation.metrics=[]"], ["no metrics", "for example [coco]"]),
+    (["demo_scenes", "--set", "evaluation.metrics=[voc]"], ["is one of coco"]),
+])  # fmt: skip
 def test_an_invalid_config_is_refused(refused, words, expected):
     message = refused("config", *words)
     for text in expected:

@@ -67,7 +67,7 @@ def test_scores_are_the_same_and_detections_have_the_label_map_s_ids(
     nms = ["--set", "model.postprocessing.nms={score_threshold: 0, max_per_class: 9}"]
     ours, other = tmp_path / "ours", tmp_path / "other"
     for model, output in ((trained, ours), (closed, other)):
-        assert stillbox("evaluate", model, *nms, "--output", output).code == 0
+        stillbox("evaluate", model, *nms, "--output", output).ended()
     assert read(ours / "metrics.json")["summary"] == read(other / "metrics.json")["summary"]
     assert read(ours / "metrics.json")["per_class"] == read(other / "metrics.json")["per_class"]
     found = read(ours / "detections.json")
@@ -82,7 +82,7 @@ def test_predictions_have_the_label_map_s_ids(stillbox, scenes, trained, closed,
     for number, model in enumerate((trained, closed)):
         output = tmp_path / str(number)
         words = ["predict", model, image, "--min-score", 0, "--output", output]
-        assert stillbox(*words).code == 0
+        stillbox(*words).ended()
         both.append(read(output / "predictions.json")[0]["detections"])
     ours, other = both
     assert ours
@@ -148,13 +148,12 @@ def words(scenes):
 # The parts have fast tests; a minute of a processor.
 @pytest.mark.slow
 def test_a_model_is_checked_trained_scored_profiled_and_used(stillbox, scenes, words, here):
-    assert stillbox("check", "demo_scenes", *words).code == 0
+    stillbox("check", "demo_scenes", *words).ended()
     model, report = here / "model", here / "report"
-    code, out, err = stillbox("train", "demo_scenes", "--model-dir", model, *words)
-    assert code == 0, err
+    out, err = stillbox("train", "demo_scenes", "--model-dir", model, *words).ended()
     assert "proposal_localization" in out + err
     profile = ["--profile", "2,2"]
-    assert stillbox("evaluate", model, "--output", report, *profile).code == 0
+    stillbox("evaluate", model, "--output", report, *profile).ended()
     assert 0 <= json.loads((report / "metrics.json").read_text())["summary"]["AP"] <= 1
     assert (report / "report.html").is_file()
     (summary,) = report.glob("plugins/profile/*/summary.txt")
@@ -162,10 +161,10 @@ def test_a_model_is_checked_trained_scored_profiled_and_used(stillbox, scenes, w
     assert all(part in places for part in ("backbone", "proposals", "crops", "box_head"))
     photos = sorted((scenes / "images/val").iterdir())[:2]
     found = here / "found"
-    assert stillbox("predict", model, *photos, "--output", found, "--min-score", "0.001").code == 0
+    stillbox("predict", model, *photos, "--output", found, "--min-score", "0.001").ended()
     entries = json.loads((found / "predictions.json").read_text())
     assert all(0 < len(entry["detections"]) <= 10 for entry in entries)
-    assert stillbox("anchors", "demo_scenes", *words).code == 0
+    stillbox("anchors", "demo_scenes", *words).ended()
     saved = here / "weights.safetensors"
-    assert stillbox("weights", "save", model, "--to", saved).code == 0
+    stillbox("weights", "save", model, "--to", saved).ended()
     assert saved.is_file()

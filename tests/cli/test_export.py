@@ -48,8 +48,7 @@ def config_file(tmp_path):
 
 
 def test_an_export_is_used_in_place_of_its_model_directory(stillbox, trained, here, scenes):
-    code, out, err = stillbox("export", trained, "--format", "stablehlo", "--platforms", "cpu")
-    assert code == 0, err
+    out, err = stillbox("export", trained, "--format", "stablehlo", "--platforms", "cpu").ended()
     folder = trained / "export" / "stablehlo"
     assert f"{folder}: stablehlo" in out
     assert "model.stablehlo: " in out
@@ -59,13 +58,11 @@ def test_an_export_is_used_in_place_of_its_model_directory(stillbox, trained, he
     assert json.loads((folder / "export.json").read_text())["verified"]["detections"] > 10
 
     photo = sorted((scenes / "images/val").iterdir())[0]
-    code, out, err = stillbox("predict", folder, photo, "--min-score", "0.001")
-    assert code == 0, err
+    out, err = stillbox("predict", folder, photo, "--min-score", "0.001").ended()
     assert json.loads(Path("predictions/predictions.json").read_text())[0]["detections"]
     assert err.endswith(f"next: stillbox serve {folder}\n")
 
-    code, out, err = stillbox("evaluate", folder, "--output", "report")
-    assert code == 0, err
+    out, err = stillbox("evaluate", folder, "--output", "report").ended()
     scored = json.loads(Path("report/metrics.json").read_text())
     stillbox("evaluate", trained, "--output", "own")
     own = json.loads(Path("own/metrics.json").read_text())
@@ -74,15 +71,14 @@ def test_an_export_is_used_in_place_of_its_model_directory(stillbox, trained, he
 
 
 def test_all_options_reach_the_export(stillbox, trained, asked):
-    code, out, err = stillbox(
+    out, _ = stillbox(
         *("export", trained, "--format", "tflite", "--input-type", "image_bytes"),
         *("--input-name", "photo", "--image-size", "48,80", "--batch-size", "0"),
         *("--max-detections", "7", "--no-image-info", "--float-count", "--quantize", "int8"),
         *("--web", "--postprocess", "detection_op"),
         *("--signature", "tpu", "--platforms", "cpu,tpu", "--overwrite", "--output", "there"),
         *("--any-size", "--images", "a.jpg", "b.jpg"),
-    )
-    assert code == 0, err
+    ).ended()
     (arguments,) = asked
     assert arguments["source"] == str(trained)
     assert arguments["output"] == Path("there")
@@ -149,10 +145,9 @@ PAGE = (
 
 
 def test_the_flags_of_the_tpu_page(stillbox, trained, asked):
-    code, _, err = stillbox(
+    _, err = stillbox(
         "export_saved_model.py", "--export_dir=out", f"--checkpoint_path={trained}", *PAGE
-    )
-    assert code == 0, err
+    ).ended()
     (arguments,) = asked
     assert arguments["source"] == trained
     assert arguments["overrides"] == ["model.resizer.height=128", "model.resizer.width=96"]
@@ -175,12 +170,11 @@ def test_the_flags_of_the_tpu_page(stillbox, trained, asked):
 
 
 def test_parameters_of_the_tpu_page_build_the_model_for_a_checkpoint(stillbox, asked):
-    code, _, err = stillbox(
+    stillbox(
         *("export_saved_model", "--export_dir=out", "--checkpoint_path=model.ckpt-9"),
         *("--params_override=architecture.num_classes=7", "--batch_size=-1"),
         *("--input_type=image_tensor", "--override_export_dir", "--nooutput_image_info"),
-    )
-    assert code == 0, err
+    ).ended()
     (arguments,) = asked
     assert arguments["weights"] == "model.ckpt-9"
     assert arguments["source"].model.num_classes == 6  # without the background
@@ -200,12 +194,11 @@ def test_parameters_cannot_change_a_model_of_another_kind(refused, trained):
 
 
 def test_the_flags_of_the_detection_api(stillbox, asked, tmp_path, trained, config_file):
-    code, _, err = stillbox(
+    stillbox(
         *("exporter_main_v2.py", "--input_type", "tf_example", "--pipeline_config_path"),
         *(config_file, "--trained_checkpoint_dir", tmp_path, "--output_directory", tmp_path),
         *("--config_override", "model { ssd { num_classes: 5 } }"),
-    )
-    assert code == 0, err
+    ).ended()
     (arguments,) = asked
     assert arguments["source"].model.num_classes == 5
     assert arguments["weights"] == tmp_path
@@ -219,11 +212,10 @@ def test_the_checkpoints_folder_of_a_model_directory_is_taken_for_it(
     stillbox, asked, trained, config_file, with_config
 ):
     config = ("--pipeline_config_path", config_file) if with_config else ()
-    code, _, err = stillbox(
+    stillbox(
         *("exporter_main_v2", "--trained_checkpoint_dir", trained / "checkpoints", *config),
         *("--output_directory", trained.parent),
-    )
-    assert code == 0, err
+    ).ended()
     (arguments,) = asked
     assert arguments["weights" if with_config else "source"] == trained
 
@@ -234,11 +226,10 @@ def test_the_flags_of_the_tflite_exporter(stillbox, asked, trained, regular, mon
     module = "stillbox.cli.detection_api_exports"
     monkeypatch.setattr(f"{module}._write_convertible", lambda model, arguments: None)
     words = ["--ssd_use_regular_nms", "--overwrite"] * regular
-    code, _, err = stillbox(
+    stillbox(
         *("export_tflite_graph_tf2", "--trained_checkpoint_dir", trained),
         *("--output_directory", "out", "--max_detections", "20", *words),
-    )
-    assert code == 0, err
+    ).ended()
     (arguments,) = asked
     assert (arguments["format"], arguments["max_detections"]) == ("tflite", 20)
     assert arguments["overwrite"] is regular
@@ -260,14 +251,13 @@ def test_unsupported_flags_of_the_exporter_are_refused(refused, trained, words, 
     assert message in refused(*command, *words)
 
 
-def test_an_export_that_is_there_is_refused_with_the_flags_of_the_verb(refused, trained, tmp_path):
+def test_exports_in_the_way_and_checkpoints_without_a_config_are_refused(
+    refused, trained, tmp_path
+):
     (tmp_path / "export.json").write_text("{}")
     words = ("--trained_checkpoint_dir", trained, "--output_directory", tmp_path)
     said = refused("exporter_main_v2", *words)
     assert "add --overwrite, or give another --output_directory" in said
-
-
-def test_a_checkpoint_folder_needs_its_config(refused, tmp_path):
     command = ("exporter_main_v2", "--trained_checkpoint_dir", tmp_path, "--output_directory", "x")
     assert "give the pipeline.config of the checkpoint" in refused(*command)
 

@@ -19,47 +19,29 @@ from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import settings_of
 
 
-def test_the_message_of_a_misspelt_verb_names_the_nearest_one(refused):
+def test_a_wrong_or_missing_verb_leads_to_the_verbs(refused, stillbox):
     assert refused("trian", "demo_scenes") == (
         "stillbox: there is no verb 'trian'\n  fix: did you mean 'train' or 'tutorial'?\n"
     )
-
-
-def test_a_verb_like_no_other_lists_all(refused):
     assert f"valid here: {', '.join(sorted(main._VERBS))}" in refused("xyzzy")
-
-
-def test_without_a_verb_the_verbs_are_shown(stillbox):
-    code, _, err = stillbox()
-    assert code == 2
+    _, err = stillbox().ended(2)
     assert err.startswith("stillbox: VERB is missing\n  fix: give one of data, check, ")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            "train demo_scenes --modle-dir x",
-            "there is no option --modle-dir\n  fix: did you mean '--model-dir'? ",
-        ),
-        ("recipes --jsn=1", "there is no option --jsn\n  fix: did you mean '--json'?"),
-        ("weights save run", "--to is missing\n  fix: `stillbox weights save --help` shows what"),
-        ("evaluate run more", "unrecognized arguments: more"),
-        ("data", "VERB is missing\n  fix: give one of convert, check, stats"),
-        (
-            "data convert photos --ouput x",
-            "there is no option --ouput\n  fix: did you mean '--output'?",
-        ),
-        (
-            "predict run https://x.org/a.jpg",
-            "addresses are not taken: https://x.org/a.jpg\n  fix: give a file: curl ",
-        ),
-        (
-            "train --data=https://x.org/a --model-dir x",
-            "addresses are not taken: https://x.org/a\n",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    ("train demo_scenes --modle-dir x",
+     "there is no option --modle-dir\n  fix: did you mean '--model-dir'? "),
+    ("recipes --jsn=1", "there is no option --jsn\n  fix: did you mean '--json'?"),
+    ("weights save run", "--to is missing\n  fix: `stillbox weights save --help` shows what"),
+    ("evaluate run more", "unrecognized arguments: more"),
+    ("data", "VERB is missing\n  fix: give one of convert, check, stats"),
+    ("data convert photos --ouput x",
+     "there is no option --ouput\n  fix: did you mean '--output'?"),
+    ("predict run https://x.org/a.jpg",
+     "addresses are not taken: https://x.org/a.jpg\n  fix: give a file: curl "),
+    ("train --data=https://x.org/a --model-dir x",
+     "addresses are not taken: https://x.org/a\n"),
+])  # fmt: skip
 def test_a_wrong_command_line_is_one_message_with_its_remedy(refused, words, message):
     err = refused(*words.split())
     assert err.partition(": ")[2].startswith(message)
@@ -68,8 +50,7 @@ def test_a_wrong_command_line_is_one_message_with_its_remedy(refused, words, mes
 
 @pytest.mark.parametrize("verb", main._VERBS)
 def test_every_verb_has_a_help(stillbox, verb):
-    code, out, _ = stillbox(verb, "--help")
-    assert code == 0
+    out, _ = stillbox(verb, "--help").ended()
     assert out.startswith(f"usage: stillbox {verb}")
 
 
@@ -94,16 +75,13 @@ def test_the_version_is_printed(stillbox):
     [
         (UserError("bad", where="a.yaml:1:2", fix="mend it"), 2, "a.yaml:1:2: bad\n  fix: mend it"),
         (FloatingPointError("step 3: loss nan"), 3, "step 3: loss nan"),
-        (
-            OSError(errno.ENOSPC, "No space left on device"),
-            2,
-            "No space left on device\n  fix: mak",
-        ),
+        (OSError(errno.ENOSPC, "No space left on device"), 2,
+         "No space left on device\n  fix: mak"),
         (PermissionError(errno.EACCES, "Permission denied", "runs"), 2, "runs: Permission denied"),
         (OSError("no number"), 2, "no number"),
         (RuntimeError("RESOURCE_EXHAUSTED: 9 GiB\nmore"), 2, "the device has not enough memory"),
     ],
-)
+)  # fmt: skip
 def test_errors_become_one_message_and_a_code(stillbox, monkeypatch, error, code, message):
     def fail(arguments):
         raise error
@@ -205,8 +183,7 @@ ASKS = {
 def test_a_shell_completes_verbs_options_and_recipes(stillbox, tmp_path, shell):
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
-    code, script, _ = stillbox("completion", shell)
-    assert code == 0
+    script, _ = stillbox("completion", shell).ended()
     (tmp_path / "script").write_text(script)
 
     def offered(words):
@@ -265,15 +242,11 @@ def test_help_is_cut_at_a_clause_and_at_a_word(text, brief):
     assert _brief(text) == brief
 
 
-def test_apostrophes_are_quoted(stillbox):
+def test_words_of_completion_are_quoted_and_unknown_shells_refused(stillbox):
     commands = [_Command("", {"train": r"a model's \ folder"})]
     assert r"-d 'a model\'s \\ folder'" in _fish(commands)
     (line,) = (line for line in _zsh(commands).splitlines() if "candidates=(" in line)
     quoted = line.partition("candidates=(")[2].partition(") ;;")[0]
     assert shlex.split(quoted) == [r"train:a model's \ folder"]
-
-
-def test_an_unknown_shell_is_refused(stillbox):
-    code, _, err = stillbox("completion", "cmd")
-    assert code == 2
+    _, err = stillbox("completion", "cmd").ended(2)
     assert "choose from" in err

@@ -63,23 +63,21 @@ def watched_with(monkeypatch):
 @pytest.mark.parametrize("verb", ["model_main", "model_main.py", "model_main_tf2.py"])
 def test_without_checkpoint_dir_it_trains_evaluates_and_resumes(stillbox, config, here, verb):
     run = [verb, *config, "--checkpoint_every_n=1", "--sample_1_of_n_eval_examples=3"]
-    code, out, err = stillbox(*run, "--num_train_steps", 2, "--alsologtostderr")
-    assert code == 0, err
+    out, err = stillbox(*run, "--num_train_steps", 2, "--alsologtostderr").ended()
     assert out.startswith("finished at step 2; run")
     assert ModelDirectory.open("run").steps() == (1, 2)
     # Six images, every third of them.
     assert "step 1: AP " in err
     assert "on 2 images" in err
     assert [s for s, _ in read_history(here / "run" / HISTORY).evaluations] == [1, 2]
-    code, _, err = stillbox(*run, "--num_train_steps", 3)
-    assert code == 0, err
+    _, err = stillbox(*run, "--num_train_steps", 3).ended()
     assert "resuming at step 2 from run" in err
     assert ModelDirectory.open("run").steps() == (1, 2, 3)
 
 
 def test_flags_become_overrides(stillbox, config, trained_with):
     flags = ["--num_train_steps=70", "--train_batch_size", "12", "--checkpoint_every_n=7"]
-    assert stillbox("model_main", *config, *flags, "--sample_1_of_n_eval_examples=5").code == 0
+    stillbox("model_main", *config, *flags, "--sample_1_of_n_eval_examples=5").ended()
     ((experiment, directory),) = trained_with
     assert str(directory) == "run"
     assert experiment.train.steps == 70
@@ -95,8 +93,7 @@ def test_config_override_is_merged_into_a_pipeline_config(
     (here / "p.config").write_text(SAMPLE)
     text = ("--config_override", "train_config { batch_size: 3 } model { ssd { num_classes: 5 } }")
     flags = ["--pipeline_config_path=p.config", "--model_dir=run", *text]
-    code, _, err = stillbox("model_main", *flags, "--set", "train.steps=2")
-    assert code == 0, err
+    stillbox("model_main", *flags, "--set", "train.steps=2").ended()
     ((experiment, _),) = trained_with
     assert (experiment.train.batch_size, experiment.model.num_classes) == (3, 5)
     message = refused("model_main", *config, *text)
@@ -128,8 +125,7 @@ def test_evaluating_training_records_belongs_to_checkpoint_dir(stillbox, config,
 def test_with_checkpoint_dir_it_only_evaluates(stillbox, words, trained, here):
     flags = ["--pipeline_config_path", trained / "experiment.yaml", "--model_dir", here / "evals"]
     flags += ["--checkpoint_dir", trained / "checkpoints", "--run_once"]
-    code, out, err = stillbox("model_main", *flags, *words)
-    assert code == 0, err
+    out, _ = stillbox("model_main", *flags, *words).ended()
     assert out.startswith("step 2: AP ")
     assert out.endswith(f"1 checkpoint scored; results in {here}/evals/eval_validation_data\n")
     metrics = json.loads((here / "evals/eval_validation_data/2/metrics.json").read_text())
@@ -137,25 +133,17 @@ def test_with_checkpoint_dir_it_only_evaluates(stillbox, words, trained, here):
     assert "DetectionBoxes_Precision/mAP" in metrics["object_detection_api"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "patience"),
-    [
-        ([], {}),
-        (["--run_once"], {"once": True}),
-        (["--run_once=true"], {"once": True}),
-        (["--run_once=False"], {}),
-        (["--run_once", "--norun_once"], {}),
-        (["--num_train_steps=9"], {"last_step": 9}),
-        (["--eval_timeout=2.5"], {"timeout": 2.5}),
-        (["--max_eval_retries", "3"], {"retries": 3}),
-        (["--max_eval_retries=-1"], {}),
-    ],
-)
+@pytest.mark.parametrize(("flags", "patience"), [
+    ([], {}), (["--run_once"], {"once": True}), (["--run_once=true"], {"once": True}),
+    (["--run_once=False"], {}), (["--run_once", "--norun_once"], {}),
+    (["--num_train_steps=9"], {"last_step": 9}), (["--eval_timeout=2.5"], {"timeout": 2.5}),
+    (["--max_eval_retries", "3"], {"retries": 3}), (["--max_eval_retries=-1"], {}),
+])  # fmt: skip
 def test_flags_say_how_long_it_waits(stillbox, config, watched_with, flags, patience):
     words = ["model_main", *config, "--checkpoint_dir=run", "--set", "train.steps=4"]
     # Of steps, the last word is --set's; here it is the flag's.
     words = words if not patience.get("last_step") else words[:-2]
-    assert stillbox(*words, *flags).code == 0
+    stillbox(*words, *flags).ended()
     ((_, checkpoints, output, seen, *_),) = watched_with
     assert (str(checkpoints), str(output)) == ("run", "run/eval_validation_data")
     assert seen == watching.WatchPolicy(**{"last_step": 4, **patience})
@@ -166,7 +154,7 @@ def test_flags_say_how_long_it_waits(stillbox, config, watched_with, flags, pati
 def test_training_records_can_be_evaluated(stillbox, config, scenes, watched_with, flag, more, nth):
     words = ["model_main", *config, "--checkpoint_dir=run", flag]
     words += [f"--sample_1_of_n_eval_on_train_examples={n}" for n in more]
-    assert stillbox(*words).code == 0
+    stillbox(*words).ended()
     ((experiment, _, output, *_),) = watched_with
     assert output.name == "eval_training_data"
     assert experiment.data.evaluation.paths == experiment.data.train.paths
@@ -195,7 +183,7 @@ def test_flags_of_clouds_are_refused_by_name(refused, config, flags, reason):
     "flags", [["--use_tpu=false"], ["--record_summaries=false", "--logtostderr", "--verbosity=1"]]
 )
 def test_flags_that_request_the_default_are_accepted(stillbox, config, trained_with, flags):
-    assert stillbox("model_main", *config, *flags).code == 0
+    stillbox("model_main", *config, *flags).ended()
 
 
 @pytest.mark.parametrize(
@@ -208,8 +196,7 @@ def test_flags_that_request_the_default_are_accepted(stillbox, config, trained_w
     ],
 )
 def test_a_wrong_command_line_is_refused(stillbox, words, message):
-    code, _, err = stillbox("model_main", *words)
-    assert code == 2
+    _, err = stillbox("model_main", *words).ended(2)
     assert message in err
 
 
@@ -220,8 +207,7 @@ def test_ctrl_c_ends_the_watch(stillbox, words, trained, here, monkeypatch):
     monkeypatch.setattr(watching.time, "sleep", interrupt)
     flags = ["--pipeline_config_path", trained / "experiment.yaml", "--model_dir", here / "evals"]
     words = ["model_main", *flags, "--checkpoint_dir", trained, *words]
-    code, out, err = stillbox(*words, "--set", "train.steps=9")
-    assert code == 130
+    out, err = stillbox(*words, "--set", "train.steps=9").ended(130)
     assert f"waiting for a checkpoint after step 2 in {trained}; step 9 is the last" in out
     assert out.splitlines()[-1].startswith("stopped after 1 checkpoint; results in ")
     assert "Traceback" not in err

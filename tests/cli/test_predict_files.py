@@ -62,7 +62,7 @@ def test_a_folder(stillbox, photos):
 
 def test_subfolders_without_pictures(stillbox, photos):
     words = ["--recursive", "--no-pictures"]
-    assert stillbox("predict", "model", "photos", *words).code == 0
+    stillbox("predict", "model", "photos", *words).ended()
     assert [one["image"] for one in entries()][-1] == "photos/deep/2.png"
     assert sorted(os.listdir("predictions")) == ["predictions.json", "predictions.jsonl"]  # noqa: PTH208
     assert "picture" not in entries()[0]
@@ -72,8 +72,7 @@ def test_subfolders_without_pictures(stillbox, photos):
 def test_bad_files_are_passed_over_and_listed_at_the_end(stillbox, photos, batch_size):
     (photos / "1.png").write_bytes(b"no image")
     (photos / "3.png").write_bytes((photos / "2.png").read_bytes()[:60])
-    code, _, err = stillbox("predict", "model", "photos", "--batch-size", batch_size)
-    assert code == 1
+    _, err = stillbox("predict", "model", "photos", "--batch-size", batch_size).ended(1)
     assert [one["image"] for one in entries()] == ["photos/2.png", "photos/10.png"]
     last = err[err.index("2 of 4 could not be read:") :].splitlines()
     assert [line.split(": ")[0].strip() for line in last[1:]] == ["photos/1.png", "photos/3.png"]
@@ -86,8 +85,7 @@ def test_names_that_are_no_text(stillbox, photos):
             file.write((photos / "2.png").read_bytes())
     with open(os.fsencode(photos) + b"/\x1b.png", "wb") as file:  # noqa: PTH123
         file.write(b"no image")
-    code, out, err = stillbox("predict", "model", "photos")
-    assert code == 1
+    out, err = stillbox("predict", "model", "photos").ended(1)
     assert len(entries()) == 5
     assert "photos/\\udcff.png: 1 object " in out
     assert "\x1b" not in out + err
@@ -97,8 +95,7 @@ def test_names_that_are_no_text(stillbox, photos):
 def test_only_bad_files_are_an_error(stillbox, here):
     for name in ("1.png", "2.png"):
         (here / name).write_bytes(b"no image")
-    code, _, err = stillbox("predict", "model", "1.png", "2.png")
-    assert code == 2
+    _, err = stillbox("predict", "model", "1.png", "2.png").ended(2)
     assert "stillbox predict: 1.png: cannot be decoded" in err
     assert "so it is with all 2" in err
     assert not (here / "predictions/predictions.json").exists()
@@ -120,7 +117,7 @@ def test_few_images_are_in_memory_at_a_time(stillbox, photos, monkeypatch):
     for number in range(100, 200):
         (photos / f"{number}.png").write_bytes((photos / "2.png").read_bytes())
     gc.collect()
-    assert stillbox("predict", "model", "photos", "--no-pictures").code == 0
+    stillbox("predict", "model", "photos", "--no-pictures").ended()
     assert len(entries()) == 102
     # Each comes twice, before and after the least score; two threads have four results each.
     assert most < 30
@@ -130,7 +127,7 @@ def test_tiles(stillbox, here, backend):
     Image.fromarray(scene((100, 100, 110, 110), (190, 50, 210, 390))).save("large.png")
     words = ["predict", "model", "large.png", "--tile", 100, "--batch-size", 8]
     for more in (["--merge", "wbf"], ["--overlap", "0.3", "--tiles-only"]):
-        assert stillbox(*words, *more).code == 0
+        stillbox(*words, *more).ended()
         (one,) = entries()
         boxes = sorted(tuple(found["box"].values()) for found in one["detections"])
         assert boxes == [(100, 100, 110, 110), (190, 50, 210, 390)]
@@ -139,8 +136,9 @@ def test_tiles(stillbox, here, backend):
 
 def test_a_video_becomes_a_video_and_lines(stillbox, here):
     write_video(here / "clip.avi")
-    code, out, _ = stillbox("predict", "model", "clip.avi", "--frame-stride", 2, "--batch-size", 4)
-    assert code == 0
+    out, _ = stillbox(
+        "predict", "model", "clip.avi", "--frame-stride", 2, "--batch-size", 4
+    ).ended()
     assert "clip.avi: 13 frames, 12 objects (12 blob), " in out
     lines = entries("clip.jsonl")
     assert [line["frame"] for line in lines] == list(range(0, 25, 2))
@@ -154,8 +152,7 @@ def test_a_video_becomes_a_video_and_lines(stillbox, here):
 def test_a_bad_video_among_good_inputs(stillbox, photos):
     (photos / "clip.mp4").write_bytes(b"no video")
     write_video(photos / "good.avi", frames=3)
-    code, _, err = stillbox("predict", "model", "photos")
-    assert code == 1
+    _, err = stillbox("predict", "model", "photos").ended(1)
     assert "1 of 4 could not be read:\n  photos/clip.mp4: the video cannot be decoded" in err
     assert len(entries("good.jsonl")) == 3
 
@@ -167,7 +164,7 @@ def test_a_camera(stillbox, here, monkeypatch, words):
     monkeypatch.setattr(
         cv2, "VideoCapture", lambda *source: (Camera if source == (0,) else real)(*source)
     )
-    assert stillbox("predict", "model", *words).code == 0
+    stillbox("predict", "model", *words).ended()
     lines = entries("webcam_0.jsonl")
     assert [(line["video"], line["frame"]) for line in lines] == [
         ("webcam:0", number) for number in range(5)
@@ -180,7 +177,7 @@ def test_a_pipe_and_a_link_among_the_results_are_replaced(stillbox, photos):
     results.mkdir()
     os.mkfifo(results / "predictions.jsonl")
     (results / "predictions.json").symlink_to("/dev/full")
-    assert stillbox("predict", "model", "photos", "--no-pictures").code == 0
+    stillbox("predict", "model", "photos", "--no-pictures").ended()
     assert entries() == entries("predictions.jsonl") != []
 
 
@@ -192,8 +189,7 @@ def test_a_file_that_would_block_is_passed_over(stillbox, photos):
     (photos / "zero.png").symlink_to("/dev/zero")
     (photos / "sparse.png").touch()
     os.truncate(photos / "sparse.png", 20 * 2**30)
-    code, _, err = stillbox("predict", "model", "photos", "--no-pictures")
-    assert code == 1
+    _, err = stillbox("predict", "model", "photos", "--no-pictures").ended(1)
     assert "sparse.png: it has 21,474,836,480 bytes" in err
     with pytest.raises(UserError, match="no such image file"):
         read_image(photos / "link.png")
@@ -211,8 +207,7 @@ def test_a_signal_finishes_the_video(stillbox, here, backend, monkeypatch, numbe
     monkeypatch.setattr(backend, "run", stopped)
     write_video(here / "clip.avi")
     write_video(here / "later.avi")
-    code, _, err = stillbox("predict", "model", "clip.avi", "later.avi")
-    assert code == 128 + number
+    _, err = stillbox("predict", "model", "clip.avi", "later.avi").ended(128 + number)
     assert f"stopped by {number.name}" in err
     lines = entries("clip.jsonl")
     assert 0 < len(lines) < 10
@@ -232,8 +227,7 @@ def test_a_signal_leaves_the_images_that_are_done(stillbox, photos, backend, mon
     monkeypatch.setattr("stillbox.cli.predict_files.own_processors", lambda: 1)
     for number in range(100, 200):
         (photos / f"{number}.png").write_bytes((photos / "2.png").read_bytes())
-    code, _, err = stillbox("predict", "model", "photos", "--no-pictures")
-    assert code == 130
+    _, err = stillbox("predict", "model", "photos", "--no-pictures").ended(130)
     assert err == "stopped by SIGINT; the files hold what was done\n"
     assert entries() == entries("predictions.jsonl")
     assert 0 < len(entries()) < 20
@@ -274,7 +268,7 @@ def test_boxes_are_clipped_to_the_image(stillbox, photos, backend, monkeypatch):
             boxes=np.array([[-5.0, -5.0, 100.0, 200.0]])
         ),
     )
-    assert stillbox("predict", "model", "photos").code == 0
+    stillbox("predict", "model", "photos").ended()
     assert entries()[0]["detections"][0]["box"] == {"ymin": 0, "xmin": 0, "ymax": 40, "xmax": 60}
 
 

@@ -96,8 +96,7 @@ def summary_of(folder):
 
 
 def test_evaluation_says_where_the_time_of_a_batch_goes(stillbox, trained, tmp_path):
-    code, out, err = stillbox("evaluate", trained, "--output", tmp_path, "--profile", "2,2")
-    assert code == 0
+    out, err = stillbox("evaluate", trained, "--output", tmp_path, "--profile", "2,2").ended()
     assert "trace of steps 2 to 2: open" in err
     assert "a step takes" not in out  # scores are for other programs to read
     text = summary_of(tmp_path)
@@ -109,22 +108,20 @@ def test_evaluation_says_where_the_time_of_a_batch_goes(stillbox, trained, tmp_p
 def test_batches_are_counted_over_all_checkpoints(stillbox, trained, tmp_path):
     """Two checkpoints of two batches each: the third batch is the second one's first."""
     words = ["--step", "all", "--output", tmp_path, "--profile", "3,4"]
-    assert stillbox("evaluate", trained, *words).code == 0
+    stillbox("evaluate", trained, *words).ended()
     assert "; 1 step" in summary_of(tmp_path)
 
 
 def test_prediction_says_where_the_time_of_an_image_goes(stillbox, trained, scenes, tmp_path):
     photos = sorted((scenes / "images/val").iterdir())[:3]
     words = ["--output", tmp_path, "--profile", "2,3"]
-    code, out, _ = stillbox("predict", trained, *photos, *words)
-    assert code == 0
+    out, _ = stillbox("predict", trained, *photos, *words).ended()
     assert "trace of steps 2 to 3: open" in out
     assert "decoding and NMS\n" in summary_of(tmp_path)
 
 
 def test_a_trace_that_never_began_is_no_failure(stillbox, trained, tmp_path):
-    code, _, err = stillbox("evaluate", trained, "--output", tmp_path, "--profile", "3,4")
-    assert code == 0
+    _, err = stillbox("evaluate", trained, "--output", tmp_path, "--profile", "3,4").ended()
     assert "warning: nothing was traced: there was no step 3 in this run" in err
 
 
@@ -132,8 +129,7 @@ def test_a_trace_that_never_began_is_no_failure(stillbox, trained, tmp_path):
 def test_other_texts_than_steps_are_refused(stillbox, trained, scenes, tmp_path, verb):
     photos = sorted((scenes / "images/val").iterdir())[:1] if verb == "predict" else []
     words = [verb, trained, *photos, "--output", tmp_path, "--profile", "3"]
-    code, _, err = stillbox(*words)
-    assert code == 2
+    _, err = stillbox(*words).ended(2)
     assert "--profile: '3' is not the first and the last step of a trace" in err
 
 

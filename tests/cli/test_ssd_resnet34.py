@@ -124,14 +124,11 @@ def test_the_rates_of_eight_cards_equal_the_original(here, trained_with, epoch, 
     assert float(schedule(epoch * 115)) == pytest.approx(rate, rel=2e-5)
 
 
-def test_the_profiling_command_of_the_page(here, trained_with):
+def test_profiling_and_flags_of_the_machine_are_taken(here, trained_with, capsys):
     assert main(["ssd.py", *FLAGS, "--profile", "50,53", "--steps", "100"]) == 0
     experiment, _, profile = trained_with[0]
     assert experiment.train.steps == 100
     assert profile == ProfileSteps(50, 53)
-
-
-def test_flags_that_say_where_to_run_are_explained(here, trained_with, capsys):
     flags = "--no_hpu --recipe_cache /tmp/x --use_horovod --kubernetes_run True"
     assert main(["ssd.py", *FLAGS, *flags.split()]) == 0
     printed = capsys.readouterr().err
@@ -149,15 +146,12 @@ def test_batch_norm_is_each_device_s_own_unless_it_is_distributed(
     assert trained_with[0][0].model.backbone.conv.batch_norm.statistics == statistics
 
 
-def test_an_epoch_of_another_length_than_the_records_is_noted(here, trained_with, capsys):
+def test_lengths_of_epochs_are_noted_and_our_own_command_is_printed(here, trained_with, capsys):
     assert main(["ssd.py", *FLAGS]) == 0
     printed = "the records hold 10 images, an epoch counts 117,266"
     assert printed in capsys.readouterr().err
     assert main(["ssd.py", *FLAGS, "--num_examples_per_epoch", "10"]) == 0
     assert "an epoch counts" not in capsys.readouterr().err
-
-
-def test_the_same_in_our_own_words_is_printed(here, trained_with, capsys):
     assert main(["ssd.py", *FLAGS]) == 0
     line = next(
         line for line in capsys.readouterr().err.splitlines() if "stillbox train ssd_r" in line

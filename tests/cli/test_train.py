@@ -76,8 +76,7 @@ def test_a_run_leaves_all_that_the_other_verbs_need(trained_once):
 
 
 def test_a_run_prints_its_stages_and_the_result_last(train, tmp_path):
-    code, out, err = train("train.steps=1", evaluated=False)
-    assert code == 0
+    out, err = train("train.steps=1", evaluated=False).ended()
     assert re.fullmatch(rf"finished at step 1; {tmp_path}/model, \d+ s\n", out)
     assert err.endswith(f"next: stillbox predict {tmp_path}/model IMAGES\n")
     for line in (
@@ -105,13 +104,12 @@ def test_steps_that_cannot_be_traced_are_refused(untrained, profile, expected):
 
 def test_steps_can_be_traced(stillbox, settings, tmp_path):
     words = ["--model-dir", tmp_path / "model", *settings("train.steps=2", evaluated=False)]
-    assert stillbox("train", "demo_scenes", *words, "--profile", "1,2").code == 0
+    stillbox("train", "demo_scenes", *words, "--profile", "1,2").ended()
     assert len(list((tmp_path / "model/plugins/profile").glob("*/perfetto_trace.json.gz"))) == 1
 
 
 def test_the_yaml_of_a_model_directory_resumes_it(stillbox, trained, scenes):
-    code, out, err = stillbox("train", trained / "experiment.yaml", "--model-dir", trained)
-    assert code == 0
+    out, err = stillbox("train", trained / "experiment.yaml", "--model-dir", trained).ended()
     assert f"resuming at step 2 from {trained}" in err
     assert "step 2 of 2 is done, nothing is left" in out
 
@@ -136,8 +134,7 @@ def test_an_untrainable_experiment_is_refused_and_nothing_is_written(untrained, 
 
 
 def test_what_check_warns_of_is_printed_before_the_run(train):
-    code, _, err = train("train.steps=1", "train.batch_size=2", evaluated=False)
-    assert code == 0
+    _, err = train("train.steps=1", "train.batch_size=2", evaluated=False).ended()
     warning = err.index("batch norm takes its statistics from 2 images")
     assert warning < err.index("from scratch: ")
     assert "fix: a batch of at least 8" in err
@@ -154,15 +151,13 @@ def test_weights_of_a_run_are_a_whole_detector(stillbox, settings, trained, tmp_
     words = ["--model-dir", tmp_path / "own", "--weights", trained]
     classifier = "train.fine_tune.scope=classification"
     sets = settings("train.steps=1", evaluated=False)
-    code, _, err = stillbox("train", "demo_scenes", *words, *sets)
-    assert code == 0, err
+    _, err = stillbox("train", "demo_scenes", *words, *sets).ended()
     assert "0 not wanted" in err
     # A recipe may start from a classifier; what is given wins.
-    code, _, err = stillbox(
+    _, err = stillbox(
         *("train", "demo_scenes", "--model-dir", tmp_path / "other", "--weights", trained),
         *(*sets, "--set", classifier),
-    )
-    assert code == 0, err
+    ).ended()
     assert "0 not wanted" not in err
 
 
@@ -175,8 +170,7 @@ def test_a_run_has_the_length_that_is_asked_for(stillbox, trained):
 def test_a_schedule_that_follows_a_longer_run_is_refused_with_the_way_out(train):
     cosine = "train.optimizer.schedule={kind: cosine, warmup_steps: 1}"
     assert train(cosine, "train.steps=2", evaluated=False).code == 0
-    code, _, err = train(cosine, "train.steps=3", evaluated=False)
-    assert code == 2
+    _, err = train(cosine, "train.steps=3", evaluated=False).ended(2)
     assert "train.optimizer.schedule.total_steps: 2 -> 3" in err
     assert "--set train.optimizer.schedule.total_steps=2 keeps the schedule" in err
 
@@ -187,32 +181,23 @@ def test_a_run_from_before_a_rule_of_keras_goes_on_as_it_began(refused, stillbox
     message = refused(*again, *keras)
     assert "train.optimizer.rate_in_accumulator: False -> True" in message
     assert "--set train.optimizer.rate_in_accumulator=false keeps the update rule" in message
-    code, out, err = stillbox(*again, *keras, *(keras[0], keras[1].replace("true", "false")))
-    assert code == 0, err
+    out, _ = stillbox(*again, *keras, *(keras[0], keras[1].replace("true", "false"))).ended()
     assert "is done, nothing is left" in out
 
 
-def test_a_recipe_without_records_says_how_to_give_them(refused, tmp_path):
+def test_runs_without_the_records_that_they_need_are_refused(untrained, refused, tmp_path):
+    stopping = ["train.early_stopping={patience: 2}", "train.evaluate_every=1"]
+    message = untrained(*stopping, evaluated=False)
+    assert "early_stopping without evaluation records never stops" in message
     message = refused("train", "ssd_mobilenet_v1_300x300", "--model-dir", tmp_path / "model")
     assert "--set data.train.paths=" in message
     assert "--set data.train.label_map=" in message
 
 
-def test_early_stopping_without_anything_to_score_is_refused(untrained):
-    stopping = ["train.early_stopping={patience: 2}", "train.evaluate_every=1"]
-    message = untrained(*stopping, evaluated=False)
-    assert "early_stopping without evaluation records never stops" in message
-
-
-def test_a_label_map_of_other_records_is_refused(untrained, tmp_path):
+def test_label_maps_of_other_classes_are_refused_before_training(untrained, tmp_path, scenes):
     (tmp_path / "cats.pbtxt").write_text("item { id: 1 name: 'cat' }")
     message = untrained(f"data.train.label_map={tmp_path}/cats.pbtxt")
     assert "has none of the classes of 27 boxes" in message
-
-
-def test_evaluation_records_that_mean_other_classes_are_refused_before_training(
-    untrained, scenes, tmp_path
-):
     text = (scenes / "label_map.pbtxt").read_text()
     swapped = text.replace("disc", "?").replace("ring", "disc").replace("?", "ring")
     (tmp_path / "swapped.pbtxt").write_text(swapped)
@@ -220,26 +205,22 @@ def test_evaluation_records_that_mean_other_classes_are_refused_before_training(
     assert "class id 1 is 'ring' in the label map and 'disc' elsewhere" in message
 
 
-def test_a_data_set_as_config_leads_to_its_option(refused, tmp_path):
+def test_data_sets_and_model_directories_as_config_lead_to_what_is_meant(
+    refused, tmp_path, trained
+):
     (tmp_path / "cards").mkdir()
     (tmp_path / "cards/data.yaml").write_text("train: images\nnames: [ace]\n")
     for data in (tmp_path / "cards", tmp_path / "cards/data.yaml"):
         error = refused("train", data, "--model-dir", tmp_path / "model")
         assert f"fix: give it as --data {data}" in error
-
-
-def test_a_model_directory_as_config_leads_to_its_experiment(refused, trained):
     message = refused("train", trained, "--model-dir", trained)
     assert f"fix: give {trained}/experiment.yaml" in message
 
 
-def test_a_file_in_the_place_of_the_model_directory_is_refused(refused, settings, tmp_path):
+def test_places_that_cannot_be_a_model_directory_are_refused(refused, settings, tmp_path):
     (tmp_path / "model").write_text("")
     message = refused("train", "demo_scenes", "--model-dir", tmp_path / "model", *settings())
     assert message.startswith(f"stillbox train: {tmp_path}/model: the model directory is a file")
-
-
-def test_a_model_directory_that_cannot_be_made_is_refused(refused, settings, tmp_path):
     (tmp_path / "file").write_text("")
     message = refused("train", "demo_scenes", "--model-dir", tmp_path / "file/m", *settings())
     assert f"{tmp_path}/file/m" in message
@@ -298,8 +279,7 @@ def test_a_damaged_checkpoint_is_named_with_the_way_out(refused, stillbox, train
     assert f"{newest}/params.npz: the newest checkpoint cannot be resumed from" in message
     assert f"fix: remove {newest} to go on from step 1" in message
     shutil.rmtree(newest)
-    code, _, err = stillbox(*again)
-    assert code == 0
+    _, err = stillbox(*again).ended()
     assert "resuming at step 1" in err
 
 
@@ -310,7 +290,7 @@ def test_records_may_move_but_must_be_the_same(stillbox, refused, trained, scene
         *("--set", f"data.train.paths={moved}/train.record-*"),
         *("--set", f"data.train.label_map={moved}/label_map.pbtxt"),
     ]
-    assert stillbox(*again, *elsewhere).code == 0
+    stillbox(*again, *elsewhere).ended()
     write_scenes(moved, train=9, val=1, seed=1, overwrite=True)
     assert "different data: the number of training records was 10 and is 9" in refused(
         *again, *elsewhere
@@ -330,13 +310,12 @@ def test_a_non_finite_loss_ends_with_3_and_the_last_checkpoint_is_sound(train, t
     # Two steps at .002, then the largest rate there is. The loss of step 3 is still sound, and the
     # parameters that would come of it are not: they must not be kept.
     schedule = "[{step: 2, learning_rate: 3.0e+38}]"
-    code, _, err = train(
+    _, err = train(
         f"train.optimizer.schedule={{kind: manual_step, schedule: {schedule}}}",
         "train.steps=6",
         "train.checkpoint_every=1",
         evaluated=False,
-    )
-    assert code == 3
+    ).ended(3)
     message = err[err.index("stillbox train: step 3: the loss, its gradient or") :]
     for part in ("loss", "classification_loss", "localization_loss", "regularization_loss"):
         assert re.search(rf"\b{part} [\d.]+", message)
@@ -359,8 +338,7 @@ def test_a_full_disk_is_said_and_the_last_checkpoint_stays(train, tmp_path, monk
         write(folder, step, *rest)
 
     monkeypatch.setattr(model_directory, "write_checkpoint", full)
-    code, _, err = train("train.checkpoint_every=1", evaluated=False)
-    assert code == 2
+    _, err = train("train.checkpoint_every=1", evaluated=False).ended(2)
     assert (
         f"stillbox train: {tmp_path}/model/checkpoints: the checkpoint of step 2 cannot be "
         "written: No space left on device; it needs "
@@ -419,8 +397,7 @@ def test_records_that_were_left_out_are_named_at_the_end(train, scenes, tmp_path
             write(payload)
         write(b"no example")
     words = [f"data.train.paths={path}", "train.steps=3"]
-    code, _, err = train(*words, "data.bad_records=drop", evaluated=False)
-    assert code == 0
+    _, err = train(*words, "data.bad_records=drop", evaluated=False).ended()
     assert "1 unusable record left out" in err
     assert re.search(rf"1 x .*, record left out: {path}: record 10", err)
 
@@ -430,15 +407,13 @@ def test_an_unreadable_record_stops_the_run_with_its_place(train, scenes, tmp_pa
     with tfrecord_writer(path) as write:
         write(read_records(scenes / "train.record-00000-of-00001")[0])
         write(b"no example")
-    code, _, err = train(f"data.train.paths={path}", evaluated=False)
-    assert code == 2
+    _, err = train(f"data.train.paths={path}", evaluated=False).ended(2)
     assert f"stillbox train: {path}: record 1" in err
     assert "set data.bad_records=drop to go on without it" in err
 
 
 def test_the_end_of_the_last_epoch_is_scored(train, tmp_path):
-    code, _, err = train("train.steps=0", "data.train.num_epochs=1")
-    assert code == 0
+    _, err = train("train.steps=0", "data.train.num_epochs=1").ended()
     assert re.search(r"step 3: AP 0\.\d+, .* on 6 images", err)
     assert ModelDirectory.open(tmp_path / "model").best().step == 3
 
@@ -450,8 +425,7 @@ def test_a_run_that_was_stopped_early_stays_stopped(train):
         "train.early_stopping={patience: 1, min_delta: 1.0}",
     ]
     assert train(*settings).out.startswith("stopped early: AP50 has not risen")
-    code, out, _ = train(*settings)
-    assert code == 0
+    out, _ = train(*settings).ended()
     assert out.startswith("stopped early at step 2 already: AP50 has not risen")
 
 
@@ -530,14 +504,11 @@ def test_without_a_model_directory_the_run_gets_a_new_one(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/demo_scenes").mkdir(parents=True)
-    code, _, err = stillbox("train", "demo_scenes", *settings("train.steps=1", evaluated=False))
-    assert code == 0
+    _, err = stillbox("train", "demo_scenes", *settings("train.steps=1", evaluated=False)).ended()
     assert "the model directory is runs/demo_scenes-2" in err
     assert ModelDirectory.open("runs/demo_scenes-2").steps() == (1,)
     # Resumed by its directory alone.
-    code, out, _ = stillbox("train", "--model-dir", "runs/demo_scenes-2")
-    assert code == 0
+    out, _ = stillbox("train", "--model-dir", "runs/demo_scenes-2").ended()
     assert "nothing is left" in out
-    code, _, err = stillbox("train")
-    assert code == 2
+    _, err = stillbox("train").ended(2)
     assert "nothing says what to train" in err

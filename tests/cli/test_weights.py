@@ -49,8 +49,7 @@ def test_all_arrays_come_back_into_a_fresh_detector(stillbox, trained, here, fil
 
 
 def test_a_tf1_checkpoint_holds_the_step(stillbox, trained, here):
-    code, out, _ = stillbox("weights", "save", trained, "--to", "model.ckpt", "--step", "1")
-    assert code == 0
+    out, _ = stillbox("weights", "save", trained, "--to", "model.ckpt", "--step", "1").ended()
     assert "step 1:" in out
     step = open_weights("model.ckpt").arrays["global_step"]
     assert (step, step.dtype, step.shape) == (1, np.int64, ())
@@ -75,9 +74,9 @@ def test_averages_are_taken_where_evaluation_takes_them(stillbox, trained, here,
 
 def test_an_existing_file_is_only_replaced_with_overwrite(stillbox, refused, trained, here):
     save = ("weights", "save", trained, "--to", "model.ckpt")
-    assert stillbox(*save).code == 0
+    stillbox(*save).ended()
     assert "add --overwrite" in refused(*save)
-    assert stillbox(*save, "--overwrite").code == 0
+    stillbox(*save, "--overwrite").ended()
 
 
 @pytest.mark.parametrize(
@@ -104,14 +103,12 @@ def cache(monkeypatch, tmp_path):
 
 
 def test_the_list_says_what_is_where_and_what_takes_it(stillbox, cache):
-    code, out, _ = stillbox("weights", "list")
-    assert code == 0
+    out, _ = stillbox("weights", "list").ended()
     # Twenty-four rows of a screen, each name once.
     assert len(out.splitlines()) < 24
     assert max(map(len, out.splitlines())) < 80
     assert all(out.replace("\n", " ").replace(",", " ").split().count(n) == 1 for n in KNOWN)
-    code, out, _ = stillbox("weights", "list", "backbones")
-    assert code == 0
+    out, _ = stillbox("weights", "list", "backbones").ended()
     assert "torchvision_resnet34\n  ResNet-34" in out
     assert "licence: BSD-3-Clause" in out
     assert "https://download.pytorch.org/models/resnet34-b627a593.pth  (size unknown)" in out
@@ -151,8 +148,7 @@ def test_weights_that_lie_in_the_cache_need_no_network(stillbox, refused, cache,
     assert "instead of b627a593" in refused("weights", "get", row.name)
     ours = replace(row, files=(replace(row.files[0], sha256=""),))
     monkeypatch.setattr(pretrained, "known_weights", lambda: {row.name: ours})
-    code, out, _ = stillbox("weights", "get", row.name)
-    assert code == 0
+    out, _ = stillbox("weights", "get", row.name).ended()
     assert str(cache / row.name / row.path) in out
     assert "stillbox train ssd_resnet34 --set train.fine_tune.checkpoint=torchvision_resn" in out
     assert "1 downloaded" in stillbox("weights", "list").out
@@ -199,7 +195,6 @@ def test_downloading_is_part_of_the_command_that_needs_the_weights(stillbox, mon
     fetched = []
     monkeypatch.setattr(pretrained, "get_weights", lambda name, progress: fetched.append(name))
     words = ("--weights", "ssd_mobilenet_v1_coco", "--download")
-    code, _, err = stillbox("evaluate", "demo_scenes", *words)
-    assert code == 2
+    _, err = stillbox("evaluate", "demo_scenes", *words).ended(2)
     assert "ssd_mobilenet_v1_coco are not on this machine" in err
     assert fetched == ["ssd_mobilenet_v1_coco"]

@@ -77,7 +77,7 @@ def test_the_cases_above_set_everything_that_the_language_has(text):
                 todo.append(messages[kind.type])
 
 
-def test_every_step_of_the_language_is_read_or_refused_with_a_reason():
+def test_every_step_of_the_language_and_class_of_the_schema_is_reached():
     steps = set(load_schema().messages["PreprocessingStep"].fields)
     understood = {text.split()[0] for text in CASES}
     refused = {
@@ -85,9 +85,6 @@ def test_every_step_of_the_language_is_read_or_refused_with_a_reason():
     }
     assert understood | refused == steps
     assert not understood & refused
-
-
-def test_every_class_of_the_schema_is_reached():
     assert {type(case) for case in EVERY} == set(schema.Augmentation.variants.values())
 
 
@@ -120,19 +117,13 @@ def test_what_a_file_leaves_unset_has_the_operations_default(text, expected):
     assert augmentation(text) == expected
 
 
-def test_the_default_of_the_downscaling_is_the_operations_not_the_protos():
+def test_defaults_are_those_of_the_original_operations():
     assert schema.RandomDownscaleToTargetPixels().max_target_pixels == 800_000
-
-
-def test_ssd_crops_have_the_originals_sets():
     assert [o.min_object_covered for o in schema.SsdRandomCropPad().operations] == [
         *(0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
     ]
     for operation in schema.SsdRandomCropFixedAspectRatio().operations:
         assert (operation.min_area, operation.max_area, operation.random_coef) == (0.1, 1.0, 0.15)
-
-
-def test_padding_of_a_listed_operation_is_black_where_no_colour_is_set():
     (operation,) = augmentation("ssd_random_crop_pad { operations { max_area: 1 } }").operations
     assert operation.pad_color == (0.0, 0.0, 0.0)
     assert operation.max_padded_size_ratio == (2.0, 2.0)
@@ -221,10 +212,8 @@ def broken(*augmentations, **fields):
         (schema.RandomJpegQuality(min_quality=60, max_quality=50), "min_quality 60 is above"),
         (schema.RandomPatchGaussian(min_stddev=2.0), "min_stddev 2.0 is above max_stddev 1.0"),
         (schema.RandomPadImage(min_height=9, min_width=9, max_height=8, max_width=9), "min_height"),
-        (
-            schema.RandomCropPadImage(min_padded_size_ratio=(1.0, 3.0)),
-            "min_padded_size_ratio [1.0, 3.0] is above max_padded_size_ratio [2.0, 2.0]",
-        ),
+        (schema.RandomCropPadImage(min_padded_size_ratio=(1.0, 3.0)),
+         "min_padded_size_ratio [1.0, 3.0] is above max_padded_size_ratio [2.0, 2.0]"),
         (
             schema.SsdRandomCropPad(
                 operations=(schema.RandomCropPadImage(min_area=1.0, max_area=0.5),)
@@ -281,13 +270,11 @@ def broken(*augmentations, **fields):
         (schema.Mosaic(min_center=1.6), "min_center 1.6 is above max_center 1.5"),
         (schema.Mosaic(max_center=2.5), "max_center is 2.5"),
         (schema.MixUp(min_box_side=-1.0), "min_box_side is -1.0"),
-        (
-            schema.MixUp(skip_last_steps=9),
-            "0.skip_last_steps: training without an end has no last 9 steps",
-        ),
+        (schema.MixUp(skip_last_steps=9),
+         "0.skip_last_steps: training without an end has no last 9 steps"),
     ],
     ids=lambda case: str(case)[:60],
-)
+)  # fmt: skip
 def test_what_cannot_be_is_refused_with_its_place(case, message):
     assert message in broken(schema.RandomHorizontalFlip(), case).replace(".1.", ".0.")
 
@@ -428,22 +415,16 @@ def test_a_condition_that_is_none_is_refused():
     [
         (schema.IdentityResizer(canvas=(300,)), "canvas has 1 number", "height and width"),
         (schema.IdentityResizer(canvas=(0, 300)), "model.resizer.canvas is 0", "at least 1"),
-        (
-            schema.PadToMultipleResizer(multiple=32, canvas=(320, 330)),
-            "canvas [320, 330] is no multiple of 32",
-            "--set model.resizer.canvas=[320,352]",
-        ),
+        (schema.PadToMultipleResizer(multiple=32, canvas=(320, 330)),
+         "canvas [320, 330] is no multiple of 32", "--set model.resizer.canvas=[320,352]"),
         (schema.PadToMultipleResizer(multiple=0, canvas=(320, 330)), "multiple is 0", "at least 1"),
         (schema.ConditionalShapeResizer(threshold=0, canvas=(64, 64)), "threshold is 0", "least 1"),
-        (
-            schema.IdentityResizer(canvas=(64, 64), pad_value=(1.0,)),
-            "pad_value has 1 number",
-            "R, G, B",
-        ),
+        (schema.IdentityResizer(canvas=(64, 64), pad_value=(1.0,)), "pad_value has 1 number",
+         "R, G, B"),
         (schema.IdentityResizer(canvas=(300, 20)), "image side of 20 pixels is too small", "33"),
     ],
     ids=lambda case: str(case)[:40],
-)
+)  # fmt: skip
 def test_a_canvas_that_cannot_be_is_refused(resizer, message, fix):
     experiment = schema.Experiment(model=schema.OneStage(resizer=resizer))
     caught = refusal(check, experiment, {})

@@ -99,42 +99,34 @@ def test_the_written_file_reads_back(tmp_path: Path) -> None:
         assert again.experiment == reading.experiment
 
 
-@pytest.mark.parametrize(
-    ("override", "parts"),
-    [
-        ("task.model.head.num_conv=3", ("no key 'num_conv'", "did you mean 'num_convs'")),
-        ("task.model.head.num_convs=many", ("a whole number",)),
-        ("task.model.include_mask=true", ("Mask R-CNN",)),
-        ("task.model.backbone.type=vit", ("vision transformers", "--params_override")),
-        ("task.model.backbone.type=spinenett", ("did you mean 'spinenet'",)),
-        ("{task: {model: {head: {attribute_heads: [{name: depth}]}}}}", ("attribute",)),
-        ("task.model.detection_generator.nms_version=tflite", ("tflite",)),
-        ("task.model.decoder.fpn.fusion_type=concat", ("added",)),
-        ("task.train_data.parser.aug_type.type=randaug", ("RandAugment",)),
-        ("task.init_checkpoint=gs://bucket/ckpt-1", ("local",)),
-        ("trainer.optimizer_config.optimizer.type=lars", ("lars",)),
-        ("trainer.optimizer_config.optimizer.sgd.decay=0.1", ("decay",)),
-        ("trainer.optimizer_config.optimizer.sgd={clipnorm: 1, global_clipnorm: 1}", ("one of",)),
-        ("trainer.optimizer_config.optimizer.sgd.clipvalue=0", ("clipvalue: null",)),
-        (
-            "trainer.optimizer_config.optimizer={type: adam_experimental, adam_experimental: "
-            "{clipnorm: 1, clipvalue: 1}}",
-            ("no effect", "clipvalue: null"),
-        ),
-        (
-            "trainer.optimizer_config.optimizer={type: adamw, adamw: {clipnorm: 1}}",
-            ("gradient_clip_norm: 0",),
-        ),
-        ("task.model.decoder={type: nasfpn, nasfpn: {num_filters: 64}}", ("256",)),
-        ("task.model.backbone={type: mobilenet, mobilenet: {output_stride: 16}}", ("stride",)),
-        ("task.model.backbone.type=mobiledet,task.model.decoder.type=identity", ("fpn",)),
-        ("task.model.backbone.type=spinenet,task.model.max_level=6", ("max_level=7",)),
-        ("trainer.optimizer_config.learning_rate.stepwise.values=[0.1]", ("boundaries",)),
-        ("runtime.mixed_precision_dtype=int8", ("int8",)),
-        ("task.model.num_classes=1", ("background",)),
-        ("task.model.input_size=[640]", ("height",)),
-    ],
-)
+@pytest.mark.parametrize(("override", "parts"), [
+    ("task.model.head.num_conv=3", ("no key 'num_conv'", "did you mean 'num_convs'")),
+    ("task.model.head.num_convs=many", ("a whole number",)),
+    ("task.model.include_mask=true", ("Mask R-CNN",)),
+    ("task.model.backbone.type=vit", ("vision transformers", "--params_override")),
+    ("task.model.backbone.type=spinenett", ("did you mean 'spinenet'",)),
+    ("{task: {model: {head: {attribute_heads: [{name: depth}]}}}}", ("attribute",)),
+    ("task.model.detection_generator.nms_version=tflite", ("tflite",)),
+    ("task.model.decoder.fpn.fusion_type=concat", ("added",)),
+    ("task.train_data.parser.aug_type.type=randaug", ("RandAugment",)),
+    ("task.init_checkpoint=gs://bucket/ckpt-1", ("local",)),
+    ("trainer.optimizer_config.optimizer.type=lars", ("lars",)),
+    ("trainer.optimizer_config.optimizer.sgd.decay=0.1", ("decay",)),
+    ("trainer.optimizer_config.optimizer.sgd={clipnorm: 1, global_clipnorm: 1}", ("one of",)),
+    ("trainer.optimizer_config.optimizer.sgd.clipvalue=0", ("clipvalue: null",)),
+    ("trainer.optimizer_config.optimizer={type: adam_experimental, adam_experimental: "
+     "{clipnorm: 1, clipvalue: 1}}", ("no effect", "clipvalue: null")),
+    ("trainer.optimizer_config.optimizer={type: adamw, adamw: {clipnorm: 1}}",
+     ("gradient_clip_norm: 0",)),
+    ("task.model.decoder={type: nasfpn, nasfpn: {num_filters: 64}}", ("256",)),
+    ("task.model.backbone={type: mobilenet, mobilenet: {output_stride: 16}}", ("stride",)),
+    ("task.model.backbone.type=mobiledet,task.model.decoder.type=identity", ("fpn",)),
+    ("task.model.backbone.type=spinenet,task.model.max_level=6", ("max_level=7",)),
+    ("trainer.optimizer_config.learning_rate.stepwise.values=[0.1]", ("boundaries",)),
+    ("runtime.mixed_precision_dtype=int8", ("int8",)),
+    ("task.model.num_classes=1", ("background",)),
+    ("task.model.input_size=[640]", ("height",)),
+])  # fmt: skip
 def test_refusals(override: str, parts: tuple[str, ...]) -> None:
     """Each names the field, and what there is."""
     with pytest.raises(UserError) as caught:

@@ -186,10 +186,17 @@ def test_surprising_defaults_hold_and_are_noted():
     assert "--set evaluation.use_ema=true" in notes
 
 
-def test_an_alpha_of_zero_is_not_an_unset_alpha():
+def test_zero_is_not_unset():
     text = changed(("gamma: 1.5", "alpha: 0"))
     assert read(text).experiment.model.loss.classification.alpha == 0.0
     assert read(SAMPLE).experiment.model.loss.classification.alpha is None
+    text = changed(
+        ("weighted_sigmoid_focal { gamma: 1.5 }", "weighted_sigmoid {}"),
+        ("classification_weight: 2.0", "hard_example_miner { loss_type: CLASSIFICATION }"),
+    )
+    assert read(text).experiment.model.loss.hard_example_miner == schema.HardExampleMiner(
+        num_hard_examples=64, iou_threshold=0.7, loss_type="classification"
+    )
 
 
 def test_switching_the_moving_average_off_leaves_its_decay_without_effect():
@@ -230,40 +237,20 @@ def test_the_limit_of_boxes_is_that_of_the_reader():
     assert "of the input readers is the limit" in warnings
 
 
-def test_a_miner_is_read_and_zero_means_no_limit():
-    text = changed(
-        ("weighted_sigmoid_focal { gamma: 1.5 }", "weighted_sigmoid {}"),
-        ("classification_weight: 2.0", "hard_example_miner { loss_type: CLASSIFICATION }"),
-    )
-    assert read(text).experiment.model.loss.hard_example_miner == schema.HardExampleMiner(
-        num_hard_examples=64, iou_threshold=0.7, loss_type="classification"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "schedule"),
-    [
-        ("constant_learning_rate {}", schema.ConstantSchedule(learning_rate=0.002)),
-        (
-            "cosine_decay_learning_rate { learning_rate_base: .9 hold_base_rate_steps: 5 }",
-            schema.CosineSchedule(
-                learning_rate=0.9, total_steps=4_000_000, warmup_steps=10_000, hold_steps=5
-            ),
+@pytest.mark.parametrize(("text", "schedule"), [
+    ("constant_learning_rate {}", schema.ConstantSchedule(learning_rate=0.002)),
+    (
+        "cosine_decay_learning_rate { learning_rate_base: .9 hold_base_rate_steps: 5 }",
+        schema.CosineSchedule(
+            learning_rate=0.9, total_steps=4_000_000, warmup_steps=10_000, hold_steps=5
         ),
-        (
-            "manual_step_learning_rate { initial_learning_rate: .1 warmup: true "
-            "schedule { step: 9 learning_rate: .01 } schedule { step: 20 } }",
-            schema.ManualStepSchedule(
-                learning_rate=0.1,
-                warmup=True,
-                schedule=(
-                    schema.ScheduleStep(step=9, learning_rate=0.01),
-                    schema.ScheduleStep(step=20, learning_rate=0.002),
-                ),
-            ),
-        ),
-    ],
-)
+    ),
+    ("manual_step_learning_rate { initial_learning_rate: .1 warmup: true "
+     "schedule { step: 9 learning_rate: .01 } schedule { step: 20 } }",
+     schema.ManualStepSchedule(learning_rate=0.1, warmup=True,
+     schedule=(schema.ScheduleStep(step=9, learning_rate=0.01),
+     schema.ScheduleStep(step=20, learning_rate=0.002)))),
+])  # fmt: skip
 @pytest.mark.parametrize(
     ("name", "optimizer"),
     [("momentum_optimizer", schema.Momentum), ("adam_optimizer", schema.Adam)],

@@ -54,13 +54,10 @@ def fine_tune(fields):
         ('fine_tune_checkpoint_type: "classification"', "classification", False),
         ('fine_tune_checkpoint_type: "detection"', "detection", False),
         ('fine_tune_checkpoint_type: "full"', "detection", True),
-        (
-            'fine_tune_checkpoint_type: "detection" load_all_detection_checkpoint_vars: true',
-            "detection",
-            True,
-        ),
+        ('fine_tune_checkpoint_type: "detection" load_all_detection_checkpoint_vars: true',
+         "detection", True),
     ],
-)
+)  # fmt: skip
 def test_the_types_of_both_ages_say_what_is_taken(fields, scope, heads):
     assert fine_tune(fields) == FineTune(checkpoint="backbone.npz", scope=scope, load_heads=heads)
 
@@ -209,33 +206,21 @@ def refusal(fields):
     return caught
 
 
-@pytest.mark.parametrize(
-    ("fields", "metrics", "best"),
-    [
-        ("", ("coco",), "AP"),
-        ('metrics_set: "coco_detection_metrics"', ("coco",), "AP"),
-        ('metrics_set: "pascal_voc_detection_metrics"', ("pascal_voc",), "VOC_mAP"),
-        (
-            'metrics_set: "weighted_pascal_voc_detection_metrics"',
-            ("weighted_pascal_voc",),
-            "VOC_weighted_mAP",
-        ),
-        ('metrics_set: "oid_V2_detection_metrics"', ("open_images",), "OpenImages_mAP"),
-        # Names of 2017.
-        ('metrics_set: "open_images_metrics"', ("open_images",), "OpenImages_mAP"),
-        ('metrics_set: "pascal_voc_metrics"', ("pascal_voc",), "VOC_mAP"),
-        (
-            'metrics_set: ["pascal_voc_detection_metrics", "coco_detection_metrics"]',
-            ("pascal_voc", "coco"),
-            "VOC_mAP",
-        ),
-        (
-            'metrics_set: "coco_detection_metrics" metrics_set: "coco_detection_metrics"',
-            ("coco",),
-            "AP",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("fields", "metrics", "best"), [
+    ("", ("coco",), "AP"),
+    ('metrics_set: "coco_detection_metrics"', ("coco",), "AP"),
+    ('metrics_set: "pascal_voc_detection_metrics"', ("pascal_voc",), "VOC_mAP"),
+    ('metrics_set: "weighted_pascal_voc_detection_metrics"', ("weighted_pascal_voc",),
+     "VOC_weighted_mAP"),
+    ('metrics_set: "oid_V2_detection_metrics"', ("open_images",), "OpenImages_mAP"),
+    # Names of 2017.
+    ('metrics_set: "open_images_metrics"', ("open_images",), "OpenImages_mAP"),
+    ('metrics_set: "pascal_voc_metrics"', ("pascal_voc",), "VOC_mAP"),
+    ('metrics_set: ["pascal_voc_detection_metrics", "coco_detection_metrics"]',
+     ("pascal_voc", "coco"), "VOC_mAP"),
+    ('metrics_set: "coco_detection_metrics" metrics_set: "coco_detection_metrics"', ("coco",),
+     "AP"),
+])  # fmt: skip
 def test_metrics_are_read_and_the_first_chooses_the_best_checkpoint(fields, metrics, best):
     evaluation = read_evaluation(fields).experiment.evaluation
     assert (evaluation.metrics, evaluation.best_metric) == (metrics, best)
@@ -332,20 +317,11 @@ def test_what_evaluation_has_not_is_refused_with_its_reason(field, reason):
     assert error.where.startswith("p.config:")
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        "eval_interval_secs: 5",
-        "save_graph: true",
-        'eval_master: "m"',
-        'export_path: "e"',
-        "retain_original_images: false",
-        "recall_lower_bound: 0.2",
-        "recall_upper_bound: 0.7",
-        "use_dummy_loss_in_eval: true",
-        "keypoint_edge { start: 1 end: 2 }",
-    ],
-)
+@pytest.mark.parametrize("field", [
+    "eval_interval_secs: 5", "save_graph: true", 'eval_master: "m"', 'export_path: "e"',
+    "retain_original_images: false", "recall_lower_bound: 0.2", "recall_upper_bound: 0.7",
+    "use_dummy_loss_in_eval: true", "keypoint_edge { start: 1 end: 2 }",
+])  # fmt: skip
 def test_what_changes_nothing_in_evaluation_is_noted_with_its_reason(field):
     reading = read_evaluation(field)
     assert reading.experiment.evaluation == read_evaluation("").experiment.evaluation

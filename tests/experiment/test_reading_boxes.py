@@ -43,16 +43,12 @@ CLASSIFICATION = [
     ("weighted_sigmoid_focal { alpha: 0 }", schema.SigmoidFocalLoss(gamma=2.0, alpha=0.0)),
     ("weighted_softmax { logit_scale: 2 }", schema.SoftmaxLoss(logit_scale=2.0)),
     ("weighted_logits_softmax {}", schema.SoftmaxAgainstLogitsLoss(logit_scale=1.0)),
-    (
-        "weighted_logits_softmax { logit_scale: 3 }",
-        schema.SoftmaxAgainstLogitsLoss(logit_scale=3.0),
-    ),
+    ("weighted_logits_softmax { logit_scale: 3 }",
+     schema.SoftmaxAgainstLogitsLoss(logit_scale=3.0)),
     ("bootstrapped_sigmoid {}", schema.BootstrappedSigmoidLoss(alpha=0.0, hard=False)),
-    (
-        "bootstrapped_sigmoid { alpha: 0.9 hard_bootstrap: true }",
-        schema.BootstrappedSigmoidLoss(alpha=0.9, hard=True),
-    ),
-]
+    ("bootstrapped_sigmoid { alpha: 0.9 hard_bootstrap: true }",
+     schema.BootstrappedSigmoidLoss(alpha=0.9, hard=True)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "loss"), CLASSIFICATION)
@@ -76,10 +72,7 @@ def test_a_localisation_loss_reads(text, loss):
 
 @pytest.mark.parametrize(
     ("family", "cases"),
-    [
-        (schema.ClassificationLoss, CLASSIFICATION),
-        (schema.LocalizationLoss, LOCALIZATION),
-    ],
+    [(schema.ClassificationLoss, CLASSIFICATION), (schema.LocalizationLoss, LOCALIZATION)],
 )
 def test_the_cases_above_are_all_losses(family, cases):
     # The original does not have these.
@@ -94,25 +87,16 @@ def test_the_form_of_the_originals_output_has_no_effect(name):
     assert "anchorwise_output has no effect here: the loss is the same sum either way" in note
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rest": "random_example_sampler {}"}, "Loss.random_example_sampler: training with a r"),
-        ({"rest": "equalization_loss { weight: 1 }"}, "Loss.equalization_loss: the equalization"),
-        (
-            {"rest": "expected_loss_weights: EXPECTED_SAMPLING"},
-            "Loss.expected_loss_weights = EXPECTED_SAMPLING: expected-sampling weights",
-        ),
-        (
-            {"classification": "penalty_reduced_logistic_focal_loss {}"},
-            "penalty_reduced_logistic_focal_loss: it compares heat maps",
-        ),
-        (
-            {"classification": "weighted_dice_classification_loss {}"},
-            "weighted_dice_classification_loss: it compares heat maps or masks, which only Cent",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"rest": "random_example_sampler {}"}, "Loss.random_example_sampler: training with a r"),
+    ({"rest": "equalization_loss { weight: 1 }"}, "Loss.equalization_loss: the equalization"),
+    ({"rest": "expected_loss_weights: EXPECTED_SAMPLING"},
+     "Loss.expected_loss_weights = EXPECTED_SAMPLING: expected-sampling weights"),
+    ({"classification": "penalty_reduced_logistic_focal_loss {}"},
+     "penalty_reduced_logistic_focal_loss: it compares heat maps"),
+    ({"classification": "weighted_dice_classification_loss {}"},
+     "weighted_dice_classification_loss: it compares heat maps or masks, which only Cent"),
+])  # fmt: skip
 def test_what_there_is_not_is_refused_with_a_reason(arguments, message):
     caught = refusal(loss_of, **arguments)
     assert message in str(caught)
@@ -198,16 +182,13 @@ def test_anchors_in_pixels_are_refused(kind):
     assert "leave it at its default, true" in str(caught.value)
 
 
-def test_box_coders_read_field_by_field():
+def test_box_coders_are_read_or_refused():
     assert coder_of("mean_stddev_box_coder { stddev: 0.1 }")[0] == schema.MeanStddevBoxCoder(
         stddev=0.1
     )
     assert coder_of("mean_stddev_box_coder {}")[0] == schema.MeanStddevBoxCoder(stddev=0.01)
     square = "square_box_coder { y_scale: 2 x_scale: 3 length_scale: 4 }"
     assert coder_of(square)[0] == schema.SquareBoxCoder(y_scale=2.0, x_scale=3.0, length_scale=4.0)
-
-
-def test_the_keypoint_coder_is_refused_by_name():
     with pytest.raises(UserError, match=r"BoxCoder.keypoint_box_coder: keypoints are not") as e:
         coder_of("keypoint_box_coder { num_keypoints: 5 }")
     assert "there is: faster_rcnn_box_coder, mean_stddev_box_coder, square_box_c" in str(e.value)
@@ -281,9 +262,12 @@ def test_every_field_of_nms_reads():
     assert log.origins["here.nms.soft_sigma"].startswith("p:2:")
 
 
-def test_the_originals_defaults_are_ours():
+def test_defaults_of_nms_and_refused_classes():
     assert nms_of("")[0] == schema.Nms()
     assert ssd_postprocessing("")[0] == schema.Postprocessing()
+    assert nms_of("max_classes_per_detection: 1")[0] == schema.Nms()
+    with pytest.raises(UserError, match=r"max_classes_per_detection = 2: a box stands for one"):
+        nms_of("use_class_agnostic_nms: true max_classes_per_detection: 2")
 
 
 def test_partitioned_nms_drops_at_the_threshold_where_shapes_are_static():
@@ -294,12 +278,6 @@ def test_partitioned_nms_drops_at_the_threshold_where_shapes_are_static():
     assert nms == schema.Nms()
     (note,) = log.notes
     assert note.startswith("p:2:2: use_partitioned_nms has no effect without use_static_shapes")
-
-
-def test_more_than_one_class_a_box_is_refused():
-    assert nms_of("max_classes_per_detection: 1")[0] == schema.Nms()
-    with pytest.raises(UserError, match=r"max_classes_per_detection = 2: a box stands for one"):
-        nms_of("use_class_agnostic_nms: true max_classes_per_detection: 2")
 
 
 @pytest.mark.parametrize("kind", ["convolutional", "weight_shared_convolutional"])
@@ -322,10 +300,8 @@ PAIRS = "x_y_pair { x: 0.1 y: 0.2 } x_y_pair { x: 0.5 y: 0.9 }"
 
 
 CALIBRATIONS = [
-    (
-        f"function_approximation {{ x_y_pairs {{ {PAIRS} }} }}",
-        schema.CurveCalibration(scores=(0.1, 0.5), calibrated=(0.2, 0.9)),
-    ),
+    (f"function_approximation {{ x_y_pairs {{ {PAIRS} }} }}",
+     schema.CurveCalibration(scores=(0.1, 0.5), calibrated=(0.2, 0.9))),
     (
         f"class_id_function_approximations {{ class_id_xy_pairs_map {{ key: 3 value: {{ {PAIRS}"
         " }} class_id_xy_pairs_map { key: 1 value { x_y_pair { x: 0.4 } } } }",
@@ -336,26 +312,15 @@ CALIBRATIONS = [
             )
         ),
     ),
-    (
-        "sigmoid_calibration { sigmoid_parameters { b: 0.5 } }",
-        schema.SigmoidCalibration(a=-1.0, b=0.5),
-    ),
+    ("sigmoid_calibration { sigmoid_parameters { b: 0.5 } }",
+     schema.SigmoidCalibration(a=-1.0, b=0.5)),
     # Two of a key stay two, for the rules to refuse.
-    (
-        "class_id_sigmoid_calibrations { class_id_sigmoid_parameters_map { key: 2 value { a: -3"
-        " } } class_id_sigmoid_parameters_map { key: 2 value { a: -4 b: 1 } } }",
-        schema.ClassSigmoidCalibration(
-            sigmoids=(
-                schema.ClassSigmoid(slot=2, a=-3.0, b=0.0),
-                schema.ClassSigmoid(slot=2, a=-4.0, b=1.0),
-            )
-        ),
-    ),
-    (
-        "temperature_scaling_calibration { scaler: 1.5 }",
-        schema.TemperatureCalibration(scaler=1.5),
-    ),
-]
+    ("class_id_sigmoid_calibrations { class_id_sigmoid_parameters_map { key: 2 value { a: -3"
+     " } } class_id_sigmoid_parameters_map { key: 2 value { a: -4 b: 1 } } }",
+     schema.ClassSigmoidCalibration(sigmoids=(schema.ClassSigmoid(slot=2, a=-3.0, b=0.0),
+     schema.ClassSigmoid(slot=2, a=-4.0, b=1.0)))),
+    ("temperature_scaling_calibration { scaler: 1.5 }", schema.TemperatureCalibration(scaler=1.5)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "calibration"), CALIBRATIONS)
@@ -363,19 +328,13 @@ def test_a_calibration_reads(text, calibration):
     assert calibration_of(text)[0] == calibration
 
 
-def test_the_cases_above_are_all_calibrations():
+def test_calibrations_are_complete_and_have_notes_and_places():
     found = {type(calibration) for _, calibration in CALIBRATIONS}
     assert found == set(members_of(schema.Calibration))
-
-
-def test_where_a_curve_comes_from_has_no_effect():
     pairs = "training_data_type: ALL_CLASSES " + PAIRS
     _, log = calibration_of(f"function_approximation {{ x_y_pairs {{ {pairs} }} }}")
     (note,) = log.notes
     assert "XYPairs.training_data_type has no effect here" in note
-
-
-def test_points_have_the_places_of_their_numbers():
     _, log = calibration_of(
         "class_id_function_approximations {\nclass_id_xy_pairs_map { key: 3 value { x_y_pair {\n"
         "x: 0.5 } } } }"

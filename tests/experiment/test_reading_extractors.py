@@ -104,17 +104,14 @@ def test_inception_v3_has_three_taps_and_three_extra_maps():
     assert fewer.backbone.last_layer == "mixed_7c"
 
 
-def test_inception_v2_without_the_hyperparameters_of_the_config_is_refused():
-    with pytest.raises(UserError, match="no hyperparameters but those of the config"):
-        extractor("ssd_inception_v2")
-
-
-def test_a_resnet_has_the_depth_of_its_name_and_a_projected_pooling_pyramid():
+def test_resnets_have_the_depth_of_their_name_and_inception_needs_the_override():
     assert extractor("ssd_resnet152_v1_fpn_keras").backbone.depth == 152
     read = extractor("ssd_resnet101_v1_ppn")
     assert read.neck == schema.Ppn(tap="block_3", depth=1024, conv=CONV)
     # The original builds block 4 too, though nothing reads it.
     assert read.backbone.last_layer == "block_4"
+    with pytest.raises(UserError, match="no hyperparameters but those of the config"):
+        extractor("ssd_inception_v2")
 
 
 @pytest.mark.parametrize(
@@ -145,16 +142,17 @@ def test_without_the_override_a_base_keeps_what_slim_gives_it(kind, hyperparams)
     )
 
 
-def test_the_override_reaches_all_of_mobilenet_v1():
+def test_the_override_reaches_mobilenets():
     assert extractor("ssd_mobilenet_v1", OVERRIDE).backbone.conv == CONV
-
-
-def test_mobilenet_v2_keeps_its_activation_and_scale_under_the_override():
     conv = extractor("ssd_mobilenet_v2", OVERRIDE).backbone.conv
     norm = dataclasses.replace(CONV.batch_norm, scale=True)
     assert conv == dataclasses.replace(CONV, activation="relu6", batch_norm=norm)
     keras = extractor("ssd_mobilenet_v2_keras", OVERRIDE).backbone.conv
     assert keras == CONV
+    bare = HYPERPARAMS.replace("batch_norm { decay: 0.9 epsilon: 0.01 }", "")
+    conv = extractor("ssd_mobilenet_v1", OVERRIDE, bare).backbone.conv
+    norm = schema.BatchNorm(decay=0.9997, epsilon=0.001, scale=True, statistics="per_replica")
+    assert conv.batch_norm == norm
 
 
 def test_the_embedded_extractor_has_five_maps_and_a_small_kernel():
@@ -297,13 +295,6 @@ def test_a_resnet_of_the_second_generation_is_overridden_as_a_whole():
         regularizer=schema.L2(weight=2e-4),
         initializer=schema.VarianceScaling(factor=1.0, exact_cut=True),
     )
-
-
-def test_an_override_without_batch_norm_leaves_the_base_its_own():
-    bare = HYPERPARAMS.replace("batch_norm { decay: 0.9 epsilon: 0.01 }", "")
-    conv = extractor("ssd_mobilenet_v1", OVERRIDE, bare).backbone.conv
-    norm = schema.BatchNorm(decay=0.9997, epsilon=0.001, scale=True, statistics="per_replica")
-    assert conv.batch_norm == norm
 
 
 def test_only_the_second_generation_hands_the_smoothed_map_down():

@@ -7,7 +7,7 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
-from stillbox.experiment.pipeline_config.faster_rcnn_extractors import EXTRACTORS, read_extractor
+from stillbox.experiment.pipeline_config.faster_rcnn import EXTRACTORS, read_extractor
 from stillbox.experiment.resolve import resolve
 from tests.experiment.sample import FASTER_RCNN, read_section
 from tests.small import SHARED, needs_shared
@@ -291,14 +291,11 @@ def test_padding_is_masked_where_the_original_has_none():
     assert "the padding changes no result" in said()
 
 
-def test_batch_norm_rests_unless_it_is_trainable():
+def test_batch_norm_rests_unless_it_is_trainable_and_that_of_predictors_never():
     assert not model_of().freeze_batch_norm
     frozen = model_of(("batch_norm_trainable: true", ""))
     assert frozen.freeze_batch_norm
     assert frozen == dataclasses.replace(model_of(), freeze_batch_norm=True)
-
-
-def test_batch_norm_of_the_predictors_is_always_trained():
     norm = ("activation: RELU_6\n", "activation: RELU_6\n batch_norm { decay: 0.9 }\n")
     model = model_of(norm, ("batch_norm_trainable: true", ""))
     assert not model.freeze_batch_norm
@@ -378,35 +375,20 @@ def test_the_loss_of_classes_is_a_softmax_where_nothing_is_chosen():
     assert model_of((old, focal)).boxes.classification == expected
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message", "fix"),
-    [
-        ("share_box", "predict_instance_masks: true share_box", "masks are not supported", "false"),
-        ("share_box", "predict_keypoints: true share_box", "keypoints are not", "false"),
-        ("share_box", "box_code_size: 7 share_box", "written as 4 numbers", "leave it out"),
-        ("initial_crop_size: 12", "", "initial_crop_size is not set", "initial_crop_size: 14"),
-        ("maxpool_stride: 2", "maxpool_stride: 0", "at least one row", "maxpool_stride: 2"),
-        (
-            "change_coordinate_frame: true",
-            "use_combined_nms: true",
-            "combined NMS cannot make boxes relative to the true image",
-            "false",
-        ),
-        (
-            "weighted_softmax { logit_scale: 2.0 }",
-            "bootstrapped_sigmoid { }",
-            "computes weighted_softmax in its place",
-            "weighted_softmax { }",
-        ),
-        ("use_static_shapes: true", "context_config { }", "Context R-CNN is not", "take it out"),
-        (
-            "use_static_shapes: true",
-            "output_final_box_features: true",
-            "features of detections are not returned",
-            "false",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message", "fix"), [
+    ("share_box", "predict_instance_masks: true share_box", "masks are not supported", "false"),
+    ("share_box", "predict_keypoints: true share_box", "keypoints are not", "false"),
+    ("share_box", "box_code_size: 7 share_box", "written as 4 numbers", "leave it out"),
+    ("initial_crop_size: 12", "", "initial_crop_size is not set", "initial_crop_size: 14"),
+    ("maxpool_stride: 2", "maxpool_stride: 0", "at least one row", "maxpool_stride: 2"),
+    ("change_coordinate_frame: true", "use_combined_nms: true",
+     "combined NMS cannot make boxes relative to the true image", "false"),
+    ("weighted_softmax { logit_scale: 2.0 }", "bootstrapped_sigmoid { }",
+     "computes weighted_softmax in its place", "weighted_softmax { }"),
+    ("use_static_shapes: true", "context_config { }", "Context R-CNN is not", "take it out"),
+    ("use_static_shapes: true", "output_final_box_features: true",
+     "features of detections are not returned", "false"),
+])  # fmt: skip
 def test_what_there_is_not_is_refused_with_its_line(old, new, message, fix):
     with pytest.raises(UserError, match=message) as caught:
         read((old, new))
@@ -422,13 +404,10 @@ def test_other_box_predictors_are_refused_by_name(kind):
     assert caught.value.fix == "there is: mask_rcnn_box_predictor"
 
 
-def test_mining_is_warned_about():
+def test_mining_and_the_coordinate_frame_are_warned_about():
     warnings = read().warnings
     assert any("mines in the first image of a batch" in warning for warning in warnings)
     assert said().count("this miner is not told which proposals are matched") == 2
-
-
-def test_boxes_are_relative_to_the_true_image_whatever_is_set():
     relative = ("change_coordinate_frame: true", "change_coordinate_frame: false")
     assert model_of(relative).boxes.postprocessing.nms.change_coordinate_frame
     assert "change_coordinate_frame false has no effect" in said(relative)

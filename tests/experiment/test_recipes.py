@@ -42,10 +42,7 @@ ZOO = {
         "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8",
         {"data.evaluation.num_epochs", "train.fine_tune.min_loaded"},
     ),
-    "ssdlite_mobilenet_v2_coco": (
-        "ssdlite_mobilenet_v2_coco",
-        {"evaluation.max_evaluations"},
-    ),
+    "ssdlite_mobilenet_v2_coco": ("ssdlite_mobilenet_v2_coco", {"evaluation.max_evaluations"}),
     "faster_rcnn_resnet50_v1_640x640": (
         "faster_rcnn_resnet50_v1_640x640_coco17_tpu-8",
         {"data.evaluation.num_epochs", "evaluation.batch_size"},

@@ -55,21 +55,15 @@ def test_what_is_printed_is_itself_a_config(folder):
     assert resolve("printed.yaml").experiment == first.experiment
 
 
-def test_the_dialect_is_recognised_by_content_without_a_known_suffix(folder):
+def test_files_are_recognised_by_content_and_named_after_themselves(folder):
     (folder / "pipeline").write_text(SAMPLE)
     (folder / "mine").write_text("model:\n  num_classes: 5\n")
     assert resolve("./pipeline").experiment.model.num_classes == 3
     assert resolve("./mine").experiment.model.num_classes == 5
-
-
-def test_a_byte_order_mark_is_no_obstacle(folder):
     (folder / "a.config").write_text(SAMPLE, encoding="utf-8-sig")
     (folder / "a.yaml").write_text("name: b\n", encoding="utf-8-sig")
     assert resolve("a.config").experiment.model.num_classes == 3
     assert resolve("a.yaml").experiment.name == "b"
-
-
-def test_a_yaml_without_a_name_is_called_after_its_file(folder):
     (folder / "owls.yml").write_text("train: {steps: 3}\n")
     assert resolve("owls.yml").experiment.name == "owls"
 
@@ -333,13 +327,10 @@ def settled(schedule, steps=1000):
     return cosine.total_steps, cosine.warmup_steps, warnings
 
 
-def test_an_open_cosine_ends_with_training():
+def test_an_open_cosine_ends_with_training_and_one_with_an_end_does_not():
     assert settled(schema.CosineSchedule()) == (1000, 50, ())
     assert settled(schema.CosineSchedule(warmup_steps=300)) == (1000, 300, ())
     assert settled(schema.CosineSchedule(), steps=1) == (1, 0, ())
-
-
-def test_a_cosine_with_an_end_of_its_own_keeps_it():
     fixed = schema.CosineSchedule(total_steps=400, warmup_steps=900)
     assert settled(fixed) == (400, 900, ())
     assert settled(schema.CosineSchedule(total_steps=400)) == (400, 20, ())
@@ -437,12 +428,9 @@ def test_a_replica_is_so_many_images_and_a_single_one_is_the_batch(replicas, mea
     assert replace(changed, neck=MODEL.neck) == MODEL
 
 
-def test_a_model_without_per_replica_is_unchanged():
-    model = replace(MODEL, neck=Fpn(conv=ConvHyperparams(batch_norm=OURS)))
-    assert replicas_as_groups(model, 32, 8) is model
-
-
-def test_all_batch_norms_are_found_with_their_paths():
+def test_batch_norms_are_found_with_their_paths_and_others_stay_as_they_are():
     found = dict(batch_norms(MODEL))
     assert found["model.neck.conv.batch_norm"] == MINE
     assert found["model.backbone.conv.batch_norm"] == MODEL.backbone.conv.batch_norm
+    model = replace(MODEL, neck=Fpn(conv=ConvHyperparams(batch_norm=OURS)))
+    assert replicas_as_groups(model, 32, 8) is model

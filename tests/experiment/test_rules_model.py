@@ -29,129 +29,48 @@ def accepted(*overrides):
     check(apply_overrides(schema.Experiment(), overrides, {}), {})
 
 
-@pytest.mark.parametrize(
-    ("overrides", "where", "what", "fix"),
-    [
-        (
-            ["train.quantization={}", *PYRAMID, "model.neck={kind: nas_fpn}"],
-            "train.quantization",
-            "the neck 'nas_fpn' cannot be quantised",
-            "take one of ssd_layers, fpn, ppn, identity, mnasfpn",
-        ),
-        (
-            ["train.quantization={}", *PYRAMID, "model.neck={kind: bifpn}"],
-            "train.quantization",
-            "sums of the kind 'fast_attention' cannot be quantised",
-            "--set model.neck.combine=sum",
-        ),
-        (
-            [
-                "train.quantization={}",
-                *PYRAMID,
-                "model.backbone={kind: efficientnet_lite, se_ratio: 0.25}",
-            ],
-            "train.quantization",
-            "gates cannot be quantised",
-            "--set model.backbone.se_ratio=0",
-        ),
-        (
-            ["train.quantization={}", "model={kind: faster_rcnn}", "model.resizer.height=800"],
-            "train.quantization",
-            "a model of kind faster_rcnn cannot be quantised",
-            "set it to null",
-        ),
-        (
-            [*PYRAMID, "model.backbone={kind: resnet, group_strides: []}"],
-            "model.backbone.group_strides",
-            "group_strides has 0 numbers",
-            "give four",
-        ),
-        (
-            [*PYRAMID, "model.resizer.height=600"],
-            "model.resizer.height",
-            "a side of 600 pixels does not fit",
-            "576 and 608",
-        ),
-        (
-            [*PYRAMID, "model.resizer={kind: keep_aspect_ratio, max_dimension: 1000}"],
-            "model.resizer.max_dimension",
-            "1000 pixels does not fit",
-            "992 and 1024",
-        ),
-        (
-            [*PYRAMID, "model.anchors.min_level=4"],
-            "model.anchors.min_level",
-            "anchors of min_level 4 for a pyramid of min_level 3",
-            "set it to 3",
-        ),
-        (
-            [*PYRAMID, "model.neck.min_level=6", "model.anchors.min_level=6"],
-            "model.neck.min_level",
-            "the backbone has the levels 2 to 5",
-            "from 2 to 5",
-        ),
-        (
-            [*PYRAMID, "model.neck.max_level=2", "model.anchors.max_level=2"],
-            "model.neck.min_level",
-            "min_level 3 is above max_level 2",
-            "lower it, or raise max_level",
-        ),
-        (
-            [*PYRAMID, "model.backbone={kind: resnet_v1, depth: 34}"],
-            "model.backbone.depth",
-            "no resnet_v1 with 34 layers",
-            "50, 101, 152",
-        ),
-        (
-            [*PYRAMID, "model.backbone={kind: resnet_v1}", "model.resizer={height: 128}"],
-            "model.resizer.height",
-            "128 pixels is too small for resnet_v1",
-            "at least 129",
-        ),
-        (
-            ["model.neck={kind: ppn, tap: conv_11_pointwis}"],
-            "model.neck.tap",
-            "mobilenet_v1 has no layer 'conv_11_pointwis'",
-            "conv_11_pointwise",
-        ),
-        (
-            ["model.neck={kind: ppn, num_maps: 4}"],
-            "model.anchors.num_layers",
-            "anchors for 6 feature maps, but the neck makes 4",
-            "4 maps",
-        ),
-        (
-            ["model.backbone.last_layer=conv_14_pointwise"],
-            "model.backbone.last_layer",
-            "no layer 'conv_14_pointwise'",
-            "conv_13_pointwise",
-        ),
-        (
-            ["model.backbone.last_depths=[512]"],
-            "model.backbone.last_depths",
-            "last_depths has 1 number",
-            "give two",
-        ),
-        (
-            ["model.head.depthwise=true"],
-            "model.head.depthwise",
-            "kernel_size 1 reads single pixels",
-            "set kernel_size to 3",
-        ),
-        (
-            ["model.head={kind: weight_shared}"],
-            "model.anchors.reduce_boxes_in_lowest_layer",
-            "as many anchors on every map",
-            "set it to false",
-        ),
-        (
-            ["model.backbone={kind: mobilenet_v2}"],
-            "model.neck.taps",
-            "mobilenet_v2 has no layer 'conv_11_pointwise'",
-            "conv_0 ... conv_1",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "where", "what", "fix"), [
+    (["train.quantization={}", *PYRAMID, "model.neck={kind: nas_fpn}"], "train.quantization",
+     "the neck 'nas_fpn' cannot be quantised",
+     "take one of ssd_layers, fpn, ppn, identity, mnasfpn"),
+    (["train.quantization={}", *PYRAMID, "model.neck={kind: bifpn}"], "train.quantization",
+     "sums of the kind 'fast_attention' cannot be quantised", "--set model.neck.combine=sum"),
+    (["train.quantization={}", *PYRAMID,
+     "model.backbone={kind: efficientnet_lite, se_ratio: 0.25}"], "train.quantization",
+     "gates cannot be quantised", "--set model.backbone.se_ratio=0"),
+    (["train.quantization={}", "model={kind: faster_rcnn}", "model.resizer.height=800"],
+     "train.quantization", "a model of kind faster_rcnn cannot be quantised", "set it to null"),
+    ([*PYRAMID, "model.backbone={kind: resnet, group_strides: []}"],
+     "model.backbone.group_strides", "group_strides has 0 numbers", "give four"),
+    ([*PYRAMID, "model.resizer.height=600"], "model.resizer.height",
+     "a side of 600 pixels does not fit", "576 and 608"),
+    ([*PYRAMID, "model.resizer={kind: keep_aspect_ratio, max_dimension: 1000}"],
+     "model.resizer.max_dimension", "1000 pixels does not fit", "992 and 1024"),
+    ([*PYRAMID, "model.anchors.min_level=4"], "model.anchors.min_level",
+     "anchors of min_level 4 for a pyramid of min_level 3", "set it to 3"),
+    ([*PYRAMID, "model.neck.min_level=6", "model.anchors.min_level=6"], "model.neck.min_level",
+     "the backbone has the levels 2 to 5", "from 2 to 5"),
+    ([*PYRAMID, "model.neck.max_level=2", "model.anchors.max_level=2"], "model.neck.min_level",
+     "min_level 3 is above max_level 2", "lower it, or raise max_level"),
+    ([*PYRAMID, "model.backbone={kind: resnet_v1, depth: 34}"], "model.backbone.depth",
+     "no resnet_v1 with 34 layers", "50, 101, 152"),
+    ([*PYRAMID, "model.backbone={kind: resnet_v1}", "model.resizer={height: 128}"],
+     "model.resizer.height", "128 pixels is too small for resnet_v1", "at least 129"),
+    (["model.neck={kind: ppn, tap: conv_11_pointwis}"], "model.neck.tap",
+     "mobilenet_v1 has no layer 'conv_11_pointwis'", "conv_11_pointwise"),
+    (["model.neck={kind: ppn, num_maps: 4}"], "model.anchors.num_layers",
+     "anchors for 6 feature maps, but the neck makes 4", "4 maps"),
+    (["model.backbone.last_layer=conv_14_pointwise"], "model.backbone.last_layer",
+     "no layer 'conv_14_pointwise'", "conv_13_pointwise"),
+    (["model.backbone.last_depths=[512]"], "model.backbone.last_depths",
+     "last_depths has 1 number", "give two"),
+    (["model.head.depthwise=true"], "model.head.depthwise", "kernel_size 1 reads single pixels",
+     "set kernel_size to 3"),
+    (["model.head={kind: weight_shared}"], "model.anchors.reduce_boxes_in_lowest_layer",
+     "as many anchors on every map", "set it to false"),
+    (["model.backbone={kind: mobilenet_v2}"], "model.neck.taps",
+     "mobilenet_v2 has no layer 'conv_11_pointwise'", "conv_0 ... conv_1"),
+])  # fmt: skip
 def test_contradictions_are_refused_with_a_remedy(overrides, where, what, fix):
     error = refused(*overrides)
     assert error.where == where
@@ -159,14 +78,11 @@ def test_contradictions_are_refused_with_a_remedy(overrides, where, what, fix):
     assert fix in error.fix
 
 
-def test_a_pyramid_takes_any_size_that_is_padded_to_its_stride():
+def test_padded_and_coarse_pyramids_take_more_sizes():
     accepted(*PYRAMID, "model.resizer.height=600", "model.pad_to_multiple=32")
     accepted(*PYRAMID, "model.resizer.height=600", "model.neck.explicit_padding=true")
     # Levels above the backbone's are strided convolutions, which take any size.
     accepted(*PYRAMID, "model.resizer.height=608")
-
-
-def test_a_coarse_pyramid_needs_smaller_multiples():
     levels = ["model.neck.max_level=4", "model.anchors.max_level=4"]
     accepted(*PYRAMID, *levels, "model.resizer.height=624")
 
@@ -243,14 +159,11 @@ def test_what_makes_no_network_is_refused(override, where, what, fix):
     assert fix in error.fix
 
 
-def test_a_neck_reads_all_that_is_made():
+def test_spinenet_needs_fitting_levels_and_sides():
     levels = [f"model.{part}={{min_level: 3, max_level: 6}}" for part in ("neck", "anchors")]
     error = refused_spinenet(*levels)
     assert "the neck does not read level_7 of spinenet" in error.what
     assert "levels 3 to 7" in error.fix
-
-
-def test_sides_are_multiples_of_the_coarsest_stride():
     error = refused_spinenet("model.resizer.height=608")
     assert "an image side of 608 pixels does not fit spinenet" in error.what
     assert "512 and 640" in error.fix
@@ -273,12 +186,9 @@ def refused_neck(*overrides):
     return caught
 
 
-def test_the_backbones_levels_are_taken_as_they_are():
+def test_an_identity_neck_takes_levels_that_the_backbone_has():
     neck = resolve(RECIPE, ["model.neck.kind=identity", *with_levels(4, 5)]).experiment.model.neck
     assert neck.count_maps() == 2
-
-
-def test_the_backbone_has_every_level_that_is_taken_as_it_is():
     error = refused_neck("model.neck.kind=identity")
     assert error.where == "model.neck.max_level"
     assert "max_level 7: the backbone's levels end at 5" in error.what
@@ -293,83 +203,34 @@ SMALL = (
 NODES = "model.neck.cell=[{level: 4, inputs: [0, 1], output: true}, %s]"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "where", "what", "fix"),
-    [
-        (
-            ["model.neck.kind=retinanet_fpn", "model.resizer.height=600"],
-            "model.resizer.height",
-            "600 pixels does not fit a feature pyramid that hands down a map of stride 32",
-            "576 and 608",
-        ),
-        (
-            [*NAS, "model.resizer={kind: fixed_shape, height: 608, width: 640}"],
-            "model.resizer.height",
-            "608 pixels does not fit a feature pyramid that hands down a map of stride 128",
-            "512 and 640",
-        ),
-        (
-            ["model.neck.kind=retinanet_fpn", "model.neck.depth=0"],
-            "model.neck.depth",
-            "0 channels",
-            "256",
-        ),
-        (
-            ["model.neck.kind=mnasfpn", "model.neck.max_level=7"],
-            "model.neck.max_level",
-            "mnasfpn from min_level 3 to max_level 7",
-            "four levels: set it to 6",
-        ),
-        (
-            ["model.neck.kind=mnasfpn", "model.anchors.max_level=6", "model.resizer.width=608"],
-            "model.resizer.width",
-            "608 pixels does not fit a feature pyramid that hands down a map of stride 64",
-            "576 and 640",
-        ),
-        (
-            [*NAS, "model.neck.drop_connect_rate=0.2"],
-            "model.neck.drop_connect_rate",
-            "0.2 leaves out blocks beside a shortcut",
-            "bottleneck",
-        ),
-        (
-            [*NAS, "model.neck.block_conv={activation: swish}"],
-            "model.neck.block_conv",
-            "block is conv",
-            "block to bottleneck",
-        ),
-        (
-            [*SMALL, NODES % "{level: 5, inputs: [0, 3], output: true}"],
-            "model.neck.cell.1.inputs",
-            "node 3 of the cell has the inputs [0, 3]",
-            "two numbers from 0 to 2",
-        ),
-        (
-            [*SMALL, NODES % "{level: 5, inputs: [0, 1, 2], output: true}"],
-            "model.neck.cell.1.inputs",
-            "has the inputs [0, 1, 2]",
-            "two numbers",
-        ),
-        (
-            [*SMALL, NODES % "{level: 6, inputs: [0, 1], output: true}"],
-            "model.neck.cell.1.level",
-            "makes level 6",
-            "from 4 to 5",
-        ),
-        (
-            [*SMALL, NODES % "{level: 5, inputs: [0, 1]}"],
-            "model.neck.cell",
-            "0 nodes of the cell are the output of level 5",
-            "output: true",
-        ),
-        (
-            [*NAS, "model.neck.num_repeats=0"],
-            "model.neck.num_repeats",
-            "num_repeats is 0",
-            "at least 1",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "where", "what", "fix"), [
+    (["model.neck.kind=retinanet_fpn", "model.resizer.height=600"], "model.resizer.height",
+     "600 pixels does not fit a feature pyramid that hands down a map of stride 32", "576 and 608"),
+    ([*NAS, "model.resizer={kind: fixed_shape, height: 608, width: 640}"], "model.resizer.height",
+     "608 pixels does not fit a feature pyramid that hands down a map of stride 128",
+     "512 and 640"),
+    (["model.neck.kind=retinanet_fpn", "model.neck.depth=0"], "model.neck.depth", "0 channels",
+     "256"),
+    (["model.neck.kind=mnasfpn", "model.neck.max_level=7"], "model.neck.max_level",
+     "mnasfpn from min_level 3 to max_level 7", "four levels: set it to 6"),
+    (["model.neck.kind=mnasfpn", "model.anchors.max_level=6", "model.resizer.width=608"],
+     "model.resizer.width",
+     "608 pixels does not fit a feature pyramid that hands down a map of stride 64", "576 and 640"),
+    ([*NAS, "model.neck.drop_connect_rate=0.2"], "model.neck.drop_connect_rate",
+     "0.2 leaves out blocks beside a shortcut", "bottleneck"),
+    ([*NAS, "model.neck.block_conv={activation: swish}"], "model.neck.block_conv",
+     "block is conv", "block to bottleneck"),
+    ([*SMALL, NODES % "{level: 5, inputs: [0, 3], output: true}"], "model.neck.cell.1.inputs",
+     "node 3 of the cell has the inputs [0, 3]", "two numbers from 0 to 2"),
+    ([*SMALL, NODES % "{level: 5, inputs: [0, 1, 2], output: true}"],
+     "model.neck.cell.1.inputs", "has the inputs [0, 1, 2]", "two numbers"),
+    ([*SMALL, NODES % "{level: 6, inputs: [0, 1], output: true}"], "model.neck.cell.1.level",
+     "makes level 6", "from 4 to 5"),
+    ([*SMALL, NODES % "{level: 5, inputs: [0, 1]}"], "model.neck.cell",
+     "0 nodes of the cell are the output of level 5", "output: true"),
+    ([*NAS, "model.neck.num_repeats=0"], "model.neck.num_repeats", "num_repeats is 0",
+     "at least 1"),
+])  # fmt: skip
 def test_contradictions_of_necks_are_refused_with_a_remedy(overrides, where, what, fix):
     error = refused_neck(*overrides)
     assert error.where == where
@@ -411,22 +272,13 @@ CASES = [
     ("tood_resnet50", "train.distillation={}", "the box coder distances has no distributions"),
     ("faster_rcnn_resnet101_coco", "train.distillation={}", "a faster_rcnn has no distributions"),
     ("gfl_resnet50", "train.distillation.weight=0", "weight is 0"),
-    (
-        "faster_rcnn_resnet50_v1_640x640",
-        "model.proposals.matcher.kind=task_aligned",
-        "task_aligned chooses among the anchors of the feature maps",
-    ),
-    (
-        "faster_rcnn_resnet50_v1_640x640",
-        "model.boxes.box_coder.kind=distribution",
-        "the box coder distribution belongs to the loss quality",
-    ),
-    (
-        "faster_rcnn_resnet50_v1_640x640",
-        "model.boxes.postprocessing.nms.max_candidates_per_level=9",
-        "whose boxes have no levels",
-    ),
-]
+    ("faster_rcnn_resnet50_v1_640x640", "model.proposals.matcher.kind=task_aligned",
+     "task_aligned chooses among the anchors of the feature maps"),
+    ("faster_rcnn_resnet50_v1_640x640", "model.boxes.box_coder.kind=distribution",
+     "the box coder distribution belongs to the loss quality"),
+    ("faster_rcnn_resnet50_v1_640x640", "model.boxes.postprocessing.nms.max_candidates_per_level=9",
+     "whose boxes have no levels"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("recipe", "change", "message"), CASES)

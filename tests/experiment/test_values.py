@@ -1,4 +1,4 @@
-"""The core of the readers: tables from fields of a language to fields of the schema."""
+"""Values of the schema: from plain ones, from fields of a language, from --set; known weights."""
 
 import dataclasses
 import re
@@ -19,7 +19,7 @@ from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.reading import field_mapping
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import OneStage, ResNetV1
-from stillbox.experiment.updating import from_plain
+from stillbox.experiment.updating import apply_overrides, from_plain
 from stillbox.experiment.values import choices, differences, field_types, leaf_paths, to_plain
 from tests.experiment.sample import FASTER_RCNN, read_section
 from tests.helpers import refusal as user_error
@@ -65,80 +65,59 @@ def test_plain_values_are_mappings_lists_and_scalars_with_the_kind_first():
     assert "kind" not in plain["train"]
 
 
-def test_the_members_of_every_choice_differ_in_kind():
+def test_classes_have_defaults_and_choices_differ_in_kind():
     for cls in all_classes():
         for name, hint in field_types(cls).items():
             members = [m for m in choices(hint) if dataclasses.is_dataclass(m)]
             if len(members) > 1:
                 kinds = [member.kind for member in members]
                 assert len(set(kinds)) == len(kinds), (cls, name)
-
-
-def test_every_class_has_defaults_throughout():
     for cls in all_classes():
         cls()
 
 
-@pytest.mark.parametrize(
-    ("plain", "message", "fix"),
-    [
-        ({"train": {"batch_size": True}}, "train.batch_size is a whole number, not True", None),
-        ({"train": {"batch_size": 8.0}}, "train.batch_size is a whole number, not 8.0", None),
-        ({"train": {"batch_size": "8"}}, "train.batch_size is a whole number, not '8'", None),
-        ({"train": {"batch_size": None}}, "train.batch_size is a whole number, not null", None),
-        ({"train": {"gradient_clip_norm": False}}, "is a number, not False", None),
-        ({"train": {"gradient_clip_norm": "much"}}, "is a number, not 'much'", None),
-        ({"train": {"gradient_clip_norm": float("nan")}}, "is a number, not nan", None),
-        ({"train": {"gradient_clip_norm": float("inf")}}, "is a number, not inf", None),
-        ({"train": {"regularization": 1}}, "is true or false, not 1", None),
-        ({"train": {"precision": "bf16"}}, "is one of float32, bfloat16", "'bfloat16'?"),
-        (
-            {"model": {"backbone": {"kind": "resnet_v1", "output_stride": 12}}},
-            "model.backbone.output_stride is one of 8, 16, 32, not 12",
-            None,
-        ),
-        (
-            {"model": {"backbone": {"kind": "resnet_v1", "output_stride": 16.0}}},
-            "is one of 8, 16, 32, not 16.0",
-            "'16'",
-        ),
-        ({"train": {"freeze": {"a": "b"}}}, "train.freeze is a list, not a section", None),
-        ({"train": {"freeze": [1]}}, "train.freeze.0 is text, not 1", "quotes"),
-        ({"train": {"optimizer": 3}}, "train.optimizer is a section", "optimizer.kind="),
-        ({"train": {"optimizer": "adm"}}, "train.optimizer has no kind 'adm'", "'adam'"),
-        ({"train": {"optimizer": {"kind": "adm"}}}, "has no kind 'adm'", "'adam' or 'adamw'?"),
-        ({"train": {"optimizer": {"kind": 3}}}, "has no kind 3", "adam"),
-        ({"train": [1]}, "train is a section with named fields, not a list", "train.batch_size"),
-        ({"train": {"fine_tun": {}}}, "train has no field 'fine_tun'", "'fine_tune'?"),
-        ({"data": {"train": {"label_map": 7}}}, "label_map is text, not 7", "quotes"),
-        (
-            {"model": {"postprocessing": {"calibration": {"a": 1}}}},
-            "model.postprocessing.calibration needs a kind",
-            "kind: curve or class_curves",
-        ),
-        (
-            {"train": {"optimizer": {"kind": "adam", "momentum": 0.9}}},
-            "train.optimizer (kind adam) has no field 'momentum'",
-            "kind momentum or rms_prop has it",
-        ),
-        ({"momentum": 1}, "no field 'momentum'", "'train.optimizer.momentum'?"),
-    ],
-)
+@pytest.mark.parametrize(("plain", "message", "fix"), [
+    ({"train": {"batch_size": True}}, "train.batch_size is a whole number, not True", None),
+    ({"train": {"batch_size": 8.0}}, "train.batch_size is a whole number, not 8.0", None),
+    ({"train": {"batch_size": "8"}}, "train.batch_size is a whole number, not '8'", None),
+    ({"train": {"batch_size": None}}, "train.batch_size is a whole number, not null", None),
+    ({"train": {"gradient_clip_norm": False}}, "is a number, not False", None),
+    ({"train": {"gradient_clip_norm": "much"}}, "is a number, not 'much'", None),
+    ({"train": {"gradient_clip_norm": float("nan")}}, "is a number, not nan", None),
+    ({"train": {"gradient_clip_norm": float("inf")}}, "is a number, not inf", None),
+    ({"train": {"regularization": 1}}, "is true or false, not 1", None),
+    ({"train": {"precision": "bf16"}}, "is one of float32, bfloat16", "'bfloat16'?"),
+    ({"model": {"backbone": {"kind": "resnet_v1", "output_stride": 12}}},
+     "model.backbone.output_stride is one of 8, 16, 32, not 12", None),
+    ({"model": {"backbone": {"kind": "resnet_v1", "output_stride": 16.0}}},
+     "is one of 8, 16, 32, not 16.0", "'16'"),
+    ({"train": {"freeze": {"a": "b"}}}, "train.freeze is a list, not a section", None),
+    ({"train": {"freeze": [1]}}, "train.freeze.0 is text, not 1", "quotes"),
+    ({"train": {"optimizer": 3}}, "train.optimizer is a section", "optimizer.kind="),
+    ({"train": {"optimizer": "adm"}}, "train.optimizer has no kind 'adm'", "'adam'"),
+    ({"train": {"optimizer": {"kind": "adm"}}}, "has no kind 'adm'", "'adam' or 'adamw'?"),
+    ({"train": {"optimizer": {"kind": 3}}}, "has no kind 3", "adam"),
+    ({"train": [1]}, "train is a section with named fields, not a list", "train.batch_size"),
+    ({"train": {"fine_tun": {}}}, "train has no field 'fine_tun'", "'fine_tune'?"),
+    ({"data": {"train": {"label_map": 7}}}, "label_map is text, not 7", "quotes"),
+    ({"model": {"postprocessing": {"calibration": {"a": 1}}}},
+     "model.postprocessing.calibration needs a kind", "kind: curve or class_curves"),
+    ({"train": {"optimizer": {"kind": "adam", "momentum": 0.9}}},
+     "train.optimizer (kind adam) has no field 'momentum'", "kind momentum or rms_prop has it"),
+    ({"momentum": 1}, "no field 'momentum'", "'train.optimizer.momentum'?"),
+])  # fmt: skip
 def test_values_of_the_wrong_type_are_refused_with_their_path(plain, message, fix):
     error = refusal(plain)
     assert message in error.what
     assert fix is None or fix in error.fix
 
 
-def test_whole_numbers_and_bare_exponents_are_floats_where_floats_are_wanted():
+def test_plain_values_take_the_type_of_their_field_and_leave_others():
     plain = {"train": {"gradient_clip_norm": 10, "ema_decay": "9e-1"}}
     train = from_plain(plain, "here").train
     assert train.gradient_clip_norm == 10.0
     assert isinstance(train.gradient_clip_norm, float)
     assert train.ema_decay == 0.9
-
-
-def test_a_section_that_is_not_mentioned_keeps_its_values():
     head = from_plain({"model": {"head": {"kernel_size": 3}}}, "here").model.head
     assert head == schema.ConvolutionalHead(kernel_size=3)
 
@@ -202,16 +181,13 @@ def test_inner_sections_have_the_path_of_their_field_and_number():
     assert log.origins == {"here.grids.1.sizes": "p:1:31"}
 
 
-def test_a_field_without_a_place_is_refused():
+def test_fields_without_a_place_or_of_no_such_name_are_refused():
     reader = field_mapping(schema.RandomRgbToGray)
     assert read_section(reader, "RandomRGBtoGray", "probability: 0.5")[0].probability == 0.5
     with pytest.raises(UserError, match=r"p:1:1: RandomImageScale\.min_scale_ratio = 0\.25: has"):
         read_section(
             field_mapping(schema.RandomImageScale), "RandomImageScale", "min_scale_ratio: 0.25"
         )
-
-
-def test_a_misspelt_field_of_the_schema_is_a_mistake():
     with pytest.raises(TypeError, match="RandomImageScale has no field 'min_ration'"):
         field_mapping(schema.RandomImageScale, min_ration="min_scale_ratio")
 
@@ -259,11 +235,7 @@ def test_the_recipes_of_a_row_take_the_weights(name):
         ("ssd_mobilenet_v1_ppn_300x300", "detection", "ssd_mobilenet_v1_ppn_coco"),
         ("ssd_resnet50_v1_fpn_640x640", "detection", "ssd_resnet50_v1_fpn_coco"),
         ("faster_rcnn_resnet101_coco", "detection", "faster_rcnn_resnet101_coco"),
-        (
-            "faster_rcnn_resnet50_v1_640x640",
-            "detection",
-            "faster_rcnn_resnet50_v1_640x640_coco17",
-        ),
+        ("faster_rcnn_resnet50_v1_640x640", "detection", "faster_rcnn_resnet50_v1_640x640_coco17"),
         ("faster_rcnn_inception_v2_coco", "detection", "faster_rcnn_inception_v2_coco"),
         ("ssd_resnet34", "classification", "resnet34_tpu"),
         ("retinanet", "classification", "resnet50_tpu"),
@@ -282,20 +254,14 @@ def test_a_faster_rcnn_of_the_first_generation_gets_its_own_weights(kind):
     assert names == [f"faster_rcnn_{kind}_coco"]
 
 
-def test_the_name_decides_between_weights_that_fit():
+def test_suggestions_come_from_the_name_the_model_or_neither():
     model = resolve("ssd_resnet34").experiment.model
     rows = suggest_weights("x/torchvision_resnet34", model, "classification")
     assert [row.name for row in rows] == ["torchvision_resnet34", "resnet34_tpu"]
-
-
-def test_without_a_model_only_similar_names_are_suggested():
     text = "weights/ssd_mobilenet_v1_coco_2018_01_28/model.ckpt"
     assert [row.name for row in suggest_weights(text, None)] == ["ssd_mobilenet_v1_coco"]
     assert suggest_weights("photos/holiday", None) == ()
     assert advise_weights("photos/holiday", None) == ""
-
-
-def test_nothing_is_suggested_for_a_model_that_nothing_fits():
     assert suggest_weights("model.ckpt", OneStage(backbone=ResNetV1(depth=101))) == ()
 
 
@@ -311,14 +277,147 @@ def test_advice_has_the_command_the_address_and_the_overrides():
     [
         ("pkg:npm/handtrackjs@0.1.5", "npm pack handtrackjs@0.1.5", "handtrackjs-0.1.5.tgz"),
         ("pkg:npm/@scope/net@1.0", "npm pack @scope/net@1.0", "scope-net-1.0.tgz"),
-        (
-            "pkg:pypi/net@1.0?file_name=net-1.0-py3-none-any.whl",
-            "pip download --no-deps net==1.0",
-            "net-1.0-py3-none-any.whl",
-        ),
+        ("pkg:pypi/net@1.0?file_name=net-1.0-py3-none-any.whl", "pip download --no-deps net==1.0",
+         "net-1.0-py3-none-any.whl"),
     ],
-)
+)  # fmt: skip
 def test_a_package_has_a_command_and_a_file(address, command, name):
     file = KnownFile(address=address)
     assert (file.package.command, file.name) == (command, name)
     assert file.describe() == f"`{command}` (size unknown, sha256 unknown)"
+
+
+START = schema.Experiment(
+    train=schema.Training(
+        augmentations=(schema.RandomHorizontalFlip(), schema.SsdRandomCrop()),
+        optimizer=schema.Momentum(schedule=schema.CosineSchedule(total_steps=20000)),
+    )
+)
+
+
+def overridden(*overrides):
+    return apply_overrides(START, overrides, {})
+
+
+def override_refusal(override):
+    caught = user_error(overridden, override)
+    assert caught.where == f"--set {override}"
+    return caught
+
+
+def test_values_take_the_type_of_their_field():
+    experiment = overridden(
+        "train.batch_size=8",
+        "train.gradient_clip_norm=1e-4",
+        "train.regularization=false",
+        "train.precision=bfloat16",
+        "train.ema_decay=0.5",
+        "data.train.label_map=2024",
+        "name=C:\\runs: first",
+    )
+    assert experiment.train.batch_size == 8
+    assert experiment.train.gradient_clip_norm == 1e-4
+    assert experiment.train.regularization is False
+    assert experiment.train.precision == "bfloat16"
+    assert experiment.train.ema_decay == 0.5
+    assert experiment.data.train.label_map == "2024"
+    assert experiment.name == "C:\\runs: first"
+
+
+def test_lists_are_yaml_lists_or_one_bare_value():
+    experiment = overridden(
+        "data.train.paths=a-?????-of-00010.record",
+        "data.evaluation.paths=[b.record, c.record]",
+        "model.pixels.std=[1, 2.5, 3]",
+        "train.freeze=[]",
+    )
+    assert experiment.data.train.paths == ("a-?????-of-00010.record",)
+    assert experiment.data.evaluation.paths == ("b.record", "c.record")
+    assert experiment.model.pixels.std == (1.0, 2.5, 3.0)
+    assert experiment.train.freeze == ()
+
+
+def test_kinds_have_their_defaults_or_keep_what_was_set():
+    experiment = overridden("model.similarity=ioa", "train.augmentations=[random_horizontal_flip]")
+    assert experiment.model.similarity == schema.IoaSimilarity()
+    assert experiment.train.augmentations == (schema.RandomHorizontalFlip(),)
+    # The kind that is there already keeps its values.
+    assert overridden("train.optimizer=momentum").train.optimizer == START.train.optimizer
+    experiment = overridden("train.optimizer.kind=adam")
+    assert experiment.train.optimizer == schema.Adam()
+    experiment = overridden("train.optimizer.kind=adam", "train.optimizer.epsilon=1")
+    assert experiment.train.optimizer == schema.Adam(epsilon=1.0)
+    assert overridden("train.optimizer.kind=momentum") == START
+
+
+def test_optional_sections_are_switched_on_and_off():
+    experiment = overridden("train.early_stopping={patience: 3}")
+    assert experiment.train.early_stopping == schema.EarlyStopping(patience=3)
+    experiment = overridden("train.early_stopping={}", "train.early_stopping=null")
+    assert experiment.train.early_stopping is None
+    experiment = overridden("model.loss.hard_example_miner.iou_threshold=0.99")
+    assert experiment.model.loss.hard_example_miner == schema.HardExampleMiner(iou_threshold=0.99)
+
+
+def test_elements_of_a_list_are_addressed_by_number():
+    experiment = overridden(
+        "train.augmentations.0.probability=0.3", "train.augmentations.1.operations.2.random_coef=0"
+    )
+    flip, crop = experiment.train.augmentations
+    assert flip == schema.RandomHorizontalFlip(probability=0.3)
+    assert [operation.random_coef for operation in crop.operations] == [
+        0.15,
+        0.15,
+        0.0,
+        *[0.15] * 4,
+    ]
+    assert overridden("model.pixels.mean.1=3").model.pixels.mean == (127.5, 3.0, 127.5)
+
+
+def test_a_later_override_wins_and_a_text_can_be_emptied():
+    assert overridden("train.steps=1", "train.steps=2").train.steps == 2
+    assert overridden("data.train.label_map=x", "data.train.label_map=").data.train.label_map == ""
+
+
+def test_origins_follow_what_is_set():
+    origins = {
+        "train.optimizer.momentum": "p.config:5:1",
+        "train.optimizer.schedule.total_steps": "p.config:6:1",
+        "train.augmentations.0.probability": "p.config:7:1",
+        "train.steps": "p.config:8:1",
+    }
+    overrides = ["train.optimizer.kind=adam", "train.steps=3", "train.augmentations=[]"]
+    apply_overrides(START, overrides, origins)
+    assert origins == {
+        "train.optimizer.kind": "--set train.optimizer.kind=adam",
+        "train.steps": "--set train.steps=3",
+        "train.augmentations": "--set train.augmentations=[]",
+    }
+
+
+@pytest.mark.parametrize(
+    ("override", "message", "fix"),
+    [
+        ("train.batchsize=8", "train has no field 'batchsize'", "did you mean 'batch_size'?"),
+        ("trian.steps=8", "the experiment has no field 'trian'", "did you mean 'train'?"),
+        ("batch_size=8", "no field 'batch_size'", "'train.batch_size' or 'evaluation.batch_size'"),
+        ("train.steps=many", "train.steps is a whole number, not 'many'", None),
+        ("train.steps=1.5", "train.steps is a whole number, not 1.5", None),
+        ("train.steps=true", "train.steps is a whole number, not True", None),
+        ("train.steps=", "train.steps is a whole number, not null", None),
+        ("train.regularization=1", "is true or false, not 1", None),
+        ("train.steps.x=1", "train.steps is a whole number, not a section", None),
+        ("train.optimizer.schedule.gamma=1", "(kind cosine) has no field 'gamma'", "valid here"),
+        ("train.augmentations.2.probability=1", "has no element 2", "it has 2, counted from 0"),
+        ("train.augmentations=[{kind: flip}]", "has no kind 'flip'", "random_horizontal_flip"),
+        ("data.train.paths=[a-?????-of-00010]", "not YAML", "in quotes"),
+        ("train.steps", "a path, an equals sign and a value", "--set train.batch_size=8"),
+        ("=5", "a path, an equals sign and a value", None),
+        ("train..steps=5", "a path, an equals sign and a value", None),
+        ("train=!!python/name:os.system", "train is a section", None),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_option_and_the_remedy(override, message, fix):
+    error = override_refusal(override)
+    assert message in error.what
+    assert fix is None or fix in error.fix

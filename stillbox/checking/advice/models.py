@@ -17,7 +17,7 @@ from stillbox.printing import count_text
 SOFTMAX = (schema.SoftmaxLoss, schema.SoftmaxAgainstLogitsLoss)
 """Losses that compare classes with each other."""
 STATIC_FORM = "the originals could not run it on a TPU; here it is a compiled, fixed-shape step"
-"""Said of parts that configs may omit for this reason."""
+"""The note on parts that configs may omit for this reason."""
 # A higher threshold removes whole parts of the precision-recall curve.
 _HIGH_THRESHOLD = 0.1
 

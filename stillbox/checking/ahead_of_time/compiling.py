@@ -99,10 +99,7 @@ def measure_memory(analysis: MemoryAnalysis, program: Program, usable: float) ->
     # What no parameter explains is padding of the batch.
     arguments["batch"] += max(analysis.argument_size_in_bytes - arguments.total(), 0)
     return Memory(
-        parameters=arguments["parameters"],
-        optimizer=arguments["optimizer"],
-        average=arguments["average"],
-        batch=arguments["batch"],
+        **{kind: arguments[kind] for kind in ("parameters", "optimizer", "average", "batch")},
         results=max(analysis.output_size_in_bytes - analysis.alias_size_in_bytes, 0),
         temporaries=analysis.temp_size_in_bytes,
         code=analysis.generated_code_size_in_bytes,
@@ -241,12 +238,9 @@ def _out_of_memory(
         largest: a phrase about the largest array.
     """
     size = size_text(needed) if needed else "more memory than there is"
-    return Finding(
-        "error",
-        _PATHS[step],
-        f"it needs {size} on each device, which has {size_text(usable)} for a program{largest}",
-        "; or ".join(_remedies(step, experiment, heavy_state=heavy_state)),
-    )
+    what = f"it needs {size} on each device, which has {size_text(usable)} for a program{largest}"
+    fix = "; or ".join(_remedies(step, experiment, heavy_state=heavy_state))
+    return Finding("error", _PATHS[step], what, fix)
 
 
 def _needs(message: str) -> tuple[int, str]:

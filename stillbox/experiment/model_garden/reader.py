@@ -15,7 +15,6 @@ from stillbox.experiment.model_garden.model import read_model
 from stillbox.experiment.model_garden.section import CHOICES, MODEL, GardenSection
 from stillbox.experiment.model_garden.training import read_data, read_evaluation, read_training
 from stillbox.experiment.params_dict.command_line import read_file, read_text, tree_of
-from stillbox.experiment.params_dict.keys import Key
 from stillbox.experiment.params_dict.merging import Names, Params, read_layer, text_of
 from stillbox.experiment.reading import Reading, ReadTracker
 from stillbox.experiment.schema import Devices, Experiment, Export
@@ -116,11 +115,8 @@ def read_garden_layers(
             stillbox does not have.
     """
     if experiment and experiment not in EXPERIMENTS:
-        raise UserError(
-            f"there is no experiment {experiment!r}",
-            where="--experiment",
-            fix=f"{nearest(experiment, EXPERIMENTS)}; there is: {', '.join(EXPERIMENTS)}",
-        )
+        fix = f"{nearest(experiment, EXPERIMENTS)}; there is: {', '.join(EXPERIMENTS)}"
+        raise UserError(f"there is no experiment {experiment!r}", where="--experiment", fix=fix)
     given = Params({}, FIELDS)
     for layer in layers:
         given = given.over(read_layer(layer, NAMES))
@@ -131,7 +127,9 @@ def read_garden_layers(
             f"the file names no experiment: its backbone is that of {experiment}, which has the "
             "defaults; `stillbox model_garden --experiment NAME --config_file FILE` gives another"
         )
-    root = GardenSection(replace(given, keys=_with_defaults(experiment)), log)
+    own = EXPERIMENTS[experiment]
+    keys = {path: replace(key, default=own.get(path, key.default)) for path, key in FIELDS.items()}
+    root = GardenSection(replace(given, keys=keys), log)
     result = Experiment(
         name=name,
         model=read_model(root),
@@ -157,11 +155,6 @@ def _guess(params: Params) -> str:
         return "retinanet_spinenet_coco"
     mobile = ("spinenet_mobile", "mobilenet", "mobiledet")
     return "retinanet_mobile_coco" if backbone in mobile else "retinanet_resnetfpn_coco"
-
-
-def _with_defaults(experiment: str) -> dict[str, Key]:
-    own = EXPERIMENTS[experiment]
-    return {path: replace(key, default=own.get(path, key.default)) for path, key in FIELDS.items()}
 
 
 def resolved_text(params: Params) -> str:

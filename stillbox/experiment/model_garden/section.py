@@ -9,11 +9,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stillbox.experiment import schema
-from stillbox.experiment.params_dict.section import (
-    GLOROT_UNIFORM,
-    VARIANCE_SCALING,
-    KeySection,
-)
+from stillbox.experiment.params_dict.section import GLOROT_UNIFORM, VARIANCE_SCALING, KeySection
 
 MODEL, DATA, TRAINER = "task.model", ("task.train_data", "task.validation_data"), "trainer"
 OPTIMIZATION = f"{TRAINER}.optimizer_config"
@@ -22,103 +18,79 @@ _READING = "records are read in a global random order by processes of this progr
 _LOOPS = "every step is one call of a compiled program; trainer.summary_interval is honoured"
 _SERVICE = "images are decoded on this machine"
 _LABEL = "it is a name for TensorFlow's graphs"
+_FLAGS = "`stillbox export_saved_model` has flags of these names"
 
+
+def _each(section: str, names: str, reason: str) -> dict[str, str]:
+    return {f"{section}.{name}": reason for name in names.split()}
+
+
+_RUNTIME = (
+    "distribution_strategy enable_xla gpu_thread_mode dataset_num_private_threads "
+    "per_gpu_thread_count tpu num_gpus worker_hosts task_index all_reduce_alg num_packs "
+    "batchnorm_spatial_persistent tpu_enable_xla_dynamic_padder default_shard_dim "
+    "use_tpu_mp_strategy"
+)
+_READ_OTHERWISE = (
+    "shuffle_buffer_size cycle_length block_length sharding prefetch_buffer_size autotune_algorithm"
+)
+_OF_SERVICE = (
+    "enable_tf_data_service tf_data_service_address tf_data_service_job_name trainer_id "
+    "enable_shared_tf_data_service_between_parallel_trainers apply_tf_data_service_before_batching"
+)
+_TFDS = "tfds_split tfds_data_dir tfds_as_supervised tfds_skip_decoding_feature"
 _OF_DATA = {
     "drop_remainder": "no image of an evaluation is lost, and training has whole batches",
-    "shuffle_buffer_size": _READING,
-    "cycle_length": _READING,
-    "block_length": _READING,
+    **dict.fromkeys(_READ_OTHERWISE.split(), _READING),
     "deterministic": "every run with one seed has the same order",
-    "sharding": _READING,
     "cache": "data.cache_images keeps decoded images",
     "dtype": "runtime.mixed_precision_dtype is the type of activations; losses are float32",
-    "prefetch_buffer_size": _READING,
-    "autotune_algorithm": _READING,
-    "enable_tf_data_service": _SERVICE,
-    "tf_data_service_address": _SERVICE,
-    "tf_data_service_job_name": _SERVICE,
-    "enable_shared_tf_data_service_between_parallel_trainers": _SERVICE,
-    "apply_tf_data_service_before_batching": _SERVICE,
-    "trainer_id": _SERVICE,
-    "tfds_split": "it belongs to tfds_name",
-    "tfds_data_dir": "it belongs to tfds_name",
-    "tfds_as_supervised": "it belongs to tfds_name",
-    "tfds_skip_decoding_feature": "it belongs to tfds_name",
+    **dict.fromkeys(_OF_SERVICE.split(), _SERVICE),
+    **dict.fromkeys(_TFDS.split(), "it belongs to tfds_name"),
     "parser.aug_policy": "the original does not read it; parser.aug_type does",
-    "decoder.simple_decoder.regenerate_source_id": "an image without an id gets one",
-    "decoder.label_map_decoder.regenerate_source_id": "an image without an id gets one",
-    "decoder.simple_decoder.mask_binarize_threshold": "masks are not read",
-    "decoder.label_map_decoder.mask_binarize_threshold": "masks are not read",
-}
-_TRAINING_ONLY = (
-    "aug_rand_hflip",
-    "aug_scale_min",
-    "aug_scale_max",
-    "aug_type.type",
-    "match_threshold",
-    "unmatched_threshold",
-    "skip_crowd_during_training",
-)
-NO_EFFECT: Mapping[str, str] = {
     **{
-        f"runtime.{name}": _DEVICES
-        for name in (
-            "distribution_strategy",
-            "enable_xla",
-            "gpu_thread_mode",
-            "dataset_num_private_threads",
-            "per_gpu_thread_count",
-            "tpu",
-            "num_gpus",
-            "worker_hosts",
-            "task_index",
-            "all_reduce_alg",
-            "num_packs",
-            "batchnorm_spatial_persistent",
-            "tpu_enable_xla_dynamic_padder",
-            "default_shard_dim",
-            "use_tpu_mp_strategy",
+        f"decoder.{decoder}.{name}": why
+        for decoder in ("simple_decoder", "label_map_decoder")
+        for name, why in (
+            ("regenerate_source_id", "an image without an id gets one"),
+            ("mask_binarize_threshold", "masks are not read"),
         )
     },
+}
+_TRAINING_ONLY = (
+    "aug_rand_hflip aug_scale_min aug_scale_max aug_type.type match_threshold unmatched_threshold "
+    "skip_crowd_during_training"
+)
+_LOOPING = (
+    "train_tf_while_loop train_tf_function eval_tf_function eval_tf_while_loop allow_tpu_summary "
+    "steps_per_loop"
+)
+_EXPORTED = (
+    "output_normalized_coordinates cast_num_detections_to_float cast_detection_classes_to_float"
+)
+NO_EFFECT: Mapping[str, str] = {
+    **_each("runtime", _RUNTIME, _DEVICES),
     "runtime.run_eagerly": "every program is compiled",
     "runtime.loss_scale": "bfloat16 has the range of float32, so that no loss needs scaling",
     **{f"{section}.{name}": why for section in DATA for name, why in _OF_DATA.items()},
-    **{f"task.validation_data.parser.{name}": "it belongs to training" for name in _TRAINING_ONLY},
+    **_each("task.validation_data.parser", _TRAINING_ONLY, "it belongs to training"),
     "task.validation_data.seed": _READING,
     "task.validation_data.weights": "it belongs to training",
     "task.name": "the model directory names a run",
     "task.allow_image_summary": "evaluation draws pictures in any case",
     "task.use_coco_metrics": "COCO's metrics are always computed",
-    **{
-        f"task.export_config.{name}": "`stillbox export_saved_model` has flags of these names"
-        for name in (
-            "output_normalized_coordinates",
-            "cast_num_detections_to_float",
-            "cast_detection_classes_to_float",
-        )
-    },
+    **_each("task.export_config", _EXPORTED, _FLAGS),
     f"{MODEL}.detection_generator.use_cpu_nms": _DEVICES,
     f"{MODEL}.decoder.fpn.use_keras_layer": "both forms are the same arithmetic",
     f"{MODEL}.backbone.spinenet_mobile.use_keras_upsampling_2d": "pixels are repeated either way",
-    **{
-        f"{TRAINER}.{name}": _LOOPS
-        for name in (
-            "train_tf_while_loop",
-            "train_tf_function",
-            "eval_tf_function",
-            "eval_tf_while_loop",
-            "allow_tpu_summary",
-            "steps_per_loop",
-        )
-    },
+    **_each(TRAINER, _LOOPING, _LOOPS),
     **{
         f"{OPTIMIZATION}.optimizer.{kind}_experimental.jit_compile": _DEVICES
         for kind in ("sgd", "adam", "adamw")
     },
     f"{TRAINER}.continuous_eval_timeout": "`stillbox model_garden --mode=continuous_eval` reads it",
     f"{TRAINER}.best_checkpoint_export_subdir": "the best checkpoint is always kept",
-    f"{TRAINER}.loss_upper_bound": "it belongs to recovery_max_trials",
-    f"{TRAINER}.recovery_begin_steps": "it belongs to recovery_max_trials",
+    **_each(TRAINER, "loss_upper_bound recovery_begin_steps", "it belongs to recovery_max_trials"),
     f"{TRAINER}.validation_summary_subdir": "scores go into the history of the run",
     f"{TRAINER}.preemption_on_demand_checkpoint": "a stopped run always saves what it has",
 }
@@ -153,20 +125,17 @@ REFUSED: Mapping[str, str] = {
     f"{OPTIMIZATION}.ema.start_step": "an average begins with the run",
     f"{OPTIMIZATION}.ema.dynamic_decay": "the original's average starts at 0, and is useless for "
     "thousands of steps without it",
-    **{
-        f"{OPTIMIZATION}.optimizer.type={kind}": "it is not supported"
-        for kind in ("lamb", "lars", "slide", "adafactor")
-    },
-    **{
-        f"{OPTIMIZATION}.optimizer.type={kind}": "its epsilon, decay or start differ from the "
-        "optimiser of this name in stillbox"
-        for kind in ("adagrad",)
-    },
+    **_each(
+        f"{OPTIMIZATION}.optimizer",
+        "type=lamb type=lars type=slide type=adafactor",
+        "it is not supported",
+    ),
+    f"{OPTIMIZATION}.optimizer.type=adagrad": "its epsilon, decay or start differ from the "
+    "optimiser of this name in stillbox",
     **{
         f"{OPTIMIZATION}.learning_rate.type={kind}": "there is no such schedule"
-        for kind in ("power", "power_linear", "power_with_offset")
+        for kind in ("power", "power_linear", "power_with_offset", "step_cosine_with_offset")
     },
-    f"{OPTIMIZATION}.learning_rate.type=step_cosine_with_offset": "there is no such schedule",
     **{
         f"{section}.{name}": why
         for section in DATA
@@ -257,7 +226,7 @@ def read_conv(
             center=True,
             scale=True,
             statistics="global" if synchronised else "per_replica",
-            # Only the fused kernel knows the unbiased variance.
+            # Only the fused kernel computes the unbiased variance.
             moving_variance="biased" if synchronised else "unbiased",
             **norm.read_fields(
                 f"{path}.conv.batch_norm", decay="norm_momentum", epsilon="norm_epsilon"

@@ -7,12 +7,7 @@ from typing import Any, Literal, get_args
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.model_garden.keys import PRETRAINED
-from stillbox.experiment.model_garden.section import (
-    MODEL,
-    OPTIMIZATION,
-    GardenSection,
-    as_texts,
-)
+from stillbox.experiment.model_garden.section import MODEL, OPTIMIZATION, GardenSection, as_texts
 from stillbox.experiment.params_dict.training import LABEL_MAP
 from stillbox.experiment.values import Value
 
@@ -53,11 +48,9 @@ def _read_records(root: GardenSection, section: str, path: str) -> schema.Record
     if data.choose("decoder.type", ("simple_decoder", "label_map_decoder")) == "label_map_decoder":
         given = data.value("decoder.label_map_decoder.label_map", f"{path}.label_map")
         if given and Path(given).suffix != ".pbtxt":
-            data.refuse(
-                "decoder.label_map_decoder.label_map",
-                "it is a table, and stillbox reads label maps",
-                f"write the classes into a {LABEL_MAP}, and name that",
-            )
+            why = "it is a table, and stillbox reads label maps"
+            fix = f"write the classes into a {LABEL_MAP}, and name that"
+            data.refuse("decoder.label_map_decoder.label_map", why, fix)
     beside = (Path(name).parent / LABEL_MAP for name in paths)
     found = next((str(file) for file in beside if file.is_file()), "")
     return schema.Records(paths=paths, label_map=given or found, max_boxes=boxes)
@@ -67,11 +60,9 @@ def _read_paths(data: GardenSection, path: str) -> tuple[str, ...]:
     given = data.value("input_path", f"{path}.paths", f"{path}.label_map")
     tfds = data.value("tfds_name")
     if isinstance(given, dict) or isinstance(tfds, dict):
-        data.refuse(
-            "input_path" if isinstance(given, dict) else "tfds_name",
-            "data sets under names are mixed, and stillbox reads one list of records",
-            "give all of them as one list",
-        )
+        why = "data sets under names are mixed, and stillbox reads one list of records"
+        fix = "give all of them as one list"
+        data.refuse("input_path" if isinstance(given, dict) else "tfds_name", why, fix)
     paths = as_texts(given)
     if not tfds:
         return paths
@@ -161,11 +152,8 @@ def _read_optimizer(root: GardenSection) -> schema.Optimizer:
     path = "train.optimizer"
     section = root.child(f"{OPTIMIZATION}.optimizer")
     if section.get("type") is None:
-        section.refuse(
-            "type",
-            "the experiment retinanet has no optimiser of its own",
-            "give trainer.optimizer_config, or begin with --experiment=retinanet_resnetfpn_coco",
-        )
+        fix = "give trainer.optimizer_config, or begin with --experiment=retinanet_resnetfpn_coco"
+        section.refuse("type", "the experiment retinanet has no optimiser of its own", fix)
     kind = section.choose("type", _OPTIMIZERS, f"{path}.kind")
     own, schedule = section.child(kind), _read_schedule(root, f"{path}.schedule")
     if kind.startswith("sgd"):
@@ -220,7 +208,7 @@ _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 def _read_clipping(root: GardenSection) -> dict[str, Any]:
-    """Returns the fields about clipping, of which Keras knows three and `adamw` has a fourth."""
+    """Returns the fields about clipping, of which Keras has three and `adamw` a fourth."""
     section = root.child(f"{OPTIMIZATION}.optimizer")
     kind = section.get("type")
     own = section.child(kind)
@@ -320,11 +308,9 @@ def _read_steps(own: GardenSection, start: float, length: int, path: str) -> sch
         own.value("values", f"{path}.schedule", f"{path}.learning_rate") or ()
     )
     if len(values) != len(boundaries) + 1:
-        raise UserError(
-            f"{own.label('values')} has {len(values)} rates for {len(boundaries)} boundaries",
-            where=own.where("values") or own.where("boundaries"),
-            fix="give one rate more than boundaries",
-        )
+        what = f"{own.label('values')} has {len(values)} rates for {len(boundaries)} boundaries"
+        fix = "give one rate more than boundaries"
+        raise UserError(what, where=own.where("values") or own.where("boundaries"), fix=fix)
     # At a boundary Keras has the rate before it.
     first = 1 + own.value("offset", f"{path}.schedule")
     falls = tuple(

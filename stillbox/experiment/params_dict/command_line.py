@@ -93,11 +93,9 @@ class Scanner:
 
     def _broken(self, wanted: str) -> UserError:
         rest = self._text[self._at :].strip()
-        return UserError(
-            f"{wanted} is expected before {repr(rest[:30]) if rest else 'the end'}",
-            where=self._where,
-            fix="put text that holds any of , [ ] { } in quotes",
-        )
+        what = f"{wanted} is expected before {repr(rest[:30]) if rest else 'the end'}"
+        fix = "put text that holds any of , [ ] { } in quotes"
+        return UserError(what, where=self._where, fix=fix)
 
     def _value(self, ends: str) -> Node:
         first = self._peek()

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.converting import WANTED, convert, describe, refuse
 from stillbox.experiment.params_dict.keys import BLOCKS, FINAL, KEYS, OLD, Key, names_in
+from stillbox.experiment.updating import WANTED, convert, describe, refuse
 from stillbox.experiment.values import Value
 from stillbox.experiment.yaml_config import dump
 from stillbox.textformat.yaml_tree import Node, compose
@@ -149,11 +149,8 @@ def read_layer(tree: Node, names: Names = DICTIONARY) -> dict[str, GivenValue]:
     if tree.value is None:
         return {}
     if not isinstance(tree.value, dict):
-        raise UserError(
-            f"{names.whole} has names and values, not {describe(tree)}",
-            where=tree.where,
-            fix=f"for example {names.example}",
-        )
+        what = f"{names.whole} has names and values, not {describe(tree)}"
+        raise UserError(what, where=tree.where, fix=f"for example {names.example}")
     return dict(_walk(tree, "", names))
 
 
@@ -168,11 +165,9 @@ def _walk(section: Node, path: str, names: Names) -> Iterator[tuple[str, GivenVa
             yield from _walk(node, inner, names)
         # A section whose content is commented out is empty.
         elif node.value is not None:
-            raise UserError(
-                f"{inner} is a section and cannot be {describe(node)}",
-                where=node.where,
-                fix=f"give what is in it: {', '.join(names_in(inner, names.current))}",
-            )
+            what = f"{inner} is a section and cannot be {describe(node)}"
+            fix = f"give what is in it: {', '.join(names_in(inner, names.current))}"
+            raise UserError(what, where=node.where, fix=fix)
 
 
 def read_key(key: Key, node: Node, path: str) -> Value:
@@ -191,11 +186,9 @@ def read_key(key: Key, node: Node, path: str) -> Value:
             return ""
     wanted, item_types = WANTED[key.type], get_args(key.type)
     if isinstance(node.value, dict):
-        raise UserError(
-            f"{path} is {wanted} and has nothing in it, not a section",
-            where=node.where,
-            fix=f"{path}={'' if key.default is None else spell(key.default)}",
-        )
+        what = f"{path} is {wanted} and has nothing in it, not a section"
+        fix = f"{path}={'' if key.default is None else spell(key.default)}"
+        raise UserError(what, where=node.where, fix=fix)
     if not item_types:
         return convert(key.type, node, path, loose=True)
     if not isinstance(node.value, list):
@@ -276,13 +269,12 @@ def check_restriction(text: str, value: ValueOf, where: PlaceOf, *, fix: str | N
     if holds:
         return
     keys = [match[side] for side in ("left", "right") if match[side] in KEYS]
-    found = " and ".join(f"{key} is {spell(value(key))}{_at(where(key))}" for key in keys)
-    places = [where(key) for key in keys if where(key)]
-    raise UserError(
-        f"{found}, but {match['left']} {match['sign']} {match['right']} is required",
-        where=places[0] if places else None,
-        fix=fix,
+    found = " and ".join(
+        f"{key} is {spell(value(key))} ({where(key) or 'the default'})" for key in keys
     )
+    places = [where(key) for key in keys if where(key)]
+    what = f"{found}, but {match['left']} {match['sign']} {match['right']} is required"
+    raise UserError(what, where=places[0] if places else None, fix=fix)
 
 
 def _operand(text: str, value: ValueOf) -> Value:
@@ -292,10 +284,6 @@ def _operand(text: str, value: ValueOf) -> Value:
         raise UserError(f"there is no key {text!r}", where=_LIST, fix=nearest(text, KEYS))
     # Lists of Python programs say None.
     return None if text == "None" else compose(text, _LIST, lines=False).plain()
-
-
-def _at(where: str | None) -> str:
-    return f" ({where})" if where else " (the default)"
 
 
 def resolved_text(params: Params) -> str:

@@ -17,7 +17,6 @@ from stillbox.experiment.params_dict.section import (
     read_drop_block,
 )
 from stillbox.experiment.params_dict.training import PIXELS, read_resizer
-from stillbox.experiment.schema.searched_backbones import SPINENET_MBCONV_SIZES, SPINENET_SIZES
 
 _BACKBONE = "model.backbone"
 _STEM = "architecture.space_to_depth_block_size"
@@ -48,7 +47,9 @@ def read_backbone(root: KeySection) -> schema.Backbone:
     if kind == "spinenet":
         return _read_spinenet(section, common)
     fields = [f"{_BACKBONE}.{name}" for name in ("endpoints_depth", "filter_scale")]
-    size = SPINENET_MBCONV_SIZES[section.choose("model_id", SPINENET_MBCONV_SIZES, *fields)]
+    size = schema.SPINENET_MBCONV_SIZES[
+        section.choose("model_id", schema.SPINENET_MBCONV_SIZES, *fields)
+    ]
     return replace(size, **section.read_fields(_BACKBONE, "se_ratio"), **common)
 
 
@@ -69,7 +70,7 @@ def _read_resnet(root: KeySection, common: dict[str, Any]) -> schema.ResNet:
 def _read_spinenet(section: KeySection, common: dict[str, Any]) -> schema.Backbone:
     """Reads a member of the family by its name, and the numbers that 2020 gave explicitly."""
     fields = [f"{_BACKBONE}.{name}" for name in _SIZES]
-    size = SPINENET_SIZES[section.choose("model_id", SPINENET_SIZES, *fields)]
+    size = schema.SPINENET_SIZES[section.choose("model_id", schema.SPINENET_SIZES, *fields)]
     old = section.read_fields(_BACKBONE, blocks="block_specs", **_SIZES)
     given = {name: value for name, value in old.items() if value is not None}
     if "blocks" in given:
@@ -88,11 +89,9 @@ def _read_blocks(section: KeySection, text: str) -> tuple[schema.SpineBlock, ...
     except (ValueError, TypeError, RecursionError):
         sound = False
     if not sound:
-        raise UserError(
-            "spinenet.block_specs is no list of blocks in JSON",
-            where=section.where("block_specs"),
-            fix=f"[[level, kind, [input, input], is_output], ...], kind {' or '.join(_KINDS)}",
-        )
+        what = "spinenet.block_specs is no list of blocks in JSON"
+        fix = f"[[level, kind, [input, input], is_output], ...], kind {' or '.join(_KINDS)}"
+        raise UserError(what, where=section.where("block_specs"), fix=fix)
     return blocks
 
 
@@ -178,11 +177,7 @@ def read_head(root: KeySection) -> schema.WeightSharedHead:
 
 
 BOX_CODER = schema.FasterRcnnBoxCoder(
-    y_scale=1.0,
-    x_scale=1.0,
-    height_scale=1.0,
-    width_scale=1.0,
-    max_log_ratio=math.log(1000 / 16),
+    y_scale=1.0, x_scale=1.0, height_scale=1.0, width_scale=1.0, max_log_ratio=math.log(1000 / 16)
 )
 """Codes without scales, decoded exactly as they are encoded. The original decodes with other edges:
 `inclusive_edges: decode`."""
@@ -203,11 +198,8 @@ def read_anchors(root: KeySection) -> schema.MultiscaleAnchors:
     # The last version no longer reads this key, so that its value must agree.
     given = root.value("retinanet_head.anchors_per_location")
     if given not in (None, count):
-        root.refuse(
-            "retinanet_head.anchors_per_location",
-            f"anchor.num_scales and anchor.aspect_ratios make {count} at a location",
-            "take it out",
-        )
+        why = f"anchor.num_scales and anchor.aspect_ratios make {count} at a location"
+        root.refuse("retinanet_head.anchors_per_location", why, "take it out")
     return anchors
 
 
@@ -258,9 +250,7 @@ def read_postprocessing(root: KeySection) -> schema.Postprocessing:
         )
     if not section.value("apply_nms"):
         section.refuse(
-            "apply_nms",
-            "detections are the result of non-maximum suppression",
-            "leave it at true",
+            "apply_nms", "detections are the result of non-maximum suppression", "leave it at true"
         )
     sigmoid = section.value("apply_sigmoid", "model.postprocessing.score_converter")
     # The batched operation compares all boxes, and keeps one that overlaps by the threshold itself.
@@ -288,11 +278,8 @@ def read_model(root: KeySection) -> schema.OneStage:
     """Reads everything between pixels and boxes."""
     classes = root.value("architecture.num_classes", "model.num_classes")
     if classes < 2:
-        root.refuse(
-            "architecture.num_classes",
-            "the background is one of them, and nothing is left to detect",
-            "one more than the classes of the label map",
-        )
+        why = "the background is one of them, and nothing is left to detect"
+        root.refuse("architecture.num_classes", why, "one more than the classes of the label map")
     model = schema.OneStage(
         # The original counts the background; here it has a logit of its own.
         num_classes=classes - 1,

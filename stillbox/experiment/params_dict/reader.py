@@ -117,11 +117,8 @@ def fold(params: Params, old: OldKeys) -> Params:
 
 def _check_same(path: str, entry: GivenValue, other: str, beside: GivenValue | None) -> None:
     if beside is not None and beside.value != entry.value:
-        raise UserError(
-            f"{path} and {other} are one thing, and have two values ({beside.where})",
-            where=entry.where,
-            fix=f"keep {other}",
-        )
+        what = f"{path} and {other} are one thing, and have two values ({beside.where})"
+        raise UserError(what, where=entry.where, fix=f"keep {other}")
 
 
 class _Folding:

@@ -244,11 +244,8 @@ def _check_prefix(root: KeySection, prefix: str) -> None:
     scope = f"{backbone}{root.get('resnet.resnet_depth') if backbone == 'resnet' else ''}"
     if prefix.rstrip("/") != scope:
         key = f"{_CHECKPOINT}.prefix"
-        root.refuse(
-            key,
-            f"a prefix names the backbone, which is {scope}/ in this model",
-            f"{key}={scope}/ for a classifier's checkpoint, nothing for a detector's",
-        )
+        fix = f"{key}={scope}/ for a classifier's checkpoint, nothing for a detector's"
+        root.refuse(key, f"a prefix names the backbone, which is {scope}/ in this model", fix)
 
 
 def read_evaluation(root: KeySection) -> schema.Evaluation:
@@ -281,9 +278,6 @@ def read_devices(root: KeySection) -> schema.Devices:
         )
     cores = root.value(_CORES, path) or cut[1]
     if cores != cut[1]:
-        root.refuse(
-            _CORES,
-            f"{_CUT} cuts an image into {cut[1]}",
-            f"{_CORES}={cores},{_CUT}=[1,{cores},1,1]",
-        )
+        why = f"{_CUT} cuts an image into {cut[1]}"
+        root.refuse(_CORES, why, f"{_CORES}={cores},{_CUT}=[1,{cores},1,1]")
     return schema.Devices(spatial_partitions=cut[1])

@@ -6,7 +6,6 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
 from stillbox.experiment.reading import FieldReader, field_mapping
-from stillbox.experiment.schema.postprocessing import ScoreConverter
 
 _read_multiscale = field_mapping(schema.MultiscaleAnchors)
 _read_grid = field_mapping(schema.GridAnchors, base_height="height", base_width="width")
@@ -147,12 +146,7 @@ def read_miner(section: MessageSection, path: str, **values: int) -> schema.Hard
     # The section itself has an origin, because its mere presence can be the mistake.
     section.log.origins[f"{path}.{name}"] = section.where(name)
     reader = field_mapping(schema.HardExampleMiner)
-    miner: schema.HardExampleMiner = reader(section.child(name), f"{path}.{name}", **values)
-    return miner
-
-
-def _read_curve(section: MessageSection, path: str) -> schema.CurveCalibration:
-    return schema.CurveCalibration(**_points(section.child("x_y_pairs"), path))
+    return reader(section.child(name), f"{path}.{name}", **values)
 
 
 # An entry of a map is a message of key and value. Of two with one key protobuf keeps the second;
@@ -177,20 +171,18 @@ def _points(section: MessageSection, path: str) -> dict[str, Any]:
     }
 
 
-def _read_sigmoid(section: MessageSection, path: str) -> schema.SigmoidCalibration:
-    return schema.SigmoidCalibration(
-        **section.child("sigmoid_parameters").read_fields(path, "a", "b")
-    )
-
-
 read_calibration = choice(
     "calibrator",
     {
-        "function_approximation": _read_curve,
+        "function_approximation": lambda section, path: schema.CurveCalibration(
+            **_points(section.child("x_y_pairs"), path)
+        ),
         "class_id_function_approximations": field_mapping(
             schema.ClassCurveCalibration, curves=("class_id_xy_pairs_map", _read_class_curve)
         ),
-        "sigmoid_calibration": _read_sigmoid,
+        "sigmoid_calibration": lambda section, path: schema.SigmoidCalibration(
+            **section.child("sigmoid_parameters").read_fields(path, "a", "b")
+        ),
         "class_id_sigmoid_calibrations": field_mapping(
             schema.ClassSigmoidCalibration,
             sigmoids=("class_id_sigmoid_parameters_map", _read_class_sigmoid),
@@ -237,21 +229,20 @@ def read_postprocessing(
 
 
 def _converter_before(
-    predictor: MessageSection, converter: ScoreConverter, path: str
-) -> ScoreConverter:
+    predictor: MessageSection, converter: schema.ScoreConverter, path: str
+) -> schema.ScoreConverter:
     """Returns the score converter that a weight-shared predictor has, or else the given one."""
     section = predictor.child("weight_shared_convolutional_box_predictor")
     # The original applies the predictor's converter at inference alone, like the other one.
     if section.value("score_converter") != "sigmoid":
         return converter
     if converter != "identity":
-        raise UserError(
+        what = (
             f"scores are converted twice: SIGMOID in the box predictor, {converter.upper()} "
-            "behind it",
-            where=section.where("score_converter"),
-            fix="take one of them out",
+            "behind it"
         )
-    own: ScoreConverter = section.value("score_converter", path)
+        raise UserError(what, where=section.where("score_converter"), fix="take one of them out")
+    own: schema.ScoreConverter = section.value("score_converter", path)
     return own
 
 

@@ -70,11 +70,8 @@ def read_efficientdet(section: MessageSection, kind: str) -> EfficientDetParts:
     """
     for name, only in _UNSUPPORTED.items():
         if section.value(name) != only:
-            raise UserError(
-                f"an EfficientNet has no {name}",
-                where=section.where(name),
-                fix=f"leave it at {str(only).lower()}",
-            )
+            what = f"an EfficientNet has no {name}"
+            raise UserError(what, where=section.where(name), fix=f"leave it at {str(only).lower()}")
     size = re.findall(r"b\d", kind)[0]
     backbone = schema.EFFICIENTNET_SIZES[size]
     # The original builds the whole network, and its checkpoints contain it.
@@ -114,20 +111,18 @@ def _read_slim(
     section: MessageSection,
 ) -> MobileBackbone:
     if section.value("use_explicit_padding"):
-        section.refuse(
-            "use_explicit_padding",
+        why = (
             "the original pads the input of every block and its depthwise convolution once more, "
-            "so that maps grow from block to block",
-            "leave it at false",
+            "so that maps grow from block to block"
         )
+        section.refuse("use_explicit_padding", why, "leave it at false")
     base = of_a_replica(version().conv)
     if section.value(_OVERRIDE):
         given = overridden(section, base, keras=False)
         # The network's definition sets these inside the scope of the config's hyperparameters.
         norm = given.batch_norm and dataclasses.replace(given.batch_norm, center=True, scale=True)
         base = dataclasses.replace(given, activation=base.activation, batch_norm=norm)
-    backbone: MobileBackbone = field_mapping(version)(section, "model.backbone", conv=base)
-    return backbone
+    return field_mapping(version)(section, "model.backbone", conv=base)
 
 
 def _read_mobiledet(version: type[schema.MobileDet], section: MessageSection) -> MobileBackbone:
@@ -141,10 +136,7 @@ def _read_mobiledet(version: type[schema.MobileDet], section: MessageSection) ->
             f"{_OVERRIDE} has no effect on a MobileDet, which has hyperparameters of its own; "
             "--set model.backbone.conv=... changes them",
         )
-    backbone: MobileBackbone = field_mapping(version)(
-        section, "model.backbone", conv=of_a_replica(version().conv)
-    )
-    return backbone
+    return field_mapping(version)(section, "model.backbone", conv=of_a_replica(version().conv))
 
 
 MOBILE: dict[str, Callable[[MessageSection], MobileBackbone]] = {
@@ -169,12 +161,11 @@ _read_neck = field_mapping(schema.MnasFpn, explicit_padding="use_explicit_paddin
 
 def read_mnasfpn(section: MessageSection) -> tuple[schema.MobileNetV2, schema.MnasFpn]:
     """Reads `feature_extractor` of the type `MNASFPN`."""
-    section.ignore(
+    reason = (
         "this extractor has hyperparameters of its own; --set model.backbone.conv=... and "
-        "model.neck.conv=... change them",
-        "conv_hyperparams",
-        "override_base_feature_extractor_hyperparams",
+        "model.neck.conv=... change them"
     )
+    section.ignore(reason, "conv_hyperparams", "override_base_feature_extractor_hyperparams")
     section.ignore("the blocks of this extractor are depthwise anyway", "use_depthwise")
     neck = schema.MnasFpn()
     conv = of_a_replica(neck.conv)
@@ -347,28 +338,19 @@ def _read_inception(
     version: type[schema.InceptionV2 | schema.InceptionV3], section: MessageSection
 ) -> schema.InceptionV2 | schema.InceptionV3:
     if not section.value(_OVERRIDE):
-        section.refuse(
-            _OVERRIDE,
-            "the original's Inception has no hyperparameters but those of the config",
-            "set it to true",
-        )
+        why = "the original's Inception has no hyperparameters but those of the config"
+        section.refuse(_OVERRIDE, why, "set it to true")
     # No scope of its own is around the config's: without batch_norm there, it has none.
     conv = read_hyperparams(section.child("conv_hyperparams"), "model.backbone.conv", keras=False)
-    backbone: schema.InceptionV2 | schema.InceptionV3 = field_mapping(version)(
-        section, "model.backbone", conv=conv
-    )
-    return backbone
+    return field_mapping(version)(section, "model.backbone", conv=conv)
 
 
 def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> schema.ResNetV1:
     section.value("min_depth")  # concerns nothing here, and is set in every config
     for name, only in (("depth_multiplier", 1.0), ("use_explicit_padding", False)):
         if section.value(name) != only:
-            raise UserError(
-                f"a ResNet has no {name}",
-                where=section.where(name),
-                fix=f"leave it at {str(only).lower()}",
-            )
+            what = f"a ResNet has no {name}"
+            raise UserError(what, where=section.where(name), fix=f"leave it at {str(only).lower()}")
     if keras:
         return read_keras_resnet(section, depth)
     base = of_a_replica(schema.ResNetV1().conv)

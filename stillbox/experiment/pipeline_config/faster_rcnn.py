@@ -1,10 +1,12 @@
-"""`FasterRcnn`: a two-stage detector, put together from its parts.
+"""`FasterRcnn`, a two-stage detector, and `FasterRcnnFeatureExtractor`.
 
-The second stage has crops, `MaskRCNNBoxPredictor`, losses and post-processing.
+An extractor is backbone, neck and box head in one message. The second stage has crops,
+`MaskRCNNBoxPredictor`, losses and post-processing.
 """
 
 import dataclasses
-from typing import Any, TypeVar
+import re
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -14,14 +16,167 @@ from stillbox.experiment.pipeline_config.boxes import (
     read_pixel_anchors,
     read_postprocessing,
 )
-from stillbox.experiment.pipeline_config.faster_rcnn_extractors import GLOROT, read_extractor
+from stillbox.experiment.pipeline_config.extractors import (
+    RESNET_PIXELS,
+    read_keras_resnet,
+    read_type,
+)
 from stillbox.experiment.pipeline_config.layers import (
+    of_a_replica,
     read_hyperparams,
     read_resizer,
     resizer_without_shape,
 )
 from stillbox.experiment.pipeline_config.section import REFUSED, MessageSection
 from stillbox.experiment.variants import RegisteredConfig
+
+_RESNETS = tuple(f"faster_rcnn_resnet{depth}" for depth in (50, 101, 152))
+EXTRACTORS = (
+    *_RESNETS,
+    "faster_rcnn_inception_v2",
+    "faster_rcnn_inception_resnet_v2",
+    "faster_rcnn_inception_resnet_v2_keras",
+    *(f"{resnet}_keras" for resnet in _RESNETS),
+    *(f"{resnet}_fpn_keras" for resnet in _RESNETS),
+)
+"""Supported values of `feature_extractor.type`."""
+_NAS = "networks found by architecture search (NASNet, PNASNet) are not supported"
+_REFUSED = {
+    "faster_rcnn_nas": _NAS,
+    "faster_rcnn_pnas": _NAS,
+    "faster_rcnn_mobilenet_v1": "MobileNet v1 is supported in SSD alone",
+}
+_PLAIN = "the original reads it for the FPN extractors alone"
+_STRIDE = "first_stage_features_stride"
+_USUAL_STRIDE = 16
+
+# The default of the original's layers.
+_GLOROT = schema.VarianceScaling(factor=1.0, uniform=True, mode="fan_avg")
+
+
+class Extractor(NamedTuple):
+    """The parts that one `feature_extractor` describes."""
+
+    backbone: schema.Backbone
+    neck: schema.Neck
+    head: schema.BoxHead
+    keras: bool
+    """It is one of the original's second generation."""
+    pixels: schema.PixelNormalization = RESNET_PIXELS
+
+
+def read_extractor(section: MessageSection) -> Extractor:
+    """Reads `feature_extractor`."""
+    kind = read_type(section, EXTRACTORS, _REFUSED)
+    keras, depth = kind.endswith("_keras"), re.search(r"resnet(\d+)", kind)
+    section.ignore("no extractor of the original takes it", "pad_to_multiple")
+    if depth and kind.endswith("_fpn_keras"):
+        return _read_fpn(section, int(depth[1]))
+    overrides = "override_base_feature_extractor_hyperparams"
+    section.ignore(_PLAIN, "conv_hyperparams", overrides, "fpn")
+    if depth:
+        return _read_resnet(section, int(depth[1]), keras=keras)
+    if "inception_resnet" in kind:
+        return _read_inception_resnet(section, keras=keras)
+    return _read_inception(section)
+
+
+def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> Extractor:
+    if keras:
+        _check_stride(section, _USUAL_STRIDE)
+        backbone = _unpenalised(read_keras_resnet(section, depth))
+    else:
+        # The original builds the whole network in the first stage, and its checkpoints contain it.
+        stride = _check_stride(section, 8, _USUAL_STRIDE, paths=("model.backbone.output_stride",))
+        backbone = _unpenalised(
+            schema.ResNetV1(
+                depth=depth,
+                output_stride=stride,
+                stride_in_unit=True,
+                last_layer="block_4",
+                conv=of_a_replica(schema.ResNetV1().conv),
+            )
+        )
+    level = next(level for level, layer in backbone.levels.items() if layer == "block_3")
+    return Extractor(
+        backbone=backbone,
+        neck=schema.Identity(min_level=level, max_level=level),
+        head=schema.ResNetBlockHead(stride=2 if keras else 1, conv=backbone.conv),
+        keras=keras,
+    )
+
+
+def _read_inception(section: MessageSection) -> Extractor:
+    _note_stride(section, "Inception v2 has a stride of 16 whatever is set, as in the original")
+    conv = dataclasses.replace(of_a_replica(schema.InceptionV2().conv), regularizer=None)
+    return Extractor(
+        backbone=schema.InceptionV2(conv=conv),
+        neck=schema.Identity(min_level=4, max_level=4),
+        head=schema.InceptionV2BlockHead(conv=conv),
+        keras=False,
+        pixels=schema.PixelNormalization(),
+    )
+
+
+def _read_inception_resnet(section: MessageSection, *, keras: bool) -> Extractor:
+    # At a stride of 8, the second stage of the original's second generation joins maps of two
+    # sizes, and fails.
+    strides = (_USUAL_STRIDE,) if keras else (8, _USUAL_STRIDE)
+    stride = _check_stride(section, *strides, paths=("model.backbone.output_stride",))
+    base = of_a_replica(schema.InceptionResNetV2().conv)
+    conv = dataclasses.replace(base, regularizer=None, regularize_bias=False)
+    level = stride.bit_length() - 1
+    return Extractor(
+        backbone=schema.InceptionResNetV2(output_stride=stride, conv=conv),
+        neck=schema.Identity(min_level=level, max_level=level),
+        head=schema.InceptionResNetV2BlockHead(padding="same" if keras else "valid", conv=conv),
+        keras=keras,
+        pixels=schema.PixelNormalization(),
+    )
+
+
+def _read_fpn(section: MessageSection, depth: int) -> Extractor:
+    _note_stride(section, "the levels of the pyramid decide")
+    name = "conv_hyperparams"
+    if not section.has(name):
+        what = "the feature extractor has no conv_hyperparams, which its pyramid is built from"
+        raise UserError(what, where=section.where(), fix="add conv_hyperparams { ... }")
+    conv = read_hyperparams(section.child(name), "model.neck.conv", keras=True)
+    # What the message leaves out has other defaults than a message that is left out.
+    levels: dict[str, Any] = {"min_level": 2, "max_level": 6}
+    if section.has("fpn"):
+        levels = section.child("fpn").read_fields(
+            "model.neck", "min_level", "max_level", depth="additional_layer_depth"
+        )
+    dense = schema.ConvHyperparams(initializer=_GLOROT, batch_norm=conv.batch_norm)
+    return Extractor(
+        backbone=read_keras_resnet(section, depth),
+        neck=schema.Fpn(conv=conv, top_down="smoothed", **levels),
+        head=schema.FullyConnectedHead(conv=dense),
+        keras=True,
+    )
+
+
+def _unpenalised(backbone: schema.ResNetV1) -> schema.ResNetV1:
+    """Returns a backbone as Faster R-CNN builds it: with a weight decay of 0."""
+    conv = dataclasses.replace(backbone.conv, regularizer=None)
+    return dataclasses.replace(backbone, conv=conv)
+
+
+def _check_stride(
+    section: MessageSection, *valid: int, paths: tuple[str, ...] = ()
+) -> Literal[8, 16]:
+    stride: Literal[8, 16] = section.value(_STRIDE, *paths)
+    if stride not in valid:
+        there_is = " and ".join(map(str, valid))
+        section.refuse(_STRIDE, "this extractor has no such stride", f"there is: {there_is}")
+    return stride
+
+
+def _note_stride(section: MessageSection, why: str) -> None:
+    if section.value(_STRIDE) != _USUAL_STRIDE:
+        section.note(_STRIDE, f"{section.label(_STRIDE)} has no effect here: {why}")
+
 
 _CROP = {
     "size": "initial_crop_size",
@@ -39,7 +194,8 @@ def read_box_stage(
     """Reads the fields of the second stage; `keras`: of a model of the second generation."""
     predictor = section.child("second_stage_box_predictor")
     predictor = predictor.child(predictor.member("box_predictor", {"mask_rcnn_box_predictor": 0}))
-    _check_codes(predictor)
+    if predictor.value("box_code_size") != _CODES:
+        predictor.refuse("box_code_size", f"boxes are written as {_CODES} numbers", "leave it out")
     return schema.RoIHead(
         crop=_read_crop(section, f"{path}.crop"),
         head=head,
@@ -63,20 +219,12 @@ def read_box_stage(
     )
 
 
-def _check_codes(predictor: MessageSection) -> None:
-    if predictor.value("box_code_size") != _CODES:
-        predictor.refuse("box_code_size", f"boxes are written as {_CODES} numbers", "leave it out")
-
-
 def _read_crop(section: MessageSection, path: str) -> schema.CropAndResize:
     sides = section.read_fields(path, **_CROP)
     for ours, theirs in _CROP.items():
         if not section.has(theirs):
-            raise UserError(
-                f"{section.label(theirs)} is not set, and the format has no default for it",
-                where=section.where(),
-                fix=f"it is common to write {_USUAL_CROP}",
-            )
+            what = f"{section.label(theirs)} is not set, and the format has no default for it"
+            raise UserError(what, where=section.where(), fix=f"it is common to write {_USUAL_CROP}")
         if sides[ours] < 1:
             section.refuse(theirs, "a crop has at least one row", f"as in {_USUAL_CROP}")
     matmul = section.value("use_matmul_crop_and_resize", f"{path}.outside")
@@ -86,7 +234,7 @@ def _read_crop(section: MessageSection, path: str) -> schema.CropAndResize:
 def _read_predictor(predictor: MessageSection, path: str, *, keras: bool) -> schema.ConvHyperparams:
     """Reads `fc_hyperparams`, as far as the original heeds them."""
     name = "fc_hyperparams"
-    heeded = schema.ConvHyperparams(activation="none", initializer=GLOROT)
+    heeded = schema.ConvHyperparams(activation="none", initializer=_GLOROT)
     if not predictor.has(name):
         return heeded
     section = predictor.child(name)
@@ -127,11 +275,8 @@ def _read_loss(section: MessageSection, path: str) -> schema.ClassificationLoss:
     if not loss.has_any():
         return schema.SoftmaxLoss()
     if loss.has("bootstrapped_sigmoid"):
-        loss.refuse(
-            "bootstrapped_sigmoid",
-            "the original computes weighted_softmax in its place",
-            "write weighted_softmax { }",
-        )
+        why = "the original computes weighted_softmax in its place"
+        loss.refuse("bootstrapped_sigmoid", why, "write weighted_softmax { }")
     read: schema.ClassificationLoss = read_classification(loss, path)
     return read
 
@@ -153,11 +298,8 @@ def _read_postprocessing(section: MessageSection, path: str) -> schema.Postproce
     message = section.child("second_stage_post_processing")
     nms = message.child("batch_non_max_suppression")
     if nms.get("use_combined_nms"):
-        nms.refuse(
-            "use_combined_nms",
-            "combined NMS cannot make boxes relative to the true image, as Faster R-CNN does",
-            "false",
-        )
+        why = "combined NMS cannot make boxes relative to the true image, as Faster R-CNN does"
+        nms.refuse("use_combined_nms", why, "false")
     postprocessing = read_postprocessing(message, path)
     if not postprocessing.nms.change_coordinate_frame:
         nms.note(
@@ -173,17 +315,10 @@ _WITHOUT_CONTEXT = "take it out: without it the file describes a Faster R-CNN"
 _STAGES = "number_of_stages"
 _ALONE = "number_of_stages is 1, and there is no second stage"
 _SECOND_STAGE = (
-    "initial_crop_size",
-    "maxpool_kernel_size",
-    "maxpool_stride",
-    "use_matmul_crop_and_resize",
-    "second_stage_box_predictor",
-    "second_stage_batch_size",
-    "second_stage_balance_fraction",
-    "second_stage_post_processing",
-    "second_stage_localization_loss_weight",
-    "second_stage_classification_loss_weight",
-    "second_stage_classification_loss",
+    *("initial_crop_size", "maxpool_kernel_size", "maxpool_stride", "use_matmul_crop_and_resize"),
+    *("second_stage_box_predictor", "second_stage_batch_size", "second_stage_balance_fraction"),
+    *("second_stage_post_processing", "second_stage_localization_loss_weight"),
+    *("second_stage_classification_loss_weight", "second_stage_classification_loss"),
     "hard_example_miner",
 )
 

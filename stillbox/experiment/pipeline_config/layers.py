@@ -41,7 +41,7 @@ def read_hyperparams(section: MessageSection, path: str, *, keras: bool) -> sche
     regularizer = section.child("regularizer")
     # Unlike in other choices, setting no member is common: no penalty.
     has_penalty = any(regularizer.has(name) for name in _REGULARIZERS)
-    conv: schema.ConvHyperparams = _read_conv(
+    return _read_conv(
         section,
         path,
         regularizer=_read_regularizer(regularizer, f"{path}.regularizer") if has_penalty else None,
@@ -49,7 +49,6 @@ def read_hyperparams(section: MessageSection, path: str, *, keras: bool) -> sche
         batch_norm=_read_batch_norm(section, f"{path}.batch_norm"),
         regularize_depthwise=depthwise or not (keras or section.has("regularize_depthwise")),
     )
-    return conv
 
 
 def of_a_replica(conv: schema.ConvHyperparams) -> schema.ConvHyperparams:
@@ -73,10 +72,7 @@ def _read_batch_norm(section: MessageSection, path: str) -> schema.BatchNorm | N
     for name, statistics in _NORMS.items():
         if section.has(name):
             section.log.origins[f"{path}.statistics"] = section.where(name)
-            norm: schema.BatchNorm = field_mapping(schema.BatchNorm)(
-                section.child(name), path, statistics=statistics
-            )
-            return norm
+            return field_mapping(schema.BatchNorm)(section.child(name), path, statistics=statistics)
     return None
 
 
@@ -118,39 +114,33 @@ def _read_extra_layers(
     extra_depths = _EXTRA_DEPTHS[len(taps)]
     layers = section.value("num_layers", "model.neck.extra_depths")
     if not 1 <= layers <= len(taps) + len(extra_depths):
-        raise UserError(
-            f"SsdFeatureExtractor.num_layers = {layers} is out of range",
-            where=section.where("num_layers"),
-            fix=f"this extractor has 1 to {len(taps) + len(extra_depths)} feature maps",
-        )
-    neck: schema.SsdExtraLayers = _read_ssd_layers(
+        what = f"SsdFeatureExtractor.num_layers = {layers} is out of range"
+        fix = f"this extractor has 1 to {len(taps) + len(extra_depths)} feature maps"
+        raise UserError(what, where=section.where("num_layers"), fix=fix)
+    return _read_ssd_layers(
         section,
         "model.neck",
         taps=taps[:layers],
         extra_depths=extra_depths[: max(0, layers - len(taps))],
         conv=conv,
     )
-    return neck
 
 
 def _read_embedded(
     section: MessageSection, backbone: schema.Backbone, conv: schema.ConvHyperparams
 ) -> schema.SsdExtraLayers:
     section.ignore("this extractor has five feature maps", "num_layers")
-    neck: schema.SsdExtraLayers = _read_ssd_layers(
+    return _read_ssd_layers(
         section, "model.neck", taps=_SSD_TAPS[type(backbone)], conv=conv, **_EMBEDDED
     )
-    return neck
 
 
 def _read_ppn(
     section: MessageSection, backbone: schema.Backbone, conv: schema.ConvHyperparams
 ) -> schema.Ppn:
     if section.value("use_depthwise"):
-        section.note(
-            "use_depthwise",
-            "use_depthwise has no effect on a pooling pyramid, which has no convolution",
-        )
+        text = "use_depthwise has no effect on a pooling pyramid, which has no convolution"
+        section.note("use_depthwise", text)
     depth = _RESNET_PPN_DEPTH if isinstance(backbone, schema.ResNetV1) else 0
     return schema.Ppn(tap=_PPN_TAPS[type(backbone)], depth=depth, conv=conv)
 
@@ -171,12 +161,7 @@ def _read_fpn(
 
 NECKS: dict[
     str, Callable[[MessageSection, schema.Backbone, schema.ConvHyperparams], schema.Neck]
-] = {
-    "": _read_extra_layers,
-    "embedded": _read_embedded,
-    "ppn": _read_ppn,
-    "fpn": _read_fpn,
-}
+] = {"": _read_extra_layers, "embedded": _read_embedded, "ppn": _read_ppn, "fpn": _read_fpn}
 """Readers by the word in the type of a feature extractor."""
 
 
@@ -210,13 +195,9 @@ def resizer_without_shape(section: MessageSection) -> MessageSection | None:
 
 def _conditional_shape(section: MessageSection, path: str) -> schema.ConditionalShapeResizer:
     if section.get("condition") == "invalid":
-        raise UserError(
-            "ConditionalShapeResizer.condition = INVALID is not supported",
-            where=section.where("condition"),
-            fix="there is: GREATER, SMALLER",
-        )
-    resizer: schema.ConditionalShapeResizer = _read_conditional(section, path)
-    return resizer
+        what = "ConditionalShapeResizer.condition = INVALID is not supported"
+        raise UserError(what, where=section.where("condition"), fix="there is: GREATER, SMALLER")
+    return _read_conditional(section, path)
 
 
 _read = choice(

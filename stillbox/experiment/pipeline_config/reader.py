@@ -32,21 +32,17 @@ def read_data(root: MessageSection) -> schema.Data:
     """Reads both input readers. A config without any still serves for predicting."""
     readers = root.children("eval_input_reader")
     if len(readers) > 1:
-        raise UserError(
-            "there is a second eval_input_reader, and stillbox scores one set of records",
-            where=readers[1].where(),
-            fix="keep one; other records are named on the command line of evaluate",
-        )
+        what = "there is a second eval_input_reader, and stillbox scores one set of records"
+        fix = "keep one; other records are named on the command line of evaluate"
+        raise UserError(what, where=readers[1].where(), fix=fix)
     train, evaluation = schema.Records(), schema.Records(shuffle=False)
     if root.has("train_input_reader"):
         train = _read_records(root.child("train_input_reader"), "data.train")
     for reader in readers:
         evaluation = _read_records(reader, "data.evaluation")
         if reader.has("shuffle") and evaluation.shuffle:
-            reader.note(
-                "shuffle",
-                "shuffle has no effect on evaluation: it scores every image once, in order",
-            )
+            text = "shuffle has no effect on evaluation: it scores every image once, in order"
+            reader.note("shuffle", text)
         if evaluation.num_epochs > 1:
             reader.note(
                 "num_epochs",
@@ -62,14 +58,11 @@ def _read_records(section: MessageSection, path: str) -> schema.Records:
     name = section.member("input_reader", {"tf_record_input_reader": None})
     # The format calls the same thing INPUT_DEFAULT.
     if section.value("input_type") == "tf_sequence_example":
-        raise UserError(
-            "InputReader.input_type = TF_SEQUENCE_EXAMPLE: sequences of frames are not supported",
-            where=section.where("input_type"),
-            fix="write a tf.Example for each frame",
-        )
+        what = "InputReader.input_type = TF_SEQUENCE_EXAMPLE: sequences of frames are not supported"
+        fix = "write a tf.Example for each frame"
+        raise UserError(what, where=section.where("input_type"), fix=fix)
     paths = section.child(name).value("input_path", f"{path}.paths")
-    records: schema.Records = _read_input(section, path, paths=paths)
-    return records
+    return _read_input(section, path, paths=paths)
 
 
 # Deprecated names, and those of 2017, which published configs have (`legacy/evaluator.py`).

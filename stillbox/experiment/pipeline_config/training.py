@@ -21,11 +21,8 @@ _PADDED = ("min_padded_size_ratio", "max_padded_size_ratio")
 def _autoaugment(section: MessageSection, path: str) -> schema.AutoAugment:
     policy = section.value("policy_name", f"{path}.policy")
     if policy not in POLICIES:
-        raise UserError(
-            f"AutoAugmentImage.policy_name: there is no policy {policy!r}",
-            where=section.where("policy_name"),
-            fix=nearest(policy, POLICIES),
-        )
+        what = f"AutoAugmentImage.policy_name: there is no policy {policy!r}"
+        raise UserError(what, where=section.where("policy_name"), fix=nearest(policy, POLICIES))
     return schema.AutoAugment(policy=policy)
 
 
@@ -40,8 +37,7 @@ def _padded_crop(section: MessageSection, path: str) -> schema.RandomCropPadImag
     """Reads an operation of `ssd_random_crop_pad`."""
     # The default is black here, and the mean only if there are no operations.
     color = tuple(section.value(f"pad_color_{c}", f"{path}.pad_color") for c in "rgb")
-    crop: schema.RandomCropPadImage = _CROP_PAD(section, path, pad_color=color)
-    return crop
+    return _CROP_PAD(section, path, pad_color=color)
 
 
 def _with_operations(reader: FieldReader, operation: FieldReader) -> FieldReader:
@@ -211,17 +207,14 @@ def read_quantization(root: MessageSection) -> schema.Quantization | None:
     # The original rewrites the graph wherever there is a graph_rewriter, even an empty one.
     if not root.has("graph_rewriter"):
         return None
-    quantization: schema.Quantization = _read_quantization(
-        rewriter.child("quantization"), "train.quantization"
-    )
-    return quantization
+    return _read_quantization(rewriter.child("quantization"), "train.quantization")
 
 
 def read_training(section: MessageSection) -> schema.Training:
     """Reads `train_config`."""
     bfloat16 = section.value("use_bfloat16", "train.precision")
     bias = section.value("bias_grad_multiplier", "train.bias_gradient_multiplier")
-    training: schema.Training = _read(
+    return _read(
         section,
         "train",
         ema_decay=_read_moving_average(section.child("optimizer")),
@@ -230,7 +223,6 @@ def read_training(section: MessageSection) -> schema.Training:
         # An explicit 0 leaves the gradients alone as well: the original tests its truth.
         bias_gradient_multiplier=bias or 1.0,
     )
-    return training
 
 
 def as_trained_by_keras(train: schema.Training, extractor: MessageSection) -> schema.Training:
@@ -260,10 +252,8 @@ def _read_moving_average(section: MessageSection) -> float | None:
         return decay
     # Both fields are read, so that the log is silent about the one without effect.
     if section.has("moving_average_decay"):
-        section.note(
-            "moving_average_decay",
-            "moving_average_decay has no effect while use_moving_average is false",
-        )
+        text = "moving_average_decay has no effect while use_moving_average is false"
+        section.note("moving_average_decay", text)
     return None
 
 
@@ -281,20 +271,19 @@ def _read_fine_tune(section: MessageSection, path: str) -> schema.FineTune:
         )
     # Also consumes the field if "full", TF2's word for a detector with its heads, overrides it.
     heads = section.value("load_all_detection_checkpoint_vars", f"{path}.load_heads")
-    fine_tune: schema.FineTune = _read_weights(
+    return _read_weights(
         section,
         path,
         scope=_SCOPES[kind or ("detection" if is_detector else "classification")],
         load_heads=heads or kind == "full",
         min_loaded=_read_least_loaded(section, f"{path}.min_loaded"),
     )
-    return fine_tune
 
 
 def _read_least_loaded(section: MessageSection, path: str) -> float:
     """Returns the least share of the wanted arrays that a checkpoint must have.
 
-    The file tells its own version. With V2 the original refuses one that lacks a single array.
+    The config names the version. With V2 the original refuses a file that lacks a single array.
     """
     version = section.value("fine_tune_checkpoint_version", path)
     return 1.0 if version == "v2" else schema.FineTune().min_loaded

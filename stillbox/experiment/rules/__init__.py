@@ -1,4 +1,4 @@
-"""What must hold between the fields of an experiment, and what is allowed but seldom meant.
+"""What must hold between the fields of an experiment, and what is allowed but probably a mistake.
 
 A rule is a function from a section of an experiment to findings: errors, for which the experiment
 is refused, and warnings. It is registered for the class of the section. Types and spelling are not
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from stillbox.errors import UserError
 from stillbox.experiment.rules import (  # noqa: F401 (modules register their rules)
-    augmentations,
     boxes,
     dense_heads,
     model,
@@ -53,13 +52,13 @@ def check_trainable(experiment: Experiment, origins: Origins) -> None:
 
 
 def warnings_about(experiment: Experiment, origins: Origins) -> tuple[str, ...]:
-    """Returns a sentence for everything that is seldom meant, each with its position."""
+    """Returns a sentence for everything that is probably a mistake, each with its position."""
     found = find(experiment)
     return tuple(each.describe(origins) for each in found if each.severity == "warning")
 
 
 def find(experiment: Experiment) -> list[Finding]:
-    """Returns all contradictions in an experiment, and as warnings what is seldom meant.
+    """Returns all contradictions in an experiment, and as warnings what is probably a mistake.
 
     Where a value is too large to count with, only limits of single fields are checked.
     """

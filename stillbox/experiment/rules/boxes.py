@@ -1,12 +1,128 @@
-"""Rules about anchors, targets, losses and post-processing."""
+"""Rules about augmentations, anchors, targets, losses and post-processing."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stillbox.experiment import schema
 from stillbox.experiment.rules.rule import error, rule
+from stillbox.experiment.rules.warnings import warning
+from stillbox.experiment.values import sections_of
 from stillbox.findings import Finding
 from stillbox.printing import count_text
+
+
+@rule(schema.Experiment)
+def last_steps_exist(experiment: schema.Experiment) -> Iterator[Finding]:
+    """Training that leaves an augmentation out at its end has an end, and steps before that."""
+    train, epochs = experiment.train, experiment.data.train.num_epochs
+    for path, augmentation in _strong_augmentations(experiment):
+        skipped, where = augmentation.skip_last_steps, f"{path}.skip_last_steps"
+        if not skipped:
+            continue
+        if not train.steps and not epochs:
+            what = f"training without an end has no last {count_text(skipped, 'step')}"
+            fix = f"give train.steps or data.train.num_epochs, or --set {where}=0"
+            yield error(where, what, fix)
+        elif train.steps and skipped >= train.steps:
+            what = (
+                f"{augmentation.kind} has no effect: the last {count_text(skipped, 'step')} of "
+                f"{train.steps} leave it out"
+            )
+            yield warning(where, f"{what}; give less than train.steps")
+        if train.early_stopping is not None:
+            what = (
+                f"early stopping may end training before its last {count_text(skipped, 'step')}, "
+                f"which leave {augmentation.kind} out"
+            )
+            yield warning(where, what)
+
+
+@rule(schema.Experiment)
+def strong_augmentations_give_the_input(experiment: schema.Experiment) -> Iterator[Finding]:
+    """A result of another size than the network input is resized once more."""
+    resizer = experiment.model.resizer
+    if not isinstance(resizer, schema.FixedShapeResizer | schema.KeepAspectRatioResizer):
+        return
+    once = list(resizer.input_size)
+    for path, section in _strong_augmentations(experiment):
+        if isinstance(section, schema.LargeScaleJitter):
+            size = [section.output_size] * 2
+        elif isinstance(section, schema.RandomAffine) and section.output_size:
+            size = list(section.output_size)
+        else:
+            continue
+        if size != once:
+            yield warning(
+                f"{path}.output_size",
+                f"{section.kind} gives images of {size} (height, width), and model.resizer resizes "
+                f"them to {once}: objects have another scale than the augmentation gives them",
+            )
+
+
+def _strong_augmentations(
+    experiment: schema.Experiment,
+) -> Iterator[tuple[str, schema.StrongAugmentation]]:
+    for path, section in sections_of(experiment.train.augmentations, "train.augmentations"):
+        if isinstance(section, schema.StrongAugmentation):
+            yield path, section
+
+
+@rule(schema.RandomPadImage)
+def canvases_have_two_sides(section: schema.RandomPadImage) -> Iterator[Finding]:
+    """The original requires height and width together, or neither."""
+    for end in ("min", "max"):
+        names = f"{end}_height", f"{end}_width"
+        given = [name for name in names if getattr(section, name) is not None]
+        if len(given) == 1:
+            (missing,) = set(names) - set(given)
+            yield error(given[0], f"{given[0]} without {missing}", "give both or neither")
+
+
+@rule(schema.NormalizeImage)
+def values_have_a_range(section: schema.NormalizeImage) -> Iterator[Finding]:
+    """A range of one value cannot be mapped to another range."""
+    low, high = section.original_min, section.original_max
+    if low >= high:
+        what = f"original_max {high} is not above original_min {low}"
+        yield error("original_max", what, "for images as they are read: 255")
+
+
+@rule(schema.SsdIouCrop)
+def iou_crops_are_possible(section: schema.SsdIouCrop) -> Iterator[Finding]:
+    """There is a bound to draw, and a window can satisfy it: all bounds are excluded."""
+    if not section.min_ious:
+        fix = "leave them out for the usual ones; [-1] requires no IoU at all"
+        yield error("min_ious", "ssd_iou_crop has no min_ious to choose from", fix)
+    if 1 in section.min_ious:
+        yield error("min_ious", "no window has an IoU above 1", "leave the 1 out")
+    if section.max_aspect_ratio <= 1:
+        what = f"no window has both sides below {section.max_aspect_ratio} times the other"
+        yield error("max_aspect_ratio", what, "give more than 1; the usual one is 2")
+
+
+@rule(schema.Experiment)
+def labels_have_classes(experiment: schema.Experiment) -> Iterator[Finding]:
+    """No box gets a class that the model does not have."""
+    classes, known = experiment.model.num_classes, experiment.model.class_slots == "label_map_id"
+    for path, ids in named_labels(experiment.train.augmentations):
+        # Contiguous slots have the label map's ids, which are known only with the records.
+        if known and ids and max(ids) > classes:
+            what = f"there is no class {max(ids)}: the model has {classes}"
+            yield error(path, what, f"give label map ids from 1 to {classes}")
+        if path.endswith("original_labels") and not ids:
+            yield error(path, "remap_labels changes nothing", "name the classes")
+
+
+def named_labels(
+    augmentations: Sequence[schema.Augmentation],
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yields path and label map ids of every field that names classes."""
+    for path, section in sections_of(tuple(augmentations), "train.augmentations"):
+        if isinstance(section, schema.DropLabelProbabilistically):
+            yield f"{path}.label", (section.label,)
+        elif isinstance(section, schema.RemapLabels):
+            yield f"{path}.original_labels", section.original_labels
+            yield f"{path}.new_label", (section.new_label,)
 
 
 @rule(schema.SsdAnchors)
@@ -65,11 +181,8 @@ def thresholds_are_ordered(matcher: schema.ArgmaxMatcher) -> Iterator[Finding]:
     """The matcher's ignored band lies between background and match."""
     matched, unmatched = matcher.matched_threshold, matcher.unmatched_threshold
     if unmatched > matched:
-        yield error(
-            "unmatched_threshold",
-            f"unmatched_threshold {unmatched} is above matched_threshold {matched}",
-            "lower it, or raise matched_threshold",
-        )
+        what = f"unmatched_threshold {unmatched} is above matched_threshold {matched}"
+        yield error("unmatched_threshold", what, "lower it, or raise matched_threshold")
     # Swapping needs a band between the thresholds to swap with.
     if unmatched == matched and not matcher.negatives_lower_than_unmatched:
         yield error(
@@ -100,11 +213,8 @@ def thresholds_can_be_reached(
     for name in ("matched_threshold", "unmatched_threshold"):
         value = getattr(matcher, name)
         if not 0.0 <= value <= 1.0:
-            yield error(
-                f"matcher.{name}",
-                f"{name} is {value}, but overlaps lie in 0..1",
-                "give a value of at least 0 and at most 1",
-            )
+            what = f"{name} is {value}, but overlaps lie in 0..1"
+            yield error(f"matcher.{name}", what, "give a value of at least 0 and at most 1")
 
 
 @rule(schema.Loss, schema.RoIHead)
@@ -113,11 +223,8 @@ def focal_loss_has_no_miner(loss: schema.Loss | schema.RoIHead) -> Iterator[Find
     if loss.hard_example_miner is not None and isinstance(
         loss.classification, schema.SigmoidFocalLoss
     ):
-        yield error(
-            "hard_example_miner",
-            "hard_example_miner together with a focal loss: both choose the hard examples",
-            "take the miner out, or use the plain sigmoid loss",
-        )
+        what = "hard_example_miner together with a focal loss: both choose the hard examples"
+        yield error("hard_example_miner", what, "take the miner out, or use the plain sigmoid loss")
 
 
 @rule(schema.OneStage)
@@ -170,11 +277,9 @@ BOX_LOSSES = schema.IouLoss | schema.GiouLoss | schema.DiouLoss | schema.CiouLos
 def skipped_codes_are_compared(loss: schema.Loss) -> Iterator[Finding]:
     """Losses of overlaps compare boxes, not codes."""
     if loss.skip_zero_codes and isinstance(loss.localization, BOX_LOSSES):
-        yield error(
-            "skip_zero_codes",
-            f"skip_zero_codes together with {loss.localization.kind}, which compares whole boxes",
-            "--set model.loss.skip_zero_codes=false, or take smooth_l1, l1 or l2",
-        )
+        what = f"skip_zero_codes together with {loss.localization.kind}, which compares whole boxes"
+        fix = "--set model.loss.skip_zero_codes=false, or take smooth_l1, l1 or l2"
+        yield error("skip_zero_codes", what, fix)
 
 
 @rule(schema.OneStage)
@@ -183,11 +288,8 @@ def background_has_a_target(model: schema.OneStage) -> Iterator[Finding]:
     if not isinstance(model.loss, schema.Loss):
         return
     if not model.background_class and not model.loss.encode_background_as_zeros:
-        yield error(
-            "background_class",
-            "without a background class there is no slot that a background target could fill",
-            "set model.loss.encode_background_as_zeros to true",
-        )
+        what = "without a background class there is no slot that a background target could fill"
+        yield error("background_class", what, "set model.loss.encode_background_as_zeros to true")
 
 
 @rule(schema.Nms)
@@ -202,11 +304,8 @@ def nms_limits_are_ordered(nms: schema.Nms) -> Iterator[Finding]:
 def soft_nms_drops_nothing(nms: schema.Nms) -> Iterator[Finding]:
     """Soft NMS lowers scores and has no threshold of overlaps."""
     if nms.soft_sigma > 0.0 and nms.drop_at_threshold:
-        yield error(
-            "drop_at_threshold",
-            "drop_at_threshold together with soft_sigma: soft NMS drops no box for its overlap",
-            "set one of them to its default",
-        )
+        what = "drop_at_threshold together with soft_sigma: soft NMS drops no box for its overlap"
+        yield error("drop_at_threshold", what, "set one of them to its default")
 
 
 @rule(schema.Nms)
@@ -221,17 +320,11 @@ def combined_nms_is_plain(nms: schema.Nms) -> Iterator[Finding]:
     }
     for name in (name for name, given in others.items() if given):
         default = "0" if name == "soft_sigma" else "false"
-        yield error(
-            name,
-            f"{name} together with combined: combined NMS does not have it",
-            f"set {name} to {default}, or combined to false",
-        )
+        what = f"{name} together with combined: combined NMS does not have it"
+        yield error(name, what, f"set {name} to {default}, or combined to false")
     if not nms.clip:
-        yield error(
-            "clip",
-            "clip false together with combined: combined NMS clips to the network input",
-            "set clip to true, or combined to false",
-        )
+        what = "clip false together with combined: combined NMS clips to the network input"
+        yield error("clip", what, "set clip to true, or combined to false")
 
 
 @rule(schema.Nms)

@@ -44,12 +44,11 @@ def predictions_are_compared(model: schema.OneStage) -> Iterator[Finding]:
 def two_stages_match_by_boxes(stage: schema.RPN | schema.RoIHead) -> Iterator[Finding]:
     """Matchers of feature maps and predictions, and distributions, are those of one stage."""
     if isinstance(stage.matcher, schema.AtssMatcher | schema.TaskAlignedMatcher):
-        yield error(
-            "matcher.kind",
+        what = (
             f"{stage.matcher.kind} chooses among the anchors of the feature maps of a one-stage "
-            "detector",
-            "take argmax",
+            "detector"
         )
+        yield error("matcher.kind", what, "take argmax")
     if isinstance(stage.box_coder, schema.DistributionBoxCoder):
         what = "the box coder distribution belongs to the loss quality of a one-stage detector"
         yield error("box_coder.kind", what, "take faster_rcnn")
@@ -62,12 +61,11 @@ def matchers_compare_overlaps(model: schema.OneStage) -> Iterator[Finding]:
     if isinstance(model.matcher, adaptive) and not isinstance(
         model.similarity, schema.IouSimilarity
     ):
-        yield error(
-            "similarity.kind",
+        what = (
             f"the matcher {model.matcher.kind} compares boxes by iou, and similarity is "
-            f"{model.similarity.kind}",
-            "--set model.similarity.kind=iou",
+            f"{model.similarity.kind}"
         )
+        yield error("similarity.kind", what, "--set model.similarity.kind=iou")
 
 
 @rule(schema.OneStage)

@@ -5,15 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from stillbox.errors import nearest
 from stillbox.experiment import schema
-from stillbox.experiment.rules.rule import (
-    error,
-    fit_stride,
-    input_sides,
-    padding_multiple,
-    rule,
-)
-from stillbox.experiment.schema.necks import Pyramid
-from stillbox.experiment.schema.searched_backbones import ScalePermuted
+from stillbox.experiment.rules.rule import error, fit_stride, input_sides, padding_multiple, rule
 from stillbox.findings import Finding
 
 # The original's Faster R-CNN has no coarser map than the proposals', and so a smaller one.
@@ -35,11 +27,8 @@ def canvas_is_given(resizer: schema.CanvasResizer) -> Iterator[Finding]:
     elif isinstance(resizer, schema.PadToMultipleResizer) and resizer.multiple >= 1:
         legal = [-(-side // resizer.multiple) * resizer.multiple for side in resizer.canvas]
         if legal != list(resizer.canvas):
-            yield error(
-                "canvas",
-                f"canvas {list(resizer.canvas)} is no multiple of {resizer.multiple}",
-                f"--set {path}=[{legal[0]},{legal[1]}]",
-            )
+            what = f"canvas {list(resizer.canvas)} is no multiple of {resizer.multiple}"
+            yield error("canvas", what, f"--set {path}=[{legal[0]},{legal[1]}]")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
@@ -133,7 +122,7 @@ def taps_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
     backbone, neck = model.backbone, model.neck
     taps, names = neck.taps_of(backbone), backbone.layers
     path = "neck.tap" if isinstance(neck, schema.Ppn) else "neck.taps"
-    if isinstance(neck, Pyramid):
+    if isinstance(neck, schema.Pyramid):
         # A backbone without levels breaks a rule of its own.
         if backbone.levels:
             yield from _levels_exist(neck, backbone.levels)
@@ -151,7 +140,7 @@ def taps_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
         yield error(path, "the neck taps nothing", f"for example [{names[-1]}]")
 
 
-def _levels_exist(neck: Pyramid, levels: Mapping[int, str]) -> Iterator[Finding]:
+def _levels_exist(neck: schema.Pyramid, levels: Mapping[int, str]) -> Iterator[Finding]:
     finest, coarsest = min(levels), max(levels)
     if not finest <= neck.min_level <= coarsest:
         what = f"min_level {neck.min_level}: the backbone has the levels {finest} to {coarsest}"
@@ -173,7 +162,7 @@ def every_map_has_anchors(model: schema.OneStage | schema.FasterRcnn) -> Iterato
     anchors = model.anchor_stage.anchors
     path = "proposals.anchors" if isinstance(model, schema.FasterRcnn) else "anchors"
     maps, described = model.neck.count_maps(), anchors.count_maps()
-    if isinstance(model.neck, Pyramid) and isinstance(anchors, schema.MultiscaleAnchors):
+    if isinstance(model.neck, schema.Pyramid) and isinstance(anchors, schema.MultiscaleAnchors):
         for name in ("min_level", "max_level"):
             level, wanted = getattr(anchors, name), getattr(model.neck, name)
             if level != wanted:
@@ -251,8 +240,8 @@ def cell_is_sound(neck: schema.NasFpn) -> Iterator[Finding]:
             yield error("cell", what, "mark one node of every level by output: true")
 
 
-@rule(ScalePermuted)
-def blocks_have_two_inputs(backbone: ScalePermuted) -> Iterator[Finding]:
+@rule(schema.ScalePermuted)
+def blocks_have_two_inputs(backbone: schema.ScalePermuted) -> Iterator[Finding]:
     """A block sums two nodes before it."""
     for index, block in enumerate(backbone.blocks):
         number, path = index + len(backbone.stem), f"blocks.{index}.inputs"
@@ -261,15 +250,13 @@ def blocks_have_two_inputs(backbone: ScalePermuted) -> Iterator[Finding]:
             what = f"block {index} has {len(block.inputs)} inputs"
             yield error(path, what, "give two, such as [0, 1]")
         elif late:
-            yield error(
-                path,
-                f"block {index}, which is node {number}, has node {late[0]} as an input",
-                f"give nodes from 0 to {number - 1}: 0 and 1 are the stem's, the first block is 2",
-            )
+            what = f"block {index}, which is node {number}, has node {late[0]} as an input"
+            fix = f"give nodes from 0 to {number - 1}: 0 and 1 are the stem's, the first block is 2"
+            yield error(path, what, fix)
 
 
-@rule(ScalePermuted)
-def levels_have_one_output(backbone: ScalePermuted) -> Iterator[Finding]:
+@rule(schema.ScalePermuted)
+def levels_have_one_output(backbone: schema.ScalePermuted) -> Iterator[Finding]:
     """Every level that a neck may read is the output of one block; there are no other outputs."""
     low, high = backbone.min_level, backbone.max_level
     if low > high:
@@ -282,16 +269,15 @@ def levels_have_one_output(backbone: ScalePermuted) -> Iterator[Finding]:
             yield error("blocks", what, fix)
     for index, block in enumerate(backbone.blocks):
         if block.output and not low <= block.level <= high:
-            yield error(
-                f"blocks.{index}.output",
+            what = (
                 f"block {index} is an output of level {block.level}, which is not between "
-                f"min_level {low} and max_level {high}",
-                "set it to false, or move the levels",
+                f"min_level {low} and max_level {high}"
             )
+            yield error(f"blocks.{index}.output", what, "set it to false, or move the levels")
 
 
-@rule(ScalePermuted)
-def blocks_are_read(backbone: ScalePermuted) -> Iterator[Finding]:
+@rule(schema.ScalePermuted)
+def blocks_are_read(backbone: schema.ScalePermuted) -> Iterator[Finding]:
     """A block that is not read gets no gradient but that of its penalty."""
     read = {node for block in backbone.blocks for node in block.inputs}
     read |= {node for joined in backbone.joined() for node in joined}
@@ -306,7 +292,7 @@ def blocks_are_read(backbone: ScalePermuted) -> Iterator[Finding]:
 def neck_reads_all_levels(model: schema.OneStage) -> Iterator[Finding]:
     """Neither does an output that the neck does not read."""
     backbone, neck = model.backbone, model.neck
-    if not isinstance(backbone, ScalePermuted):
+    if not isinstance(backbone, schema.ScalePermuted):
         return
     idle = [name for name in backbone.layers if name not in neck.taps_of(backbone)]
     if idle:
@@ -319,7 +305,7 @@ def neck_reads_all_levels(model: schema.OneStage) -> Iterator[Finding]:
 @rule(schema.OneStage)
 def levels_fit_the_image(model: schema.OneStage) -> Iterator[Finding]:
     """Nodes of any two levels are summed, so that sides are multiples of the coarsest stride."""
-    if isinstance(model.backbone, ScalePermuted):
+    if isinstance(model.backbone, schema.ScalePermuted):
         coarsest = max((block.level for block in model.backbone.blocks), default=0)
         # Levels that no image has are reported as out of range.
         stride = 2 ** min(max(coarsest, 0), 15)

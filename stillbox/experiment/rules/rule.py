@@ -174,11 +174,8 @@ def _check_order(section: Value, path: str) -> Iterator[Finding]:
             continue
         if isinstance(section, schema.ConvolutionalHead) and section.max_depth == 0:
             continue
-        yield error(
-            join_path(path, field.name),
-            f"min_{name} {_spell(low)} is above max_{name} {_spell(high)}",
-            f"lower it, or raise max_{name}",
-        )
+        what = f"min_{name} {_spell(low)} is above max_{name} {_spell(high)}"
+        yield error(join_path(path, field.name), what, f"lower it, or raise max_{name}")
 
 
 def _is_above(low: Value, high: Value) -> bool:

@@ -32,12 +32,11 @@ def cosine_fits(schedule: schema.CosineSchedule) -> Iterator[Finding]:
         used["warmup_learning_rate"] = "warm-up would fall"
     for name, consequence in used.items():
         if getattr(schedule, name) > schedule.learning_rate:
-            yield error(
-                name,
+            what = (
                 f"{name} {getattr(schedule, name)} is above learning_rate "
-                f"{schedule.learning_rate}, so the {consequence}",
-                "lower it",
+                f"{schedule.learning_rate}, so the {consequence}"
             )
+            yield error(name, what, "lower it")
 
 
 @rule(schema.ManualStepSchedule)
@@ -51,22 +50,16 @@ def boundaries_rise(schedule: schema.ManualStepSchedule) -> Iterator[Finding]:
             yield error(f"schedule.{index + 1}.step", what, fix)
     if schedule.warmup and not any(steps[:1]):
         found = "is at step 0" if steps else "does not exist: the schedule is empty"
-        yield error(
-            "warmup",
-            f"warmup goes to the first scheduled rate, which {found}",
-            "add a boundary, or set warmup to false",
-        )
+        what = f"warmup goes to the first scheduled rate, which {found}"
+        yield error("warmup", what, "add a boundary, or set warmup to false")
 
 
 @rule(schema.Experiment)
 def annotations_are_for_scoring(experiment: schema.Experiment) -> Iterator[Finding]:
     """Training reads the boxes of its records."""
     if experiment.data.train.annotations:
-        yield error(
-            "data.train.annotations",
-            "annotations are the ground truth of evaluation; training learns from its records",
-            "move them to data.evaluation.annotations",
-        )
+        what = "annotations are the ground truth of evaluation; training learns from its records"
+        yield error("data.train.annotations", what, "move them to data.evaluation.annotations")
 
 
 @rule(schema.Experiment)
@@ -164,17 +157,11 @@ def early_stopping_has_a_reason(stopping: schema.EarlyStopping) -> Iterator[Find
     if stopping.patience:
         return
     if stopping.target is None:
-        yield error(
-            "patience",
-            "early_stopping with patience 0 and without a target never stops",
-            "give a target or a patience of 1 or more",
-        )
+        what = "early_stopping with patience 0 and without a target never stops"
+        yield error("patience", what, "give a target or a patience of 1 or more")
     if stopping.min_delta:
-        yield error(
-            "min_delta",
-            f"min_delta {stopping.min_delta} has no effect while patience is 0",
-            "take it out, or give a patience of 1 or more",
-        )
+        what = f"min_delta {stopping.min_delta} has no effect while patience is 0"
+        yield error("min_delta", what, "take it out, or give a patience of 1 or more")
 
 
 @rule(schema.Experiment)
@@ -182,11 +169,8 @@ def images_can_be_cut(experiment: schema.Experiment) -> Iterator[Finding]:
     """The devices that share an image get equally many rows of it."""
     parts = experiment.devices.spatial_partitions
     if parts > 1 and isinstance(experiment.model, schema.FasterRcnn):
-        yield error(
-            "devices.spatial_partitions",
-            f"{parts} devices cannot share an image: crops are taken from whole feature maps",
-            "--set devices.spatial_partitions=1",
-        )
+        what = f"{parts} devices cannot share an image: crops are taken from whole feature maps"
+        yield error("devices.spatial_partitions", what, "--set devices.spatial_partitions=1")
         return
     path, height = next(input_sides(experiment.model))
     # Numbers below 1 are reported as out of range.
@@ -250,12 +234,11 @@ def replicas_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding
     """Replicas get equally many images."""
     replicas, (batch, name, parts) = experiment.devices.replicas, _images_at_once(experiment.train)
     if replicas >= 1 and batch >= 1 and batch % replicas:
-        yield error(
-            "devices.replicas",
-            f"{name} cannot be divided among {replicas} replicas",
+        fix = (
             f"set train.batch_size to {_multiples_near(batch * parts, replicas * parts)}, "
-            f"or replicas to {_divisor_below(batch, replicas)}",
+            f"or replicas to {_divisor_below(batch, replicas)}"
         )
+        yield error("devices.replicas", f"{name} cannot be divided among {replicas} replicas", fix)
 
 
 @rule(schema.Experiment)
@@ -265,19 +248,13 @@ def groups_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding]:
     for path, norm in batch_norms(experiment.model):
         size, where = norm.group_size, f"{path}.group_size"
         if norm.statistics != "groups" and size > 0:
-            yield error(
-                where,
-                f"group_size {size} has no effect while statistics is {norm.statistics}",
-                f"--set {path}.statistics=groups, or --set {where}=0",
-            )
+            what = f"group_size {size} has no effect while statistics is {norm.statistics}"
+            yield error(where, what, f"--set {path}.statistics=groups, or --set {where}=0")
         elif norm.statistics == "groups" and size == 0:
             yield error(where, "statistics of groups of 0 images", f"for example {where}=8")
         elif norm.statistics == "groups" and size > 0 and batch > 0 and batch % size:
-            yield error(
-                where,
-                f"{name} cannot be divided into groups of {size}",
-                f"use {_divisor_below(batch, size)}",
-            )
+            what = f"{name} cannot be divided into groups of {size}"
+            yield error(where, what, f"use {_divisor_below(batch, size)}")
 
 
 def _images_at_once(train: schema.Training) -> tuple[int, str, int]:
@@ -372,11 +349,9 @@ def pictures_stay_below_the_results(evaluation: schema.Evaluation) -> Iterator[F
     """The folder of exported pictures lies in that of the report or of the training run."""
     given = Path(evaluation.pictures_directory)
     if given.anchor or ".." in given.parts or not str(given).isprintable():
-        yield error(
-            "pictures_directory",
-            f"{evaluation.pictures_directory!r} leads out of the folder of the results",
-            "give a plain name such as exported; evaluate's --output names the folder around it",
-        )
+        what = f"{evaluation.pictures_directory!r} leads out of the folder of the results"
+        fix = "give a plain name such as exported; evaluate's --output names the folder around it"
+        yield error("pictures_directory", what, fix)
 
 
 @rule(schema.Evaluation)

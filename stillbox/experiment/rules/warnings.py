@@ -31,34 +31,23 @@ _OPTIONAL = {
 def records_are_given(experiment: schema.Experiment) -> Iterator[Finding]:
     """There are records and names of their classes."""
     if not experiment.data.train.paths:
-        yield error(
-            "data.train.paths",
-            "no records to train on",
-            "--set data.train.paths='[data/train-*.tfrecord]'",
-        )
+        what = "no records to train on"
+        yield error("data.train.paths", what, "--set data.train.paths='[data/train-*.tfrecord]'")
     if not experiment.data.train.label_map:
-        yield error(
-            "data.train.label_map",
-            "no label map for the training records",
-            "--set data.train.label_map=data/label_map.pbtxt",
-        )
+        what = "no label map for the training records"
+        yield error("data.train.label_map", what, "--set data.train.label_map=data/label_map.pbtxt")
     if experiment.data.evaluation.paths and not experiment.data.evaluation.label_map:
-        yield error(
-            "data.evaluation.label_map",
-            "no label map for the evaluation records",
-            "--set data.evaluation.label_map=data/label_map.pbtxt",
-        )
+        fix = "--set data.evaluation.label_map=data/label_map.pbtxt"
+        yield error("data.evaluation.label_map", "no label map for the evaluation records", fix)
 
 
 @rule(schema.Experiment, training=True)
 def early_stopping_needs_records(experiment: schema.Experiment) -> Iterator[Finding]:
     """Early stopping depends on scores, and scores need records."""
     if experiment.train.early_stopping is not None and not experiment.data.evaluation.paths:
-        yield error(
-            "train.early_stopping",
-            "early_stopping without evaluation records never stops",
-            "--set data.evaluation.paths='[data/val-*.tfrecord]', or take early_stopping out",
-        )
+        what = "early_stopping without evaluation records never stops"
+        fix = "--set data.evaluation.paths='[data/val-*.tfrecord]', or take early_stopping out"
+        yield error("train.early_stopping", what, fix)
 
 
 @rule(schema.Experiment, training=True)
@@ -66,11 +55,8 @@ def cosine_ends(experiment: schema.Experiment) -> Iterator[Finding]:
     """A cosine that ends with training needs an end of training."""
     schedule, path = experiment.train.optimizer.schedule, "train.optimizer.schedule.total_steps"
     if isinstance(schedule, schema.CosineSchedule) and schedule.total_steps is None:
-        yield error(
-            path,
-            "the cosine ends with training, and training has no end: train.steps is 0",
-            f"--set train.steps=N, or --set {path}=N",
-        )
+        what = "the cosine ends with training, and training has no end: train.steps is 0"
+        yield error(path, what, f"--set train.steps=N, or --set {path}=N")
 
 
 @rule(schema.Experiment, training=True)
@@ -82,12 +68,11 @@ def samples_are_proposals(experiment: schema.Experiment) -> Iterator[Finding]:
     sample, proposals = model.boxes.sample_size, model.proposals.max_proposals
     if sample > proposals and model.boxes.hard_example_miner is None:
         path = "model.boxes.sample_size"
-        yield error(
-            path,
+        what = (
             f"sample_size {sample} is more than the {proposals} proposals of an image "
-            "(model.proposals.max_proposals)",
-            f"--set {path}={proposals}, or raise model.proposals.max_proposals",
+            "(model.proposals.max_proposals)"
         )
+        yield error(path, what, f"--set {path}={proposals}, or raise model.proposals.max_proposals")
 
 
 @rule(schema.Experiment, training=True)
@@ -161,10 +146,8 @@ def _shards(paths: Sequence[str]) -> dict[tuple[str, str, str], int]:
 def layers_have_depth(head: schema.ConvolutionalHead) -> Iterator[Finding]:
     """A depth of 0 disables the layers before the head."""
     if head.layers_before and not head.max_depth:
-        yield warning(
-            "layers_before",
-            f"layers_before {head.layers_before} has no effect while max_depth is 0",
-        )
+        what = f"layers_before {head.layers_before} has no effect while max_depth is 0"
+        yield warning("layers_before", what)
 
 
 @rule(schema.Experiment)
@@ -172,10 +155,8 @@ def scores_have_records(experiment: schema.Experiment) -> Iterator[Finding]:
     """Evaluation during training needs records."""
     every = experiment.train.evaluate_every
     if every and not experiment.data.evaluation.paths:
-        yield warning(
-            "train.evaluate_every",
-            f"evaluate_every {every} has no effect while data.evaluation.paths is empty",
-        )
+        what = f"evaluate_every {every} has no effect while data.evaluation.paths is empty"
+        yield warning("train.evaluate_every", what)
 
 
 @rule(schema.CosineSchedule)

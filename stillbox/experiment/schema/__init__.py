@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stillbox.experiment.schema.anchors import *
 from stillbox.experiment.schema.augmentations import *
 from stillbox.experiment.schema.backbones import *
 from stillbox.experiment.schema.boxes import *
@@ -21,7 +20,6 @@ from stillbox.experiment.schema.data import *
 from stillbox.experiment.schema.faster_rcnn import *
 from stillbox.experiment.schema.layers import *
 from stillbox.experiment.schema.losses import *
-from stillbox.experiment.schema.mobile_backbones import *
 from stillbox.experiment.schema.model import *
 from stillbox.experiment.schema.necks import *
 from stillbox.experiment.schema.optimizer import *

@@ -3,26 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
-from stillbox.experiment.schema.ranges import (
-    ColorValue,
-    Count,
-    Draws,
-    Fraction,
-    Items,
-    PadColor,
-    Positive,
-    PositiveFraction,
-    Range,
-    Real,
-    Side,
-    SizeRatio,
-)
+from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import RegisteredConfig
 
 _Crop = TypeVar("_Crop")
 _Operations = Annotated[
-    tuple[_Crop, ...],
-    Items(least=1, fix="leave them out for the usual ones, or give at least one"),
+    tuple[_Crop, ...], Items(least=1, fix="leave them out for the usual ones, or give at least one")
 ]
 
 

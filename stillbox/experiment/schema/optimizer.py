@@ -3,18 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from stillbox.experiment.schema.ranges import (
-    Fraction,
-    FractionBelowOne,
-    Items,
-    LearningRate,
-    Many,
-    NonNegative,
-    NonNegativeInt,
-    Positive,
-    PositiveFraction,
-    PositiveInt,
-)
+from stillbox.experiment.schema.ranges import *
 from stillbox.experiment.variants import RegisteredConfig
 
 

@@ -91,16 +91,13 @@ def _mesh(experiment, target):
     return build_mesh(experiment.train.batch_size, experiment.devices, target.devices)
 
 
-def test_a_batch_that_cannot_be_split_is_a_verdict(experiment, cpu):
+def test_batches_that_cannot_be_split_and_small_devices_are_verdicts(experiment, cpu):
     many = Target("cpu", cpu.devices * 3, cpu.usable_bytes)
     check = check_step(experiment(), many, "evaluate")
     assert not check.fits
     assert check.failure.path == "evaluation.batch_size"
     assert check.failure.what.startswith("a batch of 4 cannot be split")
     assert (check.failure.fix, check.needed) == ("use 3 or 6", 0)
-
-
-def test_a_device_that_is_too_small_is_a_verdict(experiment, cpu):
     tiny = Target("cpu", cpu.devices, 100_000)
     check = check_step(experiment(), tiny, "predict")
     assert not check.fits
@@ -198,18 +195,15 @@ def test_an_array_that_is_too_large_alone_is_named():
     assert "not room for f32[2048000000,4] alone" in failure.what
 
 
-@pytest.mark.parametrize(
-    ("step", "overrides", "named", "unnamed"),
-    [
-        ("train", (), ("train.batch_size (32)", "--find-batch", "train.precision=bfloat16"),
-         ("evaluation.", "devices.")),
-        ("train", ("train.precision=bfloat16",), ("train.batch_size",), ("precision",)),
-        ("train", ("model.resizer.height=640", "model.resizer.width=640"),
-         ("devices.spatial_partitions (1)",), ()),
-        ("evaluate", (), ("evaluation.batch_size (20)", "evaluation.precision"), ("train.",)),
-        ("predict", (), ("model.resizer smaller (160 x 160)",), ("batch_size",)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("step", "overrides", "named", "unnamed"), [
+    ("train", (), ("train.batch_size (32)", "--find-batch", "train.precision=bfloat16"),
+     ("evaluation.", "devices.")),
+    ("train", ("train.precision=bfloat16",), ("train.batch_size",), ("precision",)),
+    ("train", ("model.resizer.height=640", "model.resizer.width=640"),
+     ("devices.spatial_partitions (1)",), ()),
+    ("evaluate", (), ("evaluation.batch_size (20)", "evaluation.precision"), ("train.",)),
+    ("predict", (), ("model.resizer smaller (160 x 160)",), ("batch_size",)),
+])  # fmt: skip
 def test_the_fields_that_help_are_named(step, overrides, named, unnamed):
     fix = explain(step, *overrides)[0].fix
     assert all(word in fix for word in named)
@@ -285,14 +279,11 @@ def test_linear_memory_is_extrapolated():
     assert describe_search(found).startswith("largest batch that fits: 496")
 
 
-def test_even_the_smallest_batch_may_not_fit():
+def test_searches_end_without_a_batch_or_with_another_reason():
     found = search(compiler(20_000, 10), 8, 64, ROOM)
     assert found.best is None
     assert min(trial.images for trial in found.trials) == 8
     assert describe_search(found).startswith("no batch fits: 8 does not")
-
-
-def test_another_reason_than_memory_ends_the_search():
     failure = Finding("error", "", "a bug")
     refusal = StepCheck(step="train", images=64, devices=8, failure=failure)
     assert search(lambda size: refusal, 8, 64, ROOM).trials == [refusal]

@@ -75,13 +75,10 @@ def test_without_the_compiler_the_extra_is_named(monkeypatch):
         find_target("v5e:2x2")
 
 
-def test_the_devices_of_this_machine_are_a_target():
+def test_local_devices_are_a_target_where_they_are_present(monkeypatch):
     target = find_target("cpu")
     assert target.describe() == "cpu, 1 device (cpu)"
     assert target.usable_bytes > 2**30
-
-
-def test_absent_local_devices_are_refused(monkeypatch):
     monkeypatch.setattr(targets, "_devices_here", lambda platform: ())
     with pytest.raises(UserError, match="there is no cuda device in this machine"):
         find_target("cuda")
@@ -95,11 +92,15 @@ def test_gpus_are_named_by_model_and_number(name, meant):
     assert (gpu.name, number) == meant
 
 
-def test_a_machine_has_a_usual_number_of_gpus():
+def test_gpus_have_a_usual_number_and_the_memory_that_the_environment_grants(monkeypatch):
     assert parse_gpus("v5e:2x4") is None
     with pytest.raises(UserError, match="no usual number") as refusal:
         parse_gpus("h200:3")
     assert refusal.value.fix == "one of h200:1, h200:2, h200:4, h200:8"
+    gpu, _ = parse_gpus("h200")
+    assert gpu.usable_bytes == 0.75 * 151_397_597_184
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", ".5")
+    assert gpu.usable_bytes == 0.5 * 151_397_597_184
 
 
 def test_without_the_plugin_for_gpus_the_extra_is_named(monkeypatch):
@@ -110,13 +111,6 @@ def test_without_the_plugin_for_gpus_the_extra_is_named(monkeypatch):
     with pytest.raises(UserError, match="topology not implemented") as refusal:
         find_target("h200")
     assert install_command("cuda") in refusal.value.fix
-
-
-def test_the_memory_fraction_of_a_gpu_follows_the_environment(monkeypatch):
-    gpu, _ = parse_gpus("h200")
-    assert gpu.usable_bytes == 0.75 * 151_397_597_184
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", ".5")
-    assert gpu.usable_bytes == 0.5 * 151_397_597_184
 
 
 @needs_cuda_plugin

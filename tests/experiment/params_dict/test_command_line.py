@@ -43,23 +43,11 @@ def test_the_line_of_the_page():
     }
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "/data/train-*",
-        "/data/train*.tfrecord",
-        "*.tfrecord",
-        "/data/train-?????-of-00256.tfrecord",
-        "/data/train-[0-9]*.tfrecord",
-        "/data/{a,b}/train-*.tfrecord",
-        "&here/train",
-        "%here/train-*",
-        "!here/train",
-        "gs://bucket/train-*",
-        "s3://bucket/train-*",
-        ":here",
-    ],
-)
+@pytest.mark.parametrize("pattern", [
+    "/data/train-*", "/data/train*.tfrecord", "*.tfrecord", "/data/train-?????-of-00256.tfrecord",
+    "/data/train-[0-9]*.tfrecord", "/data/{a,b}/train-*.tfrecord", "&here/train", "%here/train-*",
+    "!here/train", "gs://bucket/train-*", "s3://bucket/train-*", ":here",
+])  # fmt: skip
 @pytest.mark.parametrize(
     "form",
     [
@@ -87,22 +75,16 @@ def test_pairs():
     assert values("train.total_steps=10,") == {"train.total_steps": 10}
 
 
-def test_json():
+def test_json_yaml_and_files_are_read(tmp_path):
     assert values('{"train": {"total_steps": 5, "transpose_input": false}, "model_dir": "a*"}') == {
         "train.total_steps": 5,
         "train.transpose_input": False,
         "model_dir": "a*",
     }
-
-
-def test_yaml_in_several_lines():
     assert values("train:\n  total_steps: 5  # few\n  learning_rate: {warmup_steps: 2}\n") == {
         "train.total_steps": 5,
         "train.learning_rate.warmup_steps": 2,
     }
-
-
-def test_a_file(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("train:\n  total_steps: 5\n")
     layer = read_layer(read_text(str(file), "--params_override"))
@@ -119,18 +101,10 @@ def test_an_empty_text_gives_nothing():
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("1e-4", 0.0001),
-        ("-1.e-3", -0.001),
-        ("+0.001", 0.001),
-        ("1e+3", 1000.0),
-        ("-1.5E-3", -0.0015),
-        (".5", 0.5),
-        ("3", 3.0),
-    ],
-)
+@pytest.mark.parametrize(("text", "number"), [
+    ("1e-4", 0.0001), ("-1.e-3", -0.001), ("+0.001", 0.001), ("1e+3", 1000.0), ("-1.5E-3", -0.0015),
+    (".5", 0.5), ("3", 3.0),
+])  # fmt: skip
 def test_a_number_is_a_number_everywhere(text, number, tmp_path):
     # I.exp_float_file: the original's files leave 1e-4 a text.
     file = tmp_path / "mine.yaml"
@@ -146,14 +120,11 @@ def test_a_number_is_a_number_everywhere(text, number, tmp_path):
     assert values(f"{{anchor: {{aspect_ratios: [{text}]}}}}")["anchor.aspect_ratios"] == (number,)
 
 
-def test_whole_numbers_stay_whole():
+def test_numbers_and_texts_take_the_type_of_their_key():
     assert values("train.total_steps=9e4") == {"train.total_steps": 90000}
     assert "is a whole number, not 1.5" in refusal("train.total_steps=1.5")
     assert "is a number, not '1e'" in refusal("anchor.anchor_size=1e")
     assert "is a number, not inf" in refusal("{anchor: {anchor_size: .inf}}")
-
-
-def test_text_takes_what_was_typed():
     assert values("spinenet.model_id=49") == values("{spinenet: {model_id: 49}}")
     assert values("spinenet.model_id=49") == {"spinenet.model_id": "49"}
     # A date in YAML, but meant as the name of a folder.
@@ -199,13 +170,10 @@ def test_what_is_refused(text, said):
     assert "fix:" in message or "is " in message
 
 
-def test_an_empty_section_is_accepted(tmp_path):
+def test_files_have_empty_sections_and_places_of_mistakes(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("train:\n  # total_steps: 5\neval:\n  suffix: b\n")
     assert values(str(file)) == {"eval.suffix": "b"}
-
-
-def test_the_place_of_a_mistake(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("train:\n  learning_rate:\n    warmup_step: 5\n")
     assert refusal(str(file)).startswith(f"{file}:3:5: train.learning_rate has no key")
@@ -240,14 +208,11 @@ def test_the_order_of_the_layers(folder):
     assert any(note.startswith(said) for note in reading.notes)
 
 
-def test_lists_are_replaced_and_sections_merged(folder):
+def test_overrides_replace_lists_merge_sections_and_can_be_files(folder):
     (folder / "mine.yaml").write_text("anchor: {aspect_ratios: [1.0, 3.0], num_scales: 2}\n")
     reading = read_params(config_file="mine.yaml", params_override="anchor.aspect_ratios=[2.0]")
     anchors = reading.experiment.model.anchors
     assert (anchors.aspect_ratios, anchors.scales_per_octave) == ((2.0,), 2)
-
-
-def test_an_override_can_be_a_file(folder):
     (folder / "mine.yaml").write_text("train: {total_steps: 1}\n")
     assert read_params(params_override="mine.yaml").experiment.train.steps == 1
 

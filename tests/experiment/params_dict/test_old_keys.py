@@ -120,40 +120,24 @@ def test_todays_dictionary_has_no_note_about_2020():
     assert reading.experiment == read_params().experiment
 
 
-@pytest.mark.parametrize(
-    ("old", "today"),
-    [
-        ("retinanet_head.retinanet_head_num_convs=3", "retinanet_head.num_convs=3"),
-        ("retinanet_head.retinanet_head_num_filters=64", "retinanet_head.num_filters=64"),
-        ("train.space_to_depth_block_size=2", "architecture.space_to_depth_block_size=2"),
-        (
-            "retinanet_head.num_classes=4, retinanet_loss.num_classes=4",
-            "architecture.num_classes=4",
-        ),
-        (
-            "anchor.max_level=6, retinanet_head.max_level=6, postprocess.max_level=6, "
-            "fpn.max_level=6",
-            "architecture.max_level=6",
-        ),
-        (
-            "architecture.use_bfloat16=false, retinanet_parser.use_bfloat16=false",
-            "architecture.use_bfloat16=false",
-        ),
-        ("retinanet_parser.use_autoaugment=true", "retinanet_parser.aug_policy=v0"),
-        (
-            "retinanet_parser.use_autoaugment=true, retinanet_parser.autoaugment_policy_name=v2",
-            "retinanet_parser.aug_policy=v2",
-        ),
-        (
-            "resnet.activation=swish, retinanet_head.activation=swish",
-            "batch_norm_activation.activation=swish",
-        ),
-        (
-            "resnet.dropblock.dropblock_keep_prob=0.9, resnet.dropblock.dropblock_size=5",
-            "dropblock.dropblock_keep_prob=0.9, dropblock.dropblock_size=5",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("old", "today"), [
+    ("retinanet_head.retinanet_head_num_convs=3", "retinanet_head.num_convs=3"),
+    ("retinanet_head.retinanet_head_num_filters=64", "retinanet_head.num_filters=64"),
+    ("train.space_to_depth_block_size=2", "architecture.space_to_depth_block_size=2"),
+    ("retinanet_head.num_classes=4, retinanet_loss.num_classes=4",
+     "architecture.num_classes=4"),
+    ("anchor.max_level=6, retinanet_head.max_level=6, postprocess.max_level=6, "
+     "fpn.max_level=6", "architecture.max_level=6"),
+    ("architecture.use_bfloat16=false, retinanet_parser.use_bfloat16=false",
+     "architecture.use_bfloat16=false"),
+    ("retinanet_parser.use_autoaugment=true", "retinanet_parser.aug_policy=v0"),
+    ("retinanet_parser.use_autoaugment=true, retinanet_parser.autoaugment_policy_name=v2",
+     "retinanet_parser.aug_policy=v2"),
+    ("resnet.activation=swish, retinanet_head.activation=swish",
+     "batch_norm_activation.activation=swish"),
+    ("resnet.dropblock.dropblock_keep_prob=0.9, resnet.dropblock.dropblock_size=5",
+     "dropblock.dropblock_keep_prob=0.9, dropblock.dropblock_size=5"),
+])  # fmt: skip
 def test_an_old_spelling_and_todays_are_one(old, today):
     before, after = read_params(params_override=old), read_params(params_override=today)
     assert before.experiment == after.experiment
@@ -199,37 +183,24 @@ def test_a_later_layer_overrides_in_either_dialect():
     assert read_layers([today, old]).experiment.model.head.depth == 64
 
 
-@pytest.mark.parametrize(
-    ("layer", "said"),
-    [
-        # The restrictions of 2020.
-        (
-            {"anchor.min_level": 4},
-            "anchor.min_level is 4 (probe) and retinanet_head.min_level is 3 (the default)",
-        ),
-        ({"retinanet_head.max_level": 6}, "retinanet_head.max_level is 6"),
-        (
-            {"anchor.max_level": 6, "retinanet_head.max_level": 6},
-            "postprocess.max_level is 7 (the default)",
-        ),
-        ({"retinanet_head.num_classes": 4}, "retinanet_loss.num_classes is 91"),
-        (
-            {"retinanet_parser.use_bfloat16": False},
-            "architecture.use_bfloat16 is true (the default)",
-        ),
-        # No restriction in the original, which built another pyramid than that of the anchors.
-        ({"nasfpn.min_level": 4, "architecture.multilevel_features": "nasfpn"}, "anchor.min_level"),
-        ({"architecture.min_level": 3, "fpn.min_level": 4}, "fpn.min_level is 4"),
-        (
-            {"retinanet_head.num_convs": 3, "retinanet_head.retinanet_head_num_convs": 4},
-            "are one thing, and have two values",
-        ),
-        (
-            {"retinanet_parser.aug_policy": "v1", "retinanet_parser.use_autoaugment": False},
-            "are one thing, and have two values",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("layer", "said"), [
+    # The restrictions of 2020.
+    ({"anchor.min_level": 4},
+     "anchor.min_level is 4 (probe) and retinanet_head.min_level is 3 (the default)"),
+    ({"retinanet_head.max_level": 6}, "retinanet_head.max_level is 6"),
+    ({"anchor.max_level": 6, "retinanet_head.max_level": 6},
+     "postprocess.max_level is 7 (the default)"),
+    ({"retinanet_head.num_classes": 4}, "retinanet_loss.num_classes is 91"),
+    ({"retinanet_parser.use_bfloat16": False},
+     "architecture.use_bfloat16 is true (the default)"),
+    # No restriction in the original, which built another pyramid than that of the anchors.
+    ({"nasfpn.min_level": 4, "architecture.multilevel_features": "nasfpn"}, "anchor.min_level"),
+    ({"architecture.min_level": 3, "fpn.min_level": 4}, "fpn.min_level is 4"),
+    ({"retinanet_head.num_convs": 3, "retinanet_head.retinanet_head_num_convs": 4},
+     "are one thing, and have two values"),
+    ({"retinanet_parser.aug_policy": "v1", "retinanet_parser.use_autoaugment": False},
+     "are one thing, and have two values"),
+])  # fmt: skip
 def test_copies_that_disagree_are_refused(layer, said):
     message = refusal(layer)
     assert said in message
@@ -274,34 +245,23 @@ def test_what_holds(text):
     check_restrictions(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "anchor.num_scales < 2",
-        "anchor.num_scales > 2",
-        "anchor.num_scales == 3",
-        "anchor.num_scales != 2",
-        "anchor.num_scales >= 3",
-        "anchor.num_scales <= 1",
-        "anchor.num_scales < eval.type",
-        "eval.eval_samples > 3",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "anchor.num_scales < 2", "anchor.num_scales > 2", "anchor.num_scales == 3",
+    "anchor.num_scales != 2", "anchor.num_scales >= 3", "anchor.num_scales <= 1",
+    "anchor.num_scales < eval.type", "eval.eval_samples > 3",
+])  # fmt: skip
 def test_what_does_not_hold(text):
     with pytest.raises(UserError, match="is required"):
         check_restrictions(text)
 
 
-def test_the_message_names_both_values_and_places():
+def test_broken_restrictions_name_both_values_and_others_are_refused():
     # I.restr_eq_fail: "Found inconsistncy between key `a ` and key ` b`".
     error = user_error(check_restrictions, "anchor.num_scales == retinanet_head.num_convs")
     assert str(error) == (
         "a.yaml:3:1: anchor.num_scales is 2 (a.yaml:3:1) and retinanet_head.num_convs is 4 (the "
         "default), but anchor.num_scales == retinanet_head.num_convs is required"
     )
-
-
-def test_what_is_no_restriction():
     with pytest.raises(UserError, match="is no restriction"):
         check_restrictions("anchor.num_scales = 2")
     with pytest.raises(UserError, match=r"there is no key 'anchor\.num_scale'"):

@@ -142,36 +142,23 @@ def test_the_default_training():
     assert experiment.model.pixels.std == pytest.approx([0.229 * 255, 0.224 * 255, 0.225 * 255])
 
 
-@pytest.mark.parametrize(
-    ("override", "rates"),
-    [
-        # ops.json G.step and G.cosine: 0.0067 + s / 500 x (0.08 - 0.0067), then levels; or
-        # 0.04 x (1 + cos(pi x (s - 500) / 22000)), which is 0.04 at 500 + 11000.
-        (
-            "",
-            {0: 0.0067, 1: 0.0068466, 250: 0.04335, 499: 0.0798534, 500: 0.08, 14999: 0.08}
-            | {15000: 0.008, 19999: 0.008, 20000: 0.0008, 22499: 0.0008},
-        ),
-        (
-            "train.learning_rate.type=cosine",
-            {0: 0.0067, 250: 0.04335, 500: 0.08, 5000: 0.0720216, 11500: 0.04, 22500: 0.0},
-        ),
-        # The values of Model Garden's own test.
-        (
-            "train.learning_rate.init_learning_rate=0.2, "
-            "train.learning_rate.warmup_learning_rate=0.1, train.learning_rate.warmup_steps=100, "
-            "train.learning_rate.learning_rate_levels=[0.02, 0.002], "
-            "train.learning_rate.learning_rate_steps=[200, 400]",
-            {0: 0.1, 50: 0.15, 100: 0.2, 200: 0.02, 400: 0.002},
-        ),
-        ("train.learning_rate.warmup_steps=0", {0: 0.08, 15000: 0.008, 20000: 0.0008}),
-        (
-            "train.learning_rate.warmup_steps=0, train.learning_rate.learning_rate_levels=[], "
-            "train.learning_rate.learning_rate_steps=[]",
-            {0: 0.08, 22000: 0.08},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("override", "rates"), [
+    # ops.json G.step and G.cosine: 0.0067 + s / 500 x (0.08 - 0.0067), then levels; or
+    # 0.04 x (1 + cos(pi x (s - 500) / 22000)), which is 0.04 at 500 + 11000.
+    ("", {0: 0.0067, 1: 0.0068466, 250: 0.04335, 499: 0.0798534, 500: 0.08, 14999: 0.08}
+     | {15000: 0.008, 19999: 0.008, 20000: 0.0008, 22499: 0.0008}),
+    ("train.learning_rate.type=cosine",
+     {0: 0.0067, 250: 0.04335, 500: 0.08, 5000: 0.0720216, 11500: 0.04, 22500: 0.0}),
+    # The values of Model Garden's own test.
+    ("train.learning_rate.init_learning_rate=0.2, "
+     "train.learning_rate.warmup_learning_rate=0.1, train.learning_rate.warmup_steps=100, "
+     "train.learning_rate.learning_rate_levels=[0.02, 0.002], "
+     "train.learning_rate.learning_rate_steps=[200, 400]",
+     {0: 0.1, 50: 0.15, 100: 0.2, 200: 0.02, 400: 0.002}),
+    ("train.learning_rate.warmup_steps=0", {0: 0.08, 15000: 0.008, 20000: 0.0008}),
+    ("train.learning_rate.warmup_steps=0, train.learning_rate.learning_rate_levels=[], "
+     "train.learning_rate.learning_rate_steps=[]", {0: 0.08, 22000: 0.08}),
+])  # fmt: skip
 def test_learning_rates(override, rates):
     schedule = build_schedule(read(override).train.optimizer.schedule)
     found = {step: float(schedule(step)) for step in rates}
@@ -357,14 +344,10 @@ def test_a_missing_label_map_is_refused_with_a_remedy(tmp_path):
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        (
-            "train.checkpoint.path=m.ckpt, train.checkpoint.prefix=resnet50/",
-            schema.FineTune(checkpoint="m.ckpt", scope="classification"),
-        ),
-        (
-            "train.checkpoint.path=m.ckpt, train.checkpoint.prefix=resnet50",
-            schema.FineTune(checkpoint="m.ckpt", scope="classification"),
-        ),
+        ("train.checkpoint.path=m.ckpt, train.checkpoint.prefix=resnet50/",
+         schema.FineTune(checkpoint="m.ckpt", scope="classification")),
+        ("train.checkpoint.path=m.ckpt, train.checkpoint.prefix=resnet50",
+         schema.FineTune(checkpoint="m.ckpt", scope="classification")),
         (
             "train.checkpoint.path=m.ckpt, train.checkpoint.skip_variables_regex=retinanet/.*",
             schema.FineTune(
@@ -373,7 +356,7 @@ def test_a_missing_label_map_is_refused_with_a_remedy(tmp_path):
         ),
         ("train.checkpoint.prefix=resnet50/", schema.FineTune()),
     ],
-)
+)  # fmt: skip
 def test_first_weights(override, expected):
     assert read(override).train.fine_tune == expected
 
@@ -445,11 +428,8 @@ def test_which_variables_are_penalised(regex, bias, norm, depthwise):
     assert found == (bias, norm, depthwise)
 
 
-def test_no_weight_decay_is_no_penalty():
+def test_regularizer_and_precision_follow_the_weight_decay_and_the_device():
     assert read("train.l2_weight_decay=0").model.head.conv.regularizer is None
-
-
-def test_without_a_tpu_the_original_computes_in_float32():
     reading = read_params(params_override="use_tpu=false")
     assert reading.experiment.train.precision == "float32"
     assert any("--set train.precision=bfloat16" in note for note in reading.notes)
@@ -495,11 +475,8 @@ def test_what_is_refused(override, said):
     assert "fix: " in message
 
 
-def test_one_device_for_a_replica_is_no_partition():
+def test_spatial_partitions_are_along_the_height():
     assert read("train.num_cores_per_replica=1, train.input_partition_dims=[1, 1, 1, 1]") == read()
-
-
-def test_spatial_partitioning_is_along_the_height():
     override = "train.num_cores_per_replica=4, train.input_partition_dims=[1, 4, 1, 1]"
     assert read(override).devices.spatial_partitions == 4
     assert replace(read(override), devices=read().devices) == read()
