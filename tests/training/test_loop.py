@@ -15,7 +15,7 @@ from stillbox.experiment.resolve import read_config
 from stillbox.training import loop, periodic
 from stillbox.training.length import set_length
 from stillbox.training.loop import train
-from tests.checkpoints.manifests import age
+from tests.checkpoints.detectors import age
 from tests.helpers import refusal
 from tests.small import small_experiment
 
