@@ -32,8 +32,7 @@ from stillbox.records import annotations
 from stillbox.records.annotations import line_of, read_xml
 from stillbox.records.data_folder import DataFolder
 from stillbox.records.formats.coco import read_coco
-from stillbox.records.formats.common import labelled
-from stillbox.records.formats.registry import recognise
+from stillbox.records.formats.registry import labelled, recognise
 from stillbox.records.formats.voc import read_image_set, read_voc
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog

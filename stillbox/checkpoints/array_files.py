@@ -49,11 +49,7 @@ class LazyArrays(Mapping[str, np.ndarray], Generic[ArrayEntry]):
 
     @abstractmethod
     def _read(self, name: str, entry: ArrayEntry) -> np.ndarray:
-        """Returns one array, which may be read-only and not contiguous.
-
-        Raises:
-            UserError: its values are missing, damaged, or of a type that is not supported.
-        """
+        """Returns one array, which may be read-only and not contiguous."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape that an array claims to have; nothing is read."""
@@ -73,11 +69,7 @@ class LazyArrays(Mapping[str, np.ndarray], Generic[ArrayEntry]):
 
 
 def check_unpacked(claimed: int, held: int) -> None:
-    """Compares the bytes of all arrays with those of the file that holds them.
-
-    Raises:
-        ValueError: the arrays are over a hundred times as large.
-    """
+    """Raises `ValueError` if all arrays have over a hundred times the bytes of their file."""
     if claimed > _MOST_COMPRESSION * held:
         raise ValueError(f"it unpacks to more than {_MOST_COMPRESSION} times of its size")
 
@@ -115,13 +107,8 @@ class _Member(NamedTuple):
 class NpzFile(LazyArrays[_Member]):
     """The arrays of a file by name; their headers are read at once, values and CRC-32 on access.
 
-    Args:
-        inside: see `open_untrusted`.
-        check: is given the open file first, and leaves it at its beginning.
-        rename: returns the name of an array by that in the file.
-
-    Raises:
-        UserError: the file is damaged, of another format, or claims more than it can hold.
+    `check` gets the open file first, and leaves it at its beginning. `rename` returns the name of
+    an array by that in the file.
     """
 
     def __init__(
@@ -178,11 +165,7 @@ def _name(info: zipfile.ZipInfo) -> str:
 
 
 def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
-    """Reads the header of an array, by which numpy allocates memory.
-
-    Raises:
-        ValueError: the member is not an array, holds objects, or contradicts its header.
-    """
+    """Reads the header of an array and compares it with the file."""
     with archive.open(info) as file:
         if file.read(6) != b"\x93NUMPY":
             raise ValueError(f"{info.filename} is no array")
@@ -202,13 +185,7 @@ def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
 
 
 def read_npz_weights(path: Path) -> NpzFile:
-    """Opens exported weights by their names in TensorFlow.
-
-    `|` in a name stands for a slash, which file systems do not allow; a tensor's `:0` is dropped.
-
-    Raises:
-        UserError: as `NpzFile`.
-    """
+    """Opens exported weights by their names in TensorFlow; `|` stands for a slash."""
     return NpzFile(path, rename=lambda name: name.replace("|", "/").removesuffix(":0"))
 
 
@@ -232,13 +209,7 @@ class _StoredTensor(NamedTuple):
 
 
 class SafetensorsFile(LazyArrays[_StoredTensor]):
-    """The tensors of a file by name.
-
-    `metadata` are the texts of its header by name.
-
-    Raises:
-        UserError: the file is damaged, or of another format.
-    """
+    """The tensors of a file by name; `metadata` are the texts of its header by name."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -253,11 +224,8 @@ class SafetensorsFile(LazyArrays[_StoredTensor]):
                 places = _places(header, _LENGTH_BYTES + length, size)
             # JSON of other types than the format's can raise several kinds.
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                raise UserError(
-                    f"the file is damaged or no .safetensors: {error}",
-                    where=str(path),
-                    fix="copy the file again",
-                ) from error
+                what = f"the file is damaged or no .safetensors: {error}"
+                raise UserError(what, where=str(path), fix="copy the file again") from error
         super().__init__(places)
 
     def _read(self, name: str, entry: _StoredTensor) -> np.ndarray:
@@ -282,11 +250,7 @@ def _texts(metadata: dict[str, str]) -> dict[str, str]:
 
 
 def _places(header: dict[str, Any], start: int, size: int) -> dict[str, _StoredTensor]:
-    """Returns the tensors of a header, whose values begin at byte `start` of a file.
-
-    Raises:
-        ValueError: values lie outside of the file, or are shared.
-    """
+    """Returns the tensors of a header, whose values begin at byte `start` of a file."""
     places = {
         name: _StoredTensor(
             str(entry["dtype"]),
@@ -314,15 +278,7 @@ _SHOWN = 3
 
 
 def check_finite(arrays: Mapping[str, np.ndarray], where: str) -> None:
-    """Refuses NaN, infinities, and values that float32 cannot hold.
-
-    Args:
-        arrays: by name, on the host.
-        where: what they were read from.
-
-    Raises:
-        UserError: names the arrays.
-    """
+    """Raises `UserError` for NaN, infinities, and values that float32 cannot hold."""
     bad = {name: count for name, array in arrays.items() if (count := _count(array))}
     if not bad:
         return
@@ -339,7 +295,7 @@ def check_finite(arrays: Mapping[str, np.ndarray], where: str) -> None:
 
 
 def _count(array: np.ndarray) -> int:
-    """Returns the number of values that are not finite as float32."""
+    """Counts the values that are not finite as float32."""
     # Whole numbers are finite, and numpy counts bfloat16 to the kind V.
     if array.dtype.kind not in "fcV":
         return 0

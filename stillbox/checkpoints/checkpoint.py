@@ -72,15 +72,34 @@ def _leaf_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".") or "value"
 
 
-class Checkpoint:
-    """Reads one finished checkpoint.
-
-    Raises:
-        UserError: the folder is not a checkpoint, or has a newer format.
-    """
+class StoredExperiment:
+    """The experiment and the label map of a model directory or a checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    @property
+    def experiment(self) -> str:
+        """The experiment as YAML."""
+        return read_text_file(self.folder / EXPERIMENT, fix=WRITTEN, inside=self.folder)
+
+    def read_experiment(self, say: Callable[[str], None] = lambda line: None) -> Experiment:
+        """Returns the experiment, with the paths where its model directory is now."""
+        stored = from_stored(self.experiment, str(self.folder / EXPERIMENT), say)
+        return place_paths(stored, self.folder)
+
+    @property
+    def label_map(self) -> str:
+        """The label map as text."""
+        path, most = self.folder / LABEL_MAP, MAX_LABEL_MAP_BYTES
+        return read_text_file(path, fix=WRITTEN, most=most, inside=self.folder)
+
+
+class Checkpoint(StoredExperiment):
+    """Reads one finished checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         what = "this is not a checkpoint of stillbox"
         manifest = read_manifest(folder / MANIFEST, what=what, fix=WRITTEN)
         try:
@@ -88,11 +107,9 @@ class Checkpoint:
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise UserError(what, where=str(folder), fix=WRITTEN) from error
         if written != _FORMAT:
-            raise UserError(
-                f"the checkpoint has format {written}, this version reads format {_FORMAT}",
-                where=str(folder),
-                fix="use the version of stillbox that versions.json names",
-            )
+            what = f"the checkpoint has format {written}, this version reads format {_FORMAT}"
+            fix = "use the version of stillbox that versions.json names"
+            raise UserError(what, where=str(folder), fix=fix)
         sections, metadata = manifest.get("sections"), manifest.get("metadata")
         # A section is the name of a file in the folder, and of no other file.
         if not isinstance(metadata, dict) or not (
@@ -108,27 +125,6 @@ class Checkpoint:
         )
 
     @property
-    def experiment(self) -> str:
-        """The experiment as YAML."""
-        return read_text_file(self.folder / EXPERIMENT, fix=WRITTEN, inside=self.folder)
-
-    def read_experiment(self, say: Callable[[str], None] = lambda line: None) -> Experiment:
-        """Returns the experiment, with the paths where its model directory is now.
-
-        Raises:
-            UserError: as `from_stored`.
-        """
-        stored = from_stored(self.experiment, str(self.folder / EXPERIMENT), say)
-        return place_paths(stored, self.folder)
-
-    @property
-    def label_map(self) -> str:
-        """The label map as text."""
-        return read_text_file(
-            self.folder / LABEL_MAP, fix=WRITTEN, most=MAX_LABEL_MAP_BYTES, inside=self.folder
-        )
-
-    @property
     def metadata(self) -> dict[str, Any]:
         """What was stored beside the arrays."""
         return dict(self._metadata)
@@ -139,15 +135,11 @@ class Checkpoint:
         return tuple(self._sections)
 
     def read(self, section: str) -> Arrays:
-        """Returns the arrays of one section by name.
-
-        Raises:
-            UserError: there is no such section, or its file is missing or damaged.
-        """
+        """Returns the arrays of one section by name."""
         return dict(self._open(section))
 
     def _open(self, section: str) -> NpzFile:
-        """Returns the arrays of one section by name, which are read on access; else as `read`."""
+        """Returns the arrays of one section by name, which are read on access."""
         if section not in self.sections:
             what = f"the checkpoint has no section {section!r}"
             fix = nearest(section, self.sections)
@@ -164,9 +156,8 @@ class Checkpoint:
     def restore(self, like: Mapping[str, Any]) -> dict[str, Any]:
         """Returns pytrees of the structure of `like`, bit for bit as they were saved.
 
-        Args:
-            like: a pytree for each wanted section. An array is put where the leaf's sharding says;
-                without one it stays a numpy array.
+        `like` has a pytree for each wanted section. The leaf's sharding places an array; without
+        one it stays a numpy array.
 
         Raises:
             UserError: names, shapes or types of the stored arrays are not those of `like`.
@@ -193,20 +184,16 @@ class Checkpoint:
                 where=str(self.folder),
                 fix="take the experiment.yaml that lies there, or start a new model directory",
             )
-        placed = [_place(stored[name], leaf) for name, leaf in wanted.items()]
+        placed = [
+            stored[name]
+            if getattr(leaf, "sharding", None) is None
+            else jax.device_put(stored[name], leaf.sharding)
+            for name, leaf in wanted.items()
+        ]
         return jax.tree_util.tree_unflatten(structure, placed)
 
     def parameters(self, *, prefer_ema: bool = False) -> Arrays:
-        """Returns parameters and moving statistics by path.
-
-        Args:
-            prefer_ema: take the moving average of every parameter that has one.
-        """
+        """Returns parameters and moving statistics by path, moving averages where `prefer_ema`."""
         sections = ["params", "stats"] + ["ema"] * prefer_ema
         found = [self.read(name) for name in sections if name in self.sections]
         return {path: array for arrays in found for path, array in arrays.items()}
-
-
-def _place(array: np.ndarray, leaf: object) -> np.ndarray | jax.Array:
-    sharding = getattr(leaf, "sharding", None)
-    return array if sharding is None else jax.device_put(array, sharding)

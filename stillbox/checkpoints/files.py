@@ -100,12 +100,9 @@ def list_folder(path: Path, limit: int = 12) -> str:
 
 
 class DirectoryLock:
-    """An exclusive lock of a directory, held until `release` or the end of the process.
+    """An exclusive lock of a folder, held until `release` or the end of the process.
 
     The operating system releases it however the process ends.
-
-    Args:
-        directory: an existing folder.
 
     Raises:
         UserError: another process holds it, or the name of its file is a link.
@@ -124,11 +121,9 @@ class DirectoryLock:
         except BlockingIOError as error:
             holder = os.read(self._file, 100).decode() or "another process"
             self.release()
-            raise UserError(
-                f"{holder} is writing into this directory",
-                where=str(directory),
-                fix="wait for it to end, or choose another model directory",
-            ) from error
+            what = f"{holder} is writing into this directory"
+            fix = "wait for it to end, or choose another model directory"
+            raise UserError(what, where=str(directory), fix=fix) from error
         except OSError:
             return  # some network file systems have no locks
         # It is locked without the number too, on a full disk.
@@ -165,19 +160,12 @@ class Checksums:
 
     @classmethod
     def parse(cls, content: object, folder: Path, manifest: str) -> "Checksums":
-        """Reads what `to_json` returned.
-
-        Raises:
-            UserError: it is not a list of files below the folder with their checksums.
-        """
+        """Reads what `to_json` returned."""
         if content is None:
             return cls(folder, None, manifest)
         if not isinstance(content, dict) or not all(map(_is_entry, content.items())):
-            raise UserError(
-                "the list of files and checksums is damaged",
-                where=str(folder / manifest),
-                fix=_ELSEWHERE.format(folder),
-            )
+            what = "the list of files and checksums is damaged"
+            raise UserError(what, where=str(folder / manifest), fix=_ELSEWHERE.format(folder))
         files = {name: (entry["bytes"], entry["sha256"]) for name, entry in content.items()}
         return cls(folder, files, manifest)
 
@@ -187,30 +175,19 @@ class Checksums:
         return {name: {"bytes": size, "sha256": digest} for name, (size, digest) in files}
 
     def compare(self, name: str, file: BufferedReader) -> None:
-        """Compares the content of an open file, and leaves the file at its beginning.
-
-        Raises:
-            UserError: it is not the file that was written.
-        """
+        """Compares the content of an open file, and leaves the file at its beginning."""
         if self.files is None:
             return
         size = os.fstat(file.fileno()).st_size
         known_size, known_digest = self.files.get(name, (-1, ""))
         # A huge file is not read if its size already differs.
         if size != known_size or _digest(file) != known_digest:
-            raise UserError(
-                f"the file is damaged, or not the one that was written with {self.manifest}",
-                where=str(self.folder / name),
-                fix=_ELSEWHERE.format(self.folder),
-            )
+            what = f"the file is damaged, or not the one that was written with {self.manifest}"
+            raise UserError(what, where=str(self.folder / name), fix=_ELSEWHERE.format(self.folder))
         file.seek(0)
 
     def verify(self, names: Iterable[str] | None = None) -> None:
-        """Compares files of the folder, by default all of which the checksums are known.
-
-        Raises:
-            UserError: as `compare`, or one is missing or no regular file of the folder.
-        """
+        """Compares files of the folder, by default all of which the checksums are known."""
         for name in (self.files or {}) if names is None else names:
             where, fix = str(self.folder / self.manifest), _ELSEWHERE.format(self.folder)
             with open_untrusted(
@@ -242,9 +219,7 @@ def write_manifest(content: Mapping[str, Any]) -> bytes:
 def read_manifest(path: Path, *, what: str, fix: str) -> dict[str, Any]:
     """Reads what `write_manifest` returned; older manifests have no checksum of themselves.
 
-    Args:
-        what: the sentence for a folder without a manifest that can be read.
-        fix: its remedy.
+    `what` is the sentence for a folder without a readable manifest, `fix` its remedy.
 
     Raises:
         UserError: the file is missing, not a regular file, not a JSON object, or was changed.

@@ -100,10 +100,8 @@ def explain_failure(
 ) -> str:
     """Returns likely causes why weights do not fit, with their remedies.
 
-    Args:
-        found_by_scope: number of arrays that the file has under the names of each scope.
-        unnamed: parts of the detector that no name table is registered for.
-        heads: parts whose shapes depend on the number of classes.
+    `found_by_scope` counts the arrays of the file that have names of each scope. `unnamed` are
+    parts of the detector without a name table, `heads` those whose shapes depend on the classes.
     """
     if report.departure:
         return f"{_about_graph(report.departure)}; is it of this architecture and depth_multiplier?"
@@ -140,11 +138,7 @@ def explain_rest(
     left_out: Collection[str],
     name_map: NameMap,
 ) -> dict[str, str]:
-    """Returns the reason by name, of every array that was not read.
-
-    Args:
-        left_out: paths that a pattern of `train.fine_tune.skip` matches.
-    """
+    """Returns the reason by name, of every array that was not read."""
     known = {name: path for path, name in name_map.names.items()} | {path: path for path in paths}
     ignored = name_map.table.ignored
     return {

@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from stillbox.checkpoints.array_files import check_finite
-from stillbox.checkpoints.graphs.matched import MatchedArrays, match_weights
+from stillbox.checkpoints.graphs.matching import MatchedArrays, match_weights
 from stillbox.checkpoints.import_report import (
     ImportReport,
     Mismatch,
@@ -27,10 +27,7 @@ from stillbox.models.layers.quantization import RANGE_ENDS
 from stillbox.printing import count_text
 from stillbox.textformat.name_patterns import found_in
 
-_KINDS: Mapping[Library | None, str] = {
-    "tensorflow": "TF1 checkpoints",
-    "keras": "TF2 checkpoints",
-}
+_KINDS: Mapping[Library | None, str] = {"tensorflow": "TF1 checkpoints", "keras": "TF2 checkpoints"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +73,8 @@ def import_weights(
 ) -> ImportReport:
     """Replaces parameters and moving statistics of a detector, in place.
 
-    Arrays that are not found, or have another shape, keep their values.
-
-    Args:
-        path: see `open_weights`.
-
-    Raises:
-        UserError: as `read_weights`; the detector is then unchanged.
+    The path is one of `open_weights`. Arrays that are not found, or have another shape, keep their
+    values. After an error the detector is unchanged.
     """
     variables = {
         ".".join(map(str, path)): variable
@@ -98,14 +90,9 @@ def import_weights(
 def read_weights(
     variables: Mapping[str, Any], model: schema.Model, path: str | Path, options: ImportOptions
 ) -> tuple[ImportReport, dict[str, np.ndarray]]:
-    """Reads the arrays that a detector takes from weights, on the host.
+    """Reads the arrays that a detector takes from weights, on the host; returns them by path.
 
-    Args:
-        variables: what has the shape of each parameter and moving statistic, by path.
-        path: see `open_weights`.
-
-    Returns:
-        The report, and the arrays by path.
+    `variables` have the shape of each parameter and moving statistic; `path` as in `open_weights`.
 
     Raises:
         UserError: nothing, or less than `min_loaded`, was found; the weights cannot be read, or
@@ -209,11 +196,9 @@ def _matching(wanted: list[str], name_map: NameMap, patterns: tuple[str, ...]) -
     for pattern, matches in found_in(patterns, named, "train.fine_tune.skip"):
         if not matches:
             names = sorted(map(name_map.name, wanted))
-            raise UserError(
-                f"the pattern {pattern!r} matches nothing that is wanted",
-                where="train.fine_tune.skip",
-                fix=f"names look like {', '.join(names[:3])}",
-            )
+            what = f"the pattern {pattern!r} matches nothing that is wanted"
+            where = "train.fine_tune.skip"
+            raise UserError(what, where=where, fix=f"names look like {', '.join(names[:3])}")
         found |= matches
     return found
 

@@ -10,7 +10,7 @@ A step's folder gets its name in one rename, after the disk has all of its conte
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -22,9 +22,9 @@ from stillbox.checkpoints.checkpoint import (
     LABEL_MAP,
     MANIFEST,
     VERSIONS,
-    WRITTEN,
     Arrays,
     Checkpoint,
+    StoredExperiment,
     flatten_section,
     write_checkpoint,
 )
@@ -41,12 +41,9 @@ from stillbox.checkpoints.files import (
 from stillbox.checkpoints.remote_directory import RemoteDirectory, finished_steps
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.schema import Experiment
-from stillbox.experiment.yaml_config import CHECKPOINTS, from_stored, place_paths
+from stillbox.experiment.yaml_config import CHECKPOINTS
 from stillbox.printing import size_text
 from stillbox.records.files import lack_of_room, make_folder, remove_tree
-from stillbox.records.label_map import MAX_LABEL_MAP_BYTES
-from stillbox.textformat.yaml_tree import read_text_file
 
 OF_TRAINING = (CHECKPOINTS, BEST, MANIFEST)
 """Names that a model directory or a checkpoint has, and no other folder of stillbox."""
@@ -65,16 +62,12 @@ class Best(NamedTuple):
     value: float
 
 
-class ModelDirectory:
-    """A model with its checkpoints. Use `create` to train and `open` for everything else.
-
-    Args:
-        keep: newest checkpoints that are kept, beside the best; 0 keeps all.
-    """
+class ModelDirectory(StoredExperiment):
+    """A model with its checkpoints, of which the newest `keep` and the best stay; 0: all."""
 
     def __init__(self, path: str | Path, *, keep: int = 3) -> None:
-        self.path = Path(path)
-        self._keep = keep
+        super().__init__(Path(path))
+        self.path, self._keep = self.folder, keep
         self._checkpoints = self.path / CHECKPOINTS
         self._writer: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
@@ -98,9 +91,8 @@ class ModelDirectory:
         """Creates the directory, or continues one, for the one process that writes into it.
 
         Args:
-            path: the folder; it may already hold checkpoints.
-            experiment: the experiment as YAML.
-            label_map: the label map as text; may be empty.
+            experiment: as YAML.
+            label_map: as text; may be empty.
             versions: of programs that the numbers may depend on.
             writes: False for the other processes of a job; their calls that write do nothing.
             lock: of the directory, if it is held already; `close` releases it.
@@ -134,40 +126,17 @@ class ModelDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> "ModelDirectory":
-        """Opens a directory for reading, also while training writes into it.
-
-        Raises:
-            UserError: there is no such folder, or it is not a model directory.
-        """
+        """Opens a directory for reading, also while training writes into it."""
         folder = Path(path)
         if not folder.is_dir():
             siblings = [entry.name for entry in folder.parent.glob("*") if entry.is_dir()]
             fix = nearest(folder.name, siblings)
             raise UserError("there is no such model directory", where=str(path), fix=fix)
         if not is_model_directory(folder):
-            raise UserError(
-                f"this is not a model directory: {EXPERIMENT} or {CHECKPOINTS}/ is missing",
-                where=str(path),
-                fix=f"give the folder that training wrote; this one holds {list_folder(folder)}",
-            )
+            what = f"this is not a model directory: {EXPERIMENT} or {CHECKPOINTS}/ is missing"
+            fix = f"give the folder that training wrote; this one holds {list_folder(folder)}"
+            raise UserError(what, where=str(path), fix=fix)
         return cls(folder)
-
-    @property
-    def experiment(self) -> str:
-        """The experiment as YAML."""
-        return read_text_file(self.path / EXPERIMENT, fix=WRITTEN, inside=self.path)
-
-    def read_experiment(self, say: Callable[[str], None] = lambda line: None) -> Experiment:
-        """Returns the copy of the experiment, with the paths where the directory is now."""
-        stored = from_stored(self.experiment, str(self.path / EXPERIMENT), say)
-        return place_paths(stored, self.path)
-
-    @property
-    def label_map(self) -> str:
-        """The label map as text."""
-        return read_text_file(
-            self.path / LABEL_MAP, fix=WRITTEN, most=MAX_LABEL_MAP_BYTES, inside=self.path
-        )
 
     def steps(self) -> tuple[int, ...]:
         """Returns the steps of all finished checkpoints, oldest first."""
@@ -191,14 +160,7 @@ class ModelDirectory:
         return best if best.step in self.steps() else None
 
     def checkpoint(self, which: CheckpointChoice = "latest") -> Checkpoint:
-        """Opens a checkpoint.
-
-        Args:
-            which: a step, the newest, or the best, which is the newest if none was marked.
-
-        Raises:
-            UserError: there is no such checkpoint.
-        """
+        """Opens the checkpoint of a step, the newest, or the best, else the newest too."""
         best = self.best() if which == "best" else None
         step = which if isinstance(which, int) else best.step if best else self.latest_step()
         if step not in self.steps():
@@ -220,12 +182,9 @@ class ModelDirectory:
     ) -> None:
         """Writes a checkpoint; then removes the oldest that are no longer kept.
 
-        Args:
-            step: updates done so far.
-            arrays: a pytree for each section of the training state. `params`, `stats` and `ema`
-                are flat dictionaries keyed by parameter path.
-            metadata: as JSON: position in the data, metrics, counters.
-            wait: return when the disk has it. Otherwise a thread writes.
+        `arrays` has a pytree for each section of the training state; `params`, `stats` and `ema`
+        are flat dictionaries keyed by parameter path. `metadata` is JSON. With `wait` the disk has
+        the checkpoint on return; otherwise a thread writes it.
 
         Raises:
             FileExistsError: this step has a checkpoint; a finished one never changes.
@@ -340,14 +299,7 @@ def _checked(best: Best) -> Best:
 
 @contextmanager
 def locked_directory(path: Path, *, writes: bool = True) -> Iterator[DirectoryLock | None]:
-    """Locks a model directory before it is read, so that no writer changes it meanwhile.
-
-    Yields None, and locks nothing, if there is no model directory yet, or if this process `writes`
-    nothing.
-
-    Raises:
-        UserError: another process writes into it.
-    """
+    """Locks a model directory, if it is there and this process writes, before it is read."""
     there = writes and is_model_directory(path)
     with _waiting(path):
         lock = DirectoryLock(path) if there else None

@@ -36,10 +36,7 @@ def backbone_tables(model: schema.Model) -> tuple[rules.BackboneTable, ...]:
 
 
 def object_path_table(model: schema.Model) -> rules.BackboneTable | None:
-    """Returns the table of a model's backbone in TF2 checkpoints, if one is registered.
-
-    Of several, it is the one whose codebase has such a neck.
-    """
+    """Returns the table of a backbone and neck in TF2 checkpoints, if one is registered."""
     tables = rules.OBJECT_PATHS.get(type(model.parts.get("backbone")), [None])
     neck = type(model.parts.get("neck"))
     fits = (table for table in tables if table and (table.codebase, neck) in rules.PARTS)
@@ -51,16 +48,11 @@ def reference_names(
 ) -> dict[str, str]:
     """Names parameters and moving statistics as the original's checkpoints do.
 
-    Args:
-        arrays: by path in our detector; only their `shape` is read, because some names hold a
-            number of channels.
-        scope: `classification` gives the names in a classifier's checkpoint, which holds
-            `model.classifier_parts` only.
-
-    Returns:
-        Name by path; of a classifier's arrays several may have the same. Arrays of parts without a
-        name table are absent, and all arrays if the backbone has none, since names of necks and
-        heads depend on the backbone's codebase.
+    Only the `shape` of the `arrays`, by path in our detector, is read, since some names hold a
+    number of channels. The scope `classification` gives the names in a classifier's checkpoint,
+    which holds `model.classifier_parts` only; several of its arrays may have the same name. Arrays
+    of parts without a name table are absent, and all arrays if the backbone has none, since names
+    of necks and heads depend on the backbone's codebase.
     """
     table = backbone_tables(model)[0]
     names = names_under(table.roots[scope][0], table, model, arrays)
@@ -70,11 +62,7 @@ def reference_names(
 
 
 def object_paths(model: schema.Model, arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Names a detector's arrays as the original's TF2 checkpoints do.
-
-    Returns:
-        Path of objects by path; arrays of parts without a table are absent.
-    """
+    """Names arrays as the original's TF2 checkpoints do, if their parts have a table."""
     table = object_path_table(model)
     return names_under(table.roots["detection"][0], table, model, arrays) if table else {}
 
@@ -82,11 +70,7 @@ def object_paths(model: schema.Model, arrays: Mapping[str, Any]) -> dict[str, st
 def names_under(
     root: str, table: rules.BackboneTable, model: schema.Model, arrays: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Names all arrays by one table of the model's backbone, with `root` as its `{root}`.
-
-    Returns:
-        Name by path, of all paths that have one.
-    """
+    """Names arrays by a table of the backbone, with `root` as its `{root}`."""
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}
     if not table.rules:
         return {}
@@ -165,10 +149,7 @@ def _name(
     context: rules.Context,
     fields: Mapping[str, str],
 ) -> str | None:
-    """Returns the name of a layer's variable, such as `norm_2.mean` or `kernel`.
-
-    None if the rule does not match the layer, or the original has no such variable.
-    """
+    """Returns the original's name of a layer's variable; None if it or the layer has none."""
     match = re.fullmatch(rule.pattern, layer)
     if match is None:
         return None
@@ -255,14 +236,7 @@ def choose_name_map(
     *,
     scope: rules.Scope,
 ) -> NameMap:
-    """Returns the name map by which most of the wanted arrays are found.
-
-    Args:
-        arrays: all of the detector's, by path.
-
-    Raises:
-        UserError: the file holds the weights several times.
-    """
+    """Returns the name map by which most of the wanted arrays are found."""
     # If none is found, messages name what such a file usually holds. Of equals the first is the
     # original's.
     return max(

@@ -43,11 +43,7 @@ _AGAIN = "copy the file again, or pack the model again with stillbox pack"
 
 
 class PackedModel:
-    """Reads a `.stillbox` file; else as `Checkpoint`.
-
-    Raises:
-        UserError: it is damaged, no such file, or one of a newer format.
-    """
+    """Reads a `.stillbox` file; else as `Checkpoint`."""
 
     def __init__(self, path: Path) -> None:
         self.folder, self._arrays = path, SafetensorsFile(path)
@@ -55,11 +51,9 @@ class PackedModel:
         if found.get("stillbox") != _FORMAT:
             written = found.get("stillbox")
             what = f"it has format {written}, this version reads {_FORMAT}"
-            raise UserError(
-                what if written else "this is no packed model of stillbox",
-                where=str(path),
-                fix="use a newer version of stillbox" if written else _AGAIN,
-            )
+            what = what if written else "this is no packed model of stillbox"
+            fix = "use a newer version of stillbox" if written else _AGAIN
+            raise UserError(what, where=str(path), fix=fix)
         try:
             self.step, self._checksum = int(found["step"]), found["sha256"]
             self.experiment, self.label_map = found["experiment"], found["label_map"]
@@ -74,14 +68,7 @@ class PackedModel:
         return from_stored(self.experiment, str(self.folder), say)
 
     def parameters(self, *, prefer_ema: bool = False) -> Arrays:
-        """Returns parameters and moving statistics by path.
-
-        Args:
-            prefer_ema: has no effect: the file holds the weights that evaluation uses.
-
-        Raises:
-            UserError: they are not those that were written.
-        """
+        """Returns parameters and moving statistics by path, as evaluation uses them."""
         arrays = {name: self._arrays[name] for name in self._arrays}
         if array_digest(arrays) != self._checksum:
             raise UserError("the weights are damaged", where=str(self.folder), fix=_AGAIN)
@@ -107,17 +94,7 @@ class Packed:
 
 
 def find_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | PackedModel | None:
-    """Opens what a path names: a model directory, one of its checkpoints, or a packed model.
-
-    Args:
-        which: checkpoint of a model directory; the others have one.
-
-    Returns:
-        None if the path names nothing of the kind.
-
-    Raises:
-        UserError: it is damaged, or has no such checkpoint.
-    """
+    """Opens a model directory's checkpoint, a checkpoint or a packed model."""
     if is_model_directory(path):
         return ModelDirectory.open(path).checkpoint(which)
     if is_packed(path):
@@ -133,19 +110,12 @@ def find_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | Pac
 
 
 def open_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | PackedModel:
-    """Opens a trained model; see `find_model`.
-
-    Raises:
-        UserError: the path names none, it is damaged, or it has no such checkpoint.
-    """
+    """Opens a trained model; see `find_model`."""
     return find_model(path, which) or ModelDirectory.open(path).checkpoint(which)
 
 
 def results_folder(path: Path) -> Path | None:
-    """Returns the folder that results of a model are written into; None for a packed model.
-
-    That of a checkpoint is its model directory.
-    """
+    """Returns the folder for results: the model directory; None for a packed model."""
     if path.parent.name == CHECKPOINTS and is_model_directory(path.parent.parent):
         return path.parent.parent
     return None if is_packed(path) else path
@@ -161,16 +131,10 @@ def pack_model(
 ) -> Packed:
     """Writes a trained model without the state of its training and without its records.
 
-    Where evaluation uses moving averages, these are the weights. Paths into the model directory
-    are left out of the experiment.
-
-    Args:
-        source: a model directory, or one of its checkpoints.
-        target: a file whose name ends in `.stillbox`, or a folder.
-        step: which checkpoint; `best` is the newest if none was marked.
-
-    Raises:
-        UserError: there is no such model, the target exists, or the disk takes no more.
+    Where evaluation uses moving averages, these are the weights. Paths into the model directory are
+    left out of the experiment. `source` is a model directory or one of its checkpoints, `target` a
+    file whose name ends in `.stillbox`, or a folder. The checkpoint `best` is the newest if none
+    was marked.
     """
     model = open_model(source, step)
     if not isinstance(model, Checkpoint):

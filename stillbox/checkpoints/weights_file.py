@@ -10,7 +10,7 @@ import numpy as np
 
 from stillbox.checkpoints.array_files import SafetensorsFile, read_npz_weights
 from stillbox.checkpoints.files import MAX_JSON_BYTES, list_folder
-from stillbox.checkpoints.graph_constants import GraphConstants
+from stillbox.checkpoints.graphs.tensorflow import GraphConstants
 from stillbox.checkpoints.graphs.tfjs import MODEL_JSON, TfjsModel
 from stillbox.checkpoints.graphs.tflite import TfliteModel
 from stillbox.checkpoints.name_tables.rules import Library, Scope
@@ -67,18 +67,12 @@ def open_weights(
 ) -> Weights:
     """Opens weights of any kind.
 
-    Args:
-        path: `.npz`, `.safetensors`, `.pth` or `.pt` file; prefix of a TF1 or TF2 checkpoint or any
-            of its files; a frozen graph or SavedModel (`.pb`), `model.json` of TensorFlow.js or a
-            `.tflite` file; folder with one of these, or with folders `checkpoint` or
-            `saved_model`; stillbox model directory (its best checkpoint, or else its newest), one
-            checkpoint in it, or a packed model; or the name of downloaded weights.
-        prefer_ema: take moving averages from a model directory; in TF1 files they have own names.
-        model: what is to take them, for advice.
-        scope: the kind of model that is wanted, for advice.
-
-    Raises:
-        UserError: there is nothing, or nothing readable, under that path.
+    `path` is an `.npz`, `.safetensors`, `.pth` or `.pt` file; the prefix of a TF1 or TF2 checkpoint
+    or any of its files; a frozen graph or SavedModel (`.pb`), `model.json` of TensorFlow.js or a
+    `.tflite` file; a folder with one of these, or with folders `checkpoint` or `saved_model`; a
+    stillbox model directory (its best checkpoint, or else its newest), one checkpoint in it, or a
+    packed model; or the name of downloaded weights. `prefer_ema` takes moving averages from a model
+    directory; in TF1 files they have own names. `model` and `scope` are for advice.
     """
     path = resolve_weights(path)
     checkpoint = find_model(path)
@@ -104,10 +98,7 @@ def _open_checkpoint(prefix: str) -> Weights:
 
 
 def _find_in_folder(path: Path) -> Path:
-    """Returns the prefix or the file of the weights in a folder.
-
-    A checkpoint is preferred: an exported graph may lack variables that training needs.
-    """
+    """Returns the checkpoint in a folder, or else the graph, which may lack variables."""
     found = _prefix_in_folder(path)
     if found is not None:
         return found

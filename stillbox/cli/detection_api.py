@@ -24,7 +24,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, resolve
 
 if TYPE_CHECKING:
-    from stillbox.checkpoints.original_checkpoints import Form
+    from stillbox.checkpoints.trained import Form
 
 
 _ONE_MACHINE = "all devices of this machine are used, of any kind; leave it out"
@@ -110,7 +110,7 @@ def writing_checkpoints(directory: Path, form: "Form | None") -> Iterator[None]:
         yield
     finally:
         if form is not None:
-            from stillbox.checkpoints.original_checkpoints import write_checkpoints
+            from stillbox.checkpoints.trained import write_checkpoints
 
             write_checkpoints(directory, form, note)
 

@@ -131,9 +131,6 @@ class BatchMaker:
         prefetch: batches that are made ahead.
         pixels: type of the images, `float32` or `uint8`, as in `schema.Data`.
         reduced_decoding: decode images that are shrunk much at a fraction of their size, likewise.
-
-    Raises:
-        UserError: the batch cannot be divided among the processes.
     """
 
     def __init__(
@@ -149,11 +146,8 @@ class BatchMaker:
         reduced_decoding: bool = False,
     ) -> None:
         if batch_size < 1 or batch_size % process_count:
-            raise UserError(
-                f"a batch of {batch_size} cannot be divided among {process_count} processes",
-                where="batch_size",
-                fix=f"make it a multiple of {process_count}",
-            )
+            what = f"a batch of {batch_size} cannot be divided among {process_count} processes"
+            raise UserError(what, where="batch_size", fix=f"make it a multiple of {process_count}")
         self.dataset = dataset
         self.stats = InputStats(dataset.max_boxes)
         self._batch_size = batch_size
@@ -163,11 +157,7 @@ class BatchMaker:
         self._local = slice(process_index * local, (process_index + 1) * local)
 
     def batch(self, step: int) -> Batch:
-        """Makes a batch, determined by its number, in the caller's thread.
-
-        Raises:
-            UserError: a record is bad and the policy is `fail`.
-        """
+        """Makes a batch, determined by its number, in the caller's thread."""
         arrays, rows = self._begin(step)
         self._fill_rows(arrays, rows, range(len(rows)))
         return Batch(*arrays)

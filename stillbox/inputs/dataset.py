@@ -33,11 +33,7 @@ _DRAWS = 15
 def reject_unrelated_label_map(
     source: ExampleSource, label_map: LabelMap, *, use_display_name: bool
 ) -> None:
-    """Checks class texts of records from all over the set; some unknown ones are accepted.
-
-    Raises:
-        UserError: the label map has none of the boxes' classes.
-    """
+    """Checks class texts of records from all over the set; some unknown ones are accepted."""
     boxes, unknown = 0, Counter[str]()
     records = np.linspace(0, len(source) - 1, min(len(source), _SAMPLED)).astype(int)
     for record in np.unique(records).tolist():
@@ -105,11 +101,7 @@ class Dataset:
         return self.label_map.names
 
     def load(self, record: int) -> Sample | None:
-        """Returns a decoded record, or None if the policy drops it.
-
-        Raises:
-            UserError: record, box or image is bad and the policy is `fail`; it names the record.
-        """
+        """Returns a decoded record, or None if the policy drops it."""
         sample = self.cache.get(record) if self.cache is not None else None
         if sample is not None:
             return sample
@@ -117,11 +109,7 @@ class Dataset:
         return None if example is None else self._decode(record, example)
 
     def open(self, record: int) -> Sample | None:
-        """Returns a record as `load` does, but without decoding JPEG files unless there is a cache.
-
-        Raises:
-            UserError: see `load`.
-        """
+        """Returns a record as `load` does, but decodes JPEG files only if there is a cache."""
         if self.cache is not None:
             return self.load(record)
         example = self.source.example(record)
@@ -134,16 +122,7 @@ class Dataset:
         return StoredSample(**vars(self._prepare(example, _NO_PIXELS)), stored=stored)
 
     def draw(self, rng: Generator, *, with_boxes: bool = False) -> Sample | None:
-        """Returns a decoded record, each as likely; None if 15 draws gave no usable one.
-
-        Only the record that is returned is decoded, except for damaged ones.
-
-        Args:
-            with_boxes: pass over records without boxes.
-
-        Raises:
-            UserError: see `load`.
-        """
+        """Returns a decoded record, each as likely; None if 15 draws gave no usable one."""
         for _ in range(_DRAWS):
             record = int(rng.random() * len(self))
             sample = self.open(record)
@@ -168,19 +147,11 @@ class Dataset:
         return sample
 
     def reject(self, record: int, error: ImageError) -> None:
-        """Reports a record whose image cannot be decoded.
-
-        Raises:
-            UserError: the policy is `fail`; it names the record.
-        """
+        """Reports a record whose image cannot be decoded."""
         self.source.reject(record, "image cannot be decoded", error.reason)
 
     def image(self, record: int) -> Bytes:
-        """Returns the pixels of a record's image as they are stored.
-
-        Raises:
-            UserError: there are none.
-        """
+        """Returns the pixels of a record's image as they are stored."""
         sample = self.load(record)
         if sample is None:
             raise UserError("this record has no usable image", where=self.source.location(record))
@@ -220,11 +191,9 @@ def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model
             classes or belongs to other records.
     """
     if not records.label_map:
-        raise UserError(
-            "no label map is given, so that class names have no ids",
-            where=", ".join(records.paths) or None,
-            fix="set label_map to a .pbtxt file with an item for every class",
-        )
+        what = "no label map is given, so that class names have no ids"
+        fix = "set label_map to a .pbtxt file with an item for every class"
+        raise UserError(what, where=", ".join(records.paths) or None, fix=fix)
     label_map = LabelMap.from_file(records.label_map)
     slots = assign_slots(label_map, model.num_classes, model.class_slots)
     source = ExampleSource(

@@ -139,11 +139,9 @@ class FewReads(io.BytesIO):
 def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -> Bytes:
     """Decodes the file of a JPEG, PNG or other common image.
 
-    Args:
-        apply_exif: apply the EXIF orientation. Right for a user's photograph; wrong for a record,
-            whose boxes refer to the pixels as they are stored.
-        reduction: 2, 4 or 8, for JPEG files only: height and width are divided by it and rounded
-            up, at a fraction of the time.
+    `apply_exif` turns the image by its EXIF orientation: right for a user's photograph, wrong for a
+    record, whose boxes refer to the pixels as stored. `reduction` is 2, 4 or 8, for JPEG files
+    only: height and width are divided by it and rounded up, at a fraction of the time.
 
     Raises:
         ImageError: the data are empty, truncated, corrupt, no image, too few for the size in their

@@ -237,10 +237,7 @@ def _lerp_rows(
 
 
 def _bytes_picker(image: Pixels) -> Callable[[Indices, str], Floats]:
-    """Returns `(columns, name of the result) -> [h, 3 * len(columns)]`, float32.
-
-    numpy copies pixels of three bytes one by one, but rows as a whole: columns become rows first.
-    """
+    """Returns a picker of columns, which become rows first: numpy copies those as a whole."""
     height, width = image.shape[:2]
     lines = cv2.transpose(image, dst=_SCRATCH("lines", (width, height, 3), np.uint8))
 

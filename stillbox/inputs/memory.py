@@ -26,10 +26,7 @@ _V2 = _Names("memory.max", "memory.current", ("inactive_file", "active_file"))
 
 
 def available_memory() -> int:
-    """Returns the free bytes of the machine, or of the container or job if that is less.
-
-    The page cache counts as free because the kernel reclaims it.
-    """
+    """Returns the free bytes of machine, container or job; the kernel reclaims the page cache."""
     return min([_free_on_machine(), *_groups(_free_in_group)])
 
 
@@ -54,10 +51,7 @@ def _groups(
     membership: Path = Path("/proc/self/cgroup"),
     root: Path = Path("/sys/fs/cgroup"),
 ) -> Iterator[int]:
-    """Yields the bytes that a function finds for the control group and each of its ancestors.
-
-    A job scheduler (Slurm, systemd) may set the limit on any of them.
-    """
+    """Measures the control group and its ancestors, each of which may have a limit."""
     lines = membership.read_text().splitlines() if membership.exists() else []
     for line in lines:
         _, controllers, path = line.split(":", 2)

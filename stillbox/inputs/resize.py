@@ -73,10 +73,7 @@ class Placement(NamedTuple):
 
 
 def place_image(size: Size, resizer: schema.Resizer, rng: Generator | None = None) -> Placement:
-    """Returns the placement of an image of `size`.
-
-    `rng` draws scale and offset of a resizer with jitter; without it the scale is 1.
-    """
+    """Returns the placement of an image of `size`; `rng` draws scale and offset for jitter."""
     if isinstance(resizer, schema.ScaleJitterResizer) and rng is not None:
         scale = rng.uniform(resizer.min_scale, resizer.max_scale)
         whole = _fitted(size, resizer, scale)
@@ -166,10 +163,7 @@ def _conditional(resizer: schema.ConditionalShapeResizer, size: Size) -> Size:
 
 
 def misfit(size: Size, resizer: schema.Resizer) -> str | None:
-    """Returns why an image of `size` does not fit the network input; None if it does.
-
-    Resizers that choose the size always fit; those with a `canvas` may not.
-    """
+    """Returns why an image of `size` does not fit a resizer's `canvas`; None if it does."""
     height, width = resized_size(size, resizer)
     rows, columns = resizer.input_size
     if height <= rows and width <= columns:
@@ -184,10 +178,7 @@ def resize_into(
     """Resizes `image`, which has no `misfit`, into the upper left of `out` and pads the rest.
 
     `out` has the resizer's `input_size`; values are rounded if it is uint8. The default placement
-    is the one without an `rng`.
-
-    Returns:
-        Height and width of the image inside `out`.
+    is the one without an `rng`. Returns height and width of the image inside `out`.
     """
     placement = placement or place_image((image.shape[0], image.shape[1]), resizer)
     height, width = placement.shown
@@ -243,16 +234,10 @@ def _resize_floats(
 def resize_image(
     image: Pixels, resizer: schema.Resizer, *, where: str | None = None
 ) -> tuple[FloatPixels, Size]:
-    """Returns an image resized to the padded network input, and its height and width there.
-
-    Raises:
-        UserError: the image is larger than the canvas of a resizer that does not shrink; `where`
-            names the image.
-    """
+    """Returns an image resized to the padded network input, and its height and width there."""
     if reason := misfit((image.shape[0], image.shape[1]), resizer):
-        raise UserError(
-            f"the image does not fit the canvas: {reason}", where=where, fix=ENLARGE_CANVAS
-        )
+        what = f"the image does not fit the canvas: {reason}"
+        raise UserError(what, where=where, fix=ENLARGE_CANVAS)
     out = np.empty((*resizer.input_size, 3), np.float32)
     return out, resize_into(image, resizer, out)
 
@@ -262,12 +247,8 @@ def draw_reduced(
 ) -> bool:
     """Decodes the image of a sample at a fraction of its size and resizes it, as `resize_into`.
 
-    Returns:
-        False, with nothing done, if the image is decoded already or not shrunk by 2 or more, or the
-        method is another than `bilinear` and `bilinear_antialias`.
-
-    Raises:
-        ImageError: the file is truncated or corrupt.
+    Returns False, with nothing done, if the image is decoded already or not shrunk by 2 or more, or
+    the method is another than `bilinear` and `bilinear_antialias`.
     """
     factor = reduction(sample.size, placement.size)
     method = resizer.method
@@ -288,10 +269,7 @@ def reduction(size: Size, resized: Size) -> int:
 
 
 def resize_reduced(image: ReducedPixels, placement: Placement, method: str, out: Pixels) -> None:
-    """Resizes a reduced image by `bilinear` or `bilinear_antialias` and writes the part shown.
-
-    `placement` is that of the window that the image shows.
-    """
+    """Resizes a reduced window by `bilinear` or `bilinear_antialias` and writes the part shown."""
     if method == "bilinear_antialias":
         store(_antialiased(image, placement), out)
         return

@@ -170,11 +170,8 @@ class ImageRoot:
             fix = f"let the name be relative to {self.folder} and stay in it"
             if linked:
                 fix = f"copy the images to {path.parent}, or give a folder that holds both"
-            raise UserError(
-                f"the image name {name!r} leads out of the folder of the images{through}",
-                where=line_of(annotation, name),
-                fix=fix,
-            )
+            what = f"the image name {name!r} leads out of the folder of the images{through}"
+            raise UserError(what, where=line_of(annotation, name), fix=fix)
         return path
 
     def holds(self, path: Path) -> bool:
@@ -226,19 +223,13 @@ def read_head(path: Path) -> bytes:
 
 
 def read_xml(path: Path) -> ElementTree.Element:
-    """Returns the root element of an XML file.
-
-    Raises:
-        UserError: it cannot be read, it is not XML, or its entities multiply it, which expat
-            recognises since 2.4.1.
-    """
+    """Returns the root element of an XML file."""
     content = read_untrusted(path, most=_MOST_XML_BYTES, where=str(path))
     try:
         return ElementTree.fromstring(content)
     except ElementTree.ParseError as error:
-        raise UserError(
-            f"this is not XML: {error.msg}", where=f"{path}:{error.position[0]}"
-        ) from error
+        what = f"this is not XML: {error.msg}"
+        raise UserError(what, where=f"{path}:{error.position[0]}") from error
     except (ValueError, LookupError) as error:  # an encoding that does not exist
         raise UserError(f"this is not XML: {error}", where=str(path)) from error
 
@@ -254,11 +245,7 @@ def xml_root(head: bytes) -> str:
 
 
 def read_json(path: Path) -> Json:
-    """Returns the content of a JSON file.
-
-    Raises:
-        UserError: it cannot be read, it is not JSON, or it is nested too deep.
-    """
+    """Returns the content of a JSON file."""
     if read_head(path)[:2] == b"\0\0":
         # It would be read as UTF-32, which takes long.
         raise UserError("this is not JSON: it begins with zeros", where=str(path))
@@ -297,22 +284,14 @@ def json_list(value: Json) -> list[Json]:
 
 
 def read_yaml(path: Path) -> Json:
-    """Returns the content of a YAML file; the names of its mappings are text.
-
-    Raises:
-        UserError: `compose` refuses it.
-    """
+    """Returns the content of a YAML file; the names of its mappings are text."""
     text = read_text_file(path, fix="give the YAML file of a data set")
     content: Json = compose(text, str(path)).plain()
     return content
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields line number and values by column of each row of a CSV file with a header.
-
-    Raises:
-        UserError: it is not CSV, or a row is longer or shorter than the header.
-    """
+    """Yields line number and values by column of each row of a CSV file with a header."""
     with (
         open_untrusted(path, most=_MOST_CSV_BYTES, where=str(path)) as content,
         io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as file,
@@ -329,17 +308,12 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                     )
                 yield reader.line_num, row
         except (csv.Error, UnicodeDecodeError) as error:
-            raise UserError(
-                f"this is not CSV: {error}", where=f"{path}:{reader.line_num + 1}"
-            ) from error
+            what = f"this is not CSV: {error}"
+            raise UserError(what, where=f"{path}:{reader.line_num + 1}") from error
 
 
 def read_lines(path: Path) -> list[str]:
-    """Returns the lines of a text file that are not blank.
-
-    Raises:
-        UserError: it is not UTF-8 text.
-    """
+    """Returns the lines of a text file that are not blank."""
     try:
         text = read_untrusted(path, most=MAX_LIST_BYTES, where=str(path)).decode("utf-8-sig")
     except UnicodeDecodeError as error:

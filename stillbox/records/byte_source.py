@@ -12,7 +12,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path, PurePath
 from typing import IO, Protocol
@@ -54,33 +54,22 @@ class ByteSource(Protocol):
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Returns bytes; raises `ReplacedError` if the file has been replaced."""
-        ...
 
     def fetch_again(self, offset: int, size: int) -> bytes | None:
         """Returns bytes that are not from a cache; None if they never are."""
-        ...
 
     def replaced(self) -> bool:
         """Whether the file was changed or replaced after it was opened."""
-        ...
 
-    @contextmanager
-    def reading(self) -> Iterator[Read]:
+    def reading(self) -> AbstractContextManager[Read]:
         """Yields a function for many small reads in the order of the file."""
-        ...
 
-    @contextmanager
-    def stream(self) -> Iterator[IO[bytes]]:
+    def stream(self) -> AbstractContextManager[IO[bytes]]:
         """Yields the file from its beginning."""
-        ...
 
 
 def open_source(path: PurePath) -> ByteSource:
-    """Returns the bytes of a file or of an object.
-
-    Raises:
-        UserError: there is none, or it cannot be read.
-    """
+    """Returns the bytes of a file or of an object."""
     return RemoteBytes(path) if isinstance(path, ObjectPath) else LocalBytes(Path(path))
 
 
@@ -173,10 +162,7 @@ def _short_name(text: bytes) -> str:
 
 
 class BlockCache:
-    """Blocks of objects on disk, with a limit of their bytes; each object has a folder.
-
-    Several processes may share it. Each counts what all of them have written.
-    """
+    """Blocks of objects on disk, up to a limit of bytes. Several processes may share them."""
 
     def __init__(self, folder: Path, limit: int = CACHE_BYTES) -> None:
         self._folder, self._limit = folder, limit
@@ -224,12 +210,10 @@ class BlockCache:
 
     def _most(self) -> int:
         with suppress(OSError):
-            disk = shutil.disk_usage(self._existing())
+            folders = (self._folder, *self._folder.parents)
+            disk = shutil.disk_usage(next(path for path in folders if path.exists()))
             return min(self._limit, self._used + disk.free - disk.total // 10)
         return self._limit
-
-    def _existing(self) -> Path:
-        return next(path for path in (self._folder, *self._folder.parents) if path.exists())
 
     def _count(self) -> int:
         sizes = [0]

@@ -77,11 +77,7 @@ its end, unless there was an exception."""
 
 
 def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | None, ConvertedImage]:
-    """Returns the record of an image, or None if it is left out, and its outcome.
-
-    Raises:
-        UserError: a policy is `fail`.
-    """
+    """Returns the record of an image, or None if it is left out, and its outcome."""
     # One log per image, merged in order: the report does not depend on the scheduling.
     log = ConversionLog(job.bad_records, job.bad_boxes)
     example = _prepare(item, job.options, log)
@@ -266,16 +262,12 @@ def check_label_map(output: Path, label_map: LabelMap) -> None:
     """Refuses to put sets with different classes into one folder, where they would be mixed up."""
     path = output / LABEL_MAP_NAME
     if path.is_file() and LabelMap.from_file(path) != label_map:
-        raise UserError(
-            "the output folder holds a label map with other classes or ids",
-            where=str(path),
-            fix=f"use its ids with --label-map {path}, or choose another --output",
-        )
+        what = "the output folder holds a label map with other classes or ids"
+        fix = f"use its ids with --label-map {path}, or choose another --output"
+        raise UserError(what, where=str(path), fix=fix)
 
 
 def _nothing_written(log: ConversionLog, name: str) -> UserError:
     reasons = "; ".join(f"{p.reason} ({p.count}), first {p.examples[0]}" for p in log)
-    return UserError(
-        f"no image of the set {name!r} could be used: {reasons or 'the annotations name none'}",
-        fix="see that the image folder and the annotations belong together",
-    )
+    what = f"no image of the set {name!r} could be used: {reasons or 'the annotations name none'}"
+    return UserError(what, fix="see that the image folder and the annotations belong together")

@@ -30,12 +30,8 @@ _SPLIT_NAMES: dict[str, Split] = {
 class DataFolder:
     """The files below a folder, without hidden ones.
 
-    Args:
-        root: the folder, or a YAML file such as YOLO's `data.yaml` in it.
-        without: folders below it that do not belong to the data.
-
-    Raises:
-        UserError: there is no such folder.
+    `root` is the folder, or a YAML file in it, such as YOLO's `data.yaml`. `without` are folders
+    below it that do not belong to the data.
     """
 
     def __init__(self, root: str | Path, *, without: Iterable[Path] = ()) -> None:
@@ -95,9 +91,6 @@ class DataFolder:
 
         Keeps that of the largest file until `forget`: recognising and reading parse it once. All
         files together may exceed the memory.
-
-        Raises:
-            UserError: see `read_json`.
         """
         kept, most, content = self._parsed
         if file != kept:
@@ -134,9 +127,6 @@ class DataFolder:
 
         It is looked up relative to the folder `near`, then by the end of its name in all folders.
         Several that fit equally well are a bad record, and the result is None.
-
-        Raises:
-            UserError: the name leads out of the folder.
         """
         path = self.images_root.path(name, annotation, near)
         for known in (path, Path(os.path.realpath(path))):
@@ -151,13 +141,7 @@ class DataFolder:
         return best[0] if best else path
 
     def image_of_stem(self, stem: str, near: Path) -> Path | None:
-        """Returns the image with a name without suffix that is nearest to the file `near`.
-
-        Of several that are equally near, it is the one whose name sorts first.
-
-        Raises:
-            UserError: the only image of this name is such a link.
-        """
+        """Returns the image of a stem that is nearest to the file `near`, or the first by name."""
         best = _best(self._by_stem.get(stem, []), lambda other: (_shared(other, near),))
         if not best:
             for link in self.links:

@@ -167,9 +167,6 @@ def export_records(
 
     The folder `output` is new, empty, or has other splits of the same export. `on_image` gets the
     numbers of images done and in all.
-
-    Raises:
-        UserError: the output folder has the split already, or a record has no usable size.
     """
     output = Path(output)
     if not split or split[0] == "." or set(split) & set("/\\\0"):
@@ -196,11 +193,7 @@ def export_images(
     *,
     split: str = "train",
 ) -> None:
-    """Writes image files and their labels, each with a unique name, as `export_records` does.
-
-    Raises:
-        UserError: an image cannot be read, or the folder is not writable.
-    """
+    """Writes image files and their labels, each with a unique name, as `export_records` does."""
     with _folder(output / FORMS[form].images.format(split=split), output) as folder:
         for file, image in images:
             write_whole(folder / image.name, read_untrusted(file, most=MAX_IMAGE_BYTES))
@@ -244,10 +237,7 @@ def _written(
 
 
 def _file_name(example: Example, taken: set[str]) -> PurePosixPath:
-    """Returns a unique, printable name that is short enough for file systems.
-
-    It has the suffix of the bytes, and differs from other names by more than case.
-    """
+    """Returns a unique, short, printable name with the suffix of the bytes."""
     suffixes = (".png",) if example.encoded.startswith(b"\x89PNG") else (".jpg", ".jpeg")
     given = PurePosixPath((example.filename or example.image_id).replace("\\", "/"))
     parts = [_plain(part) for part in given.parts if part not in ("/", "..", ".")]
@@ -274,10 +264,7 @@ def _key(name: PurePosixPath) -> str:
 def _write_yolo(
     output: Path, split: str, label_map: LabelMap, images: Sequence[LabelledImage]
 ) -> None:
-    """Writes `labels/<split>` and `data.yaml`; class numbers are places in the label map.
-
-    Centres and sides are exact in float64, so that the boxes read back bit for bit.
-    """
+    """Writes `labels/<split>` and `data.yaml`. Boxes are float64: they read back bit for bit."""
     numbers = {item.id: number for number, item in enumerate(label_map)}
     for image in images:
         example = image.example

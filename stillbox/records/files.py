@@ -31,11 +31,7 @@ for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
 
 
 def refuse_links(path: Path, *, below: Path) -> None:
-    """Refuses a path below a folder, which may be a link, that leaves it through a link or `..`.
-
-    Raises:
-        UserError: a part of the path after `below` is a symbolic link.
-    """
+    """Refuses a path below a folder, which may be a link, that leaves it through a link or `..`."""
     if not path.is_relative_to(below):
         return
     place = below
@@ -46,11 +42,7 @@ def refuse_links(path: Path, *, below: Path) -> None:
 
 
 def make_folder(folder: Path, *, below: Path) -> Path:
-    """Makes a folder with those above it and returns it.
-
-    Raises:
-        UserError: see `refuse_links`; or it is a URL, of which a path would make a folder here.
-    """
+    """Makes a folder with those above it and returns it."""
     if url := url_of(folder):
         what = "results are written into a folder of this machine"
         raise UserError(what, where=url, fix="give a folder, and copy it when it is complete")
@@ -66,11 +58,7 @@ def create_file(path: Path) -> BinaryIO:
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """Opens a file for changes in place, makes it if absent, and returns its descriptor.
-
-    Raises:
-        UserError: the name is a link, a file that has other names, or no regular file.
-    """
+    """Opens a file for changes in place, makes it if absent, and returns its descriptor."""
     try:
         descriptor = os.open(path, flags | _IN_PLACE, 0o666)
     except OSError as error:
@@ -99,11 +87,8 @@ def remove_tree(path: Path) -> None:
 
 
 def _not_there(path: Path, why: str) -> UserError:
-    return UserError(
-        f"nothing is written there: {why}",
-        where=str(path),
-        fix="remove it, or choose another folder; the folder itself that you name may be a link",
-    )
+    fix = "remove it, or choose another folder; the folder itself that you name may be a link"
+    return UserError(f"nothing is written there: {why}", where=str(path), fix=fix)
 
 
 def write_whole(path: Path, content: bytes, *, below: Path | None = None) -> Path:
@@ -129,23 +114,14 @@ def write_whole(path: Path, content: bytes, *, below: Path | None = None) -> Pat
 
 
 def not_written(path: Path, error: OSError, needs: str = "", size: int = 0) -> UserError:
-    """Returns the exception for a file or folder that could not be written.
-
-    `needs` is a phrase such as "it needs 3.2 MB", `size` the same in bytes, if it is known.
-    """
+    """Returns the error for a file or folder; `needs` is a phrase with its `size` in bytes."""
     what = f"cannot be written: {error.strerror or error}"
-    return UserError(
-        what + lack_of_room(path.parent, error, needs, size),
-        where=str(path),
-        fix="choose another folder, or make room on its disk",
-    )
+    what = what + lack_of_room(path.parent, error, needs, size)
+    return UserError(what, where=str(path), fix="choose another folder, or make room on its disk")
 
 
 def lack_of_room(folder: Path, error: OSError, needs: str = "", size: int = 0) -> str:
-    """Returns what is known about a full disk, as the end of a sentence.
-
-    Names free space only if it is what is missing, not a quota, inodes or a limit of a file's size.
-    """
+    """Returns what is known about a full disk, not about a quota, as the end of a sentence."""
     parts = [needs] * bool(needs)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         with suppress(OSError):
@@ -168,10 +144,7 @@ _FOLDER_ALONE = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 def try_lock(descriptor: int) -> bool | None:
-    """Locks an open file or folder until it is closed, and returns whether it is locked now.
-
-    None: the file system has no locks, as some network file systems.
-    """
+    """Locks an open file or folder until it is closed; None: the file system has no locks."""
     if sys.platform == "win32":  # it has no flock
         return None
     try:
@@ -194,11 +167,8 @@ def new_folder(target: Path, check: Callable[[], object] = lambda: None) -> Iter
     """
     real = target.resolve()
     if Path.cwd().is_relative_to(real):
-        raise UserError(
-            "this is the current folder or one above it, which cannot be replaced",
-            where=str(target),
-            fix="give the name of a new folder",
-        )
+        what = "this is the current folder or one above it, which cannot be replaced"
+        raise UserError(what, where=str(target), fix="give the name of a new folder")
     old = real.with_name(f".{real.name}{_OLD}")
     with partial_folder(real) as partial:
         check()

@@ -80,11 +80,7 @@ def conversion_key(data: DataFolder, settings: dict[str, object]) -> str:
 
 
 def former_conversion(output: Path, key: str, *, overwrite: bool) -> ConvertedFolder | None:
-    """Returns the conversion in the output folder if it can be used again.
-
-    Raises:
-        UserError: the folder holds something else that is not to be replaced.
-    """
+    """Returns the conversion in the output folder if it can be used again."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
     try:
@@ -94,23 +90,16 @@ def former_conversion(output: Path, key: str, *, overwrite: bool) -> ConvertedFo
         if stored["key"] == key and files <= there:
             return _reused(output, stored["result"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            "the output folder holds files that are no conversion",
-            where=str(output),
-            fix="choose another --output, or empty the folder",
-        ) from error
+        what = "the output folder holds files that are no conversion"
+        fix = "choose another --output, or empty the folder"
+        raise UserError(what, where=str(output), fix=fix) from error
     if not overwrite:
-        raise UserError(
-            "the output folder holds a conversion of other data or with other options",
-            where=str(output),
-            fix="replace it with --overwrite, or choose another --output",
-        )
+        what = "the output folder holds a conversion of other data or with other options"
+        fix = "replace it with --overwrite, or choose another --output"
+        raise UserError(what, where=str(output), fix=fix)
     if foreign := sorted(there - files):
-        raise UserError(
-            f"the output folder holds a file that is not the conversion's: {foreign[0]}",
-            where=str(output),
-            fix="move it away, or choose another --output",
-        )
+        what = f"the output folder holds a file that is not the conversion's: {foreign[0]}"
+        raise UserError(what, where=str(output), fix="move it away, or choose another --output")
     return None
 
 

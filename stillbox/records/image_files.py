@@ -204,10 +204,7 @@ def prepare_image(data: bytes, claimed: tuple[int, int], exif: Exif = "auto") ->
 
 
 def claims_too_much(size: tuple[int, int], count: int) -> bool:
-    """Tells whether a file of `count` bytes claims a huge image, by its header alone.
-
-    Photographs have a few pixels a byte, drawings at most some hundreds.
-    """
+    """Tells whether a header claims more pixels than any image of `count` bytes has."""
     return size[0] * size[1] > max(_MANY_PIXELS, _MOST_PIXELS_A_BYTE * count)
 
 

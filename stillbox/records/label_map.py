@@ -61,11 +61,7 @@ class LabelMapItem:
 
 
 def read_items(text: str, file: str) -> list[tuple[LabelMapItem, str]]:
-    """Returns the items of a label map, each with its file:line:column.
-
-    Raises:
-        UserError: the text is not a label map.
-    """
+    """Returns the items of a label map, each with its file:line:column."""
     try:
         root = Decoder(SCHEMA, strict=True).decode(parse(text, file), "StringIntLabelMap")
         return [(_item(entry.value), entry.where) for entry in root.entries.get("item", [])]
@@ -97,13 +93,7 @@ _MAX_ID = 2**31 - 1
 
 @dataclass(frozen=True)
 class LabelMap:
-    """The classes of a data set, by id. Gaps between ids are allowed.
-
-    The item `background` with id 0 of some maps is ignored: no record holds it.
-
-    Raises:
-        UserError: an id below 1, or an id or a name that occurs twice.
-    """
+    """The classes of a data set, by id, with gaps; an item `background` with id 0 is ignored."""
 
     items: tuple[LabelMapItem, ...]
     """In the order of their ids."""
@@ -171,11 +161,7 @@ class LabelMap:
 
     @classmethod
     def from_file(cls, path: str | Path) -> "LabelMap":
-        """Reads a `.pbtxt` file, also one at a URL, or a built-in label map by its name.
-
-        Raises:
-            UserError: there is no such file and no such name, or `from_text` refuses the content.
-        """
+        """Reads a `.pbtxt` file, also one at a URL, or a built-in label map by its name."""
         if url := url_of(path):
             content = read_object(url, most=MAX_LABEL_MAP_BYTES)
             return cls.from_text(content.decode("utf-8-sig", errors="replace"), url)
@@ -189,11 +175,7 @@ class LabelMap:
 
     @classmethod
     def from_text(cls, text: str, where: str = "label map") -> "LabelMap":
-        """Reads the text form.
-
-        Raises:
-            UserError: the text is not a label map; the message names the line.
-        """
+        """Reads the text form."""
         items = read_items(text, where)
         if not items:
             raise UserError("the label map has no item", where=where, fix=SHAPE)
@@ -288,10 +270,7 @@ class ClassSlots:
         return ", ".join(f"{r[0]} to {r[-1]}" if len(r) > 1 else f"{r[0]}" for r in runs)
 
     def index_of(self, class_ids: NDArray[np.integer]) -> NDArray[np.int32]:
-        """Returns class indices `[N]` of label map ids `[N]`.
-
-        An id that the model does not have becomes `num_classes`, whose target is all zeros.
-        """
+        """Returns class indices `[N]` of label map ids `[N]`; `num_classes` for unknown ids."""
         places = np.searchsorted(self._ids, class_ids)
         known = self._ids[np.minimum(places, len(self) - 1)] == class_ids
         return np.where(known, places, len(self)).astype(np.int32)

@@ -17,10 +17,7 @@ BoxPolicy = Literal["fix", "drop", "fail"]
 
 
 class BadRecordError(ValueError):
-    """A record, image or annotation file that cannot be used as a whole.
-
-    All cases of a kind have the same reason; the detail is that of the case.
-    """
+    """A record, image or annotation file that cannot be used; the reason names the kind of case."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         self.reason, self.detail = reason, detail
@@ -83,11 +80,7 @@ class ConversionLog(ProblemLog):
         self.bad_records, self.bad_boxes = bad_records, bad_boxes
 
     def bad_record(self, reason: str, where: str, detail: str = "") -> None:
-        """Counts an image that is left out.
-
-        Raises:
-            UserError: the policy is `fail`.
-        """
+        """Counts an image that is left out."""
         if self.bad_records == "fail":
             fix = "correct it, or leave such images out with --bad-records drop"
             raise UserError(with_detail(reason, detail), where=where, fix=fix)
@@ -96,11 +89,7 @@ class ConversionLog(ProblemLog):
     def bad_box(
         self, reason: str, where: str, detail: str = "", *, action: str = "box dropped"
     ) -> None:
-        """Counts a box that is dropped, or treated as `action` describes.
-
-        Raises:
-            UserError: the policy is `fail`.
-        """
+        """Counts a box that is dropped, or treated as `action` describes."""
         if self.bad_boxes == "fail":
             fix = "correct it, or let such boxes be fixed or dropped with --bad-boxes fix"
             raise UserError(with_detail(reason, detail), where=where, fix=fix)

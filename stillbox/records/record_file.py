@@ -46,18 +46,12 @@ _MOST_COMPRESSION = 200
 
 
 def is_gzip(first_bytes: bytes) -> bool:
-    """Distinguishes a gzip file from a plain TFRecord file by its first 12 bytes.
-
-    A record of 559,903 bytes starts like gzip too, but then the checksum of the length is right.
-    """
+    """Tells a gzip file from a TFRecord file by the checksum in its first 12 bytes."""
     return first_bytes.startswith(b"\x1f\x8b\x08") and not is_header(first_bytes)
 
 
 def decompressed(source: ByteSource) -> Path:
-    """Returns the plain copy of a gzip file, made on the first call.
-
-    A gzip stream that breaks off gives the bytes before the break in a file with suffix `BROKEN`.
-    """
+    """Returns the plain copy of a gzip file, made once; suffix `BROKEN`: the stream breaks off."""
     folder = cache_folder() / "decompressed"
     state = "-".join(re.sub(r"\W", "", str(value)) for value in source.identity.values())
     whole = folder / f"{source.key}-{state}.record"
@@ -75,11 +69,9 @@ def decompressed(source: ByteSource) -> Path:
             try_lock(file.fileno())
             complete = _decompress(source, file.file)
     except OSError as error:
-        raise UserError(
-            f"there is no room for the decompressed copy of a gzip file: {error}",
-            where=str(source.path),
-            fix="let XDG_CACHE_HOME name a folder with room, or decompress the file with gunzip",
-        ) from error
+        what = f"there is no room for the decompressed copy of a gzip file: {error}"
+        fix = "let XDG_CACHE_HOME name a folder with room, or decompress the file with gunzip"
+        raise UserError(what, where=str(source.path), fix=fix) from error
     for outdated in folder.glob(f"{source.key}-*"):
         outdated.unlink(missing_ok=True)
     return Path(file.name).replace(whole if complete else broken)

@@ -235,20 +235,14 @@ def write_scenes(
     In `output`: `label_map.pbtxt`, `train.record-*` and `val.record-*`, `annotations/train.json`
     and `val.json`, and the images under `images/train` and `images/val`. `train` and `val` are the
     numbers of scenes, whose height and width are `min_side` to `max_side` pixels.
-
-    Raises:
-        UserError: a set would be empty, the sides are unusable, or a set exists already.
     """
     if train < 1 or val < 1:
-        raise UserError(
-            f"a set needs a scene: {train} for training, {val} for evaluation",
-            fix="give both --train and --val at least 1",
-        )
+        what = f"a set needs a scene: {train} for training, {val} for evaluation"
+        raise UserError(what, fix="give both --train and --val at least 1")
     if not 32 <= min_side <= max_side:
-        raise UserError(
-            f"sides from {min_side} to {max_side} pixels leave no room for objects",
-            fix="use at least 32 pixels, and a greatest side that is no smaller than the least",
-        )
+        what = f"sides from {min_side} to {max_side} pixels leave no room for objects"
+        fix = "use at least 32 pixels, and a greatest side that is no smaller than the least"
+        raise UserError(what, fix=fix)
     output = Path(output)
     label_map = LabelMap.from_names(SHAPES)
     sets = []

@@ -119,10 +119,7 @@ def coverage(distance: Distance, placement: Placement, window: PixelWindow) -> F
 def segment_coverage(
     start: tuple[float, float], end: tuple[float, float], thickness: float, window: PixelWindow
 ) -> Floats:
-    """Returns the share of every pixel of the window that a line with round ends covers, 0 to 1.
-
-    `start` and `end` are (row, column); they and `thickness` are in pixels.
-    """
+    """Returns the share of every pixel of the window that a line with round ends covers, 0 to 1."""
     rows, columns = _centres(window, *start)
     down, right = np.float32(end[0] - start[0]), np.float32(end[1] - start[1])
     along = np.clip((rows * down + columns * right) / (down**2 + right**2), 0.0, 1.0)

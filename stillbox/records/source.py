@@ -142,11 +142,8 @@ def _shard_name(stem: str, shard: int, count: int, ending: str) -> str:
 
 
 def _no_shards(pattern: str, absent: int, count: int, hint: str) -> UserError:
-    return UserError(
-        f"absent: {absent} of {count_text(count, 'shard')}",
-        where=pattern,
-        fix=hint if absent else "give a number of shards above 0",
-    )
+    what = f"absent: {absent} of {count_text(count, 'shard')}"
+    return UserError(what, where=pattern, fix=hint if absent else "give a number of shards above 0")
 
 
 def _nearby(path: Path) -> str:
@@ -248,11 +245,7 @@ class ExampleSource:
         )
 
     def example(self, index: int) -> Example | None:
-        """Returns an example with sound boxes, or None if the record is left out.
-
-        Raises:
-            UserError: record or box is bad and the policy is `fail`; it names file and record.
-        """
+        """Returns an example with sound boxes, or None if the record is left out."""
         try:
             parsed = self.parse(index)
         except RecordError as error:

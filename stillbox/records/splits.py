@@ -166,9 +166,6 @@ def assign_splits(
 
     The split that the data set states has precedence; without `val`, `test` takes its place. If it
     states neither, a share of all images validates. Images to score are never trained on.
-
-    Raises:
-        UserError: see `own_split`.
     """
     names = set(stated) - {None}
     if names - {"train"}:
@@ -185,13 +182,7 @@ def assign_splits(
 def own_split(
     items: Sequence[AnnotatedImage], prints: Fingerprints, share: float, seed: int, log: ProblemLog
 ) -> list[Split]:
-    """Returns the split of each image, by a hash of its content.
-
-    An image keeps its side when others are added. Near-identical images are on one side.
-
-    Raises:
-        UserError: there are not two images to distribute.
-    """
+    """Returns the split of each image by a hash; near-identical images are on one side."""
     keys = {int(row): digest for row, digest in zip(prints.rows, prints.digests, strict=True)}
     for group in _groups(prints, log):
         least = min(prints.digests[row] for row in group)
@@ -204,10 +195,8 @@ def own_split(
     places = [_place(keys.get(row, item.filename.encode()), seed) for row, item in enumerate(items)]
     ordered = sorted({places[row] for row in keys})
     if len(ordered) < 2:
-        raise UserError(
-            f"{count_text(len(ordered), 'image')} cannot be split into training and validation",
-            fix="add images, or state a split by folders named train and val",
-        )
+        what = f"{count_text(len(ordered), 'image')} cannot be split into training and validation"
+        raise UserError(what, fix="add images, or state a split by folders named train and val")
     # At least one on each side, even of few.
     limit = min(max(share, ordered[0]), ordered[-2])
     return ["val" if place <= limit else "train" for place in places]

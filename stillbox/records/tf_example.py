@@ -93,11 +93,7 @@ def parse_example(
 
 
 def class_texts(data: bytes) -> list[tuple[str, int]]:
-    """Returns text and label of each box of a serialised `tf.Example`; label 0 where it has none.
-
-    Raises:
-        BadRecordError: the bytes are not a `tf.Example`.
-    """
+    """Returns text and label (0: none) of each box of a serialised `tf.Example`."""
     features = parse_features(data)
     texts = [text.decode(errors="replace") for text in _values(features, _TEXT, "bytes")]
     labels = list(map(int, _values(features, _LABEL, "int64"))) or [0] * len(texts)

@@ -131,13 +131,7 @@ _PARTIAL = ".partial"
 
 @contextmanager
 def tfrecord_writer(path: str | Path) -> Iterator[Callable[[bytes], None]]:
-    """Yields a function that appends a record to a new file.
-
-    The file appears at the end of the context, and not at all after an exception.
-
-    Raises:
-        UserError: the disk does not take it, because it is full for example.
-    """
+    """Yields a function that appends a record to a file, which appears at the end or never."""
     path = Path(path)
     partial = path.with_name(f".{path.name}{_PARTIAL}")
     with _removed_on_error([partial], path), create_file(partial) as file:
@@ -205,18 +199,10 @@ def _append(file: BinaryIO, payload: bytes) -> None:
 
 
 def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> list[Path]:
-    """Makes the folder of a set and returns the older shards that the set will replace.
-
-    Raises:
-        UserError: there are some and `overwrite` is off, `shards` is below 1, or the name is not
-            that of a file.
-    """
+    """Makes the folder of a set and returns the older shards that the set will replace."""
     if not name or name[0] == "." or set(name) & set("/\\*?[]\0"):
-        raise UserError(
-            f"{name!r} is not the name of a set",
-            where="--name",
-            fix="give a plain name such as train; --output names the folder",
-        )
+        fix = "give a plain name such as train; --output names the folder"
+        raise UserError(f"{name!r} is not the name of a set", where="--name", fix=fix)
     if shards < 1:
         raise UserError(f"{shards} shards cannot hold a record", fix="use 1 or more")
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,23 +12,14 @@ TileWindow = tuple[int, int, int, int]
 
 
 def check_grid(tile: int, overlap: float) -> None:
-    """Checks the sizes of a grid.
-
-    Raises:
-        UserError: the tile is too small, or neighbours share too much.
-    """
+    """Checks the sizes of a grid."""
     if tile < LEAST_TILE:
-        raise UserError(
-            f"a tile of {tile} pixels is too small",
-            where="--tile",
-            fix=f"give {LEAST_TILE} or more; best is about the size of the network input",
-        )
+        fix = f"give {LEAST_TILE} or more; best is about the size of the network input"
+        raise UserError(f"a tile of {tile} pixels is too small", where="--tile", fix=fix)
     if not 0 <= overlap <= _MOST_OVERLAP:
-        raise UserError(
-            f"neighbouring tiles cannot share {overlap:g} of their side",
-            where="--overlap",
-            fix=f"give a share from 0 to {_MOST_OVERLAP}, such as 0.2",
-        )
+        what = f"neighbouring tiles cannot share {overlap:g} of their side"
+        fix = f"give a share from 0 to {_MOST_OVERLAP}, such as 0.2"
+        raise UserError(what, where="--overlap", fix=fix)
 
 
 def tile_windows(height: int, width: int, tile: int, overlap: float) -> list[TileWindow]:

@@ -31,11 +31,7 @@ _WHOLE = 1 - 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class TileOptions:
-    """How records are cut.
-
-    Raises:
-        UserError: a value is impossible.
-    """
+    """How records are cut."""
 
     tile: int
     """Side of a tile in pixels."""
@@ -48,11 +44,8 @@ class TileOptions:
     def __post_init__(self) -> None:
         check_grid(self.tile, self.overlap)
         if not 0 < self.min_visible <= 1:
-            raise UserError(
-                f"{self.min_visible:g} is no share of a box",
-                where="--min-visible",
-                fix="give more than 0 and at most 1, such as 0.1",
-            )
+            what, where = f"{self.min_visible:g} is no share of a box", "--min-visible"
+            raise UserError(what, where=where, fix="give more than 0 and at most 1, such as 0.1")
 
 
 @dataclass(kw_only=True)

@@ -191,10 +191,7 @@ class Message:
 
 
 class Decoder:
-    """Decodes syntax trees by a schema and collects warnings on the way.
-
-    A `strict` one refuses a second value of a field; else it replaces the first with a warning.
-    """
+    """Decodes syntax trees by a schema; if `strict`, it refuses a second value of a field."""
 
     def __init__(self, schema: Schema, *, strict: bool = False) -> None:
         self._schema, self._strict = schema, strict
@@ -202,21 +199,13 @@ class Decoder:
         """Deprecated fields, and values that a later one replaced."""
 
     def decode(self, block: Block, message_type: str) -> Message:
-        """Returns the message of that type which `block` spells.
-
-        Raises:
-            UserError: an unknown field, or a value that its type does not allow.
-        """
+        """Returns the message of that type which `block` spells."""
         message = Message(self._schema.messages[message_type], block.where)
         self.merge(message, block)
         return message
 
     def merge(self, message: Message, block: Block) -> None:
-        """Merges `block` into `message` as protobuf does.
-
-        Scalars replace, messages merge, repeated fields append, and a member of a choice removes
-        the member that was set before.
-        """
+        """Merges `block`: scalars and choices replace, messages merge, lists append."""
         for node in block.fields:
             kind = self._field_type(message, node)
             if kind.replacement:
@@ -271,11 +260,8 @@ class Decoder:
             wanted = f"one value: {kind.type}"
             if kind.is_message:
                 wanted = f"a message: {node.name} {{ ... }}"
-            raise UserError(
-                f"{node.name} holds {wanted}",
-                where=value.where,
-                fix=None if kind.is_message else f"write {node.name}: VALUE",
-            )
+            fix = None if kind.is_message else f"write {node.name}: VALUE"
+            raise UserError(f"{node.name} holds {wanted}", where=value.where, fix=fix)
         if isinstance(value, Scalar):
             if existing and not kind.repeated:
                 self._replaced(
@@ -297,9 +283,7 @@ class Decoder:
             enum = self._schema.enums.get(kind.type)
             shown = repr(value.text) if value.quoted else value.text
             article = "an" if kind.type[0] in "aeiou" else "a"
-            raise UserError(
-                f"{kind.name}: {shown} is not {article} {kind.type}",
-                where=value.where,
-                fix=nearest(value.text, enum) if enum else SCALARS[kind.type],
-            )
+            what = f"{kind.name}: {shown} is not {article} {kind.type}"
+            fix = nearest(value.text, enum) if enum else SCALARS[kind.type]
+            raise UserError(what, where=value.where, fix=fix)
         return result

@@ -91,11 +91,7 @@ the last argument, `back`, is true."""
 
 
 class NamePattern:
-    """A regular expression of `re` that does not refer to its own groups.
-
-    Raises:
-        UserError: it is none.
-    """
+    """A regular expression of `re` that does not refer to its own groups."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -104,11 +100,7 @@ class NamePattern:
         self._step = self._choice(depth=0)
 
     def search(self, names: Iterable[str]) -> list[bool]:
-        """Returns for each name whether the expression is found anywhere in it.
-
-        Raises:
-            UserError: that takes too long.
-        """
+        """Returns for each name whether the expression is found anywhere in it."""
         return self.search_all(_Names(list(names)))
 
     def match(self, names: Iterable[str]) -> list[bool]:
@@ -202,20 +194,14 @@ class NamePattern:
         rest = self.text[self._at :]
         known = (why for start, why in _REASONS.items() if rest.startswith(start))
         reason = next(known, "sets flags inside" if rest.startswith("(?") else reason)
-        return UserError(
-            f"the regular expression {_shown(self.text)} {reason}, which can take for ever",
-            fix="write it without",
-        )
+        what = f"the regular expression {_shown(self.text)} {reason}, which can take for ever"
+        return UserError(what, fix="write it without")
 
 
 def found_in(
     texts: Iterable[str], names: Mapping[str, str], where: str
 ) -> Iterator[tuple[str, set[str]]]:
-    """Yields each expression with the keys that contain it, or whose values do.
-
-    Raises:
-        UserError: one is none, or all together take too long.
-    """
+    """Yields each expression with the keys that contain it, or whose values do."""
     keys, values = _Names(list(names)), _Names(list(names.values()))
     for text in texts:
         try:

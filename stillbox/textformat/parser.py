@@ -49,11 +49,7 @@ class Token(NamedTuple):
 
 
 def tokenize(text: str, file: str) -> Iterator[Token]:
-    """Yields the tokens of `text` and an `end` token; `file` is only named in positions.
-
-    Raises:
-        UserError: an illegal character or an unfinished string.
-    """
+    """Yields the tokens of `text` and an `end` token; `file` is only named in positions."""
     offset, line, line_start, indented_line, indent = 0, 1, 0, 0, 0
     while offset < len(text):
         where = f"{file}:{line}:{offset - line_start + 1}"
@@ -76,38 +72,24 @@ def tokenize(text: str, file: str) -> Iterator[Token]:
 
 def _unreadable(character: str, where: str) -> UserError:
     if character in "\"'":
-        return UserError(
-            "the string that starts here has no end on its line",
-            where=where,
-            fix=f"close it with {character}",
-        )
+        what = "the string that starts here has no end on its line"
+        return UserError(what, where=where, fix=f"close it with {character}")
     if character in _CURLY_QUOTES:
         return UserError(f"{character} is no quotation mark here", where=where, fix="write \" or '")
-    return UserError(
-        f"unexpected character {character!r}",
-        where=where,
-        fix="fields are written `name: value` or `name { ... }`",
-    )
+    what = f"unexpected character {character!r}"
+    return UserError(what, where=where, fix="fields are written `name: value` or `name { ... }`")
 
 
 def unquote(token: Token) -> str:
-    """Returns the text of a string token, escapes resolved.
-
-    Raises:
-        UserError: a NUL byte, an unknown escape, a Windows path whose backslashes would be escapes,
-            or bytes that are not UTF-8.
-    """
+    """Returns the text of a string token, escapes resolved."""
     if "\0" in token.text:
         # As protobuf's own reader in C++. The escape is text as any other.
         what, fix = "the string has a NUL byte", r"write \0 if it is meant, or copy the file again"
         raise UserError(what, where=token.where, fix=fix)
     if _WINDOWS_PATH.match(token.text):
         # Some escapes spell a line break, and such a path would fail much later.
-        raise UserError(
-            f"in {token.text} backslashes start escapes, such as \\n for a line break",
-            where=token.where,
-            fix="write " + token.text.replace("\\", "/"),
-        )
+        what = f"in {token.text} backslashes start escapes, such as \\n for a line break"
+        raise UserError(what, where=token.where, fix="write " + token.text.replace("\\", "/"))
 
     def replace(match: re.Match[bytes]) -> bytes:
         octal, hexadecimal, short, long, letter = match.groups()
@@ -118,11 +100,8 @@ def unquote(token: Token) -> str:
         if short or long:
             return chr(int(short or long, 16)).encode()
         if letter[0] not in _LETTERS:
-            raise UserError(
-                f"unknown escape \\{letter.decode(errors='replace')} in {token.text}",
-                where=token.where,
-                fix=_BACKSLASH,
-            )
+            what = f"unknown escape \\{letter.decode(errors='replace')} in {token.text}"
+            raise UserError(what, where=token.where, fix=_BACKSLASH)
         return bytes([_LETTERS[letter[0]]])
 
     try:
@@ -174,11 +153,7 @@ class Block:
 
 
 def parse(text: str, file: str) -> Block:
-    """Returns the syntax tree of `text`; `file` is only named in positions.
-
-    Raises:
-        UserError: the text is not protobuf text format; says file, line and column.
-    """
+    """Returns the syntax tree of `text`; `file` is only named in positions."""
     parser = _Parser(tokenize(text, file))
     return Block(parser.fields(closing=None, depth=0), f"{file}:1:1")
 
@@ -223,20 +198,15 @@ class _Parser:
             return UserError(what, where=where, fix=f"add the missing {end!r}")
         # Braces pair from the inside, so the outermost one is left over whichever is missing.
         opening, following = self._suspects
-        return UserError(
-            f"{what}, or one inside it: by the indentation that of {opening.where}",
-            where=where,
-            fix=f"add the missing {end!r} before {following.text} ({following.where})",
-        )
+        what = f"{what}, or one inside it: by the indentation that of {opening.where}"
+        fix = f"add the missing {end!r} before {following.text} ({following.where})"
+        return UserError(what, where=where, fix=fix)
 
     def _field(self, depth: int) -> Field:
         token = self._take()
         if token.text in ("}", ">", "]") and token.kind == "symbol":
-            raise UserError(
-                f"this {token.text!r} closes nothing",
-                where=token.where,
-                fix="take it out, or look for one too many above it",
-            )
+            fix = "take it out, or look for one too many above it"
+            raise UserError(f"this {token.text!r} closes nothing", where=token.where, fix=fix)
         if token.kind != "name" and token.text != "[":
             _unexpected(token, "a field name")
         name = self._extension_name() if token.text == "[" else token.text
@@ -278,11 +248,8 @@ class _Parser:
             return Scalar(text, True, token.where)
         if token.kind in ("name", "number"):
             if self._peek().text in (".", "/"):
-                raise UserError(
-                    f"the text that starts with {token.text!r} has no quotation marks",
-                    where=token.where,
-                    fix='for example "data/train.record"',
-                )
+                what = f"the text that starts with {token.text!r} has no quotation marks"
+                raise UserError(what, where=token.where, fix='for example "data/train.record"')
             return Scalar(token.text, False, token.where)
         if token.text in ("{", "<"):
             return Block(self.fields(closing=token, depth=depth + 1), token.where)

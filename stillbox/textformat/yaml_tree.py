@@ -30,18 +30,7 @@ def read_text_file(
     most: int = MAX_BYTES,
     inside: Path | None = None,
 ) -> str:
-    """Returns the text of a file, without its byte order mark.
-
-    Args:
-        path: the file.
-        where: the option or place that names it.
-        fix: what to give instead.
-        most: greatest size in bytes.
-        inside: see `read_untrusted`.
-
-    Raises:
-        UserError: `read_untrusted` refuses it, or it is not UTF-8.
-    """
+    """Returns the text of a file, without its byte order mark; arguments as in `read_untrusted`."""
     path = Path(path)
     data = read_untrusted(path, most=most, where=where, fix=fix, inside=inside)
     try:
@@ -59,11 +48,8 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> UserError:
     if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         what = "the file is UTF-16, as its first two bytes say"
     # Nothing of the file is quoted: it may be one that should not have been opened.
-    return UserError(
-        what,
-        where=f"{path}:{line}:{column}",
-        fix="save it as UTF-8, if it is a text at all",
-    )
+    where = f"{path}:{line}:{column}"
+    return UserError(what, where=where, fix="save it as UTF-8, if it is a text at all")
 
 
 MAX_VALUES = 30_000
@@ -100,14 +86,9 @@ class Node:
 
 
 def compose(text: str, file: str, *, lines: bool = True) -> Node:
-    """Parses YAML into nodes with positions.
+    """Parses YAML into nodes with positions in `file`, with line and column if `lines`.
 
     Dates are text. Aliases and merge keys (`<<`) are followed.
-
-    Args:
-        text: YAML.
-        file: the name of the file in positions.
-        lines: append line and column to `file`; an option on the command line has none.
 
     Raises:
         UserError: it is not YAML, a mapping has one name twice, a tag stands for more than text,
@@ -194,11 +175,9 @@ class _Reader(yaml.SafeLoader):
     def _check_tag(self, node: yaml.Node, where: str) -> None:
         if node.tag.removeprefix(_STANDARD) not in _TAGS[type(node)]:
             shown = node.tag.replace(_STANDARD, "!!")
-            raise UserError(
-                f"the tag {shown} has no meaning here, and nothing of it was run",
-                where=where,
-                fix="take it out: values are text, numbers, true, false, null, lists and sections",
-            )
+            what = f"the tag {shown} has no meaning here, and nothing of it was run"
+            fix = "take it out: values are text, numbers, true, false, null, lists and sections"
+            raise UserError(what, where=where, fix=fix)
 
     def _scalar(self, node: yaml.Node, where: str) -> bool | int | float | str | None:
         kind = node.tag.removeprefix(_STANDARD)

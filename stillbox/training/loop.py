@@ -26,9 +26,8 @@ from stillbox.experiment import schema
 from stillbox.experiment.rules import check_trainable, frozen_fresh_statistics
 from stillbox.experiment.yaml_config import store_paths, to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
-from stillbox.inputs.loader import TrainLoader
+from stillbox.inputs.loader import DevicePrefetcher, TrainLoader
 from stillbox.inputs.memory import available_memory
-from stillbox.inputs.prefetch import DevicePrefetcher
 from stillbox.printing import count_text, sides_text, size_text
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end

@@ -11,7 +11,7 @@ from stillbox.checking.doctor import Examination, bad_pairs, examine
 from stillbox.cli.main import main
 from stillbox.exporting.manifest import MANIFEST, Manifest
 from stillbox.exporting.settings import ExportSettings
-from tests.checkpoints.manifests import age, reseal
+from tests.checkpoints.detectors import age, reseal
 
 SOUND = {"jax": "0.10.0", "jaxlib": "0.10.0"}
 

@@ -1,5 +1,7 @@
 """Stand-ins for detectors, with the parameter paths and shapes of real ones, and their weights."""
 
+import json
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from unittest.mock import patch
@@ -8,10 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from stillbox.checkpoints.files import Checksums, read_manifest, write_manifest
 from stillbox.checkpoints.importer import ImportOptions, import_weights
+from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.names import reference_names
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
+from stillbox.experiment.yaml_config import to_yaml
 from stillbox.models.backbones.resnet import ResNetBackbone
 from stillbox.models.build import build_detector
 from stillbox.models.parts import BuildOptions
@@ -178,6 +183,15 @@ def torch_arrays():
     )
 
 
+def write_trained(folder, model, params, stats=None):
+    """Writes a model directory with one checkpoint, of step 1."""
+    experiment = to_yaml(schema.Experiment(model=model))
+    created = ModelDirectory.create(folder, experiment=experiment, label_map="", versions={})
+    with closing(created) as directory:
+        directory.save(1, {"params": params, "stats": stats or {}}, {})
+    return folder
+
+
 def assert_same_arrays(held, arrays):
     """Asserts that a mapping has these names in their order, with the same bits."""
     assert list(held) == list(arrays)
@@ -191,3 +205,18 @@ def take(path, *, model=None, scope="classification", heads=False, least=1.0):
     detector = build(small_shapes())
     options = ImportOptions(scope=scope, load_heads=heads, min_loaded=least)
     return detector, import_weights(detector, model or ssd(), path, options)
+
+
+def reseal(folder, name="checkpoint.json", **changes):
+    """Lets the manifest of a folder fit its present files, and changes fields of it."""
+    content = read_manifest(folder / name, what="", fix="") | changes
+    content["checksums"] = Checksums.of_folder(folder, name).to_json()
+    (folder / name).write_bytes(write_manifest(content))
+
+
+def age(folder, name="checkpoint.json", **changes):
+    """Makes the manifest of a folder one of a version without checksums."""
+    content = json.loads((folder / name).read_text()) | changes
+    for field in ("sha256", "checksums"):
+        del content[field]
+    (folder / name).write_text(json.dumps(content))

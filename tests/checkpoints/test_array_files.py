@@ -33,19 +33,11 @@ def test_every_type_comes_back_bit_for_bit(tmp_path):
     }
     write_npz(path, arrays)
     assert_same_arrays(NpzFile(path), arrays)
-
-
-def test_the_same_arrays_give_the_same_bytes(tmp_path):
-    arrays = {"a": np.arange(5), "b": np.ones(3, jnp.bfloat16)}
-    write_npz(tmp_path / "1.npz", arrays)
+    # The same arrays give the same bytes, and NumPy alone reads them.
     write_npz(tmp_path / "2.npz", arrays)
-    assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
-
-
-def test_numpy_alone_reads_what_we_write(tmp_path):
-    write_npz(tmp_path / "a.npz", {"w": np.arange(5, dtype=np.float32)})
-    with np.load(tmp_path / "a.npz") as loaded:
-        assert np.array_equal(loaded["w"], np.arange(5, dtype=np.float32))
+    assert path.read_bytes() == (tmp_path / "2.npz").read_bytes()
+    with np.load(path) as loaded:
+        np.testing.assert_array_equal(loaded["transposed"], arrays["transposed"])
 
 
 @pytest.mark.parametrize("separator", ["|", "/"])
@@ -80,32 +72,31 @@ def test_no_flipped_bit_changes_a_value_unnoticed(tmp_path):
     assert refused > 480  # every byte of the 2 x 240 bytes of values, and most of the headers
 
 
-def test_a_file_that_is_cut_off_is_refused(tmp_path):
-    path = tmp_path / "arrays.npz"
+def _cut_off(path):
     write_npz(path, {"w": np.ones(100)})
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(UserError, match=r"arrays\.npz: the file is damaged"):
-        NpzFile(path)
 
 
-def test_pickled_objects_are_refused_unopened(tmp_path):
-    np.savez(tmp_path / "w.npz", w=np.array([{"a": 1}], object))
-    with pytest.raises(UserError, match=r"no \.npz of plain arrays"):
-        NpzFile(tmp_path / "w.npz")
+def _large_header(path):
+    """A header that claims more than the file holds."""
+    np.save(array := path.with_suffix(".npy"), np.zeros((1, 2)))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("w.npy", array.read_bytes().replace(b"(1, 2)", b"(9, 9)"))
 
 
-def test_a_file_that_unpacks_to_a_hundred_times_of_its_size_is_refused(tmp_path):
-    np.savez_compressed(tmp_path / "w.npz", w=np.zeros(100_000))
-    with pytest.raises(UserError, match="unpacks to more than 100 times"):
-        NpzFile(tmp_path / "w.npz")
-
-
-def test_a_header_that_claims_more_than_the_file_holds_is_refused(tmp_path):
-    np.save(tmp_path / "w.npy", np.zeros((1, 2)))
-    array = (tmp_path / "w.npy").read_bytes().replace(b"(1, 2)", b"(9, 9)")
-    with zipfile.ZipFile(tmp_path / "w.npz", "w") as archive:
-        archive.writestr("w.npy", array)
-    with pytest.raises(UserError, match=r"w\.npy claims to hold float64 of shape \[9, 9\]"):
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (_cut_off, r"w\.npz: the file is damaged"),
+        (lambda path: np.savez(path, w=np.array([{"a": 1}], object)), r"no \.npz of plain arrays"),
+        (lambda path: np.savez_compressed(path, w=np.zeros(100_000)), "more than 100 times"),
+        (_large_header, r"w\.npy claims to hold float64 of shape \[9, 9\]"),
+    ],
+    ids=["cut off", "pickled objects", "a bomb", "a large header"],
+)
+def test_damaged_and_hostile_files_are_refused(tmp_path, write, message):
+    write(tmp_path / "w.npz")
+    with pytest.raises(UserError, match=message):
         NpzFile(tmp_path / "w.npz")
 
 
@@ -184,22 +175,13 @@ def test_every_type_of_safetensors_comes_back_bit_for_bit(path):
     assert "scalar" in file and "vector" not in file
     assert_same_arrays(file, {name: arrays[name] for name in file})
 
-
-def test_a_name_that_is_not_there_is_a_key_error(path):
-    save_file({"w": np.zeros(3)}, path)
     with pytest.raises(KeyError):
         SafetensorsFile(path)["v"]
 
 
-@pytest.mark.parametrize("content", [b"", b"something", b"rubbish!" * 100])
-def test_a_file_of_another_format_is_refused(path, content):
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"model\.safetensors: the file is damaged or no \.safete"):
-        SafetensorsFile(path)
-
-
-def test_a_safetensors_file_that_is_cut_off_is_refused(path):
+def test_a_safetensors_file_that_is_cut_off_or_none_is_refused(path):
     save_file({"w": np.zeros(100)}, path)
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UserError, match="damaged"):
-        SafetensorsFile(path)
+    for content in (path.read_bytes()[:-1], b"", b"something", b"rubbish!" * 100):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"model\.safetensors: the file is damaged or no \.saf"):
+            SafetensorsFile(path)

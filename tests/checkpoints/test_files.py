@@ -23,7 +23,7 @@ from stillbox.checkpoints.files import (
 )
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
-from tests.checkpoints.manifests import age, reseal
+from tests.checkpoints.detectors import age, reseal
 
 
 def test_replacing_leaves_nothing_but_the_file(tmp_path):
@@ -33,14 +33,11 @@ def test_replacing_leaves_nothing_but_the_file(tmp_path):
     assert (tmp_path / "a.yaml").read_text() == "new"
 
 
-def test_removing_takes_everything_in_the_folder(tmp_path):
+def test_a_long_folder_is_listed_in_part_and_removed_whole(tmp_path):
     (tmp_path / "7" / "inner").mkdir(parents=True)
     (tmp_path / "7" / "inner" / "file").touch()
     remove_folder(tmp_path / "7")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_long_folder_is_listed_in_part(tmp_path):
     for number in range(5):
         (tmp_path / f"file{number}").touch()
     (tmp_path / "a folder").mkdir()
@@ -54,17 +51,8 @@ def test_a_second_writer_is_refused_with_the_id_of_the_first(tmp_path):
     assert caught.value.what == f"process {os.getpid()} is writing into this directory"
     assert caught.value.where == str(tmp_path)
     held.release()
-
-
-def test_a_released_lock_can_be_taken(tmp_path):
-    DirectoryLock(tmp_path).release()
-    held = DirectoryLock(tmp_path)
-    held.release()
     held.release()  # once more does no harm
-
-
-def test_a_lock_is_released_by_garbage_collection(tmp_path):
-    DirectoryLock(tmp_path)  # forgotten at once
+    DirectoryLock(tmp_path)  # forgotten at once, and released by garbage collection
     DirectoryLock(tmp_path).release()
 
 
@@ -223,32 +211,24 @@ def test_no_flipped_bit_passes(directory):
         path.write_bytes(sound)
 
 
-def test_a_checkpoint_under_the_name_of_another_step_is_refused(directory):
+def test_a_folder_under_another_name_than_its_step_is_no_checkpoint(directory):
     checkpoints = directory / "checkpoints"
+    for name in ("007", "\u0663", "7" * 200):
+        (checkpoints / name).mkdir()
+    assert ModelDirectory.open(directory).steps() == STEPS
     (checkpoints / "20").rename(checkpoints / "30")
     with pytest.raises(UserError, match="30: the folder holds the checkpoint of step 20"):
         load(directory, 30)
 
 
-def test_names_that_are_no_steps_are_no_checkpoints(directory):
-    checkpoints = directory / "checkpoints"
-    for name in ("007", "\u0663", "7" * 200):
-        (checkpoints / name).mkdir()
-    assert ModelDirectory.open(directory).steps() == STEPS
-
-
-def test_a_checkpoint_without_checksums_is_read(directory):
+def test_a_checkpoint_without_checksums_or_beside_an_edited_copy_is_read(directory):
     folder = directory / "checkpoints" / "20"
-    before = repr(load(directory))
-    age(folder)
-    assert repr(load(directory)) == before
-    assert {state for _, state in Checkpoint(folder).checksums.states()} == {"unknown"}
-
-
-def test_editing_the_copy_beside_the_checkpoints_changes_no_checkpoint(directory):
     before = repr(load(directory))
     (directory / "experiment.yaml").write_text("name: other\n")
     assert repr(load(directory)) == before
+    age(folder)
+    assert repr(load(directory)) == before
+    assert {state for _, state in Checkpoint(folder).checksums.states()} == {"unknown"}
 
 
 @pytest.mark.parametrize(
@@ -307,23 +287,14 @@ def test_a_section_that_has_no_checksum_beside_others_is_refused(directory):
         load(directory)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[]",
-        "{}",
-        "\xff",
-        '{"step": "20", "metric": "AP", "value": 1}',
-        '{"step": true, "metric": "AP", "value": 1}',
-        '{"step": 20, "metric": [], "value": 1}',
-        '{"step": 20, "metric": "AP", "value": "high"}',
-        '{"step": 20, "metric": "AP", "value": 1' + 400 * "0" + "}",
-        "[" * 200_000,
-        '{"step": 20, "metric": "AP", "value": 1, "sha256": "0"}',
-    ],
-    ids=range(10),
-)
-def test_a_damaged_mark_of_the_best_is_refused_with_its_remedy(directory, text):
-    (directory / "best.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(UserError, match=r"best\.json.* (damaged|written)\n  fix: delete it"):
-        ModelDirectory.open(directory).best()
+def test_a_damaged_mark_of_the_best_is_refused_with_its_remedy(directory):
+    mark = '{"step": %s, "metric": %s, "value": %s}'
+    for text in (
+        *("[]", "{}", "\xff", "[" * 200_000, mark[:-1] % (20, '"AP"', '1, "sha256": "0"}')),
+        *(mark % (step, '"AP"', 1) for step in ('"20"', "true")),
+        mark % (20, "[]", 1),
+        *(mark % (20, '"AP"', value) for value in ('"high"', "1" + 400 * "0")),
+    ):
+        (directory / "best.json").write_bytes(text.encode("latin-1"))
+        with pytest.raises(UserError, match=r"best\.json.* (damaged|written)\n  fix: delete it"):
+            ModelDirectory.open(directory).best()

@@ -5,8 +5,10 @@ import pytest
 
 from stillbox.checkpoints.graphs.folding import Use, parameters_of
 from stillbox.checkpoints.graphs.graph import Layer, Step
+from stillbox.checkpoints.graphs.tfjs import TfjsModel
 from stillbox.checkpoints.graphs.traced import ModelLayer, NormUse
 from stillbox.experiment import schema
+from tools.fuzz.graphs import Node, tfjs, write_files
 
 EPSILON = 0.001
 
@@ -59,22 +61,16 @@ def test_copies_of_a_kernel_are_one_kernel_and_a_factor_for_each_map(scale):
         assert not read[f"{norm}.mean"].any()
 
 
-def test_different_kernels_where_the_model_has_one_are_refused():
+def test_layers_that_the_model_cannot_have_are_refused():
     rng = np.random.default_rng(3)
     uses, constants = tower([(rng.normal(size=(1, 1, 6, 4)), np.zeros(4)) for _ in range(2)])
     with pytest.raises(ValueError, match="different kernels"):
         parameters_of(uses, constants)
-
-
-def test_an_offset_that_the_layer_cannot_add_is_refused():
     kernel = np.ones((3, 3, 4))
     ours = ModelLayer("conv.depthwise_kernel", (3, 3, 4, 1), kernel.shape, 0, None, None)
     theirs = Layer("c", "k", kernel.shape, 0, False, (Step("add", ("b",)),))
     with pytest.raises(ValueError, match="an offset is added"):
         parameters_of([Use(ours, theirs)], Constants(k=kernel, b=np.ones(4)))
-
-
-def test_a_layer_whose_offset_is_not_recognised_is_refused():
     uses, constants = tower([(np.ones((1, 1, 2, 3)), np.ones(3))])
     bare = Use(uses[0].model, uses[0].graph._replace(steps=()))
     with pytest.raises(ValueError, match="no constants follow it"):
@@ -92,3 +88,118 @@ def test_a_norm_that_was_kept_keeps_its_statistics():
         np.testing.assert_allclose(read[f"norm.{name}"], constants[own], rtol=1e-6)
     # What the graph adds to the variance differs from what the model adds.
     np.testing.assert_allclose(read["norm.var"], constants["v"] + 0.01 - EPSILON, rtol=1e-6)
+
+
+def layers_of(tmp_path, nodes, constants):
+    return TfjsModel(write_files(tmp_path, tfjs(nodes, constants))).layers
+
+
+ONES = {
+    "one": np.ones(()),
+    "k": np.ones((1, 1, 3, 2)),
+    "b": np.ones(2),
+    "m": np.full(2, 3.0),
+    "v": np.ones(2),
+}
+
+
+CONV = Node("Conv2D", "c", ["x", "k"])
+OFFSET = Node("Add", "e", ["c", "b"])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kinds"),
+    [
+        ([CONV], []),
+        ([Node("_FusedConv2D", "c", ["x", "k", "b"], ["BiasAdd"])], ["add"]),
+        # Factor and offset of a norm that was not folded.
+        (
+            [CONV, Node("Mul", "d", ["c", "m"]), Node("Sub", "e", ["d", "b"])],
+            ["multiply", "subtract"],
+        ),
+        # A conversion lies between.
+        ([CONV, Node("Identity", "d", ["c"]), Node("BiasAdd", "e", ["d", "b"])], ["add"]),
+        # What is subtracted from is the constant.
+        ([CONV, Node("Sub", "e", ["b", "c"])], []),
+        # A norm, by itself and as part of the convolution.
+        ([CONV, Node("FusedBatchNormV3", "n", ["c", "m", "b", "b", "v"], (), 0.01)], ["norm"]),
+        (
+            [
+                Node(
+                    "_FusedConv2D",
+                    "c",
+                    ["x", "k", "m", "b", "b", "v"],
+                    ["FusedBatchNorm", "Relu"],
+                    0.01,
+                )
+            ],
+            ["norm"],
+        ),
+        # Grappler adds the offset to the sum with another result.
+        (
+            [
+                CONV,
+                Node("AddN", "s", ["c", "other"]),
+                Node("Relu", "other", ["before"]),
+                Node("Conv2D", "before", ["x", "k"], ["Relu"]),
+                Node("Add", "e", ["b", "s"]),
+            ],
+            ["add"],
+        ),
+        # A norm that is computed of its variables; its factors are equal.
+        (
+            [
+                CONV,
+                Node("Add", "p", ["v", "one"]),
+                Node("Rsqrt", "q", ["p"]),
+                Node("Mul", "f", ["q", "m"]),
+                Node("Mul", "d", ["c", "f"]),
+                Node("Mul", "g", ["d", "one"]),
+                Node("Add", "e", ["g", "one"]),
+            ],
+            ["multiply", "multiply", "add"],
+        ),
+        # A hard sigmoid begins by an addition.
+        ([CONV, Node("Add", "d", ["c", "b"]), Node("Add", "e", ["d", "one"])], ["add"]),
+        # An activation, or a second use of the result, comes before the addition.
+        ([Node("_FusedConv2D", "c", ["x", "k", "b"], ["BiasAdd", "Relu6"]), OFFSET], ["add"]),
+        ([CONV, OFFSET, Node("Relu", "r", ["c"])], []),
+        # Only the shape is used.
+        ([CONV, OFFSET, Node("Shape", "r", ["c"])], ["add"]),
+    ],
+)
+def test_what_follows_a_convolution_with_constants_alone_is_its_own(tmp_path, nodes, kinds):
+    layer = {own.name: own for own in layers_of(tmp_path, nodes, ONES)}["c"]
+    assert [step.kind for step in layer.steps] == kinds
+    assert not layer.unclear
+
+
+def test_what_follows_a_convolution_and_is_no_constant_is_noticed(tmp_path):
+    (layer,) = layers_of(tmp_path, [CONV, Node("Mul", "d", ["c", "input"])], ONES)
+    assert layer.unclear
+
+
+def test_an_offset_behind_the_sum_of_two_results_is_of_one_of_them(tmp_path):
+    nodes = [CONV, CONV._replace(name="d"), Node("Add", "s", ["c", "d"])]
+    layers = layers_of(tmp_path, [*nodes, Node("Add", "e", ["s", "b"])], ONES)
+    assert sorted(len(layer.steps) for layer in layers) == [0, 1]
+
+
+def test_results_are_followed_through_loops_and_not_through_shapes(tmp_path):
+    square = {"k": np.ones((1, 1, 3, 3))}
+    nodes = [
+        Node("Conv2D", "a", ["x", "k"]),
+        Node("Merge", "loop", ["a", "back"]),
+        Node("NextIteration", "back", ["loop"]),
+        Node("Shape", "size", ["b"]),
+        Node("Conv2D", "b", ["loop", "k"]),
+        Node("ResizeBilinear", "r", ["a", "size"]),
+        Node("Conv2D", "c", ["r", "k"]),
+    ]
+    layers = layers_of(tmp_path, nodes, square)
+    names = [layer.name for layer in layers]
+    before = {
+        layer.name: {name for bit, name in enumerate(names) if layer.before >> bit & 1}
+        for layer in layers
+    }
+    assert before == {"a": set(), "b": {"a"}, "c": {"a"}}

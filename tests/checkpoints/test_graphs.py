@@ -1,14 +1,22 @@
 """Weights of graphs: a small detector, folded as converters do it, is read back."""
 
+import json
+import struct
+
+import flatbuffers
 import numpy as np
 import pytest
 
+from stillbox.checkpoints.graphs.tfjs import TfjsModel
+from stillbox.checkpoints.graphs.tflite import Table, TfliteModel
 from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
+from stillbox.exporting.tflite.metadata import _write
 from stillbox.models.build import abstract_detector
 from stillbox.records.wire import bytes_field, varint_field
+from tests.helpers import refusal
 from tests.small import SMALL
 from tools.fuzz.graphs import Node, tfjs, tflite, write_files
 
@@ -52,16 +60,19 @@ def effect(arrays, layer):
     return kernel * (factor[:, None] if "depthwise" in layer else factor), offset
 
 
+def imported(model, path, **options):
+    _, params, stats = abstract_detector(model, "float32")
+    return read_weights(params | stats, model, path, ImportOptions(**options))
+
+
 LAYERS = {
     "conv_0": ("Conv2D", "image"),
     "conv_1_depthwise": ("DepthwiseConv2dNative", "conv_0"),
     "conv_1_pointwise": ("Conv2D", "conv_1_depthwise"),
     "conv_2_depthwise": ("DepthwiseConv2dNative", "conv_1_pointwise"),
     "conv_2_pointwise": ("Conv2D", "conv_2_depthwise"),
-    "map_0.box": ("Conv2D", "conv_1_pointwise"),
-    "map_0.class_": ("Conv2D", "conv_1_pointwise"),
-    "map_1.box": ("Conv2D", "conv_2_pointwise"),
-    "map_1.class_": ("Conv2D", "conv_2_pointwise"),
+    **{f"map_0.{name}": ("Conv2D", "conv_1_pointwise") for name in ("box", "class_")},
+    **{f"map_1.{name}": ("Conv2D", "conv_2_pointwise") for name in ("box", "class_")},
 }
 
 
@@ -96,10 +107,8 @@ PRECISION = {"float32": 1e-6, "float16": 1e-3, "uint16": 1e-4, "uint8": 1e-2, "i
 
 @pytest.mark.parametrize(
     ("kind", "stored"),
-    [
-        *(("tfjs", stored) for stored in ("float32", "float16", "uint8", "uint16")),
-        *(("tflite", stored) for stored in ("float32", "float16", "uint8", "int8")),
-    ],
+    [("tfjs", stored) for stored in ("float32", "float16", "uint8", "uint16")]
+    + [("tflite", stored) for stored in ("float32", "float16", "uint8", "int8")],
 )
 def test_a_folded_graph_without_names_gives_back_the_detector(
     model, shapes, arrays, tmp_path, kind, stored
@@ -116,11 +125,6 @@ def test_a_folded_graph_without_names_gives_back_the_detector(
         if layer.startswith("backbone"):
             assert np.all(read[f"{layer}.norm.mean"] == 0)
             np.testing.assert_allclose(read[f"{layer}.norm.var"], 1 - EPSILON)
-
-
-def imported(model, path, **options):
-    _, params, stats = abstract_detector(model, "float32")
-    return read_weights(params | stats, model, path, ImportOptions(**options))
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -166,10 +170,8 @@ def test_heads_of_other_classes_are_told_apart_from_boxes(arrays, tmp_path):
     with pytest.raises(UserError, match=r"shapes of heads differ.*load_heads=false"):
         imported(other, path)
     report, read = imported(other, path, min_loaded=0.5)
-    assert {own.path.rpartition(".")[0] for own in report.mismatched} == {
-        "head.map_0.class_",
-        "head.map_1.class_",
-    }
+    layers = {own.path.rpartition(".")[0] for own in report.mismatched}
+    assert layers == {"head.map_0.class_", "head.map_1.class_"}
     assert np.array_equal(read["head.map_1.box.bias"], arrays["head.map_1.box.bias"])
     assert not report.departure
 
@@ -255,8 +257,192 @@ def test_a_frozen_graph_with_folded_norms_is_read(model, arrays, tmp_path):
     path = write_files(tmp_path, {"frozen_inference_graph.pb": data})
     report, read = imported(model, path)
     assert len(report.loaded) == len(arrays)
-    np.testing.assert_allclose(
-        read["backbone.conv_2_pointwise.kernel"],
-        effect(arrays, "backbone.conv_2_pointwise")[0],
-        rtol=1e-6,
-    )
+    kernel, _ = effect(arrays, "backbone.conv_2_pointwise")
+    np.testing.assert_allclose(read["backbone.conv_2_pointwise.kernel"], kernel, rtol=1e-6)
+
+
+NODES = [Node("Conv2D", "c", ["x", "k", "b"], ["BiasAdd"])]
+CONSTANTS = {"k": np.ones((1, 1, 3, 2)), "b": np.arange(2.0)}
+SHARDS = ("group1-shard1of2.bin", "group1-shard2of2.bin")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_files(tmp_path, tfjs(NODES, CONSTANTS, shards=2))
+    return tmp_path
+
+
+def change(folder, edit):
+    """Edits the manifest of a folder's model."""
+    path = folder / "model.json"
+    document = json.loads(path.read_text())
+    edit(document)
+    path.write_text(json.dumps(document))
+    return path
+
+
+def set_weight(**fields):
+    return lambda document: document["weightsManifest"][0]["weights"][0].update(fields)
+
+
+def set_shard(name):
+    return lambda document: document["weightsManifest"][0].update(paths=[name, SHARDS[1]])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (set_shard("../secret.bin"), r"its shard '\.\./secret\.bin' lies outside"),
+        (set_shard("/etc/passwd"), "its shard '/etc/passwd' lies outside"),
+        (set_shard("a/../../b"), "lies outside"),
+        (set_shard("C:\\b.bin"), "lies outside"),
+        (set_shard(""), "lies outside"),
+        (set_shard(7), "damaged"),
+        (set_shard("missing.bin"), r"missing\.bin: No such file"),
+        (set_weight(shape=[1, 1, 3, -2]), r"'k' has the shape \[1, 1, 3, -2\]"),
+        (set_weight(shape=[1, 1, 3, 2.5]), "has the shape"),
+        (set_weight(shape=[2**40, 2**40]), "its shards have 32 bytes, and 'k' ends at"),
+        (set_weight(shape=[1] * 9), "has the shape"),
+        (set_weight(shape="abc"), "has the shape"),
+        (set_weight(dtype="string"), "'k' is of type 'string', which is not supported"),
+        (set_weight(dtype=[]), "damaged"),
+        (set_weight(name=None), "a weight is named None"),
+        (set_weight(quantization={"dtype": "int4"}), "quantised to 'int4'"),
+        (set_weight(quantization={"dtype": "uint8"}), "'scale' is missing"),
+        (set_weight(quantization={"dtype": "uint8", "scale": 10**400, "min": 0}), "damaged"),
+        (lambda document: document.pop("weightsManifest"), "'weightsManifest' is missing"),
+        (lambda document: document.pop("modelTopology"), "'modelTopology' is missing"),
+        (lambda document: document.update(modelTopology=[]), "damaged"),
+        (lambda document: document.update(format="layers-model"), "of the format 'layers-model'"),
+    ],
+)
+def test_a_hostile_manifest_is_refused(folder, edit, message):
+    path = change(folder, edit)
+    with pytest.raises(UserError, match=message):
+        TfjsModel(path)
+
+
+def test_a_shard_that_is_cut_off_before_or_after_it_is_opened_is_refused(folder):
+    shard = folder / SHARDS[1]
+    arrays = open_weights(folder).arrays
+    np.testing.assert_array_equal(arrays["b"], [0, 1])
+    shard.write_bytes(shard.read_bytes()[:-1])
+    error = refusal(open_weights, folder)
+    assert "its shards have 31 bytes, and 'b' ends at 32" in error.what
+    assert "all its shards" in error.fix
+    shard.write_bytes(b"")
+    assert "the values of 'b' are cut off" in refusal(arrays.__getitem__, "b").what
+
+
+def test_a_shard_that_links_elsewhere_is_refused(folder, tmp_path_factory):
+    secret = tmp_path_factory.mktemp("other") / "secret"
+    secret.write_bytes(bytes(100))
+    (folder / SHARDS[0]).unlink()
+    (folder / SHARDS[0]).symlink_to(secret)
+    assert "leads out of" in refusal(open_weights, folder).what
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", "[" * 100_000, '{"modelTopology": 3}'])
+def test_other_json_is_refused(tmp_path, text):
+    (tmp_path / "model.json").write_text(text)
+    with pytest.raises(UserError, match="damaged or no graph model"):
+        open_weights(tmp_path / "model.json")
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [{"name": "c"}],
+        [{"name": 7, "op": "Conv2D"}],
+        [{"name": "c", "op": "Conv2D", "input": [7]}],
+        [{"name": "c", "op": "Conv2D", "attr": {"fused_ops": {"list": {"s": ["?"]}}}}],
+        [{"name": "c", "op": "Conv2D", "attr": {"epsilon": {"f": []}}}],
+        [[]],
+        7,
+    ],
+)
+def test_damaged_nodes_are_refused_when_they_are_used(folder, nodes):
+    path = change(folder, lambda document: document.update(modelTopology={"node": nodes}))
+    model = TfjsModel(path)
+    with pytest.raises(UserError, match="damaged or no graph model"):
+        _ = model.layers
+
+
+def test_graphs_without_end_are_walked_once(tmp_path):
+    nodes = [
+        # Constants that are one another, sums of sums, and an operation on itself.
+        Node("Identity", "p", ["q"]),
+        Node("Identity", "q", ["p"]),
+        Node("Conv2D", "c", ["c", "k"]),
+        Node("Conv2D", "d", ["x", "p"]),
+        Node("Add", "s", ["c", "t"]),
+        Node("Add", "t", ["s", "b"]),
+    ]
+    (layer,) = TfjsModel(write_files(tmp_path, tfjs(nodes, CONSTANTS))).layers
+    assert layer.before == 0
+
+
+MODEL = tflite(NODES, CONSTANTS)
+
+
+@pytest.mark.parametrize("length", [0, 4, 8, 50, len(MODEL) // 2, len(MODEL) - 200])
+def test_truncated_models_are_refused(tmp_path, length):
+    (tmp_path / "m.tflite").write_bytes(MODEL[:length])
+    with pytest.raises(UserError, match="damaged or no TFLite model"):
+        _ = TfliteModel(tmp_path / "m.tflite").layers
+
+
+def with_tensor(fields, *, operator=(), codes=(3,)):
+    """A model with one tensor, whose fields are replaced, and 8 bytes of values."""
+    tensor = {0: np.array([2], np.int32), 2: np.uint32(1), 3: "k", **fields}
+    operations = [{1: np.array(operator, np.int32)}] if operator else []
+    graph = {0: [tensor], 3: operations} if operations else {0: [tensor]}
+    buffers = [{0: np.zeros(0, np.uint8)}, {0: np.zeros(8, np.uint8)}]
+    builder = flatbuffers.Builder(256)
+    table = {1: [{3: np.int32(code)} for code in codes], 2: [graph], 4: buffers}
+    builder.Finish(_write(builder, table), b"TFL3")
+    return bytes(builder.Output())
+
+
+def quantised(factors, offsets):
+    scales = {2: np.ones(factors, np.float32), 3: np.zeros(offsets, np.int64)}
+    return with_tensor({0: np.array([8], np.int32), 1: np.int8(9), 4: scales})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (with_tensor({0: np.array([-2], np.int32)}), r"'k' of shape \[-2\] has 8 bytes"),
+        (with_tensor({0: np.array([2**30] * 4, np.int32)}), "has 8 bytes"),
+        (with_tensor({2: np.uint32(9)}), "a tensor has buffer 9 of 2"),
+        (quantised(3, 3), "has 3 factors"),
+        (quantised(1, 5), "1 factors and 5 zero points"),
+        (with_tensor({}, operator=[3]), "an operation uses tensor 3 of 1"),
+        (MODEL.replace(b"TFL3", b"TFL4"), "it does not begin as one"),
+    ],
+)
+def test_hostile_models_are_refused(tmp_path, content, message):
+    (tmp_path / "m.tflite").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        _ = TfliteModel(tmp_path / "m.tflite").layers
+
+
+def test_types_that_cannot_be_weights_are_no_arrays(tmp_path):
+    (tmp_path / "m.tflite").write_bytes(with_tensor({1: np.int8(5)}))
+    assert not TfliteModel(tmp_path / "m.tflite").entries
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        struct.pack("<I", 2**31),
+        # A table before the file, one whose fields are before the file, and a list without end.
+        struct.pack("<Ii", 4, 2**30),
+        struct.pack("<Ii", 4, -(2**30)),
+        struct.pack("<IiHHHHIi", 4, -4, 8, 8, 4, 0, 4, 2**30),
+    ],
+)
+def test_offsets_out_of_a_flatbuffer_are_refused(data):
+    with pytest.raises(ValueError, match=r"offset|list"):
+        list(Table.root(data).tables(0, 10))

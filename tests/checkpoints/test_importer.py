@@ -73,9 +73,7 @@ def test_a_classifier_loads_the_backbone_and_skips_its_logits(tmp_path, detector
     np.savez(tmp_path / "w.npz", **bars)
     report = _import(detector, tmp_path / "w.npz", scope="classification", least=1.0)
     assert len(report.loaded) == 135
-    assert report.skipped == {
-        "MobilenetV1/Logits/Conv2d_1c_1x1/biases": "classifier's logits",
-    }
+    assert report.skipped == {"MobilenetV1/Logits/Conv2d_1c_1x1/biases": "classifier's logits"}
     assert np.all(read(detector, "neck.extra_2_1x1.kernel") == 7)
 
 
@@ -98,14 +96,9 @@ def test_optimizer_slots_and_counters_are_skipped_with_their_reason(tmp_path, de
     }
     assert "3 optimizer slot" in report.render()
     assert np.array_equal(read(detector, KERNEL), arrays[NAME])
-
-
-def test_moving_averages_are_taken_when_they_are_preferred(tmp_path, detector):
-    arrays = _reference_arrays(_shapes())
-    average = f"{NAME}/ExponentialMovingAverage"
-    write_checkpoint(tmp_path / "model.ckpt", arrays | {average: arrays[NAME] + 1})
+    # Moving averages are taken where they are preferred.
     report = _import(detector, tmp_path / "model.ckpt", prefer_ema=True)
-    assert report.loaded[KERNEL] == average
+    assert report.loaded[KERNEL] == f"{NAME}/ExponentialMovingAverage"
     assert report.skipped[NAME] == "its moving average was taken"
     assert np.array_equal(read(detector, KERNEL), arrays[NAME] + 1)
 
@@ -195,8 +188,7 @@ def test_gamma_of_a_batch_norm_without_scale_is_reported(tmp_path):
 
 
 def test_what_skip_matches_keeps_its_fresh_values(tmp_path, detector):
-    arrays = _reference_arrays(_shapes())
-    write_checkpoint(tmp_path / "model.ckpt", arrays)
+    write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes()))
     # By the file's name and by ours: a kernel with four arrays of batch norm, and six class heads
     # of a kernel and a bias.
     skip = (r"^FeatureExtractor/MobilenetV1/Conv2d_0/", r"^head\..*class_")
@@ -205,10 +197,6 @@ def test_what_skip_matches_keeps_its_fresh_values(tmp_path, detector):
     assert np.all(read(detector, KERNEL) == 7)
     assert report.skipped[NAME] == "train.fine_tune.skip matches it"
     assert list(report.skipped.values()) == ["train.fine_tune.skip matches it"] * 17
-
-
-def test_a_skip_pattern_that_matches_nothing_is_refused(tmp_path, detector):
-    write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes()))
     with pytest.raises(UserError, match=r"train\.fine_tune\.skip: the pattern 'Conv_0/'"):
         _import(detector, tmp_path / "model.ckpt", skip=("Conv_0/",))
 
@@ -244,54 +232,38 @@ def test_a_part_without_a_name_table_is_loaded_under_our_own_paths(tmp_path, det
     assert len(_import_with_own_neck(detector, tmp_path / "params.npz").loaded) == 175
     path = "neck.extra_2_1x1.kernel"
     assert np.array_equal(read(detector, path), arrays[path])
-
-
-def test_a_file_of_other_names_says_which_part_has_no_name_table(tmp_path, detector):
+    # A file of other names.
     np.savez(tmp_path / "w.npz", **{"neck/extra": np.zeros(3, np.float32)})
     with pytest.raises(UserError, match=r"no names in other frameworks .* neck 'nameless_neck'"):
         _import_with_own_neck(detector, tmp_path / "w.npz")
 
 
-def _write_tf1(path, arrays):
-    write_checkpoint(path / "w.ckpt", arrays)
-    return path / "w.ckpt"
-
-
-def _write_npz(path, arrays):
-    write_npz(path / "w.npz", arrays)
-    return path / "w.npz"
-
-
-def _write_safetensors(path, arrays):
-    save_file(arrays, path / "w.safetensors")
-    return path / "w.safetensors"
-
-
-def _write_pth(path, arrays):
-    write_zip(path / "w.pth", state_dict(arrays))
-    return path / "w.pth"
-
-
 def _write_directory(path, arrays):
-    (path / "1").mkdir()
-    checkpoint_format.write_checkpoint(path / "1", 1, {"params": arrays}, {})
-    return path / "1"
+    path.mkdir()
+    checkpoint_format.write_checkpoint(path, 1, {"params": arrays}, {})
 
 
-@pytest.mark.parametrize(
-    "write", [_write_tf1, _write_npz, _write_safetensors, _write_pth, _write_directory]
-)
-def test_weights_that_are_not_finite_are_refused_by_name(write, tmp_path, detector):
-    # Our own paths are read from files of every format.
+# Files of every format may have our own paths.
+WRITERS = {
+    "w.ckpt": write_checkpoint,
+    "w.npz": write_npz,
+    "w.safetensors": lambda path, arrays: save_file(arrays, path),
+    "w.pth": lambda path, arrays: write_zip(path, state_dict(arrays)),
+    "1": _write_directory,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_weights_that_are_not_finite_are_refused_by_name(name, tmp_path, detector):
     arrays = random_arrays(_shapes())
     for value in (np.nan, np.inf):
         bad = arrays | {KERNEL: np.full_like(arrays[KERNEL], 1)}
         bad[KERNEL].flat[:2] = value
         folder = tmp_path / str(value)
         folder.mkdir()
-        path = write(folder, bad)
+        WRITERS[name](folder / name, bad)
         with pytest.raises(UserError, match="2 of 432 values that are not finite") as caught:
-            _import(detector, path)
+            _import(detector, folder / name)
         assert KERNEL in caught.value.what
         assert np.all(read(detector, KERNEL) == 7)
 
@@ -321,6 +293,7 @@ def test_the_report_counts_and_lists_arrays():
         "1 of 9 wanted arrays loaded, 7 missing, 1 of another shape, 2 not wanted"
     )
     assert report.loaded_share == 1 / 9
+    assert ImportReport("a.npz", {}, {}, {}, ()).loaded_share == 0
     assert report.render().splitlines() == [
         "weights from model.ckpt",
         "  loaded          1 of 9 wanted arrays",
@@ -338,7 +311,3 @@ def test_the_report_counts_and_lists_arrays():
         "                       1 training counter",
         "  note: look here",
     ]
-
-
-def test_nothing_wanted_is_no_division_by_zero():
-    assert ImportReport("a.npz", {}, {}, {}, ()).loaded_share == 0

@@ -24,7 +24,7 @@ from stillbox.cli.main import main
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError
 from stillbox.experiment.yaml_config import from_yaml
-from tests.checkpoints.manifests import age, reseal
+from tests.checkpoints.detectors import age, reseal
 from tests.small import EVERY_DETECTION
 
 VERSIONS = {"stillbox": "0.1.0", "jax": "0.10.0"}
@@ -69,31 +69,17 @@ def _assert_same_bits(a, b):
 
 def test_a_state_comes_back_bit_for_bit_in_its_own_structure(directory):
     state = _state(5)
-    directory.save(5, state, {})
+    with jax.transfer_guard("disallow"):
+        directory.save(5, state, {})
     restored = directory.restore(5, _state(0))
     _assert_same_bits(restored, state)
     assert isinstance(restored["params"]["backbone.conv_0.kernel"], jax.Array)
-
-
-def test_shapes_are_enough_to_restore(directory):
-    state = _state(5)
-    directory.save(5, state, {})
-    shapes = jax.eval_shape(lambda: _state(0))
-    restored = directory.restore(5, shapes)
+    # Shapes are enough.
+    restored = directory.restore(5, jax.eval_shape(lambda: _state(0)))
     _assert_same_bits(restored, state)
     assert isinstance(restored["params"]["backbone.conv_0.kernel"], np.ndarray)
-
-
-def test_sections_that_are_not_asked_for_are_not_read(directory):
-    directory.save(5, _state(5), {})
+    # Sections that are not asked for are not read.
     assert directory.restore(5, {"step": np.zeros((), np.int32)}) == {"step": 5}
-
-
-def test_saving_works_under_a_transfer_guard(directory):
-    state = _state(5)
-    with jax.transfer_guard("disallow"):
-        directory.save(5, state, {})
-    _assert_same_bits(directory.restore(5, _state(0)), state)
 
 
 def test_parameters_are_found_without_knowing_the_optimizer(directory):
@@ -106,10 +92,8 @@ def test_parameters_are_found_without_knowing_the_optimizer(directory):
     assert np.array_equal(arrays[name], state["params"][name])
     assert np.array_equal(averages[name], state["ema"][name])
     assert averages.keys() == arrays.keys()
-
-
-def test_without_an_average_the_parameter_is_returned(directory):
-    directory.save(1, {"params": {"w": np.ones(2)}, "stats": {}, "ema": {}}, {})
+    # Without an average the parameter is returned.
+    directory.save(6, {"params": {"w": np.ones(2)}, "stats": {}, "ema": {}}, {})
     assert list(directory.checkpoint().parameters(prefer_ema=True)) == ["w"]
 
 
@@ -153,14 +137,10 @@ def test_steps_are_ordered_as_numbers_and_0_keeps_all(tmp_path):
     assert directory.steps() == (9, 10, 100)
 
 
-def test_the_best_is_the_newest_where_none_was_marked(directory):
+def test_the_best_is_the_newest_where_none_was_marked_and_is_never_written_again(directory):
     directory.save(3, {"step": np.array(3)}, {})
     assert directory.best() is None
     assert directory.checkpoint("best").step == 3
-
-
-def test_a_finished_checkpoint_is_never_written_again(directory):
-    directory.save(3, {"step": np.array(3)}, {})
     with pytest.raises(FileExistsError):
         directory.save(3, {"step": np.array(4)}, {})
     assert directory.checkpoint(3).read("step") == {"value": 3}
@@ -218,16 +198,17 @@ def test_another_experiment_does_not_fit_and_the_message_names_arrays(directory)
     assert "neck.new: float32[1] wanted, nothing stored" in str(caught.value)
 
 
-def test_an_array_of_another_type_does_not_fit(directory):
-    directory.save(1, {"step": np.array(1, np.int32)}, {})
-    with pytest.raises(UserError, match=r"value: int64\[\] wanted, int32\[\] stored"):
-        directory.restore(1, {"step": np.array(1, np.int64)})
-
-
-def test_a_missing_section_is_refused_by_name(directory):
-    directory.save(1, {"params": {}}, {})
-    with pytest.raises(UserError, match=r"no section 'parms'\n  fix: did you mean 'params'\?"):
-        directory.restore(1, {"parms": {}})
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"step": np.array(1, np.int64)}, r"value: int64\[\] wanted, int32\[\] stored"),
+        ({"parms": {}}, r"no section 'parms'\n  fix: did you mean 'params'\?"),
+    ],
+)
+def test_arrays_of_another_type_and_missing_sections_are_refused(directory, wanted, message):
+    directory.save(1, {"step": np.array(1, np.int32), "params": {}}, {})
+    with pytest.raises(UserError, match=message):
+        directory.restore(1, wanted)
 
 
 def test_damaged_and_missing_arrays_of_old_checkpoints_are_refused(directory):
@@ -267,18 +248,15 @@ def test_opening_another_folder_lists_its_content(tmp_path):
         _create(tmp_path / "file")
 
 
-def test_a_missing_checkpoint_is_refused_with_the_existing_ones(directory):
+def test_a_missing_checkpoint_is_refused_with_the_existing_ones(directory, tmp_path):
+    assert is_model_directory(directory.path)
+    assert not is_model_directory(tmp_path)
     assert directory.latest_step() is None
     with pytest.raises(UserError, match="finished checkpoints: none"):
         directory.checkpoint("latest")
     directory.save(1, {"params": {}}, {})
     with pytest.raises(UserError, match=r"no checkpoint 7\n  fix: finished checkpoints: 1"):
         directory.checkpoint(7)
-
-
-def test_only_what_training_wrote_is_a_model_directory(directory, tmp_path):
-    assert is_model_directory(directory.path)
-    assert not is_model_directory(tmp_path)
 
 
 @pytest.mark.parametrize("call", ["mkdir", "fsync"])

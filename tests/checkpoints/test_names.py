@@ -1,24 +1,147 @@
+"""Imported layers compute what the framework of their weights computes.
+
+The other side of the comparison reads the arrays as they are in the file, with the paddings of
+TensorFlow and PyTorch written out.
+"""
+
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
+from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.name_tables import rules
 from stillbox.checkpoints.names import parts_without_names, reference_names
 from stillbox.experiment import schema
 from stillbox.models.build import abstract_detector, build_detector
-from tests.checkpoints.detectors import ssd, ssd_mobilenet_shapes
+from tests.checkpoints.detectors import Holder, random_arrays, ssd, ssd_mobilenet_shapes
+from tests.checkpoints.tf_writer import write_checkpoint
+from tests.checkpoints.torch_writer import state_dict, write_zip
 from tests.tpu_detection import retinanet
+
+CONV = replace(schema.ResNet().conv, batch_norm=schema.BatchNorm(epsilon=1e-5, scale=True))
+CONFIG = schema.ResNet(depth=10, conv=CONV)
+# Size, inputs, outputs and stride; a block has projection, first and second convolution.
+STEM = (7, 3, 64, 2)
+PLAIN = ((3, 64, 64, 1), (3, 64, 64, 1))
+STRIDED = ((1, 64, 128, 2), (3, 64, 128, 2), (3, 128, 128, 1))
+
+
+class World(NamedTuple):
+    """A framework: its names of a convolution and of batch norm, kernels, pooling, file."""
+
+    layers: tuple
+    arrays: tuple
+    kernel: str
+    pool: tuple
+    write: object
+
+
+def _write_torch(path, arrays):
+    write_zip(path, state_dict(arrays))
+
+
+WORLDS = {
+    "same": World(
+        layers=tuple(
+            (f"conv2d{number}/", f"batch_normalization{number}/")
+            for number in ("", "_1", "_2", "_3", "_4", "_5")
+        ),
+        arrays=("kernel", "gamma", "beta", "moving_mean", "moving_variance"),
+        kernel="HWIO",
+        # Of 16 x 16 the least padding is one pixel, which TensorFlow puts at the end.
+        pool=(0, 1),
+        write=write_checkpoint,
+    ),
+    "symmetric": World(
+        layers=(
+            ("conv1.", "bn1."),
+            ("layer1.0.conv1.", "layer1.0.bn1."),
+            ("layer1.0.conv2.", "layer1.0.bn2."),
+            ("layer2.0.downsample.0.", "layer2.0.downsample.1."),
+            ("layer2.0.conv1.", "layer2.0.bn1."),
+            ("layer2.0.conv2.", "layer2.0.bn2."),
+        ),
+        arrays=("weight", "weight", "bias", "running_mean", "running_var"),
+        kernel="OIHW",
+        pool=(1, 1),
+        write=_write_torch,
+    ),
+}
+
+
+def _arrays(world):
+    shapes = {}
+    for (conv, norm), spec in zip(world.layers, (STEM, *PLAIN, *STRIDED), strict=True):
+        size, inputs, outputs, _ = spec
+        axes = {"H": size, "W": size, "I": inputs, "O": outputs}
+        kernel, *others = world.arrays
+        shapes[conv + kernel] = tuple(axes[axis] for axis in world.kernel)
+        shapes |= {norm + name: (outputs,) for name in others}
+    arrays = random_arrays(shapes)
+    # Variances are positive; small kernels keep the sums small.
+    return {
+        name: np.abs(array) + 0.5 if "var" in name else array * 0.05 if array.ndim == 4 else array
+        for name, array in arrays.items()
+    }
+
+
+def _network(world, arrays, x, pool):
+    """Stem, pooling, a plain block and a strided one: `[B, H, W, 3]` to `[B, H/8, W/8, 128]`."""
+    layers = iter(zip(world.layers, (STEM, *PLAIN, *STRIDED), strict=True))
+
+    def layer(x):
+        (conv, norm), (size, _, _, stride) = next(layers)
+        kernel, scale, shift, mean, variance = (
+            arrays[scope + name]
+            for scope, name in zip((conv, *[norm] * 4), world.arrays, strict=True)
+        )
+        pad, axes = (size // 2, size // 2), ("NHWC", world.kernel, "NHWC")
+        x = jax.lax.conv_general_dilated(
+            x, kernel, (stride, stride), (pad, pad), dimension_numbers=axes
+        )
+        return (x - mean) / np.sqrt(variance + 1e-5) * scale + shift
+
+    relu = jax.nn.relu
+    window, strides, pads = (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), pool, pool, (0, 0))
+    x = jax.lax.reduce_window(relu(layer(x)), -np.inf, jax.lax.max, window, strides, pads)
+    x = relu(x + layer(relu(layer(x))))
+    projected = layer(x)
+    return relu(projected + layer(relu(layer(x))))
+
+
+@pytest.mark.parametrize("padding", WORLDS)
+def test_imported_layers_compute_what_their_framework_computes(tmp_path, padding):
+    world = WORLDS[padding]
+    arrays, config = _arrays(world), replace(CONFIG, pool_padding=padding)
+    world.write(tmp_path / "weights.pth", arrays)
+    holder = Holder(config, "group_2")
+    model = schema.OneStage(backbone=config, neck=schema.SsdExtraLayers(taps=("group_2",)))
+    options = ImportOptions(scope="classification", load_heads=False)
+    report = import_weights(holder, model, tmp_path / "weights.pth", options)
+    assert len(report.loaded) == 6 * 5
+    assert not report.notes and not report.skipped
+    images = np.random.default_rng(2).standard_normal((1, 32, 32, 3), np.float32)
+    (ours,) = holder.backbone(images, train=False)
+    theirs = _network(world, arrays, images, world.pool)
+    assert ours.shape == (1, 4, 4, 128)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    # With the other framework's padding the numbers are others.
+    (other,) = {(0, 1), (1, 1)} - {world.pool}
+    assert np.abs(_network(world, arrays, images, other) - theirs).max() > 0.1
+
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "checkpoints"
 MODEL = schema.OneStage()
 
 
-def _arrays(shapes):
+def _zeros(shapes):
     return {path: jax.ShapeDtypeStruct(shape, jnp.float32) for path, shape in shapes.items()}
 
 
@@ -32,7 +155,7 @@ def test_all_199_variables_of_the_original_are_named_with_their_shapes():
 
 
 def _names(shapes, **options):
-    return reference_names(MODEL, _arrays(shapes), **options)
+    return reference_names(MODEL, _zeros(shapes), **options)
 
 
 def test_ranges_are_named_after_the_operations():
@@ -171,7 +294,7 @@ del schema.Neck.variants["own_neck"]
 
 def test_a_part_without_a_table_has_no_names_and_the_others_keep_theirs():
     shapes = ssd_mobilenet_shapes()
-    names = reference_names(replace(MODEL, neck=_OwnNeck()), _arrays(shapes))
+    names = reference_names(replace(MODEL, neck=_OwnNeck()), _zeros(shapes))
     assert names == {p: n for p, n in _names(shapes).items() if not p.startswith("neck.")}
     model = replace(MODEL, neck=_OwnNeck())
     assert parts_without_names(model, shapes, names) == ["neck 'own_neck'"]
@@ -180,12 +303,12 @@ def test_a_part_without_a_table_has_no_names_and_the_others_keep_theirs():
 @pytest.mark.parametrize("scope", ["detection", "classification"])
 def test_without_a_table_of_the_backbone_nothing_has_a_name(scope):
     model = replace(MODEL, backbone=_OwnBackbone())
-    assert reference_names(model, _arrays(ssd_mobilenet_shapes()), scope=scope) == {}
+    assert reference_names(model, _zeros(ssd_mobilenet_shapes()), scope=scope) == {}
 
 
 def test_a_model_of_another_architecture_has_no_names():
     model, shapes = schema.Model(), ssd_mobilenet_shapes()
-    assert reference_names(model, _arrays(shapes)) == {}
+    assert reference_names(model, _zeros(shapes)) == {}
     assert parts_without_names(model, shapes, _names(shapes)) == []
 
 
@@ -202,9 +325,7 @@ def test_a_registered_table_is_used(monkeypatch):
     rules.register_part(
         "own", schema.SsdExtraLayers, (rules.LayerRule(r"neck\.extra_2_1x1", "own/{tap}"),)
     )
-    names = reference_names(
-        replace(MODEL, backbone=_OwnBackbone()), _arrays(ssd_mobilenet_shapes())
-    )
+    names = reference_names(replace(MODEL, backbone=_OwnBackbone()), _zeros(ssd_mobilenet_shapes()))
     assert names["backbone.conv_0.kernel"] == "own/layer1/weights"
     assert names["neck.extra_2_1x1.kernel"] == "own/conv_13_pointwise/weights"
     assert not [path for path in names if path.startswith("head.")]

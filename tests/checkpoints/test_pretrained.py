@@ -14,12 +14,7 @@ import pytest
 
 from stillbox.checkpoints import downloading, pretrained
 from stillbox.checkpoints.downloading import download
-from stillbox.checkpoints.pretrained import (
-    find_weights,
-    get_weights,
-    read_receipt,
-    weights_folder,
-)
+from stillbox.checkpoints.pretrained import find_weights, get_weights, read_receipt, weights_folder
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
 from stillbox.experiment.known_weights import KnownFile, KnownWeights

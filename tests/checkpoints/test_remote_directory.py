@@ -173,10 +173,7 @@ def test_a_lease_that_cannot_be_read_is_not_taken_over(bucket):
 def test_an_object_that_is_removed_while_it_is_copied_is_named(bucket, monkeypatch):
     entry = object_storage.Entry(3, "1")
     monkeypatch.setattr(ObjectFolder, "list", lambda self, below="": {"metrics.jsonl": entry})
-    with (
-        pytest.raises(UserError, match="was removed while it was copied"),
-        model_place(bucket.url),
-    ):
+    with pytest.raises(UserError, match="was removed while it was copied"), model_place(bucket.url):
         pass
 
 

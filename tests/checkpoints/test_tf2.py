@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import zlib
-from contextlib import closing
 from functools import cache
 
 import jax
@@ -12,7 +11,6 @@ import pytest
 
 from stillbox.checkpoints import tf2
 from stillbox.checkpoints.importer import ImportOptions, read_weights
-from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.names import names_under, object_path_table
 from stillbox.checkpoints.tf1 import Tf1Checkpoint, write_tf1_checkpoint
 from stillbox.checkpoints.tf2 import ObjectGraph, Tf2Checkpoint, write_tf2_checkpoint
@@ -22,9 +20,9 @@ from stillbox.cli.main import main
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
-from stillbox.experiment.yaml_config import to_yaml
 from stillbox.models.build import abstract_detector
 from stillbox.models.variables import bind_detector
+from tests.checkpoints.detectors import write_trained
 from tests.checkpoints.tf_writer import GRAPH, field, write_object_checkpoint
 from tests.checkpoints.tf_writer import object_graph as graph_of
 from tests.checkpoints.tf_writer import write_checkpoint as write_other_checkpoint
@@ -311,11 +309,7 @@ def train(tmp_path):
     def write(model):
         rng = np.random.default_rng(0)
         drawn = {path: np.float32(rng.normal(size=shape)) for path, shape in SHAPES.items()}
-        experiment = to_yaml(schema.Experiment(model=model))
-        with closing(
-            ModelDirectory.create(tmp_path / "m", experiment=experiment, label_map="", versions={})
-        ) as directory:
-            directory.save(1, {"params": drawn, "stats": {}}, {})
+        write_trained(tmp_path / "m", model, drawn)
         return drawn
 
     return write

@@ -1,7 +1,6 @@
 """Weights of any kind; constants of graphs are in messages that are written here by hand."""
 
 import struct
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,11 +31,8 @@ def test_any_file_of_a_tf1_checkpoint_opens_it(folder, ending):
     assert np.array_equal(weights.arrays["w"], ARRAYS["w"])
 
 
-def test_a_folder_with_one_checkpoint_opens_it(folder):
+def test_a_folder_opens_its_one_checkpoint_and_the_checkpoint_file_chooses_among_several(folder):
     assert open_weights(folder).path == str(folder / "model.ckpt-100")
-
-
-def test_the_checkpoint_file_chooses_among_several(folder):
     tf_writer.write_checkpoint(folder / "model.ckpt-200", ARRAYS)
     with pytest.raises(UserError, match=r"2 checkpoints: model\.ckpt-100, model\.ckpt-200"):
         open_weights(folder)
@@ -48,7 +44,9 @@ def test_the_checkpoint_file_chooses_among_several(folder):
     assert open_weights(folder).path == str(folder / "model.ckpt-100")
 
 
-def test_data_without_an_index_is_refused(folder):
+def test_a_misspelt_name_and_data_without_an_index_are_refused(folder):
+    with pytest.raises(UserError, match=r"did you mean 'model\.ckpt-100'\?"):
+        open_weights(folder / "modell.ckpt-100")
     (folder / "model.ckpt-100.index").unlink()
     with pytest.raises(UserError, match="index is missing"):
         open_weights(folder / "model.ckpt-100.data-00000-of-00001")
@@ -61,8 +59,11 @@ def test_npz_files_are_opened_by_suffix(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.pth", "a.pt", "a.safetensors"])
 def test_torch_files_are_opened_by_suffix(tmp_path, name):
-    writers = {".pth": write_zip, ".pt": write_pickles, ".safetensors": _write_safetensors}
-    writers[Path(name).suffix](tmp_path / name, {"layer.w": ARRAYS["w"]})
+    arrays = {"layer.w": ARRAYS["w"]}
+    if name == "a.safetensors":
+        save_file(arrays, tmp_path / name)
+    else:
+        (write_zip if name == "a.pth" else write_pickles)(tmp_path / name, arrays)
     arrays = open_weights(str(tmp_path / name)).arrays
     assert list(arrays) == ["layer.w"]
     assert np.array_equal(arrays["layer.w"], ARRAYS["w"])
@@ -70,16 +71,11 @@ def test_torch_files_are_opened_by_suffix(tmp_path, name):
         open_weights(tmp_path / f"b{name[1:]}")
 
 
-def _write_safetensors(path, arrays):
-    save_file(arrays, path)
-
-
 def _train(path, *, best=None):
     directory = ModelDirectory.create(path, experiment="", label_map="", versions={})
     for step in (1, 2):
-        directory.save(
-            step, {"params": {"w": np.full(2, step)}, "ema": {"w": np.full(2, -step)}}, {}
-        )
+        sections = {"params": {"w": np.full(2, step)}, "ema": {"w": np.full(2, -step)}}
+        directory.save(step, sections, {})
     if best:
         directory.mark_best(best, "AP", 0.5)
 
@@ -95,11 +91,6 @@ def test_a_checkpoint_folder_is_opened(tmp_path):
     _train(tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "1").rename(tmp_path / "mailed")
     assert open_weights(tmp_path / "mailed").arrays["w"][0] == 1
-
-
-def test_a_misspelt_name_suggests_existing_ones(folder):
-    with pytest.raises(UserError, match=r"did you mean 'model\.ckpt-100'\?"):
-        open_weights(folder / "modell.ckpt-100")
 
 
 def test_missing_weights_are_answered_with_those_that_can_be_had(tmp_path):
@@ -124,14 +115,11 @@ def test_the_variables_of_a_saved_model_of_tf1_are_opened(tmp_path):
     assert (list(weights.arrays), weights.library) == (["w"], "tensorflow")
 
 
-def test_a_folder_without_weights_says_what_it_holds(tmp_path):
+def test_the_message_lists_the_content_of_a_folder_without_weights(tmp_path):
+    with pytest.raises(UserError, match="it holds nothing"):
+        open_weights(tmp_path)
     (tmp_path / "labels.pbtxt").touch()
     with pytest.raises(UserError, match=r"it holds labels\.pbtxt"):
-        open_weights(tmp_path)
-
-
-def test_an_empty_folder_says_that_it_is(tmp_path):
-    with pytest.raises(UserError, match="it holds nothing"):
         open_weights(tmp_path)
 
 
@@ -145,11 +133,9 @@ def test_version_1_checkpoints_are_refused_by_name(tmp_path):
 @pytest.mark.parametrize("name", ["model.h5", "noending"])
 def test_unknown_suffixes_are_refused_with_the_known_ones(tmp_path, name):
     (tmp_path / name).write_bytes(b"something")
-    with pytest.raises(
-        UserError,
-        match=r"prefix, an \.npz, .*\.pb or \.tflite file, a SavedModel's folder, the model\.json",
-    ):
-        open_weights(Path(tmp_path / name))
+    known = r"prefix, an \.npz, .*\.pb or \.tflite file, a SavedModel's folder, the model\.json"
+    with pytest.raises(UserError, match=known):
+        open_weights(tmp_path / name)
 
 
 FLOAT, HALF, BFLOAT16, INT32 = (
@@ -201,8 +187,7 @@ def test_arrays_of_floating_point_are_read_by_the_names_of_their_nodes(tmp_path)
 
 def test_a_saved_model_without_variables_has_constants(tmp_path):
     graph = constant("Conv/weights", content(KERNEL))
-    (tmp_path / "saved_model").mkdir()
-    (tmp_path / "saved_model" / "variables").mkdir()
+    (tmp_path / "saved_model" / "variables").mkdir(parents=True)
     model = field(1, 1) + field(2, field(1, b"") + field(2, graph))
     weights = read(tmp_path / "saved_model", model, "saved_model.pb")
     np.testing.assert_array_equal(weights["Conv/weights"], KERNEL)

@@ -15,7 +15,7 @@ from stillbox.checkpoints import model_directory
 from stillbox.checkpoints.files import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.evaluation.history import HISTORY, read_history
-from stillbox.inputs import prefetch
+from stillbox.inputs import loader
 from stillbox.records.scenes import write_scenes
 from stillbox.records.tfrecord import tfrecord_writer
 from stillbox.training import loggers, loop, periodic
@@ -480,7 +480,7 @@ def test_records_that_no_longer_answer_do_not_hold_a_run_that_is_to_stop(
 
     monkeypatch.setattr(loop, "MetricsGuard", Guard)
     monkeypatch.setattr(loop.TrainLoader, "iterate", hang_after_two)
-    monkeypatch.setattr(prefetch, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(loader, "_LOOK_SECONDS", 0.05)
     answer = train("train.steps=0", "train.checkpoint_every=100", evaluated=False)
     answers.set()
     assert answer.code == 143

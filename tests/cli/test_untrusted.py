@@ -25,7 +25,7 @@ from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import tfrecord_writer
 from tests import shared_programs
-from tests.checkpoints.manifests import reseal
+from tests.checkpoints.detectors import reseal
 from tests.small import small_overrides
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")

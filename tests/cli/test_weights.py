@@ -16,7 +16,7 @@ from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.yaml_config import from_yaml
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
-from tests.checkpoints.manifests import reseal
+from tests.checkpoints.detectors import reseal
 
 STEM = "FeatureExtractor/MobilenetV1/Conv2d_0/weights"
 

@@ -317,7 +317,7 @@ def test_a_depthwise_pyramid_thins_the_end_of_the_backbone():
 
 
 def test_the_second_generation_has_other_widths():
-    """Widths themselves: tests/checkpoints/test_object_detection_names.py."""
+    """Widths themselves: tests/checkpoints/test_object_names.py."""
     half = "depth_multiplier: 0.5 min_depth: 4"
     read = extractor("ssd_mobilenet_v1_keras", half).backbone
     assert (read.inner_multiplier, read.last_depths) == (0.5, (512, 512))

@@ -19,7 +19,7 @@ from stillbox.exporting.manifest import MANIFEST, Manifest
 from stillbox.exporting.settings import ExportSettings
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.predictor import Predictor
-from tests.checkpoints.manifests import age, reseal
+from tests.checkpoints.detectors import age, reseal
 from tests.small import EVERY_DETECTION
 from tools.fuzz.mutations import HOSTILE
 

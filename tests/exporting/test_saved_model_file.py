@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import stillbox
-from stillbox.checkpoints.graph_constants import GraphConstants
+from stillbox.checkpoints.graphs.tensorflow import GraphConstants
 from stillbox.checkpoints.tf1 import Tf1Checkpoint
 from stillbox.checkpoints.tf2 import Tf2Checkpoint, write_tf2_checkpoint
 from stillbox.errors import UserError

@@ -24,10 +24,6 @@ def test_a_jpeg_decodes_to_rgb_in_this_order():
     assert decode_image(saved(Image.fromarray(red), "JPEG", quality=95))[8, 8, 0] > 250
 
 
-def test_png_is_exact():
-    assert (decode_image(saved(IMAGE, "PNG")) == PICTURE).all()
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_grayscale_has_three_equal_channels(kind):
     decoded = decode_image(saved(IMAGE.convert("L"), kind))
@@ -40,23 +36,14 @@ def test_a_cmyk_jpeg_becomes_rgb():
     close(decode_image(saved(IMAGE.convert("CMYK"), "JPEG", quality=98, subsampling=0)), PICTURE, 8)
 
 
-def test_alpha_is_left_out_and_not_blended():
+def test_png_is_exact_with_alpha_left_out_and_the_upper_8_of_16_bits():
     alpha = np.dstack([PICTURE, np.full((40, 60), 10, np.uint8)])
-    assert (decode_image(saved(Image.fromarray(alpha), "PNG")) == PICTURE).all()
-
-
-def test_a_palette_becomes_colours():
-    palette = IMAGE.quantize(16)
-    assert (decode_image(saved(palette, "PNG")) == np.asarray(palette.convert("RGB"))).all()
-
-
-def test_16_bits_keep_their_upper_8():
     deep = PICTURE.astype(np.uint16) * 256 + 200  # 200 would round up, but is cut off
     data = cv2.imencode(".png", deep[..., ::-1])[1].tobytes()
-    assert (decode_image(data) == PICTURE).all()
-
-
-def test_one_pixel():
+    for png in (saved(IMAGE, "PNG"), saved(Image.fromarray(alpha), "PNG"), data):
+        assert (decode_image(png) == PICTURE).all()
+    palette = IMAGE.quantize(16)
+    assert (decode_image(saved(palette, "PNG")) == np.asarray(palette.convert("RGB"))).all()
     assert decode_image(saved(Image.new("RGB", (1, 1), (7, 8, 9)), "PNG")).tolist() == [[[7, 8, 9]]]
 
 

@@ -120,14 +120,10 @@ def test_uint8_and_float_pixels_give_the_same(method, size):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_one_pixel_fills_the_canvas(method):
+def test_one_pixel_fills_the_canvas_and_the_same_size_changes_nothing(method):
     pixel = np.full((1, 1, 3), 200, np.uint8)
     image, _ = resize_image(pixel, FIXED(height=8, width=9, method=method))
     np.testing.assert_allclose(image, np.full((8, 9, 3), 200), rtol=1e-6)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_same_size_changes_nothing(method):
     image = picture(20, 30)
     same, size = resize_image(image, FIXED(height=20, width=30, method=method))
     assert size == (20, 30)
@@ -262,9 +258,6 @@ def test_a_custom_resizer_resamples_with_its_method():
         assert size == (6, 4)
         assert np.array_equal(out[:6, :4], expected)
         assert not out[6:].any() and not out[:, 4:].any()
-
-
-def test_a_resizer_that_changes_sizes_needs_a_method():
     with pytest.raises(TypeError, match="Half changes the size of images and has no method"):
         resize_image(picture(12, 8), Half(method=None))
 
@@ -276,9 +269,6 @@ def test_an_image_larger_than_the_canvas_is_refused_not_shrunk(resizer):
     with pytest.raises(UserError, match=r"larger\.jpg: the image does not fit") as caught:
         resize_image(picture(8, 9), resizer(canvas=(8, 8)), where="larger.jpg")
     assert "model.resizer.canvas" in caught.value.fix
-
-
-def test_a_conditional_resizer_says_both_sizes():
     resizer = schema.ConditionalShapeResizer(condition="smaller", threshold=10, canvas=(12, 12))
     assert misfit((5, 20), resizer) == "5x20, 10x40 after resizing (height x width), canvas 12x12"
     assert misfit((12, 12), resizer) is None

@@ -188,12 +188,8 @@ def test_boxes_follow_their_pixels(tmp_path):
     image[12:36, 20:60] = 255
 
     encoded = saved(Image.fromarray(image), "PNG")
-    box = [12 / 60, 20 / 80, 36 / 60, 60 / 80]
-    data = dataset(
-        tmp_path,
-        [example(0, [box], size=(60, 80), encoded=encoded)],
-        model=replace(MODEL, resizer=RESIZER),
-    )
+    one = example(0, [[12 / 60, 20 / 80, 36 / 60, 60 / 80]], size=(60, 80), encoded=encoded)
+    data = dataset(tmp_path, [one], model=replace(MODEL, resizer=RESIZER))
     loader = TrainLoader(data, batch_size=16, workers=0)
     scale = np.array([24, 32, 24, 32])
     seen = 0

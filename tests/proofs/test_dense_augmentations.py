@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.inputs.augment.affine import (
+from stillbox.inputs.augment.geometry import flip_boxes
+from stillbox.inputs.augment.strong import (
     AffineDraws,
     JitterDraws,
+    MixUpDraws,
     affine_matrix,
+    combine,
     jitter,
+    mix,
+    place_center,
     place_jittered,
     transform,
 )
-from stillbox.inputs.augment.geometry import flip_boxes
-from stillbox.inputs.augment.mixing import MixUpDraws, combine, mix, place_center
 from stillbox.inputs.sample import Sample
 from tests.proofs.test_dense_parts import cases, drawn, flipped, names
 from tests.small import needs_shared

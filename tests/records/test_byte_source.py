@@ -45,10 +45,6 @@ def written(bucket, name="a.record", content=CONTENT):
     return ObjectPath(f"{bucket.url}/{name}")
 
 
-def remote(path, cache):
-    return RemoteBytes(path, cache)
-
-
 @pytest.mark.parametrize("name", ["a.record", "a.record.gz"])
 def test_records_of_an_object_are_those_of_the_file(bucket, name):
     content = gzip.compress(CONTENT) if name.endswith("gz") else CONTENT
@@ -67,7 +63,7 @@ def test_each_byte_is_fetched_once_while_there_is_room(bucket, fetched):
 
 
 def test_without_room_exactly_the_wanted_bytes_are_fetched(bucket, fetched, tmp_path):
-    source = remote(written(bucket), BlockCache(tmp_path / "blocks", limit=2 * BLOCK))
+    source = RemoteBytes(written(bucket), BlockCache(tmp_path / "blocks", limit=2 * BLOCK))
     assert source.read_at(0, 10) == CONTENT[:10]
     assert source.read_at(100, 20) == CONTENT[100:120]
     assert source.read_at(500, 200) == CONTENT[500:700]
@@ -81,10 +77,10 @@ def test_without_room_exactly_the_wanted_bytes_are_fetched(bucket, fetched, tmp_
 def test_blocks_of_objects_that_nobody_reads_make_room(bucket, fetched, tmp_path):
     folder = tmp_path / "blocks"
     path, other = written(bucket), written(bucket, "b.record", CONTENT[::-1])
-    remote(other, BlockCache(folder, limit=4 * BLOCK)).read_at(0, 4 * BLOCK)
+    RemoteBytes(other, BlockCache(folder, limit=4 * BLOCK)).read_at(0, 4 * BLOCK)
     # Another process, which does not read the first object.
     cache = BlockCache(folder, limit=4 * BLOCK)
-    source = remote(path, cache)
+    source = RemoteBytes(path, cache)
     assert source.read_at(0, 4 * BLOCK) == CONTENT[: 4 * BLOCK]
     del fetched[:]
     assert source.read_at(0, 4 * BLOCK) == CONTENT[: 4 * BLOCK]
@@ -100,7 +96,7 @@ def test_a_disk_keeps_a_tenth_free(bucket, monkeypatch, fetched, tmp_path):
         return SimpleNamespace(total=1000, free=100 + BLOCK - kept)
 
     monkeypatch.setattr(byte_source.shutil, "disk_usage", usage)
-    source = remote(written(bucket), BlockCache(folder))
+    source = RemoteBytes(written(bucket), BlockCache(folder))
     source.read_at(0, 10)
     source.read_at(200, 10)
     assert fetched == [(0, 64), (200, 210)]
@@ -127,15 +123,12 @@ def test_a_replaced_object_is_named(bucket, monkeypatch):
         RecordFile(path)
 
 
-def test_a_changed_object_is_indexed_again(bucket):
+def test_a_changed_object_is_indexed_again_and_a_damaged_one_names_record_and_byte(bucket):
     path = written(bucket)
     assert len(RecordFile(path)) == 40
     written(bucket, content=b"".join(map(frame, PAYLOADS[::-1])))
     assert RecordFile(path).read(0) == PAYLOADS[-1]
-
-
-def test_a_damaged_object_names_record_and_byte(bucket):
-    path = written(bucket, content=CONTENT[:-3])
+    written(bucket, content=CONTENT[:-3])
     with pytest.raises(RecordError, match=r"a.record: record 39 \(byte \d+\): the file is trunc"):
         RecordFile(path)
 

@@ -56,12 +56,9 @@ def test_boxes_areas_and_crowds(read, tmp_path):
     assert not list(problems)
 
 
-def test_category_ids_stay_with_their_gaps(read):
+def test_category_ids_stay_with_their_gaps_unless_they_are_renumbered(read):
     _, label_map, _ = read()
     assert [(item.id, item.name) for item in label_map] == [(3, "car"), (18, "dog")]
-
-
-def test_renumbering_closes_the_gaps(read):
     (item,), label_map, _ = read(renumber=True)
     assert [(item.id, item.name) for item in label_map] == [(1, "car"), (2, "dog")]
     assert item.class_ids.tolist() == [2]
@@ -77,10 +74,13 @@ def test_a_given_label_map_is_matched_by_name_or_display_name(read):
     assert item.class_ids.tolist() == [1, 7]
 
 
-def test_a_category_that_the_given_map_lacks_is_unknown(read):
+def test_an_unknown_category_is_marked(read):
     (item,), _, _ = read(label_map=LabelMap.from_names(["cat"]))
     assert item.class_ids.tolist() == [0]
     assert item.unknown == {0: "'dog'"}
+    (item,), _, _ = read(annotations=[box(category_id=99), box(2, category_id=None)])
+    assert item.class_ids.tolist() == [0, 0]
+    assert item.unknown == {0: "category id 99", 1: "category id None"}
 
 
 def test_images_without_annotations_stay(read):
@@ -89,20 +89,11 @@ def test_images_without_annotations_stay(read):
     assert not list(problems)
 
 
-def test_an_unknown_category_is_marked(read):
-    (item,), _, _ = read(annotations=[box(category_id=99), box(2, category_id=None)])
-    assert item.class_ids.tolist() == [0, 0]
-    assert item.unknown == {0: "category id 99", 1: "category id None"}
-
-
-def test_category_0_without_boxes_is_left_out(read):
+def test_category_0_is_left_out_without_boxes_and_needs_a_decision_with_boxes(read):
     categories = [{"id": 0, "name": "things"}, {"id": 18, "name": "dog"}]
     _, label_map, problems = read(categories=categories)
     assert [item.id for item in label_map] == [18]
     assert {p.reason: p.count for p in problems} == {"category with an id below 1": 1}
-
-
-def test_category_0_with_boxes_needs_a_decision(read):
     categories = [{"id": 0, "name": "cat"}, {"id": 1, "name": "dog"}]
     annotations = [box(category_id=0), box(2, category_id=1)]
     with pytest.raises(UserError, match=r"'cat' has id 0, .*background\n  fix: add --renumber"):
@@ -127,15 +118,12 @@ def test_odd_boxes_reach_the_policy(read, bbox, expected):
     np.testing.assert_array_equal(item.pixel_boxes, [expected])
 
 
-def test_a_missing_area_is_nan(read):
+def test_a_missing_area_is_nan_and_a_missing_size_is_0(read):
     annotation = box()
     del annotation["area"]
-    (item,), _, _ = read(annotations=[annotation])
+    images = [{"id": 1, "file_name": "1.jpg", "height": None}]
+    (item,), _, _ = read(images, [annotation])
     assert np.isnan(item.area).all()
-
-
-def test_a_missing_size_is_0(read):
-    (item,), _, _ = read(images=[{"id": 1, "file_name": "1.jpg", "height": None}])
     assert (item.height, item.width) == (0, 0)
 
 
@@ -157,14 +145,11 @@ def test_bad_entries_are_left_out_or_stop(read, reason):
         read(policy=ConversionLog("fail", "fail"), **BAD[reason])
 
 
-def test_two_boxes_with_one_id_are_both_kept(read):
+def test_two_boxes_with_one_id_or_none_are_both_kept(read):
     (item,), _, problems = read(annotations=[box(), box(bbox=[0, 0, 5, 5])])
     assert len(item.pixel_boxes) == 2
     assert next(iter(problems)).action == "box kept: it is another one"
-
-
-def test_annotations_without_ids_are_all_kept(read):
-    annotations = [box(), box()]
+    annotations = [box(), box()]  # without ids
     for annotation in annotations:
         del annotation["id"]
     (item,), _, problems = read(annotations=annotations)
@@ -202,10 +187,12 @@ def test_another_file_is_refused(tmp_path, content, words):
 
 
 def test_absent_files_and_folders_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"x\.json: cannot read it: No such file"):
-        read_coco(tmp_path / "x.json", tmp_path, ConversionLog())
-    with pytest.raises(UserError, match="no such folder of images"):
-        read_coco(tmp_path / "x.json", tmp_path / "y", ConversionLog())
+    for images, message in (
+        (tmp_path, r"x\.json: cannot read it: No such file"),
+        (tmp_path / "y", "no such folder of images"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read_coco(tmp_path / "x.json", images, ConversionLog())
 
 
 @pytest.mark.parametrize("name", ["../../secret.jpg", "/etc/passwd", "a/../../b.jpg", "a\0.jpg"])

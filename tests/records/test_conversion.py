@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.records.annotations import AnnotatedImage, to_example
-from stillbox.records.conversion import ConversionOptions, convert
+from stillbox.records.conversion import ConversionOptions, ConversionReport, convert
 from stillbox.records.image_files import PreparedImage
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog, ProblemLog
@@ -73,16 +74,11 @@ def test_boxes_decide_between_two_image_sizes(tmp_path, claimed, box, frame, out
 
 
 def test_nan_boxes_do_not_decide_between_two_image_sizes(tmp_path):
-    log = ProblemLog()
     item = item_of(tmp_path, [[np.nan] * 4, [10, 20, 70, 100]], 80, 120)
-    example = to_example(item, PreparedImage(b"x", 40, 60), log)
-    np.testing.assert_allclose(example.boxes[1], [0.125, 1 / 6, 0.875, 5 / 6], 1e-6)
-
-
-def test_no_boxes_at_all(tmp_path):
-    item = item_of(tmp_path, [], 80, 120)
     example = to_example(item, PreparedImage(b"x", 40, 60), ProblemLog())
-    assert example.boxes.shape == (0, 4)
+    np.testing.assert_allclose(example.boxes[1], [0.125, 1 / 6, 0.875, 5 / 6], 1e-6)
+    item = item_of(tmp_path, [], 80, 120)
+    assert to_example(item, PreparedImage(b"x", 40, 60), ProblemLog()).boxes.shape == (0, 4)
 
 
 BOX = [4, 6, 24, 36]
@@ -195,15 +191,12 @@ def test_an_image_that_cannot_be_used(annotated, run, content, reason):
         run(items, ConversionLog("fail"), overwrite=True)
 
 
-def test_a_folder_in_place_of_an_image(tmp_path, annotated, run):
-    report = run([annotated("a"), annotated("b", path=tmp_path)])
-    assert outcomes(report) == {("image file cannot be opened", "image left out"): 1}
-
-
-def test_a_truncated_image(annotated, run):
-    report = run([annotated("a"), annotated("b", content=image_bytes()[:-30])])
-    assert outcomes(report) == {("unreadable image", "image left out"): 1}
-    assert "truncated" in report.problems[0].examples[0]
+def test_a_truncated_image_and_a_folder_in_place_of_an_image(tmp_path, annotated, run):
+    cut_off = annotated("c", content=image_bytes()[:-30])
+    report = run([annotated("a"), annotated("b", path=tmp_path), cut_off])
+    reasons = ("image file cannot be opened", "unreadable image")
+    assert outcomes(report) == {(reason, "image left out"): 1 for reason in reasons}
+    assert any("truncated" in problem.examples[0] for problem in report.problems)
 
 
 @pytest.mark.parametrize(
@@ -231,14 +224,12 @@ def test_an_unknown_class_is_named(annotated, run):
     assert report.problems[0].examples == ["all.json: image a, box 1: category id 9"]
 
 
-def test_an_image_that_loses_its_last_box_is_reported_as_background(annotated, run):
+def test_an_image_without_a_box_is_reported_as_background_or_left_out(annotated, run):
     report = run([annotated("a", [[4, 6, 4, 36]])])
     assert (report.images_written, report.images_without_boxes) == (1, 1)
     assert ("no box of the image is usable", "background") in outcomes(report)
-
-
-def test_background_images_can_be_left_out(annotated, run):
-    report = run([annotated("a"), annotated("b", [])], skip_images_without_boxes=True)
+    items = [annotated("a"), annotated("b", [])]
+    report = run(items, skip_images_without_boxes=True, overwrite=True)
     assert (report.images_written, report.images_without_boxes) == (1, 0)
     assert outcomes(report) == {("image without a box", "image left out"): 1}
 
@@ -277,17 +268,15 @@ def test_a_set_without_usable_images_is_an_error_with_the_reasons(tmp_path, anno
         run([])
 
 
-def test_two_sets_share_a_folder_only_with_one_label_map(tmp_path, annotated, run):
+def test_two_sets_share_a_folder_and_one_label_map_and_are_replaced_on_request(
+    tmp_path, annotated, run
+):
     run([annotated("a")])
     run([annotated("a")], name="val")
     other = r"other classes or ids\n  fix: use its ids with --label-map"
     with pytest.raises(UserError, match=other):
         run([annotated("a")], name="test", label_map=LabelMap.from_names(["dog", "cat"]))
     assert not list((tmp_path / "out").glob("test*"))
-
-
-def test_an_older_set_is_replaced_only_on_request(annotated, run):
-    run([annotated("a")])
     with pytest.raises(UserError, match="--overwrite"):
         run([annotated("b")])
     assert run([annotated("b")], overwrite=True).images_written == 1
@@ -350,3 +339,73 @@ def test_the_name_of_a_set_is_that_of_a_file(tmp_path, annotated, run, name):
     with pytest.raises(UserError, match="is not the name of a set"):
         run(items, name=name)
     assert set(tmp_path.rglob("*")) == before
+
+
+def test_cases_are_counted_by_reason_and_outcome():
+    log = ProblemLog()
+    for box in range(7):
+        log.add("no area", f"a.record: record {box}", "ymin 1", action="box dropped")
+    log.add("no area", "b.record: record 0", action="box kept")
+    log.add("inverted", "a.record: record 1", action="box fixed")
+    kinds = [(problem.reason, problem.action, problem.count) for problem in log]
+    assert kinds == [
+        ("no area", "box dropped", 7),
+        ("inverted", "box fixed", 1),
+        ("no area", "box kept", 1),
+    ]
+    assert next(iter(log)).examples == [f"a.record: record {box}: ymin 1" for box in range(5)]
+
+
+def test_a_report_shows_every_kind_and_the_number_of_cases_left_out():
+    log = ProblemLog()
+    for box in range(7):
+        log.add("no area", f"[red]{box}", action="box dropped")
+    log.add("inverted", "a.jpg", "ymin 1")
+    assert ConversionReport(name="train", problems=list(log)).to_text().splitlines()[-10:] == [
+        "Special or wrong",
+        "  7 x no area, box dropped",
+        *(f"    [red]{box}" for box in range(5)),
+        "    ... and 2 more",
+        "  1 x inverted",
+        "    a.jpg: ymin 1",
+    ]
+
+
+def test_a_log_is_extended_by_another():
+    left, right = ProblemLog(), ProblemLog()
+    for log, name in ((left, "left"), (right, "right")):
+        for number in range(3):
+            log.add("x", f"{name} {number}")
+    left.extend(right)
+    (problem,) = left
+    assert problem.count == 6
+    assert problem.examples == ["left 0", "left 1", "left 2", "right 0", "right 1"]
+    assert [problem.count for problem in right] == [3]
+
+
+def test_no_case_is_lost_between_threads():
+    log = ProblemLog()
+    threads = [
+        threading.Thread(target=lambda: [log.add("x", "here") for _ in range(500)])
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {p.reason: p.count for p in log} == {"x": 4000}
+
+
+def test_a_conversion_log_counts_or_stops():
+    mild = ConversionLog()
+    mild.bad_record("unreadable", "a.jpg")
+    mild.bad_box("no area", "a.xml, box 1", "ymin 3")
+    assert [(p.reason, p.action) for p in mild] == [
+        ("no area", "box dropped"),
+        ("unreadable", "image left out"),
+    ]
+    strict = ConversionLog("fail", "fail")
+    with pytest.raises(UserError, match=r"a\.jpg: unreadable: why\n  fix: .*--bad-records drop"):
+        strict.bad_record("unreadable", "a.jpg", "why")
+    with pytest.raises(UserError, match=r"a\.xml: no area\n  fix: .*--bad-boxes fix"):
+        strict.bad_box("no area", "a.xml")

@@ -208,10 +208,14 @@ def voc_list(root):
     return root
 
 
+def pictures(folder):
+    for number in range(3):
+        picture(folder / f"{number}.png", number)
+
+
 def coco_file(root):
     box = {"category_id": 1, "bbox": [6, 4, 30, 20]}
-    for number in range(3):
-        picture(root / "photos" / f"{number}.png", number)
+    pictures(root / "photos")
     (root / "annotations").mkdir()
     content = {
         "images": [{"id": n, "file_name": f"{n}.png"} for n in range(3)],
@@ -224,22 +228,17 @@ def coco_file(root):
 
 def rows_of(root, part):
     objects = {"bbox": [[6, 4, 30, 20]], "categories": ["cat"]}
-    lines = []
-    for number in range(3):
-        picture(root / part / f"{number}.png", number)
-        lines.append(json.dumps({"file_name": f"{number}.png", "objects": objects}))
+    pictures(root / part)
+    lines = [json.dumps({"file_name": f"{n}.png", "objects": objects}) for n in range(3)]
     (root / part / "metadata.jsonl").write_text("\n".join(lines))
     return root
 
 
 def cvat_subset(root):
     box = '<box label="cat" xtl="6" ytl="4" xbr="36" ybr="24"/>'
-    for number in range(3):
-        picture(root / f"{number}.png", number)
-    images = "".join(
-        f'<image id="{n}" name="{n}.png" subset="Validation">{box}</image>' for n in range(3)
-    )
-    (root / "annotations.xml").write_text(f"<annotations>{images}</annotations>")
+    pictures(root)
+    images = [f'<image id="{n}" name="{n}.png" subset="Validation">{box}</image>' for n in range(3)]
+    (root / "annotations.xml").write_text(f"<annotations>{''.join(images)}</annotations>")
     return root
 
 
@@ -326,21 +325,16 @@ def test_names_that_are_no_utf_8_get_through(tmp_path, write):
     assert convert_folder(folder, tmp_path / "out").reused
 
 
-def test_copies_of_one_image_are_split_all_the_same(tmp_path):
+def test_copies_of_one_image_are_split_and_classes_that_differ_only_by_case_are_named(tmp_path):
     folder = voc_folder(tmp_path / "photos")
     for name in "bcd":
         shutil.copy(folder / "a.png", folder / f"{name}.png")
-    converted = convert_folder(folder, tmp_path / "out")
-    assert converted.validation_images in (1, 2, 3)
-    assert any("all images are near-identical" in problem for problem in converted.problems)
-
-
-def test_classes_that_differ_only_by_case_are_reported(tmp_path):
-    folder = voc_folder(tmp_path / "photos")
     (folder / "a.xml").write_text(voc_xml(("Cat", (4, 6, 24, 36))))
     converted = convert_folder(folder, tmp_path / "out")
+    assert converted.validation_images in (1, 2, 3)
     assert converted.classes == ("Cat", "cat")
-    assert any("differ only by case" in problem for problem in converted.problems)
+    for message in ("all images are near-identical", "differ only by case"):
+        assert any(message in problem for problem in converted.problems)
 
 
 def test_one_image_cannot_be_split(tmp_path):

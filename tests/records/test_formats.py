@@ -3,7 +3,6 @@
 import base64
 import json
 import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -13,18 +12,24 @@ from stillbox.errors import UserError
 from stillbox.predicting.images import list_inputs
 from stillbox.records.annotations import read_json
 from stillbox.records.folder import convert_folder
-from tests.records.builders import write_records
-from tests.records.test_folder import SIZE, examples, picture, voc_folder, voc_xml
-
-HEIGHT, WIDTH = SIZE
-BOX = (4, 6, 24, 36)
-"""ymin, xmin, ymax, xmax in pixels of 40 x 60."""
-NAMES = ("a", "b", "c")
-
-
-def chunk(kind, data):
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
+from tests.records.builders import (
+    BOX,
+    HEIGHT,
+    NAMES,
+    WIDTH,
+    coco,
+    cvat,
+    image_folder,
+    label_studio,
+    labelme,
+    open_images,
+    put,
+    voc_csv,
+    write_records,
+    yolo,
+)
+from tests.records.test_folder import examples, picture, voc_folder, voc_xml
+from tests.records.test_image_files import chunk
 
 # A PNG of a few bytes that claims 8,000 x 8,000 pixels.
 BOMB = (
@@ -52,92 +57,6 @@ def refused(folder, tmp_path, message, **options):
 
 def both_sets(converted):
     return examples(converted) | examples(converted, "validation")
-
-
-def put(folder, name, content):
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
-
-
-def yolo(folder):
-    y, x, v, u = BOX[0] / HEIGHT, BOX[1] / WIDTH, BOX[2] / HEIGHT, BOX[3] / WIDTH
-    put(folder, "data.yaml", "path: .\ntrain: ../images\nval: nowhere\nnames: [dog, cat]\n")
-    put(folder, "labels/a.txt", f"1 {(x + u) / 2} {(y + v) / 2} {u - x} {v - y}\n")
-    put(folder, "labels/b.txt", f"1 {x} {y} {u} {y} {u} {v} {x} {v}\n")
-
-
-def coco(folder):
-    boxes = [{"id": n, "image_id": n, "category_id": 7, "bbox": [6, 4, 30, 20]} for n in (1, 2)]
-    put(folder, "_annotations.coco.json", {
-        "images": [{"id": n, "file_name": f"{name}.png", "height": HEIGHT, "width": WIDTH}
-                   for n, name in enumerate(NAMES, 1)],
-        "annotations": boxes,
-        "categories": [{"id": 0, "name": "animals"}, {"id": 7, "name": "cat"}],
-    })  # fmt: skip
-
-
-def cvat(folder):
-    size = f'width="{WIDTH}" height="{HEIGHT}"'
-    put(
-        folder,
-        "annotations.xml",
-        f"""<?xml version="1.0" encoding="utf-8"?>
-<annotations><version>1.1</version><meta><task><labels><label><name>dog</name></label>
-<label><name>cat</name></label></labels></task></meta>
-<image id="0" name="images/a.png" {size}>
-<box label="cat" xtl="6" ytl="4" xbr="36" ybr="24" occluded="0"/></image>
-<image id="1" name="b.png" {size}>
-<polygon label="cat" points="6,4;36,4;20,24"/><points label="cat" points="1,1"/></image>
-<image id="2" name="c.png" {size}/></annotations>""",
-    )
-
-
-def labelme(folder):
-    for name, shape in {
-        "a": {"label": "cat", "shape_type": "rectangle", "points": [[36, 24], [6, 4]]},
-        "b": {"label": "cat", "shape_type": "polygon", "points": [[6, 4], [36, 4], [20, 24]]},
-        "c": {"label": "cat", "shape_type": "point", "points": [[6, 4]]},
-    }.items():
-        put(folder, f"json/{name}.json", {
-            "version": "5.0.1", "shapes": [shape], "imagePath": f"..\\images\\{name}.png",
-            "imageHeight": HEIGHT, "imageWidth": WIDTH, "imageData": None,
-        })  # fmt: skip
-
-
-def voc_csv(folder):
-    rows = [f"{name}.png,{WIDTH},{HEIGHT},cat,6,4,36,24" for name in ("a", "b")]
-    header = "filename,width,height,class,xmin,ymin,xmax,ymax"
-    put(folder, "labels.csv", "\n".join([header, *rows]) + "\n")
-
-
-def open_images(folder):
-    header = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsTruncated,IsGroupOf"
-    rows = [f"{name},xclick,/m/01yrx,1,0.1,0.6,0.1,0.6,1,0" for name in ("a", "b")]
-    put(
-        folder, "boxes.csv", "\n".join([header, *rows, "gone,xclick,/m/01yrx,1,0,1,0,1,0,0"]) + "\n"
-    )
-    put(folder, "class-descriptions-boxable.csv", "/m/01yrx,cat\n/m/0bt9lr,dog\n")
-
-
-def label_studio(folder):
-    value = {"x": 10, "y": 10, "width": 50, "height": 50, "rotation": 0, "rectanglelabels": ["cat"]}
-    result = {"type": "rectanglelabels", "original_width": WIDTH, "original_height": HEIGHT,
-              "value": value}  # fmt: skip
-    put(folder, "export.json", [
-        {"id": 1, "data": {"image": "/data/upload/1/0a1b2c3d-a.png"},
-         "annotations": [{"was_cancelled": True, "result": []}, {"result": [result]}]},
-        {"id": 2, "data": {"image": "/data/local-files/?d=images/b.png"},
-         "annotations": [{"result": [result]}]},
-        {"id": 3, "data": {"image": "/data/upload/1/c.png"}, "annotations": []},
-    ])  # fmt: skip
-
-
-def image_folder(folder):
-    lines = [{"file_name": f"{name}.png",
-              "objects": {"bbox": [[6, 4, 30, 20]] * n, "categories": ["cat"] * n}}
-             for name, n in zip(NAMES, (1, 1, 0), strict=True)]  # fmt: skip
-    put(folder, "images/metadata.jsonl", "\n".join(map(json.dumps, lines)) + "\n")
 
 
 # Images that are read: the others have no annotation.
@@ -237,19 +156,18 @@ def test_numbers_get_the_names_of_the_data_set(folder, tmp_path, name, content):
     assert both["a.png"].class_ids == 2
 
 
-@pytest.mark.parametrize("card", ["# Pets\n", "---\nlicense: mit\n---\n", "---\nno end\n"])
-def test_numbers_without_names_stay_numbers(folder, tmp_path, card):
+DAMAGED = "---\na: &a [*b]\n---\n"
+
+
+@pytest.mark.parametrize("card", ["# Pets\n", "---\nlicense: mit\n---\n", "---\nno end\n", DAMAGED])
+def test_numbers_without_names_stay_numbers_and_a_damaged_card_is_named(folder, tmp_path, card):
     numbered(folder)
     put(folder, "README.md", card)
-    assert convert_folder(folder, tmp_path / "out").classes == ("class_1",)
-
-
-def test_a_damaged_card_is_passed_over_and_named(folder, tmp_path):
-    numbered(folder)
-    put(folder, "README.md", "---\na: &a [*b]\n---\n")
     converted = convert_folder(folder, tmp_path / "out")
     assert converted.classes == ("class_1",)
-    assert any("no class names can be read" in p and "README.md" in p for p in converted.problems)
+    named = [p for p in converted.problems if "no class names can be read" in p]
+    assert len(named) == (card == DAMAGED)
+    assert all("README.md" in problem for problem in named)
 
 
 def test_an_embedded_image_is_used_if_there_is_no_file(folder, tmp_path):
@@ -285,17 +203,6 @@ def test_an_embedded_image_has_the_limits_of_files(folder, tmp_path, data, reaso
     assert any(reason in problem and "json/a.json" in problem for problem in converted.problems)
 
 
-def test_a_json_file_is_parsed_once(folder, tmp_path, monkeypatch):
-    coco(folder)
-    parsed = []
-    monkeypatch.setattr(
-        "stillbox.records.data_folder.read_json",
-        lambda file: parsed.append(file) or read_json(file),
-    )
-    convert_folder(folder, tmp_path / "out")
-    assert parsed == [folder / "_annotations.coco.json"]
-
-
 KEYPOINTS = {
     "images": [{"id": 1, "file_name": "a.png"}],
     "annotations": [
@@ -303,22 +210,32 @@ KEYPOINTS = {
     ],
     "categories": [{"id": 1, "name": "person", "keypoints": ["nose"]}],
 }
+LABELME = "<annotation><object><name>cat</name><polygon></polygon></object></annotation>"
 FOREIGN = {
-    "CVAT for video": (
-        "tracks.xml",
-        "<annotations><track id='0' label='cat'></track></annotations>",
-    ),
+    "CVAT for video": ("tracks.xml", "<annotations><track id='0' label='cat'/></annotations>"),
     "COCO JSON of keypoints": ("a.json", json.dumps(KEYPOINTS)),
     "YOLO poses": ("data.yaml", "names: [person]\ntrain: images\nkpt_shape: [17, 3]\n"),
     "KITTI": ("a.txt", "Car 0.00 0 -1.57 614 181 727 284 1.57 1.73 4.15 1.00 1.75 13.22 -1.62\n"),
-    "LabelMe XML": (
-        "a.xml",
-        "<annotation><object><name>cat</name><polygon></polygon></object></annotation>",
-    ),
+    "LabelMe XML": ("a.xml", LABELME),
     "imglab": ("a.xml", "<?xml version='1.0'?><!-- x --><dataset><images></images></dataset>"),
     "TFRecord data": ("a.record", b"payload"),
     "a Hugging Face data set whose rows": ("dataset_infos.json", json.dumps(INFOS)),
 }
+
+
+def test_a_json_file_is_parsed_once_and_keypoints_beside_instances_are_passed_over(
+    folder, tmp_path, monkeypatch
+):
+    coco(folder)
+    put(folder, "person.json", KEYPOINTS)
+    parsed = []
+    monkeypatch.setattr(
+        "stillbox.records.data_folder.read_json",
+        lambda file: parsed.append(file) or read_json(file),
+    )
+    converted = convert_folder(folder, tmp_path / "out")
+    assert sorted(parsed) == [folder / "_annotations.coco.json", folder / "person.json"]
+    assert any("COCO JSON of keypoints, passed over" in problem for problem in converted.problems)
 
 
 @pytest.mark.parametrize("title", FOREIGN)
@@ -359,27 +276,17 @@ def test_several_formats_are_named_and_one_is_chosen(folder, tmp_path):
     refused(folder, tmp_path, "did you mean 'coco'", format="cocoo")
 
 
-def test_captions_and_keypoints_beside_instances_are_passed_over(folder, tmp_path):
-    coco(folder)
-    put(folder, "person.json", KEYPOINTS)
-    converted = convert_folder(folder, tmp_path / "out")
-    assert any("COCO JSON of keypoints, passed over" in problem for problem in converted.problems)
-
-
-def test_photographs_alone_are_no_data_set(folder, tmp_path):
+def test_photographs_alone_and_annotations_without_their_images_are_refused(folder, tmp_path):
     refused(folder, tmp_path, "3 images and no annotations")
-
-
-def test_annotations_without_their_images_are_refused(folder, tmp_path):
     coco(folder)
     for image in folder.rglob("*.png"):
         image.unlink()
     refused(folder, tmp_path, r"of 3 images .* none .* the first is a\.png")
 
 
-@pytest.mark.parametrize("share", [0, 1, -1, 3, float("nan")])
-def test_an_impossible_share_is_refused(folder, tmp_path, share):
-    refused(folder, tmp_path, "is no share", validation_share=share)
+def test_an_impossible_share_is_refused(folder, tmp_path):
+    for share in (0, 1, -1, 3, float("nan")):
+        refused(folder, tmp_path, "is no share", validation_share=share)
 
 
 def test_coco_files_that_disagree_about_ids_are_joined_by_name(folder, tmp_path):

@@ -39,6 +39,9 @@ def test_gaps_and_order():
     assert (len(label_map), label_map.max_id) == (2, 90)
     assert 3 in label_map
     assert 4 not in label_map
+    assert [(i.id, i.name) for i in LabelMap.from_names(["b", "a"])] == [(1, "b"), (2, "a")]
+    # The background with id 0 is ignored.
+    assert ids("item { id: 0 name: 'background' } item { id: 1 name: 'a' }") == {"a": 1}
 
 
 def test_strings_are_unescaped_and_neighbours_joined():
@@ -46,12 +49,10 @@ def test_strings_are_unescaped_and_neighbours_joined():
     (item,) = LabelMap.from_text(text)
     assert item.name == 'a\'b"c"'
     assert item.display_name == "\N{LATIN SMALL LETTER U WITH DIAERESIS} A\n"
-
-
-def test_display_name_alone_is_name_too():
-    label_map = LabelMap.from_text("item { id: 1 display_name: 'cat' }")
-    assert label_map.id_of("cat") == label_map.id_of("cat", use_display_name=True) == 1
-    assert label_map.text_of(1) == "cat"
+    written = LabelMap(
+        (LabelMapItem(1, 'it\'s \\ a "name"\n', "\N{SNOWMAN}"), LabelMapItem(4, "plain"))
+    )
+    assert LabelMap.from_text(written.to_text()) == written
 
 
 def test_lookup_by_name_and_by_display_name():
@@ -62,21 +63,10 @@ def test_lookup_by_name_and_by_display_name():
     assert label_map.name_of(18) == "dog"
     assert label_map.text_of(18) == "/m/0bt9lr"
     assert label_map.name_of(19) == "class 19"
-
-
-def test_background_with_id_0_is_ignored():
-    assert ids("item { id: 0 name: 'background' } item { id: 1 name: 'a' }") == {"a": 1}
-
-
-def test_a_label_map_survives_its_text_form():
-    label_map = LabelMap(
-        (LabelMapItem(1, 'it\'s \\ a "name"\n', "\N{SNOWMAN}"), LabelMapItem(4, "plain"))
-    )
-    assert LabelMap.from_text(label_map.to_text()) == label_map
-
-
-def test_ids_from_names():
-    assert [(i.id, i.name) for i in LabelMap.from_names(["b", "a"])] == [(1, "b"), (2, "a")]
+    # A display name alone is the name too.
+    label_map = LabelMap.from_text("item { id: 1 display_name: 'cat' }")
+    assert label_map.id_of("cat") == label_map.id_of("cat", use_display_name=True) == 1
+    assert label_map.text_of(1) == "cat"
 
 
 @pytest.mark.parametrize(
@@ -123,6 +113,8 @@ def test_a_map_without_classes_is_refused(text):
 
 def test_a_file_is_named_in_the_message(tmp_path):
     path = tmp_path / "map.pbtxt"
+    path.write_bytes(b"\xef\xbb\xbfitem { id: 1 name: 'a' }")  # a byte order mark is ignored
+    assert LabelMap.from_file(path).id_of("a") == 1
     path.write_bytes(b"item { id: 1 name: '\xff\xfe' }")
     with pytest.raises(UserError, match=r"map\.pbtxt:1:21: byte 0xff is not UTF-8"):
         LabelMap.from_file(path)
@@ -168,12 +160,6 @@ def test_a_nul_byte_of_a_name_is_an_escape():
     assert LabelMap.from_text(read.to_text()) == read
 
 
-def test_a_byte_order_mark_is_ignored(tmp_path):
-    path = tmp_path / "map.pbtxt"
-    path.write_bytes(b"\xef\xbb\xbfitem { id: 1 name: 'a' }")
-    assert LabelMap.from_file(path).id_of("a") == 1
-
-
 def test_coco_is_built_in(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "coco").mkdir()  # where the images lie: no file
@@ -190,19 +176,17 @@ def test_coco_is_built_in(tmp_path, monkeypatch):
     assert LabelMap.from_text(coco.to_text()) == coco
 
 
-def test_a_file_has_precedence_over_a_built_in_map(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "coco").write_text("item { id: 1 name: 'owl' }")
-    assert dict(LabelMap.from_file("coco").names) == {1: "owl"}
-
-
-def test_a_misspelt_built_in_name_gives_the_nearest(tmp_path, monkeypatch):
+def test_a_misspelt_built_in_name_gives_the_nearest_and_a_file_has_precedence(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"no such label map\n  fix: did you mean 'coco'"):
         LabelMap.from_file("cocoo")
     # In a folder of its own it would be a file.
     with pytest.raises(UserError, match=r"fix: give the path of a .pbtxt file, or .*: coco"):
         LabelMap.from_file("maps/coco")
+    (tmp_path / "coco").write_text("item { id: 1 name: 'owl' }")
+    assert dict(LabelMap.from_file("coco").names) == {1: "owl"}
 
 
 # Out of order on purpose; 2 and 4 are gaps.
@@ -217,21 +201,16 @@ def ids_of(slots, *indices):
     return slots.id_of(np.array(indices, np.int32)).tolist()
 
 
-def test_by_id_an_index_is_one_less_and_gaps_are_slots():
-    slots = assign_slots(SHAPES, 6, "label_map_id")
-    assert slots.ids == (1, 2, 3, 4, 5, 6)
-    assert indices_of(slots, 5, 1, 3) == [4, 0, 2]
-    assert ids_of(slots, 4, 0, 2) == [5, 1, 3]
-
-
-def test_contiguous_slots_follow_the_order_of_the_ids():
-    slots = assign_slots(SHAPES, 3, "contiguous")
-    assert slots.ids == (1, 3, 5)
-    assert indices_of(slots, 5, 1, 3) == [2, 0, 1]
-    assert ids_of(slots, 2, 0, 1) == [5, 1, 3]
-
-
-def test_without_gaps_both_rules_are_the_same():
+@pytest.mark.parametrize(
+    ("rule", "ids", "indices"),
+    [("label_map_id", (1, 2, 3, 4, 5, 6), [4, 0, 2]), ("contiguous", (1, 3, 5), [2, 0, 1])],
+)
+def test_slots_keep_gaps_or_follow_the_order_of_the_ids(rule, ids, indices):
+    slots = assign_slots(SHAPES, len(ids), rule)
+    assert slots.ids == ids
+    assert indices_of(slots, 5, 1, 3) == indices
+    assert ids_of(slots, *indices) == [5, 1, 3]
+    # Without gaps both rules are the same.
     names = LabelMap.from_names(["a", "b", "c"])
     assert assign_slots(names, 3, "contiguous") == assign_slots(names, 3, "label_map_id")
 
@@ -244,19 +223,14 @@ def test_an_id_without_a_slot_becomes_the_index_after_the_last(rule):
     assert indices_of(ClassSlots((1, 3, 5)), 2, 4) == [3, 3]
 
 
-def test_types_and_empty_lists():
+def test_types_empty_lists_and_ids_in_words():
     slots = ClassSlots((1, 3))
     none = np.zeros(0, np.int32)
     assert slots.index_of(none).dtype == np.int32
     assert slots.id_of(none).dtype == np.int64
     assert slots.index_of(none).shape == slots.id_of(none).shape == (0,)
-
-
-@pytest.mark.parametrize(
-    ("ids", "words"), [((1, 2, 3), "1 to 3"), ((7,), "7"), ((1, 2, 4, 6, 7), "1 to 2, 4, 6 to 7")]
-)
-def test_ids_in_words(ids, words):
-    assert str(ClassSlots(ids)) == words
+    words = {(1, 2, 3): "1 to 3", (7,): "7", (1, 2, 4, 6, 7): "1 to 2, 4, 6 to 7"}
+    assert {ids: str(ClassSlots(ids)) for ids in words} == words
 
 
 @pytest.mark.parametrize(

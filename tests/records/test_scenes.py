@@ -14,13 +14,8 @@ from stillbox.records.source import ExampleSource
 
 GOLDEN_HEIGHT, GOLDEN_WIDTH = (246, 203)
 GOLDEN_CLASSES = [4, 1, 2, 6, 5]
-GOLDEN_BOXES = [
-    [28, 85, 68, 116],
-    [49, 26, 128, 105],
-    [67, 131, 114, 174],
-    [130, 72, 205, 153],
-    [37, 149, 94, 203],
-]
+GOLDEN_BOXES = [[28, 85, 68, 116], [49, 26, 128, 105], [67, 131, 114, 174], [130, 72, 205, 153],
+                [37, 149, 94, 203]]  # fmt: skip
 GOLDEN_MEANS = [137.4, 134.5, 129.6]
 
 
@@ -38,10 +33,12 @@ def written(tmp_path_factory):
     return folder, write_scenes(folder, seed=3, train=40, val=15)
 
 
-def test_the_same_seed_writes_the_same_bytes(written, tmp_path):
+def test_the_same_seed_writes_the_same_bytes_and_no_set_twice(written, tmp_path):
     folder, _ = written
     write_scenes(tmp_path, seed=3, train=40, val=15)
     assert digests(tmp_path) == digests(folder)
+    with pytest.raises(UserError, match="a set of this name already"):
+        write_scenes(folder, train=1, val=1)
 
 
 def test_another_seed_and_the_other_set_are_other_scenes():
@@ -191,12 +188,6 @@ def test_the_window_of_a_placement_contains_the_whole_shape(name):
     np.testing.assert_array_equal(everywhere[window], inside)
     everywhere[window] = 0
     assert not everywhere.any()
-
-
-def test_an_existing_set_is_refused(written):
-    folder, _ = written
-    with pytest.raises(UserError, match="a set of this name already"):
-        write_scenes(folder, train=1, val=1)
 
 
 @pytest.mark.parametrize(

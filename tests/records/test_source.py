@@ -43,12 +43,9 @@ def test_several_paths_keep_their_order_and_name_no_file_twice(folder):
     assert names(expand(paths)) == expected
 
 
-def test_a_file_whose_name_holds_pattern_characters_is_itself(tmp_path):
+def test_a_file_or_folder_whose_name_holds_pattern_characters_is_itself(tmp_path):
     (tmp_path / "odd[1].record").touch()
     assert names(expand([f"{tmp_path}/odd[1].record"])) == ["odd[1].record"]
-
-
-def test_a_folder_whose_name_holds_pattern_characters_is_itself(tmp_path):
     for name in ("run[1]", "run1"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.record").touch()
@@ -65,11 +62,7 @@ def test_the_home_folder_is_understood(folder, monkeypatch):
     ("pattern", "what", "fix"),
     [
         ("trian.record-?????-of-00003", "matches no file", "did you mean 'train.record-00000-of-"),
-        (
-            "val.record-00000-of-00003",
-            "there is no such file",
-            "did you mean 'val.record-00000-of-",
-        ),
+        ("val.record-00000-of-00003", "there is no such file", "did you mean 'val.record-00000-"),
         ("zzz*", "matches no file", "holds train.record-00000-of-00003, train"),
         ("subfolder/x", "there is no such file", "subfolder holds no file"),
         ("subfloder/deep/x*", "matches no file", "there is no folder"),
@@ -177,19 +170,16 @@ def test_shards_follow_each_other_in_sorted_order(tmp_path):
     assert not list(source.problems)
 
 
-def test_every_nth_record(tmp_path):
-    write_records(tmp_path / "a", numbered(range(7)))
-    source = ExampleSource([f"{tmp_path}/a"], sample_1_of_n=3)
+def test_every_nth_record_of_gzip_shards_and_plain_ones(tmp_path):
+    write_records(tmp_path / "a", numbered([0, 1]), gz=True)
+    write_records(tmp_path / "b", numbered([2, 3, 4, 5, 6]))
+    paths = [f"{tmp_path}/a", f"{tmp_path}/b"]
+    assert image_ids(ExampleSource(paths)) == ["0", "1", "2", "3", "4", "5", "6"]
+    source = ExampleSource(paths, sample_1_of_n=3)
     assert image_ids(source) == ["0", "3", "6"]
-    assert "record 6" in source.location(2)
+    assert "b: record 4" in source.location(2)
     with pytest.raises(IndexError):
         source.example(3)
-
-
-def test_gzip_shards_mix_with_plain_ones(tmp_path):
-    write_records(tmp_path / "a", numbered([0, 1]), gz=True)
-    write_records(tmp_path / "b", numbered([2]))
-    assert image_ids(ExampleSource([f"{tmp_path}/a", f"{tmp_path}/b"])) == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("policy", ["fail", "drop"])
@@ -199,18 +189,14 @@ def test_files_without_any_record_are_refused(tmp_path, policy):
         ExampleSource([f"{tmp_path}/a"], bad_records=policy)
 
 
-def test_one_empty_file_among_others_is_noted(tmp_path):
-    (tmp_path / "a-00000-of-00002").touch()
-    write_records(tmp_path / "a-00001-of-00002", numbered([1]))
-    source = ExampleSource([f"{tmp_path}/a-*"])
-    assert image_ids(source) == ["1"]
-    assert {p.reason: p.count for p in source.problems} == {"file without a record": 1}
-
-
-def test_an_incomplete_set_is_noted(tmp_path):
+def test_an_incomplete_set_and_one_empty_file_among_others_are_noted(tmp_path):
     write_records(tmp_path / "a-00001-of-00002", numbered([1]))
     source = ExampleSource([f"{tmp_path}/a-*"])
     assert {p.reason: p.count for p in source.problems} == {"incomplete set of shards": 1}
+    (tmp_path / "a-00000-of-00002").touch()
+    source = ExampleSource([f"{tmp_path}/a-*"])
+    assert image_ids(source) == ["1"]
+    assert {p.reason: p.count for p in source.problems} == {"file without a record": 1}
 
 
 def damaged(path):
@@ -266,7 +252,7 @@ def test_content_that_is_no_example_stops_or_is_left_out(tmp_path):
     assert {p.reason: p.count for p in source.problems} == {"not a tf.Example": 1}
 
 
-def test_bad_boxes_are_dropped_and_counted_once(tmp_path):
+def test_bad_boxes_are_dropped_and_counted_once_or_stop(tmp_path):
     path = write_records(tmp_path / "a", [make_example(FLAT, [1, 2])])
     source = ExampleSource([str(path)], CAT_DOG)
     for _ in range(3):
@@ -276,10 +262,6 @@ def test_bad_boxes_are_dropped_and_counted_once(tmp_path):
     assert problem.examples == [
         f"{path}: record 0 (byte 0), box 1: ymin 0.3, xmin 0.3, ymax 0.3, xmax 0.9"
     ]
-
-
-def test_a_bad_box_stops_under_fail(tmp_path):
-    path = write_records(tmp_path / "a", [make_example(FLAT, [1, 2])])
     with pytest.raises(UserError) as raised:
         ExampleSource([str(path)], CAT_DOG, bad_boxes="fail").example(0)
     assert raised.value.where == f"{path}: record 0 (byte 0)"

@@ -53,9 +53,8 @@ def test_an_object_with_everything(read, root):
 
 def test_the_boxes_of_parts_are_not_the_objects(read):
     part = "<part><name>head</name><bndbox><xmin>1</xmin></bndbox></part>"
-    (item,), label_map, _ = read(
-        {"a.xml": annotation(f"<object><name>person</name>{part}{BOX}</object>")}
-    )
+    person = annotation(f"<object><name>person</name>{part}{BOX}</object>")
+    (item,), label_map, _ = read({"a.xml": person})
     np.testing.assert_array_equal(item.pixel_boxes, [[4, 6, 24, 36]])
     assert [entry.name for entry in label_map] == ["person"]
 
@@ -101,28 +100,20 @@ def test_the_image_of_an_annotation(read, root, images, inside, found):
     assert item.path.name == found
 
 
-@pytest.mark.parametrize("text", ["", "abc", "nan"])
-def test_a_coordinate_that_is_no_number_reaches_the_policy(read, text):
-    odd = DOG.replace("<xmin>6", f"<xmin>{text}")
-    (item,), _, _ = read({"a.xml": annotation(odd)})
-    np.testing.assert_array_equal(item.pixel_boxes, [[4, np.nan, 24, 36]])
-
-
-def test_decimal_coordinates_are_kept(read):
-    (item,), _, _ = read({"a.xml": annotation(DOG.replace("<xmin>6", "<xmin>6.25"))})
-    assert item.pixel_boxes[0, 1] == 6.25
-
-
-def test_an_object_without_a_box_or_a_name(read):
-    objects = f"<object><name>dog</name></object><object>{BOX}</object>"
-    (item,), _, _ = read({"a.xml": annotation(objects)})
-    assert np.isnan(item.pixel_boxes[0]).all()
-    assert item.unknown == {1: "''"}
+@pytest.mark.parametrize(
+    ("text", "xmin"), [("", np.nan), ("abc", np.nan), ("nan", np.nan), ("6.25", 6.25)]
+)
+def test_coordinates_are_kept_and_others_reach_the_policy(read, text, xmin):
+    (item,), _, _ = read({"a.xml": annotation(DOG.replace("<xmin>6", f"<xmin>{text}"))})
+    np.testing.assert_array_equal(item.pixel_boxes, [[4, xmin, 24, 36]])
 
 
 @pytest.mark.parametrize("size", ["", "<width/><height/>", "<width>a</width><height>b</height>"])
-def test_a_missing_size_is_0(read, size):
-    (item,), _, _ = read({"a.xml": annotation(size=size)})
+def test_an_object_without_a_box_a_name_or_the_size_of_its_image(read, size):
+    objects = f"<object><name>dog</name></object><object>{BOX}</object>"
+    (item,), _, _ = read({"a.xml": annotation(objects, size=size)})
+    assert np.isnan(item.pixel_boxes[0]).all()
+    assert item.unknown == {1: "''"}
     assert (item.height, item.width) == (0, 0)
 
 
@@ -151,13 +142,17 @@ def test_without_any_object_a_label_map_is_required(read):
     assert len(items[0].pixel_boxes) == 0
 
 
-def test_folders_that_hold_nothing_are_refused(root):
-    with pytest.raises(UserError, match="the folder holds no XML file"):
-        read_voc(root / "Annotations", root / "JPEGImages", ConversionLog())
-    with pytest.raises(UserError, match=r"no such folder\n  fix: see --annotations"):
-        read_voc(root / "x", root / "JPEGImages", ConversionLog())
-    with pytest.raises(UserError, match=r"no such folder\n  fix: see --images"):
-        read_voc(root / "Annotations", root / "x", ConversionLog())
+@pytest.mark.parametrize(
+    ("annotations", "images", "message"),
+    [
+        ("Annotations", "JPEGImages", "the folder holds no XML file"),
+        ("x", "JPEGImages", r"no such folder\n  fix: see --annotations"),
+        ("Annotations", "x", r"no such folder\n  fix: see --images"),
+    ],
+)
+def test_folders_that_hold_nothing_are_refused(root, annotations, images, message):
+    with pytest.raises(UserError, match=message):
+        read_voc(root / annotations, root / images, ConversionLog())
 
 
 def test_image_sets(root):

@@ -46,28 +46,10 @@ def theirs(text):
     return getattr(value, value.WhichOneof("kind"))
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        "1",
-        "-1",
-        "+3",
-        "0",
-        ".04",
-        "-.5",
-        "1.",
-        "1e-8",
-        "1.5E+3",
-        "0.00004",
-        "1.0f",
-        "2F",
-        "1e5f",
-        "inf",
-        "-inf",
-        "infinity",
-        "3.e2",
-    ],
-)
+NUMBERS = "1 -1 +3 0 .04 -.5 1. 1e-8 1.5E+3 0.00004 1.0f 2F 1e5f inf -inf infinity 3.e2"
+
+
+@pytest.mark.parametrize("number", NUMBERS.split())
 def test_numbers_are_protobufs(number):
     text = f"number_value: {number}"
     assert decoded(text) == theirs(text)
@@ -102,9 +84,6 @@ def test_what_protobuf_refuses_as_a_number_is_refused(number):
 def test_strings_are_protobufs(literal):
     text = f"string_value: {literal}"
     assert decoded(text) == theirs(text)
-
-
-def test_a_question_mark_may_be_escaped():
     assert decoded(r"string_value: 'what\?'") == "what?"
 
 
@@ -178,10 +157,7 @@ def test_a_string_over_several_lines_does_not_upset_the_count_of_lines():
     ("text", "message"),
     [
         ("a: 'open\n", r"f:1:4: the string that starts here has no end.*fix: close it with '"),
-        (
-            "a { b: 1",
-            r"f:1:3: the '\{' that opens here is never closed\n  fix: add the missing '\}'",
-        ),
+        ("a { b: 1", r"f:1:3: the '\{' .* is never closed\n  fix: add the missing '\}'"),
         ("a { b { c: 1 }\n", r"f:1:3: the '\{' that opens here is never closed"),
         ("a < b: 1 }", r"f:1:10: this '\}' closes nothing"),
         ("}", r"f:1:1: this '\}' closes nothing"),
@@ -221,20 +197,17 @@ def test_strings_that_look_like_syntax_are_values():
     assert [field.values[0].text for field in outer.values[0].fields] == ["}", "end of file"]
 
 
-def test_extensions_keep_their_brackets():
+def test_extensions_keep_their_brackets_and_an_empty_text_is_an_empty_message():
     (field,) = parse("[a.b.c] { x: 1 }", "f").fields
     assert field.name == "[a.b.c]"
+    assert parse("", "f").fields == ()
+    assert parse(" \n# nothing\n", "f").fields == ()
 
 
 def test_nesting_has_a_limit():
     parse("a {" * 100 + "}" * 100, "f")
     with pytest.raises(UserError, match="f:1:302: nested deeper than 100"):
         parse("a{ " * 101 + "}" * 101, "f")
-
-
-def test_an_empty_text_is_an_empty_message():
-    assert parse("", "f").fields == ()
-    assert parse(" \n# nothing\n", "f").fields == ()
 
 
 ROOT = "TrainEvalPipelineConfig"
@@ -376,14 +349,9 @@ def test_what_protobuf_refuses_is_refused_with_its_place(text):
         decode(text)
 
 
-def test_an_unknown_field_suggests_the_nearest():
+def test_an_unknown_field_or_enum_value_suggests_the_nearest():
     error = refusal(decode, "model {\n  ssd {\n    num_clases: 3\n  }\n}")
-    assert str(error) == (
-        "f:3:5: Ssd has no field 'num_clases'\n  fix: did you mean 'num_classes'?"
-    )
-
-
-def test_an_unknown_enum_value_suggests_the_nearest():
+    assert str(error) == "f:3:5: Ssd has no field 'num_clases'\n  fix: did you mean 'num_classes'?"
     error = refusal(decode, "model { ssd { post_processing { score_converter: SIGMOIDE } } }")
     assert error.where == "f:1:50"
     assert error.fix == "did you mean 'SIGMOID'?"

@@ -19,7 +19,7 @@ from stillbox.inputs.loader import TrainLoader
 from stillbox.training import loop, periodic, program
 from stillbox.training.length import set_length
 from stillbox.training.loop import train
-from tests.checkpoints.manifests import age
+from tests.checkpoints.detectors import age
 from tests.helpers import refusal
 from tests.inputs.helpers import dataset, example
 from tests.inputs.test_loader import same

@@ -376,7 +376,7 @@ def test_every_section_of_the_schema_is_tested(folder):
     sections -= {schema.Range, schema.Items, schema.Outside}
     # Other blocks, mostly in the same network: tests/models/test_mobile_extractors.py.
     sections -= {schema.MobileNetV3Large, schema.MobileNetEdgeTpu}
-    # tests/checkpoints/test_model_garden_names.py.
+    # tests/checkpoints/test_object_names.py.
     sections -= {schema.MobileNetMulti}
     sections -= {*schema.MobileDet.__subclasses__(), schema.InceptionV3}
     # Those of two-stage detectors: test_nothing_ignored_two_stages.py.

@@ -25,7 +25,7 @@ from safetensors.numpy import save
 from stillbox.checkpoints import tf1
 from stillbox.checkpoints.checkpoint import Checkpoint, write_checkpoint
 from stillbox.checkpoints.files import Checksums
-from stillbox.checkpoints.graphs.matched import match_weights
+from stillbox.checkpoints.graphs.matching import match_weights
 from stillbox.checkpoints.packed import PackedModel, array_digest
 from stillbox.checkpoints.tf1 import write_tf1_checkpoint
 from stillbox.checkpoints.tf2 import OBJECT_GRAPH, VARIABLE, serialize_object_graph

@@ -8,7 +8,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.rules.warnings import CHECKPOINT, TEACHER, paths_are_real
 from stillbox.experiment.schema import Experiment, Records
 from stillbox.findings import Finding, Findings, Origins
-from stillbox.inputs.augment.labels import labels_without_slots
+from stillbox.inputs.augment.geometry import labels_without_slots
 from stillbox.printing import count_text, printable_line
 from stillbox.records.label_map import LabelMap, assign_slots, is_label_map, required_classes
 

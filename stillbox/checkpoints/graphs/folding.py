@@ -54,10 +54,7 @@ def parameters_of(
 ) -> dict[str, np.ndarray]:
     """Returns a kernel with its bias and the batch norms that follow its uses, float32 by path.
 
-    Args:
-        uses: all uses of one kernel.
-        graph: what holds their constants.
-        normalization: the model's.
+    `uses` are all uses of the kernel, `normalization` is the model's.
 
     Raises:
         ValueError: the graph computes what the layer cannot.
@@ -173,11 +170,7 @@ def _folded(
 
 
 def _common_kernel(copies: Sequence[Reals]) -> tuple[Reals, list[Reals]]:
-    """Returns a kernel, and for each of its copies the factors of its channels.
-
-    Raises:
-        ValueError: they are copies of different kernels.
-    """
+    """Returns a kernel, and for each of its copies the factors of its channels."""
     if all(np.array_equal(copies[0], own) for own in copies[1:]):
         return copies[0], [np.ones(copies[0].shape[1]) for _ in copies]
     stack = np.stack(copies)
@@ -199,11 +192,7 @@ def _not_zero(array: Reals) -> Reals:
 
 
 def _offsets(layer: ModelLayer, factor: Reals, offset: Reals) -> dict[str, Reals]:
-    """Returns bias and norm of a layer that multiplies by a factor and adds an offset.
-
-    Raises:
-        ValueError: the layer has nothing that does.
-    """
+    """Returns bias and norm of a layer that multiplies by a factor and adds an offset."""
     arrays: dict[str, Reals] = {}
     if layer.norm is not None:
         arrays |= _folded_norm(layer.norm, factor, offset)

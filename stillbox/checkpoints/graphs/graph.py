@@ -2,19 +2,140 @@
 
 A convolution is known by its kernel and by the convolutions whose results reach it. Everything
 between them, such as activations, sums, paddings and resizings, is passed over, because every
-converter writes it differently.
+converter writes it differently. Values of constants alone, such as the factor of a batch norm, are
+computed.
 """
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from math import prod
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from stillbox.checkpoints.array_files import ArrayEntry, LazyArrays
-from stillbox.checkpoints.graphs.operations import Constants, Operation, OperationKind
+
+OperationKind = Literal[
+    "convolution", "depthwise", "add", "subtract", "multiply", "divide", "root", "inverse_root",
+    "absolute", "minimum", "norm", "same", "reshape", "pad", "size", "scores", "other",
+]  # fmt: skip
+"""`same` returns its first input, perhaps of another type; `size` returns the shape of its input,
+and `scores` sigmoids or a softmax."""
+MOST_OPERATIONS = 100_000
+"""Real graphs have some thousands."""
+
+# Operations between constants and a result; a factor is five.
+_MOST_DEEP = 8
+_WITH_TWO = ("add", "subtract", "multiply", "divide")
+_WITH_ONE = ("same", "reshape", "root", "inverse_root")
+
+
+class Operation(NamedTuple):
+    """One operation of a graph; inputs and outputs are names of values."""
+
+    name: str
+    kind: OperationKind
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    activated: bool = False
+    """An activation is applied last."""
+    epsilon: float = 0.0
+    """The epsilon of a norm. A norm has the inputs x, gamma, beta, mean and variance. A convolution
+    that a norm follows has x, kernel and the last four."""
+
+
+class Constants:
+    """The constants of a graph, and the results of arithmetic on them by their `producer`."""
+
+    def __init__(
+        self,
+        arrays: LazyArrays[ArrayEntry],
+        operations: Sequence[Operation],
+        producer: Mapping[str, int],
+    ) -> None:
+        self._arrays = arrays
+        self._operations = operations
+        self._producer = producer
+        self._shapes: dict[str, tuple[int, ...] | None] = {}
+
+    def stored(self, value: str) -> str | None:
+        """Returns the constant that a value is, after conversions perhaps."""
+        for _ in range(_MOST_DEEP):
+            if value in self._arrays:
+                return value
+            operation = self._producer_of(value)
+            if operation is None or operation.kind != "same" or not operation.inputs:
+                return None
+            value = operation.inputs[0]
+        return None
+
+    def shape(self, value: str, deep: int = 0) -> tuple[int, ...] | None:
+        """Returns the shape of a value, or None if it depends on other things than constants."""
+        if value in self._arrays:
+            return self._arrays.shape(value)
+        if value not in self._shapes:
+            self._shapes[value] = None  # of what depends on itself
+            operation = self._producer_of(value)
+            if operation is not None and deep < _MOST_DEEP:
+                self._shapes[value] = self._computed_shape(operation, deep + 1)
+        return self._shapes[value]
+
+    def read(self, value: str) -> np.ndarray:
+        """Returns a value that has a shape, float64."""
+        if value in self._arrays:
+            return self._arrays[value].astype(np.float64)
+        operation = self._operations[self._producer[value]]
+        if operation.kind == "minimum":
+            return self.read(operation.inputs[1])
+        first, *others = map(self.read, operation.inputs[: 1 if operation.kind in _WITH_ONE else 2])
+        match operation.kind:
+            case "add":
+                return first + others[0]
+            case "subtract":
+                return first - others[0]
+            case "multiply":
+                return first * others[0]
+            case "divide":
+                return first / others[0]
+            case "root":
+                return np.sqrt(first)
+            case "inverse_root":
+                return 1 / np.sqrt(first)
+            case _:
+                return first
+
+    def _producer_of(self, value: str) -> Operation | None:
+        index = self._producer.get(value)
+        return None if index is None else self._operations[index]
+
+    def _computed_shape(self, operation: Operation, deep: int) -> tuple[int, ...] | None:
+        inputs = operation.inputs
+        if operation.kind in _WITH_ONE and inputs:
+            return self.shape(inputs[0], deep)
+        if operation.kind == "minimum" and len(inputs) == 2:
+            return () if self._is_zero(operation) else None
+        if operation.kind not in _WITH_TWO or len(inputs) != 2 or operation.activated:
+            return None
+        first, second = (self.shape(own, deep) for own in inputs)
+        if first is None or second is None:
+            return None
+        try:
+            both = np.broadcast_shapes(first, second)
+        except ValueError:
+            return None
+        # Two vectors could make a matrix of any size.
+        return both if prod(both) == max(prod(first), prod(second)) else None
+
+    def _is_zero(self, operation: Operation) -> bool:
+        """Whether it is the zero that exports of stillbox add against folding."""
+        positive = self._producer_of(operation.inputs[0])
+        bound = operation.inputs[1]
+        if positive is None or positive.kind != "absolute" or bound not in self._arrays:
+            return False
+        return self._arrays.shape(bound) == () and not self._arrays[bound].any()
+
 
 _MOST_CONVOLUTIONS = 5_000
 # Operations before or behind a convolution with constants alone.
@@ -61,19 +182,11 @@ class GraphArrays(LazyArrays[ArrayEntry]):
     @property
     @abstractmethod
     def operations(self) -> Sequence[Operation]:
-        """The operations, in any order.
-
-        Raises:
-            UserError: they are damaged or too many.
-        """
+        """The operations, in any order."""
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """The convolutions whose kernels are constants; a layer stands after those before it.
-
-        Raises:
-            ValueError: there are more than 5,000.
-        """
+        """The convolutions whose kernels are constants; a layer stands after those before it."""
         return tuple(self._search.layers())
 
     @cached_property
@@ -113,11 +226,7 @@ class _Search:
             self._users[value].append(index)
 
     def layers(self) -> Iterator[Layer]:
-        """Yields the layers in order.
-
-        Raises:
-            ValueError: they are too many.
-        """
+        """Yields the layers in order."""
         order = self._order()
         scored = self._scored(order)
         found: list[tuple[int, str, int]] = []
@@ -226,10 +335,7 @@ class _Search:
         return step.kind in ("add", "subtract") and self.constants.shape(step.constants[0]) == ()
 
     def _is_of_norm(self, steps: Sequence[Step]) -> bool:
-        """Whether a number that is added next is an offset whose channels are equal.
-
-        Behind an offset it is part of an activation, as the 3 of a hard sigmoid.
-        """
+        """Whether an added number is an offset, not a part of an activation."""
         return not steps or steps[-1].kind in ("multiply", "divide")
 
     def _pixels(self, value: str) -> tuple[Step, ...]:

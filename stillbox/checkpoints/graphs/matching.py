@@ -1,15 +1,25 @@
-"""Pairs the convolutions of a model with those of a graph.
+"""The weights of a graph by the paths of a model's parameters, by pairing their convolutions.
 
 Two layers are the same if the same layers stand before them and their kernels have the same shape.
 Where that is true of several, such as the first layers of a box head and a class head on one map,
 the layers behind them decide, and whether they lead to scores.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import NamedTuple, TypeVar
 
-from stillbox.checkpoints.graphs.graph import Layer
-from stillbox.checkpoints.graphs.traced import ModelLayer
+import numpy as np
+
+from stillbox.checkpoints.array_files import ArrayEntry, LazyArrays
+from stillbox.checkpoints.graphs.folding import Use, parameters_of
+from stillbox.checkpoints.graphs.graph import GraphArrays, Layer
+from stillbox.checkpoints.graphs.traced import ModelLayer, trace_layers
+from stillbox.checkpoints.weights_file import Weights
+from stillbox.errors import UserError
+from stillbox.experiment import schema
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -104,9 +114,7 @@ def _grouped(items: Iterable[tuple[int, Key]]) -> dict[Key, list[int]]:
 
 
 def _places(
-    layers: Sequence[ModelLayer | Layer],
-    ends: Sequence[bool],
-    numbers: dict[Hashable, int],
+    layers: Sequence[ModelLayer | Layer], ends: Sequence[bool], numbers: dict[Hashable, int]
 ) -> list[Place]:
     """Returns the place of each layer; `numbers` has those given to layers so far."""
     behind: list[list[Place]] = [[] for _ in layers]
@@ -153,11 +161,7 @@ def find_departure(
     pairs: Mapping[int, int],
     places: Collection[str],
 ) -> str:
-    """Describes the first layer of a model that a graph lacks or has in another shape, if any.
-
-    Args:
-        places: paths of the kernels that are looked at.
-    """
+    """Describes the first layer at `places` that a graph lacks or has in another shape."""
     for index, layer in enumerate(ours):
         if layer.path not in places:
             continue
@@ -167,3 +171,117 @@ def find_departure(
         if shape != layer.shape:
             return f"{layer.path}: {list(shape)} in the graph, {list(layer.shape)} wanted"
     return ""
+
+
+def match_weights(weights: Weights, model: schema.Model, wanted: Collection[str]) -> Weights:
+    """Returns the weights of a graph by the paths of a model's parameters.
+
+    Other weights, and those of a graph without convolutions, are returned as they are. Layers that
+    the model lacks keep their names. The departure of the graph from the model is at one of the
+    `wanted` paths.
+    """
+    graph = weights.arrays
+    if not isinstance(graph, GraphArrays):
+        return weights
+    try:
+        theirs = graph.layers
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"the graph cannot be read: {error}", where=weights.path) from error
+    if not theirs:
+        return weights
+    ours = trace_layers(model)
+    pairs = match_layers(ours, theirs)
+    uses = defaultdict[str, list[Use]](list)
+    for mine, own in pairs.items():
+        uses[ours[mine].path].append(Use(ours[mine], theirs[own]))
+    used = set(pairs.values())
+    rest = [layer for index, layer in enumerate(theirs) if index not in used]
+    compute = partial(parameters_of, graph=graph, normalization=model.normalization)
+    arrays = MatchedArrays(weights.path, graph, uses.values(), rest, compute)
+    # Heads of other classes are not another model.
+    places = [path for path in wanted if path.partition(".")[0] not in model.head_parts]
+    departure = find_departure(ours, theirs, pairs, set(places))
+    return replace(weights, arrays=arrays, library=None, departure=departure)
+
+
+class _Source(NamedTuple):
+    """What a parameter is computed from."""
+
+    shape: tuple[int, ...]
+    uses: tuple[Use, ...]
+    """Those of its layer's kernel; none of a kernel that the model lacks."""
+    lost: bool = False
+    """It is a statistic of training that is no longer in the graph."""
+
+
+class MatchedArrays(LazyArrays[_Source]):
+    """Parameters by path, and the kernels that the model lacks by their names in the graph.
+
+    `layers` are all uses of each kernel, `rest` the layers that the model lacks; `compute` returns
+    the parameters of a layer by path, as `parameters_of`.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        graph: GraphArrays[ArrayEntry],
+        layers: Iterable[Sequence[Use]],
+        rest: Iterable[Layer],
+        compute: Callable[[tuple[Use, ...]], dict[str, np.ndarray]],
+    ) -> None:
+        self._where = where
+        self._lacking = {layer.name: layer for layer in rest}
+        self._read_kernel = graph.read_kernel
+        # The parameters of a layer are asked for one after the other.
+        self._parameters = lru_cache(maxsize=4)(compute)
+        entries = {name: _Source(layer.shape, ()) for name, layer in self._lacking.items()}
+        for uses in layers:
+            folded = any([step.kind for step in use.graph.steps] != ["norm"] for use in uses)
+            for path, shape in _shapes(uses):
+                entries[path] = _Source(shape, tuple(uses), folded and path.endswith(".mean"))
+        super().__init__(entries)
+
+    def count_folded(self, paths: Iterable[str]) -> int:
+        """Counts the batch norms among paths whose statistics are lost."""
+        return sum(self.entries[path].lost for path in paths)
+
+    def _read(self, name: str, entry: _Source) -> np.ndarray:
+        if not entry.uses:
+            return self._read_kernel(self._lacking[name].kernel)
+        try:
+            # What is not finite is refused by the name of its parameter.
+            with np.errstate(all="ignore"):
+                return self._parameters(entry.uses)[name]
+        except UserError:
+            raise
+        except ValueError as error:
+            first = entry.uses[0]
+            what = f"{first.model.path} cannot be taken from {first.graph.name!r}: {error}"
+            fix = "give the config of the model that was exported"
+            raise UserError(what, where=self._where, fix=fix) from error
+
+
+def _shapes(uses: Sequence[Use]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yields the paths of a layer's parameters, with the shapes that the graph has for them."""
+    model, graph = uses[0]
+    yield model.path, uses[0].kernel_shape
+    channels = (graph.shape[-1],)
+    # What follows a kernel of other inputs is of no use either, and its shape does not show it.
+    if model.shape == graph.shape or model.shape[-1] != graph.shape[-1]:
+        if model.bias is not None:
+            yield model.bias, channels
+        for use in uses:
+            for variable in _norm_variables(use.model):
+                yield variable, channels
+
+
+def _norm_variables(layer: ModelLayer) -> Iterator[str]:
+    if layer.norm is None:
+        return
+    config = layer.norm.config
+    wanted = {"scale": config.scale, "bias": config.center, "mean": True, "var": True}
+    for name, is_there in wanted.items():
+        if is_there:
+            yield f"{layer.norm.path}.{name}"

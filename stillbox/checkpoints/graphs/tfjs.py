@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES
-from stillbox.checkpoints.graphs.graph import GraphArrays
-from stillbox.checkpoints.graphs.operations import MOST_OPERATIONS, Operation
+from stillbox.checkpoints.graphs.graph import MOST_OPERATIONS, GraphArrays, Operation
 from stillbox.checkpoints.graphs.tensorflow import Node, operation_of
 from stillbox.errors import UserError
 from stillbox.untrusted import open_untrusted, read_untrusted
@@ -64,15 +63,7 @@ class _Weight(NamedTuple):
 
 
 class TfjsModel(GraphArrays[_Weight]):
-    """The constants of floating point of a graph model; their values are read on access.
-
-    Args:
-        path: `model.json`.
-
-    Raises:
-        UserError: it is damaged or of another format, a shard is missing, lies elsewhere or is
-            shorter than the weights in it.
-    """
+    """The constants of floating point of a `model.json`; their values are read on access."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -81,7 +72,9 @@ class TfjsModel(GraphArrays[_Weight]):
             document = json.loads(text)
             kind = document.get("format", "graph-model")
             if kind != "graph-model":
-                raise self._other_format(kind)
+                what = f"the model of TensorFlow.js is of the format {str(kind)[:40]!r}"
+                fix = "convert it with `tensorflowjs_converter --output_format=tfjs_graph_model`"
+                raise UserError(what, where=str(path), fix=fix)
             self._nodes = document["modelTopology"]["node"]
             groups = document["weightsManifest"]
             weights = [own for group in groups for own in _weights(group, path.parent)]
@@ -131,22 +124,13 @@ class TfjsModel(GraphArrays[_Weight]):
         what = f"the file is damaged or no graph model of TensorFlow.js: {problem}"
         return UserError(what, where=str(self._path), fix=_COPY)
 
-    def _other_format(self, kind: object) -> UserError:
-        what = f"the model of TensorFlow.js is of the format {str(kind)[:40]!r}"
-        fix = "convert it with `tensorflowjs_converter --output_format=tfjs_graph_model`"
-        return UserError(what, where=str(self._path), fix=fix)
-
 
 def _open(path: Path, folder: Path) -> BufferedReader:
     return open_untrusted(path, most=MAX_WEIGHTS_BYTES, inside=folder, fix=_COPY)
 
 
 def _weights(group: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, _Weight]]:
-    """Yields names and places of the weights in a group of shards.
-
-    Raises:
-        ValueError: one is not sound, or the shards are shorter than the weights.
-    """
+    """Yields names and places of the weights in a group of shards."""
     shards = _measure(group["paths"], folder)
     held, start = sum(shards.sizes), 0
     for description in group["weights"]:
@@ -185,23 +169,16 @@ def _weight(description: Mapping[str, Any], shards: _Shards, start: int) -> _Wei
 
 def _measure(names: list[str], folder: Path) -> _Shards:
     """Returns the files of a group and their sizes; all lie in the folder of `model.json`."""
-    paths = []
     for name in names:
-        if not _is_inside(name):
+        path, windows = PurePosixPath(name), PureWindowsPath(name)
+        leads_out = path.is_absolute() or windows.anchor or {"..", "\0"} & {*windows.parts, *name}
+        if leads_out or not path.parts:
             raise ValueError(f"its shard {str(name)[:80]!r} lies outside of its folder")
-        paths.append(folder / name)
     sizes = []
-    for path in paths:
-        with _open(path, folder) as file:
+    for name in names:
+        with _open(folder / name, folder) as file:
             sizes.append(os.fstat(file.fileno()).st_size)
-    return _Shards(tuple(paths), tuple(sizes))
-
-
-def _is_inside(name: str) -> bool:
-    path, windows = PurePosixPath(name), PureWindowsPath(name)
-    return bool(path.parts) and not (
-        path.is_absolute() or windows.anchor or {"..", "\0"} & {*windows.parts, *name}
-    )
+    return _Shards(tuple(folder / name for name in names), tuple(sizes))
 
 
 def _node(node: Mapping[str, Any]) -> Node:
@@ -211,13 +188,8 @@ def _node(node: Mapping[str, Any]) -> Node:
         raise ValueError(f"the node {str(name)[:40]!r} has other names than texts")
     fused = attributes.get("fused_ops", {}).get("list", {}).get("s", ())
     epsilon = attributes.get("epsilon", {}).get("f")
-    return Node(
-        name,
-        node["op"],
-        tuple(inputs),
-        tuple(map(_text, fused)),
-        None if epsilon is None else float(epsilon),
-    )
+    epsilon = None if epsilon is None else float(epsilon)
+    return Node(name, node["op"], tuple(inputs), tuple(map(_text, fused)), epsilon)
 
 
 def _text(encoded: str) -> str:

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from stillbox.checkpoints.array_files import check_unpacked
-from stillbox.checkpoints.graphs.graph import GraphArrays
-from stillbox.checkpoints.graphs.operations import MOST_OPERATIONS, Operation, OperationKind
+from stillbox.checkpoints.graphs.graph import MOST_OPERATIONS, GraphArrays, Operation, OperationKind
 from stillbox.errors import UserError
 from stillbox.untrusted import read_untrusted
 
@@ -54,11 +53,7 @@ class Table(NamedTuple):
         return None if place is None else type(self)(self.data, _follow(self.data, place))
 
     def tables(self, field: int, most: int) -> Iterator[Self]:
-        """Yields the tables of a vector.
-
-        Raises:
-            FlatBufferError: there are more than `most`.
-        """
+        """Yields the tables of a vector."""
         start, count = self._vector(field, 4)
         if count > most:
             raise FlatBufferError(f"a list has {count:,} entries")
@@ -151,12 +146,8 @@ _KINDS: Mapping[int, OperationKind] = {
 }
 # The field with the fused activation in the options of an operation.
 _ACTIVATIONS: Mapping[OperationKind, int] = {
-    "convolution": 3,
-    "depthwise": 4,
-    "add": 0,
-    "subtract": 0,
-    "multiply": 0,
-    "divide": 0,
+    **{"convolution": 3, "depthwise": 4},
+    **{"add": 0, "subtract": 0, "multiply": 0, "divide": 0},
 }
 
 
@@ -175,14 +166,7 @@ class _Tensor(NamedTuple):
 
 
 class TfliteModel(GraphArrays[_Tensor]):
-    """The constants of a model's first graph by name, as floating point.
-
-    Args:
-        path: a `.tflite` file.
-
-    Raises:
-        UserError: it is damaged, or of another format.
-    """
+    """The constants of a model's first graph by name, as floating point."""
 
     kernel_axes = (1, 2, 3, 0)
 

@@ -1,15 +1,21 @@
 """RetinaNet of TensorFlow Model Garden in TF2 checkpoints.
 
 A trainer saves the parts of a model as `backbone`, `decoder` and `head`. Backbones and decoders are
-functional networks of Keras, whose layers are numbered; a block is one layer, and its convolutions
-and norms are attributes. Source, in `official/vision/modeling`: `backbones`, `decoders`,
-`heads/dense_prediction_heads.py` and `layers/nn_blocks.py` of tf-models-official 2.15.0.
+functional networks of Keras, whose layers with weights are called `layer_with_weights-0`, `-1`, ...
+A block is one layer, and its convolutions and norms are attributes.
+
+Keras sorts layers by their depth, the longest way to an output, the deepest first; those of one
+depth in the order in which a search from the outputs finds them.
+
+Sources: in `official/vision/modeling` of tf-models-official 2.15.0: `backbones`, `decoders`,
+`heads/dense_prediction_heads.py` and `layers/nn_blocks.py`; `keras/src/engine/functional.py`,
+`_map_graph_network` (Keras 2.15).
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from stillbox.checkpoints.keras_order import KerasLayer, chain, number_layers
 from stillbox.checkpoints.name_tables.rules import (
     KERAS,
     ArrayShapes,
@@ -23,6 +29,54 @@ from stillbox.checkpoints.name_tables.rules import (
 from stillbox.experiment import schema
 from stillbox.experiment.schema.searched_backbones import ScalePermuted
 from stillbox.models.necks.nas_fpn import plan_cell
+
+
+@dataclass(frozen=True, eq=False)
+class KerasLayer:
+    """A layer that is called once."""
+
+    inputs: tuple["KerasLayer", ...] = ()
+    name: str = ""
+    """Empty for a layer without weights."""
+
+
+def chain(start: KerasLayer, *names: str) -> KerasLayer:
+    """Returns the last of layers that are called one after the other."""
+    for name in names:
+        start = KerasLayer((start,), name)
+    return start
+
+
+def number_layers(outputs: Sequence[KerasLayer]) -> dict[str, int]:
+    """Numbers the layers that have a name; `outputs` are in the order of their own names."""
+    found, sorted_layers = _search(outputs)
+    depths = dict.fromkeys(found, 0)
+    for layer in reversed(sorted_layers):
+        for source in layer.inputs:
+            depths[source] = max(depths[source], depths[layer] + 1)
+    named = [layer for layer in found if layer.name]
+    named.sort(key=lambda layer: -depths[layer])
+    return {layer.name: number for number, layer in enumerate(named)}
+
+
+def _search(outputs: Sequence[KerasLayer]) -> tuple[list[KerasLayer], list[KerasLayer]]:
+    """Returns all layers as a search in depth finds them, and each behind its inputs."""
+    found: dict[KerasLayer, None] = {}
+    done: dict[KerasLayer, None] = {}
+    for output in outputs:
+        stack = [(output, iter(output.inputs))] if output not in found else []
+        found.setdefault(output)
+        while stack:
+            layer, sources = stack[-1]
+            source = next((own for own in sources if own not in found), None)
+            if source is None:
+                done.setdefault(layer)
+                stack.pop()
+            else:
+                found[source] = None
+                stack.append((source, iter(source.inputs)))
+    return list(found), list(done)
+
 
 _CODEBASE = "model_garden"
 register_scopes(

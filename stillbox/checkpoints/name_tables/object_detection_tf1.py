@@ -30,19 +30,9 @@ from stillbox.models.backbones.mobilenet_v3 import Block
 
 
 def register_network(
-    config: type,
-    root: str,
-    rules: Rules,
-    tap_name: Callable[[str], str],
-    coarse_layer: str = "",
+    config: type, root: str, rules: Rules, tap_name: Callable[[str], str], coarse_layer: str = ""
 ) -> None:
-    """Registers the names of a network of the first generation.
-
-    Args:
-        rules: of its layers; `{root}` is the scope with what is around it.
-        tap_name: returns the original's name of a tap.
-        coarse_layer: see `BackboneTable`.
-    """
+    """Registers the names of a network of the first generation; see `BackboneTable`."""
     table = BackboneTable(
         convention=SLIM,
         roots={"classification": (root,), "detection": (f"{{scope}}{root}",)},
@@ -177,8 +167,7 @@ def _inception_resnet(context: Context) -> tuple[LayerRule, ...]:
         LayerRule(r"backbone\.conv_(\w+)", "{root}/Conv2d_{0}_3x3"),
         LayerRule(r"box_head\.conv_7b", "{root}/Conv2d_7b_1x1"),
         LayerRule(
-            _NETWORK + r"mixed_(\w+)\." + _RESIDUAL_BRANCH,
-            "{root}/Mixed_{0}/Branch_{1}/Conv2d_{2}",
+            _NETWORK + r"mixed_(\w+)\." + _RESIDUAL_BRANCH, "{root}/Mixed_{0}/Branch_{1}/Conv2d_{2}"
         ),
     ]
     return tuple(rules)
@@ -384,8 +373,7 @@ _register_part(
         LayerRule(r"head\.projection_(\d+)(?:\.conv)?", f"{_SHARED}/ProjectionLayer/conv2d_{{0}}"),
         _tower(r"head\.tower\.layer_(\d+)(?:\.conv)?", f"{_SHARED}/PredictionTower/conv2d_{{0}}"),
         _tower(
-            r"head\.box_tower\.layer_(\d+)(?:\.conv)?",
-            f"{_SHARED}/BoxPredictionTower/conv2d_{{0}}",
+            r"head\.box_tower\.layer_(\d+)(?:\.conv)?", f"{_SHARED}/BoxPredictionTower/conv2d_{{0}}"
         ),
         _tower(
             r"head\.class_tower\.layer_(\d+)(?:\.conv)?",

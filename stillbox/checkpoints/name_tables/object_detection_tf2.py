@@ -78,10 +78,7 @@ def _has_norm(path: str, shapes: ArrayShapes) -> bool:
 
 
 def _register_backbone(
-    config: type,
-    find: Find,
-    extra_layers: str = "",
-    expected: Mapping[str, str] | None = None,
+    config: type, find: Find, extra_layers: str = "", expected: Mapping[str, str] | None = None
 ) -> None:
     table = BackboneTable(
         convention=KERAS,

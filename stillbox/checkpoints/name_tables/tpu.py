@@ -1,9 +1,13 @@
-"""Google's classifiers and detectors for TPUs, and torchvision's ResNet.
+"""Google's classifiers and detectors for TPUs, torchvision's ResNet, and EfficientNet-Lite.
 
-The layers of these detectors have the default names of `tf.layers`, which numbers the layers of a
-scope in order of creation. Source: `tpu/models/official/detection/modeling/architecture`
-(RetinaNet, NAS-FPN; SpineNet in `spinenet.py`, SpineNet-MBConv in `spinenet_mbconv.py`) and
-Google's ResNet-34 SSD for MLPerf Training.
+The layers of the detectors have the default names of `tf.layers`, which numbers the layers of a
+scope in order of creation. EfficientNet-Lite is that of its authors, whose blocks number their
+layers of a kind from the second on, and of the PyTorch package `efficientnet-lite-pytorch`. Both
+number the blocks of all stacks through, from 0.
+
+Sources: `tpu/models/official/detection/modeling/architecture` (RetinaNet, NAS-FPN; SpineNet in
+`spinenet.py`, SpineNet-MBConv in `spinenet_mbconv.py`), Google's ResNet-34 SSD for MLPerf Training,
+`tpu/models/official/efficientnet/efficientnet_model.py`, and the package's `model.py`.
 """
 
 import re
@@ -41,10 +45,8 @@ class NumberedLayer(NamedTuple):
 def number_layers(layers: Iterable[NumberedLayer], shapes: ArrayShapes) -> tuple[LayerRule, ...]:
     """Returns a rule for each layer.
 
-    Convolutions, depthwise convolutions and batch norms of a scope are counted apart.
-
-    Args:
-        shapes: of all arrays by path; they tell which layers have a batch norm.
+    Convolutions, depthwise convolutions and batch norms of a scope are counted apart. `shapes`, of
+    all arrays by path, tell which layers have a batch norm.
     """
     counts: Counter[str] = Counter()
 
@@ -69,10 +71,7 @@ _RESNET_KERNEL = re.compile(
 
 
 def _number_resnet(context: Context) -> tuple[LayerRule, ...]:
-    """Numbers the layers in order: stem, then block by block, a block's shortcut first.
-
-    The numbers depend on depth and strides, because not every block has a shortcut.
-    """
+    """Numbers the layers in order: stem, then block by block, a block's shortcut first."""
     matches = filter(None, map(_RESNET_KERNEL.fullmatch, context.shapes))
     layers = [NumberedLayer(tuple(int(n or 0) for n in m.groups()[1:]), "", m[1]) for m in matches]
     return number_layers(layers, context.shapes)
@@ -91,10 +90,7 @@ register_backbone(
     schema.ResNet,
     BackboneTable(
         convention=TF_LAYERS,
-        roots={
-            "classification": (*_ROOTS, _DETECTOR_ROOT),
-            "detection": (_DETECTOR_ROOT, *_ROOTS),
-        },
+        roots={"classification": (*_ROOTS, _DETECTOR_ROOT), "detection": (_DETECTOR_ROOT, *_ROOTS)},
         rules=_number_resnet,
         codebase="tpu_detection",
         expected={"backbone.pool_padding": "same"},
@@ -269,3 +265,77 @@ def _block(ours: str, scope: str) -> Iterator[LayerRule]:
 
 
 _register_part(schema.NasFpn, _nas_fpn)
+
+
+def _lite_blocks(context: Context) -> Iterator[tuple[str, int, bool]]:
+    """Yields pattern and number of each block, and whether it has an expansion."""
+    backbone: schema.EfficientNetLite = context.parts["backbone"]
+    for number, name in enumerate(backbone.layers[1:]):
+        path = f"backbone.{name}"
+        yield re.escape(path), number, f"{path}.expand.kernel" in context.shapes
+
+
+def _lite_tensorflow_rules(context: Context) -> tuple[LayerRule, ...]:
+    norm = "tpu_batch_normalization"
+    rules = [LayerRule(r"backbone\.stem", "{root}stem/conv2d", norm=f"{{root}}stem/{norm}")]
+    for pattern, number, expanded in _lite_blocks(context):
+        scope = f"{{root}}blocks_{number}"
+        second, third = ("_1", "_2") if expanded else ("", "_1")
+        last = "_1" if expanded else ""
+        rules += [
+            LayerRule(rf"{pattern}\.expand", f"{scope}/conv2d", norm=f"{scope}/{norm}"),
+            LayerRule(
+                rf"{pattern}\.depthwise",
+                f"{scope}/depthwise_conv2d",
+                norm=f"{scope}/{norm}{second}",
+                depthwise=True,
+            ),
+            LayerRule(
+                rf"{pattern}\.project", f"{scope}/conv2d{last}", norm=f"{scope}/{norm}{third}"
+            ),
+        ]
+    return tuple(rules)
+
+
+def _lite_torch_rules(context: Context) -> tuple[LayerRule, ...]:
+    rules = [LayerRule(r"backbone\.stem", "{root}_conv_stem", norm="{root}_bn0")]
+    for pattern, number, _ in _lite_blocks(context):
+        scope = f"{{root}}_blocks.{number}"
+        rules += [
+            LayerRule(
+                rf"{pattern}\.{layer}",
+                f"{scope}._{layer}_conv",
+                norm=f"{scope}._bn{index}",
+                depthwise=layer == "depthwise",
+            )
+            for index, layer in enumerate(("expand", "depthwise", "project"))
+        ]
+    return tuple(rules)
+
+
+_LITE_ROOTS = ("", *(f"efficientnet-{size}/" for size in schema.EFFICIENTNET_LITE_SIZES))
+
+register_backbone(
+    schema.EfficientNetLite,
+    BackboneTable(
+        convention=TF_LAYERS,
+        roots={"classification": _LITE_ROOTS, "detection": _LITE_ROOTS},
+        rules=_lite_tensorflow_rules,
+        ignored={
+            r"(.*/)?head/dense/(kernel|bias)": "classifier's logits",
+            r"(.*/)?(head|blocks_\d+)/.*": _UNUSED,
+        },
+    ),
+    BackboneTable(
+        convention=TORCH,
+        roots={"classification": ("",), "detection": ("",)},
+        rules=_lite_torch_rules,
+        any_prefix=True,
+        ignored={
+            r"(.*\.)?num_batches_tracked": "count of batches, which nothing here uses",
+            r"(.*\.)?_fc\.(weight|bias)": "classifier's logits",
+            r"(.*\.)?(_conv_head|_bn1|_blocks\.\d+)\..*": _UNUSED,
+            r"optimizer\..*": "optimizer slot",
+        },
+    ),
+)

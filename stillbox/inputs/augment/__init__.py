@@ -34,10 +34,7 @@ def apply_augmentations(
     """Applies augmentations in their order; `sample`, an image before resizing, is not changed.
 
     The original casts to float32 first. Here pixels stay uint8 until an operation changes values,
-    which is the same and moves a quarter of the bytes.
-
-    Args:
-        partners: the records that mosaic and mixup draw from.
+    which is the same and moves a quarter of the bytes. Mosaic and mixup draw from `partners`.
 
     Raises:
         ImageError: the file of a sample that is not decoded yet is truncated or corrupt.
@@ -64,11 +61,7 @@ def apply_augmentations(
 def in_force(
     augmentations: Sequence[schema.Augmentation], steps_left: int | None
 ) -> list[schema.Augmentation]:
-    """Returns the augmentations without those that the last steps of training leave out.
-
-    Args:
-        steps_left: steps to the end of training, this one included; None: training has no end.
-    """
+    """Returns the augmentations that are in force so many steps before the end, if there is one."""
     return [
         augmentation
         for augmentation in augmentations

@@ -218,10 +218,7 @@ _RULES: Mapping[str, Callable[[float], float]] = {
 
 
 def take_step(step: Step, sample: Sample, rng: Generator, contrast: str = "original") -> Sample:
-    """Applies one step of a policy with its probability.
-
-    Operations inside boxes are drawn box by box, with a third of the probability.
-    """
+    """Applies one step of a policy with its probability, a third of it for each box."""
     if step.name in _INSIDE:
         share = step.probability / 3
     elif rng.random() + step.probability >= 1:
@@ -240,11 +237,7 @@ def operate(
     share: float = 1.0,
     contrast: str = "original",
 ) -> Sample:
-    """Applies one of the `OPERATIONS` with a level of 0 to 10 and a random sign.
-
-    Operations inside boxes change each box with the probability `share`. `contrast` is one of
-    `CONTRASTS`.
-    """
+    """Applies an operation with a level of 0 to 10 and a random sign, for a `share` of boxes."""
     argument = argument_of(name, level)
     if has_sign(name) and rng.random() < 0.5:
         argument = -argument
@@ -265,10 +258,7 @@ def operate(
 
 
 def argument_of(name: str, level: float) -> float:
-    """Returns the argument of an operation for a level of 0 to 10, without a random sign.
-
-    Bits, a threshold, a factor, pixels, degrees or a slope; 0 for operations without argument.
-    """
+    """Returns the argument of an operation for a level of 0 to 10, without its sign."""
     rule = _RULES.get(name)
     return rule(level / 10) if rule else 0.0
 
@@ -280,10 +270,7 @@ def has_sign(name: str) -> bool:
 
 @implements(schema.AutoAugment)
 def auto_augment(sample: Sample, config: schema.AutoAugment, rng: Generator) -> Sample:
-    """Draws one row of the policy and applies its operations in order.
-
-    float32 values are clipped and truncated to uint8 first.
-    """
+    """Draws one row of the policy and applies its operations in order, to uint8 values."""
     rows = POLICIES[config.policy]
     sample = in_bytes(sample)
     for step in rows[random_integer(rng, 0, len(rows))]:

@@ -62,10 +62,7 @@ def posterize(image: Bytes, bits: int) -> Bytes:
 
 
 def solarize(image: Bytes, threshold: int) -> Bytes:
-    """Inverts all values that are not below the threshold.
-
-    256 does not fit into a byte and counts as 0 in the original, which inverts everything.
-    """
+    """Inverts all values from the threshold on; as in the original, 256 counts as 0."""
     table = _VALUES.copy()
     table[threshold % 256 :] ^= 255
     return _look_up(image, table)
@@ -319,10 +316,7 @@ def cutout(image: Bytes, half: int, rng: Generator) -> Bytes:
 
 
 def cutout_at_a_box(image: Bytes, boxes: Boxes, share: float, rng: Generator) -> Bytes:
-    """Covers a patch about a random pixel of a random one of the boxes, if any.
-
-    Its sides are `share` of the box's; half the sides are truncated to whole pixels.
-    """
+    """Covers a patch of `share` of a random box's sides about a random pixel of the box, if any."""
     if not len(boxes):
         return image
     sides = box_pixels(boxes[random_integer(rng, 0, len(boxes))], image)
@@ -351,10 +345,7 @@ def change_inside_boxes(
 
 
 def box_pixels(box: Float32[np.ndarray, "4"], image: Bytes) -> tuple[slice, slice]:
-    """Returns rows and columns of a box: corners truncated to whole pixels, the last one included.
-
-    A box that ends at the image's edge reaches one pixel beyond it.
-    """
+    """Returns rows and columns of a box, last included, perhaps a pixel beyond the edge."""
     height, width = (np.float32(length) for length in image.shape[:2])
     ymin, xmin, ymax, xmax = box
     return (

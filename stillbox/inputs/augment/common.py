@@ -20,11 +20,7 @@ class Partners(Protocol):
     """The records that an image can be combined with."""
 
     def draw(self, rng: Generator, *, with_boxes: bool = False) -> Sample | None:
-        """Returns a decoded record, each as likely; None if no usable one was found.
-
-        Args:
-            with_boxes: pass over records without boxes.
-        """
+        """Returns a decoded record, each as likely; None if no usable one was found."""
 
 
 def uniform(rng: Generator, low: float, high: float) -> float:
@@ -38,10 +34,7 @@ def between(low: float, high: float, draw: float) -> float:
 
 
 def random_integer(rng: Generator, low: int, high: int) -> int:
-    """Returns one of `low, ..., high - 1`, uniformly; `low` if the range is empty.
-
-    The original fails on an empty range.
-    """
+    """Returns one of `low, ..., high - 1`, uniformly; `low` if the range is empty."""
     return low + int(rng.random() * max(high - low, 1))
 
 
@@ -72,10 +65,7 @@ def keep_inside(sample: Sample) -> Sample:
 def paste_on_canvas(
     image: Pixels, size: Size, corner: Size, color: Float32[np.ndarray, "3"]
 ) -> Pixels:
-    """Returns a canvas of `size` and one colour, rounded for uint8, with the image on it.
-
-    `corner` is row and column of the image's first pixel on the canvas. The image must fit.
-    """
+    """Returns a canvas of one colour with the image at the row and column `corner`."""
     pixels = blank_canvas(size, color, image.dtype)
     y, x = corner
     pixels[y : y + image.shape[0], x : x + image.shape[1]] = image
@@ -97,10 +87,7 @@ def blank_canvas(
 
 
 def fit_image(image: Pixels, size: Size) -> tuple[Pixels, float]:
-    """Returns the image fitted into `size`, its aspect ratio kept, and the unrounded factor.
-
-    Sides are cut to whole pixels. Bilinear and without antialiasing, as mmcv's `imresize`.
-    """
+    """Returns the image fitted into `size` as by mmcv's `imresize`, and the unrounded factor."""
     ratio = min(size[0] / image.shape[0], size[1] / image.shape[1])
     height, width = (max(int(side * ratio), 1) for side in image.shape[:2])
     return cast(Pixels, cv2.resize(image, (width, height))), ratio
@@ -130,12 +117,8 @@ def keep_overlapping(
 ) -> Sample:
     """Returns the sample with moved boxes, without those outside a window and those too small.
 
-    Args:
-        boxes: the sample's boxes, in pixels of the window.
-        window: height and width of the window.
-        config: whether the boxes are clipped, and their least side.
-        frame: height and width of what the boxes are normalised to, which begins where the window
-            does; None: the window.
+    `boxes` are in pixels of the window. They are normalised to the size `frame`, which begins where
+    the window does; None: the window.
     """
     if config.clip_boxes:
         boxes = np.clip(boxes, 0, np.tile(window, 2))

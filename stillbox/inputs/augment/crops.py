@@ -12,10 +12,22 @@ most 100 attempts:
    to the image and cut to whole pixels for this; those without a pixel do not count. An image
    without boxes is its own box.
 
-If no attempt is accepted, the window is the whole image.
+If no attempt is accepted, the window is the whole image. The SSD forms that end at one aspect
+ratio, width over height, crop first, as `ssd_random_crop`, then cut or pad the result.
 
-The SSD forms that end at one aspect ratio, width over height, crop first, as `ssd_random_crop`,
-then cut or pad the result.
+`SsdIouCrop` has a least IoU with every box (arXiv:1512.02325, 2.2), as in MLPerf's SSD ResNet-34:
+
+1. With `whole_image_probability` the window is the whole image. Otherwise a least IoU is drawn
+   from `min_ious`, uniformly.
+2. Height and width of every candidate are uniform between `min_side` and `max_side`, and its
+   corner is uniform over the free space.
+3. A candidate is valid if its IoU with every box is above the least one, the centre of at least
+   one box is inside, and neither side reaches `max_aspect_ratio` times the other. Sides are shares
+   of the image's. The last valid candidate is the window; all have the same distribution.
+
+Without a valid candidate there is another draw. The original repeats without limit; here the window
+is the whole image after `max_draws`, and at once for an image without boxes, of which the original
+would end with the whole image only.
 """
 
 from collections.abc import Sequence
@@ -35,8 +47,9 @@ from stillbox.inputs.augment.common import (
     random_integer,
     uniform,
 )
+from stillbox.inputs.interpolation import crop_and_resize
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Boxes, Sample, StoredSample
+from stillbox.inputs.sample import Boxes, Doubles, Pixels, Sample, StoredSample
 
 _ATTEMPTS = 100
 T = TypeVar("T")
@@ -53,10 +66,7 @@ class CropWindow(NamedTuple):
 
 @implements(schema.RandomCropImage)
 def random_crop_image(sample: Sample, config: schema.RandomCropImage, rng: Generator) -> Sample:
-    """Crops to a random window, except with probability `random_coef`.
-
-    Boxes that lie completely outside go, and those of which less than `overlap_thresh` is inside.
-    """
+    """Crops to a random window, except with probability `random_coef`; see `crop`."""
     if rng.random() < config.random_coef:
         return sample
     height, width = sample.size
@@ -102,10 +112,7 @@ def crop(sample: Sample, window: CropWindow, overlap_thresh: float, *, clip: boo
 def sample_window(
     height: int, width: int, boxes: Boxes, config: schema.RandomCropImage, rng: Generator
 ) -> CropWindow:
-    """Draws a window as described above, for boxes that are normalised to the image.
-
-    All attempts are drawn and tested at once, so that the time is the same for all images.
-    """
+    """Draws a window as described above; all attempts at once, in the same time for all images."""
     draws = rng.random((4, _ATTEMPTS))
     low, high = config.min_aspect_ratio, config.max_aspect_ratio
     rows, columns, fits = _draw_sizes(
@@ -230,10 +237,7 @@ def ssd_random_crop_pad_fixed_aspect_ratio(
 
 @implements(schema.RandomPadImage)
 def random_pad_image(sample: Sample, config: schema.RandomPadImage, rng: Generator) -> Sample:
-    """Puts the image at a random place on a canvas of random size.
-
-    Without sizes the canvas has between one and two times the image's height and width.
-    """
+    """Puts the image at a random place on a random canvas, by default up to twice as large."""
     height, width = sample.image.shape[:2]
     least = config.min_height or height, config.min_width or width
     most = config.max_height or 2 * height, config.max_width or 2 * width
@@ -254,10 +258,7 @@ def random_absolute_pad_image(
 def random_crop_pad_image(
     sample: Sample, config: schema.RandomCropPadImage, rng: Generator
 ) -> Sample:
-    """Crops, then pads to a random size relative to the image before the crop.
-
-    With probability `random_coef` only the crop is skipped; the padding is not.
-    """
+    """Crops or, with `random_coef`, does not; then pads relative to the size before the crop."""
     height, width = sample.image.shape[:2]
     cropped = random_crop_image(sample, config, rng)
     least, most = (
@@ -295,3 +296,102 @@ def pad_between(
         image=paste_on_canvas(sample.image, (height, width), (y, x), color),
         boxes=move_boxes(sample.boxes, size, (-y, -x), (height, width)),
     )
+
+
+Window = Float64[np.ndarray, "4"]
+"""ymin, xmin, ymax, xmax, normalised to the image."""
+
+_WHOLE = np.array([0.0, 0.0, 1.0, 1.0])
+
+
+@implements(schema.SsdIouCrop)
+def ssd_iou_crop(sample: Sample, config: schema.SsdIouCrop, rng: Generator) -> Sample:
+    """Cuts the window out and resizes it, the whole image too, unless `resize_to` is empty.
+
+    Boxes whose centre is outside go; the others are clipped to the window. The whole image leaves
+    all boxes as they are.
+    """
+    window = draw_window(sample.boxes, sample.size, config, rng)
+    if window is not None:
+        sample = _move_boxes(sample, window)
+    elif not config.resize_to:
+        return sample
+    else:
+        window = _WHOLE
+    return replace(sample, image=_cut(sample.image, window, config.resize_to))
+
+
+def draw_window(
+    boxes: Boxes, size: Size, config: schema.SsdIouCrop, rng: Generator
+) -> Window | None:
+    """Draws a window as described above; None: the whole image.
+
+    Without resizing, windows are rounded down to whole pixels before they are tested.
+    """
+    if not len(boxes):
+        return None
+    objects, grid = boxes.astype(np.float64), None if config.resize_to else size
+    for _ in range(config.max_draws):
+        if rng.random() < config.whole_image_probability:
+            return None
+        min_iou = choose(config.min_ious, rng)
+        windows = _candidates(config, grid, rng)
+        valid = np.flatnonzero(_is_valid(windows, objects, min_iou, config.max_aspect_ratio))
+        if len(valid):
+            window: Window = windows[valid[-1]]
+            return window
+    return None
+
+
+def _candidates(
+    config: schema.SsdIouCrop, grid: Size | None, rng: Generator
+) -> Float64[np.ndarray, "M 4"]:
+    """Returns windows, rounded down to a grid of whole pixels, if any."""
+    draws = rng.random((config.candidates, 4))
+    sides = config.min_side + draws[:, :2] * (config.max_side - config.min_side)
+    corner = draws[:, 2:] * (1 - sides)
+    windows = np.concatenate([corner, corner + sides], axis=1)
+    if grid is not None:
+        windows = np.floor(windows * np.tile(grid, 2)) / np.tile(grid, 2)
+    return windows
+
+
+def _is_valid(
+    windows: Float64[np.ndarray, "M 4"],
+    boxes: Float64[np.ndarray, "N 4"],
+    min_iou: float,
+    max_aspect_ratio: float,
+) -> Bool[np.ndarray, " M"]:
+    height, width = (windows[:, 2:] - windows[:, :2]).T
+    # Windows that are rounded to no pixel fail this too.
+    is_even = (height < max_aspect_ratio * width) & (width < max_aspect_ratio * height)
+    top_left = np.maximum(windows[:, None, :2], boxes[:, :2])
+    bottom_right = np.minimum(windows[:, None, 2:], boxes[:, 2:])
+    common = np.maximum(bottom_right - top_left, 0).prod(axis=2)
+    union = (height * width)[:, None] + (boxes[:, 2:] - boxes[:, :2]).prod(axis=1) - common
+    overlaps = (common > min_iou * union).all(axis=1)
+    return is_even & overlaps & _holds_centre(windows[:, None], boxes).any(axis=1)
+
+
+def _holds_centre(window: Doubles, boxes: Float64[np.ndarray, "N 4"]) -> Bool[np.ndarray, "*M N"]:
+    """Returns which boxes have their centre inside a window `[4]`, or in each of `[M, 1, 4]`."""
+    centre = (boxes[:, :2] + boxes[:, 2:]) / 2
+    inside = (centre > window[..., :2]) & (centre < window[..., 2:])
+    return inside[..., 0] & inside[..., 1]
+
+
+def _move_boxes(sample: Sample, window: Window) -> Sample:
+    start, stop = np.tile(window[:2], 2), np.tile(window[2:], 2)
+    kept = sample.select(_holds_centre(window, sample.boxes.astype(np.float64)))
+    boxes = (np.clip(kept.boxes, start, stop) - start) / (stop - start)
+    return replace(kept, boxes=boxes.astype(np.float32))
+
+
+def _cut(image: Pixels, window: Window, resize_to: tuple[int, ...]) -> Pixels:
+    if resize_to:
+        out = np.empty((*resize_to, 3), np.float32)
+        crop_and_resize(image, window, out)
+        return out
+    # On the grid already: rounding only undoes the division.
+    y, x, bottom, right = np.rint(window * np.tile(image.shape[:2], 2)).astype(int)
+    return image[y:bottom, x:right]

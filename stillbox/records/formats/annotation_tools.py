@@ -1,9 +1,9 @@
-"""Exports of annotation tools: CVAT for images 1.1, Label Studio and LabelMe.
+"""Exports of annotation tools: CVAT for images 1.1, Label Studio and LabelMe; foreign formats.
 
 CVAT writes one XML file for many images; pixels count from 0, sides are continuous coordinates.
 Label Studio writes JSON tasks with rectangles in per cent of the sides. LabelMe writes one JSON
 file for each image, with shapes of points in pixels; `imageData` may hold the image file in
-Base64.
+Base64. Foreign formats are named and not converted.
 
 Sources: docs.cvat.ai, "CVAT for image"; labelstud.io, "Label Studio JSON format of annotated
 tasks".
@@ -27,35 +27,34 @@ from stillbox.records.annotations import (
     line_of,
     number,
     parse_int,
+    read_head,
     read_json,
     read_xml,
 )
 from stillbox.records.data_folder import DataFolder, folder_split, name_split, word_split
-from stillbox.records.formats.common import (
+from stillbox.records.formats.registry import (
     NO_BOX,
     Box,
+    FolderContents,
     JsonOutline,
     bounds,
     json_files,
     labelled,
+    register,
+    register_foreign,
     rotated,
-    xml_outline,
+    xml_files,
 )
-from stillbox.records.formats.registry import FolderContents, register, register_foreign
+from stillbox.records.formats.tables import INFOS
 from stillbox.records.problems import ConversionLog
+from stillbox.records.tfrecord import HEADER_BYTES, is_header
 
 
-def _is_cvat(file: Path) -> bool:
-    root, marks = xml_outline(file)
+def _is_cvat(root: str, marks: frozenset[str]) -> bool:
     return root == "annotations" and "image" in marks and "track" not in marks
 
 
-def _is_cvat_video(file: Path) -> bool:
-    root, marks = xml_outline(file)
-    return root == "annotations" and "track" in marks
-
-
-@register("cvat", "CVAT for images", lambda folder: folder.matching(_is_cvat, ".xml"))
+@register("cvat", "CVAT for images", xml_files(_is_cvat))
 def read_cvat(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads XML files; polygons, ellipses and masks become the boxes around them."""
     reading = FolderContents()
@@ -113,7 +112,7 @@ def _cvat_box(shape: ElementTree.Element) -> Box | None:
 register_foreign(
     "cvat_video",
     "CVAT for video",
-    lambda folder: folder.matching(_is_cvat_video, ".xml"),
+    xml_files(lambda root, marks: root == "annotations" and "track" in marks),
     "export the task as `CVAT for images 1.1`, with its images",
 )
 
@@ -128,14 +127,16 @@ def _is_label_studio(outline: JsonOutline) -> bool:
     return outline.is_list and "data" in outline.keys and bool(results)
 
 
-@register("label_studio", "Label Studio JSON", partial(json_files, _is_label_studio))
+@register("label_studio", "Label Studio JSON", json_files(_is_label_studio))
 def read_label_studio(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads exports; polygons and ellipses become boxes; other tasks are left out."""
     reading = FolderContents()
     for file in files:
         for place, task in enumerate(map(json_object, json_list(folder.json(file)))):
             where = f"{folder.relative(file)}: task {place}"
-            address = _task_address(task)
+            data = json_object(task.get("data"))
+            texts = (v for v in (data.get("image"), *data.values()) if isinstance(v, str))
+            address = next(texts, "")
             results = _task_results(task, where, log)
             if results is None or not address:
                 log.bad_record("task without an image or an annotation", where)
@@ -157,11 +158,6 @@ def read_label_studio(folder: DataFolder, files: list[Path], log: ConversionLog)
     return reading
 
 
-def _task_address(task: dict[str, Json]) -> str:
-    data = json_object(task.get("data"))
-    return next((v for v in (data.get("image"), *data.values()) if isinstance(v, str)), "")
-
-
 def _task_results(task: dict[str, Json], where: str, log: ConversionLog) -> list[Json] | None:
     """Returns the results of the first annotation that was not cancelled."""
     made = json_list(task.get("annotations") or task.get("completions"))
@@ -173,11 +169,7 @@ def _task_results(task: dict[str, Json], where: str, log: ConversionLog) -> list
 
 
 def _task_image(folder: DataFolder, address: str, file: Path, log: ConversionLog) -> Path | None:
-    """Returns the image of an address, which is a path of the server, not of this machine.
-
-    Raises:
-        UserError: the address leads out of the folder.
-    """
+    """Returns the image of an address, which is a path of the server, not of this machine."""
     parts = urlsplit(address)
     name = parse_qs(parts.query).get("d", [unquote(parts.path)])[0]
     if ".." in Path(name).parts:
@@ -225,11 +217,11 @@ def _percent_box(shape: dict[str, Json]) -> Box:
 _WITH_AREA = ("rectangle", "polygon", "circle", "mask")
 
 
-def _is_labelme(outline: JsonOutline) -> bool:
-    return not outline.is_list and outline.keys >= {"shapes", "imagePath"}
-
-
-@register("labelme", "LabelMe JSON", partial(json_files, _is_labelme))
+@register(
+    "labelme",
+    "LabelMe JSON",
+    json_files(lambda outline: not outline.is_list and outline.keys >= {"shapes", "imagePath"}),
+)
 def read_labelme(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads JSON files; polygons and circles become the boxes around them."""
     reading = FolderContents()
@@ -297,3 +289,67 @@ def _labelme_box(shape: dict[str, Json], kind: str) -> Box:
         radius = math.hypot(x - u, y - v)
         pairs = [(x - radius, y - radius), (x + radius, y + radius)]
     return bounds(pairs)
+
+
+def _is_records(file: Path) -> bool:
+    return is_header(read_head(file)[:HEADER_BYTES])
+
+
+def _records(folder: DataFolder) -> list[Path]:
+    annotations = {".xml", ".json", ".csv", ".txt", ".yaml", ".yml", ".jsonl"}
+    known = {*annotations, *(file.suffix for file in folder.images)}
+    return [
+        f for f in folder.files if f.suffix.lower() not in known and folder.memoized(_is_records, f)
+    ]
+
+
+def _masks(folder: DataFolder) -> list[Path]:
+    """Returns images in folders of masks, each of which has the name of another image."""
+    folders = ("masks", "mask", "SegmentationClass", "SegmentationObject", "labels", "annotations")
+    masks = [f for f in folder.images if f.parent.name in folders and f.suffix == ".png"]
+    others = {file.stem for file in folder.images if file.parent.name not in folders}
+    return [file for file in masks if file.stem in others]
+
+
+def _is_createml(outline: JsonOutline) -> bool:
+    keys = outline.keys
+    return outline.is_list and {"image", "annotations"} <= keys and "data" not in keys
+
+
+def _without_rows(folder: DataFolder) -> list[Path]:
+    """Returns the descriptions of Hugging Face data sets whose rows are elsewhere."""
+    rows = folder.with_suffix(".jsonl", ".parquet")
+    return [] if rows else [file for file in folder.files if file.name == INFOS]
+
+
+_CONVERT = "boxes are needed: convert the masks to COCO JSON first"
+register_foreign("masks", "a set of segmentation masks", _masks, _CONVERT, beside=("*",))
+register_foreign(
+    "tfrecord",
+    "TFRecord data",
+    _records,
+    "records need no conversion: give them to a config as data.train.paths, and see "
+    "`stillbox data check`",
+    beside=("*",),
+)
+_is_imglab = xml_files(lambda root, marks: root == "dataset")
+register_foreign("imglab", "dlib's imglab XML", _is_imglab, "convert it to Pascal VOC first")
+_is_via = json_files(lambda outline: "_via_img_metadata" in outline.keys)
+register_foreign("via", "a VGG Image Annotator project", _is_via, "export it as COCO")
+_EXPORT = "export the data set as COCO or YOLO"
+register_foreign("createml", "Create ML JSON", json_files(_is_createml), _EXPORT)
+register_foreign(
+    "arrow",
+    "Hugging Face datasets as Arrow (save_to_disk)",
+    lambda folder: [
+        file for file in folder.with_suffix(".arrow") if file.name.startswith(("data-", "dataset"))
+    ],
+    "write it with `dataset.to_parquet(...)`",
+)
+register_foreign(
+    "hugging_face_script",
+    "a Hugging Face data set whose rows a script makes",
+    _without_rows,
+    "load it with `datasets` and write it with `dataset.to_parquet(...)`",
+    beside=("*",),
+)

@@ -21,8 +21,14 @@ from stillbox.records.annotations import (
 )
 from stillbox.records.annotations import number as parse_number
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
-from stillbox.records.formats.common import json_outline
-from stillbox.records.formats.registry import FolderContents, Labelled, register, register_foreign
+from stillbox.records.formats.registry import (
+    FolderContents,
+    JsonOutline,
+    Labelled,
+    json_files,
+    register,
+    register_foreign,
+)
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.problems import ConversionLog
 
@@ -76,8 +82,7 @@ def read_coco(
 def _in_folder(images: Path, annotations: Path) -> Callable[[str], Path]:
     if not images.is_dir():
         raise UserError("there is no such folder of images", where=str(images), fix="see --images")
-    root = ImageRoot(images)
-    return lambda name: root.path(name, annotations)
+    return partial(ImageRoot(images).path, annotation=annotations)
 
 
 _Lists = Mapping[str, list[Json]]
@@ -90,11 +95,8 @@ def _checked(content: Json, path: Path) -> _Lists:
     lists = {key: value for key, value in json_object(content).items() if isinstance(value, list)}
     wrong = [key for key in ("images", "annotations", "categories") if key not in lists]
     if wrong:
-        raise UserError(
-            f"this is no COCO file of instances: it has no list of {' and of '.join(wrong)}",
-            where=str(path),
-            fix="give a file such as instances_train2017.json",
-        )
+        what = f"this is no COCO file of instances: it has no list of {' and of '.join(wrong)}"
+        raise UserError(what, where=str(path), fix="give a file such as instances_train2017.json")
     return lists
 
 
@@ -108,15 +110,11 @@ def _category_names(content: _Lists, path: Path) -> dict[int, str]:
                 raise TypeError("the id is no number")
             category_id, name = int(stored), _text(fields["name"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise UserError(
-                f"a category has no usable id and name: {category!r}"[:200], where=str(path)
-            ) from error
+            what = f"a category has no usable id and name: {category!r}"[:200]
+            raise UserError(what, where=str(path)) from error
         if category_id in names:
-            raise UserError(
-                f"category id {category_id} belongs to {names[category_id]!r} and to {name!r}",
-                where=str(path),
-                fix="give every category an id of its own",
-            )
+            what = f"category id {category_id} belongs to {names[category_id]!r} and to {name!r}"
+            raise UserError(what, where=str(path), fix="give every category an id of its own")
         names[category_id] = name
     return names
 
@@ -199,6 +197,7 @@ def _annotated(
     filename = _text(entry["file_name"])
     categories = [o.get("category_id") for o in objects]
     class_ids = [ids.get(c, 0) if isinstance(c, int) else 0 for c in categories]
+    areas = np.array([_number(o.get("area")) for o in objects], np.float64)
     return AnnotatedImage(
         path=file,
         where=f"{path.name}: image {entry['id']} ({filename})",
@@ -210,7 +209,7 @@ def _annotated(
         class_ids=np.array(class_ids, np.int32),
         unknown={r: _unknown(categories[r], names) for r, i in enumerate(class_ids) if not i},
         is_crowd=np.array([bool(o.get("iscrowd")) for o in objects], np.bool_),
-        area=np.array([_area(o.get("area")) for o in objects], np.float32),
+        area=np.where(np.abs(areas) < _GREATEST_AREA, areas, np.nan).astype(np.float32),
     )
 
 
@@ -231,11 +230,6 @@ def _number(value: object) -> float:
     return parse_number(value) if isinstance(value, int | float) else np.nan
 
 
-def _area(value: object) -> float:
-    area = _number(value)
-    return area if abs(area) < _GREATEST_AREA else np.nan
-
-
 def _key(value: object) -> int | str | None:
     """Returns an id, None if the value cannot be one."""
     return value if isinstance(value, int | str) else None
@@ -246,13 +240,8 @@ def _text(value: object) -> str:
     return str(value).encode(errors="replace").decode()
 
 
-def _find(kind: str, folder: DataFolder) -> list[Path]:
-    """Returns the COCO files that annotate boxes, keypoints, captions or panoptic segments."""
-    return [file for file in folder.with_suffix(".json") if _kind(folder, file) == kind]
-
-
-def _kind(folder: DataFolder, file: Path) -> str:
-    outline = json_outline(folder, file)
+def _kind(outline: JsonOutline) -> str:
+    """Returns whether a COCO file annotates boxes, keypoints, captions or panoptic segments."""
     if outline.is_list or not outline.keys >= {"images", "annotations"}:
         return ""
     annotation = outline.inner.get("annotations", frozenset())
@@ -265,7 +254,7 @@ def _kind(folder: DataFolder, file: Path) -> str:
     return "boxes" if "categories" in outline.keys else ""
 
 
-@register("coco", "COCO JSON", partial(_find, "boxes"))
+@register("coco", "COCO JSON", json_files(lambda outline: _kind(outline) == "boxes"))
 def read_coco_folder(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads COCO files; category ids stay if the files agree about them and no box has id 0."""
     images: list[Labelled] = []
@@ -291,11 +280,11 @@ def _merged(maps: Sequence[LabelMap]) -> LabelMap | None:
     return LabelMap(tuple(LabelMapItem(class_id, name) for class_id, name in pairs))
 
 
+def _register_foreign(kind: str) -> None:
+    fix = "boxes are needed: use the data set's file of instances"
+    find = json_files(lambda outline: _kind(outline) == kind)
+    register_foreign(f"coco_{kind}", f"COCO JSON of {kind}", find, fix, beside=("coco",))
+
+
 for _foreign in ("keypoints", "captions", "panoptic"):
-    register_foreign(
-        f"coco_{_foreign}",
-        f"COCO JSON of {_foreign}",
-        partial(_find, _foreign),
-        "boxes are needed: use the data set's file of instances",
-        beside=("coco",),
-    )
+    _register_foreign(_foreign)

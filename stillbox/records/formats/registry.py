@@ -1,6 +1,9 @@
-"""Annotation formats, and recognising the format of a folder."""
+"""Annotation formats: recognising the format of a folder, and helpers that formats share."""
 
+import csv
 import importlib
+import io
+import math
 import pkgutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,10 +18,21 @@ from numpy.typing import NDArray
 from stillbox.errors import UserError, nearest
 from stillbox.printing import count_text
 from stillbox.records import formats
-from stillbox.records.annotations import AnnotatedImage, read_json, read_xml, read_yaml
+from stillbox.records.annotations import (
+    MAX_ANNOTATION_BYTES,
+    AnnotatedImage,
+    Json,
+    json_object,
+    read_head,
+    read_json,
+    read_xml,
+    read_yaml,
+    xml_root,
+)
 from stillbox.records.data_folder import DataFolder, Split
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
+from stillbox.untrusted import read_untrusted
 
 
 class Labelled(NamedTuple):
@@ -43,20 +57,14 @@ class FolderContents:
     """Classes with ids, if the format has ids."""
 
     def with_ids(self, label_map: LabelMap | None = None) -> tuple[list[AnnotatedImage], LabelMap]:
-        """Returns the images with class ids, and the label map, by default the format's own.
-
-        Raises:
-            UserError: there is no class.
-        """
+        """Returns the images with class ids, and the label map, by default the format's own."""
         label_map = label_map or self.label_map
         if label_map is None:
             names = self.classes or sorted({name for one in self.images for name in one.names})
             names = [name for name in dict.fromkeys(names) if name]
             if not names:
-                raise UserError(
-                    "no annotation names an object, so there is no class",
-                    fix="give the classes with --label-map",
-                )
+                what = "no annotation names an object, so there is no class"
+                raise UserError(what, fix="give the classes with --label-map")
             label_map = LabelMap.from_names(names)
         return [_with_ids(one, label_map) for one in self.images], label_map
 
@@ -150,11 +158,9 @@ def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
         one.name: (one, files) for one in all_formats().values() if (files := one.find(folder))
     }
     if chosen and chosen not in found:
-        raise UserError(
-            f"no file is {all_formats()[chosen].title}",
-            where=str(folder.shown),
-            fix=f"leave --format out; there is {_described(folder, found) or 'no known one'}",
-        )
+        what = f"no file is {all_formats()[chosen].title}"
+        fix = f"leave --format out; there is {_described(folder, found) or 'no known one'}"
+        raise UserError(what, where=str(folder.shown), fix=fix)
     readable = {name for name, (one, _) in found.items() if one.read is not None}
     own = {chosen} if chosen else readable
     rivals = set() if chosen else {n for n, (one, _) in found.items() if _rivals(one, own)}
@@ -196,11 +202,8 @@ def _best_of_same(folder: DataFolder, found: FoundFormats, names: Iterable[str])
     first, *others = (_boxes(reading, sizes) for reading in readings.values())
     if not first or not all(_same(first, other) for other in others):
         return ""
-    return max(readings, key=lambda name: _extent(readings[name]))
-
-
-def _extent(reading: FolderContents) -> tuple[int, int]:
-    return len(reading.images), sum(one.split is not None for one in reading.images)
+    splits = {name: sum(i.split is not None for i in one.images) for name, one in readings.items()}
+    return max(readings, key=lambda name: (len(readings[name].images), splits[name]))
 
 
 _Boxes = Mapping[tuple[Path, str], NDArray[np.float64]]
@@ -230,9 +233,8 @@ def _same(first: _Boxes, second: _Boxes) -> bool:
 
 def _rivals(one: FolderFormat, readable: set[str]) -> bool:
     """Tells whether a format remains a candidate beside the `readable` ones."""
-    return one.read is not None or not (
-        readable and ("*" in one.beside or readable & set(one.beside))
-    )
+    beside = readable if "*" in one.beside else readable & set(one.beside)
+    return one.read is not None or not beside
 
 
 def _described(folder: DataFolder, found: FoundFormats, names: set[str] | None = None) -> str:
@@ -248,7 +250,9 @@ def _no_format(folder: DataFolder, found: FoundFormats) -> UserError:
     for one, files in found.values():
         where = str(folder.shown / folder.relative(files[0]))
         return UserError(f"this is {one.title}, which is not converted", where=where, fix=one.fix)
-    _raise_fault(folder)
+    # An annotation file that cannot be parsed is the more likely reason.
+    for file in folder.with_suffix(".json", ".xml", ".yaml", ".yml"):
+        {".json": read_json, ".xml": read_xml}.get(file.suffix.lower(), read_yaml)(file)
     titles = ", ".join(all_formats()[name].title for name in readable_formats())
     images = count_text(len(folder.images), "image")
     return folder.behind_links() or UserError(
@@ -258,8 +262,130 @@ def _no_format(folder: DataFolder, found: FoundFormats) -> UserError:
     )
 
 
-def _raise_fault(folder: DataFolder) -> None:
-    """Raises the error of the first annotation file that cannot be parsed, if there is one."""
-    for file in folder.with_suffix(".json", ".xml", ".yaml", ".yml"):
-        read = {".json": read_json, ".xml": read_xml}.get(file.suffix.lower(), read_yaml)
-        read(file)
+Box = tuple[float, float, float, float]
+"""ymin, xmin, ymax, xmax."""
+NO_BOX: Box = (math.nan,) * 4
+
+
+def labelled(
+    path: Path,
+    where: str,
+    names: Sequence[str],
+    boxes: Sequence[Box],
+    *,
+    size: tuple[int, int] = (0, 0),
+    split: Split | None = None,
+    relative: bool = False,
+    is_crowd: Sequence[bool] = (),
+    truncated: Sequence[bool] = (),
+    stored: Callable[[], bytes] | None = None,
+) -> Labelled:
+    """Returns the annotation of the image `path`: names and boxes, and fields of `AnnotatedImage`.
+
+    `size` is the height and width that the annotation claims, `split` the split that the format
+    states. Image id and file name are the name of the file.
+    """
+    image = AnnotatedImage(
+        path=path,
+        where=where,
+        image_id=path.name,
+        filename=path.name,
+        height=size[0],
+        width=size[1],
+        pixel_boxes=np.array(boxes, np.float64).reshape(-1, 4),
+        class_ids=np.zeros(len(boxes), np.int32),
+        relative=relative,
+        is_crowd=np.array(is_crowd, np.bool_),
+        truncated=np.array(truncated, np.bool_),
+        stored=stored,
+    )
+    return Labelled(image, list(names), split)
+
+
+def bounds(points: Sequence[tuple[float, float]]) -> Box:
+    """Returns the box around points (x, y); NaN without points."""
+    if not points:
+        return NO_BOX
+    xs, ys = zip(*points, strict=True)
+    # min and max ignore a NaN that is not the first.
+    bad = any(map(math.isnan, (*xs, *ys)))
+    return NO_BOX if bad else (min(ys), min(xs), max(ys), max(xs))
+
+
+def rotated(box: Box, degrees: float, *, centre: bool) -> Box:
+    """Returns the box around a box turned clockwise about its centre or its first corner."""
+    if not math.isfinite(degrees):
+        return NO_BOX
+    ymin, xmin, ymax, xmax = box
+    x, y = ((xmin + xmax) / 2, (ymin + ymax) / 2) if centre else (xmin, ymin)
+    c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    corners = [(cx - x, cy - y) for cx in (xmin, xmax) for cy in (ymin, ymax)]
+    return bounds([(x + c * u - s * v, y + s * u + c * v) for u, v in corners])
+
+
+NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class JsonOutline:
+    """The keys of a JSON file."""
+
+    keys: frozenset[str] = NOTHING
+    """The keys of the object; if `is_list`, those of the first object of the list."""
+    is_list: bool = False
+    inner: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Keys of the first object in each list of the object."""
+
+
+def json_files(accepts: Callable[[JsonOutline], bool]) -> Finder:
+    """Returns a finder of the JSON files whose outline a function accepts."""
+    return lambda folder: [
+        file
+        for file in folder.with_suffix(".json")
+        if accepts(folder.memoized(_outline, file, folder.json))
+    ]
+
+
+def xml_files(accepts: Callable[[str, frozenset[str]], bool]) -> Finder:
+    """Returns a finder of the XML files whose `xml_outline` a function accepts."""
+    return lambda folder: [
+        file for file in folder.with_suffix(".xml") if accepts(*folder.memoized(xml_outline, file))
+    ]
+
+
+def _outline(file: Path, read: Callable[[Path], Json]) -> JsonOutline:
+    try:
+        content = read(file)
+    except UserError:
+        return JsonOutline()
+    if isinstance(content, list):
+        return JsonOutline(_keys(content), is_list=True)
+    fields = json_object(content)
+    lists = {key: _keys(value) for key, value in fields.items() if isinstance(value, list)}
+    return JsonOutline(frozenset(fields), inner=lists)
+
+
+def _keys(values: list[Json]) -> frozenset[str]:
+    return frozenset(json_object(values[0])) if values else NOTHING
+
+
+def xml_outline(path: Path) -> tuple[str, frozenset[str]]:
+    """Returns the root element of an XML file, and which elements occur that tell the format."""
+    root = xml_root(read_head(path))
+    if root not in ("annotation", "annotations"):
+        return root, NOTHING
+    content = read_untrusted(path, most=MAX_ANNOTATION_BYTES)
+    marks = ("bndbox", "polygon", "object", "image", "track")
+    found = (m for m in marks if any(f"<{m}{end}".encode() in content for end in "> "))
+    return root, frozenset(found)
+
+
+def csv_header(path: Path) -> tuple[str, ...]:
+    """Returns the first row of a CSV file, empty if it is not text."""
+    try:
+        errors = "strict" if path.stat().st_size < 65536 else "ignore"
+        text = read_head(path).decode("utf-8-sig", errors)
+        # Lines end as for `read_csv`.
+        return tuple(next(csv.reader(io.StringIO(text, newline=""), strict=True), ()))
+    except (ValueError, OSError, csv.Error):
+        return ()

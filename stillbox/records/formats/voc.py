@@ -23,8 +23,13 @@ from stillbox.records.annotations import (
     read_xml,
 )
 from stillbox.records.data_folder import DataFolder, Split, folder_split, word_split
-from stillbox.records.formats.common import xml_outline
-from stillbox.records.formats.registry import FolderContents, Labelled, register, register_foreign
+from stillbox.records.formats.registry import (
+    FolderContents,
+    Labelled,
+    register,
+    register_foreign,
+    xml_files,
+)
 from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError, ConversionLog
@@ -45,9 +50,6 @@ def read_voc(
         stems: file names without suffix of the images, in their order; by default all, sorted.
         label_map: the classes; by default those of *all* XML files in the folder, sorted by name:
             every set of one data set gets the same ids.
-
-    Raises:
-        UserError: a folder is absent or holds nothing, or a policy is `fail`.
     """
     folder, pictures = Path(annotations), Path(images)
     for path, option in ((folder, "--annotations"), (pictures, "--images")):
@@ -55,18 +57,14 @@ def read_voc(
             raise UserError("there is no such folder", where=str(path), fix=f"see {option}")
     files = sorted(folder.glob("*.xml"))
     if not files:
-        raise UserError(
-            "the folder holds no XML file", where=str(folder), fix="see --annotations or --root"
-        )
+        what = "the folder holds no XML file"
+        raise UserError(what, where=str(folder), fix="see --annotations or --root")
     trees = _parse_all(files, stems, log)
     if label_map is None:
         names = {name for tree in trees.values() for name in object_names(tree)} - {""}
         if not names:
-            raise UserError(
-                "no XML file names an object, so there is no class",
-                where=str(folder),
-                fix="give the classes with --label-map",
-            )
+            what = "no XML file names an object, so there is no class"
+            raise UserError(what, where=str(folder), fix="give the classes with --label-map")
         label_map = LabelMap.from_names(sorted(names))
     # If two images have one stem, the suffix that sorts first counts.
     ordered = sorted(pictures.iterdir(), reverse=True)
@@ -87,22 +85,13 @@ def read_voc(
 
 
 def read_image_set(root: str | Path, name: str) -> list[str]:
-    """Returns the image names of `ImageSets/Main/<name>.txt`.
-
-    Lines of a class's own list, as `2007_000027 -1`, count whatever their flag is.
-
-    Raises:
-        UserError: there is no such list, or it is empty.
-    """
+    """Returns the image names of `ImageSets/Main/<name>.txt`, whatever flags follow them."""
     folder = Path(root) / "ImageSets" / "Main"
     path = folder / f"{name}.txt"
     if not path.is_file():
         sets = [file.stem for file in folder.glob("*.txt")] if folder.is_dir() else []
-        raise UserError(
-            f"there is no image set {name!r}",
-            where=str(path),
-            fix=nearest(name, sets) if sets else "leave --set out for all images, or see --root",
-        )
+        fix = nearest(name, sets) if sets else "leave --set out for all images, or see --root"
+        raise UserError(f"there is no image set {name!r}", where=str(path), fix=fix)
     text = read_untrusted(path, most=MAX_LIST_BYTES).decode(errors="replace")
     stems = [line.split()[0] for line in text.splitlines() if line.strip()]
     if not stems:
@@ -137,11 +126,9 @@ def read_voc_file(file: Path) -> ElementTree.Element:
         detail = error.what.removeprefix("this is not XML: ")
         raise BadRecordError("annotation file is no XML", detail) from error
     if tree.tag != "annotation":
-        raise UserError(
-            f"this is not Pascal VOC XML: its root is <{tree.tag}>, not <annotation>",
-            where=str(file),
-            fix="let `stillbox data convert FOLDER --output OUT` recognise the format",
-        )
+        what = f"this is not Pascal VOC XML: its root is <{tree.tag}>, not <annotation>"
+        fix = "let `stillbox data convert FOLDER --output OUT` recognise the format"
+        raise UserError(what, where=str(file), fix=fix)
     return tree
 
 
@@ -152,6 +139,7 @@ def annotated(
     objects = tree.findall("object")
     names = object_names(tree)
     class_ids = [label_map.find(name) for name in names]
+    sides = [[number(o.findtext(f"bndbox/{side}")) for side in _SIDES] for o in objects]
     return AnnotatedImage(
         path=path,
         where=where,
@@ -159,7 +147,7 @@ def annotated(
         filename=path.name,
         height=parse_int(tree.findtext("size/height")),
         width=parse_int(tree.findtext("size/width")),
-        pixel_boxes=_boxes(objects),
+        pixel_boxes=np.array(sides, np.float64).reshape(-1, 4),
         class_ids=np.array(class_ids, np.int32),
         unknown={row: repr(names[row]) for row, i in enumerate(class_ids) if not i},
         difficult=_flags(objects, "difficult"),
@@ -172,31 +160,23 @@ def object_names(tree: ElementTree.Element) -> list[str]:
     return [(o.findtext("name") or "").strip() for o in tree.findall("object")]
 
 
-def _boxes(objects: Sequence[ElementTree.Element]) -> np.ndarray:
-    """Returns `[N, 4]`, ymin, xmin, ymax, xmax in pixels; NaN if it is no number."""
-    sides = ("ymin", "xmin", "ymax", "xmax")
-    return np.array(
-        [[number(o.findtext(f"bndbox/{side}")) for side in sides] for o in objects], np.float64
-    ).reshape(-1, 4)
-
-
 def _flags(objects: Sequence[ElementTree.Element], name: str) -> np.ndarray:
     return np.array([parse_int(o.findtext(name)) != 0 for o in objects], np.bool_)
 
 
 _NO_CLASSES = LabelMap(())
+_SIDES = ("ymin", "xmin", "ymax", "xmax")
 
 
-def _is_voc(file: Path) -> bool:
-    return xml_outline(file)[0] == "annotation" and not _only_polygons(file)
+def _only_polygons(marks: frozenset[str]) -> bool:
+    return "polygon" in marks and "bndbox" not in marks
 
 
-def _only_polygons(file: Path) -> bool:
-    root, marks = xml_outline(file)
-    return root == "annotation" and "polygon" in marks and "bndbox" not in marks
-
-
-@register("voc", "Pascal VOC XML", lambda folder: folder.matching(_is_voc, ".xml"))
+@register(
+    "voc",
+    "Pascal VOC XML",
+    xml_files(lambda root, marks: root == "annotation" and not _only_polygons(marks)),
+)
 def read_voc_folder(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads XML files; the image of each is that of the same name, or else its `filename`."""
     images = []
@@ -221,10 +201,7 @@ def read_voc_folder(folder: DataFolder, files: list[Path], log: ConversionLog) -
 
 
 def _image_sets(folder: DataFolder) -> Mapping[Path, Mapping[str, Split]]:
-    """Returns the split of each stem by the root of `ImageSets/Main/{train,val,test}.txt`.
-
-    `trainval.txt` counts only where there is no `val.txt`.
-    """
+    """Returns the split of each stem by the root of `ImageSets`; `val` overrides `trainval`."""
     sets: dict[Path, dict[str, Split]] = {}
     lists = [f for f in folder.with_suffix(".txt") if f.parts[-3:-1] == ("ImageSets", "Main")]
     for file in sorted(lists, key=lambda file: file.stem != "trainval"):
@@ -238,6 +215,6 @@ def _image_sets(folder: DataFolder) -> Mapping[Path, Mapping[str, Split]]:
 register_foreign(
     "labelme_xml",
     "LabelMe XML of polygons",
-    lambda folder: folder.matching(_only_polygons, ".xml"),
+    xml_files(lambda root, marks: root == "annotation" and _only_polygons(marks)),
     "export boxes, or polygons as LabelMe JSON",
 )

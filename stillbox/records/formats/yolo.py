@@ -15,8 +15,16 @@ from stillbox.errors import UserError
 from stillbox.printing import count_text
 from stillbox.records.annotations import Json, json_object, number, read_head, read_lines, read_yaml
 from stillbox.records.data_folder import DataFolder, Split, folder_split
-from stillbox.records.formats.common import NO_BOX, Box, bounds, labelled
-from stillbox.records.formats.registry import FolderContents, Labelled, register, register_foreign
+from stillbox.records.formats.registry import (
+    NO_BOX,
+    Box,
+    FolderContents,
+    Labelled,
+    bounds,
+    labelled,
+    register,
+    register_foreign,
+)
 from stillbox.records.problems import ConversionLog
 from stillbox.untrusted import read_untrusted
 
@@ -43,11 +51,7 @@ def pose_files(folder: DataFolder) -> list[Path]:
 
 
 def class_names(folder: DataFolder, yamls: Sequence[Path]) -> list[str]:
-    """Returns the classes in the order of their numbers, none if no file names them.
-
-    Raises:
-        UserError: several lists differ, or `names` of `data.yaml` has gaps or is no list.
-    """
+    """Returns the classes in the order of their numbers, none if no file names them."""
     lists = {file: _yaml_names(file) for file in yamls}
     if not lists:
         named = (f for f in folder.files if f.name in _NAME_FILES or f.suffix == ".names")
@@ -55,11 +59,8 @@ def class_names(folder: DataFolder, yamls: Sequence[Path]) -> list[str]:
     different = {tuple(names) for names in lists.values() if names}
     if len(different) > 1:
         shown = ", ".join(folder.relative(file) for file in lists)
-        raise UserError(
-            f"the lists of classes differ: {shown}",
-            where=str(folder.shown),
-            fix="keep the one that belongs to the label files",
-        )
+        fix = "keep the one that belongs to the label files"
+        raise UserError(f"the lists of classes differ: {shown}", where=str(folder.shown), fix=fix)
     return list(different.pop()) if different else []
 
 
@@ -78,10 +79,7 @@ def _yaml_names(file: Path) -> list[str]:
 
 
 class Splits:
-    """The split of each image by `data.yaml`, or by Darknet's `train.txt`, or by its folder.
-
-    `files` are the `data.yaml` files and label files of the folder.
-    """
+    """The split of each image by `data.yaml`, or by Darknet's `train.txt`, or by its folder."""
 
     def __init__(self, folder: DataFolder, files: Sequence[Path], log: ConversionLog) -> None:
         self._folder = folder
@@ -91,8 +89,10 @@ class Splits:
         for file in yamls:
             content = _yaml(file)
             for key in reversed(_SPLIT_KEYS):
-                for entry in _entries(content.get(key)):
-                    self._add(entry, content.get("path"), file, _SPLIT_KEYS[key], log)
+                entries = content.get(key)
+                for entry in entries if isinstance(entries, list) else [entries]:
+                    if isinstance(entry, str) and entry:
+                        self._add(entry, content.get("path"), file, _SPLIT_KEYS[key], log)
         if not yamls:
             for file in folder.with_suffix(".txt"):
                 if file.stem in _SPLIT_KEYS and file not in files:
@@ -128,11 +128,6 @@ class Splits:
                 self._images[path] = split
 
 
-def _entries(value: Json) -> list[str]:
-    values = value if isinstance(value, list) else [value]
-    return [entry for entry in values if isinstance(entry, str) and entry]
-
-
 def _places(entry: str, base: Json, near: Path) -> list[Path]:
     """Returns where an entry may lie; Roboflow writes `../train/images` for `train/images`."""
     plain = PurePosixPath(*[part for part in PurePosixPath(entry).parts if part != ".."])
@@ -153,32 +148,23 @@ def _find(folder: DataFolder) -> list[Path]:
     """Returns `data.yaml` files and label files, none if the YAML is of poses."""
     if pose_files(folder):
         return []
-    return folder.matching(is_data_yaml, ".yaml", ".yml") + folder.matching(_is_label, ".txt")
+    return folder.matching(is_data_yaml, ".yaml", ".yml") + _text_files(folder, _LINE)
 
 
-def _is_label(file: Path) -> bool:
-    return _first_line_matches(file, _LINE)
+def _text_files(folder: DataFolder, pattern: re.Pattern[bytes]) -> list[Path]:
+    """Returns the text files whose first line that is not blank matches."""
+    files = folder.with_suffix(".txt")
+    return [file for file in files if pattern.match(folder.memoized(_first_line, file))]
 
 
-def _is_kitti(file: Path) -> bool:
-    return _first_line_matches(file, _KITTI)
-
-
-def _first_line_matches(file: Path, pattern: re.Pattern[bytes]) -> bool:
+def _first_line(file: Path) -> bytes:
     lines = read_head(file).split(b"\n", 50)
-    first = next((line for line in lines if line.strip()), b"")
-    return bool(pattern.match(first.removeprefix(b"\xef\xbb\xbf")))
+    return next((line for line in lines if line.strip()), b"").removeprefix(b"\xef\xbb\xbf")
 
 
 @register("yolo", "YOLO", _find)
 def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
-    """Reads label files; an image without one in a folder of the data set is background.
-
-    Leaves out an image if its label file has lines but no box.
-
-    Raises:
-        UserError: there are several lists of classes that differ, or a list names a file outside.
-    """
+    """Reads label files; an image without one is background, one with rubbish is left out."""
     known = set(files)
     yamls = [file for file in files if file.suffix.lower() != ".txt"]
     names = class_names(folder, yamls)
@@ -271,6 +257,6 @@ register_foreign(
 register_foreign(
     "kitti",
     "KITTI text labels",
-    lambda folder: folder.matching(_is_kitti, ".txt"),
+    lambda folder: _text_files(folder, _KITTI),
     "convert them to YOLO or COCO first",
 )

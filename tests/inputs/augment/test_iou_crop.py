@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
-from stillbox.inputs.augment.iou_crop import draw_window, ssd_iou_crop
+from stillbox.inputs.augment.crops import draw_window, ssd_iou_crop
 from tests.inputs.augment.samples import augmented, rng, sample
 
 CROP = schema.SsdIouCrop

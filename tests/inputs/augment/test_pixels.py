@@ -180,21 +180,16 @@ def test_gamma_by_hand():
     np.testing.assert_allclose(image[0, :, 0], [0, 10.2, 255], rtol=1e-5)
     image = augmented(schema.AdjustGamma(gamma=2.0, gain=0.5), of_pixels([0, 51, 255])).image
     np.testing.assert_allclose(image[0, :, 0], [0, 5.1, 127.5], rtol=1e-5)
-
-
-def test_gamma_is_not_clipped_above_and_takes_negative_values_for_0():
+    # Values are not clipped above, and negative ones count as 0.
     before = of_pixels([-7, 255], dtype=np.float32)
     image = augmented(schema.AdjustGamma(gamma=0.5, gain=2.0), before).image
     assert image[0, :, 0].tolist() == [0, 510]
 
 
-def test_normalizing_maps_one_range_to_another():
+def test_one_range_is_mapped_to_another_and_means_are_subtracted_from_their_channels():
     settings = schema.NormalizeImage(target_min=-1.0, target_max=1.0)
     image = augmented(settings, of_pixels([0, 127.5, 255], dtype=np.float32)).image
     np.testing.assert_allclose(image[0, :, 0], [-1, 0, 1], atol=1e-6)
-
-
-def test_means_are_subtracted_from_their_channels():
     settings = schema.SubtractChannelMean(means=(1.0, 2.0, 300.0))
     image = augmented(settings, of_pixels([[10, 20, 30], [0, 0, 0]])).image
     assert image[0].tolist() == [[9, 18, -270], [-1, -2, -300]]
@@ -204,9 +199,6 @@ def test_gray_has_the_usual_weights_in_three_channels():
     # .2989 * 10 + .587 * 20 + .114 * 30 = 2.989 + 11.74 + 3.42
     image = augmented(schema.RgbToGray(), of_pixels([[10, 20, 30]])).image
     np.testing.assert_allclose(image[0, 0], [18.149] * 3, rtol=1e-6)
-
-
-def test_gray_with_a_probability():
     before = sample(size=(2, 2))
     gray = sum(after is not before for after in many(schema.RandomRgbToGray(), before, 2000))
     assert abs(gray - 200) < 60  # a tenth; 4.5 standard deviations
@@ -242,9 +234,6 @@ def test_each_patch_is_drawn_independently():
     counts = [(a.image == 0).all(axis=2).sum() for a in many(settings, flat((250, 250)), 300)]
     assert abs(np.mean(counts) - 3) < 0.4  # sqrt(10 * .3 * .7 / 300) = .084
     assert max(counts) <= 10
-
-
-def test_no_patch_no_change():
     assert (augmented(PATCHES(probability=0.0), sample()).image == sample().image).all()
 
 
@@ -279,9 +268,7 @@ def test_noise_has_the_deviation_that_was_drawn():
     changed = after.image[after.image != 128] - 128
     assert abs(changed.std() - 0.05 * 255) < 0.8
     assert abs(changed.mean()) < 0.8
-
-
-def test_noise_is_clipped():
+    # Noise is clipped.
     settings = NOISE(min_patch_size=99, max_patch_size=99, min_stddev=9.0, max_stddev=9.0)
     image = augmented(settings, flat((30, 30))).image
     assert image.min() == 0

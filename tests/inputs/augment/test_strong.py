@@ -8,15 +8,18 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
-from stillbox.inputs.augment.affine import (
+from stillbox.inputs.augment.strong import (
     AffineDraws,
     JitterDraws,
+    MixUpDraws,
     affine_matrix,
+    combine,
     jitter,
+    mix,
+    place_center,
     place_jittered,
     transform,
 )
-from stillbox.inputs.augment.mixing import MixUpDraws, combine, mix, place_center
 from tests.inputs.augment.samples import Alone, augmented, many, rng, sample
 
 PLAIN = AffineDraws(*[0.5] * 6)

@@ -1,13 +1,21 @@
-"""Hugging Face `datasets`: an image folder with `metadata.jsonl`, or parquet files.
+"""Tables: CSV with one box in a row, in pixels or Open Images', and Hugging Face `datasets`.
 
-`objects` has `bbox` as [x, y, width, height] in pixels and `category` (or `categories`, `label`)
-as numbers or names. The names of the classes are in the front matter of `README.md`, in
-`dataset_infos.json`, which older sets have, and in the schema of parquet files. Source:
-huggingface.co/docs/datasets, "Object detection" and "ClassLabel".
+The first has the columns `filename,width,height,class,xmin,ymin,xmax,ymax`. Open Images has
+fractions of the sides, and names of classes in `class-descriptions*.csv`; a box of a group counts
+as a crowd.
+
+`datasets` are an image folder with `metadata.jsonl`, or parquet files. `objects` has `bbox` as
+[x, y, width, height] in pixels and `category` (or `categories`, `label`) as numbers or names. The
+names of the classes are in the front matter of `README.md`, in `dataset_infos.json`, which older
+sets have, and in the schema of parquet files.
+
+Sources: storage.googleapis.com/openimages, "Data Formats"; huggingface.co/docs/datasets, "Object
+detection" and "ClassLabel".
 """
 
+import csv
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,14 +28,23 @@ from stillbox.records.annotations import (
     json_list,
     json_object,
     number,
+    parse_int,
     parse_json,
+    read_csv,
     read_head,
     read_json,
     read_lines,
 )
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
-from stillbox.records.formats.common import NO_BOX, Box, labelled
-from stillbox.records.formats.registry import FolderContents, Labelled, register
+from stillbox.records.formats.registry import (
+    NO_BOX,
+    Box,
+    FolderContents,
+    Labelled,
+    csv_header,
+    labelled,
+    register,
+)
 from stillbox.records.problems import ConversionLog
 from stillbox.textformat.yaml_tree import compose, read_text_file
 from stillbox.untrusted import open_untrusted
@@ -36,14 +53,108 @@ if TYPE_CHECKING:
     from pyarrow import ChunkedArray
     from pyarrow.parquet import ParquetFile
 
+
+_SIDES = ("ymin", "xmin", "ymax", "xmax")
+
+
+def _row_box(row: Mapping[str, str], sides: Sequence[str]) -> Box:
+    ymin, xmin, ymax, xmax = (number(row[side]) for side in sides)
+    return ymin, xmin, ymax, xmax
+
+
+def _is_voc_csv(file: Path) -> bool:
+    return {name.strip().lower() for name in csv_header(file)} >= {"filename", "class", *_SIDES}
+
+
+@register(
+    "voc_csv",
+    "CSV with the columns filename, class, xmin, ymin, xmax, ymax",
+    lambda folder: folder.matching(_is_voc_csv, ".csv"),
+)
+def read_voc_csv(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+    """Reads CSV files; passes over one of no split, as `labels.csv` beside `train_labels.csv`."""
+    reading = FolderContents()
+    parts = [file for file in files if name_split(file.relative_to(folder.root))]
+    for file in files:
+        if parts and file not in parts:
+            log.add("CSV file of no split", folder.relative(file), action="passed over")
+            continue
+        split = name_split(file.relative_to(folder.root))
+        rows: dict[str, list[tuple[str, Box, tuple[int, int]]]] = {}
+        for _, row in read_csv(file):
+            plain = {key.strip().lower(): value.strip() for key, value in row.items()}
+            size = (parse_int(plain.get("height")), parse_int(plain.get("width")))
+            one = (plain["class"], _row_box(plain, _SIDES), size)
+            rows.setdefault(plain["filename"], []).append(one)
+        for name, boxes in rows.items():
+            path = folder.image(name, file, file.parent, log)
+            if path is not None:
+                where = f"{folder.relative(file)}: {name}"
+                own = split or folder_split(path.relative_to(folder.root))
+                names, sides, sizes = zip(*boxes, strict=True)
+                image = labelled(path, where, names, sides, size=sizes[0], split=own)
+                reading.images.append(image)
+    if not reading.images:
+        raise UserError("the CSV has no row", where=str(folder.shown / folder.relative(files[0])))
+    return reading
+
+
+_COLUMNS = ("YMin", "XMin", "YMax", "XMax")
+
+
+def _is_boxes(file: Path) -> bool:
+    return set(csv_header(file)) >= {"ImageID", "LabelName", *_COLUMNS}
+
+
+def _is_names(file: Path) -> bool:
+    header = csv_header(file)
+    return len(header) == 2 and (header[0].startswith("/m/") or header[0] == "LabelName")
+
+
+@register("open_images", "Open Images CSV", lambda folder: folder.matching(_is_boxes, ".csv"))
+def read_open_images(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+    """Reads CSV files; leaves out absent objects (Confidence 0) and rows of absent images."""
+    names = _label_names(folder)
+    reading = FolderContents()
+    for file in files:
+        rows: dict[str, list[dict[str, str]]] = {}
+        for _, row in read_csv(file):
+            if number((row.get("Confidence") or "").strip() or "1") > 0:
+                rows.setdefault(row["ImageID"], []).append(row)
+        stated = name_split(file.relative_to(folder.root))
+        for image_id, boxes in rows.items():
+            path = folder.image_of_stem(image_id, file)
+            where = f"{folder.relative(file)}: {image_id}"
+            if path is None:
+                log.bad_record("image file is missing", where)
+                continue
+            reading.images.append(
+                labelled(
+                    path,
+                    where,
+                    [names.get(row["LabelName"], row["LabelName"]) for row in boxes],
+                    [_row_box(row, _COLUMNS) for row in boxes],
+                    split=stated or folder_split(path.relative_to(folder.root)),
+                    relative=True,
+                    is_crowd=[row.get("IsGroupOf") == "1" for row in boxes],
+                    truncated=[row.get("IsTruncated") == "1" for row in boxes],
+                )
+            )
+    return reading
+
+
+def _label_names(folder: DataFolder) -> Mapping[str, str]:
+    """Returns the readable name of each label, as `/m/0cmf2`."""
+    files = folder.matching(_is_names, ".csv")
+    rows = (row for file in files for row in csv.reader(read_lines(file)))
+    return {row[0]: row[1].strip() for row in rows if len(row) == 2 and row[0] != "LabelName"}
+
+
 _CARD, INFOS = "README.md", "dataset_infos.json"
 
 
 def stated_names(folder: DataFolder, file: Path, log: ConversionLog) -> Sequence[str]:
-    """Returns the names that the data set of `file` gives the classes 0, 1, ..., if it does.
-
-    The nearest folder above `file` counts, and `README.md` before `dataset_infos.json`.
-    """
+    """Returns the names that the nearest `README.md` or `dataset_infos.json` gives the classes."""
     stating = [f for f in folder.files if f.name in (_CARD, INFOS) and f.parent in file.parents]
     for other in sorted(stating, key=lambda other: (-len(other.parts), other.name != _CARD)):
         try:
@@ -111,16 +222,15 @@ def _find(folder: DataFolder) -> list[Path]:
 
 
 @register("hugging_face", "Hugging Face datasets", _find)
-def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
-    """Reads metadata and parquet files.
-
-    Raises:
-        UserError: a line is not JSON, or pyarrow is needed and not installed.
-    """
+def read_hugging_face(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
+    """Reads metadata and parquet files."""
     reading = FolderContents()
     for file in files:
-        read_one = _from_lines if file.suffix.lower() == ".jsonl" else _from_parquet
-        images, names = read_one(folder, file, log)
+        if file.suffix.lower() == ".jsonl":
+            images, names = _from_lines(folder, file, log)
+        else:
+            with _opened(file) as table:
+                images, names = _from_table(table, folder, file, log)
         reading.images += images
         reading.classes = reading.classes or names
     return reading
@@ -179,13 +289,6 @@ def _opened(file: Path) -> "Iterator[ParquetFile]":
     parquet = import_extra("pyarrow.parquet", "parquet")
     with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
         yield parquet.ParquetFile(content)
-
-
-def _from_parquet(
-    folder: DataFolder, file: Path, log: ConversionLog
-) -> tuple[list[Labelled], Sequence[str]]:
-    with _opened(file) as table:
-        return _from_table(table, folder, file, log)
 
 
 def _from_table(

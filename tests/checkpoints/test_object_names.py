@@ -1,0 +1,349 @@
+"""Names of TensorFlow's models in checkpoints, and imports by them.
+
+The goldens of tf-models-official are those of `tools/model_garden_runs.py`. The TF2 goldens of the
+Object Detection API are the keys and shapes of checkpoints that the original wrote: the package
+tf-models-research-object-detection 2.8.0.post1 with TensorFlow 2.11, each model built from the
+configuration beside its keys, and saved as `Checkpoint(model=model)` and as
+`Checkpoint(feature_extractor=classification_backbone)`.
+"""
+
+import json
+import zipfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from stillbox.checkpoints.importer import ImportOptions, read_weights
+from stillbox.checkpoints.name_tables.model_garden import KerasLayer, chain, number_layers
+from stillbox.checkpoints.names import (
+    names_under,
+    object_path_table,
+    object_paths,
+    parts_without_names,
+    reference_names,
+)
+from stillbox.checkpoints.trained import save_weights
+from stillbox.errors import UserError
+from stillbox.experiment import schema
+from stillbox.experiment.model_garden import read_garden
+from stillbox.experiment.pipeline_config import read_pipeline_config
+from stillbox.experiment.schema import Experiment
+from stillbox.experiment.variants import implementation_of
+from stillbox.models.build import abstract_detector
+from stillbox.models.layers.hyperparams import ShapesOnly
+from stillbox.models.parts import BuildOptions
+from tests.checkpoints.detectors import write_trained
+from tests.checkpoints.tf_writer import write_checkpoint
+from tests.small import SHARED, needs_shared
+from tools.model_garden_runs import BACKBONE_SIDE, BACKBONES, GOLDENS, images, samples, weight
+
+FILE = GOLDENS / "checkpoint.yaml"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The prefix of the checkpoint."""
+    folder = tmp_path_factory.mktemp("garden")
+    with zipfile.ZipFile(FILE.with_suffix(".zip")) as archive:
+        archive.extractall(folder)
+    return folder / "ckpt-1"
+
+
+def experiment(override: str = "") -> Experiment:
+    """The one that the checkpoint was written from."""
+    start = FILE.read_text().splitlines()[0].removeprefix("# ")
+    return read_garden(experiment=start, config_files=(FILE,), params_override=override).experiment
+
+
+@cache
+def variables() -> dict[str, Any]:
+    """What has the shapes of all arrays of the detector."""
+    _, params, stats = abstract_detector(experiment().model, "float32")
+    return {**params, **stats}
+
+
+@pytest.mark.parametrize(
+    ("modules", "parts"),
+    [
+        ("all", {"backbone", "neck", "head"}),
+        ("backbone", {"backbone"}),
+        ("[backbone, decoder]", {"backbone", "neck"}),
+        ("decoder", {"neck"}),
+    ],
+)
+def test_modules_are_taken_from_a_checkpoint_of_the_original(
+    checkpoint: Path, modules: str, parts: set[str]
+) -> None:
+    """Each variable holds its number, so that a name that is another's would show."""
+    given = f"{{task: {{init_checkpoint: {checkpoint}, init_checkpoint_modules: {modules}}}}}"
+    own = experiment(given)
+    options = ImportOptions.of_training(own.train.fine_tune)
+    report, found = read_weights(variables(), own.model, checkpoint, options)
+    assert {path.partition(".")[0] for path in found} == parts
+    assert not report.missing and not report.mismatched
+    keys = [key for key, _ in json.loads(FILE.with_suffix(".json").read_text())]
+    names = object_paths(own.model, variables())
+    for path, array in found.items():
+        assert set(array.ravel()) == {keys.index(names[path])}, path
+
+
+def test_a_checkpoint_that_lacks_a_variable_is_refused(checkpoint: Path) -> None:
+    """As the original does, which asserts that all of a module is found."""
+    own = experiment(f"task.init_checkpoint={checkpoint},task.model.head.num_convs=2")
+    _, params, stats = abstract_detector(own.model, "float32")
+    options = ImportOptions.of_training(own.train.fine_tune)
+    with pytest.raises(UserError, match="wanted arrays"):
+        read_weights({**params, **stats}, own.model, checkpoint, options)
+
+
+def backbone_of(name: str, rng: Any) -> tuple[Any, nnx.Module]:
+    """A model with one of the original's backbones, and the backbone."""
+    model = read_garden(
+        experiment="retinanet_mobile_coco",
+        params_override=json.dumps(
+            {"task": {"model": {"backbone": BACKBONES[name], "decoder": {"type": "fpn"}}}}
+        ),
+    ).experiment.model
+    options = BuildOptions(dtype=jnp.float32, freeze_norm=True, rng=rng)
+    taps = tuple(model.backbone.levels.values())
+    return model, implementation_of(model.backbone)(model.backbone, taps, options)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_backbones_have_the_variables_of_the_original(name: str) -> None:
+    """All but those of layers that no detector reads, behind the last block."""
+    model = backbone_of(name, ShapesOnly())[0]
+    built = nnx.eval_shape(lambda: backbone_of(name, ShapesOnly())[1])
+    arrays = {
+        f"backbone.{'.'.join(map(str, path))}": array
+        for path, array in nnx.to_flat_state(nnx.state(built))
+    }
+    ours = {key: list(arrays[path].shape) for path, key in object_paths(model, arrays).items()}
+    theirs = json.loads((GOLDENS / "backbones.json").read_text())[name]
+    assert len(ours) == len(arrays)
+    assert {key: theirs.get(key) for key in ours} == ours
+    behind = {int(key.split("/")[1].rpartition("-")[2]) for key in theirs.keys() - ours.keys()}
+    last = max(int(key.split("/")[1].rpartition("-")[2]) for key in ours)
+    assert all(number > last for number in behind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BACKBONES)
+def test_backbones_have_the_maps_of_the_original(name: str) -> None:
+    """Norm and some values of each level."""
+    model, backbone = backbone_of(name, np.random.default_rng(0))
+    variables = {
+        f"backbone.{'.'.join(map(str, path))}": variable
+        for path, variable in nnx.to_flat_state(nnx.state(backbone))
+    }
+    for path, key in object_paths(model, variables).items():
+        variables[path][...] = jnp.asarray(weight(key, variables[path].shape))
+    maps = backbone(jnp.asarray(images(BACKBONE_SIDE) / 255 - 0.5), train=False, dropout_key=None)
+    with np.load(GOLDENS / "backbones.npz") as expected:
+        for level, computed in zip(model.backbone.levels, maps, strict=True):
+            wanted = expected[f"{name}/{level}"]
+            found = samples(np.asarray(computed))
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4, err_msg=str(level))
+
+
+def test_layers_are_numbered_from_the_deepest_on() -> None:
+    """Those of one depth as a search from the outputs finds them."""
+    start = chain(KerasLayer(), "stem")
+    left, right = chain(start, "left", ""), chain(start, "right")
+    total = KerasLayer((right, left))
+    outputs = [chain(total, "end"), chain(right, "beside")]
+    assert list(number_layers(outputs)) == ["stem", "left", "right", "end", "beside"]
+    assert np.all(list(number_layers(outputs).values()) == np.arange(5))
+
+
+API_GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "checkpoints"
+API_MODELS = {
+    # The original builds the whole network in the first stage.
+    "faster_rcnn_resnet50_coco": schema.FasterRcnn(
+        backbone=schema.ResNetV1(output_stride=16, last_layer="block_4")
+    ),
+    "faster_rcnn_inception_v2_coco": schema.FasterRcnn(
+        backbone=schema.InceptionV2(), boxes=schema.RoIHead(head=schema.InceptionV2BlockHead())
+    ),
+}
+RESNET = API_MODELS["faster_rcnn_resnet50_coco"]
+
+
+@cache
+def api_variables(name):
+    """Shapes by path of all of a model's arrays."""
+    _, params, stats = abstract_detector(API_MODELS[name], "float32")
+    return {**params, **stats}
+
+
+@pytest.mark.parametrize("name", API_MODELS)
+def test_every_variable_has_the_name_and_shape_of_the_original(name):
+    arrays = api_variables(name)
+    names = reference_names(API_MODELS[name], arrays)
+    ours = {names[path]: list(array.shape) for path, array in arrays.items()}
+    theirs = dict(json.loads((API_GOLDENS / f"{name}_variables.json").read_text()))
+    assert ours == theirs
+    assert parts_without_names(API_MODELS[name], arrays, names) == []
+
+
+def test_parts_of_the_second_generation_have_no_names():
+    head = schema.FullyConnectedHead()
+    model = replace(RESNET, boxes=schema.RoIHead(head=head))
+    arrays = {
+        f"{layer}.kernel": np.zeros((1, 1))
+        for layer in ("backbone.root", "proposals.box_0", "proposals.box_1", "box_head.dense_1")
+    }
+    names = reference_names(model, arrays)
+    assert list(names) == ["backbone.root.kernel"]
+    unnamed = parts_without_names(model, arrays, names)
+    assert unnamed == ["box_head 'fully_connected'", "proposals 'faster_rcnn'"]
+
+
+def _read(path, arrays, name, **options):
+    write_checkpoint(path, arrays)
+    options = ImportOptions(**{"load_heads": False} | options)
+    return read_weights(api_variables(name), API_MODELS[name], path, options)
+
+
+def _drawn(shapes):
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def test_a_classifier_initialises_both_stages(tmp_path):
+    shapes = dict(
+        json.loads((API_GOLDENS / "faster_rcnn_resnet50_coco_variables.json").read_text())
+    )
+    first = "FirstStageFeatureExtractor/"
+    own = {name.removeprefix(first): shape for name, shape in shapes.items() if first in name}
+    arrays = _drawn(own | {"resnet_v1_50/logits/weights": [1, 1, 2048, 1000]})
+    report, found = _read(
+        tmp_path / "c.ckpt", arrays, "faster_rcnn_resnet50_coco", scope="classification"
+    )
+    unit = "block_4.unit_2.conv_2.kernel"
+    name = "resnet_v1_50/block4/unit_2/bottleneck_v1/conv2/weights"
+    assert report.loaded[f"backbone.{unit}"] == report.loaded[f"box_head.{unit}"] == name
+    np.testing.assert_array_equal(found[f"box_head.{unit}"], arrays[name])
+    # All of the first stage's, and the 50 of block 4 once more.
+    assert len(found) == len(own) + 50
+    assert list(report.skipped) == ["resnet_v1_50/logits/weights"]
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_heads_are_taken_on_demand(tmp_path, heads):
+    name = "faster_rcnn_inception_v2_coco"
+    shapes = dict(json.loads((API_GOLDENS / f"{name}_variables.json").read_text()))
+    scope = {"scope": "detection", "load_heads": heads}
+    report, _ = _read(tmp_path / "d.ckpt", _drawn(shapes), name, **scope)
+    # The RPN's convolution, and box and class layers of both stages.
+    assert len(report.loaded) == len(shapes) - (0 if heads else 10)
+    reasons = {} if heads else {"proposals not asked for", "box_predictor not asked for"}
+    assert set(report.skipped.values()) == set(reasons)
+
+
+def test_other_classes_are_noted(tmp_path):
+    name = "faster_rcnn_inception_v2_coco"
+    arrays = _drawn(dict(json.loads((API_GOLDENS / f"{name}_variables.json").read_text())))
+    scope = "SecondStageBoxPredictor/ClassPredictor/"
+    arrays |= _drawn({f"{scope}weights": [1024, 21], f"{scope}biases": [21]})
+    options = {"scope": "detection", "load_heads": True, "min_loaded": 0.5}
+    report, found = _read(tmp_path / "d.ckpt", arrays, name, **options)
+    assert {mismatch.path for mismatch in report.mismatched} == {
+        "box_predictor.class_.kernel",
+        "box_predictor.class_.bias",
+    }
+    assert "has 21 logits a box, this model's has 91" in report.notes[0]
+    assert found["box_predictor.box.kernel"].shape == (1024, 360)
+
+
+def test_saved_weights_come_back(tmp_path):
+    thin = {"depth_multiplier": 0.05, "min_depth": 4}
+    head = schema.InceptionV2BlockHead(**thin)
+    model = replace(
+        API_MODELS["faster_rcnn_inception_v2_coco"],
+        backbone=schema.InceptionV2(**thin),
+        proposals=schema.RPN(depth=4),
+        boxes=schema.RoIHead(head=head),
+    )
+    _, params, stats = abstract_detector(model, "float32")
+    drawn = _drawn({path: array.shape for path, array in {**params, **stats}.items()})
+    held = ({path: drawn[path] for path in section} for section in (params, stats))
+    saved = save_weights(write_trained(tmp_path / "m", model, *held), tmp_path / "model.ckpt")
+    assert saved.own == ()
+    _, found = read_weights({**params, **stats}, model, tmp_path / "model.ckpt", ImportOptions())
+    assert found.keys() == drawn.keys()
+    for path, array in found.items():
+        np.testing.assert_array_equal(array, drawn[path])
+
+
+TF2_GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "checkpoints" / "tf2"
+TF2_MODELS = sorted(path.stem for path in TF2_GOLDENS.glob("*.config"))
+CLASSIFIERS = sorted(
+    path.name.removesuffix("_classifier.json") for path in TF2_GOLDENS.glob("*r.json")
+)
+# Layers behind the features, which no detector computes.
+CLASSIFIER_LAYERS = {"ssd_efficientdet_d0": ("128", "129", "130")}
+ZOO = SHARED / "goldens" / "detection_zoo"
+
+
+@cache
+def described(path):
+    """The model of a configuration, and its arrays by path."""
+    model = read_pipeline_config(path.read_text(), path.name).experiment.model
+    _, params, stats = abstract_detector(model, "float32")
+    return model, {**params, **stats}
+
+
+def by_object_path(path, scope):
+    """Shapes by object path of what a checkpoint of that scope holds."""
+    model, arrays = described(path)
+    table = object_path_table(model)
+    names = names_under(table.roots[scope][0], table, model, arrays)
+    if scope == "detection":
+        assert names.keys() == arrays.keys()
+    parts = model.parts if scope == "detection" else model.classifier_parts
+    return {
+        name: list(arrays[own].shape)
+        for own, name in names.items()
+        if own.partition(".")[0] in parts
+    }
+
+
+def saved(name):
+    layers = json.loads((TF2_GOLDENS / f"{name}.json").read_text())
+    # EfficientNet's layers have two paths. The one of the classifier leads to all of them.
+    paths = {layer.replace("/_efficientnet/", "/classification_backbone/") for layer in layers}
+    assert len(paths) == len(layers)
+    return {
+        f"{layer.replace('/_efficientnet/', '/classification_backbone/')}/{kind}": own
+        for layer, held in layers.items()
+        for kind, own in held.items()
+        if layer.rpartition("-")[2] not in CLASSIFIER_LAYERS.get(name.rpartition("_")[0], ())
+    }
+
+
+@pytest.mark.parametrize("name", TF2_MODELS)
+def test_every_variable_has_the_path_and_shape_of_the_original(name):
+    assert by_object_path(TF2_GOLDENS / f"{name}.config", "detection") == saved(f"{name}_keys")
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_classifier_is_numbered_as_one_network(name):
+    """The second stage of Faster R-CNN continues the numbers of the first."""
+    path = TF2_GOLDENS / f"{name}.config"
+    assert by_object_path(path, "classification") == saved(f"{name}_classifier")
+
+
+@needs_shared
+def test_a_published_model_has_the_paths_and_shapes_of_the_original():
+    name = "ssd_resnet50_v1_fpn_640x640_coco17_tpu-8"
+    keys = json.loads((ZOO / "tf2_checkpoints.json").read_text())[name]["keys"]
+    theirs = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): shape for key, _, shape, *_ in keys}
+    del theirs["_CHECKPOINTABLE_OBJECT_GRAPH"], theirs["save_counter"]
+    assert by_object_path(ZOO / "configs" / f"{name}.config", "detection") == theirs
