@@ -109,6 +109,9 @@ class NpzFile(LazyArrays[_Member]):
 
     `check` gets the open file first, and leaves it at its beginning. `rename` returns the name of
     an array by that in the file.
+
+    Raises:
+        UserError: the file is damaged, of another format, or claims more than it can hold.
     """
 
     def __init__(
@@ -185,7 +188,11 @@ def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
 
 
 def read_npz_weights(path: Path) -> NpzFile:
-    """Opens exported weights by their names in TensorFlow; `|` stands for a slash."""
+    """Opens exported weights by their names in TensorFlow; `|` stands for a slash.
+
+    Raises:
+        UserError: as `NpzFile`.
+    """
     return NpzFile(path, rename=lambda name: name.replace("|", "/").removesuffix(":0"))
 
 
@@ -209,7 +216,11 @@ class _StoredTensor(NamedTuple):
 
 
 class SafetensorsFile(LazyArrays[_StoredTensor]):
-    """The tensors of a file by name; `metadata` are the texts of its header by name."""
+    """The tensors of a file by name; `metadata` are the texts of its header by name.
+
+    Raises:
+        UserError: the file is damaged, or of another format.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -96,7 +96,11 @@ class StoredExperiment:
 
 
 class Checkpoint(StoredExperiment):
-    """Reads one finished checkpoint."""
+    """Reads one finished checkpoint.
+
+    Raises:
+        UserError: the folder is not a checkpoint, or has a newer format.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -135,7 +139,11 @@ class Checkpoint(StoredExperiment):
         return tuple(self._sections)
 
     def read(self, section: str) -> Arrays:
-        """Returns the arrays of one section by name."""
+        """Returns the arrays of one section by name.
+
+        Raises:
+            UserError: there is no such section, or its file is missing or damaged.
+        """
         return dict(self._open(section))
 
     def _open(self, section: str) -> NpzFile:

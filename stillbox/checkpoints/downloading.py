@@ -78,7 +78,11 @@ def check_file(
     where: str,
     damaged: Callable[[], None] = lambda: None,
 ) -> str:
-    """Returns the SHA-256 of a file; calls `damaged` before an error."""
+    """Returns the SHA-256 of a file; calls `damaged` before an error.
+
+    Raises:
+        UserError: it has another size or checksum.
+    """
     with open_untrusted(path, most=MOST_DOWNLOAD_BYTES) as file:
         found = os.fstat(file.fileno()).st_size
         digest = hashlib.file_digest(file, "sha256").hexdigest()

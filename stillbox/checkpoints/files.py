@@ -160,7 +160,11 @@ class Checksums:
 
     @classmethod
     def parse(cls, content: object, folder: Path, manifest: str) -> "Checksums":
-        """Reads what `to_json` returned."""
+        """Reads what `to_json` returned.
+
+        Raises:
+            UserError: it is not a list of files below the folder with their checksums.
+        """
         if content is None:
             return cls(folder, None, manifest)
         if not isinstance(content, dict) or not all(map(_is_entry, content.items())):
@@ -175,7 +179,11 @@ class Checksums:
         return {name: {"bytes": size, "sha256": digest} for name, (size, digest) in files}
 
     def compare(self, name: str, file: BufferedReader) -> None:
-        """Compares the content of an open file, and leaves the file at its beginning."""
+        """Compares the content of an open file, and leaves the file at its beginning.
+
+        Raises:
+            UserError: it is not the file that was written.
+        """
         if self.files is None:
             return
         size = os.fstat(file.fileno()).st_size
@@ -187,7 +195,11 @@ class Checksums:
         file.seek(0)
 
     def verify(self, names: Iterable[str] | None = None) -> None:
-        """Compares files of the folder, by default all of which the checksums are known."""
+        """Compares files of the folder, by default all of which the checksums are known.
+
+        Raises:
+            UserError: as `compare`, or one is missing or no regular file of the folder.
+        """
         for name in (self.files or {}) if names is None else names:
             where, fix = str(self.folder / self.manifest), _ELSEWHERE.format(self.folder)
             with open_untrusted(

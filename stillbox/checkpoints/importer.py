@@ -75,6 +75,9 @@ def import_weights(
 
     The path is one of `open_weights`. Arrays that are not found, or have another shape, keep their
     values. After an error the detector is unchanged.
+
+    Raises:
+        UserError: as `read_weights`; the detector is then unchanged.
     """
     variables = {
         ".".join(map(str, path)): variable

@@ -126,7 +126,11 @@ class ModelDirectory(StoredExperiment):
 
     @classmethod
     def open(cls, path: str | Path) -> "ModelDirectory":
-        """Opens a directory for reading, also while training writes into it."""
+        """Opens a directory for reading, also while training writes into it.
+
+        Raises:
+            UserError: there is no such folder, or it is not a model directory.
+        """
         folder = Path(path)
         if not folder.is_dir():
             siblings = [entry.name for entry in folder.parent.glob("*") if entry.is_dir()]
@@ -160,7 +164,11 @@ class ModelDirectory(StoredExperiment):
         return best if best.step in self.steps() else None
 
     def checkpoint(self, which: CheckpointChoice = "latest") -> Checkpoint:
-        """Opens the checkpoint of a step, the newest, or the best, else the newest too."""
+        """Opens the checkpoint of a step, the newest, or the best, else the newest too.
+
+        Raises:
+            UserError: there is no such checkpoint.
+        """
         best = self.best() if which == "best" else None
         step = which if isinstance(which, int) else best.step if best else self.latest_step()
         if step not in self.steps():
@@ -299,7 +307,11 @@ def _checked(best: Best) -> Best:
 
 @contextmanager
 def locked_directory(path: Path, *, writes: bool = True) -> Iterator[DirectoryLock | None]:
-    """Locks a model directory, if it is there and this process writes, before it is read."""
+    """Locks a model directory, if it is there and this process writes, before it is read.
+
+    Raises:
+        UserError: another process writes into it.
+    """
     there = writes and is_model_directory(path)
     with _waiting(path):
         lock = DirectoryLock(path) if there else None

@@ -236,7 +236,11 @@ def choose_name_map(
     *,
     scope: rules.Scope,
 ) -> NameMap:
-    """Returns the name map by which most of the wanted arrays are found."""
+    """Returns the name map by which most of the wanted arrays are found.
+
+    Raises:
+        UserError: the file holds the weights several times.
+    """
     # If none is found, messages name what such a file usually holds. Of equals the first is the
     # original's.
     return max(

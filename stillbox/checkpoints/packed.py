@@ -43,7 +43,11 @@ _AGAIN = "copy the file again, or pack the model again with stillbox pack"
 
 
 class PackedModel:
-    """Reads a `.stillbox` file; else as `Checkpoint`."""
+    """Reads a `.stillbox` file; else as `Checkpoint`.
+
+    Raises:
+        UserError: it is damaged, no such file, or one of a newer format.
+    """
 
     def __init__(self, path: Path) -> None:
         self.folder, self._arrays = path, SafetensorsFile(path)
@@ -68,7 +72,11 @@ class PackedModel:
         return from_stored(self.experiment, str(self.folder), say)
 
     def parameters(self, *, prefer_ema: bool = False) -> Arrays:
-        """Returns parameters and moving statistics by path, as evaluation uses them."""
+        """Returns parameters and moving statistics by path, as evaluation uses them.
+
+        Raises:
+            UserError: they are not those that were written.
+        """
         arrays = {name: self._arrays[name] for name in self._arrays}
         if array_digest(arrays) != self._checksum:
             raise UserError("the weights are damaged", where=str(self.folder), fix=_AGAIN)
@@ -94,7 +102,11 @@ class Packed:
 
 
 def find_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | PackedModel | None:
-    """Opens a model directory's checkpoint, a checkpoint or a packed model."""
+    """Opens a model directory's checkpoint, a checkpoint or a packed model.
+
+    Raises:
+        UserError: it is damaged, or has no such checkpoint.
+    """
     if is_model_directory(path):
         return ModelDirectory.open(path).checkpoint(which)
     if is_packed(path):
@@ -110,7 +122,11 @@ def find_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | Pac
 
 
 def open_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | PackedModel:
-    """Opens a trained model; see `find_model`."""
+    """Opens a trained model; see `find_model`.
+
+    Raises:
+        UserError: the path names none, it is damaged, or it has no such checkpoint.
+    """
     return find_model(path, which) or ModelDirectory.open(path).checkpoint(which)
 
 
@@ -135,6 +151,9 @@ def pack_model(
     left out of the experiment. `source` is a model directory or one of its checkpoints, `target` a
     file whose name ends in `.stillbox`, or a folder. The checkpoint `best` is the newest if none
     was marked.
+
+    Raises:
+        UserError: there is no such model, the target exists, or the disk takes no more.
     """
     model = open_model(source, step)
     if not isinstance(model, Checkpoint):

@@ -46,7 +46,11 @@ class _Member(NamedTuple):
 
 
 def unpack(archive: Path, folder: Path, wanted: Callable[[PurePosixPath], bool]) -> None:
-    """Takes the wanted files out of an archive as plain files below a folder, and removes it."""
+    """Takes the wanted files out of an archive as plain files below a folder, and removes it.
+
+    Raises:
+        UserError: it cannot be read, is too large, or a wanted file is a link or lies elsewhere.
+    """
     unfinished = folder / ".unpacked"
     remove_tree(unfinished)
     unfinished.mkdir()
@@ -150,7 +154,11 @@ def _find_in_package(package: Package, path: str) -> Path | None:
 
 
 def resolve_weights(path: str | Path) -> Path:
-    """Returns the path of weights that are named by a path, or by the name of known weights."""
+    """Returns the path of weights that are named by a path, or by the name of known weights.
+
+    Raises:
+        UserError: it is the name of weights that are not here, or one that no file can have.
+    """
     path = named_path(path)
     row = known_weights().get(str(path))
     if row is None or path.exists():

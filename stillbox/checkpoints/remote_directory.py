@@ -176,7 +176,11 @@ class RemoteDirectory:
         return max(_finished(self._objects.list(CHECKPOINTS)), default=0)
 
     def start_writing(self) -> None:
-        """Becomes the one writer, and removes checkpoints that were left unfinished."""
+        """Becomes the one writer, and removes checkpoints that were left unfinished.
+
+        Raises:
+            UserError: another process writes, or this account may not.
+        """
         self._lease = WriterLease(self._objects)
         there = self._objects.list(CHECKPOINTS)
         finished = _finished(there)
@@ -185,7 +189,11 @@ class RemoteDirectory:
                 self._objects.remove(name)
 
     def publish_checkpoint(self, step: int) -> None:
-        """Uploads a finished checkpoint of the folder, and the other files that have changed."""
+        """Uploads a finished checkpoint of the folder, and the other files that have changed.
+
+        Raises:
+            UserError: the storage fails, or another process has taken over.
+        """
         self.publish_files()
         folder = self.folder / CHECKPOINTS / str(step)
         names = {_object_name(path, self.folder): path for path in sorted(folder.iterdir())}
@@ -342,6 +350,9 @@ def model_place(
 
     A place is yielded as it is. `step` is the checkpoint that is needed of a URL, as in
     `RemoteDirectory.fetch`; with `writes` this process becomes the one writer.
+
+    Raises:
+        UserError: see `ObjectFolder` and `WriterLease`.
     """
     url = None if isinstance(path, ModelPlace) else url_of(path)
     if url is None:

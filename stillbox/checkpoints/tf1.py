@@ -195,7 +195,11 @@ _MOST_INDEX_BYTES = 2**24
 
 
 class Tf1Checkpoint(LazyArrays[BundleEntry]):
-    """The variables of a checkpoint such as `model.ckpt-1000`, read and verified on access."""
+    """The variables of a checkpoint such as `model.ckpt-1000`, read and verified on access.
+
+    Raises:
+        UserError: there is no index, or it is damaged.
+    """
 
     def __init__(self, prefix: str | Path) -> None:
         self.prefix = str(prefix)
@@ -215,6 +219,9 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
 
         Its checksum covers the length as four bytes, the checksum of these, which follows the
         length in the file, and the text.
+
+        Raises:
+            UserError: it is missing, damaged, or no text.
         """
         entry = self.entries[name]
         if entry.dtype_number != STRING or entry.shape:

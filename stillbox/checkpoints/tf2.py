@@ -105,7 +105,11 @@ VARIABLE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class Tf2Checkpoint(LazyArrays[BundleEntry]):
-    """The variables of a checkpoint with an object graph, by the path that is their key in it."""
+    """The variables of a checkpoint with an object graph, by the path that is their key in it.
+
+    Raises:
+        UserError: the graph is damaged.
+    """
 
     def __init__(self, bundle: Tf1Checkpoint) -> None:
         self._bundle = bundle

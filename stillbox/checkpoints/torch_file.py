@@ -198,7 +198,11 @@ _SAVE = "torch.save(model.state_dict(), 'weights.pth')"
 
 
 class TorchFile(LazyArrays[StridedView]):
-    """The tensors of a file by name, with dots between nested keys; no code in the file is run."""
+    """The tensors of a file by name, with dots between nested keys; no code in the file is run.
+
+    Raises:
+        UserError: the file is damaged, of another format, holds no tensors, or needs code to run.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -64,7 +64,11 @@ class TrainedModel:
         return self.label_map.names if self.label_map else {}
 
     def named_by_config(self) -> Self:
-        """Returns the model with the label map of the experiment's records, if it has none."""
+        """Returns the model with the label map of the experiment's records, if it has none.
+
+        Raises:
+            UserError: the label map cannot be read.
+        """
         data = self.experiment.data
         path = data.evaluation.label_map or data.train.label_map
         if self.label_map is not None or not path:
@@ -72,7 +76,11 @@ class TrainedModel:
         return replace(self, label_map=LabelMap.from_file(path))
 
     def slots(self) -> ClassSlots:
-        """Returns the label map's classes by class index of detections."""
+        """Returns the label map's classes by class index of detections.
+
+        Raises:
+            UserError: there is no label map, or it does not fit the model's classes.
+        """
         if self.label_map is None:
             raise UserError(
                 "only weights are given, so that nothing says what their classes are",
@@ -118,7 +126,11 @@ def load_trained(
 
 
 def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
-    """Builds the experiment's detector with weights from a file or a model directory."""
+    """Builds the experiment's detector with weights from a file or a model directory.
+
+    Raises:
+        UserError: the file cannot be read, or a parameter is missing or has another shape.
+    """
     detector = build_detector(experiment.model, quantization=experiment.train.quantization)
     options = ImportOptions(prefer_ema=experiment.evaluation.use_ema)
     report = import_weights(detector, experiment.model, weights, options)
@@ -139,7 +151,11 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
 def check_shapes(
     wanted: Mapping[str, jax.ShapeDtypeStruct], stored: Mapping[str, np.ndarray], where: str
 ) -> None:
-    """Refuses a checkpoint of another architecture: overrides may have changed the model."""
+    """Refuses a checkpoint of another architecture: overrides may have changed the model.
+
+    Raises:
+        UserError: an array is missing, or has another shape.
+    """
     shapes = {path: str(list(array.shape)) for path, array in stored.items()}
     differences = [
         f"{path}: {list(array.shape)} wanted, {shapes.get(path, 'nothing')} stored"

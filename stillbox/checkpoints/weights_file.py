@@ -73,6 +73,9 @@ def open_weights(
     stillbox model directory (its best checkpoint, or else its newest), one checkpoint in it, or a
     packed model; or the name of downloaded weights. `prefer_ema` takes moving averages from a model
     directory; in TF1 files they have own names. `model` and `scope` are for advice.
+
+    Raises:
+        UserError: there is nothing, or nothing readable, under that path.
     """
     path = resolve_weights(path)
     checkpoint = find_model(path)

@@ -351,6 +351,9 @@ def analyse(
     """Analyses the results of a detector.
 
     `difficult`: difficult objects are ignored in place of crowds, as in Pascal VOC's metrics.
+
+    Raises:
+        UserError: see `number_images`.
     """
     names = class_keys(class_names)
     flat = flatten(truths, results, class_names, difficult=difficult)

@@ -124,6 +124,9 @@ def score_coco(
     `truths` has every image that counts; an image without a result has no detections. Only the
     classes of `class_names` (label map id -> name) are scored. A class or size without ground truth
     is left out of the means.
+
+    Raises:
+        UserError: see `number_images`.
     """
     numbers = number_images(truths, results, class_names)
     expected = truths_to_coco(truths, class_names, numbers)
@@ -207,6 +210,9 @@ def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
 
     Returns:
         Every image of the file in its order, those without boxes too, and the class names by id.
+
+    Raises:
+        UserError: the file is no COCO ground truth.
     """
     content: Any = read_json(Path(path))
     if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= set(content):
@@ -229,7 +235,11 @@ def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
 
 
 def results_from_coco_json(path: str | Path) -> list[ImageResult]:
-    """Reads a result file, a flat list of detections."""
+    """Reads a result file, a flat list of detections.
+
+    Raises:
+        UserError: the file is no such list.
+    """
     content: Any = read_json(Path(path))
     if not isinstance(content, list):
         raise UserError("no COCO results: not a list of detections", where=str(path))

@@ -23,7 +23,11 @@ CsvRow = Sequence[object]
 
 
 def write_figures(analysis: Analysis, directory: Path) -> None:
-    """Writes `report.json`, and a file in `csv` for each of its tables."""
+    """Writes `report.json`, and a file in `csv` for each of its tables.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
     content = json_text(figures(analysis), indent=1)
     write_whole(directory / FIGURES, content.encode())
     tables = {

@@ -84,6 +84,9 @@ def export_pictures(
 
     Files are named as in the Object Detection API: `export-image-0.png`, with the image's id before
     the ending if requested. Those of the previous evaluation are overwritten.
+
+    Raises:
+        UserError: the folder cannot be written to, or leads out of the other.
     """
     if not settings.pictures_directory:
         return

@@ -40,6 +40,9 @@ def check_agreement(
     `class_names` are those of the label map by id; `other_names` are from another source, if any:
     the label map that the model was trained with, or the categories of a COCO file. Returns
     warnings about oddities that do not prevent scoring.
+
+    Raises:
+        UserError: they disagree; the message lists every point.
     """
     problems = [
         *_unknown_ids(truths, class_names),
@@ -138,7 +141,11 @@ class Annotations:
     """Category id -> name."""
 
     def refuse_missing(self, image_ids: Sequence[str]) -> None:
-        """Checks that the file has these images of the records."""
+        """Checks that the file has these images of the records.
+
+        Raises:
+            UserError: the file lacks some.
+        """
         missing = [image_id for image_id in image_ids if self._find(image_id) is None]
         if missing:
             what = (
@@ -148,7 +155,11 @@ class Annotations:
             raise UserError(what, where=self.path, fix=_FIX)
 
     def truth_of(self, image_id: str, size: tuple[int, int]) -> ImageTruth:
-        """Returns the ground truth of an image that the file has; `size` is (height, width)."""
+        """Returns the ground truth of an image that the file has; `size` is (height, width).
+
+        Raises:
+            UserError: the image has another size in the file.
+        """
         truth = self._find(image_id)
         assert truth is not None
         if size != (truth.height, truth.width):
@@ -165,7 +176,11 @@ class Annotations:
 
 
 def read_annotations(path: str) -> Annotations:
-    """Reads a ground-truth file."""
+    """Reads a ground-truth file.
+
+    Raises:
+        UserError: there is no such file, or it is no COCO ground truth.
+    """
     truths, names = from_coco_json(path)
     return Annotations(path, {truth.image_id: truth for truth in truths}, names)
 
@@ -189,6 +204,9 @@ def read_truths(
 
     Records that the source leaves out under its policy are absent. The record's number is added to
     ids that several records share.
+
+    Raises:
+        UserError: `annotations` lacks an image, or has one of another size.
     """
     examples = {record: source.example(record) for record in records}
     present = {record: example for record, example in examples.items() if example is not None}

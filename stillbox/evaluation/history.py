@@ -46,6 +46,9 @@ def read_history(path: str | Path, say: Callable[[str], None] = say_aside) -> Hi
     left out. An incomplete last line, which a killed process leaves, is left out without a note.
 
     `say` is called with a note that names the damaged lines.
+
+    Raises:
+        UserError: it is no regular file, or too large.
     """
     path = Path(path)
     if not os.path.lexists(path):

@@ -81,6 +81,9 @@ def flatten(
     """Returns the flat arrays; detections of classes that `class_names` lacks are left out.
 
     `difficult`: difficult objects are ignored in place of crowds, as in Pascal VOC's metrics.
+
+    Raises:
+        UserError: see `number_images`.
     """
     numbers = number_images(truths, results, class_names)
     places = {truth.image_id: place for place, truth in enumerate(truths)}

@@ -191,7 +191,11 @@ def picture_bytes(picture: Picture, image_format: Literal["PNG", "JPEG"]) -> byt
 
 
 def save_picture(picture: Picture, path: str | Path, *, below: Path | None = None) -> Path:
-    """Writes a PNG or JPEG, by the ending of the name; for `below` see `write_whole`."""
+    """Writes a PNG or JPEG, by the ending of the name; for `below` see `write_whole`.
+
+    Raises:
+        UserError: another ending, or the folder cannot be written to.
+    """
     path = Path(path)
     formats: dict[str, Literal["PNG", "JPEG"]] = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
     image_format = formats.get(path.suffix.lower())

@@ -180,6 +180,9 @@ def score_program(experiment: schema.Experiment, mesh: Mesh | None = None) -> De
     """Returns the program that scores an experiment, for `score_batch_size` images.
 
     `mesh` divides `evaluation.batch_size`; None: `score_mesh` of all devices.
+
+    Raises:
+        UserError: the devices cannot be divided as the experiment says.
     """
     if mesh is None:
         return _detect_program(experiment, score_mesh(experiment), score_batch_size(experiment))
@@ -196,7 +199,11 @@ def score_batch_size(experiment: schema.Experiment) -> int:
 
 
 def score_mesh(experiment: schema.Experiment) -> Mesh:
-    """Returns the mesh of all devices that an experiment is scored on."""
+    """Returns the mesh of all devices that an experiment is scored on.
+
+    Raises:
+        UserError: the devices cannot be divided as the experiment says.
+    """
     size = score_batch_size(experiment)
     return build_mesh(size, experiment.devices, where="evaluation.batch_size")
 

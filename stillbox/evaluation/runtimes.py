@@ -180,7 +180,11 @@ def _reason(row: RuntimeRow) -> str:
 
 
 def read_runtimes(path: Path) -> RuntimeTable:
-    """Reads what `RuntimeTable.to_json` wrote; the file may come from somebody else."""
+    """Reads what `RuntimeTable.to_json` wrote; the file may come from somebody else.
+
+    Raises:
+        UserError: there is no such file, or a field has no sensible value.
+    """
     try:
         content = json.loads(read_untrusted(path, most=_MOST_BYTES, inside=path.parent))
         version, machine = content.pop("version"), content.pop("machine")

@@ -148,6 +148,9 @@ def score(
     """Computes the metrics.
 
     `truths`, `results` and `class_names`: see `score_coco`; `rules` apply to Pascal VOC's metrics.
+
+    Raises:
+        UserError: see `number_images`.
     """
     keys = {"pascal_voc": "VOC_mAP", "weighted_pascal_voc": "VOC_weighted_mAP"}
     voc_keys = tuple(keys[metric] for metric in keys if metric in metrics)

@@ -36,7 +36,11 @@ _RECORDS_CHECKED = 16
 
 
 def open_evaluation(experiment: schema.Experiment) -> Dataset:
-    """Opens the evaluation set."""
+    """Opens the evaluation set.
+
+    Raises:
+        UserError: the experiment names none, or it cannot be used.
+    """
     records = experiment.data.evaluation
     if not records.paths:
         what = "the experiment names no records to score"
@@ -59,6 +63,9 @@ def score_dataset(
 
     `detect` takes batches of `score_batch_size`. `trained` is the label map that the model was
     trained with, by default that of the evaluation set.
+
+    Raises:
+        UserError: label map, model and annotations disagree, or there is no image.
     """
     settings = experiment.evaluation
     slots = check_label_maps(experiment.model, dataset, trained)
@@ -95,7 +102,11 @@ def score_dataset(
 
 
 def check_label_maps(model: schema.Model, dataset: Dataset, trained: LabelMap | None) -> ClassSlots:
-    """Compares the label maps of evaluation and training; returns the ids of the class indices."""
+    """Compares the label maps of evaluation and training; returns the ids of the class indices.
+
+    Raises:
+        UserError: the two disagree, or the model's does not fit its classes.
+    """
     slots = dataset.slots
     if trained is not None:
         slots = assign_slots(trained, model.num_classes, model.class_slots)
@@ -105,7 +116,11 @@ def check_label_maps(model: schema.Model, dataset: Dataset, trained: LabelMap | 
 
 
 def check_annotations(dataset: Dataset, slots: ClassSlots) -> None:
-    """Compares the ground-truth file of an evaluation set, if any, with label map and records."""
+    """Compares the ground-truth file of an evaluation set, if any, with label map and records.
+
+    Raises:
+        UserError: there is no such file, or they do not belong together.
+    """
     if not dataset.annotations:
         return
     annotations = read_annotations(dataset.annotations)
@@ -132,6 +147,9 @@ def refuse_other_report(folder: Path, source: str) -> None:
     """Refuses to write a report into a folder that holds the report of another model.
 
     `source`: as for `write_evaluation`; checkpoints of one directory are the same model.
+
+    Raises:
+        UserError: it has one, or its numbers cannot be read.
     """
     if not (folder / _METRICS).exists():
         return

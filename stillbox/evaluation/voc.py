@@ -102,6 +102,9 @@ def score_voc(
 
     `truths`, `results` and `class_names`: see `score_coco`. A class with nothing to find is left
     out of both means, with its detections.
+
+    Raises:
+        UserError: see `number_images`.
     """
     numbers = number_images(truths, results, class_names)
     found = {result.image_id: result for result in results}

@@ -82,7 +82,11 @@ def runtimes_of(form: Format) -> tuple[str, ...]:
 
 
 def find_loader(form: Format, runtime: str = "") -> Loader:
-    """Returns the loader of a runtime, by default the format's; its module is imported now."""
+    """Returns the loader of a runtime, by default the format's; its module is imported now.
+
+    Raises:
+        UserError: the runtime does not run the format.
+    """
     runtimes = _LOADERS[form]
     if runtime and runtime not in runtimes:
         raise UserError(

@@ -281,7 +281,11 @@ def export_model(
 
 
 def check_free(output: Path, *, overwrite: bool) -> None:
-    """Refuses a folder that an export must not replace."""
+    """Refuses a folder that an export must not replace.
+
+    Raises:
+        UserError: the folder holds something else, or an export that is not to be replaced.
+    """
     if is_export(output):
         if not overwrite:
             fix = "add --overwrite, or give another --output"

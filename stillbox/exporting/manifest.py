@@ -65,7 +65,11 @@ class Manifest(Written):
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Reads the manifest in an artefact's folder."""
+        """Reads the manifest in an artefact's folder.
+
+        Raises:
+            UserError: there is none, a later stillbox wrote it, or a field has no sensible value.
+        """
         content = read_manifest(folder / MANIFEST, what=f"{MANIFEST} cannot be read", fix=_FOLDER)
         version = content.pop("version", None)
         if type(version) is not int or not 0 < version <= _VERSION:
@@ -90,7 +94,11 @@ class Manifest(Written):
         return cls(settings=settings, checksums=checksums, **values)
 
     def verify(self) -> None:
-        """Compares every file of the artefact with its checksum, if it has one."""
+        """Compares every file of the artefact with its checksum, if it has one.
+
+        Raises:
+            UserError: a file was changed, or is missing.
+        """
         if self.checksums is not None:
             self.checksums.verify()
 
@@ -155,7 +163,11 @@ def _settings(content: object, where: str) -> ExportSettings:
 
 
 def check_files(folder: Path) -> None:
-    """Opens every file of an export, which a runtime is about to read."""
+    """Opens every file of an export, which a runtime is about to read.
+
+    Raises:
+        UserError: one is no regular file, is too large, or lies outside of the folder.
+    """
     for path in folder.rglob("*"):
         # A link to a folder is refused as a link if it leads outside, otherwise as a folder.
         if path.is_symlink() or not path.is_dir():

@@ -36,7 +36,11 @@ class ExportProgram:
 
     @cached_property
     def description(self) -> schema.Model:
-        """The detector's configuration, with the settings' number of detections."""
+        """The detector's configuration, with the settings' number of detections.
+
+        Raises:
+            UserError: the model has none to set.
+        """
         model, most = self.model.experiment.model, self.settings.max_detections
         if most is None:
             return model
@@ -47,7 +51,11 @@ class ExportProgram:
 
     @cached_property
     def normalization(self) -> schema.PixelNormalization:
-        """The normalisation that a caller applies to the pixels of `raw_image_tensor`."""
+        """The normalisation that a caller applies to the pixels of `raw_image_tensor`.
+
+        Raises:
+            UserError: the model does not describe it.
+        """
         found = self.description.normalization
         if found is None:
             what = f"a model of kind {self.description.kind} does not say how pixels are normalised"

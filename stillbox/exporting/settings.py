@@ -101,6 +101,9 @@ class ExportSettings:
         """Returns the settings with the format's default image size where none is given.
 
         It is that of the network input, if the resizer keeps images of that size.
+
+        Raises:
+            UserError: the resizer changes them, and the artefact needs a size.
         """
         size = resizer.input_size
         kept = resized_size(size, resizer) == size
@@ -124,7 +127,11 @@ class ExportSettings:
         raise UserError(what, where="--image-size", fix=fix)
 
     def checked(self) -> Self:
-        """Returns the settings if they are consistent."""
+        """Returns the settings if they are consistent.
+
+        Raises:
+            UserError: an unknown word, or something that the format does not support.
+        """
         _check_word(self.format, FORMATS, "--format")
         _check_word(self.input_type, INPUT_TYPES, "--input-type")
         self._check_numbers()

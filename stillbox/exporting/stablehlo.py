@@ -72,7 +72,11 @@ def _input_shape(program: ExportProgram) -> jax.ShapeDtypeStruct:
 
 
 def load(folder: Path, manifest: Manifest) -> Run:
-    """Loads the file into this process."""
+    """Loads the file into this process.
+
+    Raises:
+        UserError: this jax refuses the file.
+    """
     fix = f"it needs jax {manifest.needs.get('jax', '')}; or export again"
     errors = (ValueError, RuntimeError, KeyError, struct.error)
     content = read_untrusted(folder / FILE, most=MAX_PROGRAM_BYTES)

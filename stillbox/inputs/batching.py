@@ -131,6 +131,9 @@ class BatchMaker:
         prefetch: batches that are made ahead.
         pixels: type of the images, `float32` or `uint8`, as in `schema.Data`.
         reduced_decoding: decode images that are shrunk much at a fraction of their size, likewise.
+
+    Raises:
+        UserError: the batch cannot be divided among the processes.
     """
 
     def __init__(
@@ -157,7 +160,11 @@ class BatchMaker:
         self._local = slice(process_index * local, (process_index + 1) * local)
 
     def batch(self, step: int) -> Batch:
-        """Makes a batch, determined by its number, in the caller's thread."""
+        """Makes a batch, determined by its number, in the caller's thread.
+
+        Raises:
+            UserError: a record is bad and the policy is `fail`.
+        """
         arrays, rows = self._begin(step)
         self._fill_rows(arrays, rows, range(len(rows)))
         return Batch(*arrays)

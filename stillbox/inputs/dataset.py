@@ -33,7 +33,11 @@ _DRAWS = 15
 def reject_unrelated_label_map(
     source: ExampleSource, label_map: LabelMap, *, use_display_name: bool
 ) -> None:
-    """Checks class texts of records from all over the set; some unknown ones are accepted."""
+    """Checks class texts of records from all over the set; some unknown ones are accepted.
+
+    Raises:
+        UserError: the label map has none of the boxes' classes.
+    """
     boxes, unknown = 0, Counter[str]()
     records = np.linspace(0, len(source) - 1, min(len(source), _SAMPLED)).astype(int)
     for record in np.unique(records).tolist():
@@ -101,7 +105,11 @@ class Dataset:
         return self.label_map.names
 
     def load(self, record: int) -> Sample | None:
-        """Returns a decoded record, or None if the policy drops it."""
+        """Returns a decoded record, or None if the policy drops it.
+
+        Raises:
+            UserError: record, box or image is bad and the policy is `fail`; it names the record.
+        """
         sample = self.cache.get(record) if self.cache is not None else None
         if sample is not None:
             return sample
@@ -109,7 +117,11 @@ class Dataset:
         return None if example is None else self._decode(record, example)
 
     def open(self, record: int) -> Sample | None:
-        """Returns a record as `load` does, but decodes JPEG files only if there is a cache."""
+        """Returns a record as `load` does, but decodes JPEG files only if there is a cache.
+
+        Raises:
+            UserError: see `load`.
+        """
         if self.cache is not None:
             return self.load(record)
         example = self.source.example(record)
@@ -122,7 +134,11 @@ class Dataset:
         return StoredSample(**vars(self._prepare(example, _NO_PIXELS)), stored=stored)
 
     def draw(self, rng: Generator, *, with_boxes: bool = False) -> Sample | None:
-        """Returns a decoded record, each as likely; None if 15 draws gave no usable one."""
+        """Returns a decoded record, each as likely; None if 15 draws gave no usable one.
+
+        Raises:
+            UserError: see `load`.
+        """
         for _ in range(_DRAWS):
             record = int(rng.random() * len(self))
             sample = self.open(record)
@@ -147,11 +163,19 @@ class Dataset:
         return sample
 
     def reject(self, record: int, error: ImageError) -> None:
-        """Reports a record whose image cannot be decoded."""
+        """Reports a record whose image cannot be decoded.
+
+        Raises:
+            UserError: the policy is `fail`; it names the record.
+        """
         self.source.reject(record, "image cannot be decoded", error.reason)
 
     def image(self, record: int) -> Bytes:
-        """Returns the pixels of a record's image as they are stored."""
+        """Returns the pixels of a record's image as they are stored.
+
+        Raises:
+            UserError: there are none.
+        """
         sample = self.load(record)
         if sample is None:
             raise UserError("this record has no usable image", where=self.source.location(record))

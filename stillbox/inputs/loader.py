@@ -111,7 +111,11 @@ class TrainLoader(BatchMaker):
         return min(images, last) if last else images
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-        """Yields the batches from `start` to before `stop`; closing it ends the threads."""
+        """Yields the batches from `start` to before `stop`; closing it ends the threads.
+
+        Raises:
+            UserError: a record is bad and the policy is `fail`.
+        """
         stop = min((end for end in (stop, self.steps) if end is not None), default=None)
         numbers = itertools.count(start) if stop is None else iter(range(start, stop))
         return self._repeat(numbers) if self._repeats else self._iterate(numbers)
@@ -157,7 +161,11 @@ class TrainLoader(BatchMaker):
 
 
 class EvalLoader(BatchMaker):
-    """Every record, or the first `max_examples`, in order, and then padding rows."""
+    """Every record, or the first `max_examples`, in order, and then padding rows.
+
+    Raises:
+        UserError: the batch cannot be divided among the processes.
+    """
 
     def __init__(
         self, dataset: Dataset, *, max_examples: int = 0, **options: Unpack[BatchOptions]

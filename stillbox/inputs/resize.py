@@ -234,7 +234,12 @@ def _resize_floats(
 def resize_image(
     image: Pixels, resizer: schema.Resizer, *, where: str | None = None
 ) -> tuple[FloatPixels, Size]:
-    """Returns an image resized to the padded network input, and its height and width there."""
+    """Returns an image resized to the padded network input, and its height and width there.
+
+    Raises:
+        UserError: the image is larger than the canvas of a resizer that does not shrink; `where`
+            names the image.
+    """
     if reason := misfit((image.shape[0], image.shape[1]), resizer):
         what = f"the image does not fit the canvas: {reason}"
         raise UserError(what, where=where, fix=ENLARGE_CANVAS)
@@ -249,6 +254,9 @@ def draw_reduced(
 
     Returns False, with nothing done, if the image is decoded already or not shrunk by 2 or more, or
     the method is another than `bilinear` and `bilinear_antialias`.
+
+    Raises:
+        ImageError: the file is truncated or corrupt.
     """
     factor = reduction(sample.size, placement.size)
     method = resizer.method

@@ -67,11 +67,19 @@ class StoredImage:
         return replace(self, mirrored=not self.mirrored)
 
     def pixels(self) -> Bytes:
-        """Decodes the window: the pixels of the whole image, decoded and cut."""
+        """Decodes the window: the pixels of the whole image, decoded and cut.
+
+        Raises:
+            ImageError: the data are truncated or corrupt.
+        """
         return self.reduced(1).pixels
 
     def reduced(self, factor: int) -> ReducedPixels:
-        """Decodes the window at 1 / `factor` of its size, 1 or one of `REDUCTIONS`."""
+        """Decodes the window at 1 / `factor` of its size, 1 or one of `REDUCTIONS`.
+
+        Raises:
+            ImageError: the data are truncated or corrupt.
+        """
         (y, x), (height, width) = self.corner, self.size
         top, left = y // factor, x // factor
         bottom, right = -(-(y + height) // factor), -(-(x + width) // factor)
@@ -146,5 +154,9 @@ class StoredSample(Sample):
         return self.stored.size
 
     def decoded(self) -> Sample:
-        """Returns the sample with its pixels."""
+        """Returns the sample with its pixels.
+
+        Raises:
+            ImageError: the file is truncated or corrupt.
+        """
         return Sample(self.stored.pixels(), *(getattr(self, name) for name in _PER_BOX))

@@ -19,6 +19,9 @@ class CheckpointBackend:
     """A `Backend`. It compiles a program at the first run of each batch size.
 
     Pickling keeps the weights only; the copy compiles its own programs.
+
+    Raises:
+        UserError: the model has no label map, or one that does not fit its classes.
     """
 
     batch_sizes = None

@@ -27,7 +27,11 @@ AppendEntry = Callable[[Mapping[str, object]], None]
 
 @contextmanager
 def json_lines(path: Path) -> Iterator[AppendEntry]:
-    """Yields a function that appends an object to a file as a line of JSON, unbuffered."""
+    """Yields a function that appends an object to a file as a line of JSON, unbuffered.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = io.TextIOWrapper(create_file(path), encoding="utf-8", line_buffering=True)
@@ -44,7 +48,11 @@ def json_lines(path: Path) -> Iterator[AppendEntry]:
 
 
 def write_list(lines: Path, path: Path) -> Path:
-    """Writes the objects of a file of JSON lines as one JSON list, whole or not at all."""
+    """Writes the objects of a file of JSON lines as one JSON list, whole or not at all.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     partial = path.with_name(f".{path.name}.partial")
     try:
         with (
@@ -78,6 +86,9 @@ def write_crops(found: Detections, folder: Path, stem: str, folders: Mapping[int
     """Writes each object as `CLASS/STEM_N.jpg` below `folder`, N from 1, the best first.
 
     `folders` are the names of the classes' folders, by label map id.
+
+    Raises:
+        UserError: the folder is not writable.
     """
     for count, one in enumerate(found, start=1):
         ymin, xmin, ymax, xmax = one.box
@@ -89,7 +100,11 @@ def write_crops(found: Detections, folder: Path, stem: str, folders: Mapping[int
 
 
 def refuse_old(folder: Path) -> None:
-    """Refuses a folder with files: corrected labels, or crops that would mix with new ones."""
+    """Refuses a folder with files: corrected labels, or crops that would mix with new ones.
+
+    Raises:
+        UserError: it has files, or is a file.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "there are files of an earlier run, which may have been edited"
         fix = "choose another --output folder, or remove this one"
@@ -127,6 +142,9 @@ class LabelFolder:
         class_names: by label map id.
         thresholds: least score of an object by label map id.
         min_score: that of the other classes.
+
+    Raises:
+        UserError: the folder has files.
     """
 
     def __init__(
@@ -165,7 +183,11 @@ class LabelFolder:
         self._images.append((file, image))
 
     def write(self) -> str:
-        """Writes the folder; returns a line about it."""
+        """Writes the folder; returns a line about it.
+
+        Raises:
+            UserError: it is not writable.
+        """
         export_images(self._images, self._label_map, self._output, self._form)
         images = count_text(len(self._images), "image")
         boxes = sum(len(image.example.boxes) for _, image in self._images)
@@ -177,6 +199,9 @@ def best_thresholds(directory: Path, class_names: Mapping[int, str]) -> dict[int
 
     `directory` is the folder of a report of `stillbox evaluate`, or has none. `class_names` are the
     model's; classes that the report lacks are left out.
+
+    Raises:
+        UserError: the report is damaged.
     """
     path = directory / FIGURES
     if not path.is_file():

@@ -33,7 +33,11 @@ def as_sequence(images: ImageLike | Sequence[ImageLike]) -> Iterable[ImageLike]:
 
 
 def read_image(image: ImageLike) -> tuple[Pixels, str]:
-    """Returns the pixels `[H, W, 3]`, RGB and upright, and the file's path or an empty text."""
+    """Returns the pixels `[H, W, 3]`, RGB and upright, and the file's path or an empty text.
+
+    Raises:
+        UserError: there is no such file, it is no image, or an array has another shape or type.
+    """
     if isinstance(image, Image.Image):
         return np.array(ImageOps.exif_transpose(image).convert("RGB")), ""
     if isinstance(image, np.ndarray):
@@ -53,7 +57,11 @@ def read_image(image: ImageLike) -> tuple[Pixels, str]:
 
 
 def refuse_missing(paths: Sequence[Path]) -> None:
-    """Refuses a list of image files if some do not exist."""
+    """Refuses a list of image files if some do not exist.
+
+    Raises:
+        UserError: names the first of them.
+    """
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
@@ -112,6 +120,9 @@ def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
     comes before `10.jpg`.
 
     Patterns have `*`, `?`, `[...]` and, for any depth, `**`; `recursive` adds files of subfolders.
+
+    Raises:
+        UserError: a word names nothing, or no image or video.
     """
     named = (Path(word) for word in words if not glob.has_magic(word))
     refuse_missing([path for path in named if not path.is_dir()])
@@ -137,7 +148,11 @@ def names_many(image: object) -> TypeGuard[str | PathLike[str]]:
 
 
 def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
-    """Yields the images, those of a folder or pattern in place of its path."""
+    """Yields the images, those of a folder or pattern in place of its path.
+
+    Raises:
+        UserError: a folder or pattern has no image, or has videos.
+    """
     for image in images:
         if not names_many(image):
             yield image
@@ -156,7 +171,11 @@ def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
 def check_output(
     folder: Path, words: Sequence[str], files: Iterable[Path], *, recursive: bool
 ) -> None:
-    """Refuses to write results among the inputs, where a later run would find them."""
+    """Refuses to write results among the inputs, where a later run would find them.
+
+    Raises:
+        UserError: the folder is one of the inputs', or lies in one that is searched.
+    """
     target = folder.resolve()
     searched = [Path(word) for word in words if recursive and Path(word).is_dir()]
     parents = {path.parent for path in files}

@@ -131,6 +131,9 @@ class Predictor:
 
         The arguments are those of `predict`, and an observer of the batches. `min_score` is also
         applied to tiles, before their detections are merged.
+
+        Raises:
+            UserError: see `predict`.
         """
         selection = Selection(
             min_score=min_score, classes_per_object=classes_per_object, iou=iou, classes=classes
@@ -156,6 +159,9 @@ class Predictor:
             on_bad: called with each image that cannot be read, and the reason; the others are
                 yielded. None: the reason is raised.
             workers: threads that read images, some ahead of their batch; 0: none is read ahead.
+
+        Raises:
+            UserError: see `predict`.
         """
         selection.check_classes(self.class_names.values())
         return self._stream(self._opened(images, read, on_bad, workers), selection, observer)
@@ -227,7 +233,11 @@ class Predictor:
         self.run([self.backend.prepare(np.zeros((64, 64, 3), np.uint8))])
 
     def detections(self, image: Pixels, found: RawDetections, source: str = "") -> Detections:
-        """Returns a backend's result with class names, image and file, clipped to the image."""
+        """Returns a backend's result with class names, image and file, clipped to the image.
+
+        Raises:
+            UserError: the model's predictions are not finite.
+        """
         if not found.finite:
             raise not_finite(source or "image")
         boxes = np.clip(found.boxes, 0, np.tile(image.shape[:2], 2))

@@ -24,7 +24,11 @@ def score_backend(
     dataset: Dataset,
     progress: ImageProgress | None = None,
 ) -> EvaluationResult:
-    """Runs a backend over an evaluation set, an image at a time, and scores its detections."""
+    """Runs a backend over an evaluation set, an image at a time, and scores its detections.
+
+    Raises:
+        UserError: label maps disagree, or there is no image.
+    """
     settings = experiment.evaluation
     check_agreement((), dataset.class_names, slots=dataset.slots, other_names=backend.class_names)
     records = range(min(settings.max_examples or len(dataset), len(dataset)))

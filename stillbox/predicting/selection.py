@@ -27,7 +27,11 @@ IOU = 0.7
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The detections of an image to return."""
+    """The detections of an image to return.
+
+    Raises:
+        UserError: a value is impossible.
+    """
 
     min_score: float = MIN_SCORE
     """Least score."""
@@ -55,7 +59,11 @@ class Selection:
             raise UserError("this is one name, not a list of them", where="classes", fix=fix)
 
     def check_classes(self, names: Collection[str]) -> None:
-        """Refuses classes that are none of the model's `names`."""
+        """Refuses classes that are none of the model's `names`.
+
+        Raises:
+            UserError: names the first of them, and the nearest of the model's.
+        """
         for one in self.classes:
             if one not in names:
                 what = f"the model has no class {one!r}"

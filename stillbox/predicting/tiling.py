@@ -198,6 +198,9 @@ class Tiling:
 
     Each tile is resized to the network input, so that small objects keep their pixels. An image
     that fits into one tile is not cut.
+
+    Raises:
+        UserError: a value is impossible.
     """
 
     tile: int

@@ -44,7 +44,11 @@ class Frame(NamedTuple):
 
 
 class Video:
-    """A video file, or the camera of a number, of which every `stride`th frame is read."""
+    """A video file, or the camera of a number, of which every `stride`th frame is read.
+
+    Raises:
+        UserError: it cannot be opened.
+    """
 
     def __init__(self, source: Path | int, *, stride: int = 1) -> None:
         self.live, self.stride = isinstance(source, int), stride
@@ -125,7 +129,11 @@ class VideoFile:
             self._partial.unlink(missing_ok=True)
 
     def write(self, picture: Picture, seconds: float) -> None:
-        """Adds an RGB frame `[H, W, 3]` at `seconds`; all frames have the size of the first."""
+        """Adds an RGB frame `[H, W, 3]` at `seconds`; all frames have the size of the first.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
         if self._writer is None:
             self._writer = self._open(picture.shape[1], picture.shape[0])
         copies = 1

@@ -300,6 +300,9 @@ def read_programs(trace: bytes, wanted: Collection[str]) -> dict[str, Program]:
     Args:
         trace: an `XSpace`, the content of an `.xplane.pb`.
         wanted: programs that ran; the profiler keeps every program of the process.
+
+    Raises:
+        IndexError: the bytes are not a trace.
     """
     planes = [plane for plane in Message(trace).all(1) if plane.text(2) == _METADATA]
     events = [event for plane in planes for entry in plane.all(4) for event in entry.all(2)]

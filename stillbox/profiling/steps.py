@@ -12,7 +12,11 @@ _WHERE = "--profile"
 
 @dataclass(frozen=True)
 class ProfileSteps:
-    """The first and the last step of a trace, counted from 1, the first step of this run."""
+    """The first and the last step of a trace, counted from 1, the first step of this run.
+
+    Raises:
+        UserError: there are no such steps.
+    """
 
     first: int
     last: int
@@ -25,7 +29,11 @@ class ProfileSteps:
 
     @classmethod
     def parse(cls, text: str) -> "ProfileSteps | None":
-        """Reads `FIRST,LAST`; `0,0` traces nothing."""
+        """Reads `FIRST,LAST`; `0,0` traces nothing.
+
+        Raises:
+            UserError: it is not two numbers, or there are no such steps.
+        """
         numbers = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", text)
         if not numbers:
             what = f"{text!r} is not the first and the last step of a trace"
@@ -38,7 +46,11 @@ class ProfileSteps:
 def refuse_steps_beyond_the_end(
     steps: ProfileSteps | None, model_directory: Path, stop_at: int | None
 ) -> None:
-    """Refuses a trace of steps beyond the end of a run, `stop_at`; None: it has no end."""
+    """Refuses a trace of steps beyond the end of a run, `stop_at`; None: it has no end.
+
+    Raises:
+        UserError: the run, from the last checkpoint of its directory on, has fewer steps.
+    """
     if steps is None or stop_at is None:
         return
     done = 0

@@ -71,6 +71,9 @@ def read_trace(content: bytes, programs_beside: Sequence[bytes] = ()) -> Trace:
 
     Args:
         programs_beside: `HloProto`s of programs that the trace does not contain.
+
+    Raises:
+        IndexError: `content` is not an `XSpace`.
     """
     planes = {plane.name: plane for plane in ProfileData.from_serialized_xspace(content).planes}
     host = planes.get("/host:CPU")

@@ -223,7 +223,12 @@ def read_head(path: Path) -> bytes:
 
 
 def read_xml(path: Path) -> ElementTree.Element:
-    """Returns the root element of an XML file."""
+    """Returns the root element of an XML file.
+
+    Raises:
+        UserError: it cannot be read, it is not XML, or its entities multiply it, which expat
+            recognises since 2.4.1.
+    """
     content = read_untrusted(path, most=_MOST_XML_BYTES, where=str(path))
     try:
         return ElementTree.fromstring(content)
@@ -245,7 +250,11 @@ def xml_root(head: bytes) -> str:
 
 
 def read_json(path: Path) -> Json:
-    """Returns the content of a JSON file."""
+    """Returns the content of a JSON file.
+
+    Raises:
+        UserError: it cannot be read, it is not JSON, or it is nested too deep.
+    """
     if read_head(path)[:2] == b"\0\0":
         # It would be read as UTF-32, which takes long.
         raise UserError("this is not JSON: it begins with zeros", where=str(path))
@@ -284,14 +293,22 @@ def json_list(value: Json) -> list[Json]:
 
 
 def read_yaml(path: Path) -> Json:
-    """Returns the content of a YAML file; the names of its mappings are text."""
+    """Returns the content of a YAML file; the names of its mappings are text.
+
+    Raises:
+        UserError: `compose` refuses it.
+    """
     text = read_text_file(path, fix="give the YAML file of a data set")
     content: Json = compose(text, str(path)).plain()
     return content
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields line number and values by column of each row of a CSV file with a header."""
+    """Yields line number and values by column of each row of a CSV file with a header.
+
+    Raises:
+        UserError: it is not CSV, or a row is longer or shorter than the header.
+    """
     with (
         open_untrusted(path, most=_MOST_CSV_BYTES, where=str(path)) as content,
         io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as file,
@@ -313,7 +330,11 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Returns the lines of a text file that are not blank."""
+    """Returns the lines of a text file that are not blank.
+
+    Raises:
+        UserError: it is not UTF-8 text.
+    """
     try:
         text = read_untrusted(path, most=MAX_LIST_BYTES, where=str(path)).decode("utf-8-sig")
     except UnicodeDecodeError as error:

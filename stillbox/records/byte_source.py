@@ -69,7 +69,11 @@ class ByteSource(Protocol):
 
 
 def open_source(path: PurePath) -> ByteSource:
-    """Returns the bytes of a file or of an object."""
+    """Returns the bytes of a file or of an object.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
     return RemoteBytes(path) if isinstance(path, ObjectPath) else LocalBytes(Path(path))
 
 

@@ -77,7 +77,11 @@ its end, unless there was an exception."""
 
 
 def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | None, ConvertedImage]:
-    """Returns the record of an image, or None if it is left out, and its outcome."""
+    """Returns the record of an image, or None if it is left out, and its outcome.
+
+    Raises:
+        UserError: a policy is `fail`.
+    """
     # One log per image, merged in order: the report does not depend on the scheduling.
     log = ConversionLog(job.bad_records, job.bad_boxes)
     example = _prepare(item, job.options, log)

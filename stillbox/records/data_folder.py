@@ -32,6 +32,9 @@ class DataFolder:
 
     `root` is the folder, or a YAML file in it, such as YOLO's `data.yaml`. `without` are folders
     below it that do not belong to the data.
+
+    Raises:
+        UserError: there is no such folder.
     """
 
     def __init__(self, root: str | Path, *, without: Iterable[Path] = ()) -> None:
@@ -91,6 +94,9 @@ class DataFolder:
 
         Keeps that of the largest file until `forget`: recognising and reading parse it once. All
         files together may exceed the memory.
+
+        Raises:
+            UserError: see `read_json`.
         """
         kept, most, content = self._parsed
         if file != kept:
@@ -127,6 +133,9 @@ class DataFolder:
 
         It is looked up relative to the folder `near`, then by the end of its name in all folders.
         Several that fit equally well are a bad record, and the result is None.
+
+        Raises:
+            UserError: the name leads out of the folder.
         """
         path = self.images_root.path(name, annotation, near)
         for known in (path, Path(os.path.realpath(path))):
@@ -141,7 +150,11 @@ class DataFolder:
         return best[0] if best else path
 
     def image_of_stem(self, stem: str, near: Path) -> Path | None:
-        """Returns the image of a stem that is nearest to the file `near`, or the first by name."""
+        """Returns the image of a stem that is nearest to the file `near`, or the first by name.
+
+        Raises:
+            UserError: the only image of this name is such a link.
+        """
         best = _best(self._by_stem.get(stem, []), lambda other: (_shared(other, near),))
         if not best:
             for link in self.links:

@@ -167,6 +167,9 @@ def export_records(
 
     The folder `output` is new, empty, or has other splits of the same export. `on_image` gets the
     numbers of images done and in all.
+
+    Raises:
+        UserError: the output folder has the split already, or a record has no usable size.
     """
     output = Path(output)
     if not split or split[0] == "." or set(split) & set("/\\\0"):
@@ -193,7 +196,11 @@ def export_images(
     *,
     split: str = "train",
 ) -> None:
-    """Writes image files and their labels, each with a unique name, as `export_records` does."""
+    """Writes image files and their labels, each with a unique name, as `export_records` does.
+
+    Raises:
+        UserError: an image cannot be read, or the folder is not writable.
+    """
     with _folder(output / FORMS[form].images.format(split=split), output) as folder:
         for file, image in images:
             write_whole(folder / image.name, read_untrusted(file, most=MAX_IMAGE_BYTES))

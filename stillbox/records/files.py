@@ -31,7 +31,11 @@ for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
 
 
 def refuse_links(path: Path, *, below: Path) -> None:
-    """Refuses a path below a folder, which may be a link, that leaves it through a link or `..`."""
+    """Refuses a path below a folder, which may be a link, that leaves it through a link or `..`.
+
+    Raises:
+        UserError: a part of the path after `below` is a symbolic link.
+    """
     if not path.is_relative_to(below):
         return
     place = below
@@ -42,7 +46,11 @@ def refuse_links(path: Path, *, below: Path) -> None:
 
 
 def make_folder(folder: Path, *, below: Path) -> Path:
-    """Makes a folder with those above it and returns it."""
+    """Makes a folder with those above it and returns it.
+
+    Raises:
+        UserError: see `refuse_links`; or it is a URL, of which a path would make a folder here.
+    """
     if url := url_of(folder):
         what = "results are written into a folder of this machine"
         raise UserError(what, where=url, fix="give a folder, and copy it when it is complete")
@@ -58,7 +66,11 @@ def create_file(path: Path) -> BinaryIO:
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """Opens a file for changes in place, makes it if absent, and returns its descriptor."""
+    """Opens a file for changes in place, makes it if absent, and returns its descriptor.
+
+    Raises:
+        UserError: the name is a link, a file that has other names, or no regular file.
+    """
     try:
         descriptor = os.open(path, flags | _IN_PLACE, 0o666)
     except OSError as error:

@@ -80,7 +80,11 @@ def conversion_key(data: DataFolder, settings: dict[str, object]) -> str:
 
 
 def former_conversion(output: Path, key: str, *, overwrite: bool) -> ConvertedFolder | None:
-    """Returns the conversion in the output folder if it can be used again."""
+    """Returns the conversion in the output folder if it can be used again.
+
+    Raises:
+        UserError: the folder holds something else that is not to be replaced.
+    """
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
     try:

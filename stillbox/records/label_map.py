@@ -61,7 +61,11 @@ class LabelMapItem:
 
 
 def read_items(text: str, file: str) -> list[tuple[LabelMapItem, str]]:
-    """Returns the items of a label map, each with its file:line:column."""
+    """Returns the items of a label map, each with its file:line:column.
+
+    Raises:
+        UserError: the text is not a label map.
+    """
     try:
         root = Decoder(SCHEMA, strict=True).decode(parse(text, file), "StringIntLabelMap")
         return [(_item(entry.value), entry.where) for entry in root.entries.get("item", [])]
@@ -93,7 +97,11 @@ _MAX_ID = 2**31 - 1
 
 @dataclass(frozen=True)
 class LabelMap:
-    """The classes of a data set, by id, with gaps; an item `background` with id 0 is ignored."""
+    """The classes of a data set, by id, with gaps; an item `background` with id 0 is ignored.
+
+    Raises:
+        UserError: an id below 1, or an id or a name that occurs twice.
+    """
 
     items: tuple[LabelMapItem, ...]
     """In the order of their ids."""
@@ -161,7 +169,11 @@ class LabelMap:
 
     @classmethod
     def from_file(cls, path: str | Path) -> "LabelMap":
-        """Reads a `.pbtxt` file, also one at a URL, or a built-in label map by its name."""
+        """Reads a `.pbtxt` file, also one at a URL, or a built-in label map by its name.
+
+        Raises:
+            UserError: there is no such file and no such name, or `from_text` refuses the content.
+        """
         if url := url_of(path):
             content = read_object(url, most=MAX_LABEL_MAP_BYTES)
             return cls.from_text(content.decode("utf-8-sig", errors="replace"), url)
@@ -175,7 +187,11 @@ class LabelMap:
 
     @classmethod
     def from_text(cls, text: str, where: str = "label map") -> "LabelMap":
-        """Reads the text form."""
+        """Reads the text form.
+
+        Raises:
+            UserError: the text is not a label map; the message names the line.
+        """
         items = read_items(text, where)
         if not items:
             raise UserError("the label map has no item", where=where, fix=SHAPE)

@@ -80,7 +80,11 @@ class ConversionLog(ProblemLog):
         self.bad_records, self.bad_boxes = bad_records, bad_boxes
 
     def bad_record(self, reason: str, where: str, detail: str = "") -> None:
-        """Counts an image that is left out."""
+        """Counts an image that is left out.
+
+        Raises:
+            UserError: the policy is `fail`.
+        """
         if self.bad_records == "fail":
             fix = "correct it, or leave such images out with --bad-records drop"
             raise UserError(with_detail(reason, detail), where=where, fix=fix)
@@ -89,7 +93,11 @@ class ConversionLog(ProblemLog):
     def bad_box(
         self, reason: str, where: str, detail: str = "", *, action: str = "box dropped"
     ) -> None:
-        """Counts a box that is dropped, or treated as `action` describes."""
+        """Counts a box that is dropped, or treated as `action` describes.
+
+        Raises:
+            UserError: the policy is `fail`.
+        """
         if self.bad_boxes == "fail":
             fix = "correct it, or let such boxes be fixed or dropped with --bad-boxes fix"
             raise UserError(with_detail(reason, detail), where=where, fix=fix)

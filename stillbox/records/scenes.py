@@ -235,6 +235,9 @@ def write_scenes(
     In `output`: `label_map.pbtxt`, `train.record-*` and `val.record-*`, `annotations/train.json`
     and `val.json`, and the images under `images/train` and `images/val`. `train` and `val` are the
     numbers of scenes, whose height and width are `min_side` to `max_side` pixels.
+
+    Raises:
+        UserError: a set would be empty, the sides are unusable, or a set exists already.
     """
     if train < 1 or val < 1:
         what = f"a set needs a scene: {train} for training, {val} for evaluation"

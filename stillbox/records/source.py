@@ -245,7 +245,11 @@ class ExampleSource:
         )
 
     def example(self, index: int) -> Example | None:
-        """Returns an example with sound boxes, or None if the record is left out."""
+        """Returns an example with sound boxes, or None if the record is left out.
+
+        Raises:
+            UserError: record or box is bad and the policy is `fail`; it names file and record.
+        """
         try:
             parsed = self.parse(index)
         except RecordError as error:

@@ -166,6 +166,9 @@ def assign_splits(
 
     The split that the data set states has precedence; without `val`, `test` takes its place. If it
     states neither, a share of all images validates. Images to score are never trained on.
+
+    Raises:
+        UserError: see `own_split`.
     """
     names = set(stated) - {None}
     if names - {"train"}:
@@ -182,7 +185,11 @@ def assign_splits(
 def own_split(
     items: Sequence[AnnotatedImage], prints: Fingerprints, share: float, seed: int, log: ProblemLog
 ) -> list[Split]:
-    """Returns the split of each image by a hash; near-identical images are on one side."""
+    """Returns the split of each image by a hash; near-identical images are on one side.
+
+    Raises:
+        UserError: there are not two images to distribute.
+    """
     keys = {int(row): digest for row, digest in zip(prints.rows, prints.digests, strict=True)}
     for group in _groups(prints, log):
         least = min(prints.digests[row] for row in group)

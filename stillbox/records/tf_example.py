@@ -93,7 +93,11 @@ def parse_example(
 
 
 def class_texts(data: bytes) -> list[tuple[str, int]]:
-    """Returns text and label (0: none) of each box of a serialised `tf.Example`."""
+    """Returns text and label (0: none) of each box of a serialised `tf.Example`.
+
+    Raises:
+        BadRecordError: the bytes are not a `tf.Example`.
+    """
     features = parse_features(data)
     texts = [text.decode(errors="replace") for text in _values(features, _TEXT, "bytes")]
     labels = list(map(int, _values(features, _LABEL, "int64"))) or [0] * len(texts)

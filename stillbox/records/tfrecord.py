@@ -131,7 +131,11 @@ _PARTIAL = ".partial"
 
 @contextmanager
 def tfrecord_writer(path: str | Path) -> Iterator[Callable[[bytes], None]]:
-    """Yields a function that appends a record to a file, which appears at the end or never."""
+    """Yields a function that appends a record to a file, which appears at the end or never.
+
+    Raises:
+        UserError: the disk does not take it, because it is full for example.
+    """
     path = Path(path)
     partial = path.with_name(f".{path.name}{_PARTIAL}")
     with _removed_on_error([partial], path), create_file(partial) as file:
@@ -199,7 +203,12 @@ def _append(file: BinaryIO, payload: bytes) -> None:
 
 
 def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> list[Path]:
-    """Makes the folder of a set and returns the older shards that the set will replace."""
+    """Makes the folder of a set and returns the older shards that the set will replace.
+
+    Raises:
+        UserError: there are some and `overwrite` is off, `shards` is below 1, or the name is not
+            that of a file.
+    """
     if not name or name[0] == "." or set(name) & set("/\\*?[]\0"):
         fix = "give a plain name such as train; --output names the folder"
         raise UserError(f"{name!r} is not the name of a set", where="--name", fix=fix)

@@ -12,7 +12,11 @@ TileWindow = tuple[int, int, int, int]
 
 
 def check_grid(tile: int, overlap: float) -> None:
-    """Checks the sizes of a grid."""
+    """Checks the sizes of a grid.
+
+    Raises:
+        UserError: the tile is too small, or neighbours share too much.
+    """
     if tile < LEAST_TILE:
         fix = f"give {LEAST_TILE} or more; best is about the size of the network input"
         raise UserError(f"a tile of {tile} pixels is too small", where="--tile", fix=fix)

@@ -31,7 +31,11 @@ _WHOLE = 1 - 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class TileOptions:
-    """How records are cut."""
+    """How records are cut.
+
+    Raises:
+        UserError: a value is impossible.
+    """
 
     tile: int
     """Side of a tile in pixels."""

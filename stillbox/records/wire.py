@@ -101,7 +101,11 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
 
 
 def values(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields number and value of each field of a message; a float is the integer of its bits."""
+    """Yields number and value of each field of a message; a float is the integer of its bits.
+
+    Raises:
+        IndexError: as `fields`.
+    """
     for number, kind, start, end in fields(data, 0, len(data)):
         content = data[start:end]
         if kind == VARINT:

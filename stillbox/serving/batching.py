@@ -72,6 +72,9 @@ class Batcher:
         """Compiles and measures every size, then starts the thread that runs the model.
 
         `report` is called with a line of progress for each size.
+
+        Raises:
+            UserError: the model's predictions are not finite.
         """
         blank = self._backend.prepare(np.zeros((64, 64, 3), np.uint8))
         self.prepared_bytes = blank.pixels.nbytes

@@ -79,7 +79,11 @@ class Admission:
         self.in_flight = 0
 
     def check(self, images: int) -> None:
-        """Refuses images that would exceed the limit."""
+        """Refuses images that would exceed the limit.
+
+        Raises:
+            HTTPException: 503 with Retry-After.
+        """
         if self.in_flight and self.in_flight + images > self._limit:
             wait = max(math.ceil(self._seconds_for(self.in_flight)), 1)
             what = f"all {self._limit} {self._places} are taken; try again"
@@ -168,7 +172,11 @@ class LimitBody:
 
 
 def check_count(images: int, most: int) -> None:
-    """Checks the number of a request's images."""
+    """Checks the number of a request's images.
+
+    Raises:
+        HTTPException: 400, there are too many, or none.
+    """
     if not 0 < images <= most:
         raise bad_request(f"a request has 1 to {count_text(most, 'image')}; this one has {images}")
 
@@ -186,6 +194,9 @@ def read_file(content_type: str, body: bytes) -> tuple[str, bytes]:
     """Returns name and content of the one file of a form, which may have other fields.
 
     `content_type` is the header with the boundary of the parts.
+
+    Raises:
+        HTTPException: 400, the form is invalid, or has no file or several.
     """
     boundary = parse_options_header(content_type[:_MOST_HEADER])[1].get(b"boundary", b"")
     if not 0 < len(boundary) <= _LONGEST_BOUNDARY:

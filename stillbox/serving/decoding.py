@@ -30,7 +30,11 @@ _LONGEST_SIDE = 65_535  # of a JPEG file
 
 
 def image_size(image: ImageInput, max_pixels: int) -> tuple[int, int]:
-    """Returns height and width of an image, by its header."""
+    """Returns height and width of an image, by its header.
+
+    Raises:
+        HTTPException: 400 if the file is no image, 413 if it has more than `max_pixels` pixels.
+    """
     height, width = (
         image.shape[:2] if isinstance(image, np.ndarray) else _read_size(image, max_pixels)
     )
@@ -47,6 +51,9 @@ def decode_input(image: ImageInput, *, upright: bool) -> Pixels:
     """Returns the pixels `[h, w, 3]` of an image that `image_size` has accepted.
 
     `upright` applies the EXIF orientation.
+
+    Raises:
+        HTTPException: 400, it cannot be decoded.
     """
     if isinstance(image, np.ndarray):
         return np.ascontiguousarray(image)
@@ -91,7 +98,12 @@ class PixelText:
         return cls(text.encode("ascii"))
 
     def pixels(self, where: str) -> NDArray[np.uint8]:
-        """Returns an array of the shape of the nested lists; `where` names it in errors."""
+        """Returns an array of the shape of the nested lists; `where` names it in errors.
+
+        Raises:
+            HTTPException: 400, they are no array of whole numbers in 0..255; `where` is their name
+                in the message.
+        """
         codes = np.frombuffer(self.text, np.uint8)
         digit = codes - ord("0") < 10
         if self.text.translate(None, b"0123456789,[]"):
@@ -106,7 +118,11 @@ class PixelText:
 
 
 def parse_json(body: bytes) -> dict[str, object]:
-    """Returns the JSON object of a body, with `PixelText` in place of long lists of pixels."""
+    """Returns the JSON object of a body, with `PixelText` in place of long lists of pixels.
+
+    Raises:
+        HTTPException: 400, it is none, or too much beside pixels.
+    """
     pieces = body.split(b'"', 2 * MOST_STRINGS + 1)
     if len(pieces) > 2 * MOST_STRINGS + 1:
         raise bad_request(f"the JSON has more than {MOST_STRINGS} strings")

@@ -137,6 +137,9 @@ class Engine:
 
     Two pools of threads read bodies and decode and resize images: one for work that needs little
     memory, one for the rest. Another thread runs the model.
+
+    Raises:
+        UserError: the settings are invalid, or the model does not take such batches.
     """
 
     def __init__(self, predictor: Predictor, settings: ServeSettings) -> None:
@@ -394,7 +397,11 @@ def output_shapes(most: int) -> dict[str, tuple[int, ...]]:
 
 
 def decode_base64(text: object, where: str) -> bytes:
-    """Returns the bytes of a base64 string, of the standard or the URL-safe alphabet."""
+    """Returns the bytes of a base64 string, of the standard or the URL-safe alphabet.
+
+    Raises:
+        HTTPException: 400, it is no string or not in base64; `where` is the image's name there.
+    """
     if not isinstance(text, str):
         raise bad_request(f"{where}: base64 must be a string")
     try:
@@ -405,7 +412,11 @@ def decode_base64(text: object, where: str) -> bytes:
 
 
 def image_pixels(value: list[object] | PixelText, where: str) -> NDArray[np.uint8]:
-    """Returns the pixels of one image."""
+    """Returns the pixels of one image.
+
+    Raises:
+        HTTPException: 400, the lists are no array `[h, w, 3]`.
+    """
     pixels = (value if isinstance(value, PixelText) else PixelText.of(value)).pixels(where)
     if pixels.ndim != 3 or pixels.shape[2] != 3:
         raise bad_request(f"{where}: shape {list(pixels.shape)}, wanted [h, w, 3]")

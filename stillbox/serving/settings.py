@@ -65,7 +65,11 @@ class ServeSettings:
     """Names of the server as `NAME` or `NAME:PORT`, beside `localhost` and addresses."""
 
     def checked(self) -> Self:
-        """Returns the settings if they are valid."""
+        """Returns the settings if they are valid.
+
+        Raises:
+            UserError: a number or the name is invalid.
+        """
         if not _NAME.fullmatch(self.name):
             fix = "use letters, digits, '.', '_' and '-'"
             raise UserError(f"{self.name!r} is not valid in an address", where="--name", fix=fix)
@@ -97,6 +101,9 @@ def choose_batch_sizes(
     """Returns the batch sizes to compile, ascending.
 
     `wanted` None: those of `BATCH_SIZES` that are allowed; `allowed` None: the model takes any.
+
+    Raises:
+        UserError: the model does not take a wanted size.
     """
     if wanted is None:
         if allowed is None:

@@ -199,7 +199,11 @@ class Decoder:
         """Deprecated fields, and values that a later one replaced."""
 
     def decode(self, block: Block, message_type: str) -> Message:
-        """Returns the message of that type which `block` spells."""
+        """Returns the message of that type which `block` spells.
+
+        Raises:
+            UserError: an unknown field, or a value that its type does not allow.
+        """
         message = Message(self._schema.messages[message_type], block.where)
         self.merge(message, block)
         return message

@@ -91,7 +91,11 @@ the last argument, `back`, is true."""
 
 
 class NamePattern:
-    """A regular expression of `re` that does not refer to its own groups."""
+    """A regular expression of `re` that does not refer to its own groups.
+
+    Raises:
+        UserError: it is none.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -100,7 +104,11 @@ class NamePattern:
         self._step = self._choice(depth=0)
 
     def search(self, names: Iterable[str]) -> list[bool]:
-        """Returns for each name whether the expression is found anywhere in it."""
+        """Returns for each name whether the expression is found anywhere in it.
+
+        Raises:
+            UserError: that takes too long.
+        """
         return self.search_all(_Names(list(names)))
 
     def match(self, names: Iterable[str]) -> list[bool]:
@@ -201,7 +209,11 @@ class NamePattern:
 def found_in(
     texts: Iterable[str], names: Mapping[str, str], where: str
 ) -> Iterator[tuple[str, set[str]]]:
-    """Yields each expression with the keys that contain it, or whose values do."""
+    """Yields each expression with the keys that contain it, or whose values do.
+
+    Raises:
+        UserError: one is none, or all together take too long.
+    """
     keys, values = _Names(list(names)), _Names(list(names.values()))
     for text in texts:
         try:

@@ -49,7 +49,11 @@ class Token(NamedTuple):
 
 
 def tokenize(text: str, file: str) -> Iterator[Token]:
-    """Yields the tokens of `text` and an `end` token; `file` is only named in positions."""
+    """Yields the tokens of `text` and an `end` token; `file` is only named in positions.
+
+    Raises:
+        UserError: an illegal character or an unfinished string.
+    """
     offset, line, line_start, indented_line, indent = 0, 1, 0, 0, 0
     while offset < len(text):
         where = f"{file}:{line}:{offset - line_start + 1}"
@@ -81,7 +85,12 @@ def _unreadable(character: str, where: str) -> UserError:
 
 
 def unquote(token: Token) -> str:
-    """Returns the text of a string token, escapes resolved."""
+    """Returns the text of a string token, escapes resolved.
+
+    Raises:
+        UserError: a NUL byte, an unknown escape, a Windows path whose backslashes would be escapes,
+            or bytes that are not UTF-8.
+    """
     if "\0" in token.text:
         # As protobuf's own reader in C++. The escape is text as any other.
         what, fix = "the string has a NUL byte", r"write \0 if it is meant, or copy the file again"
@@ -153,7 +162,11 @@ class Block:
 
 
 def parse(text: str, file: str) -> Block:
-    """Returns the syntax tree of `text`; `file` is only named in positions."""
+    """Returns the syntax tree of `text`; `file` is only named in positions.
+
+    Raises:
+        UserError: the text is not protobuf text format; says file, line and column.
+    """
     parser = _Parser(tokenize(text, file))
     return Block(parser.fields(closing=None, depth=0), f"{file}:1:1")
 

@@ -30,7 +30,11 @@ def read_text_file(
     most: int = MAX_BYTES,
     inside: Path | None = None,
 ) -> str:
-    """Returns the text of a file, without its byte order mark; arguments as in `read_untrusted`."""
+    """Returns the text of a file, without its byte order mark; arguments as in `read_untrusted`.
+
+    Raises:
+        UserError: `read_untrusted` refuses it, or it is not UTF-8.
+    """
     path = Path(path)
     data = read_untrusted(path, most=most, where=where, fix=fix, inside=inside)
     try:

@@ -140,7 +140,11 @@ def without_teacher(experiment: schema.Experiment) -> schema.Experiment:
 
 
 def refuse_misfit(student: schema.Model, teacher: schema.Model) -> None:
-    """Refuses a teacher whose configuration gives it other distributions than the model."""
+    """Refuses a teacher whose configuration gives it other distributions than the model.
+
+    Raises:
+        UserError: it has none, or has others.
+    """
     theirs = getattr(teacher, "box_coder", None)
     if not isinstance(teacher, schema.OneStage) or not isinstance(
         theirs, schema.DistributionBoxCoder

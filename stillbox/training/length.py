@@ -33,6 +33,10 @@ def set_length(
             are not stretched.
         steps: number of steps of the run; None: that of `read`.
         epochs: passes over the training records, in place of `steps`.
+
+    Raises:
+        UserError: the length is given twice or is not positive, or the experiment contradicts
+            itself.
     """
     if steps is None and epochs is None:
         return resolve_reading(read, (), read.source)
@@ -51,7 +55,11 @@ def set_length(
 
 
 def steps_of(experiment: Experiment, epochs: float) -> int:
-    """Returns the steps of so many passes over the training records, rounded up."""
+    """Returns the steps of so many passes over the training records, rounded up.
+
+    Raises:
+        UserError: there are no records.
+    """
     records = experiment.data.train
     if not records.paths:
         check_trainable(experiment, {})

@@ -182,7 +182,11 @@ _MLFLOW_PARAMETERS, _MLFLOW_CHARACTERS = 100, 500
 
 
 def require_loggers(train: schema.Training) -> None:
-    """Imports the packages of the run's loggers."""
+    """Imports the packages of the run's loggers.
+
+    Raises:
+        UserError: one is not installed.
+    """
     for name in train.loggers:
         if name in _TRACKERS:
             import_extra(name, name)
@@ -194,6 +198,9 @@ def open_loggers(
     """Opens the loggers of `train.loggers`; a resumed run continues with its own.
 
     Without an experiment TensorBoard alone is opened.
+
+    Raises:
+        UserError: a tracker refuses the run.
     """
     names = ("tensorboard",) if experiment is None else experiment.train.loggers
     opened: list[Logger] = []

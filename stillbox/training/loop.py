@@ -408,6 +408,9 @@ def refuse_what_exceeds_memory(temporary: int) -> None:
     `temporary` are its bytes on each device beyond the state and the batch.
 
     The kernel would kill the process without a message. Accelerators refuse by themselves.
+
+    Raises:
+        UserError: there is less memory than the step needs.
     """
     devices = jax.local_devices()
     if devices[0].platform != "cpu" or sys.platform != "linux":

@@ -313,7 +313,11 @@ def is_norm(path: str) -> bool:
 def groups_of(
     optimizer: schema.Optimizer, paths: Iterable[str]
 ) -> dict[str, schema.ParameterGroup]:
-    """Returns the first group whose pattern is found in a path, for each path that has one."""
+    """Returns the first group whose pattern is found in a path, for each path that has one.
+
+    Raises:
+        UserError: a group would have no parameter.
+    """
     left = dict.fromkeys(paths, "")
     chosen: dict[str, schema.ParameterGroup] = {}
     for group in optimizer.groups:
@@ -343,6 +347,9 @@ def rate_factors(
 
     Args:
         layers: `Backbone.layers` of the model, in the order of their computation.
+
+    Raises:
+        UserError: a group would have no parameter.
     """
     paths = list(paths)
     groups = groups_of(optimizer, paths)

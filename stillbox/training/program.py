@@ -145,6 +145,9 @@ def train_programs(
     """Returns the training step for each input size that the experiment is trained at.
 
     The arguments are those of `train_program`. The steps share one state.
+
+    Raises:
+        UserError: as `train_program`, or the parameters depend on the size.
     """
     first, *others = (train_program(one, mesh, teacher) for one in experiment.at_input_sizes)
     for other in others:

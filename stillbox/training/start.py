@@ -94,7 +94,11 @@ class ResumePoint:
 def find_previous(
     experiment: schema.Experiment, directory: Path, dataset: Dataset
 ) -> ResumePoint | None:
-    """Returns the run to resume, or None if the model directory is new or holds no checkpoint."""
+    """Returns the run to resume, or None if the model directory is new or holds no checkpoint.
+
+    Raises:
+        UserError: the directory belongs to a different experiment or to different data.
+    """
     found = ModelDirectory.open(directory) if is_model_directory(directory) else None
     latest = found.latest_step() if found else None
     if found is None or latest is None:
@@ -115,6 +119,9 @@ def start_run(
     1. The model directory holds a checkpoint: resume from the newest; `fine_tune` has no effect.
     2. `train.fine_tune.checkpoint` is given: fresh weights, then those of the checkpoint.
     3. Neither: fresh weights.
+
+    Raises:
+        UserError: the checkpoint fits badly or is damaged.
     """
     train = experiment.train
     dtype = jax.numpy.dtype(train.precision)

@@ -210,6 +210,9 @@ def select_trainable(
 
     A pattern is searched for in our path and in the name that the parameter has in the original's
     checkpoints, because `freeze_variables` in a `pipeline.config` refers to the latter.
+
+    Raises:
+        UserError: a pattern matches nothing, or nothing is left to train.
     """
     paths = frozenset(paths)
     trainable = paths
@@ -357,7 +360,11 @@ class MetricsGuard:
         self._pending.append((step, metrics, records))
 
     def pop(self, *, leave: int = 1) -> list[tuple[int, dict[str, float]]]:
-        """Returns step and metrics of all but the `leave` newest steps."""
+        """Returns step and metrics of all but the `leave` newest steps.
+
+        Raises:
+            NonFiniteLossError: naming step, loss parts and images.
+        """
         seen = []
         while len(self._pending) > leave:
             step, metrics, records = self._pending.popleft()

@@ -43,7 +43,11 @@ _DECISIVE = (
 
 
 class CheckpointScorer:
-    """Scores checkpoints of one run; the report of each is in `output/STEP`."""
+    """Scores checkpoints of one run; the report of each is in `output/STEP`.
+
+    Raises:
+        UserError: the evaluation set cannot be used.
+    """
 
     def __init__(
         self,
@@ -64,7 +68,11 @@ class CheckpointScorer:
         return score_program(self._experiment)
 
     def refuse_other_settings(self) -> None:
-        """Refuses an output folder with scores of other settings."""
+        """Refuses an output folder with scores of other settings.
+
+        Raises:
+            UserError: they come from other records, limits or metrics.
+        """
         path = self._output / _SETTINGS
         if not path.is_file():
             return
@@ -83,7 +91,11 @@ class CheckpointScorer:
         return store_paths(self._experiment, self._directory)
 
     def load(self, step: int) -> TrainedModel:
-        """Loads a checkpoint."""
+        """Loads a checkpoint.
+
+        Raises:
+            UserError: it is damaged or gone, or belongs to another model than the experiment.
+        """
         settings = self._experiment.evaluation
         overrides = [
             f"evaluation.use_ema={str(settings.use_ema).lower()}",
@@ -105,7 +117,11 @@ class CheckpointScorer:
         return model
 
     def score(self, model: TrainedModel, step: int, summaries: Summaries) -> Scores:
-        """Scores a checkpoint, writes its report and records its scores."""
+        """Scores a checkpoint, writes its report and records its scores.
+
+        Raises:
+            UserError: label map, model and annotations disagree.
+        """
         result = score_dataset(
             self._program.bind(model.params, model.stats),
             self._experiment,

@@ -182,11 +182,19 @@ class GraphArrays(LazyArrays[ArrayEntry]):
     @property
     @abstractmethod
     def operations(self) -> Sequence[Operation]:
-        """The operations, in any order."""
+        """The operations, in any order.
+
+        Raises:
+            UserError: they are damaged or too many.
+        """
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """The convolutions whose kernels are constants; a layer stands after those before it."""
+        """The convolutions whose kernels are constants; a layer stands after those before it.
+
+        Raises:
+            ValueError: there are more than 5,000.
+        """
         return tuple(self._search.layers())
 
     @cached_property

@@ -179,6 +179,9 @@ def match_weights(weights: Weights, model: schema.Model, wanted: Collection[str]
     Other weights, and those of a graph without convolutions, are returned as they are. Layers that
     the model lacks keep their names. The departure of the graph from the model is at one of the
     `wanted` paths.
+
+    Raises:
+        UserError: the graph is damaged, or the model cannot be built.
     """
     graph = weights.arrays
     if not isinstance(graph, GraphArrays):

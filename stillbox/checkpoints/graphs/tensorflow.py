@@ -103,7 +103,11 @@ class Constant(NamedTuple):
 
 
 class GraphConstants(GraphArrays[Constant]):
-    """The arrays of floating point among the constants of a `GraphDef` or `SavedModel`, by name."""
+    """The arrays of floating point among the constants of a `GraphDef` or `SavedModel`, by name.
+
+    Raises:
+        UserError: it is neither, damaged, or claims more than it can hold.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

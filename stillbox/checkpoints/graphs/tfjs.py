@@ -63,7 +63,12 @@ class _Weight(NamedTuple):
 
 
 class TfjsModel(GraphArrays[_Weight]):
-    """The constants of floating point of a `model.json`; their values are read on access."""
+    """The constants of floating point of a `model.json`; their values are read on access.
+
+    Raises:
+        UserError: it is damaged or of another format, a shard is missing, lies elsewhere or is
+            shorter than the weights in it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

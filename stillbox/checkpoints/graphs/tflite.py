@@ -53,7 +53,11 @@ class Table(NamedTuple):
         return None if place is None else type(self)(self.data, _follow(self.data, place))
 
     def tables(self, field: int, most: int) -> Iterator[Self]:
-        """Yields the tables of a vector."""
+        """Yields the tables of a vector.
+
+        Raises:
+            FlatBufferError: there are more than `most`.
+        """
         start, count = self._vector(field, 4)
         if count > most:
             raise FlatBufferError(f"a list has {count:,} entries")
@@ -166,7 +170,11 @@ class _Tensor(NamedTuple):
 
 
 class TfliteModel(GraphArrays[_Tensor]):
-    """The constants of a model's first graph by name, as floating point."""
+    """The constants of a model's first graph by name, as floating point.
+
+    Raises:
+        UserError: it is damaged, or of another format.
+    """
 
     kernel_axes = (1, 2, 3, 0)
 

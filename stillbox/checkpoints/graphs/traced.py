@@ -62,7 +62,11 @@ class _Flow(NamedTuple):
 
 @lru_cache(maxsize=4)
 def trace_layers(model: schema.Model) -> tuple[ModelLayer, ...]:
-    """Returns the convolutions of a model; a layer stands after those before it."""
+    """Returns the convolutions of a model; a layer stands after those before it.
+
+    Raises:
+        UserError: the model cannot be built.
+    """
     detector = abstract_detector(model, "float32")
     shapes = {**detector.params, **detector.stats}
     images = jax.ShapeDtypeStruct((1, *model.resizer.input_size, 3), jnp.float32)

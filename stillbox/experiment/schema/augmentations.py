@@ -7,8 +7,23 @@ float32 from here on), learnt policies, damage. `crop_augmentations` has the ran
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from stillbox.experiment.schema.crop_augmentations import *
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.crop_augmentations import Augmentation
+from stillbox.experiment.schema.ranges import (
+    Classes,
+    ColorValue,
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    PadColor,
+    Percent,
+    PerClass,
+    Positive,
+    PositiveInt,
+    Range,
+    Real,
+    Rgb,
+    Side,
+)
 
 JitterMode = Literal[
     "default",

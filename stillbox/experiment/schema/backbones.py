@@ -5,8 +5,27 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Annotated, ClassVar, Literal
 
-from stillbox.experiment.schema.layers import *
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.layers import (
+    L2,
+    Activation,
+    Backbone,
+    BatchNorm,
+    ConvHyperparams,
+    DropBlock,
+    Initializer,
+    TruncatedNormal,
+    VarianceScaling,
+)
+from stillbox.experiment.schema.ranges import (
+    Channels,
+    Fraction,
+    FractionBelowOne,
+    Items,
+    Multiplier,
+    OptionalChannels,
+    PositiveInt,
+    Range,
+)
 
 # The arg scopes of slim, which hold where a config does not override them.
 _MOBILENET = ConvHyperparams(

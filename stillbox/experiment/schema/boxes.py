@@ -7,7 +7,18 @@ The original has them in `object_detection/anchor_generators`, `box_coders`, `ma
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.ranges import (
+    AtLeastOne,
+    Count,
+    Fraction,
+    NonNegative,
+    Offset,
+    Positive,
+    Range,
+    Ratios,
+    Real,
+    Side,
+)
 from stillbox.experiment.variants import RegisteredConfig
 
 

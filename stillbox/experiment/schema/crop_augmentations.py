@@ -3,7 +3,20 @@
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.ranges import (
+    ColorValue,
+    Count,
+    Draws,
+    Fraction,
+    Items,
+    PadColor,
+    Positive,
+    PositiveFraction,
+    Range,
+    Real,
+    Side,
+    SizeRatio,
+)
 from stillbox.experiment.variants import RegisteredConfig
 
 _Crop = TypeVar("_Crop")

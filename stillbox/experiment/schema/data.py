@@ -7,7 +7,22 @@ in pixels. Where it does not follow from the other fields, `canvas` gives it.
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, Self
 
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.ranges import (
+    MACHINE,
+    Boxes,
+    ColorValue,
+    InputPath,
+    Items,
+    NonNegativeInt,
+    Outside,
+    PerClass,
+    Positive,
+    PositiveInt,
+    Range,
+    Rgb,
+    Seed,
+    Side,
+)
 from stillbox.experiment.variants import RegisteredConfig
 
 ResizeMethod = Literal["bilinear", "nearest", "bicubic", "area", "bilinear_antialias"]

@@ -10,14 +10,47 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from stillbox.experiment.schema.backbones import *
-from stillbox.experiment.schema.boxes import *
-from stillbox.experiment.schema.layers import *
-from stillbox.experiment.schema.losses import *
-from stillbox.experiment.schema.model import *
-from stillbox.experiment.schema.necks import *
-from stillbox.experiment.schema.postprocessing import *
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.backbones import InceptionResNetV2, InceptionV2, ResNetV1
+from stillbox.experiment.schema.boxes import (
+    Anchors,
+    ArgmaxMatcher,
+    BoxCoder,
+    FasterRcnnBoxCoder,
+    GridAnchors,
+    IouSimilarity,
+    Matcher,
+    Similarity,
+)
+from stillbox.experiment.schema.layers import (
+    Activation,
+    Backbone,
+    BatchNorm,
+    ConvHyperparams,
+    TruncatedNormal,
+    VarianceScaling,
+)
+from stillbox.experiment.schema.losses import (
+    ClassificationLoss,
+    HardExampleMiner,
+    LocalizationLoss,
+    SmoothL1Loss,
+    SoftmaxLoss,
+)
+from stillbox.experiment.schema.model import Model, PixelNormalization
+from stillbox.experiment.schema.necks import Identity, Neck
+from stillbox.experiment.schema.postprocessing import Nms, Postprocessing
+from stillbox.experiment.schema.ranges import (
+    Boxes,
+    Channels,
+    Count,
+    Fraction,
+    KernelSide,
+    Multiplier,
+    NonNegative,
+    PositiveFraction,
+    Range,
+    Real,
+)
 from stillbox.experiment.variants import RegisteredConfig
 
 _FULLY_CONNECTED_CONV = ConvHyperparams(

@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.ranges import (
+    Count,
+    Fraction,
+    KernelSide,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveFraction,
+    Real,
+)
 from stillbox.experiment.variants import RegisteredConfig
 
 Activation = Literal["none", "relu", "relu6", "swish", "hard_swish"]

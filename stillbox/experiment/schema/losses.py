@@ -3,8 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from stillbox.experiment.schema.boxes import *
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.boxes import AtssMatcher, BoxWeights, Matcher
+from stillbox.experiment.schema.ranges import (
+    Fraction,
+    FractionBelowOne,
+    NonNegative,
+    NonNegativeInt,
+    PerClass,
+    Positive,
+)
 from stillbox.experiment.variants import RegisteredConfig
 
 

@@ -7,14 +7,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol, Self
 
-from stillbox.experiment.schema.backbones import *
-from stillbox.experiment.schema.boxes import *
-from stillbox.experiment.schema.data import *
-from stillbox.experiment.schema.layers import *
-from stillbox.experiment.schema.losses import *
-from stillbox.experiment.schema.necks import *
-from stillbox.experiment.schema.postprocessing import *
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.backbones import MobileNetV1
+from stillbox.experiment.schema.boxes import (
+    Anchors,
+    ArgmaxMatcher,
+    BoxCoder,
+    FasterRcnnBoxCoder,
+    IouSimilarity,
+    Matcher,
+    Similarity,
+    SsdAnchors,
+)
+from stillbox.experiment.schema.data import FixedShapeResizer, Resizer
+from stillbox.experiment.schema.layers import (
+    L2,
+    Backbone,
+    BatchNorm,
+    ConvHyperparams,
+    GroupNorm,
+    Initializer,
+    RandomNormal,
+)
+from stillbox.experiment.schema.losses import DetectorLoss, Loss
+from stillbox.experiment.schema.necks import Neck, SsdExtraLayers
+from stillbox.experiment.schema.postprocessing import Nms, Postprocessing
+from stillbox.experiment.schema.ranges import (
+    Channels,
+    Classes,
+    KernelSide,
+    Layers,
+    OptionalChannels,
+    Positive,
+    PositiveFraction,
+    Range,
+    Real,
+    Rgb,
+    Side,
+)
 from stillbox.experiment.variants import RegisteredConfig
 
 

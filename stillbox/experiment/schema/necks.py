@@ -7,9 +7,28 @@ The original's `object_detection/models/feature_map_generators.py` and, for Mnas
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from stillbox.experiment.schema.backbones import *
-from stillbox.experiment.schema.layers import *
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.layers import (
+    L2,
+    Backbone,
+    BatchNorm,
+    ConvHyperparams,
+    DropBlock,
+    Initializer,
+    TruncatedNormal,
+    VarianceScaling,
+)
+from stillbox.experiment.schema.ranges import (
+    Channels,
+    Count,
+    FractionBelowOne,
+    KernelSide,
+    Level,
+    Multiplier,
+    NodeNumber,
+    OptionalChannels,
+    Range,
+    Repeats,
+)
 from stillbox.experiment.variants import RegisteredConfig
 
 # Those of most published configs.

@@ -3,7 +3,18 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.ranges import (
+    Fraction,
+    FractionBelowOne,
+    Items,
+    LearningRate,
+    Many,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveFraction,
+    PositiveInt,
+)
 from stillbox.experiment.variants import RegisteredConfig
 
 

@@ -7,7 +7,17 @@ are counted as the head has them: slot 0 is the background, if any.
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.ranges import (
+    Boxes,
+    Fraction,
+    Items,
+    Many,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    Real,
+    Slot,
+)
 from stillbox.experiment.variants import RegisteredConfig
 
 ScoreConverter = Literal["identity", "sigmoid", "softmax"]

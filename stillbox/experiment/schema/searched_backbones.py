@@ -10,8 +10,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from stillbox.experiment.schema.layers import *
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.layers import (
+    L2,
+    Backbone,
+    BatchNorm,
+    ConvHyperparams,
+    Initializer,
+    TruncatedNormal,
+    VarianceScaling,
+)
+from stillbox.experiment.schema.ranges import (
+    Channels,
+    Fraction,
+    FractionBelowOne,
+    Items,
+    Multiplier,
+    NodeNumber,
+    Range,
+)
 
 # The scope of slim's MobileNets; it does not regularise depthwise kernels.
 _SLIM = ConvHyperparams(

@@ -7,8 +7,17 @@ those of YOLOX (arXiv:2107.08430), those of the first are of the configs of arXi
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from stillbox.experiment.schema.crop_augmentations import *
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.crop_augmentations import Augmentation
+from stillbox.experiment.schema.ranges import (
+    ColorValue,
+    Fraction,
+    Items,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    Range,
+    Rgb,
+)
 
 _Side = Annotated[int, Range(1, 8192)]
 """A side of a picture that is put together from others; four times as much must fit."""

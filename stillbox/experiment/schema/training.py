@@ -4,9 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from stillbox.experiment.schema.crop_augmentations import *
-from stillbox.experiment.schema.optimizer import *
-from stillbox.experiment.schema.ranges import *
+from stillbox.experiment.schema.crop_augmentations import Augmentation
+from stillbox.experiment.schema.optimizer import Momentum, Optimizer
+from stillbox.experiment.schema.ranges import (
+    MACHINE,
+    Batch,
+    Fraction,
+    InputPath,
+    Items,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveFraction,
+    PositiveInt,
+    Range,
+    Seed,
+    Side,
+    Texts,
+)
 
 Bits = Annotated[int, Range(2, 16)]
 

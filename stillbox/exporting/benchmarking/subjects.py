@@ -82,6 +82,9 @@ def find_subject(
 
     An export is a program: those in a model directory, which may be of somebody else, are not run
     unless the user names their folder, `kept`.
+
+    Raises:
+        UserError: the source is none of these, or the overrides do not fit.
     """
     if weights is not None:
         experiment = (
@@ -204,7 +207,11 @@ def _export(folder: Path) -> Export:
 
 
 def check_variants(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the named variants, all if none is named."""
+    """Returns the named variants, all if none is named.
+
+    Raises:
+        UserError: there is no such variant.
+    """
     for name in names:
         if name not in VARIANTS:
             what = f"there is no format {name!r}"
@@ -259,7 +266,11 @@ class BenchmarkSettings:
     """Height and width of the input of new exports; None: the format's default."""
 
     def checked(self) -> "BenchmarkSettings":
-        """Returns the settings with all formats by name."""
+        """Returns the settings with all formats by name.
+
+        Raises:
+            UserError: a number is out of range, or a format unknown.
+        """
         most = own_processors()
         for name, value, least, greatest in (
             ("--limit", self.limit, 0, 2**31),

@@ -70,7 +70,11 @@ class CheckpointSource:
     """Changes of the stored experiment."""
 
     def load(self) -> TrainedModel:
-        """Loads the model."""
+        """Loads the model.
+
+        Raises:
+            UserError: there is no such model, or its weights do not fit.
+        """
         if self.experiment is not None:
             return load_weights(self.experiment, str(self.path)).named_by_config()
         assert self.step is not None
@@ -90,7 +94,11 @@ class ExportTask:
     """`[h, w, 3]` each: compared, and calibrated, on these."""
 
     def perform(self, progress: ImageProgress) -> None:
-        """Writes the export."""
+        """Writes the export.
+
+        Raises:
+            UserError: see `export_model`.
+        """
         del progress  # the exporter has stages, and no count
         export_model(self.source.load(), self.folder, self.settings, self.images)
 
@@ -129,7 +137,12 @@ class MeasureTask:
     repeats: int
 
     def perform(self, progress: ImageProgress) -> Measured:
-        """Measures the model; `progress` is called with the number of finished images."""
+        """Measures the model; `progress` is called with the number of finished images.
+
+        Raises:
+            UserError: the runtime is not installed or refuses the model, or the experiment's
+                records cannot be scored.
+        """
         package, _ = RUNTIME_PACKAGES[self.runtime]
         # openvino is not imported by its name, because its telemetry would send a report.
         import_openvino() if self.runtime == "openvino" else import_module(package)

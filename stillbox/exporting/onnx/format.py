@@ -52,7 +52,11 @@ _PIXELS, _RAW_BOXES, _RAW_SCORES = "pixels", "raw_detection_boxes", "raw_detecti
 
 
 def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray]) -> Written:
-    """Writes both files."""
+    """Writes both files.
+
+    Raises:
+        UserError: onnx is not installed, or the model has an operation that ONNX cannot hold.
+    """
     del calibration  # nothing is quantised
     library = import_extra("onnx", "onnx")
     library.save(whole_model(program), folder / FILE)
@@ -170,7 +174,12 @@ def _batch(program: ExportProgram) -> int | str:
 
 
 def load_onnxruntime(folder: Path, manifest: Manifest) -> Run:
-    """Loads an artefact into onnxruntime."""
+    """Loads an artefact into onnxruntime.
+
+    Raises:
+        UserError: onnxruntime is not installed, or refuses the file. The result raises it for an
+            input of another type or shape.
+    """
     onnxruntime = import_extra("onnxruntime", "onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = own_processors()
@@ -189,7 +198,12 @@ def load_onnxruntime(folder: Path, manifest: Manifest) -> Run:
 
 
 def load_openvino(folder: Path, manifest: Manifest) -> Run:
-    """Loads an artefact into OpenVINO, whose order of detections with equal scores differs."""
+    """Loads an artefact into OpenVINO, whose order of detections with equal scores differs.
+
+    Raises:
+        UserError: OpenVINO is not installed, or refuses the file. The result raises it for an
+            input of another type or shape.
+    """
     core = openvino_core()
     settings = {
         # On some processors the default is bfloat16.
@@ -220,6 +234,9 @@ def openvino_core() -> "openvino.Core":
     The CPU plugin of each core replaces the thread's alternate signal stack, and unmaps its own
     when the core is destroyed. With two cores, of which the first is destroyed first, the thread
     keeps an unmapped stack, and the next signal ends the process with a segmentation fault.
+
+    Raises:
+        UserError: OpenVINO is not installed.
     """
     return _shared_core(import_openvino())
 

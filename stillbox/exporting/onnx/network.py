@@ -343,7 +343,11 @@ OPERATIONS: dict[str, EquationWriter] = {
 
 
 def add_program(graph: Graph, traced: TracedProgram, inputs: Sequence[Value]) -> list[str]:
-    """Writes a traced program into a graph and returns the names of its results."""
+    """Writes a traced program into a graph and returns the names of its results.
+
+    Raises:
+        UserError: an operation of the program cannot be written as ONNX.
+    """
     writer = NetworkWriter(graph)
     consts = [Constant(np.asarray(array)) for array in traced.consts]
     results = _write(writer, traced.jaxpr, [*consts, *inputs])

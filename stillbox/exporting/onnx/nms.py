@@ -27,7 +27,11 @@ _FIRST = 10
 
 
 def search(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> list[Value]:
-    """Writes the operation `nms_search.SEARCH`."""
+    """Writes the operation `nms_search.SEARCH`.
+
+    Raises:
+        UserError: the suppression is soft.
+    """
     limits: SearchLimits = equation.params["limits"]
     if limits.soft_sigma > 0:
         what = "an ONNX artefact cannot fade scores by overlap"

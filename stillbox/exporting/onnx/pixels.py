@@ -319,6 +319,9 @@ def add_preprocessing(
     """Writes resizing and padding to the network input into a graph.
 
     `size` is h and w if they are fixed; `uint8` is the type of the images `[B, h, w, 3]`.
+
+    Raises:
+        UserError: images of this size do not fit the network input.
     """
     if size is not None and (reason := misfit(size, resizer)):
         what = f"images of this size do not fit the canvas: {reason}"

@@ -234,7 +234,11 @@ def exported_program(program: ExportProgram) -> export.Exported:
 
 
 def load(folder: Path, manifest: Manifest) -> Run:
-    """Loads the signature into this process."""
+    """Loads the signature into this process.
+
+    Raises:
+        UserError: TensorFlow is not installed, or refuses the program.
+    """
     tf = import_extra("tensorflow", "tf")
     place = model_folder(folder, manifest.settings)
     fix = f"install tensorflow{manifest.needs.get('tensorflow', '')}, or export again"

@@ -37,7 +37,11 @@ _OUTPUTS = ("num_detections", "detection_boxes", "detection_classes", "detection
 
 
 def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray]) -> Written:
-    """Writes `frozen_inference_graph.pb`."""
+    """Writes `frozen_inference_graph.pb`.
+
+    Raises:
+        UserError: its weights are more than a protocol message holds.
+    """
     del calibration  # nothing is quantised
     graph = Graph()
     value = format.add_input(graph, program)
@@ -71,7 +75,11 @@ def _add_constants(graph: Graph, arrays: Mapping[str, np.ndarray]) -> dict[str, 
 
 
 def load(folder: Path, manifest: Manifest) -> Run:
-    """Loads the graph into a session."""
+    """Loads the graph into a session.
+
+    Raises:
+        UserError: TensorFlow is not installed, or refuses the graph.
+    """
     tf = import_extra("tensorflow", "tf")
     fix = f"install tensorflow{manifest.needs.get('tensorflow', '')}, or export again"
     content = read_untrusted(folder / format.FROZEN, most=MAX_PROGRAM_BYTES)

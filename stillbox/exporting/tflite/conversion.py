@@ -43,6 +43,9 @@ def convert(
 
     The outputs of its signature are `output_0` and so on. Tensors are named by the scopes of the
     function.
+
+    Raises:
+        UserError: the converter is not installed, or TensorFlow Lite cannot hold the function.
     """
     _require_converter()
     lowered = jax.jit(function).trace(argument).lower(lowering_platforms=("cpu",))

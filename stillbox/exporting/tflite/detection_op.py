@@ -42,7 +42,12 @@ _BUILT_IN = "use --postprocess built_in"
 
 
 def check_fit(program: ExportProgram) -> schema.OneStage:
-    """Returns the configuration of a detector that the operation fits."""
+    """Returns the configuration of a detector that the operation fits.
+
+    Raises:
+        UserError: it decodes, scores or suppresses otherwise, or its images leave room in the
+            network input; the message names the first such field.
+    """
     model = program.description
     if not isinstance(model, schema.OneStage):
         what = f"{NAME} decodes the boxes of anchors, and a model of kind {model.kind} has others"
@@ -146,6 +151,9 @@ def of_normalized_pixels(program: ExportProgram) -> tuple[ExportProgram, int, fl
 
     A quantised input of uint8 is normalised by its zero point and scale, in which the mean is a
     whole number: half a level from 127.5, as in the originals.
+
+    Raises:
+        UserError: the normalisation differs by channel.
     """
     model = check_fit(program)
     means, scales = set(model.pixels.mean), set(model.pixels.std)

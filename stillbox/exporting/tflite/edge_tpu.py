@@ -149,6 +149,9 @@ def check_operations(content: bytes, *, quantized: bool) -> None:
         content: a model.
         quantized: it has integers, and may have the operation behind them; otherwise it is the
             float32 model that is to be quantised.
+
+    Raises:
+        UserError: the first operation that is not among the supported ones, or not as it is here.
     """
     for operation in _operations(content):
         # The CPU converts the results to floats and suppresses.

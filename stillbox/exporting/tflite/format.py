@@ -44,6 +44,10 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     It takes one image of one size and returns `detection_boxes` `[1, K, 4]`, `detection_classes`
     `[1, K]` (class indices from 0, the lines of `labels.txt` inside the file), `detection_scores`
     `[1, K]` and `num_detections` `[1]`, all float32, boxes normalised.
+
+    Raises:
+        UserError: the extra is not installed, images of the given size do not fit the resizer's
+            canvas, or TensorFlow Lite does not have an operation of the model.
     """
     size = program.settings.image_size
     if size and (reason := misfit(size, program.description.resizer)):
@@ -139,6 +143,9 @@ def load(folder: Path, manifest: Manifest) -> Run:
 
     The outputs have the names of the signature `detection_api`; `detection_classes` are label map
     ids, as in every other format.
+
+    Raises:
+        UserError: LiteRT is not installed, or refuses the file.
     """
     import_extra("ai_edge_litert", "tflite")
     from ai_edge_litert.interpreter import Interpreter

@@ -100,7 +100,12 @@ def least_runtime(content: bytes) -> str:
 
 
 def label_ids(content: bytes, where: str) -> list[int]:
-    """Returns the label map id of every class index, as written by `describe`."""
+    """Returns the label map id of every class index, as written by `describe`.
+
+    Raises:
+        UserError: the archive behind the model is damaged or has no ids, these unpack to more than
+            2 MiB, or one is no id.
+    """
     try:
         archive = open_zip(io.BufferedReader(io.BytesIO(content)))
         with archive, archive.open(LABEL_IDS) as file:

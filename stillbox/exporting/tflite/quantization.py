@@ -66,6 +66,9 @@ def quantize(
         images: inputs of the model, each with the batch axis, to measure activations on.
         ranges: known ranges by tensor, which replace measured ones.
         part: what computes with integers.
+
+    Raises:
+        UserError: the quantiser is not installed, or there are no images.
     """
     import_extra("ai_edge_quantizer", "tflite")
     from ai_edge_quantizer import calibrator
@@ -95,6 +98,9 @@ def shrink(content: bytes, kind: Literal["float16", "dynamic"]) -> bytes:
         kind: `float16`: half floats, which the runtime converts to floats; `dynamic`: 8 bit
             integers, channel by channel, with which it multiplies activations that it rounds for
             each image.
+
+    Raises:
+        UserError: the quantiser is not installed.
     """
     import_extra("ai_edge_quantizer", "tflite")
     from ai_edge_quantizer import algorithm_manager, qtyping, quantizer
@@ -256,6 +262,9 @@ def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dic
     Args:
         ranges: of `float_program`.
         parts: whose operations have ranges: `backbone`, `neck`, `head`.
+
+    Raises:
+        UserError: a convolution or sum of these parts has no range.
     """
     results = {_scope(path): value for path, value in ranges.items() if _DEPTHWISE not in path}
     inner = {_scope(path): value for path, value in ranges.items() if _DEPTHWISE in path}

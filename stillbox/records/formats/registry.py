@@ -57,7 +57,11 @@ class FolderContents:
     """Classes with ids, if the format has ids."""
 
     def with_ids(self, label_map: LabelMap | None = None) -> tuple[list[AnnotatedImage], LabelMap]:
-        """Returns the images with class ids, and the label map, by default the format's own."""
+        """Returns the images with class ids, and the label map, by default the format's own.
+
+        Raises:
+            UserError: there is no class.
+        """
         label_map = label_map or self.label_map
         if label_map is None:
             names = self.classes or sorted({name for one in self.images for name in one.names})

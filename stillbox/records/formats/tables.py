@@ -72,7 +72,11 @@ def _is_voc_csv(file: Path) -> bool:
     lambda folder: folder.matching(_is_voc_csv, ".csv"),
 )
 def read_voc_csv(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
-    """Reads CSV files; passes over one of no split, as `labels.csv` beside `train_labels.csv`."""
+    """Reads CSV files; passes over one of no split, as `labels.csv` beside `train_labels.csv`.
+
+    Raises:
+        UserError: a row is not like the header, or names a file outside the folder.
+    """
     reading = FolderContents()
     parts = [file for file in files if name_split(file.relative_to(folder.root))]
     for file in files:

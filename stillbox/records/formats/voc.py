@@ -50,6 +50,9 @@ def read_voc(
         stems: file names without suffix of the images, in their order; by default all, sorted.
         label_map: the classes; by default those of *all* XML files in the folder, sorted by name:
             every set of one data set gets the same ids.
+
+    Raises:
+        UserError: a folder is absent or holds nothing, or a policy is `fail`.
     """
     folder, pictures = Path(annotations), Path(images)
     for path, option in ((folder, "--annotations"), (pictures, "--images")):
@@ -85,7 +88,11 @@ def read_voc(
 
 
 def read_image_set(root: str | Path, name: str) -> list[str]:
-    """Returns the image names of `ImageSets/Main/<name>.txt`, whatever flags follow them."""
+    """Returns the image names of `ImageSets/Main/<name>.txt`, whatever flags follow them.
+
+    Raises:
+        UserError: there is no such list, or it is empty.
+    """
     folder = Path(root) / "ImageSets" / "Main"
     path = folder / f"{name}.txt"
     if not path.is_file():

@@ -51,7 +51,11 @@ def pose_files(folder: DataFolder) -> list[Path]:
 
 
 def class_names(folder: DataFolder, yamls: Sequence[Path]) -> list[str]:
-    """Returns the classes in the order of their numbers, none if no file names them."""
+    """Returns the classes in the order of their numbers, none if no file names them.
+
+    Raises:
+        UserError: several lists differ, or `names` of `data.yaml` has gaps or is no list.
+    """
     lists = {file: _yaml_names(file) for file in yamls}
     if not lists:
         named = (f for f in folder.files if f.name in _NAME_FILES or f.suffix == ".names")
@@ -164,7 +168,11 @@ def _first_line(file: Path) -> bytes:
 
 @register("yolo", "YOLO", _find)
 def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
-    """Reads label files; an image without one is background, one with rubbish is left out."""
+    """Reads label files; an image without one is background, one with rubbish is left out.
+
+    Raises:
+        UserError: there are several lists of classes that differ, or a list names a file outside.
+    """
     known = set(files)
     yamls = [file for file in files if file.suffix.lower() != ".txt"]
     names = class_names(folder, yamls)
