@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import Generator
 
 from stillbox.experiment import schema
-from stillbox.experiment.rules.augmentations import named_labels
+from stillbox.experiment.rules.boxes import named_labels
 from stillbox.experiment.variants import implements
 from stillbox.inputs.augment.common import (
     is_skipped,
