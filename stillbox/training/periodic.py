@@ -165,7 +165,7 @@ class PeriodicEvaluation:
             return ""
         metric, best, since = self._settings.best_metric, -inf, 0
         for step, scores in summaries.evaluations():
-            value = -inf if (number := scores.get(metric)) is None else number
+            value = _value(scores, metric)
             if stopping.target is not None and value >= stopping.target:
                 return f"{metric} {value:.4f} at step {step} reaches the target {stopping.target:g}"
             if value > best + stopping.min_delta:
@@ -218,3 +218,8 @@ def draw_inputs(batch: Batch, dataset: Dataset, *, limit: int = 8) -> np.ndarray
         ]
         pictures.append(draw_marks(host.images[row].astype(np.uint8), marks))
     return contact_sheet(pictures)
+
+
+def _value(scores: SummaryScores, metric: str) -> float:
+    value = scores.get(metric)
+    return -inf if value is None else value
