@@ -46,7 +46,7 @@ from stillbox.models.layers.conv import ConvLayer
 from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.layers.norm import NormLayer
-from stillbox.models.one_stage import detector as one_stage
+from stillbox.models.one_stage import loss as one_stage
 from stillbox.models.one_stage.loss import LossParts, batch_targets, detection_loss
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.profiling.costs import Kind
@@ -203,14 +203,16 @@ def _weighted_sum(weights: Predictions) -> Callable[..., LossParts]:
         # Were it constant, the compiler would work out the gradients of the heads' biases.
         one = jnp.asarray(batch.image_weights)[0]
         products = jax.tree.map(lambda a, b: one * jnp.vdot(a, b), predictions, weights)
-        others = {name: jnp.zeros(()) for name in LossParts._fields[2:]}
-        return LossParts(products.class_logits, products.box_encodings, **others)
+        return _no_loss()._replace(
+            classification=products.class_logits, localization=products.box_encodings
+        )
 
     return loss
 
 
 def _no_loss(*_: object, **__: object) -> LossParts:
-    return LossParts(*(jnp.zeros(()) for _ in LossParts._fields))
+    parts = dict.fromkeys(LossParts._fields, jnp.zeros(()))
+    return LossParts(**parts | {"divisors": {}})
 
 
 def _without_network(*arguments: Any) -> Any:  # noqa: ANN401
@@ -233,7 +235,7 @@ def _only_convolutions() -> Iterator[None]:
         height, width = (-(-side // stride) for side in x.shape[1:3])
         return x[:, :height, :width]
 
-    def finish(layer: ConvLayer, product: jax.Array, *, train: bool) -> jax.Array:
+    def finish(layer: ConvLayer, product: jax.Array, **_: object) -> jax.Array:
         # What has a bias is float32 from here on.
         return product.astype(jnp.float32) if hasattr(layer, "bias") else product
 

@@ -3,7 +3,7 @@
 A run is `stillbox train` of a small detector, then `stillbox evaluate`, which writes the report. It
 is killed by SIGKILL again and again and started again after each kill, until it has finished. After
 each kill every file of the model directory is read. A finished run must have the bits of one that
-was never killed. The table that is printed is in `docs/training.md`.
+was never killed. `docs/failures.md` has the printed table.
 """
 
 import argparse
