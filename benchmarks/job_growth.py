@@ -85,7 +85,7 @@ def _member(index: int, count: int, coordinator: str) -> None:
     """Joins a job, measures, and prints the row of process 0 as JSON."""
     import jax
 
-    from stillbox.devices.job import AsyncAllGather, gather_rows, join_job, leave_job, require_same
+    from stillbox.devices.job import AsyncAllGather, gather_rows, join_job, require_same
     from stillbox.devices.launcher import ProcessInfo
 
     join_job(ProcessInfo(index, count, coordinator, local_count=count, local_index=index))
@@ -108,7 +108,7 @@ def _member(index: int, count: int, coordinator: str) -> None:
     row["descriptors"] = len(list(Path("/proc/self/fd").iterdir()))
     if index == 0:
         print(json.dumps(row))
-    leave_job()
+    jax.distributed.shutdown()
 
 
 def _repeat(action: Callable[[], object], calls: int) -> tuple[float, float]:

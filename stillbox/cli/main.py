@@ -31,8 +31,10 @@ _LOST = re.compile(r"\b(Gloo|NCCL|coordination service|CoordinationService)\b")
 def run_process(place: ProcessInfo, run: Callable[[], int]) -> int:
     """Runs one process of a job; ends all of them if it fails. Returns its exit code."""
     # Imported here: most verbs need no jax before they run.
+    import jax
+
     from stillbox.devices.failures import LOST, FailureWatch
-    from stillbox.devices.job import join_job, leave_job
+    from stillbox.devices.job import join_job
 
     join_job(place)
     watch, lost = FailureWatch(place), False
@@ -48,7 +50,7 @@ def run_process(place: ProcessInfo, run: Callable[[], int]) -> int:
     # A signal stops all processes after the same step.
     if code not in (0, *_STOPPED) or compilation_left_behind():
         watch.fail(code, lost=lost)
-    leave_job()
+    jax.distributed.shutdown()
     watch.close()
     return code
 

@@ -56,12 +56,7 @@ class FailureWatch:
         self._thread.join()
 
     def fail(self, code: int, *, lost: bool = False) -> NoReturn:
-        """Ends the job from the main thread.
-
-        Args:
-            code: exit code of all processes, unless another has failed before.
-            lost: the cause is another process that is gone.
-        """
+        """Ends all processes of the job with `code`; with `lost` because another one is gone."""
         how = f"ended with exit code {code}, see its output"
         if code > 128:
             how = f"was stopped by {signal.Signals(code - 128).name}"

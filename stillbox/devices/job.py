@@ -40,19 +40,6 @@ class JoinError(UserError):
 
 
 @contextmanager
-def joined(info: ProcessInfo) -> Iterator[None]:
-    """Joins the job while it is entered, and leaves it without an error. Only process 0 prints.
-
-    Raises:
-        JoinError: the other processes do not join.
-    """
-    with only_first_prints(info):
-        join_job(info)
-        yield
-        leave_job()
-
-
-@contextmanager
 def only_first_prints(info: ProcessInfo) -> Iterator[None]:
     """Silences the other processes while it is entered; the first prints its place."""
     if info.index == 0:
@@ -66,11 +53,7 @@ def only_first_prints(info: ProcessInfo) -> Iterator[None]:
 
 
 def join_job(info: ProcessInfo) -> None:
-    """Starts JAX with the devices of all processes; waits for them.
-
-    Raises:
-        JoinError: they do not come.
-    """
+    """Starts JAX with the devices of all processes. Raises `JoinError` if they do not come."""
     allow_open_files()
     who = f"process {info.index} of {info.count}"
     stalls = StallReporter(
@@ -112,28 +95,21 @@ def join_job(info: ProcessInfo) -> None:
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Lets Ctrl-C end the process while JAX waits, where no handler of Python is called."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     handler = signal.getsignal(signal.SIGINT)
-    if handler != signal.SIG_IGN:
+    here = threading.current_thread() is threading.main_thread() and handler != signal.SIG_IGN
+    if here:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
-
-
-def leave_job() -> None:
-    """Ends the connection with the others, once all of them call it."""
-    jax.distributed.shutdown()
+        if here:
+            signal.signal(signal.SIGINT, handler)
 
 
 def _own_devices(info: ProcessInfo) -> list[int] | None:
     """Returns the indices of a process's GPUs among those that are visible; None: all of them.
 
-    The processes of a machine divide its GPUs evenly. Nothing is divided where a launcher has given
-    each process its own.
+    The processes of a machine share its GPUs evenly, unless the launcher has divided them.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES")
     if info.local_count == 1:
@@ -141,9 +117,8 @@ def _own_devices(info: ProcessInfo) -> list[int] | None:
     if visible is None:
         return [info.local_index]
     share, rest = divmod(len(visible.split(",")), info.local_count)
-    if rest or not share:
-        return None
-    return list(range(info.local_index * share, (info.local_index + 1) * share))
+    first = info.local_index * share
+    return None if rest or not share else list(range(first, first + share))
 
 
 def is_main_process() -> bool:

@@ -17,11 +17,7 @@ _WHERE = "--coordinator"
 
 @dataclass(frozen=True)
 class ProcessInfo:
-    """This process in a job of several.
-
-    Raises:
-        UserError: there is no such process, or `coordinator` is not a host with a port.
-    """
+    """This process in a job of several; refuses an index or a coordinator that cannot be."""
 
     index: int
     """From 0; process 0 writes what is written once."""
@@ -62,10 +58,7 @@ def find_process(
     """Returns the index of this process in its job; None where it is the only one.
 
     The three options of the command line outrank the variables of a launcher, which are those of
-    this process by default.
-
-    Raises:
-        UserError: an option is missing or invalid.
+    this process by default. Raises `UserError` if an option is missing or invalid.
     """
     info: ProcessInfo | None
     if coordinator is not None and processes is not None and process is not None:

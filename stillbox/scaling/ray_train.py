@@ -5,7 +5,7 @@ loop. The state of a run is in its model directory, from which each new group of
 
 `JaxTrainer` would start `jax.distributed` itself for GPUs and TPUs only, number the GPUs of every
 worker from 0 on, also of two workers on one machine, and number the machines of a slice in another
-order than the TPUs do. The workers therefore join by `joined`.
+order than the TPUs do. The workers therefore join by `join_job`.
 """
 
 import os

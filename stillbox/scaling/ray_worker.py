@@ -15,7 +15,7 @@ import jax
 
 from stillbox.checkpoints.remote_directory import ModelPlace, model_place
 from stillbox.devices.announcing import say_aside
-from stillbox.devices.job import joined
+from stillbox.devices.job import join_job, only_first_prints
 from stillbox.devices.launcher import FIRST_PORT, PORTS, ProcessInfo
 from stillbox.devices.process import silence_libtpu
 from stillbox.devices.setup import prepare_process
@@ -84,9 +84,16 @@ class Work:
 
     def _train(self, info: ProcessInfo, place: ModelPlace, report: "Report") -> object:
         experiment = place_paths(from_yaml(self.experiment), place.folder)
-        with joined(info) if info.count > 1 else nullcontext():
+        several = info.count > 1
+        with only_first_prints(info) if several else nullcontext():
+            if several:
+                join_job(info)
             self._refuse_other_devices()
-            return self.train(experiment, place, **self.arguments, loggers=[report])
+            ended = self.train(experiment, place, **self.arguments, loggers=[report])
+            # Not after an error: the others would have to leave too.
+            if several:
+                jax.distributed.shutdown()
+            return ended
 
     def _refuse_other_devices(self) -> None:
         # Whoever names a platform gets it.

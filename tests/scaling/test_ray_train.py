@@ -5,7 +5,6 @@ import pickle
 import socket
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -261,14 +260,10 @@ def work(experiment, directory, tmp_path, monkeypatch):
         ModelDirectory(directory.folder).save(4, {}, {})
         return "an outcome"
 
-    def joined(info):
-        seen.jobs.append(info)
-        return nullcontext()
-
     def run(ray, *overrides, directory=str(directory.path), platform="cpu", per_slice=1):
         for name, module in ray.modules().items():
             monkeypatch.setitem(sys.modules, name, module)
-        monkeypatch.setattr(ray_worker, "joined", joined)
+        monkeypatch.setattr(ray_worker, "join_job", seen.jobs.append)
         monkeypatch.setattr(ray_worker, "prepare_process", lambda: None)
         text = to_yaml(experiment(*overrides))
         assert from_yaml(text) == experiment(*overrides)
