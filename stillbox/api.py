@@ -178,7 +178,7 @@ def train(
             than there is.
         FloatingPointError: the loss is not finite.
     """
-    from stillbox.checking.memory_verdict import refuse_shortage, this_machine
+    from stillbox.checking.memory_verdict import machine_for, refuse_shortage, this_machine
     from stillbox.checkpoints.remote_directory import model_place
     from stillbox.devices.job import is_main_process
     from stillbox.scaling.ray_scale import find_workers
@@ -204,7 +204,7 @@ def train(
                 config,
                 data,
                 place.folder,
-                machine=this_machine(),
+                machine=machine_for(on_ray),
                 overrides=overrides,
                 steps=steps,
                 epochs=epochs,

@@ -25,6 +25,7 @@ from stillbox.experiment.updating import apply_overrides
 from stillbox.findings import Finding, Findings, Origins, Severity
 from stillbox.inputs.memory import total_memory
 from stillbox.printing import size_text
+from stillbox.scaling.ray_scale import Workers
 
 _FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/vfio/vfio")
 
@@ -57,6 +58,19 @@ def this_machine() -> Machine:
         return _cpu(host)
     name = device.device_kind
     return Machine(name, platform, float(limit), host, jax.device_count(), jax.process_count())
+
+
+def machine_for(workers: Workers | None) -> Machine:
+    """Returns the devices of a run: the least of its slices on Ray, or those of this machine.
+
+    It starts the devices of this machine, but not those of a slice that this machine is a part of:
+    they belong to the worker.
+    """
+    if workers is None or workers.slice is None:
+        return this_machine()
+    memory, count = workers.slice.chip.usable_bytes, workers.least
+    host = float(total_memory())
+    return Machine(workers.slice.name, "tpu", memory, host, count * workers.devices, count)
 
 
 def processor() -> Machine | None:

@@ -73,8 +73,10 @@ def import_weights(
 ) -> ImportReport:
     """Replaces parameters and moving statistics of a detector, in place.
 
-    The path is one of `open_weights`. Arrays that are not found, or have another shape, keep their
-    values. After an error the detector is unchanged.
+    Arrays that are not found, or have another shape, keep their values.
+
+    Args:
+        path: see `open_weights`.
 
     Raises:
         UserError: as `read_weights`; the detector is then unchanged.

@@ -307,7 +307,10 @@ def _checked(best: Best) -> Best:
 
 @contextmanager
 def locked_directory(path: Path, *, writes: bool = True) -> Iterator[DirectoryLock | None]:
-    """Locks a model directory, if it is there and this process writes, before it is read.
+    """Locks a model directory before it is read, so that no writer changes it meanwhile.
+
+    Yields None, and locks nothing, if there is no model directory yet, or if this process `writes`
+    nothing.
 
     Raises:
         UserError: another process writes into it.

@@ -102,7 +102,13 @@ class Packed:
 
 
 def find_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | PackedModel | None:
-    """Opens a model directory's checkpoint, a checkpoint or a packed model.
+    """Opens what a path names: a model directory, one of its checkpoints, or a packed model.
+
+    Args:
+        which: checkpoint of a model directory; the others have one.
+
+    Returns:
+        None if the path names nothing of the kind.
 
     Raises:
         UserError: it is damaged, or has no such checkpoint.

@@ -289,7 +289,13 @@ def checkpoint_files(prefix: str | Path) -> tuple[Path, Path]:
 
 
 def write_tf1_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray | bytes]) -> None:
-    """Writes numbers of any type and texts by name, replacing a checkpoint of that prefix."""
+    """Writes variables, replacing a checkpoint of that prefix.
+
+    Args:
+        prefix: path without `.index`, as `model.ckpt-1000`; its folder exists.
+        arrays: by name; bool, integers, or floating point of 16, 32 or 64 bits, bfloat16 too; or a
+            text.
+    """
     data, index = checkpoint_files(prefix)
     # A `BundleHeaderProto`: one data file, little-endian, the version.
     entries = [(b"", varint_field(1, 1) + bytes_field(3, varint_field(1, _PRODUCER)))]

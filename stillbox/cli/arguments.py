@@ -1,6 +1,7 @@
 """Arguments that several verbs share."""
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -142,9 +143,12 @@ def find_process_info(arguments: argparse.Namespace) -> "ProcessInfo | None":
 
     if not hasattr(arguments, "coordinator"):
         return None
-    return find_process(
-        coordinator=arguments.coordinator, processes=arguments.processes, process=arguments.process
-    )
+    variables = dict(os.environ)
+    if getattr(arguments, "slice", None):
+        # Ray starts the workers of the slice; the command may run on one of its machines.
+        variables.pop("TPU_WORKER_ID", None)
+    names = ("coordinator", "processes", "process")
+    return find_process(variables, **{name: getattr(arguments, name) for name in names})
 
 
 def resolve_config(arguments: argparse.Namespace, *, notes: bool = False) -> Resolved:

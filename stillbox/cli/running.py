@@ -225,7 +225,8 @@ def run_training(
         resolved: the experiment.
         model_directory: folder of all results.
         profile: first and last step of a trace, `0,0` for none.
-        engine: `engine`, `workers` and `resources` of `stillbox.train`; None: this process.
+        engine: `engine`, `workers`, `resources` and `tpu_slice` of `stillbox.train`; None: none
+            but this process.
 
     Returns:
         128 plus the signal's number if a signal ended the run early, otherwise 0.

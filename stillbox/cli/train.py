@@ -86,9 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.weights is not None:
         arguments.overrides = [*_weights(arguments.weights), *arguments.overrides]
     with training_place(arguments.model_dir, engine["engine"]) as place:
-        resolved = (
-            _plan(arguments, place.folder) if arguments.data else _resolve(arguments, place.folder)
-        )
+        if arguments.data:
+            resolved = _plan(arguments, place.folder, engine)
+        else:
+            resolved = _resolve(arguments, place.folder)
         return run_training(resolved, place, profile=arguments.profile, engine=engine)
 
 
@@ -199,16 +200,17 @@ def _refuse_data(config: str) -> None:
         raise UserError(f"{what}, not a config", where="CONFIG", fix=f"give it as --data {config}")
 
 
-def _plan(arguments: argparse.Namespace, folder: Path) -> Resolved:
-    from stillbox.checking.memory_verdict import this_machine
+def _plan(arguments: argparse.Namespace, folder: Path, engine: dict[str, Any]) -> Resolved:
+    from stillbox.checking.memory_verdict import machine_for
     from stillbox.checking.planning import plan_run
+    from stillbox.scaling.ray_scale import find_workers
 
     with progress_bar("images") as progress:
         return plan_run(
             arguments.config,
             arguments.data,
             folder,
-            machine=this_machine(),
+            machine=machine_for(find_workers(**engine)),
             overrides=arguments.overrides,
             steps=arguments.steps,
             epochs=arguments.epochs,

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import hotcoco
 import msgspec
 import numpy as np
 
@@ -162,6 +161,9 @@ def _evaluate(expected: dict[str, Any], found: FloatArray) -> dict[str, Any]:
     `precision` is `[10 IoUs, 101 recalls, classes, 4 area ranges, 3 detection limits]`, `recall`
     the same without its second axis; -1 stands for "no ground truth".
     """
+    # Imported here: predictions are written without it.
+    import hotcoco
+
     truth = hotcoco.COCO(expected)
     evaluation = hotcoco.COCOeval(truth, truth.loadRes(found), "bbox")
     evaluation.evaluate()

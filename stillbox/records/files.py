@@ -156,7 +156,10 @@ _FOLDER_ALONE = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 def try_lock(descriptor: int) -> bool | None:
-    """Locks an open file or folder until it is closed; None: the file system has no locks."""
+    """Locks an open file or folder until it is closed, and returns whether it is locked now.
+
+    None: the file system has no locks, as some network file systems.
+    """
     if sys.platform == "win32":  # it has no flock
         return None
     try:

@@ -214,8 +214,10 @@ def refuse_shortage(workers: Workers, machines: list[dict[str, float]]) -> None:
     Raises:
         UserError: there is none, or Ray cannot place such a slice.
     """
+    # Ray gives a worker on a slice a processor too.
+    each = {"CPU": 1, **workers.resources} if workers.slice is not None else workers.resources
     room = sum(
-        min(int(machine.get(name, 0) // amount) for name, amount in workers.resources.items())
+        min(int(machine.get(name, 0) // amount) for name, amount in each.items())
         for machine in machines
     )
     if workers.slice is not None:

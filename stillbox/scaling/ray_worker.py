@@ -1,5 +1,6 @@
 """A worker of a training run on Ray: it joins the job, trains, and reports to Ray."""
 
+import importlib.util
 import json
 import os
 import secrets
@@ -23,6 +24,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.imports import import_parts
 from stillbox.experiment.yaml_config import CHECKPOINTS, from_yaml, place_paths
+from stillbox.extras import install_command
 
 _REPORT_SECONDS = 5.0
 # What Ray's first worker announces to the others.
@@ -78,6 +80,7 @@ class Work:
             if info is not None:
                 if self.platform == "tpu":
                     _tell_slices(info, self.per_slice)
+                    _require_tpus()
                 ended = self._train(info, place, report)
             report.end()
         return ended
@@ -88,26 +91,20 @@ class Work:
         with only_first_prints(info) if several else nullcontext():
             if several:
                 join_job(info)
-            self._refuse_other_devices()
+            self._refuse_missing_gpus()
             ended = self.train(experiment, place, **self.arguments, loggers=[report])
             # Not after an error: the others would have to leave too.
             if several:
                 jax.distributed.shutdown()
             return ended
 
-    def _refuse_other_devices(self) -> None:
-        # Whoever names a platform gets it.
-        if self.platform == "cpu" or os.environ.get("JAX_PLATFORMS"):
-            return
-        if jax.local_devices()[0].platform == self.platform:
-            return
-        extra = {"gpu": "cuda"}.get(self.platform, self.platform)
-        raise UserError(
-            f"JAX finds no {self.platform.upper()} on {socket.gethostname()}",
-            where="--slice" if self.platform == "tpu" else "--resources",
-            fix=f"install the extra [{extra}] on every machine, or train on processors with "
-            "--resources CPU=1",
-        )
+    def _refuse_missing_gpus(self) -> None:
+        if self.platform == "gpu" and jax.local_devices()[0].platform == "cpu":
+            raise UserError(
+                f"JAX finds no GPU on {socket.gethostname()}",
+                where="--resources",
+                fix="install the extra [cuda] on every machine, or give --resources CPU=1",
+            )
 
 
 def fitting_workers(experiment: schema.Experiment, each: int, most: int, per_slice: int = 1) -> int:
@@ -163,6 +160,26 @@ def _first_address(per_slice: int) -> str:
     with socket.socket() as one:
         one.bind(("", 0))
         return f"{ray.util.get_node_ip_address()}:{one.getsockname()[1]}"
+
+
+def _require_tpus() -> None:
+    """Lets JAX raise an error where the TPUs do not start, and not take the processor instead.
+
+    They may still belong to a process of the group before, and Ray tries again. Whoever names a
+    platform gets that.
+
+    Raises:
+        UserError: libtpu is not installed.
+    """
+    if os.environ.get("JAX_PLATFORMS"):
+        return
+    if importlib.util.find_spec("libtpu") is None:
+        raise UserError(
+            f"libtpu is not installed on {socket.gethostname()}",
+            where="--slice",
+            fix=f"install the extra [tpu] on every machine, {install_command('tpu')}",
+        )
+    jax.config.update("jax_platforms", "tpu,cpu")
 
 
 def _tell_slices(info: ProcessInfo, per_slice: int) -> None:

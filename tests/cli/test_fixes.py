@@ -84,6 +84,7 @@ ONLY = {
     "scaling.ray_scale.refuse_slice": ("train",),
     "scaling.ray_scale._refuse_part_of_slice": ("train",),
     "scaling.ray_worker.Work": ("train",),
+    "scaling.ray_worker._require_tpus": ("train",),
     # Others replace what they have written before.
     "checkpoints.trained._check_place": ("weights save",),
     # Flags of the programs that the scripts run.

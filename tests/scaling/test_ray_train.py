@@ -1,5 +1,6 @@
 """Workers of a Ray cluster, without Ray: numbers, refusals, what ends a run, a worker."""
 
+import importlib.util
 import os
 import pickle
 import socket
@@ -388,5 +389,8 @@ def test_the_first_process_has_the_metrics_wherever_ray_counts_it(work, megascal
 
 def test_a_worker_without_the_devices_of_its_kind_says_so(work, monkeypatch):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    with pytest.raises(UserError, match="JAX finds no TPU on"):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="libtpu is not installed on"):
         work(Ray(0, 1), platform="tpu")
+    with pytest.raises(UserError, match="JAX finds no GPU on"):
+        work(Ray(0, 1), platform="gpu")

@@ -158,5 +158,10 @@ def register_part(codebase: str, config: type, rules: Rules) -> None:
 
 
 def register_scopes(codebase: str, config: type, scopes: Scopes) -> None:
-    """Registers the scopes of the networks that a model's parts are of, with their slash."""
+    """Registers where a codebase keeps the networks that a model's parts are of.
+
+    Args:
+        scopes: by name of a part, with a slash at the end; or what returns them for the
+            configurations of the parts.
+    """
     SCOPES[codebase, config] = scopes

@@ -153,6 +153,11 @@ def _convert(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> 
     return Tensor(writer.graph.op("Cast", tensor.name, to=TYPES[wanted.name]), tensor.order)
 
 
+def _select(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
+    condition, otherwise, chosen = inputs
+    return node(writer, "Where", [condition, chosen, otherwise])
+
+
 def _different(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     equal = node(writer, "Equal", inputs)
     return Tensor(writer.graph.op("Not", equal.name), equal.order)
@@ -202,9 +207,7 @@ ARITHMETIC: dict[str, EquationWriter] = {
     # The remainder has the sign of the dividend.
     "rem": lambda writer, inputs, equation: node(writer, "Mod", inputs, fmod=1),
     "clamp": _clamp,
-    "select_n": lambda writer, inputs, equation: node(
-        writer, "Where", [inputs[0], inputs[2], inputs[1]]
-    ),
+    "select_n": _select,
     "convert_element_type": _convert,
 }
 """By the names of JAX's primitives."""

@@ -218,7 +218,10 @@ _RULES: Mapping[str, Callable[[float], float]] = {
 
 
 def take_step(step: Step, sample: Sample, rng: Generator, contrast: str = "original") -> Sample:
-    """Applies one step of a policy with its probability, a third of it for each box."""
+    """Applies one step of a policy with its probability.
+
+    Operations inside boxes are drawn box by box, with a third of the probability.
+    """
     if step.name in _INSIDE:
         share = step.probability / 3
     elif rng.random() + step.probability >= 1:
@@ -237,7 +240,11 @@ def operate(
     share: float = 1.0,
     contrast: str = "original",
 ) -> Sample:
-    """Applies an operation with a level of 0 to 10 and a random sign, for a `share` of boxes."""
+    """Applies one of the `OPERATIONS` with a level of 0 to 10 and a random sign.
+
+    Operations inside boxes change each box with the probability `share`. `contrast` is one of
+    `CONTRASTS`.
+    """
     argument = argument_of(name, level)
     if has_sign(name) and rng.random() < 0.5:
         argument = -argument

@@ -147,7 +147,10 @@ _QUARTERS = ((True, True), (True, False), (False, True), (False, False))
 
 @implements(schema.Mosaic)
 def mosaic(sample: Sample, config: schema.Mosaic, rng: Generator, partners: Partners) -> Sample:
-    """Puts the image and three others, or itself in their place, onto one canvas."""
+    """Puts the image and three others onto one canvas, with the given probability.
+
+    The image itself takes the place of another one that cannot be used.
+    """
     if rng.random() >= config.probability:
         return sample
     y, x = rng.random(2).tolist()

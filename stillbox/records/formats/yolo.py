@@ -158,12 +158,17 @@ def _find(folder: DataFolder) -> list[Path]:
 def _text_files(folder: DataFolder, pattern: re.Pattern[bytes]) -> list[Path]:
     """Returns the text files whose first line that is not blank matches."""
     files = folder.with_suffix(".txt")
-    return [file for file in files if pattern.match(folder.memoized(_first_line, file))]
+    return [file for file in files if folder.memoized(_pattern_of, file) is pattern]
 
 
-def _first_line(file: Path) -> bytes:
+def _pattern_of(file: Path) -> re.Pattern[bytes] | None:
+    """Returns the pattern of labels that the first line of a file matches, if any.
+
+    No line matches both: one begins with a number, the other with a word.
+    """
     lines = read_head(file).split(b"\n", 50)
-    return next((line for line in lines if line.strip()), b"").removeprefix(b"\xef\xbb\xbf")
+    first = next((line for line in lines if line.strip()), b"").removeprefix(b"\xef\xbb\xbf")
+    return next((pattern for pattern in (_LINE, _KITTI) if pattern.match(first)), None)
 
 
 @register("yolo", "YOLO", _find)
