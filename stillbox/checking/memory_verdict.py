@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 
@@ -25,7 +25,9 @@ from stillbox.experiment.updating import apply_overrides
 from stillbox.findings import Finding, Findings, Origins, Severity
 from stillbox.inputs.memory import total_memory
 from stillbox.printing import size_text
-from stillbox.scaling.ray_scale import Workers
+
+if TYPE_CHECKING:
+    from stillbox.scaling.ray_scale import Workers
 
 _FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/vfio/vfio")
 
@@ -60,7 +62,7 @@ def this_machine() -> Machine:
     return Machine(name, platform, float(limit), host, jax.device_count(), jax.process_count())
 
 
-def machine_for(workers: Workers | None) -> Machine:
+def machine_for(workers: "Workers | None") -> Machine:
     """Returns the devices of a run: the least of its slices on Ray, or those of this machine.
 
     It starts the devices of this machine, but not those of a slice that this machine is a part of:

@@ -19,7 +19,7 @@ from stillbox.jax_internals import topologies
 
 _GIB = 2**30
 _TPU = re.compile(r"(?:tpu[ _-]?)?(?P<kind>[a-z0-9]+?(?:-lite)?)(?:[:=-](?P<size>[\dx]+))?$")
-# Other targets of a compilation than slices.
+# Targets that are the devices of this machine.
 _HERE = ("cpu", "cuda", "gpu")
 
 
@@ -67,7 +67,7 @@ class Chip(Figures):
 
         A machine has four chips. One of v5e and v6e may have eight, or a small slice of its own.
         """
-        chips = math.prod(map(int, sides.split("x")))
+        chips = chips_of(sides)
         return 1 if chips <= (4 if self.cores > 1 else 8) else chips // 4
 
 
@@ -308,6 +308,11 @@ def figures_of(device_kind: str) -> Figures | None:
     )
 
 
+def chips_of(sides: str) -> int:
+    """Returns the number of chips of a slice, 16 for 4x4."""
+    return math.prod(map(int, sides.split("x")))
+
+
 def parse_slice(name: str, where: str = "--target") -> tuple[Chip, str]:
     """Returns the generation of TPU and the sides of the slice of a name.
 
@@ -327,7 +332,7 @@ def parse_slice(name: str, where: str = "--target") -> tuple[Chip, str]:
     size = found["size"] or ""
     if size.isdecimal():
         cores = chip.cores if chip.counted_in_cores else 1
-        sizes = {math.prod(map(int, sides.split("x"))) * cores: sides for sides in chip.slices}
+        sizes = {chips_of(sides) * cores: sides for sides in chip.slices}
         size = sizes.get(int(size), "")
     if size not in chip.slices:
         what = f"{name!r} is no usual slice of TPU {chip.generation}"

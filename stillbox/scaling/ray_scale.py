@@ -1,12 +1,11 @@
 """The workers of a run on Ray: their number, and what each takes of the cluster."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stillbox.devices.announcing import say_aside
-from stillbox.devices.chips import Chip, parse_slice
+from stillbox.devices.chips import Chip, chips_of, parse_slice
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import depends_on_replicas
@@ -37,6 +36,11 @@ class Slice:
         return _GENERATIONS.get(self.chip.generation, self.chip.generation)
 
     @property
+    def accelerator(self) -> str:
+        """Ray's name of the chips."""
+        return f"TPU-{self.generation.upper()}"
+
+    @property
     def machines(self) -> int:
         """Machines of the slice."""
         return self.chip.machines(self.sides)
@@ -44,7 +48,7 @@ class Slice:
     @property
     def chips(self) -> int:
         """Chips of a machine."""
-        return math.prod(map(int, self.sides.split("x"))) // self.machines
+        return chips_of(self.sides) // self.machines
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class Workers:
             found |= {
                 "use_tpu": True,
                 "topology": self.slice.sides,
-                "accelerator_type": f"TPU-{self.slice.generation.upper()}",
+                "accelerator_type": self.slice.accelerator,
             }
         return found
 
@@ -179,7 +183,7 @@ def find_workers(
     return Workers(least, most, amounts, tpus)
 
 
-# ---- beside an experiment and a cluster ---------------------------------------------------------
+# ---- checks against the experiment and the cluster ----------------------------------------------
 
 
 def refuse_uneven(experiment: schema.Experiment, workers: Workers) -> None:
@@ -253,7 +257,7 @@ def _whole_slices(tpus: Slice) -> int:
     """Returns how many slices of the cluster have all their machines."""
     from ray.util.tpu import get_num_tpu_slices
 
-    return int(get_num_tpu_slices(tpus.sides, f"TPU-{tpus.generation.upper()}"))
+    return int(get_num_tpu_slices(tpus.sides, tpus.accelerator))
 
 
 def with_replicas(experiment: schema.Experiment, workers: Workers) -> schema.Experiment:

@@ -131,9 +131,9 @@ def _process(rank: int, count: int, coordinator: str, per_slice: int) -> Process
     """
     if rank >= count:
         return None
-    index = rank
+    index, machine = rank, rank % per_slice
     if per_slice > 1:
-        index += _machine_of_slice(rank % per_slice) - rank % per_slice
+        index = rank - machine + _machine_of_slice(machine)
     return ProcessInfo(index, count, coordinator, launcher="Ray")
 
 
@@ -165,8 +165,8 @@ def _first_address(per_slice: int) -> str:
 def _require_tpus() -> None:
     """Lets JAX raise an error where the TPUs do not start, and not take the processor instead.
 
-    They may still belong to a process of the group before, and Ray tries again. Whoever names a
-    platform gets that.
+    They may still belong to a process of the group before, and Ray tries again. `JAX_PLATFORMS`
+    takes precedence.
 
     Raises:
         UserError: libtpu is not installed.
