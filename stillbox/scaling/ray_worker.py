@@ -75,15 +75,16 @@ class Work:
         if rank == 0 and there > count:
             say_aside(f"{count} of {there} workers train: they divide the batch evenly")
         first = info is not None and info.index == 0
-        with model_place(self.directory, step="latest", writes=first) as place:
-            report, ended = Report(place, first=first, leads=rank == 0), None
-            if info is not None:
-                if self.platform == "tpu":
-                    _tell_slices(info, self.per_slice)
-                    _require_tpus()
-                ended = self._train(info, place, report)
-            report.end()
-        return ended
+        with (
+            model_place(self.directory, step="latest", writes=first) as place,
+            Report(place, first=first, leads=rank == 0) as report,
+        ):
+            if info is None:
+                return None
+            if self.platform == "tpu":
+                _tell_slices(info, self.per_slice)
+                _require_tpus()
+            return self._train(info, place, report)
 
     def _train(self, info: ProcessInfo, place: ModelPlace, report: "Report") -> object:
         experiment = place_paths(from_yaml(self.experiment), place.folder)
@@ -204,7 +205,8 @@ class Report:
     """A logger that reports to Ray: the newest metrics and checkpoints, every few seconds.
 
     Ray has all workers report together, and each report waits until its controller looks for it,
-    every two seconds. A thread does it, in all workers, also in those that do not train.
+    every two seconds. A thread does it, in all workers, also in those that do not train. Without an
+    error, leaving the context reports what is left, once all workers leave theirs.
 
     Args:
         place: the model directory.
@@ -217,10 +219,20 @@ class Report:
         self._place, self._first = place, first
         self._step = place.newest_step() if first else 0
         self._metrics: dict[str, float] = {}
-        self._lock, self._ending = threading.Lock(), threading.Event()
+        self._lock, self._ending, self._failed = threading.Lock(), threading.Event(), False
         run = self._lead if leads else self._follow
         self._thread = threading.Thread(target=run, name="stillbox-report", daemon=True)
+
+    def __enter__(self) -> "Report":
         self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._failed = kind is not None
+        self._ending.set()
+        # Ray ends the others after an error; their threads may wait for this worker until then.
+        if not self._failed:
+            self._thread.join()
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Reports the metrics of a step, if no later ones come soon."""
@@ -239,17 +251,14 @@ class Report:
     def close(self, *, failed: bool) -> None:
         """Does nothing: a checkpoint may be being written."""
 
-    def end(self) -> None:
-        """Reports what is left, once all workers call it."""
-        self._ending.set()
-        self._thread.join()
-
     def _lead(self) -> None:
         from ray.train.collective import broadcast_from_rank_zero
 
         ending = False
         while not ending:
             ending = self._ending.wait(_REPORT_SECONDS)
+            if self._failed:
+                return
             if not self._first or self._metrics or self._place.newest_step() > self._step:
                 broadcast_from_rank_zero(_REPORT)
                 self._send()

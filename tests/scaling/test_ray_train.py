@@ -5,6 +5,7 @@ import os
 import pickle
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -394,3 +395,7 @@ def test_a_worker_without_the_devices_of_its_kind_says_so(work, monkeypatch):
         work(Ray(0, 1), platform="tpu")
     with pytest.raises(UserError, match="JAX finds no GPU on"):
         work(Ray(0, 1), platform="gpu")
+    reporting = [thread for thread in threading.enumerate() if thread.name == "stillbox-report"]
+    for thread in reporting:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in reporting)
