@@ -64,7 +64,8 @@ def load(
         weights: a TF1 checkpoint, `.npz`, `.safetensors`, `.pth` or model directory.
         step: checkpoint of a model directory.
         overrides: changes of the form `field=value`, as in `--set`.
-        runtime: of an export, such as `openvino` for ONNX; empty: the format's default.
+        runtime: of an export, such as `openvino` for ONNX; `fastest`: measure the installed ones;
+            empty: the format's default.
         batch_size: images, or tiles of images, at a time.
         tiling: detect in tiles of large images.
         say: called with a report on a weights file, with stored fields that have no effect, and
@@ -74,7 +75,7 @@ def load(
         UserError: there is no such model, or its weights do not fit.
     """
     if _is_export(source, runtime):
-        from stillbox.exporting.backend import ExportBackend
+        from stillbox.exporting.backend import FASTEST, ExportBackend, fastest_backend
 
         if weights or overrides:
             raise UserError(
@@ -82,7 +83,9 @@ def load(
                 where=str(source),
                 fix="export again with them",
             )
-        backend = ExportBackend(Path(str(source)), runtime)
+        folder = Path(str(source))
+        fastest = runtime == FASTEST
+        backend = fastest_backend(folder, say) if fastest else ExportBackend(folder, runtime)
         say(f"{backend.source}: an export, a program that runs with your rights")
         return Predictor(backend, batch_size=batch_size, tiling=tiling)
     from stillbox.predicting.checkpoint_backend import CheckpointBackend

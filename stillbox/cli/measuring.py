@@ -106,7 +106,7 @@ def add_benchmark(parser: argparse.ArgumentParser) -> None:
     to the checkpoint. Each runtime has a process of its own. Ends with 1 if a runtime fails,
     otherwise with 0; Ctrl-C prints what is measured so far.
     """
-    add_model(parser, "best, latest or a number", runtimes=False)
+    add_model(parser, "best, latest or a number", runtime=None)
     about = "of saved_model, tflite, tflite_int8, onnx and stablehlo (default: all)"
     parser.add_argument("--formats", default="", metavar="NAME,NAME", help=about)
     about = (

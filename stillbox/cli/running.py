@@ -69,7 +69,11 @@ def _progress_lines(name: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def add_model(
-    parser: argparse.ArgumentParser, steps: str, *, exports: bool = True, runtimes: bool = True
+    parser: argparse.ArgumentParser,
+    steps: str,
+    *,
+    exports: bool = True,
+    runtime: str | None = "the format's own",
 ) -> None:
     """Adds DIR|CONFIG, --weights, --step, --set, and --runtime.
 
@@ -77,7 +81,7 @@ def add_model(
         parser: of the verb.
         steps: values of --step, for the help.
         exports: whether the verb accepts exports.
-        runtimes: whether it runs them in one runtime.
+        runtime: the default runtime of exports, for the help; None: they run in none or in all.
     """
     parser.add_argument(
         "config",
@@ -88,8 +92,9 @@ def add_model(
     )
     add_weights(parser, "weights for CONFIG")
     parser.add_argument("--step", help=f"checkpoint of DIR: {steps} (default: best)")
-    if exports and runtimes:
-        about = "runtime of EXPORT, such as openvino for ONNX (default: the format's own)"
+    if exports and runtime:
+        about = "runtime of EXPORT, such as openvino for ONNX, or fastest, which measures those "
+        about += f"that are installed (default: {runtime})"
         parser.add_argument("--runtime", default="", metavar="NAME", help=about)
     add_overrides(parser)
 

@@ -32,7 +32,7 @@ KEY_VARIABLE = "STILLBOX_API_KEY"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    add_model(parser, "best, latest or a number")
+    add_model(parser, "best, latest or a number", runtime="the fastest installed one")
     parser.add_argument("--name", help="the model's name in addresses (default: the folder's)")
     parser.add_argument(
         "--model-version", dest="version", type=int, metavar="N", help="in addresses (default: 1)"
@@ -110,9 +110,14 @@ def _build(arguments: argparse.Namespace, settings: ServeSettings) -> "Starlette
         raise UserError(f"{error.name} is not installed", fix=install_command("serve")) from error
     from stillbox.api import load
     from stillbox.devices.setup import prepare_process
+    from stillbox.exporting.backend import FASTEST
+    from stillbox.exporting.manifest import is_export
 
     prepare_process()
-    predictor = load(**model_arguments(arguments), say=say_aside)
+    model = model_arguments(arguments)
+    if not arguments.runtime and is_export(Path(arguments.config)):
+        model["runtime"] = FASTEST
+    predictor = load(**model, say=say_aside)
     _check_export(predictor.backend)
     app = build_app(predictor, settings)
     app.state.engine.start(say)

@@ -1,5 +1,6 @@
 """The formats of artefacts, their writers and runtimes, and the backend that runs an artefact."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -123,6 +124,12 @@ def refusal(runtime: str, file: Path, fix: str, *errors: type[Exception]) -> Ite
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
 
 
+FASTEST = "fastest"
+"""Stands for the runtime that `fastest_backend` finds."""
+
+_WARM_UP_BATCHES, _MOST_BATCHES, _MOST_SECONDS = 3, 50, 1.0
+
+
 class ExportBackend:
     """A `Backend`. Each process loads the artefact at the first run.
 
@@ -139,7 +146,9 @@ class ExportBackend:
         self.manifest = Manifest.read(folder)
         # Before a runtime gets any of them.
         self.manifest.verify()
-        self._load = find_loader(self.manifest.settings.format, runtime)
+        form = self.manifest.settings.format
+        self._load = find_loader(form, runtime)
+        self.runtime = runtime or runtimes_of(form)[0]
         text = read_text_file(
             folder / EXPERIMENT, fix="give the folder that `stillbox export` wrote", inside=folder
         )
@@ -270,6 +279,52 @@ class ExportBackend:
 
     def __reduce__(self) -> tuple[type["ExportBackend"], tuple[Path, str]]:
         return type(self), (self._folder, self._runtime)
+
+
+def fastest_backend(folder: Path, say: Callable[[str], None]) -> ExportBackend:
+    """Returns the backend of the runtime that takes the least time for a batch of noise.
+
+    It measures those that are installed, for about a second each, and passes their milliseconds to
+    `say`. Nothing is measured if there is only one.
+
+    Raises:
+        UserError: there is no export, no runtime of its format is installed, or each refuses it.
+    """
+    runtimes = runtimes_of(Manifest.read(folder).settings.format)
+    installed = [one for one in runtimes if find_spec(RUNTIME_PACKAGES[one][0]) is not None]
+    if len(installed) < 2:
+        return ExportBackend(folder, *installed)
+    measured: list[tuple[float, ExportBackend]] = []
+    errors: dict[str, UserError] = {}
+    for runtime in installed:
+        try:
+            backend = ExportBackend(folder, runtime)
+            measured.append((_batch_seconds(backend), backend))
+        except UserError as error:
+            errors[runtime] = error
+    if not measured:
+        raise errors[installed[0]]
+    measured.sort(key=lambda row: row[0])
+    taken = [f"{1000 * seconds:.1f} ms in {backend.runtime}" for seconds, backend in measured]
+    taken += [f"{runtime} refuses it ({error.what})" for runtime, error in errors.items()]
+    say(f"{folder}: a batch takes {', '.join(taken)}; {measured[0][1].runtime} is used")
+    return measured[0][1]
+
+
+def _batch_seconds(backend: ExportBackend) -> float:
+    """Returns the shortest time of a batch, the first of which loads and prepares the artefact."""
+    height, width = backend.manifest.input_size
+    noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    (rows, *_) = backend.batch_sizes or (1,)
+    batch = [backend.prepare(noise)] * rows
+    for _ in range(_WARM_UP_BATCHES):
+        backend.run(batch)
+    seconds: list[float] = []
+    while len(seconds) < _MOST_BATCHES and sum(seconds) < _MOST_SECONDS:
+        began = time.perf_counter()
+        backend.run(batch)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
 def _clipped(found: RawDetections, size: tuple[int, int]) -> RawDetections:

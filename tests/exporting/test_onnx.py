@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import jax
@@ -17,6 +18,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.experiment.updating import apply_overrides
 from stillbox.exporting.backend import find_loader
 from stillbox.exporting.export import export_model
+from stillbox.exporting.onnx import format as onnx_format
 from stillbox.exporting.onnx.format import FILE, RAW_FILE, raw_model
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
@@ -257,6 +259,35 @@ def test_the_manifest_lists_the_requirements(free):
     model = onnx.load(free.folder / FILE)
     wanted = f"opset {model.opset_import[0].version}, IR version {model.ir_version}"
     assert manifest.needs["onnx"] == wanted
+
+
+@pytest.mark.parametrize(("slow", "fast"), [RUNTIMES, RUNTIMES[::-1]])
+def test_the_fastest_runtime_is_measured(free, images, monkeypatch, slow, fast):
+    name = f"load_{slow}"
+    original = getattr(onnx_format, name)
+
+    def load_slowly(folder, manifest):
+        run = original(folder, manifest)
+        return lambda batch: time.sleep(0.2) or run(batch)
+
+    monkeypatch.setattr(onnx_format, name, load_slowly)
+    said = []
+    predictor = stillbox.load(free.folder, runtime="fastest", say=said.append)
+    assert predictor.backend.runtime == fast and len(predictor.predict(images[0], min_score=0)) > 0
+    assert f" ms in {fast}, 2" in said[0] and said[0].endswith(f" ms in {slow}; {fast} is used")
+
+
+def test_a_runtime_that_refuses_the_export_is_not_the_fastest(free, monkeypatch):
+    def refuse(folder, manifest):
+        raise UserError("too old")
+
+    monkeypatch.setattr(onnx_format, "load_onnxruntime", refuse)
+    said = []
+    backend = stillbox.load(free.folder, runtime="fastest", say=said.append).backend
+    assert backend.runtime == "openvino" and "onnxruntime refuses it (too old)" in said[0]
+    monkeypatch.setattr(onnx_format, "load_openvino", refuse)
+    with pytest.raises(UserError, match="too old"):
+        stillbox.load(free.folder, runtime="fastest")
 
 
 def test_openvino_is_loaded_without_its_telemetry(free):
