@@ -37,7 +37,7 @@ WARM_UP = 1.0  # seconds of a measurement that do not count
 # The runtimes of a format by their names; empty: the format's own.
 RUNTIMES = {
     "saved_model": {"": "TensorFlow"},
-    "onnx": {"": "onnxruntime", "openvino": "OpenVINO"},
+    "onnx": {"onnxruntime": "onnxruntime", "openvino": "OpenVINO"},
     "tflite": {"": "LiteRT"},
     "stablehlo": {"": "JAX export"},
 }
