@@ -6,7 +6,6 @@ written last. Caches of the originals are read too: `PREFIX-*.tfrecord` with
 """
 
 import csv
-import dataclasses
 import hashlib
 import io
 import json
@@ -211,22 +210,6 @@ def label_map_of(names: Mapping[int, str] | Sequence[str], where: str) -> LabelM
             items.append(LabelMapItem(class_id, name))
     # Read back, so that what a file may not hold is refused here.
     return LabelMap.from_text(LabelMap(tuple(items), where).to_text(), where)
-
-
-def without_difficult(item: AnnotatedImage) -> AnnotatedImage:
-    """Returns an annotation without its difficult objects."""
-    if not item.difficult.any():
-        return item
-    kept = np.flatnonzero(~item.difficult)
-    rows = list(enumerate(kept.tolist()))
-    columns = {name: getattr(item, name) for name in ("is_crowd", "difficult", "truncated", "area")}
-    return dataclasses.replace(
-        item,
-        pixel_boxes=item.pixel_boxes[kept],
-        class_ids=item.class_ids[kept],
-        unknown={new: item.unknown[old] for new, old in rows if old in item.unknown},
-        **{name: column[kept] for name, column in columns.items() if len(column)},
-    )
 
 
 CsvImages = dict[str, list[list[str]]]
