@@ -248,7 +248,7 @@ class Evaluation:
 
 
 def evaluate(
-    source: Config,
+    source: "Config | ModelPlace",
     *,
     weights: str | Path | None = None,
     step: Step = "best",
@@ -267,7 +267,7 @@ def evaluate(
         weights: see `load`; likewise `step`, `overrides` and `runtime`.
         output: folder of the report; default: `evaluation` in the model directory, or where
             there is none in the working directory.
-        overwrite: replace the report of another model in `output`.
+        overwrite: replace the report of another model in the folder, unless it is that of `source`.
         progress: called after every batch.
         observer: observes the batches of a model, not those of an export.
         say: called with a report on a weights file, and before the images are read.
@@ -276,38 +276,42 @@ def evaluate(
         UserError: model, records and label map do not fit together.
     """
     from stillbox.checkpoints.model_directory import is_model_directory
-    from stillbox.checkpoints.remote_directory import model_place
+    from stillbox.checkpoints.packed import results_folder
+    from stillbox.checkpoints.remote_directory import ModelPlace, model_place
     from stillbox.evaluation.history import HISTORY, History, read_history
     from stillbox.evaluation.runtimes import find_runtimes
     from stillbox.evaluation.scoring import open_evaluation, refuse_other_report, write_evaluation
 
     prepare_process()
-    if weights is None and not isinstance(source, Experiment) and (url := url_of(source)):
+    url = ""
+    if isinstance(source, ModelPlace):
+        url, source, output = str(source), source.folder, output or "evaluation"
+    elif weights is None and not isinstance(source, Experiment) and url_of(source):
         # Its records may lie in the directory too.
-        with model_place(url, step=step) as place:
-            found = evaluate(
-                place.folder,
+        with model_place(source, step=step) as place:
+            return evaluate(
+                place,
                 step=step,
                 overrides=overrides,
                 runtime=runtime,
-                output=output or "evaluation",
+                output=output,
                 overwrite=overwrite,
                 progress=progress,
                 observer=observer,
                 say=say,
             )
-        return replace(found, source=found.source.replace(str(place.folder), url))
-    directory = _results_folder(source, weights)
+    directory = results_folder(source, weights)
     if _is_export(source, runtime):
         experiment, name, score = _export_scorer(source, weights, overrides, runtime, say)
     else:
         model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
         experiment, name, score = model.experiment, model.source, _model_scorer(model, observer)
+    name = name.replace(str(source), url) if url else name
     folder = Path(output) if output else (directory or Path()) / "evaluation"
     with announcing(lambda: f"waiting for the folder {folder}"):
         # Before the scoring, which can take an hour.
         make_folder(folder, below=directory or folder)
-        if output and not overwrite:
+        if not overwrite and (output or directory is None):
             refuse_other_report(folder, name)
     dataset = open_evaluation(experiment)
     limit = experiment.evaluation.max_examples or len(dataset)
@@ -322,7 +326,9 @@ def evaluate(
             folder,
             source=name,
             history=history,
-            run=directory.resolve().name if directory and is_model_directory(directory) else "",
+            run=Path(url or directory.resolve()).name
+            if directory and is_model_directory(directory)
+            else "",
             runtimes=find_runtimes(directory, say) if directory else None,
         )
     warnings = *result.warnings, *dataset.source.problems.lines()
@@ -363,24 +369,16 @@ def _model_scorer(model: "TrainedModel", observer: "StepObserver | None") -> "Sc
     return score
 
 
-def _results_folder(source: Config, weights: str | Path | None) -> Path | None:
-    """Returns the folder that results are written into by default; None: the current one."""
-    from stillbox.checkpoints.packed import results_folder
-
-    if weights or isinstance(source, Experiment) or url_of(source):
-        return None
-    return results_folder(Path(source))
-
-
 def _is_export(source: Config, runtime: str) -> bool:
     """Returns whether the source is an export; refuses a runtime for anything else."""
     if isinstance(source, str | Path) and is_export(Path(source)):
         return True
     if runtime:
+        name = source.name if isinstance(source, Experiment) else source
         raise UserError(
             f"only an export runs in {runtime}",
-            where=str(source),
-            fix=f"`stillbox export {source} --format onnx`, and give its folder",
+            where=str(name),
+            fix=f"`stillbox export {name} --format onnx`, and give its folder",
         )
     return False
 
@@ -416,11 +414,12 @@ def export(
         UserError: settings are wrong, the folder is taken, an extra is missing, the format cannot
             hold the model, or the artefact differs from the checkpoint. Nothing is left behind.
     """
+    from stillbox.checkpoints.packed import results_folder
     from stillbox.exporting.export import check_free, export_model
 
     prepare_process()
     chosen = replace(settings or ExportSettings(), **cast("dict[str, Any]", changes)).checked()
-    base = _results_folder(source, weights)
+    base = results_folder(source, weights)
     folder = Path(output) if output else (base or Path()) / "export" / chosen.format
     refuse_links(folder, below=base or folder)
     check_free(folder, overwrite=overwrite)

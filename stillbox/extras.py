@@ -22,9 +22,11 @@ _SOURCE = Path(__file__).resolve().parents[1]
 class NotInstalledError(UserError):
     """A package of an extra is not installed; the remedy is the command that installs it."""
 
-    def __init__(self, module: str, extra: str) -> None:
-        package = module.replace("_", "-")
-        super().__init__(f"{package} is not installed", fix=install_command(extra))
+
+def not_installed(module: str, extra: str) -> NotInstalledError:
+    """Returns the error for a module of an extra."""
+    package = module.replace("_", "-")
+    return NotInstalledError(f"{package} is not installed", fix=install_command(extra))
 
 
 def import_extra(module: str, extra: str) -> ModuleType:
@@ -32,11 +34,16 @@ def import_extra(module: str, extra: str) -> ModuleType:
 
     Raises:
         NotInstalledError: it is not installed.
+        UserError: it is, and cannot be imported.
     """
     try:
         return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise not_installed(module, extra) from error
     except ImportError as error:
-        raise NotInstalledError(module, extra) from error
+        what = f"{module} is installed and cannot be imported: {error}"
+        fix = f"`{shlex.quote(sys.executable)} -c 'import {module}'` shows where it fails"
+        raise UserError(what, fix=fix) from error
 
 
 def install_command(extra: str) -> str:

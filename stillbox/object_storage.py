@@ -12,7 +12,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import NamedTuple, TypeVar
 
 from stillbox.errors import UserError, nearest
-from stillbox.extras import NotInstalledError, import_extra
+from stillbox.extras import import_extra, not_installed
 
 _EXTRA = "cloud"
 # `Path` has made one slash of two.
@@ -26,6 +26,7 @@ _LOGIN = {
     "s3fs": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`",
     "gcsfs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
 }
+_LOCAL = {"file", "local"}
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
 
 Result = TypeVar("Result")
@@ -34,7 +35,11 @@ Result = TypeVar("Result")
 def url_of(path: str | PurePath) -> str | None:
     """Returns the URL that a path is, also one of whose two slashes `Path` has made one."""
     match = _URL.fullmatch(str(path))
-    return f"{match['scheme']}://{match['rest']}" if match else None
+    if match is None:
+        return None
+    # Two slashes before a path of this machine would make its first folder a host.
+    slashes = "///" if match["scheme"] in _LOCAL else "//"
+    return f"{match['scheme']}:{slashes}{match['rest']}"
 
 
 class ObjectPath(PurePosixPath):
@@ -78,7 +83,7 @@ class ObjectFolder:
                 self._files, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
         except ImportError as error:
             if scheme in _OF_EXTRA:
-                raise NotInstalledError(_OF_EXTRA[scheme], _EXTRA) from error
+                raise not_installed(_OF_EXTRA[scheme], _EXTRA) from error
             fix = f"install the package of fsspec for {scheme}://"
             raise UserError(str(error), where=url, fix=fix) from error
         self._root, self._makes_folders = root.rstrip("/"), scheme not in _WITHOUT_FOLDERS

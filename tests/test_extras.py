@@ -1,6 +1,7 @@
 """What a message tells people to install comes from where stillbox came, not from elsewhere."""
 
 import json
+import pickle
 import re
 import shlex
 import sys
@@ -14,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from stillbox import __version__, extras
 from stillbox.errors import UserError
-from stillbox.extras import import_extra, install_command
+from stillbox.extras import NotInstalledError, import_extra, install_command
 
 ROOT = Path(__file__).resolve().parents[1]
 WHEEL = f"stillbox-{__version__}-py3-none-any.whl"
@@ -90,6 +91,18 @@ def test_the_message_of_an_absent_package():
     with pytest.raises(UserError, match="no-such-package is not installed") as refusal:
         import_extra("no_such_package", "ray")
     assert refusal.value.fix == install_command("ray")
+    # As a worker of Ray sends it.
+    sent = pickle.loads(pickle.dumps(refusal.value))
+    assert (type(sent), sent.fix) == (NotInstalledError, refusal.value.fix)
+    assert str(sent) == str(refusal.value)
+
+
+def test_a_package_that_is_broken_is_not_called_absent(monkeypatch, tmp_path):
+    (tmp_path / "broken_package.py").write_text("raise ImportError('libGL.so.1 is missing')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"cannot be imported: libGL\.so\.1 is missing") as refusal:
+        import_extra("broken_package", "tf")
+    assert "-c 'import broken_package'" in refusal.value.fix
 
 
 def texts():

@@ -35,6 +35,8 @@ def faulty(monkeypatch):
         ("s3://bucket/run", "s3://bucket/run"),
         (Path("s3://bucket/run"), "s3://bucket/run"),
         (ObjectPath("gs://bucket/a"), "gs://bucket/a"),
+        ("file:///mnt/run", "file:///mnt/run"),
+        (Path("file:///mnt/run"), "file:///mnt/run"),
         ("runs/first", None),
         ("/runs/s3:/first", None),
         ("c:/runs", None),

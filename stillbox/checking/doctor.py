@@ -25,7 +25,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.exporting import manifest as export
 from stillbox.exporting.manifest import Manifest
-from stillbox.printing import count_text, size_text
+from stillbox.printing import count_text, printable_line, size_text
 
 _PACKAGES = (
     *("jax", "jaxlib", "flax", "optax", "numpy", "opencv-python-headless", "hotcoco"),
@@ -208,7 +208,7 @@ def _examine_part(part: _Part, root: Path, found: Examination) -> None:
 
 def _row(state: str, name: str) -> str:
     # A name can hold control characters of a terminal.
-    return f"  {state:8} {''.join(c if c.isprintable() else ascii(c)[1:-1] for c in name)}"
+    return f"  {state:8} {printable_line(name)}"
 
 
 def _sentence(error: UserError) -> str:

@@ -42,6 +42,7 @@ from stillbox.checkpoints.remote_directory import RemoteDirectory, finished_step
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.yaml_config import CHECKPOINTS
+from stillbox.object_storage import url_of
 from stillbox.printing import size_text
 from stillbox.records.files import lack_of_room, make_folder, remove_tree
 
@@ -129,9 +130,13 @@ class ModelDirectory(StoredExperiment):
         """Opens a directory for reading, also while training writes into it.
 
         Raises:
-            UserError: there is no such folder, or it is not a model directory.
+            UserError: there is no such folder, it is not a model directory, or it is a URL.
         """
         folder = Path(path)
+        if url := url_of(folder):
+            what = "the model directory has to be a folder of this machine here"
+            fix = "copy it first; train, evaluate, predict and export take the URL"
+            raise UserError(what, where=url, fix=fix)
         if not folder.is_dir():
             siblings = [entry.name for entry in folder.parent.glob("*") if entry.is_dir()]
             fix = nearest(folder.name, siblings)

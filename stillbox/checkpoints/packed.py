@@ -33,6 +33,7 @@ from stillbox.checkpoints.model_directory import (
 from stillbox.errors import UserError
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.yaml_config import CHECKPOINTS, from_stored, to_yaml, without_own_paths
+from stillbox.object_storage import url_of
 from stillbox.printing import size_text
 from stillbox.records.files import new_folder
 from stillbox.textformat.yaml_tree import read_text_file
@@ -136,8 +137,13 @@ def open_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | Pac
     return find_model(path, which) or ModelDirectory.open(path).checkpoint(which)
 
 
-def results_folder(path: Path) -> Path | None:
-    """Returns the folder for results: the model directory; None for a packed model."""
+def results_folder(
+    source: str | Path | Experiment, weights: str | Path | None = None
+) -> Path | None:
+    """Returns the folder for results: the model directory or export; None: the source is none."""
+    if weights or isinstance(source, Experiment) or url_of(source):
+        return None
+    path = Path(source)
     if path.parent.name == CHECKPOINTS and is_model_directory(path.parent.parent):
         return path.parent.parent
     return None if is_packed(path) else path

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from stillbox.errors import UserError
+from stillbox.experiment.imports import imports_of
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.resolve import Resolved, resolve
 from stillbox.experiment.schema import Experiment
@@ -39,6 +40,18 @@ def add_option(
     names = (short, name) if short else (name,)
     about = f"{about} (default: {default})"
     parser.add_argument(*names, type=type(default), default=default, help=about, metavar=metavar)
+
+
+def add_count(parser: "argparse._ActionsContainer", name: str, default: int, about: str) -> None:
+    """Adds an option as `add_option` does, which takes whole numbers from 0 on."""
+    about = f"{about} (default: {default})"
+    parser.add_argument(name, type=_count, default=default, help=about, metavar="N")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    return int(text)
 
 
 def add_bool(parser: "argparse._ActionsContainer", name: str, about: str) -> None:
@@ -181,13 +194,18 @@ def show_remarks(
 
 def _check_words(resolved: Resolved, also_in: str) -> list[str]:
     """Returns the command that checks a config with the same overrides."""
-    source = Path(resolved.source)
+    source, imports = Path(resolved.source), import_words(resolved.experiment)
     if not source.is_file():
-        return ["stillbox", "check", also_in or "CONFIG"]
+        return ["stillbox", "check", also_in or "CONFIG", *imports]
     recipe = source.stem in recipe_names() and source == recipe_path(source.stem)
     given = (origin for origin in resolved.origins.values() if origin.startswith(_SET))
     changes = (word for text in dict.fromkeys(given) for word in text.split(" ", 1))
-    return ["stillbox", "check", source.stem if recipe else str(source), *changes]
+    return ["stillbox", "check", source.stem if recipe else str(source), *imports, *changes]
+
+
+def import_words(experiment: Experiment) -> list[str]:
+    """Returns the options that a command needs for an experiment with parts of the user."""
+    return [word for name in imports_of(experiment) for word in ("--import", name)]
 
 
 def warn(text: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from stillbox.cli.arguments import (
     add_bool,
     add_config_argument,
+    add_count,
     add_option,
     add_records,
     print_json,
@@ -103,7 +104,7 @@ def add_scenes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, type=Path, help="folder of the data set")
     add_option(parser, "--train", 600, "training scenes")
     add_option(parser, "--val", 100, "held-out scenes")
-    add_option(parser, "--seed", 0, "of the random scenes")
+    add_count(parser, "--seed", 0, "of the random scenes")
     add_bool(parser, "--overwrite", "replace an existing data set")
 
 
@@ -149,7 +150,7 @@ def add_tile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bad-records", choices=("drop", "fail"), default="drop")
     add_bool(parser, "--skip-tiles-without-boxes", "leave background tiles out")
     add_bool(parser, "--overwrite", "replace a set of this name")
-    add_option(parser, "--workers", 0, "threads; 0: one for each core")
+    add_count(parser, "--workers", 0, "threads; 0: one for each core")
 
 
 def run_tile(arguments: argparse.Namespace) -> int:
@@ -200,8 +201,8 @@ def _describe(name: str, about: str) -> str:
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_records(parser)
-    add_option(parser, "--max-boxes", 100, "most boxes of an image in a batch")
-    add_option(parser, "--num-classes", 0, "classes of the model; 0: not checked")
+    add_count(parser, "--max-boxes", 100, "most boxes of an image in a batch")
+    add_count(parser, "--num-classes", 0, "classes of the model; 0: not checked")
 
 
 def _add_records(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 
-from stillbox.cli.arguments import add_bool, add_option, print_json
+from stillbox.cli.arguments import add_bool, add_count, add_option, print_json
 from stillbox.cli.parsing import VerbParser
 from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
@@ -32,7 +32,7 @@ from stillbox.records.tfrecord import shard_name
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Adds --workers and --json."""
-    add_option(parser, "--workers", 0, "threads; 0: one for each core")
+    add_count(parser, "--workers", 0, "threads; 0: one for each core")
     add_bool(parser, "--json", "print JSON instead of tables")
 
 
@@ -81,7 +81,7 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", default="", help="the format, if FOLDER has several")
     about = "share of the images that validate, if FOLDER states no split"
     add_option(parser, "--validation-share", 0.2, about)
-    add_option(parser, "--seed", 0, "of the split, if FOLDER states none")
+    add_count(parser, "--seed", 0, "of the split, if FOLDER states none")
     add_conversion(parser)
 
 

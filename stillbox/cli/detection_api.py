@@ -201,8 +201,11 @@ def run_legacy_train(arguments: argparse.Namespace) -> int:
     """Trains."""
     explain_flags(arguments, _TRAIN)
     resolved = resolve(_given_config(arguments), arguments.overrides)
-    with writing_checkpoints(arguments.train_dir, "tf1"):
-        return run_training(resolved, arguments.train_dir, profile=arguments.profile)
+    with (
+        training_place(arguments.train_dir) as place,
+        writing_checkpoints(place.folder, "tf1"),
+    ):
+        return run_training(resolved, place, profile=arguments.profile)
 
 
 def _given_config(arguments: argparse.Namespace) -> str:

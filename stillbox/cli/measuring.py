@@ -46,13 +46,13 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     from stillbox.checkpoints.packed import results_folder
     from stillbox.evaluation.scores import scores_table, threshold_text
 
-    output = arguments.output or (None if not arguments.weights else Path("evaluation"))
-    traced = output or (results_folder(Path(arguments.config)) or Path()) / "evaluation"
+    own = results_folder(arguments.config, arguments.weights) or Path()
+    traced = arguments.output or own / "evaluation"
     profiler = batch_profiler(arguments.profile, traced, "evaluate", say_aside)
     with progress_bar("images") as progress, profiler:
         scored = evaluate(
             **model_arguments(arguments),
-            output=output,
+            output=arguments.output,
             overwrite=arguments.overwrite,
             progress=progress,
             observer=profiler,

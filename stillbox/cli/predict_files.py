@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stillbox.checkpoints.packed import results_folder
 from stillbox.cli.running import batch_profiler, progress_bar
 from stillbox.devices.announcing import say_aside
 from stillbox.devices.process import own_processors
@@ -239,15 +240,15 @@ def _label_folder(
     if arguments.labels is None:
         return None
     names = predictor.class_names
-    report = Path(arguments.config) / "evaluation"
-    thresholds = {} if arguments.weights else best_thresholds(report, names)
+    directory = results_folder(arguments.config, arguments.weights)
+    thresholds = best_thresholds(directory / "evaluation", names) if directory else {}
     without = f"--min-score {selection.min_score:g}"
     if not thresholds:
         say_aside(f"labels: no report of `stillbox evaluate`, so of objects of at least {without}")
     else:
         listed = ", ".join(f"{names[one]} {score:.2f}" for one, score in thresholds.items())
         rest = f"; other classes: {without}" if len(thresholds) < len(names) else ""
-        say_aside(printable_line(f"labels: least scores of {report}: {listed}{rest}"))
+        say_aside(printable_line(f"labels: least scores of {directory}/evaluation: {listed}{rest}"))
     labels = folder / "labels"
     return LabelFolder(labels, arguments.labels, names, thresholds, selection.min_score)
 

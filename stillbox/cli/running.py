@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stillbox.cli.arguments import (
     add_bool,
     add_overrides,
+    import_words,
     parse_step,
     resolve_config,
     say_next,
@@ -170,8 +171,9 @@ def say_next_with_model(arguments: argparse.Namespace, verb: str, *words: str) -
         value = getattr(arguments, name, None)
         # A verb for all checkpoints is followed by one for the best.
         selected += [f"--{name}", str(value)] if value and value != "all" else []
-    changes = [word for change in arguments.overrides for word in ("--set", change)]
-    say_next(verb, *selected, *changes, *words)
+    for option, values in (("--import", arguments.imports), ("--set", arguments.overrides)):
+        selected += [word for value in values for word in (option, value)]
+    say_next(verb, *selected, *words)
 
 
 if TYPE_CHECKING:
@@ -258,7 +260,7 @@ def run_training(
         return 128 + outcome.interrupted
     scored = resolved.experiment.data.evaluation.paths
     words = ("evaluate", str(place)) if scored else ("predict", str(place), "IMAGES")
-    say_next(*words)
+    say_next(*words, *import_words(resolved.experiment))
     return 0
 
 

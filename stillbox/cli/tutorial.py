@@ -12,14 +12,14 @@ from pathlib import Path
 from stillbox.cli.arguments import add_bool, warn
 from stillbox.cli.original_flags import Flag, add_flags, explain_flags
 from stillbox.errors import UserError, nearest
-from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.annotations import AnnotatedImage, only_boxes
 from stillbox.records.files import make_folder
 from stillbox.records.formats.coco import read_coco
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
 from stillbox.records.tfrecord import sharded_writer, tfrecord_writer
 from stillbox.tutorials.dataset_tools import SETS, YEARS, read_pascal, read_pets
-from stillbox.tutorials.writing import Written, only_boxes, write_records
+from stillbox.tutorials.writing import Written, write_records
 
 
 def add_tutorial(parser: argparse.ArgumentParser) -> None:

@@ -280,7 +280,8 @@ class _Update:
         """Changes single elements of a list: `train.augmentations.0.probability`."""
         result = list(current)
         for name, item in node.value.items():
-            if int(name) >= len(result):
+            # Python reads no number of thousands of digits.
+            if len(name) > 9 or int(name) >= len(result):
                 what = f"{path} has no element {name}"
                 raise UserError(what, where=item.where, fix=f"it has {len(result)}, counted from 0")
             old = result[int(name)]

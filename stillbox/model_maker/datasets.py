@@ -6,12 +6,11 @@ written last. Caches of the originals are read too: `PREFIX-*.tfrecord` with
 """
 
 import csv
-import dataclasses
 import hashlib
 import io
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -213,22 +212,6 @@ def label_map_of(names: Mapping[int, str] | Sequence[str], where: str) -> LabelM
     return LabelMap.from_text(LabelMap(tuple(items), where).to_text(), where)
 
 
-def without_difficult(item: AnnotatedImage) -> AnnotatedImage:
-    """Returns an annotation without its difficult objects."""
-    if not item.difficult.any():
-        return item
-    kept = np.flatnonzero(~item.difficult)
-    rows = list(enumerate(kept.tolist()))
-    columns = {name: getattr(item, name) for name in ("is_crowd", "difficult", "truncated", "area")}
-    return dataclasses.replace(
-        item,
-        pixel_boxes=item.pixel_boxes[kept],
-        class_ids=item.class_ids[kept],
-        unknown={new: item.unknown[old] for new, old in rows if old in item.unknown},
-        **{name: column[kept] for name, column in columns.items() if len(column)},
-    )
-
-
 CsvImages = dict[str, list[list[str]]]
 """Rows by image."""
 
@@ -248,14 +231,13 @@ def read_automl_csv(
     rows: dict[str, CsvImages] = {name: {} for name in _SETS}
     names: dict[str, None] = {}
     passed = 0
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quotechar=quotechar)
-    for line in reader:
+    for number_of_line, line in _lines(text, path, delimiter, quotechar):
         if not line:
             continue
         if len(line) < _CSV_CELLS - 2:
             raise UserError(
                 f"the row has {count_text(len(line), 'cell')}",
-                where=f"{path}:{reader.line_num}",
+                where=f"{path}:{number_of_line}",
                 fix="write set,image,label,xmin,ymin,,,xmax,ymax,, in each row",
             )
         name, image, label = (cell.strip() for cell in line[:3])
@@ -272,6 +254,19 @@ def read_automl_csv(
         sets = ", ".join(_SETS)
         say_aside(f"{path}: {count_text(passed, 'row')} of no set ({sets}) passed over")
     return rows, label_map_of(list(names), str(path))
+
+
+def _lines(
+    text: str, path: Path, delimiter: str, quotechar: str
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the cells of each line of a CSV file with its number."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quotechar=quotechar)
+    try:
+        for line in reader:
+            yield reader.line_num, line
+    except csv.Error as error:
+        where = f"{path}:{reader.line_num}"
+        raise UserError(f"this is not CSV: {error}", where=where, fix="close each quote") from error
 
 
 def items_of_rows(

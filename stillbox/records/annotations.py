@@ -12,7 +12,7 @@ import json
 import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TypeAlias
 from xml.sax.saxutils import escape
@@ -89,6 +89,18 @@ class AnnotatedImage:
             return read_untrusted(self.path, most=MAX_IMAGE_BYTES)
         except UserError as error:
             raise OSError(error.what) from error
+
+
+def only_boxes(item: AnnotatedImage, keep: NDArray[np.bool_]) -> AnnotatedImage:
+    """Returns the annotation with the boxes that a mask `[N]` keeps."""
+    if keep.all() or not keep.size:
+        return item
+    rows = np.flatnonzero(keep).tolist()
+    columns = ("pixel_boxes", "class_ids", "is_crowd", "difficult", "truncated", "area")
+    # A column that the format does not have is empty.
+    kept = {name: one[keep] for name in columns if len(one := getattr(item, name))}
+    unknown = {rows.index(row): name for row, name in item.unknown.items() if row in rows}
+    return replace(item, unknown=unknown, **kept)
 
 
 def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog) -> Example:

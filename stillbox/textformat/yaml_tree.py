@@ -7,6 +7,7 @@ aliases are followed, and the length of its numbers.
 
 import codecs
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,8 @@ _TAGS: dict[type[yaml.Node], frozenset[str]] = {
 }
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """A scalar, a list of plain values or a mapping from names to them."""
+# JSON escapes a character beyond 16 bits as two halves.
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _QUOTES = "put text that holds any of ? : # , [ ] { } in quotes"
 
 
@@ -133,11 +136,11 @@ class _Reader(yaml.SafeLoader):
     def scan_flow_scalar_non_spaces(self, double: bool, start_mark: yaml.Mark) -> list[str]:
         """Reads a part of a quoted text; an escape such as `\\UFFFFFFFF` is no character."""
         try:
-            chunks: list[str] = super().scan_flow_scalar_non_spaces(double, start_mark)
+            text = "".join(super().scan_flow_scalar_non_spaces(double, start_mark))
         except (ValueError, OverflowError) as error:
             what = "the escape names no character"
             raise yaml.scanner.ScannerError(None, start_mark, what, self.get_mark()) from error
-        return chunks
+        return [_PAIR.sub(_whole_character, text)]
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Composes one node; PyYAML calls it for each."""
@@ -224,3 +227,7 @@ class _Reader(yaml.SafeLoader):
                 what = "<< merges sections, and this is none"
                 raise UserError(what, where=place, fix="<<: *name")
             yield content
+
+
+def _whole_character(pair: re.Match[str]) -> str:
+    return pair[0].encode("utf-16", "surrogatepass").decode("utf-16")

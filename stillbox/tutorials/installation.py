@@ -116,7 +116,8 @@ class _Result(unittest.TestResult):
     def stopTest(self, test: unittest.TestCase) -> None:  # noqa: N802
         """Prints a failure."""
         for failed, trace in (*self.failures, *self.errors):
-            if failed is test:
+            # A failed part of a test stands for itself in these lists.
+            if getattr(failed, "test_case", failed) is test:
                 self._say("FAILED", test)
                 print(trace, file=self._stream)
         super().stopTest(test)

@@ -1,14 +1,10 @@
 """Writes annotated images as records, into one file or a set of shards."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from stillbox.errors import UserError, nearest
 from stillbox.printing import count_text
@@ -93,15 +89,3 @@ def refuse_unknown(items: Sequence[AnnotatedImage], label_map: LabelMap) -> None
                 where=item.where,
                 fix=nearest(name.strip("'\""), [one.name for one in label_map]),
             )
-
-
-def only_boxes(item: AnnotatedImage, keep: NDArray[np.bool_]) -> AnnotatedImage:
-    """Returns the annotation with the boxes that a mask `[N]` keeps."""
-    if keep.all() or not keep.size:
-        return item
-    rows = np.flatnonzero(keep).tolist()
-    columns = ("pixel_boxes", "class_ids", "is_crowd", "difficult", "truncated", "area")
-    # A column that the format does not have is empty.
-    kept = {name: one[keep] for name in columns if len(one := getattr(item, name))}
-    unknown = {rows.index(row): name for row, name in item.unknown.items() if row in rows}
-    return dataclasses.replace(item, unknown=unknown, **kept)

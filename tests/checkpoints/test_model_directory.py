@@ -243,6 +243,8 @@ def test_opening_another_folder_lists_its_content(tmp_path):
         ModelDirectory.open(tmp_path / "other")
     with pytest.raises(UserError, match=r"no such model directory\n  fix: did you mean 'other'\?"):
         ModelDirectory.open(tmp_path / "othr")
+    with pytest.raises(UserError, match=r"s3://bucket/run: .* has to be a folder of this machine"):
+        ModelDirectory.open(Path("s3://bucket/run"))
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file"):
         _create(tmp_path / "file")

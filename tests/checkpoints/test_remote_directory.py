@@ -245,3 +245,8 @@ def test_a_run_in_a_bucket_is_that_of_a_folder(bucket, tmp_path, experiment, sce
     scored = evaluate(bucket.url, step="latest")
     assert scored.source == f"{bucket.url}, step 4"
     assert scored.report.is_relative_to("evaluation")
+    figures = json.loads(scored.report.with_name("metrics.json").read_text())
+    assert figures["weights"] == scored.source
+    assert f"<title>{bucket.url.rpartition('/')[2]}</title>" in scored.report.read_text()
+    # The copy has another name each time, and the model is the same.
+    assert evaluate(bucket.url, step="latest").source == scored.source

@@ -251,6 +251,20 @@ def test_numbers_out_of_range_are_refused(refused, settings, here):
     assert "no label map" in saying("--set", "data.train.label_map=")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "a.record", "--workers", -1),
+        ("check", "a.record", "--max-boxes", -1),
+        ("tile", "a.record", "--tile", 64, "--output", "t", "--workers", -1),
+        ("convert", "a", "--output", "b", "--seed", -1),
+        ("scenes", "--output", "s", "--seed", -1),
+    ],
+)
+def test_counts_and_seeds_begin_at_0(refused, words):
+    assert "'-1' is no whole number from 0 on" in refused("data", *words)
+
+
 def digests(folder):
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()

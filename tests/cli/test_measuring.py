@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.evaluation.runtimes import RuntimeRow, RuntimeTable
+from stillbox.experiment.schema import Experiment
 from stillbox.exporting.benchmarking import runner
 from stillbox.exporting.benchmarking.runner import Benchmark
 from stillbox.exporting.benchmarking.subjects import BenchmarkSettings
@@ -62,6 +64,16 @@ def test_a_report_of_another_model_is_replaced_where_that_is_asked_for(
     assert "add --overwrite" in message
     stillbox("evaluate", other, *quick, "--overwrite").ended()
     assert metrics(here / "report")["weights"] == f"{other}, step 2"
+
+
+def test_the_report_of_another_packed_model_is_not_replaced_by_default(refused, here, monkeypatch):
+    """Packed models have no folder of their own: reports are written into the current one."""
+    (here / "new.stillbox").touch()
+    model = Namespace(experiment=Experiment(), source="new.stillbox, step 2")
+    monkeypatch.setattr("stillbox.api.load_model", lambda source, **settings: model)
+    (here / "evaluation").mkdir()
+    (here / "evaluation/metrics.json").write_text('{"weights": "old.stillbox, step 2"}')
+    assert "the folder holds the report of old.stillbox" in refused("evaluate", "new.stillbox")
 
 
 def test_classes_are_left_out_of_the_table_where_that_is_asked_for(stillbox, trained):

@@ -1,10 +1,14 @@
 """`stillbox model_main`: the flags of the Object Detection API and what they did."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.checkpoints.remote_directory import ModelPlace
+from stillbox.cli import detection_api
+from stillbox.cli.main import main
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.training import loop, watching
 from stillbox.training.loop import Outcome
@@ -211,3 +215,15 @@ def test_ctrl_c_ends_the_watch(stillbox, words, trained, here, monkeypatch):
     assert f"waiting for a checkpoint after step 2 in {trained}; step 9 is the last" in out
     assert out.splitlines()[-1].startswith("stopped after 1 checkpoint; results in ")
     assert "Traceback" not in err
+
+
+def test_the_first_generation_writes_its_checkpoints_into_a_bucket_too(monkeypatch, tmp_path):
+    place, done = ModelPlace(tmp_path), []
+    monkeypatch.setattr(detection_api, "training_place", lambda directory: nullcontext(place))
+    train = lambda resolved, directory, profile: done.append(directory) or 0  # noqa: E731
+    monkeypatch.setattr(detection_api, "run_training", train)
+    write = lambda directory, form, say: done.append((directory, form))  # noqa: E731
+    monkeypatch.setattr("stillbox.checkpoints.trained.write_checkpoints", write)
+    words = ["--train_dir=s3://bucket/run", "--pipeline_config_path=demo_scenes"]
+    assert main(["legacy_train", *words]) == 0
+    assert done == [place, (tmp_path, "tf1")]

@@ -2,16 +2,21 @@
 
 import json
 import shutil
+from argparse import Namespace
 
 import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
-from stillbox.cli.predict_files import describe_objects, picture_names
+from stillbox.api import load
+from stillbox.cli.predict_files import _label_folder, describe_objects, picture_names
+from stillbox.errors import UserError
+from stillbox.experiment.schema import Experiment
 from stillbox.predicting.files import class_folders
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
+from stillbox.predicting.selection import Selection
 from stillbox.records.folder import convert_folder
 from tests.predicting.test_selection import Cards
 from tests.predicting.test_video import write_video
@@ -329,6 +334,21 @@ def test_labels_have_the_best_threshold_of_each_class(stillbox, drawn_photos, he
     # The lists and pictures have the least score of --min-score all the same.
     assert classes(here) == ["nine", "ten", "ten", "king of hearts"]
     assert (here / "predictions/labels/images/train/a.png").is_file()
+
+
+def test_a_checkpoint_has_the_report_of_its_model_directory(report, here, capsys):
+    (here / "model/checkpoints/2").mkdir(parents=True)
+    (here / "model/experiment.yaml").touch()
+    arguments = Namespace(labels="yolo", weights=None, config="model/checkpoints/2")
+    _label_folder(Namespace(class_names={1: "nine"}), Selection(), arguments, here)
+    assert "labels: least scores of model/evaluation: nine 0.90" in capsys.readouterr().err
+
+
+def test_a_config_is_named_where_a_runtime_is_refused():
+    with pytest.raises(UserError, match="only an export runs in openvino") as refusal:
+        load(Experiment(name="mine"), weights="a.npz", runtime="openvino")
+    assert refusal.value.where == "mine"
+    assert refusal.value.fix == "`stillbox export mine --format onnx`, and give its folder"
 
 
 def test_boxes_for_cvat_are_marked_as_found_by_a_model(stillbox, drawn_photos, here):

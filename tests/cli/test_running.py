@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from stillbox.cli import running
+from stillbox.cli import arguments, running
 from stillbox.cli.arguments import show_remarks
 from stillbox.cli.main import main
 from stillbox.cli.running import say_next_with_model, show_findings
@@ -55,6 +55,15 @@ def test_five_remarks_are_printed_and_the_command_that_prints_the_others(demo, c
     ]
 
 
+def test_parts_of_the_user_are_imported_by_the_command_that_prints_the_others(
+    demo, capsys, monkeypatch
+):
+    monkeypatch.setattr(arguments, "imports_of", lambda experiment: ("my parts.py",))
+    show_remarks(demo, ["first", *"23456"])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "stillbox check demo_scenes --import 'my parts.py' --set train.batch_size=8" in last
+
+
 def test_what_was_read_of_no_file_is_checked_in_the_model_directory(demo, capsys):
     show_remarks(replace(demo, source=""), ["a"] * 6, also_in="runs/a b/experiment.yaml")
     last = capsys.readouterr().err.splitlines()[-1]
@@ -82,10 +91,11 @@ def test_the_worst_is_first_nothing_is_said_twice_and_notes_are_said_once(
         ({"step": "all"}, "run --set a=1"),
         ({"step": "7", "runtime": ""}, "run --step 7 --set a=1"),
         ({"weights": "my file.npz"}, "run --weights 'my file.npz' --set a=1"),
+        ({"imports": ["a b.py", "c"]}, "run --import 'a b.py' --import c --set a=1"),
     ],
 )
 def test_the_command_that_comes_next_takes_the_same_model(given, words, capsys):
-    usual = {"config": "run", "overrides": ["a=1"], "weights": None, "step": None}
+    usual = {"config": "run", "overrides": ["a=1"], "weights": None, "step": None, "imports": []}
     say_next_with_model(Namespace(**(usual | given)), "predict", "IMAGES")
     assert capsys.readouterr() == ("", f"next: stillbox predict {words} IMAGES\n")
 

@@ -409,6 +409,10 @@ def test_origins_follow_what_is_set():
         ("train.steps.x=1", "train.steps is a whole number, not a section", None),
         ("train.optimizer.schedule.gamma=1", "(kind cosine) has no field 'gamma'", "valid here"),
         ("train.augmentations.2.probability=1", "has no element 2", "it has 2, counted from 0"),
+        pytest.param(
+            *(f"train.augmentations.{'9' * 5000}.probability=1", "has no element 99", "it has 2"),
+            id="an element with a number of 5000 digits",
+        ),
         ("train.augmentations=[{kind: flip}]", "has no kind 'flip'", "random_horizontal_flip"),
         ("data.train.paths=[a-?????-of-00010]", "not YAML", "in quotes"),
         ("train.steps", "a path, an equals sign and a value", "--set train.batch_size=8"),

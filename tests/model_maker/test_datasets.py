@@ -95,6 +95,10 @@ def test_csv_with_a_folder_of_images_and_without_a_set(annotated, tmp_path):
         ("TRAIN,../a.jpg,cat,0,0,,,1,1,,", "leads out of the folder"),
         ("TRAIN,a.jpg,cat,0,0,,,1,1,,", "image file is missing"),
         ("", "the file has no row"),
+        pytest.param(
+            *('TRAIN,a.jpg,"cat' + ",0" * 100_000, "table.csv:1: this is not CSV: field larger"),
+            id="a quote that stays open",
+        ),
     ],
 )
 def test_wrong_csv(tmp_path, line, message):

@@ -5,6 +5,7 @@ import pytest
 from stillbox.api import load_model
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
+from stillbox.experiment.resolve import with_overrides
 from stillbox.model_maker import detectors, mediapipe_model_maker, tflite_model_maker
 from stillbox.model_maker.tflite_model_maker.config import ExportFormat, QuantizationConfig
 from stillbox.training.loop import Outcome
@@ -53,6 +54,14 @@ def test_only_what_is_not_random_is_frozen(data, tmp_path, small_networks, capsy
     assert "does not freeze neck: its initial weights are random" in capsys.readouterr().err
     spec.config.var_freeze_expr = None
     assert spec.experiment(data.records, None, 1, 4).train.freeze == ()
+
+
+@pytest.mark.parametrize("path", ["/home/o'brien/weights.npz", "a, b}"])
+def test_a_path_of_weights_has_any_character(tmp_path, path):
+    spec = spec_in(tmp_path)
+    spec.uri = path
+    overrides, _ = spec._weights(spec.recipe)
+    assert with_overrides(spec.recipe, overrides).train.fine_tune.checkpoint == path
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Regular expressions of users: as `re` finds them, in a time that none can extend."""
 
 import itertools
+import json
 import os
 import random
 import re
@@ -276,3 +277,9 @@ def test_aliases_and_merge_keys_are_followed():
     assert plain["one"] == {"steps": 3, "seed": 5}
     assert plain["all"] == {"steps": 3, "seed": 4, "x": 1}
     assert plain["same"] == plain["base"]
+
+
+@pytest.mark.parametrize("text", ["\U0001f989 owls", "\U00020bb7" * 2, "caf\udce9", "\ude00\ud83d"])
+def test_json_spells_every_text(text):
+    """A character beyond 16 bits is two escapes; the half of one stays what it is."""
+    assert compose(json.dumps({text: [text]}), "f").plain() == {text: [text]}

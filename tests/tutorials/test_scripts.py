@@ -1,5 +1,6 @@
 """The helpers of tutorials and the converters, on folders that they expect."""
 
+import io
 import json
 import random
 import shutil
@@ -15,6 +16,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.record_file import RecordFile
 from stillbox.records.wire import parse_features
 from stillbox.tutorials.folder import folder_files
+from stillbox.tutorials.installation import ModelBuilderTF2Test, check_installation
 from tests.small import SHARED, needs_shared
 from tests.tutorials.conftest import label_image
 
@@ -58,6 +60,20 @@ def test_the_check_of_the_installation_says_ok_as_the_original_does(research):
     assert "[       OK ] ModelBuilderTF2Test.test_create_ssd_models_from_config" in done.stderr
     assert "Ran 7 tests in " in done.stderr
     assert done.stderr.rstrip().endswith("OK")
+
+
+def test_a_model_that_cannot_be_built_is_named_with_the_reason(monkeypatch):
+    def build(self, family):
+        with self.subTest(family):
+            raise ValueError(f"{family} has no such layer")
+
+    monkeypatch.setattr(ModelBuilderTF2Test, "_build", build)
+    stream = io.StringIO()
+    assert not check_installation(stream)
+    assert (
+        "[   FAILED ] ModelBuilderTF2Test.test_create_ssd_models_from_config" in stream.getvalue()
+    )
+    assert "ValueError: ssd has no such layer" in stream.getvalue()
 
 
 def test_images_are_moved_once_and_a_stopped_run_ends_in_the_same_folders(

@@ -96,7 +96,6 @@ NO_EFFECT: Mapping[str, str] = {
 }
 """Field -> why it changes nothing."""
 
-_OTHER_TASK = "stillbox has one-stage detectors of boxes here"
 _ATTRIBUTES = "stillbox predicts boxes and classes, and no attributes of them"
 REFUSED: Mapping[str, str] = {
     f"{MODEL}.head.attribute_heads": _ATTRIBUTES,
@@ -198,7 +197,6 @@ def read_conv(
     *,
     initializer: schema.Initializer = VARIANCE_SCALING,
     biased: bool = False,
-    penalty: bool = True,
 ) -> schema.ConvHyperparams:
     """Reads the hyperparameters of a part's convolutions.
 
@@ -207,7 +205,6 @@ def read_conv(
         path: the part.
         initializer: of fresh kernels.
         biased: whether there are biases in front of its batch norms.
-        penalty: whether its kernels are penalised; separable convolutions are not.
     """
     norm = root.child(f"{MODEL}.norm_activation")
     weight = root.value("task.losses.l2_weight_decay", f"{path}.conv.regularizer.weight")
@@ -218,7 +215,7 @@ def read_conv(
         activation=norm.choose(
             "activation", ("relu", "relu6", "swish", "hard_swish"), f"{path}.conv.activation"
         ),
-        regularizer=schema.L2(weight=weight) if weight and penalty else None,
+        regularizer=schema.L2(weight=weight) if weight else None,
         regularize_depthwise=False,
         initializer=initializer,
         force_bias=biased,

@@ -365,7 +365,7 @@ def benchmark(
     for export in subject.exports:
         say(f"{export.folder}: an export, a program that runs with your rights")
     pixels = [read_image(file)[0] for file in images]
-    found = None if weights or isinstance(source, Experiment) else results_folder(Path(source))
+    found = results_folder(source, weights)
     folder = Path(output) if output else (found or Path()) / runtimes.FOLDER
     # Before the measuring, which can take minutes.
     make_folder(folder, below=found or folder)

@@ -7,6 +7,7 @@ and the schedule of the original (`object_detector/{model,preprocessor,object_de
 
 import dataclasses
 import enum
+import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -243,8 +244,8 @@ class ObjectDetector:
             f"{{kind: exponential, learning_rate: {rate}, staircase: true, "
             f"decay_steps: {qat_hparams.decay_steps}, decay_factor: {qat_hparams.decay_rate}}}"
         )
-        checkpoint = ModelDirectory.open(directory).checkpoint("latest").folder
-        fine_tune = f"{{checkpoint: '{checkpoint}', scope: detection, load_heads: true}}"
+        checkpoint = json.dumps(str(ModelDirectory.open(directory).checkpoint("latest").folder))
+        fine_tune = f"{{checkpoint: {checkpoint}, scope: detection, load_heads: true}}"
         assert self._trained is not None
         experiment = with_overrides(
             self._trained,

@@ -15,9 +15,8 @@ from stillbox.model_maker.datasets import (
     open_cache,
     read_automl_csv,
     refuse_cloud,
-    without_difficult,
 )
-from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.annotations import AnnotatedImage, only_boxes
 from stillbox.records.files import write_whole
 from stillbox.records.formats.voc import read_voc
 from stillbox.records.label_map import LabelMap
@@ -139,7 +138,7 @@ class DataLoader:
             wanted = list(stems) if stems else None
             items, _ = read_voc(annotations_dir, images_dir, log, stems=wanted, label_map=classes)
             if ignore_difficult_instances:
-                items = list(map(without_difficult, items))
+                items = [only_boxes(item, ~item.difficult) for item in items]
             return items, classes
 
         records = cached(cache_dir, prefix, read, shards=num_shards, most=max_num_images)

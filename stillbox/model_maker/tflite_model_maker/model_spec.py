@@ -162,7 +162,7 @@ class EfficientDetModelSpec:
         row = known_weights().get(self.uri)
         if row is not None:
             return list(row.overrides()), row.scope
-        fine_tune = f"{{checkpoint: '{self.uri}', scope: detection}}"
+        fine_tune = f"{{checkpoint: {json.dumps(self.uri)}, scope: detection}}"
         return [f"train.fine_tune={fine_tune}"], "detection"
 
     def _frozen(self, scope: str) -> list[str]:
