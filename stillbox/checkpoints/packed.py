@@ -159,7 +159,8 @@ def pack_model(
     was marked.
 
     Raises:
-        UserError: there is no such model, the target exists, or the disk takes no more.
+        UserError: there is no such model; the target exists, or is a folder of something else; or
+            the disk takes no more.
     """
     model = open_model(source, step)
     if not isinstance(model, Checkpoint):

@@ -273,15 +273,16 @@ def changed_number(archive):
 
 def broken_stream(archive):
     packer = zlib.compressobj(wbits=31)
-    # In the values of the checkpoint's data file.
-    return packer.compress(archive[:2000]) + packer.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 100
+    return packer.compress(archive[:300_000]) + packer.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 100
 
 
 @pytest.mark.parametrize("damage", [changed_number, broken_stream])
 def test_a_damaged_archive_is_refused_without_a_published_checksum_too(
     damage, server, known, tmp_path
 ):
-    whole = gzip.decompress(archive_of(checkpoint_members(tmp_path)))
+    # So large that it is not unpacked at once.
+    extra = {"zoo/model.ckpt.extra": np.random.default_rng(0).bytes(400_000)}
+    whole = gzip.decompress(archive_of(extra | checkpoint_members(tmp_path)))
     known(row(server, damage(whole), published=False))
     with pytest.raises(UserError, match="the archive cannot be unpacked"):
         get_weights("ours", progress=quiet)
