@@ -275,6 +275,7 @@ def test_a_safetensors_file_that_is_cut_after_it_was_opened_is_refused(tmp_path)
         {"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 6]}},
         {"a": {"dtype": "F32", "shape": [[1]], "data_offsets": [0, 4]}},
         {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}},
+        {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0.0, 8.0]}},
         {"a": {"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]}},
         {"a": []},
         [],

@@ -272,8 +272,9 @@ def _places(header: dict[str, Any], start: int, size: int) -> dict[str, _StoredT
     }
     end = start
     for name, place in sorted(places.items(), key=lambda item: (item[1].start, item[1].end)):
-        axes_sound = all(isinstance(axis, int) and axis >= 0 for axis in place.shape)
-        if not axes_sound or place.start != end or place.end < end:
+        numbers = (*place.shape, place.start, place.end)
+        sound = all(isinstance(number, int) and number >= 0 for number in numbers)
+        if not sound or place.start != end or place.end < end:
             raise ValueError(f"{name!r} has no place of its own")
         if place.dtype in _DTYPES:
             expected = math.prod(place.shape) * np.dtype(_DTYPES[place.dtype]).itemsize

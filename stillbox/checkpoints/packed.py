@@ -165,14 +165,13 @@ def pack_model(
     was marked.
 
     Raises:
-        UserError: there is no such model, the target exists, or the disk takes no more.
+        UserError: there is no such model; the target exists, or is a folder of something else; or
+            the disk takes no more.
     """
     model = open_model(source, step)
     if not isinstance(model, Checkpoint):
         raise UserError("this model is packed already", where=str(source), fix="copy the file")
-    if target.exists() and not overwrite:
-        fix = "choose another name, or add --overwrite"
-        raise UserError("it exists", where=str(target), fix=fix)
+    _check_target(target, overwrite=overwrite)
     if not target.absolute().parent.is_dir():
         fix = f"mkdir -p {target.parent}"
         raise UserError("there is no such folder", where=str(target.parent), fix=fix)
@@ -187,6 +186,19 @@ def pack_model(
     size = write(target, model, to_yaml(experiment), sections)
     weights = sum(array.nbytes for arrays in sections.values() for array in arrays.values())
     return Packed(target, model.step, weights, size)
+
+
+def _check_target(target: Path, *, overwrite: bool) -> None:
+    """Refuses what must not be replaced: a folder that is no packed model, too."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    in_run = target.absolute().parent.name == CHECKPOINTS
+    if target.is_dir() and (in_run or not (target / MANIFEST).is_file()):
+        what = "this folder is no packed model, and is not replaced"
+        raise UserError(what, where=str(target), fix="choose another name")
+    if not overwrite:
+        fix = "choose another name, or add --overwrite"
+        raise UserError("it exists", where=str(target), fix=fix)
 
 
 def _write_file(

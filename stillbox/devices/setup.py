@@ -17,7 +17,7 @@ import jax
 
 from stillbox import __version__
 from stillbox.devices.announcing import say_aside
-from stillbox.devices.process import keep_freed_memory
+from stillbox.devices.process import keep_freed_memory, peak_bytes
 from stillbox.errors import UserError
 from stillbox.printing import size_text
 
@@ -48,9 +48,10 @@ def peak_memory() -> PeakMemory:
     ]
     if peaks:
         return max(peaks, key=lambda peak: peak.nbytes)
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts KiB, macOS bytes.
-    return PeakMemory(resident * (1 if sys.platform == "darwin" else 1024), "")
+    # Elsewhere than on Linux; macOS counts bytes.
+    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024
+    return PeakMemory(peak_bytes() or usage * unit, "")
 
 
 # Name and key of a program, as jax names its file.
@@ -94,8 +95,9 @@ def use_compilation_cache() -> None:
             )
         else:
             folder.chmod(0o700)
-            prune(folder, limit)
             jax.config.update("jax_compilation_cache_dir", str(folder))
+            # Another process that starts may remove the same programs.
+            prune(folder, limit)
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         # Short enough for the program that prepares kernels for detection.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

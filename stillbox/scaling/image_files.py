@@ -115,7 +115,8 @@ def _list_one(pattern: str) -> Listing:
         fix = "check the permissions"
         raise UserError(f"cannot be listed: {error}", where=pattern, fix=fix) from error
     prefix = base if not base or base.endswith("/") else f"{base}/"
-    names = [name for name in below if _fits(name, tail)]
+    compiled = _compiled(tail, pattern)
+    names = [name for name in below if _fits(name, tail, compiled)]
     matched = len(names)
     if "." not in tail.rpartition("/")[2]:
         names = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
@@ -144,11 +145,19 @@ def _split(pattern: str) -> tuple[str, str, str]:
     return base + slash, pattern[len(base + slash) :], options
 
 
-def _fits(name: str, tail: str) -> bool:
+def _compiled(tail: str, pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile("".join(map(_expression, _WILDCARDS.split(tail))))
+    except re.error as error:
+        what, fix = f"this is no pattern: {error}", "give a range from its lower end, [a-z]"
+        raise UserError(what, where=pattern, fix=fix) from error
+
+
+def _fits(name: str, tail: str, compiled: re.Pattern[str]) -> bool:
     hidden = name.startswith(".") or "/." in name
     if hidden and not (tail.startswith(".") or "/." in tail):
         return False
-    return re.fullmatch("".join(map(_expression, _WILDCARDS.split(tail))), name) is not None
+    return compiled.fullmatch(name) is not None
 
 
 def _expression(part: str) -> str:

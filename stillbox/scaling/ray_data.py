@@ -121,7 +121,8 @@ def _run(
     if gpus:
         options.setdefault("num_gpus", 1)
     machines = sum(node["Alive"] and "CPU" in node["Resources"] for node in ray.nodes())
-    workers = workers or gpus or machines
+    # With an autoscaler, no machine may have been started yet.
+    workers = workers or gpus or max(machines, 1)
     size = _part_size(len(todo), workers, predictor.batch_size)
     parts = [
         {"images": pickle.dumps(todo[start : start + size])} for start in range(0, len(todo), size)

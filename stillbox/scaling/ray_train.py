@@ -75,7 +75,9 @@ def train_on_ray(
             do not divide the batch, or a worker raised it.
         FloatingPointError: the loss is not finite.
     """
-    refuse_uneven(experiment, workers)
+    # Devices that share an image may be the GPUs of a machine, which only the cluster knows.
+    if workers.resources or experiment.devices.spatial_partitions == 1:
+        refuse_uneven(experiment, workers)
     import_extra("ray.train", "ray")
     with connected(output_of_workers=True):
         import ray

@@ -8,7 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -259,7 +259,7 @@ class Report:
             ending = self._ending.wait(_REPORT_SECONDS)
             if self._failed:
                 return
-            if not self._first or self._metrics or self._place.newest_step() > self._step:
+            if not self._first or self._metrics or self._newest() > self._step:
                 broadcast_from_rank_zero(_REPORT)
                 self._send()
         broadcast_from_rank_zero(_END)
@@ -269,6 +269,12 @@ class Report:
 
         while broadcast_from_rank_zero("") == _REPORT:
             self._send()
+
+    def _newest(self) -> int:
+        # The others wait for this thread: a storage that fails for a moment must not end it.
+        with suppress(UserError, OSError):
+            return self._place.newest_step()
+        return self._step
 
     def _send(self) -> None:
         """Reports metrics, with a folder that has the path of a new checkpoint."""
@@ -280,7 +286,7 @@ class Report:
         with self._lock:
             metrics, self._metrics = self._metrics, {}
         with tempfile.TemporaryDirectory() as folder:
-            checkpoint, newest = None, self._place.newest_step()
+            checkpoint, newest = None, self._newest()
             if newest > self._step:
                 self._step = newest
                 path = f"{self._place}/{CHECKPOINTS}/{newest}"

@@ -213,7 +213,7 @@ def _spell(sizes: Iterable[tuple[int, int]]) -> str:
 
 def _elsewhere(known: dict[str, object]) -> str:
     place = f"--set {FIELD}=DIR"
-    return f"{place} names where step {known['step']} of it is now" if known else place
+    return f"{place} names where step {known['step']} of it is now" if "step" in known else place
 
 
 def _misfit(what: str, fix: str) -> UserError:

@@ -125,7 +125,8 @@ def _train(
     refuse_steps_beyond_the_end(profile, model_directory, stop_at)
 
     # ---- run to resume, evaluation: refused before anything is compiled -------------------------
-    previous = find_previous(experiment, model_directory, dataset)
+    with place.reading():
+        previous = find_previous(experiment, model_directory, dataset)
     first = previous.step if previous else 0
     job.require_same("model directory", f"step {first}", fix=_SHARED)
     job.require_same(
@@ -149,17 +150,17 @@ def _train(
     program, compilations = programs[0], [] if finished else list(map(_compile, programs))
 
     # ---- model and state: resume, fine-tune or from scratch -------------------------------------
-    with announcing(lambda: "building the model and reading its weights"):
+    with place.reading(), announcing(lambda: "building the model and reading its weights"):
         start = start_run(experiment, model_directory, previous)
     state, taught_by = program.put_state(start.state), program.put_teacher(teacher)
     identity = {TEACHER: teacher.identity} if teacher else {}
-    directory = _open_directory(place, experiment, dataset, first, lock)
-    summaries = Summaries(model_directory, from_step=first, experiment=experiment, loggers=loggers)
     guard = MetricsGuard(lambda rows: [dataset.describe(int(row)) for row in rows if row >= 0])
 
     with (
-        closing(directory),
-        summaries,
+        closing(_open_directory(place, experiment, dataset, first, lock)) as directory,
+        Summaries(
+            model_directory, from_step=first, experiment=experiment, loggers=loggers
+        ) as summaries,
         RunProgress(first, stop_at, quiet=not job.is_main_process()) as progress,
         StopRequest() as stop,
     ):

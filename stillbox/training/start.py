@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from stillbox.checkpoints.checkpoint import Checkpoint
-from stillbox.checkpoints.importer import ImportOptions, ImportReport, import_weights
+from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.model_directory import CHECKPOINTS, ModelDirectory, is_model_directory
 from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
@@ -20,7 +20,6 @@ from stillbox.experiment.values import Plain, differences
 from stillbox.experiment.yaml_config import store_paths
 from stillbox.inputs.dataset import Dataset
 from stillbox.models.build import build_detector
-from stillbox.models.detector import Detector
 from stillbox.models.variables import split_detector
 from stillbox.records.label_map import LabelMap
 from stillbox.training.distillation import TEACHER
@@ -75,11 +74,9 @@ _NEW_DIRECTORY = (
 class Start:
     """The state before the first step, and its origin."""
 
-    detector: Detector
     state: TrainState
     trainable: frozenset[str]
     decision: str
-    report: ImportReport | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +149,7 @@ def start_run(
             f"from scratch: {directory} holds no checkpoint and train.fine_tune.checkpoint "
             "is not given"
         )
-    return Start(detector, state, trainable, decision, report)
+    return Start(state, trainable, decision)
 
 
 def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -> int | None:
@@ -160,8 +157,8 @@ def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -
     if not step or not depends_on_replicas(experiment.model):
         return None
     # Older checkpoints do not hold it.
-    replicas: int | None = ModelDirectory.open(directory).read_metadata(step).get("replicas")
-    return replicas
+    replicas = ModelDirectory.open(directory).read_metadata(step).get("replicas")
+    return replicas if isinstance(replicas, int) else None
 
 
 def recorded_teacher(previous: ResumePoint | None) -> object:

@@ -226,12 +226,16 @@ class CheckpointWatcher:
         """Scores checkpoints until `patience` ends; returns their steps.
 
         Raises:
+            UserError: the output is the model directory, or has scores of other settings.
             KeyboardInterrupt: everything scored so far is kept.
         """
         if jax.process_count() > 1 and not (self._patience.once or self._patience.existing):
             what = "several processes cannot wait for checkpoints together"
             fix = "start one process; it uses all devices of its machine"
             raise UserError(what, where=str(self._directory), fix=fix)
+        if self._output.resolve() == self._directory.resolve():
+            what = "the model directory has the history of the training itself"
+            raise UserError(what, where=str(self._output), fix="write into another folder")
         make_folder(self._output, below=self._directory)
         self._scorer.refuse_other_settings()
         so_far = read_history(self._output / HISTORY).evaluations

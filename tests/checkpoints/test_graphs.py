@@ -298,6 +298,7 @@ def set_shard(name):
         (set_shard("C:\\b.bin"), "lies outside"),
         (set_shard(""), "lies outside"),
         (set_shard(7), "damaged"),
+        (lambda own: own.update(weightsManifest=[{"paths": "a" * 10_001}]), "more than 10,000 sh"),
         (set_shard("missing.bin"), r"missing\.bin: No such file"),
         (set_weight(shape=[1, 1, 3, -2]), r"'k' has the shape \[1, 1, 3, -2\]"),
         (set_weight(shape=[1, 1, 3, 2.5]), "has the shape"),

@@ -1,11 +1,15 @@
 """Downloads, against a server on this machine."""
 
+import gzip
 import hashlib
 import io
 import json
 import tarfile
 import threading
+import time
 import zipfile
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -259,6 +263,41 @@ def test_what_is_no_archive_is_refused(data, server, known):
     known(row(server, data))
     with pytest.raises(UserError, match="archive"):
         get_weights("ours", progress=quiet)
+
+
+def changed_number(archive):
+    data = bytearray(gzip.compress(archive, 0))
+    data[data.index(ARRAYS["w"][400:500].tobytes())] ^= 1
+    return bytes(data)
+
+
+def broken_stream(archive):
+    packer = zlib.compressobj(wbits=31)
+    return packer.compress(archive[:300_000]) + packer.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 100
+
+
+@pytest.mark.parametrize("damage", [changed_number, broken_stream])
+def test_a_damaged_archive_is_refused_without_a_published_checksum_too(
+    damage, server, known, tmp_path
+):
+    # So large that it is not unpacked at once.
+    extra = {"zoo/model.ckpt.extra": np.random.default_rng(0).bytes(400_000)}
+    whole = gzip.decompress(archive_of(extra | checkpoint_members(tmp_path)))
+    known(row(server, damage(whole), published=False))
+    with pytest.raises(UserError, match="the archive cannot be unpacked"):
+        get_weights("ours", progress=quiet)
+    assert find_weights("ours") is None
+
+
+def test_one_of_several_processes_fetches_and_the_others_wait(server, known, tmp_path):
+    known(row(server, archive_of(checkpoint_members(tmp_path))))
+
+    def get(number):
+        return get_weights("ours", progress=lambda done, total: time.sleep(0.5))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(get, range(2))) == [weights_folder("ours") / "zoo/model.ckpt"] * 2
+    assert len(server.asked) == 1
 
 
 SHARDS = {

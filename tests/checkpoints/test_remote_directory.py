@@ -211,6 +211,52 @@ def test_a_lease_that_is_no_json_holds_nobody_up(bucket):
     lease.release()
 
 
+def test_leases_of_former_writers_are_removed_and_no_others_asked_for(bucket, monkeypatch):
+    asked, remove = [], ObjectFolder.remove
+    for number in (3, 10**9):
+        bucket.write(f".writer/{number:06d}", b"{}")
+    monkeypatch.setattr(ObjectFolder, "remove", lambda *own: asked.append(own[1]) or remove(*own))
+    lease = WriterLease(bucket)
+    assert sorted(asked) == [".writer/000003", ".writer/1000000000"]
+    lease.release()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("the storage fails")])
+def test_a_copy_that_was_begun_replaces_no_object(bucket, monkeypatch, error):
+    history = b'{"step": 1}\n' * 100
+    bucket.write("metrics.jsonl", history)
+
+    def cut(self, name, target):
+        target.write_bytes(history[:50])
+        raise error
+
+    monkeypatch.setattr(ObjectFolder, "download", cut)
+    with pytest.raises(type(error)), model_place(bucket.url, step="latest", writes=True):
+        pass
+    assert bucket.read("metrics.jsonl") == history
+
+
+def test_messages_name_the_url_and_not_its_copy(bucket):
+    with pytest.raises(UserError, match=f"^{bucket.url}: this is not a model directory"):
+        load(bucket.url)
+    with model_place(bucket.url, step="latest", writes=True) as place:
+        directory = writing(place)
+        for step in (1, 2):
+            save(directory, step)
+        directory.close()
+    with pytest.raises(UserError, match=r"there is no checkpoint 3\n  fix: finished.*: 1, 2$"):
+        load(bucket.url, step=3)
+    bucket.write("checkpoints/2/params.npz", b"damaged")
+    with pytest.raises(UserError, match=f"^{bucket.url}/checkpoints/2/params.npz: the file is da"):
+        load(bucket.url)
+    with (
+        model_place(bucket.url, step="latest", writes=True) as place,
+        pytest.raises(UserError, match=f"^{bucket.url}/checkpoints/2/params.npz: the file is dam"),
+        place.reading(),
+    ):
+        ModelDirectory.open(place.folder).checkpoint().read("params")
+
+
 @pytest.mark.parametrize("name", ["../out", "a/../../out", "/out", "a\0b"])
 def test_names_that_lead_out_of_the_folder_are_refused(bucket, monkeypatch, name):
     entry = object_storage.Entry(3, "1")

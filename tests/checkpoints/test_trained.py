@@ -229,6 +229,17 @@ def test_nothing_is_replaced_unasked(trained_once, packed):
     assert sorted(path.name for path in packed.iterdir()) == ["model", "model.stillbox"]
 
 
+def test_a_folder_that_is_no_packed_model_is_not_replaced(tmp_path):
+    run = tmp_path / "run"
+    with closing(ModelDirectory.create(run, experiment="", label_map="", versions={})) as made:
+        made.save(1, {}, {})
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/owl.jpg").touch()
+    for target in (run, run / "checkpoints/1", tmp_path / "photos"):
+        with pytest.raises(UserError, match="no packed model, and is not replaced"):
+            pack_model(run, target, overwrite=True)
+
+
 def test_damaged_files_are_refused_by_name(packed, tmp_path):
     content = (packed / "model.stillbox").read_bytes()
     header = 8 + int.from_bytes(content[:8], "little")

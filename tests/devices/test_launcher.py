@@ -95,6 +95,7 @@ def test_the_batch_script_of_slurm_is_a_single_process():
         ("node1,other[3-4]", "node1"),
         ("node[001-0015],host2", "node001"),
         ("node[001,007-015]", "node001"),
+        ("rack[0-1]node[02-03],other", "rack0node02"),
     ],
 )
 def test_the_first_machine_of_a_list(nodes, first):

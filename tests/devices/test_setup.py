@@ -6,6 +6,7 @@ Peak memory of devices or of the process.
 import gc
 import os
 import re
+import resource
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from stillbox import __version__
+from stillbox.devices import setup
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.setup import (
     collection_paused,
@@ -100,6 +102,15 @@ def test_the_environment_limits_the_cache(monkeypatch, cache):
     monkeypatch.setenv("STILLBOX_CACHE_GIB", str(1.5 / 1024))
     use_compilation_cache()
     assert len(list(cache.iterdir())) == 1
+
+
+def test_a_program_that_another_process_removes_leaves_the_cache_in_use(monkeypatch, cache):
+    def removed_already(folder, limit):
+        raise FileNotFoundError(folder / program_name("a"))
+
+    monkeypatch.setattr(setup, "prune", removed_already)
+    use_compilation_cache()
+    assert jax.config.jax_compilation_cache_dir == str(cache)
 
 
 @pytest.mark.parametrize("text", ["much", "0", "-1", "nan", "inf", ""])
@@ -245,10 +256,13 @@ def test_the_device_with_the_highest_peak_is_named(monkeypatch):
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="only Linux tells it in a second place")
-def test_without_counts_of_devices_the_process_is_measured():
+def test_without_counts_of_devices_the_process_is_measured(monkeypatch):
     peak = peak_memory()  # a processor keeps none
     (line,) = (text for text in STATUS.read_text().splitlines() if text.startswith("VmHWM"))
     resident = int(line.split()[1]) * 1024
     assert peak.device == ""
     assert peak.nbytes == pytest.approx(resident, rel=0.02)
+    # The system counts that of the program that started this one, too.
+    monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=2**40))
+    assert peak_memory().nbytes == pytest.approx(resident, rel=0.02)
     assert re.fullmatch(r"peak memory of the process: [\d.,]+ [GM]iB resident .*", peak.describe())

@@ -102,6 +102,7 @@ def test_a_file_system_of_fsspec():
         ("photos/nothing.jpg", "photos/nothing.jpg: there is no such image file or folder"),
         ("nowhere/**", r"nowhere/\*\*: there is no such image file or folder"),
         ("photos/*.gif", r"photos/\*\.gif: matches no image"),
+        ("photos/[z-a].jpg", r"photos/\[z-a\]\.jpg: this is no pattern: bad character range"),
         ("strange://photos/**", "there is no file system for this address"),
     ],
 )

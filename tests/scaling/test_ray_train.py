@@ -19,7 +19,7 @@ from stillbox.cli.main import main
 from stillbox.devices.job import JoinError
 from stillbox.errors import UserError
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
-from stillbox.scaling import ray_cluster, ray_scale, ray_worker
+from stillbox.scaling import ray_cluster, ray_data, ray_scale, ray_worker
 from stillbox.scaling.ray_scale import Workers, find_workers
 from stillbox.scaling.ray_train import Failures, train_on_ray
 from stillbox.scaling.ray_worker import Work, fitting_workers
@@ -106,6 +106,28 @@ def test_a_slice_has_a_worker_on_each_of_its_machines():
     assert find_workers("ray", None, None, "v3-32").devices == 8
     whole = find_workers("ray", 2, None, "v6e:2x4")
     assert (whole.per_slice, whole.devices) == (1, 8)
+
+
+def test_gpus_that_only_the_cluster_knows_may_share_an_image(experiment, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray.train", None)
+    shared = experiment("devices.spatial_partitions=2")
+    for resources, words in (({}, "is not installed"), ({"CPU": 1}, "cannot be split evenly")):
+        with pytest.raises(UserError, match=words):
+            train_on_ray(print, shared, tmp_path / "run", Workers(1, 1, resources))
+
+
+def test_a_cluster_without_a_machine_yet_detects_by_one_worker(monkeypatch):
+    data = SimpleNamespace(
+        DataContext=SimpleNamespace(get_current=SimpleNamespace),
+        ActorPoolStrategy=lambda size: sizes.append(size),
+        from_items=lambda parts, **_: SimpleNamespace(map_batches=lambda *_, **__: rows),
+    )
+    sizes, rows = [], SimpleNamespace(iter_rows=list)
+    ray = SimpleNamespace(cluster_resources=dict, nodes=list, put=id, data=data)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    predictor = SimpleNamespace(batch_size=2)
+    assert list(ray_data._run(predictor, [None] * 3, None, None, 0, {})) == []
+    assert sizes == [1]
 
 
 def test_ray_and_its_cluster_are_looked_for_before_anything_starts(
@@ -295,6 +317,19 @@ def test_a_worker_joins_as_any_process_and_reports_the_newest(work, directory):
     assert seen.trained == [(4, ModelPlace(directory.path), {})]
     checkpoint = {"step": 4, "path": str(directory.path / "checkpoints" / "4")}
     assert ray.reports == [({"loss": 2.0, "evaluation/AP": 0.5, "step": 4}, checkpoint)]
+    assert ray.announced[1:] == ["report", "end"]
+
+
+def test_a_storage_that_fails_for_a_moment_leaves_no_worker_waiting(work, monkeypatch):
+    def newest(place, left=[2]):  # noqa: B006 - at the start it answers
+        if not left:
+            raise UserError("the storage fails")
+        return left.pop()
+
+    monkeypatch.setattr(ModelPlace, "newest_step", newest)
+    ray = Ray(0, 2)
+    work(ray)
+    assert ray.reports == [({"loss": 2.0, "evaluation/AP": 0.5, "step": 4}, None)]
     assert ray.announced[1:] == ["report", "end"]
 
 

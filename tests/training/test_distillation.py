@@ -1,6 +1,7 @@
 """Learning from a teacher: the gradient, runs and their ends, and refused teachers."""
 
 import shutil
+from contextlib import closing
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +10,11 @@ import pytest
 
 from stillbox.checking.advice.files import teacher_fits
 from stillbox.checking.memory_estimate import estimate, sizes_of
+from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.packed import pack_model
 from stillbox.checkpoints.trained import load_trained
 from stillbox.devices.mesh import build_mesh
+from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment.rules import find_missing
 from stillbox.models.build import build_detector
@@ -21,6 +24,7 @@ from stillbox.models.variables import bind_detector, split_detector
 from stillbox.training.distillation import open_teacher
 from stillbox.training.loop import train
 from stillbox.training.program import train_program
+from stillbox.training.start import replicas_before
 from tests.helpers import refusal
 from tests.training.eight_devices import (
     GFL,
@@ -163,6 +167,17 @@ def test_a_teacher_of_other_distributions_is_refused(tmp_path, student, name):
     assert fix in error.fix
     assert error.where == "train.distillation.teacher"
     assert not (tmp_path / "run").exists()
+
+
+def test_metadata_of_other_types_are_no_traceback(tmp_path, experiment):
+    taught = experiment(*GFL, f"train.distillation.teacher={tmp_path}/gone", evaluated=False)
+    with pytest.raises(UserError, match="the teacher cannot be read"):
+        open_teacher(taught, {"sha256": 7})
+    run = tmp_path / "run"
+    with closing(ModelDirectory.create(run, experiment="", label_map="", versions={})) as made:
+        made.save(1, {}, {"replicas": "many"})
+    per_replica = experiment("model.backbone.conv.batch_norm.statistics=per_replica")
+    assert replicas_before(run, 1, per_replica) is None
 
 
 def test_a_teacher_is_named_before_training_and_may_be_gone_afterwards(student):

@@ -15,6 +15,7 @@ from PIL import Image
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
 
+from stillbox.checkpoints.files import DirectoryLock
 from stillbox.devices.announcing import StallReporter
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY
@@ -187,6 +188,22 @@ def test_a_tracker_that_refuses_the_run_ends_it(tmp_path, experiment, wandb):
     wandb.init = refuse
     with pytest.raises(UserError, match=r"train.loggers: wandb .*: no API key\n  fix: wandb login"):
         Summaries(tmp_path, from_step=0, experiment=experiment("train.loggers=[wandb]"))
+
+
+def test_a_new_folder_is_free_again_after_a_refused_login(tmp_path, experiment, wandb, monkeypatch):
+    def refuse(**options):
+        raise ValueError("no API key")
+
+    wandb.init = refuse
+    program = SimpleNamespace(put_state=lambda state: state, put_teacher=lambda teacher: ())
+    monkeypatch.setattr(loop, "train_programs", lambda *_: [program])
+    monkeypatch.setattr(loop, "_compile", lambda program: None)
+    monkeypatch.setattr(loop, "start_run", lambda *_: SimpleNamespace(state=None))
+    # A notebook keeps the error, and what its frames hold.
+    with pytest.raises(UserError, match="no API key") as kept:
+        train(experiment("train.loggers=[wandb]", evaluated=False), tmp_path / "model")
+    DirectoryLock(tmp_path / "model").release()
+    assert kept.tb is not None
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])

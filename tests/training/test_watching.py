@@ -285,6 +285,18 @@ def test_the_folder_of_the_checkpoints_is_accepted_too(watch, trained):
     assert watch(checkpoints=trained / "checkpoints", once=True)[0] == (3,)
 
 
+def test_the_history_of_the_training_is_not_that_of_the_scores(experiment, tmp_path):
+    model = tmp_path / "model"
+    (model / "checkpoints").mkdir(parents=True)
+    (model / "experiment.yaml").write_text("name: x\n")
+    (tmp_path / "link").symlink_to("model")
+    with pytest.raises(UserError, match="has the history of the training itself"):
+        CheckpointWatcher(
+            experiment(*FIELDS), model, tmp_path / "link", WatchPolicy(existing=True)
+        ).run()
+    assert not (model / HISTORY).exists()
+
+
 def test_other_folders_are_refused_with_a_remedy(watch, tmp_path):
     tf1 = tmp_path / "tf1"
     tf1.mkdir()

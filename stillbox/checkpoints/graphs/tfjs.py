@@ -30,6 +30,8 @@ MODEL_JSON = "model.json"
 # The graph of a detector takes a megabyte.
 _MOST_JSON_BYTES = 2**26
 _MOST_AXES = 8
+# Each is opened for its size. Converters write shards of 4 MiB.
+_MOST_SHARDS = 10_000
 _DTYPES = {"float32": "<f4", "int32": "<i4", "bool": "u1", "complex64": "<c8"}
 _STORED = {"float16": "<f2", "uint8": "u1", "uint16": "<u2"}
 # What JSON of other types than the format's can raise.
@@ -82,6 +84,8 @@ class TfjsModel(GraphArrays[_Weight]):
                 raise UserError(what, where=str(path), fix=fix)
             self._nodes = document["modelTopology"]["node"]
             groups = document["weightsManifest"]
+            if sum(len(group["paths"]) for group in groups) > _MOST_SHARDS:
+                raise ValueError(f"it has more than {_MOST_SHARDS:,} shards")
             weights = [own for group in groups for own in _weights(group, path.parent)]
         except UserError:
             raise

@@ -313,39 +313,26 @@ register_part(_CODEBASE, schema.RetinaNetFpn, _fpn_rules)
 register_part(_CODEBASE, schema.NasFpn, lambda context: tuple(_functional(context, _nas_fpn)))
 
 
-def _head(context: Context) -> tuple[LayerRule, ...]:
-    """Convolutions are shared by levels, and norms are lists by level and by layer."""
+def _head(part: str, place: str, layer: str, norm: str) -> tuple[LayerRule, ...]:
+    """Returns the rules of convolutions and norms by their numbers in lists of the original."""
     rules = [
-        LayerRule(r"head\.class_", "{root}_classifier"),
-        LayerRule(r"head\.box", "{root}_box_regressor"),
+        LayerRule(rf"{part}class_", f"{{root}}_classifier{place}"),
+        LayerRule(rf"{part}box", f"{{root}}_box_regressor{place}"),
     ]
     for ours, theirs in (("class_tower", "cls"), ("box_tower", "box")):
         rules.append(
             LayerRule(
-                rf"head\.{ours}\.layer_(\d+)(?:\.conv)?",
-                f"{{root}}_{theirs}_convs/{{0}}",
-                norm=f"{{root}}_{theirs}_norms/{{norm}}/{{0}}",
+                rf"{part}{ours}\.layer_(\d+)(?:\.conv)?",
+                f"{{root}}_{theirs}_convs/{layer}",
+                norm=f"{{root}}_{theirs}_norms/{norm}",
             )
         )
     return tuple(rules)
 
 
-def _per_map_head(context: Context) -> tuple[LayerRule, ...]:
-    """Convolutions are lists by level too."""
-    rules = [
-        LayerRule(r"head\.map_(\d+)\.class_", "{root}_classifier/{0}"),
-        LayerRule(r"head\.map_(\d+)\.box", "{root}_box_regressor/{0}"),
-    ]
-    for ours, theirs in (("class_tower", "cls"), ("box_tower", "box")):
-        rules.append(
-            LayerRule(
-                rf"head\.map_(\d+)\.{ours}\.layer_(\d+)(?:\.conv)?",
-                f"{{root}}_{theirs}_convs/{{0}}/{{1}}",
-                norm=f"{{root}}_{theirs}_norms/{{0}}/{{1}}",
-            )
-        )
-    return tuple(rules)
-
-
-register_part(_CODEBASE, schema.WeightSharedHead, _head)
-register_part(_CODEBASE, schema.PerMapHead, _per_map_head)
+# Convolutions are shared by levels, and norms are lists by level and by layer.
+register_part(_CODEBASE, schema.WeightSharedHead, _head(r"head\.", "", "{0}", "{norm}/{0}"))
+# Convolutions are lists by level too.
+register_part(
+    _CODEBASE, schema.PerMapHead, _head(r"head\.map_(\d+)\.", "/{0}", "{0}/{1}", "{0}/{1}")
+)
