@@ -23,8 +23,9 @@ from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
 from stillbox.records.tfrecord import RecordError
 
-# Enough records to find boxes in real data sets, few enough to be fast.
-_SAMPLED = 64
+# Enough records to find boxes in real data sets, few enough to be fast; and those that are looked
+# through before a map of rare classes is refused.
+_SAMPLED, _SAMPLED_AT_MOST = 64, 4096
 _SHOWN = 5
 # Records that are drawn for one partner until one can be used, as in mmdet.
 _DRAWS = 15
@@ -38,17 +39,10 @@ def reject_unrelated_label_map(
     Raises:
         UserError: the label map has none of the boxes' classes.
     """
-    boxes, unknown = 0, Counter[str]()
-    records = np.linspace(0, len(source) - 1, min(len(source), _SAMPLED)).astype(int)
-    for record in np.unique(records).tolist():
-        try:
-            parsed = source.parse(record)
-        except (RecordError, BadRecordError):
-            continue  # handled by the policy when the record is loaded
-        boxes += len(parsed.example.boxes)
-        unknown.update(parsed.unknown.values())
-    if boxes == 0 or unknown.total() < boxes:
-        return
+    for most in (_SAMPLED, _SAMPLED_AT_MOST):
+        boxes, unknown = _sampled_classes(source, most)
+        if boxes == 0 or unknown.total() < boxes:
+            return
     texts = [text for text, _ in unknown.most_common(_SHOWN)]
     names = [item.name for item in label_map][:_SHOWN]
     fix = "give the label map that was written together with these records"
@@ -61,6 +55,20 @@ def reject_unrelated_label_map(
         where=f"{label_map.where}, {source.location(0)}",
         fix=fix,
     )
+
+
+def _sampled_classes(source: ExampleSource, most: int) -> tuple[int, Counter[str]]:
+    """Returns the boxes of at most so many records, and those of each unknown class."""
+    boxes, unknown = 0, Counter[str]()
+    records = np.linspace(0, len(source) - 1, min(len(source), most)).astype(int)
+    for record in np.unique(records).tolist():
+        try:
+            parsed = source.parse(record)
+        except (RecordError, BadRecordError):
+            continue  # handled by the policy when the record is loaded
+        boxes += len(parsed.example.boxes)
+        unknown.update(parsed.unknown.values())
+    return boxes, unknown
 
 
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)

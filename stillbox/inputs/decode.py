@@ -12,9 +12,14 @@ from typing import NamedTuple, cast
 import cv2
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageOps
+from PIL import Image
 
-from stillbox.records.image_files import claims_too_much, not_decoded
+from stillbox.records.image_files import (
+    claims_too_much,
+    in_eight_bits,
+    not_decoded,
+    turned_upright,
+)
 
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 # Baseline and extended sequential, Huffman-coded: rows come in order.
@@ -219,11 +224,8 @@ def _decode_with_pillow(data: bytes, apply_exif: bool) -> Bytes:
     """Decodes formats that OpenCV does not support, or raises with a reason."""
     try:
         with Image.open(FewReads(data)) as file:
-            image = ImageOps.exif_transpose(file) if apply_exif else file
-            if image.mode.startswith("I"):  # convert() would saturate 16 bits instead of scaling
-                gray = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
-                return np.repeat(gray[..., None], 3, axis=2)
-            return np.array(image.convert("RGB"))
+            image = turned_upright(file) if apply_exif else file
+            return np.array(in_eight_bits(image).convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ImageError(_reason(data, error)) from error
 

@@ -83,7 +83,11 @@ class StoredImage:
         (y, x), (height, width) = self.corner, self.size
         top, left = y // factor, x // factor
         bottom, right = -(-(y + height) // factor), -(-(x + width) // factor)
-        part = self._decoded(factor, y + height)[top:bottom, left:right]
+        decoded = self._decoded(factor, y + height)
+        if decoded.shape[0] < bottom or decoded.shape[1] < right:
+            # A forged file has a second header, which decoders do not read.
+            raise ImageError("the image is smaller than its header says")
+        part = decoded[top:bottom, left:right]
         beside = x - left * factor
         if self.mirrored:
             part, beside = cast(Bytes, cv2.flip(part, 1)), right * factor - x - width

@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from stillbox.errors import UserError
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.predicting.backend import Pixels
-from stillbox.records.image_files import IMAGE_SUFFIXES, MAX_IMAGE_BYTES
+from stillbox.records.image_files import (
+    IMAGE_SUFFIXES,
+    MAX_IMAGE_BYTES,
+    in_eight_bits,
+    turned_upright,
+)
 from stillbox.records.source import glob_files
 from stillbox.untrusted import read_untrusted
 
@@ -39,7 +44,7 @@ def read_image(image: ImageLike) -> tuple[Pixels, str]:
         UserError: there is no such file, it is no image, or an array has another shape or type.
     """
     if isinstance(image, Image.Image):
-        return np.array(ImageOps.exif_transpose(image).convert("RGB")), ""
+        return np.array(in_eight_bits(turned_upright(image)).convert("RGB")), ""
     if isinstance(image, np.ndarray):
         return _from_array(image), ""
     if isinstance(image, bytes):

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import os
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -226,6 +227,7 @@ _LONGEST_ROW = 2**20
 MAX_LIST_BYTES = 2**29
 """Greatest size of a list of images, or of lines of JSON: a name for each of millions."""
 _HEAD_BYTES = 65536
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 def read_head(path: Path) -> bytes:
@@ -276,14 +278,12 @@ def read_json(path: Path) -> Json:
 def parse_json(content: bytes | str, where: str) -> Json:
     """Returns the content of JSON text at `where`, which is a file or a line of it."""
     try:
-        found: Json = json.loads(content)
-        # JSON can spell halves of characters, which no file and no record can hold.
         if isinstance(content, bytes):
-            halves = b"\\ud" in content or b"\\uD" in content
-        else:
-            halves = "\\ud" in content or "\\uD" in content
-        if halves:
-            found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
+            content = content.decode(json.detect_encoding(content), "surrogatepass")
+        found: Json = json.loads(content)
+        halves = "\\ud" in content or "\\uD" in content
+        if halves or not (content.isascii() or _HALF.search(content) is None):
+            return without_halves(found)
         return found
     except json.JSONDecodeError as error:
         line = f"{where}:{error.lineno}" if error.lineno > 1 or ":" not in where else where
@@ -292,6 +292,12 @@ def parse_json(content: bytes | str, where: str) -> Json:
         raise UserError("the JSON is nested too deep", where=where) from error
     except ValueError as error:  # no UTF-8, or a number of thousands of digits
         raise UserError(f"this is not JSON: {error}", where=where) from error
+
+
+def without_halves(content: Json) -> Json:
+    """Replaces halves of characters, which JSON and YAML can spell and no record can hold."""
+    whole: Json = json.loads(json.dumps(content, ensure_ascii=False).encode(errors="replace"))
+    return whole
 
 
 def json_object(value: Json) -> dict[str, Json]:
@@ -311,8 +317,7 @@ def read_yaml(path: Path) -> Json:
         UserError: `compose` refuses it.
     """
     text = read_text_file(path, fix="give the YAML file of a data set")
-    content: Json = compose(text, str(path)).plain()
-    return content
+    return without_halves(compose(text, str(path)).plain())
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:

@@ -319,17 +319,23 @@ class RemoteBytes:
 
     def _kept(self, number: int, start: int = 0, end: int = BLOCK_BYTES) -> bytes | None:
         """Returns a part of a block that is kept, or is from now on; None if there is no room."""
-        if (part := self._cache.read(self._blocks_of, number, start, end)) is not None:
+        end = min(end, BLOCK_BYTES, self.size - number * BLOCK_BYTES)
+        if part := self._cached(number, start, end):
             return part
         # Threads that need the same block wait for one of them.
         with self._locks.setdefault(number, threading.Lock()):
-            if (part := self._cache.read(self._blocks_of, number, start, end)) is not None:
+            if part := self._cached(number, start, end):
                 return part
             if not self._cache.has_room():
                 return None
             block = self._fetch_block(number)
             self._cache.write(self._blocks_of, number, block)
             return block[start:end]
+
+    def _cached(self, number: int, start: int, end: int) -> bytes | None:
+        """Returns a part of a block that is kept whole: a machine that loses power cuts files."""
+        part = self._cache.read(self._blocks_of, number, start, end)
+        return part if part is not None and len(part) == end - start else None
 
     def _fetch_block(self, number: int) -> bytes:
         start = number * BLOCK_BYTES

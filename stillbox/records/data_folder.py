@@ -60,10 +60,10 @@ class DataFolder:
             if FINISHED in names and at != self.root:
                 subfolders.clear()
                 continue
-            self.links += [at / name for name in subfolders if self._leads_out(at / name)]
             subfolders[:] = sorted(
                 n for n in subfolders if not _hidden(n) and at / n not in skipped
             )
+            self.links += [at / name for name in subfolders if self._leads_out(at / name)]
             self.files += [at / n for n in sorted(names) if not _hidden(n) and self._own(at / n)]
         self._image_set = set(self.images)
         self._memo: dict[tuple[object, Path], object] = {}

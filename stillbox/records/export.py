@@ -12,7 +12,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
@@ -183,6 +183,10 @@ def export_records(
             if (final / image.name).exists():
                 where = str(final / image.name)
                 raise UserError("there is such an image", where=where, fix="empty the folder")
+        annotations = output / FORMS[form].annotations.format(split=split)
+        if annotations.exists() and not annotations.is_symlink():  # the writer deals with links
+            fix = "give another --split, or empty the folder"
+            raise UserError("there is such a split", where=str(annotations), fix=fix)
         FORMS[form].write(output, split, label_map, images)
     result.problems = source.problems.lines()
     return result
@@ -236,7 +240,7 @@ def _written(
             continue
         name = _file_name(example, taken)
         write_whole(folder / name, example.encoded)
-        bare = Example(**{**vars(example), "encoded": b""})
+        bare = replace(example, encoded=b"")
         images.append(LabelledImage(bare, name, info.height, info.width))
         result.images += 1
         result.boxes += len(example.boxes)
@@ -287,7 +291,7 @@ def _write_yolo(
         write_whole(path, "".join(lines).encode(), below=output)
     data = output / "data.yaml"
     content: dict[str, object] = {"path": "."}
-    content |= {p.name: f"images/{p.name}" for p in sorted((output / "labels").iterdir())}
+    content |= {p.name: f"images/{p.name}" for p in sorted(output.glob("labels/*"))}
     content["names"] = {numbers[item.id]: item.name for item in label_map}
     write_whole(data, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
 
@@ -356,7 +360,7 @@ def _texts(parent: ElementTree.Element, **values: object) -> None:
 
 def _short(value: float) -> str:
     """Returns a coordinate to a ten-thousandth of a pixel; whole ones without a point."""
-    return f"{round(value, 4):g}" if abs(value) < 1e5 else str(round(value, 4))
+    return f"{value:.4f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -366,12 +370,14 @@ class _Form:
     write: Callable[[Path, str, LabelMap, Sequence[LabelledImage]], None]
     images: str
     """Folder of the images of a split."""
+    annotations: str
+    """File or folder of the annotations of a split."""
 
 
 FORMS = {
-    "yolo": _Form(_write_yolo, "images/{split}"),
-    "coco": _Form(_write_coco, "{split}"),
-    "voc": _Form(_write_voc, "JPEGImages"),
-    "cvat": _Form(write_cvat, "images/{split}"),
-    "label_studio": _Form(write_label_studio, "images/{split}"),
+    "yolo": _Form(_write_yolo, "images/{split}", "labels/{split}"),
+    "coco": _Form(_write_coco, "{split}", "annotations/instances_{split}.json"),
+    "voc": _Form(_write_voc, "JPEGImages", "ImageSets/Main/{split}.txt"),
+    "cvat": _Form(write_cvat, "images/{split}", "annotations_{split}.xml"),
+    "label_studio": _Form(write_label_studio, "images/{split}", "tasks_{split}.json"),
 }

@@ -16,12 +16,14 @@ and pixels justify. Costs are of one core of 2023.
 import importlib
 import io
 import re
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+import numpy as np
+from PIL import Image, UnidentifiedImageError
 
 from stillbox.records.problems import BadRecordError
 
@@ -90,6 +92,8 @@ def _costly_png(data: bytes) -> str:
             return f"more than {_MOST_CHUNKS:,} chunks beside those of its pixels"
         # Behind the data is a checksum.
         place += 8 + length + 4
+        if chunk == b"IEND":  # no decoder reads what follows
+            break
     return ""
 
 
@@ -123,6 +127,15 @@ IMAGE_SUFFIXES = (
 MAX_IMAGE_BYTES = 2**29
 """Greatest size of an image file: a bitmap of 170 million pixels."""
 _ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 _QUALITY = 95
 _MANY_PIXELS, _MOST_PIXELS_A_BYTE = 2**25, 1000
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
@@ -198,7 +211,7 @@ def prepare_image(data: bytes, claimed: tuple[int, int], exif: Exif = "auto") ->
     if not target and not upright:
         return PreparedImage(data, info.height, info.width, tuple(notes))
     if upright:
-        image = ImageOps.exif_transpose(image)
+        image = turned_upright(image)
     encoded = encode_image(image, target or ("JPEG" if info.format in _JPEG else "PNG"))
     return PreparedImage(encoded, image.height, image.width, tuple(notes))
 
@@ -239,7 +252,6 @@ def _open(data: bytes, whole: bool) -> tuple[Image.Image, ImageInfo]:
             raise ValueError(f"{len(data):,} bytes claim to have {image.width} x {image.height}")
         if whole:
             image.load()
-        orientation = int(image.getexif().get(_ORIENTATION, 1))
     except UnidentifiedImageError as error:
         start = data[:8].hex(" ") or "no bytes"
         raise BadRecordError(
@@ -248,9 +260,29 @@ def _open(data: bytes, whole: bool) -> tuple[Image.Image, ImageInfo]:
     except (OSError, SyntaxError, ValueError, TypeError, Image.DecompressionBombError) as error:
         # Pillow's decoders use all of these for damaged files.
         raise BadRecordError("unreadable image", str(error)) from error
-    orientation = orientation if 1 <= orientation <= 8 else 1
-    info = ImageInfo(str(image.format), image.mode, image.height, image.width, orientation)
+    info = ImageInfo(
+        str(image.format), image.mode, image.height, image.width, exif_orientation(image)
+    )
     return image, info
+
+
+def exif_orientation(image: Image.Image) -> int:
+    """Returns the EXIF tag, 1 to 8; 1 without one, or if it is damaged: the pixels are not."""
+    try:
+        found = int(image.getexif().get(_ORIENTATION, 1))
+    except (OSError, SyntaxError, ValueError, TypeError, struct.error):
+        return 1
+    return found if 1 <= found <= 8 else 1
+
+
+def turned_upright(image: Image.Image) -> Image.Image:
+    """Returns an image turned by its EXIF tag.
+
+    Pillow's `exif_transpose` writes all other tags anew, and raises errors of many kinds if one is
+    damaged.
+    """
+    turn = _TURNS.get(exif_orientation(image))
+    return image if turn is None else image.transpose(turn)
 
 
 def _is_upright(info: ImageInfo, claimed: tuple[int, int], exif: Exif) -> tuple[bool, str]:
@@ -279,10 +311,17 @@ def _target_format(info: ImageInfo, notes: list[tuple[str, str, str]]) -> str:
     return target
 
 
+def in_eight_bits(image: Image.Image) -> Image.Image:
+    """Returns the upper 8 of 16 bits, which `convert` would saturate; others as they are."""
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
+
+
 def encode_image(image: Image.Image, target: str) -> bytes:
     """Returns an image as PNG, or as JPEG with full colours and little loss."""
-    buffer = io.BytesIO()
-    plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
+    buffer, plain = io.BytesIO(), in_eight_bits(image)
+    plain = plain if plain.mode in ("L", "RGB") else plain.convert("RGB")
     if target == "JPEG":
         # 4:4:4: the colours of small objects are not averaged a second time.
         plain.save(buffer, "JPEG", quality=_QUALITY, subsampling=0)

@@ -133,15 +133,16 @@ class RecordFile:
         self.path = Path(path) if isinstance(path, str) else path
         self.damage: RecordError | None = None
         """The fault after the last usable record."""
-        self._source = open_source(self.path)
+        self._source, broken = open_source(self.path), False
         if is_gzip(self._source.head):
-            self._source = open_source(decompressed(self._source))
+            copy = decompressed(self._source)
+            self._source, broken = open_source(copy), copy.suffix == BROKEN
         self.size = self._source.size
         """Bytes of the records, unpacked."""
         offsets = _load_index(self._source)
         if offsets is None:
             offsets, fault = _scan(self._source)
-            if not fault and self._source.path.suffix == BROKEN:
+            if not fault and broken:
                 fault = "the gzip stream breaks off or is damaged from here on"
             if fault:
                 where = record_location(self.path, len(offsets) - 1, int(offsets[-1]))

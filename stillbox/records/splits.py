@@ -21,7 +21,7 @@ from stillbox.errors import UserError
 from stillbox.printing import count_text
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.data_folder import Split
-from stillbox.records.image_files import inspect_image
+from stillbox.records.image_files import in_eight_bits, inspect_image
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError, ProblemLog
 
@@ -75,7 +75,7 @@ def _fingerprint(item: AnnotatedImage) -> tuple[bytes, NDArray, NDArray] | None:
         image.draft("L", (4 * _SIDE, 4 * _SIDE))
         size = (_SIDE + 1, _SIDE)
         box = Image.Resampling.BOX
-        small = image.convert("L").resize(size, box, reducing_gap=2.0)
+        small = in_eight_bits(image).convert("L").resize(size, box, reducing_gap=2.0)
     except (OSError, BadRecordError, SyntaxError, ValueError):
         return None
     pixels = np.asarray(small, np.float32)

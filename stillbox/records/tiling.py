@@ -179,13 +179,13 @@ def _tile(
     kept = share >= options.min_visible
     frame = np.array([ymax - ymin, xmax - xmin] * 2)
     inside = ((clipped[kept] - [ymin, xmin, ymin, xmin]) / frame).astype(np.float32)
-    encoded = _encode(image.crop((xmin, ymin, xmax, ymax)), png=image.format == "PNG")
+    target = "PNG" if image.format == "PNG" else "JPEG"
     stem, _, suffix = example.filename.rpartition(".")
     return replace(
         example,
         image_id=f"{example.image_id}@{xmin},{ymin}",
         filename=f"{stem}@{xmin},{ymin}.{suffix}" if stem else example.filename,
-        encoded=encoded,
+        encoded=encode_image(image.crop((xmin, ymin, xmax, ymax)), target),
         height=ymax - ymin,
         width=xmax - xmin,
         boxes=inside,
@@ -230,9 +230,3 @@ def _count(report: TileReport, one: _Cut) -> None:
 def _area(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     sides = boxes[:, 2:] - boxes[:, :2]
     return np.asarray(sides[:, 0] * sides[:, 1])
-
-
-def _encode(image: Image.Image, *, png: bool) -> bytes:
-    if image.mode.startswith("I"):  # 16 bits: convert() would saturate them
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    return encode_image(image, "PNG" if png else "JPEG")

@@ -71,6 +71,15 @@ def test_the_right_label_map_and_one_of_some_classes_pass(scenes):
     check(scenes, LabelMap.from_names(SHAPES[1:2]))
 
 
+def test_a_label_map_of_one_rare_class_passes(tmp_path):
+    # Of 100 records, 64 are looked at first, among them not the third.
+    examples = [example(n, BOXES[:1], [4 if n == 2 else 1]) for n in range(100)]
+    records, label_map = write(tmp_path, examples), LabelMap((LabelMapItem(4, "star"),))
+    reject_unrelated_label_map(
+        ExampleSource(records.paths, label_map), label_map, use_display_name=False
+    )
+
+
 def test_a_label_map_without_any_of_the_classes_is_refused_with_both_sides(scenes):
     with pytest.raises(UserError, match="has none of the classes of 27 boxes") as caught:
         check(scenes, LabelMap.from_names(["cat", "dog"]))

@@ -25,6 +25,9 @@ SAMPLINGS = {
 }
 
 
+FORGED_HEADER = bytes.fromhex("ffc00011080fa00fa003011100021100031100ffda000c03010002110311003f00")
+
+
 def encoded(*options):
     return cv2.imencode(".jpg", ROUGH, list(options))[1].tobytes()
 
@@ -81,6 +84,19 @@ def test_a_truncated_file_is_found_also_by_a_crop_above_the_end():
     image = StoredImage.read(FILES["420"][:-500]).crop(0, 0, 10, 10)
     with pytest.raises(ImageError, match="truncated"):
         image.pixels()
+
+
+def test_a_second_header_that_decoders_do_not_read_is_refused():
+    # Decoders pass over the marker 0x01 alone; by its length it would reach into the segment after
+    # it, which has a header of 4,000 x 4,000 pixels.
+    content = bytes(65_500) + FORGED_HEADER
+    segment = b"\xff\xe0" + (len(content) + 2).to_bytes(2) + content
+    data = b"\xff\xd8\xff\x01" + segment + FILES["444"][2:]
+    assert decode_image(data).shape == (*SIZE, 3)
+    image = StoredImage.read(data)
+    assert image.size == (4000, 4000)
+    with pytest.raises(ImageError, match="smaller than its header says"):
+        image.crop(2000, 2000, 100, 100).pixels()
 
 
 def test_crops_and_mirroring_in_any_order():

@@ -109,6 +109,17 @@ def test_a_damaged_block_is_fetched_again(bucket, cache_folder):
     assert file.read(30) == PAYLOADS[30]
 
 
+def test_a_block_that_was_cut_off_is_fetched_again(bucket, cache_folder):
+    path = written(bucket)
+    RecordFile(path)
+    for block in (cache_folder / "blocks").rglob("0*"):
+        block.write_bytes(block.read_bytes()[:20])
+    for index in cache_folder.rglob("*.index"):
+        index.unlink()
+    file = RecordFile(path)
+    assert [file.read(n) for n in range(len(file))] == PAYLOADS
+
+
 def test_a_replaced_object_is_named(bucket, monkeypatch):
     monkeypatch.setattr(BlockCache, "has_room", lambda self: False)
     path = written(bucket)

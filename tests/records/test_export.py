@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import tfrecord_writer
 from stillbox.records.tiling import TileOptions, tile_example, tile_records
-from tests.records.builders import CAT_DOG, make_example, write_records
+from tests.records.builders import CAT_DOG, image_bytes, make_example, write_records
 from tests.records.test_folder import examples, picture, voc_xml
 
 # VOC's four decimals of 40 x 60 pixels round by less than this.
@@ -118,6 +119,34 @@ def test_a_split_is_not_written_twice_and_stays_in_the_folder(tmp_path):
     with pytest.raises(UserError, match="not the name of a split"):
         export_records([path], CAT_DOG, tmp_path / "out", "yolo", split="../../x")
     assert not list(tmp_path.rglob(".*partial*"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_split_of_other_images_is_not_replaced(tmp_path, form):
+    for name in ("a", "b"):
+        write_records(tmp_path / f"{name}.record", [make_example(filename=f"{name}.jpg")])
+    export_records([str(tmp_path / "a.record")], CAT_DOG, tmp_path / "out", form)
+    files = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*.*") if file.is_file()}
+    with pytest.raises(UserError, match="there is such a split"):
+        export_records([str(tmp_path / "b.record")], CAT_DOG, tmp_path / "out", form)
+    assert {f: f.read_bytes() for f in (tmp_path / "out").rglob("*.*") if f.is_file()} == files
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_records_without_a_usable_image_are_reported(tmp_path, form):
+    path = write_records(tmp_path / "a.record", [make_example(encoded=b"no image")])
+    done = export_records([str(path)], CAT_DOG, tmp_path / "out", form)
+    assert (done.images, len(done.problems)) == (0, 1)
+
+
+def test_coordinates_of_voc_have_four_decimals_in_large_images(tmp_path):
+    # 9,999 / 8,192 are exact in float32 up to the last of these digits.
+    box = np.float32([[0.5, 0.25, 1, 1234.5625 / 2500]])
+    wide = make_example(boxes=box, encoded=image_bytes(4, 2500, "PNG"), filename="7.png")
+    path = write_records(tmp_path / "a.record", [wide])
+    export_records([str(path)], CAT_DOG, tmp_path / "out", "voc")
+    text = (tmp_path / "out/Annotations/7.xml").read_text()
+    assert re.findall(r"<(?:xmin|xmax|ymin|ymax)>([^<]*)<", text) == ["625", "2", "1234.5625", "4"]
 
 
 def test_empty_images_stay_background(tmp_path):

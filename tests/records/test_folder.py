@@ -13,6 +13,7 @@ from PIL import Image
 from stillbox.checking.planning_records import records_of
 from stillbox.errors import UserError
 from stillbox.records.conversion import ConversionOptions
+from stillbox.records.data_folder import DataFolder
 from stillbox.records.folder import convert_folder
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
@@ -296,6 +297,12 @@ def test_a_link_out_of_the_folder_is_named_with_its_remedy(tmp_path, linked):
     assert linked in str(caught.value)
     assert "symbolic link" in caught.value.what
     assert re.search("^copy .* or give .* both$", caught.value.fix)
+
+
+def test_a_hidden_link_is_no_part_of_the_folder(tmp_path):
+    folder = yolo_set(tmp_path / "set", "images", "labels", names="a")
+    (folder / ".venv").symlink_to(tmp_path)
+    assert DataFolder(folder).links == []
 
 
 def test_a_linked_annotation_file_is_named(tmp_path):

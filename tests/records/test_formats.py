@@ -354,6 +354,24 @@ def test_malformed_files_are_reported_with_file_and_line(folder, tmp_path, name,
     assert name in str(error)
 
 
+def with_half_a_character(name):
+    """A class of each format whose name ends with half a character, escaped or in bytes."""
+    if name == "yolo":
+        return yolo, "data.yaml", b"cat]", b'"cat\\ud800"]'
+    if name == "labelme":
+        return labelme, "json/a.json", b'"cat"', b'"cat\xed\xa0\x80"'
+    return coco, "_annotations.coco.json", b'"cat"', b'"cat\\uD800"'
+
+
+@pytest.mark.parametrize("name", ["yolo", "labelme", "coco"])
+def test_half_a_character_becomes_a_question_mark(folder, tmp_path, name):
+    write, file, cat, half = with_half_a_character(name)
+    write(folder)
+    path = folder / file
+    path.write_bytes(path.read_bytes().replace(cat, half))
+    assert "cat?" in convert_folder(folder, tmp_path / "out").classes[-1]
+
+
 def test_multiplying_entities_are_reported(folder, tmp_path):
     levels = "".join(
         f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' if n else '<!ENTITY l0 "lol">' for n in range(12)
@@ -382,6 +400,51 @@ def test_an_empty_confidence_of_open_images_counts(folder, tmp_path):
     assert convert_folder(folder, tmp_path / "out").boxes == 2
     path.write_text(path.read_text().replace(",/m/01yrx,,", ",/m/01yrx,0,"))
     refused(folder, tmp_path, "no box for any of 3 images")
+
+
+def test_a_damaged_list_of_labels_is_named(folder, tmp_path):
+    open_images(folder)
+    put(folder, "class-descriptions.csv", f"/m/01yrx,cat\n/m/2,{'x' * 200_000}\n")
+    error = refused(folder, tmp_path, "this is not CSV: field larger than field limit")
+    assert error.where.endswith("class-descriptions.csv")
+
+
+def test_an_image_address_that_is_no_url_is_left_out(folder, tmp_path):
+    label_studio(folder)
+    file = next(folder.glob("*.json"))
+    tasks = json.loads(file.read_text())
+    file.write_text(json.dumps([*tasks, tasks[0] | {"data": {"image": "//[c.png"}}]))
+    converted = convert_folder(folder, tmp_path / "out")
+    assert converted.boxes == 2
+    assert any("image address is no URL" in problem for problem in converted.problems)
+
+
+# Turned by a quarter, an ellipse of 30 x 20 pixels is 20 x 30; by an eighth, its box is a square
+# of half the side sqrt((15^2 + 10^2) / 2).
+@pytest.mark.parametrize(
+    ("degrees", "halves"), [(0, (10, 15)), (90, (15, 10)), (-45, (162.5**0.5, 162.5**0.5))]
+)
+@pytest.mark.parametrize("tool", ["cvat", "label_studio"])
+def test_the_box_around_an_ellipse_that_is_turned(folder, tmp_path, tool, degrees, halves):
+    if tool == "cvat":
+        shape = f'<ellipse label="cat" cx="21" cy="20" rx="15" ry="10" rotation="{degrees}"/>'
+        images = (
+            f'<image name="{n}.png" width="{WIDTH}" height="{HEIGHT}">{shape}</image>'
+            for n in NAMES
+        )
+        put(folder, "a.xml", f"<annotations>{''.join(images)}</annotations>")
+    else:
+        value = {"x": 35, "y": 50, "radiusX": 25, "radiusY": 25, "rotation": degrees}
+        size = {"original_width": WIDTH, "original_height": HEIGHT}
+        result = [{"value": value | {"ellipselabels": ["cat"]}, **size}]
+        put(folder, "a.json", [
+            {"data": {"image": f"/{n}.png"}, "annotations": [{"result": result}]} for n in NAMES
+        ])  # fmt: skip
+    down, across = halves
+    expected = [20 - down, 21 - across, 20 + down, 21 + across]
+    for example in both_sets(convert_folder(folder, tmp_path / "out")).values():
+        found = example.boxes * [HEIGHT, WIDTH, HEIGHT, WIDTH]
+        np.testing.assert_allclose(found, [expected], atol=1e-4)
 
 
 def test_a_file_in_place_of_its_folder(folder, tmp_path):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from stillbox.errors import UserError
 from stillbox.inputs.decode import ImageError, decode_image
@@ -73,6 +73,58 @@ def test_other_formats_are_re_encoded(kind, target):
     assert inspect_image(image.encoded).format == target
     assert image.notes[0][0] == f"{kind} image"
     assert np.abs(pixels(image.encoded) - pixels(data)).max() < (1 if target == "PNG" else 12)
+
+
+@pytest.mark.parametrize(("kind", "claimed"), [("TIFF", (40, 60)), ("PNG", (60, 40))])
+def test_the_upper_8_of_16_bits_are_re_encoded(kind, claimed):
+    values = np.arange(2400, dtype=np.uint16).reshape(40, 60) * 27
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6
+    Image.fromarray(values).save(buffer, kind, **({"exif": exif} if kind == "PNG" else {}))
+    expected = values >> 8 if kind == "TIFF" else np.rot90(values >> 8, -1)
+    found = pixels(prepare_image(buffer.getvalue(), claimed).encoded)
+    np.testing.assert_array_equal(found, np.repeat(expected[..., None], 3, axis=2))
+
+
+TIFF_START = b"MM\0*\0\0\0\x08"
+
+
+@pytest.mark.parametrize(
+    "exif",
+    [
+        b"rubbish of a camera",
+        TIFF_START[:6],
+        TIFF_START + bytes.fromhex("0001 0112000200000004") + b"abc\0\0\0\0\0",
+    ],
+    ids=["no TIFF", "cut off", "letters"],
+)
+def test_damaged_exif_data_leave_an_image_as_it_is(exif):
+    data = with_chunks(chunk(b"eXIf", exif))
+    assert prepare_image(data, (64, 64)).encoded is data
+    assert inspect_image(data).orientation == 1
+    # Pillow decodes larger files.
+    large = with_chunks(chunk(b"eXIf", exif) + chunk(b"prIV", bytes(2**17)))
+    assert (decode_image(large, apply_exif=True) == decode_image(data)).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_turned_although_another_tag_is_damaged(orientation):
+    numbers = np.random.default_rng(0).integers(0, 256, (4, 6, 3), np.uint8)
+    image, exif = Image.fromarray(numbers), Image.Exif()
+    exif[0x0112] = orientation
+    image.info["exif"] = exif.tobytes()
+    expected = np.asarray(ImageOps.exif_transpose(image))
+    # An orientation, and a place of other tags that is none.
+    tags = struct.pack(">HHHIHHHHII", 2, 0x0112, 3, 1, orientation, 0, 0x8769, 3, 1, 0x008F0000)
+    file = io.BytesIO()
+    image.save(file, "PNG", exif=TIFF_START + tags + bytes(4))
+    prepared = prepare_image(file.getvalue(), (0, 0))
+    np.testing.assert_array_equal(pixels(prepared.encoded), expected)
+    assert orientation == 1 or inspect_image(prepared.encoded).orientation == 1
+
+
+def test_bytes_behind_a_png_file_are_not_taken_for_its_chunks():
+    assert costly(photograph(kind="PNG") + bytes(2**16)) == ""
 
 
 # A stored 40 x 60 image with orientation 6 is shown as 60 x 40, turned clockwise by a quarter.

@@ -343,6 +343,11 @@ def test_every_cut_of_a_gzip_file_is_found_twice(tmp_path):
         assert len(RecordFile(path, salvage=True)) <= 4
 
 
+def test_a_plain_file_may_have_the_suffix_of_broken_copies(tmp_path):
+    path = write_records(tmp_path / "a.broken", PAYLOADS)
+    assert len(RecordFile(path)) == len(PAYLOADS)
+
+
 def test_a_gzip_file_that_unpacks_without_end_leaves_nothing_behind(tmp_path, cache_folder):
     path = tmp_path / "a.record"
     path.write_bytes(gzip.compress(bytes(1_000_000)))

@@ -99,7 +99,7 @@ def _cvat_box(shape: ElementTree.Element) -> Box | None:
         return rotated(box, angle, centre=True) if angle else box
     if shape.tag == "ellipse":
         cx, cy, rx, ry = at("cx", "cy", "rx", "ry")
-        return cy - ry, cx - rx, cy + ry, cx + rx
+        return _around_ellipse((cx, cy), rx, ry, values.get("rotation", 0.0))
     if shape.tag == "mask":
         left, top, width, height = at("left", "top", "width", "height")
         return top, left, top + height, left + width
@@ -107,6 +107,15 @@ def _cvat_box(shape: ElementTree.Element) -> Box | None:
         pairs = (pair.partition(",")[::2] for pair in shape.get("points", "").split(";"))
         return bounds([(number(x), number(y)) for x, y in pairs])
     return None
+
+
+def _around_ellipse(centre: tuple[float, float], rx: float, ry: float, degrees: float) -> Box:
+    """Returns the box around an ellipse that is turned about its centre (x, y)."""
+    if not math.isfinite(degrees):
+        return NO_BOX
+    (x, y), c, s = centre, math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    across, down = math.hypot(c * rx, s * ry), math.hypot(s * rx, c * ry)
+    return y - down, x - across, y + down, x + across
 
 
 register_foreign(
@@ -170,7 +179,11 @@ def _task_results(task: dict[str, Json], where: str, log: ConversionLog) -> list
 
 def _task_image(folder: DataFolder, address: str, file: Path, log: ConversionLog) -> Path | None:
     """Returns the image of an address, which is a path of the server, not of this machine."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        log.bad_record("image address is no URL", line_of(file, address), str(error))
+        return None
     name = parse_qs(parts.query).get("d", [unquote(parts.path)])[0]
     if ".." in Path(name).parts:
         what = f"the image address {address!r} leads out of the folder of the images"
@@ -204,7 +217,8 @@ def _percent_box(shape: dict[str, Json]) -> Box:
         box = bounds([(number(x) / 100 * wide, number(y) / 100 * high) for x, y in pairs])
     elif {"radiusX", "radiusY"} <= at.keys():
         x, y, u, v = (at.get(key, NO_BOX[0]) / 100 for key in ("x", "y", "radiusX", "radiusY"))
-        box = ((y - v) * high, (x - u) * wide, (y + v) * high, (x + u) * wide)
+        centre = (x * wide, y * high)
+        box = _around_ellipse(centre, u * wide, v * high, at.get("rotation", 0.0))
     elif {"x", "y", "width", "height"} <= at.keys():
         x, y, w, h = (at[key] / 100 for key in ("x", "y", "width", "height"))
         box = (y * high, x * wide, (y + h) * high, (x + w) * wide)

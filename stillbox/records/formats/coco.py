@@ -108,7 +108,7 @@ def _category_names(content: _Lists, path: Path) -> dict[int, str]:
         try:
             if not isinstance(stored, int | float | str):
                 raise TypeError("the id is no number")
-            category_id, name = int(stored), _text(fields["name"])
+            category_id, name = int(stored), str(fields["name"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             what = f"a category has no usable id and name: {category!r}"[:200]
             raise UserError(what, where=str(path)) from error
@@ -194,14 +194,14 @@ def _annotated(
     ids: Mapping[int, int],
     names: Mapping[int, str],
 ) -> AnnotatedImage:
-    filename = _text(entry["file_name"])
+    filename = str(entry["file_name"])
     categories = [o.get("category_id") for o in objects]
     class_ids = [ids.get(c, 0) if isinstance(c, int) else 0 for c in categories]
     areas = np.array([_number(o.get("area")) for o in objects], np.float64)
     return AnnotatedImage(
         path=file,
         where=f"{path.name}: image {entry['id']} ({filename})",
-        image_id=_text(entry["id"]),
+        image_id=str(entry["id"]),
         filename=filename,
         height=parse_int(entry.get("height")),
         width=parse_int(entry.get("width")),
@@ -233,11 +233,6 @@ def _number(value: object) -> float:
 def _key(value: object) -> int | str | None:
     """Returns an id, None if the value cannot be one."""
     return value if isinstance(value, int | str) else None
-
-
-def _text(value: object) -> str:
-    """Returns a value as text, without the halves of characters that JSON can spell."""
-    return str(value).encode(errors="replace").decode()
 
 
 def _kind(outline: JsonOutline) -> str:

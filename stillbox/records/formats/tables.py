@@ -34,6 +34,7 @@ from stillbox.records.annotations import (
     read_head,
     read_json,
     read_lines,
+    without_halves,
 )
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
 from stillbox.records.formats.registry import (
@@ -149,9 +150,14 @@ def read_open_images(folder: DataFolder, files: list[Path], log: ConversionLog) 
 
 def _label_names(folder: DataFolder) -> Mapping[str, str]:
     """Returns the readable name of each label, as `/m/0cmf2`."""
-    files = folder.matching(_is_names, ".csv")
-    rows = (row for file in files for row in csv.reader(read_lines(file)))
-    return {row[0]: row[1].strip() for row in rows if len(row) == 2 and row[0] != "LabelName"}
+    names: dict[str, str] = {}
+    for file in folder.matching(_is_names, ".csv"):
+        try:
+            rows = [row for row in csv.reader(read_lines(file)) if len(row) == 2]
+        except csv.Error as error:
+            raise UserError(f"this is not CSV: {error}", where=str(file)) from error
+        names |= {label: name.strip() for label, name in rows if label != "LabelName"}
+    return names
 
 
 _CARD, INFOS = "README.md", "dataset_infos.json"
@@ -210,8 +216,7 @@ def _front_matter(file: Path) -> Json:
     if first.rstrip() != "---" or not rules:
         return None
     # An empty first line keeps the line numbers of errors right.
-    content: Json = compose("\n".join(["", *lines[: rules[0]]]), str(file)).plain()
-    return content
+    return without_halves(compose("\n".join(["", *lines[: rules[0]]]), str(file)).plain())
 
 
 _CLASS_KEYS = ("category", "categories", "label", "labels", "class", "category_id")
