@@ -219,13 +219,17 @@ def _decode_with_pillow(data: bytes, apply_exif: bool) -> Bytes:
     """Decodes formats that OpenCV does not support, or raises with a reason."""
     try:
         with Image.open(FewReads(data)) as file:
-            image = ImageOps.exif_transpose(file) if apply_exif else file
-            if image.mode.startswith("I"):  # convert() would saturate 16 bits instead of scaling
-                gray = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
-                return np.repeat(gray[..., None], 3, axis=2)
-            return np.array(image.convert("RGB"))
+            return rgb_pixels(ImageOps.exif_transpose(file) if apply_exif else file)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ImageError(_reason(data, error)) from error
+
+
+def rgb_pixels(image: Image.Image) -> Bytes:
+    """Returns the pixels of an image of Pillow as RGB of 8 bits."""
+    if image.mode.startswith("I"):  # convert() would saturate 16 bits instead of scaling
+        gray = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+        return np.repeat(gray[..., None], 3, axis=2)
+    return np.array(image.convert("RGB"))
 
 
 def _reduced(image: Bytes, reduction: int) -> Bytes:

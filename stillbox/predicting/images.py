@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from stillbox.errors import UserError
-from stillbox.inputs.decode import ImageError, decode_image
+from stillbox.inputs.decode import ImageError, decode_image, rgb_pixels
 from stillbox.predicting.backend import Pixels
 from stillbox.records.image_files import IMAGE_SUFFIXES, MAX_IMAGE_BYTES
 from stillbox.records.source import glob_files
@@ -39,7 +39,7 @@ def read_image(image: ImageLike) -> tuple[Pixels, str]:
         UserError: there is no such file, it is no image, or an array has another shape or type.
     """
     if isinstance(image, Image.Image):
-        return np.array(ImageOps.exif_transpose(image).convert("RGB")), ""
+        return rgb_pixels(ImageOps.exif_transpose(image)), ""
     if isinstance(image, np.ndarray):
         return _from_array(image), ""
     if isinstance(image, bytes):
