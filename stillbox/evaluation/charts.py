@@ -218,20 +218,18 @@ def precision_recall_figure(scores: Scores) -> Figure | None:
 
     Many classes are drawn in grey and without names.
     """
-    named = scores.curves()
-    curves: Mapping[str, FloatArray] = {
-        f"{ap:.2f}  {short_name(name)}": precision for name, (ap, precision) in named.items()
-    }
+    curves = scores.curves()
     if not curves:
         return None
     figure, axes = new_figure()
     label_axes(axes, "Precision over recall, IoU .50", "recall", "precision")
     recalls = np.linspace(0.0, 1.0, 101)
-    for number, (label, precision) in enumerate(curves.items()):
+    for number, (name, (ap, precision)) in enumerate(curves.items()):
+        label = f"{ap:.2f}  {short_name(name)}"
         _class_line(axes, recalls, precision, label, number, many=len(curves))
     if len(curves) > 1:
-        mean = np.mean(list(curves.values()), axis=0)
-        label = f"{np.mean([ap for ap, _ in named.values()]):.2f}  mean"
+        mean = np.mean([precision for _, precision in curves.values()], axis=0)
+        label = f"{np.mean([ap for ap, _ in curves.values()]):.2f}  mean"
         axes.plot(recalls, mean, color=INK, linewidth=2.2, linestyle="--", label=label)
     _finish(axes, recalls, "AP50  class")
     return figure

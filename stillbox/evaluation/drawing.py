@@ -5,6 +5,7 @@ at boxes with little overlap, never over a small object.
 """
 
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -91,10 +92,11 @@ def clipped(text: str, size: int, width: float) -> str:
     """Returns the text, cut to `width` pixels with dots at its end."""
     if text_width(text, size) <= width:
         return text
-    length = len(text)
-    while length > 1 and text_width(text[:length] + "...", size) > width:
-        length -= 1
-    return text[:length] + "..."
+    # A search, because a name can have thousands of characters.
+    fitting = bisect_right(
+        range(1, len(text)), width, key=lambda length: text_width(text[:length] + "...", size)
+    )
+    return text[: max(fitting, 1)] + "..."
 
 
 def _em(character: str) -> float:

@@ -171,8 +171,8 @@ class Annotations:
         return truth
 
     def _find(self, image_id: str) -> ImageTruth | None:
-        # Some writers pad the id with zeros, as in COCO's file names.
-        return self.truths.get(image_id) or self.truths.get(image_id.lstrip("0"))
+        # Some writers pad the id with zeros, as in COCO's file names; the id itself can be 0.
+        return self.truths.get(image_id) or self.truths.get(image_id.lstrip("0") or image_id[-1:])
 
 
 def read_annotations(path: str) -> Annotations:

@@ -264,8 +264,8 @@ def export_model(
             written = write(program, partial, images)
         manifest = _manifest(program, written)
         assert model.label_map is not None  # the program uses its class slots
-        (partial / EXPERIMENT).write_text(to_yaml(model.experiment))
-        (partial / LABEL_MAP).write_text(model.label_map.to_text())
+        (partial / EXPERIMENT).write_text(to_yaml(model.experiment), encoding="utf-8")
+        (partial / LABEL_MAP).write_text(model.label_map.to_text(), encoding="utf-8")
         manifest.write(partial)
         stand_in = find_stand_in(settings.format)
         say(

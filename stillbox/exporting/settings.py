@@ -134,6 +134,7 @@ class ExportSettings:
         """
         _check_word(self.format, FORMATS, "--format")
         _check_word(self.input_type, INPUT_TYPES, "--input-type")
+        _check_word(self.signature, get_args(Signature), "--signature")
         self._check_numbers()
         for platform in self.platforms:
             _check_word(platform, get_args(Platform), "--platforms", "platform ")

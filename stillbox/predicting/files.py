@@ -13,6 +13,7 @@ import numpy as np
 from stillbox.errors import UserError
 from stillbox.evaluation.figures_files import FIGURES
 from stillbox.evaluation.pictures import save_picture
+from stillbox.evaluation.results import class_keys
 from stillbox.predicting.detections import Detections
 from stillbox.printing import count_text
 from stillbox.records.annotations import number, read_json
@@ -212,7 +213,7 @@ def best_thresholds(directory: Path, class_names: Mapping[int, str]) -> dict[int
         fix = "evaluate the model again, or remove the folder"
         raise UserError("this is no report of `stillbox evaluate`", where=str(path), fix=fix)
     thresholds = {}
-    for class_id, name in class_names.items():
+    for class_id, name in class_keys(class_names).items():
         figures = classes.get(name)
         score = number(figures.get("threshold")) if isinstance(figures, dict) else math.nan
         if 0 <= score <= 1:

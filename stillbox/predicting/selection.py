@@ -75,7 +75,7 @@ class Selection:
         if self.classes_per_object == "one":
             found = found.pick(without_overlaps(found.boxes, self.iou))
         if self.classes:
-            found = found.pick(np.isin(np.array(found.names, object), self.classes))
+            found = found.pick(np.isin(np.array(found.names, object), list(self.classes)))
         return found
 
     def one_class(self, found: RawDetections) -> RawDetections:

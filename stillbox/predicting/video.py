@@ -119,12 +119,11 @@ class VideoFile:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         # After an exception, frames that wait are left out.
         self._encoder.shutdown(cancel_futures=kind is not None)
-        if self._writer is None:
-            return
-        self._writer.release()
         try:
-            if kind is None:
-                self._finish()
+            if self._writer is not None:
+                self._writer.release()
+                if kind is None:
+                    self._finish()
         finally:
             self._partial.unlink(missing_ok=True)
 

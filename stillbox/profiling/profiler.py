@@ -291,8 +291,8 @@ class StepProfiler(StepObserver):
         if summary is None:
             self._say("warning: no compiled program ran during the trace")
             return
-        (folder / _PAGE).write_text(summary_page(summary, title, notes))
-        (folder / _TEXT).write_text("\n".join(text_lines(summary)) + "\n")
+        (folder / _PAGE).write_text(summary_page(summary, title, notes), encoding="utf-8")
+        (folder / _TEXT).write_text("\n".join(text_lines(summary)) + "\n", encoding="utf-8")
         self._say(headline(summary))
         self._say(f"where the time of a step goes: {folder / _PAGE}")
 

@@ -193,7 +193,8 @@ def summarize(trace: Trace) -> Summary | None:
     compiled = trace.programs.get(program, UNKNOWN)
     classifier = Classifier(compiled, lowered=trace.platform == "cpu")
     times = {one.name: count for one, count in compiled.executed()}
-    devices = sorted({one.device for one in trace.operations})
+    # Others have copies of memory only.
+    devices = sorted({one.device for one in trace.operations if one.program == program})
     parts = [
         _DeviceTimes(
             [one for one in trace.operations if one.device == device], program, times, classifier

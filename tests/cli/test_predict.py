@@ -13,7 +13,7 @@ from stillbox.api import load
 from stillbox.cli.predict_files import _label_folder, describe_objects, picture_names
 from stillbox.errors import UserError
 from stillbox.experiment.schema import Experiment
-from stillbox.predicting.files import class_folders
+from stillbox.predicting.files import best_thresholds, class_folders
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
@@ -294,6 +294,13 @@ def test_folders_of_classes_are_names_of_files_and_differ():
     names = {1: "a/b", 2: "A_B", 3: "..", 4: "", 5: "x" * 300, 6: "Eule \u96fb"}
     folders = class_folders(names)
     assert list(folders.values()) == ["a_b", "A_B_2", "__", "class", "x" * 80, "Eule \u96fb"]
+
+
+def test_classes_of_one_name_have_thresholds_of_their_own(tmp_path):
+    thresholds = {"owl (id 1)": 0.9, "owl (id 2)": 0.2}
+    content = {"per_class": {name: {"threshold": at} for name, at in thresholds.items()}}
+    (tmp_path / "report.json").write_text(json.dumps(content))
+    assert best_thresholds(tmp_path, {1: "owl", 2: "owl"}) == {1: 0.9, 2: 0.2}
 
 
 @pytest.fixture

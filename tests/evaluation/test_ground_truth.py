@@ -149,7 +149,7 @@ def test_ids_may_be_padded_with_zeros(tmp_path):
     images = [replace(truth("139", [[0, 0, 9, 9]]), width=30, height=20), truth("0")]
     path.write_text(json.dumps(truths_to_coco(images, {1: "disc"})))
     annotations = read_annotations(str(path))
-    annotations.refuse_missing(["139", "000000000139", "0"])
+    annotations.refuse_missing(["139", "000000000139", "0", "000"])
     assert annotations.truth_of("000139", (20, 30)).image_id == "139"
     with pytest.raises(UserError, match="the id 13, 14, 15 and 1 more, which"):
         annotations.refuse_missing(["13", "139", "14", "15", "16"])

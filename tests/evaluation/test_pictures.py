@@ -254,6 +254,16 @@ def test_a_long_text_is_cut_with_dots():
     assert short.endswith("...")
     assert load_font(20).getlength(short) <= 80
     assert clipped("cat", 20, 80) == "cat"
+    assert clipped("W", 20, 5) == "W..."
+
+
+def test_a_very_long_text_is_measured_a_few_times(monkeypatch):
+    measured = []
+    monkeypatch.setattr(
+        drawing, "text_width", lambda text, size: measured.append(text) or 10.0 * len(text)
+    )
+    assert clipped("x" * 10_000, 20, 80) == "xxxxx..."
+    assert len(measured) < 20
 
 
 def test_a_text_gets_a_font_with_its_glyphs_or_none(monkeypatch):

@@ -215,6 +215,15 @@ def test_axes_are_labelled_and_every_class_is_named_with_its_ap():
     assert loss.get_yscale() == "log"
 
 
+def test_classes_whose_names_begin_alike_have_a_curve_each():
+    names = {1: "w" * 90 + "1", 2: "w" * 90 + "2", 3: "owl"}
+    truths = [truth("1", [BOX, BOX, BOX], [1, 2, 3])]
+    figure = charts.precision_recall_figure(score(truths, [result("1", [BOX], [0.9], [3])], names))
+    *curves, mean = figure.axes[0].lines
+    assert len(curves) == 3
+    assert mean.get_ydata() == pytest.approx(np.full(101, 1 / 3))
+
+
 def test_a_tiny_part_of_the_loss_does_not_squeeze_the_rest():
     lines = tuple(
         {"step": step, "loss": 5.0 / step, "regularization_loss": 1e-6} for step in range(1, 9)

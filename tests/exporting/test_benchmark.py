@@ -126,6 +126,21 @@ def test_the_size_is_that_of_the_files_of_the_runtime(tmp_path, form, files, nby
     assert artefact_bytes(tmp_path, form) == nbytes
 
 
+def test_an_export_of_another_format_is_named(monkeypatch, tmp_path):
+    half = subjects.Export("half", tmp_path / "half", subjects.Variant("tflite", "float16"))
+    subject = subjects.Subject(
+        name="owls",
+        experiment=stillbox.api.as_experiment("ssd_resnet34"),
+        checkpoint=None,
+        exports=(half,),
+        makes=False,
+    )
+    monkeypatch.setattr(subjects, "find_subject", lambda *given, **options: subject)
+    table = benchmark(tmp_path, settings=replace(QUICK, scored=False), output=tmp_path).table
+    assert not table.rows
+    assert any(note.startswith(f"{half.folder} is not measured: ") for note in table.notes)
+
+
 def test_a_missing_runtime_and_a_failing_format_are_rows(
     performed, monkeypatch, trained_once, tmp_path
 ):

@@ -181,6 +181,7 @@ def test_a_manifest_of_a_later_version_is_refused(tmp_path):
     [
         ({"format": "tensorrt"}, "there is no 'tensorrt'"),
         ({"input_type": "jpeg"}, "there is no 'jpeg'"),
+        ({"signature": "detection"}, "--signature: there is no 'detection'"),
         ({"format": "onnx", "input_type": "tf_example"}, "cannot decode image files"),
         ({"quantize": "int8"}, "is not quantised"),
     ],

@@ -2,6 +2,7 @@
 
 import dataclasses
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import cv2
 import numpy as np
@@ -170,6 +171,22 @@ def test_classes_of_a_run_are_label_map_ids(export, images):
     assert outputs["detection_classes"].min() >= 1
     assert outputs["detection_boxes"].min() >= 0
     assert outputs["detection_boxes"].max() <= 1
+
+
+def test_threads_get_the_detections_of_their_own_images(export, images):
+    run, backend = load(export.folder, export.manifest), ExportBackend(export.folder)
+    batches = [np.stack([backend.resized_by_client(image)]) for image in images[:2]]
+    wanted = [run(batch)["detection_boxes"] for batch in batches]
+    assert not np.array_equal(*wanted)
+
+    def changed(number):
+        return sum(
+            not np.array_equal(run(batches[number])["detection_boxes"], wanted[number])
+            for _ in range(50)
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(changed, (0, 1))) == [0, 0]
 
 
 @pytest.mark.proof

@@ -155,6 +155,13 @@ def test_one_image_in_every_form_gives_the_same_detections(fake, files):
     np.testing.assert_array_equal(fake.shown[0][0], fake.shown[-1][0])
 
 
+def test_16_bits_of_a_picture_are_those_of_its_file(fake, tmp_path):
+    deep = np.full((8, 6), 0x1234, np.uint16)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    for image in (tmp_path / "deep.png", Image.open(tmp_path / "deep.png"), Image.fromarray(deep)):
+        assert (predictor().predict(image).image == 0x12).all()
+
+
 def test_an_array_of_four_dimensions_is_many_images_and_two_are_grayscale(fake):
     assert len(predictor(batch_size=2).predict(np.zeros((3, 8, 8, 3), np.uint8))) == 3
     assert predictor().predict(np.full((8, 6), 7, np.uint8)).image[0, 0].tolist() == [7, 7, 7]

@@ -55,6 +55,7 @@ def test_only_boxes_that_overlap_by_more_than_the_threshold_are_one_object():
 def test_classes_are_left_out_after_the_suppression():
     assert names(classes=["king of hearts"]) == []
     assert names(classes=["ten"]) == ["ten"]
+    assert names(classes={"ten"}) == ["ten"]
     assert names(classes=["ten"], classes_per_object="all") == ["ten", "ten"]
 
 

@@ -146,6 +146,11 @@ def test_two_devices_are_averaged(gpu):
     assert summary.step == pytest.approx((0.013 + 0.026) / 2)
 
 
+def test_a_device_with_copies_alone_has_no_steps(gpu):
+    copy = Operation("MemcpyD2D", 1 * MS, 2 * MS, "", "/device:GPU:1")
+    assert summarize(gpu._replace(operations=(*gpu.operations, copy))) == summarize(gpu)
+
+
 def test_a_single_step_has_its_own_time():
     summary = summarize(Trace("gpu", tuple(operations(5)), (), {"jit_step(7)": step_program()}))
     assert summary.steps == pytest.approx((0.010,))

@@ -100,6 +100,10 @@ class _Run:
                 self._measure_export(export.name, variant, export.folder)
             if not existing and self.subject.makes:
                 self._measure_export(name, variant, None)
+        for export in self.subject.exports:
+            if export.variant not in subjects.VARIANTS.values():
+                formats = ", ".join(subjects.VARIANTS)
+                self._notes.append(f"{export.folder} is not measured: it is none of {formats}")
 
     def _measure_checkpoint(self, source: tasks.CheckpointSource) -> None:
         # A refusal is valid for all exports that would be made.

@@ -325,7 +325,7 @@ def add_preprocessing(
     """
     if size is not None and (reason := misfit(size, resizer)):
         what = f"images of this size do not fit the canvas: {reason}"
-        raise UserError(what, where="--input-image-size", fix=ENLARGE_CANVAS)
+        raise UserError(what, where="--image-size", fix=ENLARGE_CANVAS)
     own: Operand = np.array(size, np.float32)
     if size is None:
         own = graph.op("Cast", graph.op("Shape", images, start=1, end=3), to=FLOAT)

@@ -4,6 +4,7 @@ Its four outputs are those of `TFLite_Detection_PostProcess`, and its metadata t
 MediaPipe's ObjectDetector requires.
 """
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -159,9 +160,12 @@ def load(folder: Path, manifest: Manifest) -> Run:
         interpreter = Interpreter(model_content=content, num_threads=threads)
         runner = interpreter.get_signature_runner()
     ids = np.array(metadata.label_ids(content, str(folder / FILE)), np.float32)
+    # An interpreter serves one thread at a time.
+    lock = threading.Lock()
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:
-        named = runner(**{manifest.settings.input: np.asarray(images)})
+        with lock:
+            named = runner(**{manifest.settings.input: np.asarray(images)})
         names = manifest.settings.output_names or metadata.OUTPUTS
         outputs = {own: named[name] for own, name in zip(metadata.OUTPUTS, names, strict=True)}
         indices = np.rint(outputs["detection_classes"]).astype(int)
