@@ -26,7 +26,7 @@ from stillbox.models.detector import (
     finite_images,
 )
 from stillbox.models.layers import ConvLayer
-from stillbox.models.layers.masking import masked_padding
+from stillbox.models.layers.masking import check_stride, masked_padding
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parallel import batch_shard_map, batch_sharded
 from stillbox.models.parts import BuildOptions
@@ -65,7 +65,8 @@ class FasterRcnnDetector(Detector):
 
     Raises:
         UserError: the neck taps a layer that the backbone lacks, or has more or fewer feature maps
-            than the anchors are configured for; a part has no implementation.
+            than the anchors are configured for, or maps of other strides than powers of two; a
+            part has no implementation.
     """
 
     def __init__(self, model: schema.FasterRcnn, options: BuildOptions) -> None:
@@ -86,6 +87,8 @@ class FasterRcnnDetector(Detector):
         self.dtype = jnp.dtype(options.dtype)
         _name_layers(self)
         self.feature_shapes = self._infer_feature_shapes()
+        for shape in self.feature_shapes:
+            check_stride(shape, self.image_shape)
         check_number(model.proposals.anchors, self.feature_shapes)
 
     def loss(
