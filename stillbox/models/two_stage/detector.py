@@ -7,7 +7,6 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from numpy.typing import NDArray
 
 from stillbox.boxes.crops import scaled_down
@@ -24,8 +23,8 @@ from stillbox.models.detector import (
     Predictions,
     Taught,
     finite_images,
+    name_layers,
 )
-from stillbox.models.layers import ConvLayer
 from stillbox.models.layers.masking import check_stride, masked_padding
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parallel import batch_shard_map, batch_sharded
@@ -85,7 +84,7 @@ class FasterRcnnDetector(Detector):
         self.model = model
         self.image_shape = model.resizer.input_size
         self.dtype = jnp.dtype(options.dtype)
-        _name_layers(self)
+        name_layers(self)
         self.feature_shapes = self._infer_feature_shapes()
         for shape in self.feature_shapes:
             check_stride(shape, self.image_shape)
@@ -275,10 +274,3 @@ class FasterRcnnDetector(Detector):
         size = jax.ShapeDtypeStruct((1, 2), jnp.int32)
         maps = jax.eval_shape(lambda *arrays: self.features(*arrays, train=False), image, size)
         return tuple((array.shape[1], array.shape[2]) for array in maps)
-
-
-def _name_layers(detector: Detector) -> None:
-    """Sets every layer's scope to its path inside its part."""
-    for path, module in nnx.iter_modules(detector):
-        if isinstance(module, ConvLayer):
-            module.scope = "/".join(map(str, path[1:])) or module.scope
