@@ -21,7 +21,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Float32, Int, Real
 
 from stillbox.boxes.structures import Batch, Detections
-from stillbox.models.layers.conv import share_prepared_kernels
+from stillbox.models.layers.conv import ConvLayer, share_prepared_kernels
 from stillbox.models.layers.lowering.winograd import PreparedKernels
 from stillbox.models.variables import Arrays, bind_detector
 
@@ -168,6 +168,13 @@ class Detector(nnx.Module):
         modules = (module for _, module in nnx.iter_modules(self))
         penalties = [module.penalty() for module in modules if hasattr(module, "penalty")]
         return jnp.sum(jnp.stack(penalties)) if penalties else jnp.zeros(())
+
+
+def name_layers(detector: Detector) -> None:
+    """Sets the scope of every layer to its path inside its part."""
+    for path, module in nnx.iter_modules(detector):
+        if isinstance(module, ConvLayer):
+            module.scope = "/".join(map(str, path[1:])) or module.scope
 
 
 @runtime_checkable

@@ -19,6 +19,7 @@ from stillbox.boxes.adaptive_matching import atss_match, task_aligned_match
 from stillbox.boxes.distributions import mean_distances
 from stillbox.boxes.geometry import ioa, iou, neg_sq_dist, thresholded_iou
 from stillbox.boxes.matchers import (
+    IGNORED,
     Frame,
     Predicted,
     Targets,
@@ -280,7 +281,8 @@ def matches_of_batch(
         frame: of the anchors.
 
     Returns:
-        The row, or `matchers.BACKGROUND` or `matchers.IGNORED`.
+        The row, or `matchers.BACKGROUND` or `matchers.IGNORED`. Anchors that are assigned to a box
+        without weight are ignored.
     """
     match = implementation_of(matcher)(matcher)
     compare = implementation_of(similarity)(similarity)
@@ -291,7 +293,7 @@ def matches_of_batch(
     ) -> Int32[Array, "A"]:
         rows = similarity_rows(anchors, boxes, weights, compare, frame, used)
         matches: Array = match(rows._replace(classes=classes, predicted=predicted))
-        return matches
+        return jnp.where((matches >= 0) & (weights[matches] == 0.0), IGNORED, matches)
 
     boxes, weights = (jnp.asarray(one, jnp.float32) for one in (batch.boxes, batch.weights))
     classes = jnp.asarray(batch.classes, jnp.int32)

@@ -46,6 +46,11 @@ def accepted(*overrides):
      "a side of 600 pixels does not fit", "576 and 608"),
     ([*PYRAMID, "model.resizer={kind: keep_aspect_ratio, max_dimension: 1000}"],
      "model.resizer.max_dimension", "1000 pixels does not fit", "992 and 1024"),
+    (["model={kind: faster_rcnn, backbone: {kind: spinenet}, neck: {min_level: 3, max_level: 7}, "
+      "proposals: {anchors: {kind: multiscale}}}", "model.resizer.height=608"],
+     "model.resizer.height", "608 pixels does not fit spinenet", "512 and 640"),
+    ([*PYRAMID, "model.head={kind: task_aligned, depth: 4}"], "model.head.depth", "depth is 4",
+     "at least 8"),
     ([*PYRAMID, "model.anchors.min_level=4"], "model.anchors.min_level",
      "anchors of min_level 4 for a pyramid of min_level 3", "set it to 3"),
     ([*PYRAMID, "model.neck.min_level=6", "model.anchors.min_level=6"], "model.neck.min_level",

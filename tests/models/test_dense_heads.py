@@ -214,6 +214,22 @@ def test_losses_and_gradients_are_finite_with_and_without_boxes(boxes, coder):
         assert not np.any(slopes.box_encodings)
 
 
+def test_anchors_of_a_box_without_weight_have_no_loss():
+    one = model(matcher=schema.ArgmaxMatcher(matched_threshold=0.3, unmatched_threshold=0.3))
+
+    def trained(weight):
+        given = batch()
+        given.weights[0, 0] = weight
+        slope = jax.grad(lambda given_, batch: sum(loss_of(one, given_, batch).terms.values()))
+        return [np.asarray(part).any(-1) for part in slope(predictions_of(one), given)]
+
+    matched, seen = trained(1.0)
+    assert matched.any() and seen.all()
+    without, seen = trained(0.0)
+    assert not without.any()
+    assert np.array_equal(seen, ~matched)
+
+
 def test_padding_images_and_padding_boxes_change_nothing():
     one = model()
     predictions = predictions_of(one)

@@ -17,7 +17,7 @@ from stillbox.checkpoints.names import reference_names
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.schema import FixedShapeResizer
 from stillbox.models.build import build_detector
-from stillbox.models.two_stage.boxes import box_loss, detect_boxes, sample_proposals
+from stillbox.models.two_stage.boxes import box_loss, detect_boxes_among, sample_proposals
 from stillbox.models.two_stage.proposals import proposal_loss
 from stillbox.models.variables import bind_detector, split_detector
 from tests import faster_rcnn as golden
@@ -128,7 +128,7 @@ def test_the_second_stage_detects_the_same(name, mode):
     golden.check_statistics(flat, expected["refined_box_encodings"], 5e-4)
     classes = expected["class_predictions_with_background"]
     golden.check_statistics(logits.reshape(-1, logits.shape[-1]), classes, 5e-4)
-    found = detect_boxes(predictions, proposals, batch.true_sizes, model(name))
+    found, _ = detect_boxes_among(predictions, proposals, batch.true_sizes, model(name))
     expected = expected["detections"]
     assert found.count.tolist() == expected["num"]
     np.testing.assert_allclose(found.scores[:, :20], expected["scores20"], atol=1e-4)
@@ -200,7 +200,7 @@ def test_padding_changes_no_number(name):
         anchors = built.frame_anchors(sizes, clip=True)
         found = built.choose_proposals(predictions, anchors, sizes)
         boxes = built.predict_boxes(maps, proposals.boxes, sizes, train=False)
-        return maps[0], found, boxes, detect_boxes(boxes, proposals, sizes, described)
+        return maps[0], found, boxes, detect_boxes_among(boxes, proposals, sizes, described)[0]
 
     proposals = golden.stored_proposals(name, "eval")
     features, found, boxes, detections = run(canvas, batch.true_sizes, proposals)

@@ -17,7 +17,7 @@ from stillbox.checkpoints.tf1 import write_tf1_checkpoint
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve_reading
 from stillbox.models.build import abstract_detector, build_detector
-from stillbox.models.two_stage.boxes import detect_boxes
+from stillbox.models.two_stage.boxes import detect_boxes_among
 from stillbox.models.variables import bind_detector, split_detector
 from tests.batches import batch_of
 from tools.inception_resnet import BOXES, CHANNEL_STEP, GOLDENS, LABELS, SIDE, images, weight
@@ -161,7 +161,7 @@ def test_both_stages_predict_the_same(name):
         logits, expected["class_predictions_with_background"].reshape(logits.shape), atol=2e-5
     )
     kept = chosen._replace(boxes=proposals)
-    found = detect_boxes(second, kept, SIZES, described(name))
+    found, _ = detect_boxes_among(second, kept, SIZES, described(name))
     np.testing.assert_array_equal(found.count, expected["num_detections"])
     np.testing.assert_array_equal(found.classes, expected["detection_classes"])
     np.testing.assert_allclose(found.scores, expected["detection_scores"], atol=2e-5)

@@ -302,8 +302,8 @@ def neck_reads_all_levels(model: schema.OneStage) -> Iterator[Finding]:
         yield error("neck", what, fix)
 
 
-@rule(schema.OneStage)
-def levels_fit_the_image(model: schema.OneStage) -> Iterator[Finding]:
+@rule(schema.OneStage, schema.FasterRcnn)
+def levels_fit_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
     """Nodes of any two levels are summed, so that sides are multiples of the coarsest stride."""
     if isinstance(model.backbone, schema.ScalePermuted):
         coarsest = max((block.level for block in model.backbone.blocks), default=0)

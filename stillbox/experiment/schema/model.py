@@ -269,8 +269,8 @@ class TaskAlignedHead(Head, kind="task_aligned"):
     feature maps. It has one anchor at a location, and the box coder `distances`.
     """
 
-    depth: Channels = 256
-    """Channels of the tower."""
+    depth: Annotated[int, Range(8, 65_536)] = 256
+    """Channels of the tower; the layers that weigh tasks have an eighth of them."""
     layers_before: Annotated[int, Range(1, 64)] = 6
     """Convolutions of the tower."""
     depthwise: bool = False

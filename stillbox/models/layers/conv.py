@@ -327,7 +327,8 @@ class SeparableConv2d(ConvLayer):
         return self._convolve(x, _dense(kernel), depthwise=False)
 
     def _product(self, x: jax.Array, kernel: jax.Array, *, use: int = 0) -> jax.Array:
-        return conv2d(x, kernel.astype(self.dtype), 1)
+        with jax.named_scope(self.scope):
+            return conv2d(x, kernel.astype(self.dtype), 1)
 
 
 def _dense(kernel: jax.Array) -> jax.Array:

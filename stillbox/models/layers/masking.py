@@ -76,6 +76,13 @@ def mean_of_map(x: jax.Array) -> jax.Array:
     return jnp.sum(zero_padding(x), axes, dtype=jnp.float32, keepdims=True) / counts
 
 
+def max_of_map(x: jax.Array) -> jax.Array:
+    """Returns the maximum over rows and columns of maps `[B, H, W, C]`, `[B, 1, 1, C]`."""
+    mask = inside(x)
+    counted = x if mask is None else jnp.where(mask, x, jnp.asarray(-jnp.inf, x.dtype))
+    return jnp.max(counted, axis=(1, 2), keepdims=True)
+
+
 def without_padding(
     x: jax.Array, size: int, stride: int, padding: Padding, fill: float = 0.0
 ) -> tuple[jax.Array, Padding]:
@@ -104,14 +111,23 @@ def _extents(x: jax.Array) -> jax.Array | None:
     if frame is None:
         return None
     shape, sides = (x.shape[1], x.shape[2]), frame.input_shape
-    for map_side, side in zip(shape, sides, strict=True):
+    check_stride(shape, sides)
+    return extents_on_map(frame.sizes, shape, sides)
+
+
+def check_stride(map_shape: tuple[int, int], input_shape: tuple[int, int]) -> None:
+    """Refuses maps whose places in the input do not follow from their size.
+
+    Raises:
+        UserError: the stride of the map is no power of two.
+    """
+    for map_side, side in zip(map_shape, input_shape, strict=True):
         if -(-side // stride_of(map_side, side)) != map_side:
             raise UserError(
-                f"a map of {shape[0]} x {shape[1]} has no power of two as its stride",
-                where="model.mask_padding",
-                fix="leave it off, or take a backbone and neck that pad every layer",
+                f"a map of {map_shape[0]} x {map_shape[1]} has no power of two as its stride",
+                where="model.backbone",
+                fix="take a backbone and neck that pad every layer",
             )
-    return extents_on_map(frame.sizes, shape, sides)
 
 
 def _align(

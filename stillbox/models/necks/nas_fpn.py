@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.backbones.resnet import Block, BlockOptions
 from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.hyperparams import ACTIVATIONS
+from stillbox.models.layers.masking import max_of_map
 from stillbox.models.layers.resampling import max_pool, upsample
 from stillbox.models.layers.stochastic import drop_block, fold_key
 from stillbox.models.parts import BuildOptions, FeatureMap, Part
@@ -200,7 +200,7 @@ def _combine(first: FeatureMap, second: FeatureMap, gate: int | None) -> Feature
     if gate is None:
         return first + second
     gating, gated = (second, first) if gate else (first, second)
-    return gating + gated * jax.nn.sigmoid(jnp.max(gating, axis=(1, 2), keepdims=True))
+    return gating + gated * jax.nn.sigmoid(max_of_map(gating))
 
 
 def _block(

@@ -10,7 +10,6 @@ from operator import mul
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 from jaxtyping import Float, Float32, Int, Int64
 
@@ -38,8 +37,8 @@ from stillbox.models.detector import (
     RatedPredictions,
     Taught,
     finite_images,
+    name_layers,
 )
-from stillbox.models.layers import ConvLayer
 from stillbox.models.layers.quantization import set_training_step
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.one_stage import quality_loss  # noqa: F401 - registers it
@@ -144,7 +143,7 @@ class OneStageDetector(Detector):
         self.model = model
         self.image_shape = model.resizer.input_size
         self.dtype = jnp.dtype(options.dtype)
-        _name_layers(self)
+        name_layers(self)
         self.feature_shapes = self._infer_feature_shapes()
         check_number(model.anchors, self.feature_shapes)
         locations = (rows * columns for rows, columns in self.feature_shapes)
@@ -258,13 +257,6 @@ class OneStageDetector(Detector):
         image = jax.ShapeDtypeStruct((1, *self.image_shape, 3), jnp.float32)
         maps = jax.eval_shape(lambda images: self.features(images, train=False), image)
         return tuple((array.shape[1], array.shape[2]) for array in maps)
-
-
-def _name_layers(detector: Detector) -> None:
-    """Sets every layer's scope to its path inside backbone, neck or head."""
-    for path, module in nnx.iter_modules(detector):
-        if isinstance(module, ConvLayer):
-            module.scope = "/".join(map(str, path[1:])) or module.scope
 
 
 def _static(order: Int64[np.ndarray, "A"] | None) -> tuple[int, ...] | None:

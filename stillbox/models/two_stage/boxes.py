@@ -264,11 +264,7 @@ def box_loss(
             targets.matches,
             classification_weight=config.classification_weight,
             localization_weight=config.localization_weight,
-            loss_type=miner.loss_type,
-            num_hard_examples=miner.num_hard_examples,
-            iou_threshold=miner.iou_threshold,
-            max_negatives_per_positive=miner.max_negatives_per_positive,
-            min_negatives_per_image=miner.min_negatives_per_image,
+            **vars(miner),
         )
         classification, localization = classification * kept, localization * kept
     images = jnp.maximum(batch.image_count if images is None else images, 1.0)
@@ -291,16 +287,6 @@ def _deltas_of_class(
         return deltas[:, :, 0]
     classes = jnp.argmax(class_targets[..., 1:], axis=-1)
     return jnp.take_along_axis(deltas, classes[..., None, None], axis=2)[:, :, 0]
-
-
-def detect_boxes(
-    predictions: BoxPredictions,
-    proposals: Detections,
-    true_sizes: Int[Array, "B 2"],
-    model: schema.FasterRcnn,
-) -> Detections:
-    """Returns at most `max_total` detections an image; see `detect_boxes_among`."""
-    return detect_boxes_among(predictions, proposals, true_sizes, model)[0]
 
 
 def detect_boxes_among(

@@ -7,7 +7,6 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from numpy.typing import NDArray
 
 from stillbox.boxes.crops import scaled_down
@@ -24,9 +23,9 @@ from stillbox.models.detector import (
     Predictions,
     Taught,
     finite_images,
+    name_layers,
 )
-from stillbox.models.layers import ConvLayer
-from stillbox.models.layers.masking import masked_padding
+from stillbox.models.layers.masking import check_stride, masked_padding
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parallel import batch_shard_map, batch_sharded
 from stillbox.models.parts import BuildOptions
@@ -65,7 +64,8 @@ class FasterRcnnDetector(Detector):
 
     Raises:
         UserError: the neck taps a layer that the backbone lacks, or has more or fewer feature maps
-            than the anchors are configured for; a part has no implementation.
+            than the anchors are configured for, or maps of other strides than powers of two; a
+            part has no implementation.
     """
 
     def __init__(self, model: schema.FasterRcnn, options: BuildOptions) -> None:
@@ -84,8 +84,10 @@ class FasterRcnnDetector(Detector):
         self.model = model
         self.image_shape = model.resizer.input_size
         self.dtype = jnp.dtype(options.dtype)
-        _name_layers(self)
+        name_layers(self)
         self.feature_shapes = self._infer_feature_shapes()
+        for shape in self.feature_shapes:
+            check_stride(shape, self.image_shape)
         check_number(model.proposals.anchors, self.feature_shapes)
 
     def loss(
@@ -272,10 +274,3 @@ class FasterRcnnDetector(Detector):
         size = jax.ShapeDtypeStruct((1, 2), jnp.int32)
         maps = jax.eval_shape(lambda *arrays: self.features(*arrays, train=False), image, size)
         return tuple((array.shape[1], array.shape[2]) for array in maps)
-
-
-def _name_layers(detector: Detector) -> None:
-    """Sets every layer's scope to its path inside its part."""
-    for path, module in nnx.iter_modules(detector):
-        if isinstance(module, ConvLayer):
-            module.scope = "/".join(map(str, path[1:])) or module.scope

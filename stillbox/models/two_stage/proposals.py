@@ -16,6 +16,7 @@ from stillbox.boxes.losses import smooth_l1_loss, softmax_loss
 from stillbox.boxes.nms import batched_nms
 from stillbox.boxes.sampling import balanced_sample
 from stillbox.boxes.structures import Batch, Detections
+from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.anchors import anchors_per_location, build_pixel_anchors
 from stillbox.models.detector import Candidates, Predictions, joined_predictions
@@ -105,9 +106,20 @@ class StageLoss(NamedTuple):
 
 
 class ProposalNetwork(Part):
-    """`conv` on every map, then `box_{n}` and `class_{n}` on map n, from 0, fine to coarse."""
+    """`conv` on every map, then `box_{n}` and `class_{n}` on map n, from 0, fine to coarse.
+
+    Raises:
+        UserError: feature maps differ in their channels.
+    """
 
     def __init__(self, config: schema.RPN, inputs: tuple[int, ...], options: BuildOptions) -> None:
+        if len(set(inputs)) > 1:
+            raise UserError(
+                "a proposal network has one convolution for all feature maps, which have "
+                f"{', '.join(map(str, inputs))} channels",
+                where="model.neck",
+                fix="take a pyramid, such as fpn, or a single level",
+            )
         layers = options.layer_arguments()
         self.conv = Conv2d(
             inputs[0],

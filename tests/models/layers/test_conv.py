@@ -1,6 +1,7 @@
 """Layers and what they are made of: fresh kernels, penalties, activations, sums of squares."""
 
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
+from stillbox.lowering import lowering
 from stillbox.models.layers import Conv2d, DepthwiseConv2d, SeparableConv2d
 from stillbox.models.layers.hyperparams import ACTIVATIONS, draw_kernel
 from stillbox.models.layers.lowering.primitives import norm_of, square_sum
@@ -87,6 +89,16 @@ def test_a_separable_convolution_is_a_depthwise_and_a_pointwise_one():
     np.testing.assert_allclose(layer(x, train=False), expected, rtol=1e-6, atol=1e-6)
     squares = np.square(layer.kernel[...]).sum() + np.square(layer.depthwise_kernel[...]).sum()
     np.testing.assert_allclose(layer.penalty(), squares / 2, rtol=1e-6)
+
+
+def test_both_kernels_of_a_separable_convolution_have_its_scope():
+    layer = SeparableConv2d(2, 3, 3, 1, schema.ConvHyperparams(), **_options())
+    layer.scope = "tower/layer_0"
+    with lowering(portable=True):
+        lowered = jax.jit(lambda x: layer(x, train=False)).lower(jnp.ones((1, 4, 4, 2)))
+    program = lowered.as_text(debug_info=True)
+    names = re.findall(r'"(jit[^"]*conv_general_dilated[^"]*)"', program)
+    assert len(names) == 2 and all("/tower/layer_0/" in name for name in names)
 
 
 def test_biases_and_norms_are_penalized_if_configured():

@@ -9,6 +9,7 @@ import pytest
 
 from stillbox.lowering import lowering
 from stillbox.models.layers.lowering.convolution import conv2d, conv_unstrided, depthwise_conv2d
+from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.layers.lowering.windows import (
     added_up,
     patch_rows,
@@ -17,6 +18,7 @@ from stillbox.models.layers.lowering.windows import (
     windows_of,
 )
 from stillbox.models.layers.lowering.winograd import Tiles, choose_tiles
+from tests.helpers import refusal
 
 # Height, width, stride: even and odd sides, a map smaller than the kernel.
 _SIZES = [(8, 7, 1), (8, 7, 2), (7, 8, 2), (1, 2, 2)]
@@ -120,6 +122,19 @@ def test_gradients_with_either_padding_equal_the_plain_ones(
     border = 2 if padding == "symmetric" else 0
     around = ((border, border), (border, border))
     _check(partial(function, padding=padding), x, kernel, stride, dtype, around)
+
+
+@pytest.mark.parametrize(
+    ("function", "kernel"),
+    [
+        (conv2d, (3, 1, 2, 4)),
+        (depthwise_conv2d, (3, 3, 2, 1)),
+        (lambda x, kernel, stride, padding: max_pool(x, 3, stride, padding=padding), ()),
+    ],
+)
+def test_a_map_that_no_window_fits_into_is_refused(function, kernel):
+    error = refusal(function, jnp.ones((1, 2, 4, 2)), jnp.ones(kernel), 2, padding="valid")
+    assert "without padding reads 3 rows and columns, and its map has 2" in error.what
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -148,6 +148,25 @@ def test_the_mean_of_a_map_is_that_of_the_image_alone():
     np.testing.assert_allclose(together, alone, atol=1e-4)
 
 
+def test_a_gate_sees_the_greatest_value_of_the_image_alone():
+    nodes = (
+        schema.NasFpnNode(level=3, combine="attention", inputs=(0, 1), output=True),
+        schema.NasFpnNode(level=4, inputs=(1, 2), output=True),
+    )
+    config = schema.NasFpn(min_level=3, max_level=4, depth=2, num_repeats=1, cell=nodes, conv=CONV)
+    neck = implementation_of(config)(config, (2, 2), build_options(freeze_norm=True))
+    fine, coarse = (
+        jnp.asarray(500 * np.random.default_rng(side).normal(size=(1, side, side, 2)))
+        for side in (8, 4)
+    )
+    fine, coarse = fine.at[:, :4, :4].divide(100), coarse.at[:, :2, :2].divide(100)
+    with masked_padding(jnp.array([[32, 32]]), (64, 64)):
+        together = neck((fine, coarse), train=False)
+    alone = neck((fine[:, :4, :4], coarse[:, :2, :2]), train=False)
+    for mine, theirs in zip(together, alone, strict=True):
+        np.testing.assert_allclose(mine[:, : theirs.shape[1], : theirs.shape[2]], theirs, atol=1e-4)
+
+
 def test_maps_without_padding_are_refused():
     x = jnp.zeros((1, 46, 62, 1))
     with masked_padding(jnp.array([[30, 30]]), CANVAS), pytest.raises(UserError) as error:

@@ -11,9 +11,10 @@ from stillbox.boxes.crops import crop_and_resize, multiplied, roi_align
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models import two_stage  # noqa: F401 - registers them
-from stillbox.models.build import build_detector
+from stillbox.models.build import abstract_detector, build_detector
 from stillbox.models.variables import bind_detector, split_detector
 from tests.boxes.golden import random_boxes
+from tests.helpers import refusal
 from tests.models.two_stage.small import small_batch, small_model
 
 KEY = jax.random.key(0)
@@ -47,6 +48,32 @@ def loss_function(*overrides):
 def detect_function(*overrides):
     graph, params, stats = parts(*overrides)
     return jax.jit(lambda images, sizes: bind_detector(graph, params, stats).detect(images, sizes))
+
+
+@pytest.mark.parametrize(
+    "overrides, what",
+    [
+        (
+            (
+                "model.backbone={kind: inception_v3, depth_multiplier: 0.05, min_depth: 8}",
+                "model.neck={min_level: 5, max_level: 5}",
+                "model.resizer={height: 171, width: 171}",
+            ),
+            "a map of 4 x 4 has no power of two as its stride",
+        ),
+        (
+            (
+                "model.neck={min_level: 3, max_level: 4}",
+                "model.proposals.anchors={kind: multiscale, min_level: 3, max_level: 4}",
+            ),
+            "one convolution for all feature maps, which have 32, 64 channels",
+        ),
+    ],
+    ids=["strides", "channels"],
+)
+def test_maps_that_do_not_fit_two_stages_are_refused(overrides, what):
+    error = refusal(abstract_detector, small_model(*overrides), "float32")
+    assert what in error.what
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from stillbox.errors import UserError
 from stillbox.jax_internals import Layout, with_layout_constraint
 from stillbox.models.layers.lowering.primitives import fold_rows, from_bits, sum_by_product, to_bits
 
@@ -42,6 +43,9 @@ def padding_pairs(
 
     `image_shape` is `[B, H, W, C]`; `kernel_shape` begins with height and width; `dilation` is the
     distance of the kernel's taps.
+
+    Raises:
+        UserError: no window of a layer without padding fits into the image.
     """
     pairs = [
         _pair(side, (taps - 1) * dilation + 1, stride, padding)
@@ -89,6 +93,12 @@ def rotated_pads(kernel_shape: tuple[int, ...], pads: Pads) -> Pads:
 
 def _pair(side: int, taps: int, stride: int, padding: Padding) -> Pair:
     if padding == "valid":
+        if taps > side:
+            raise UserError(
+                f"a layer without padding reads {taps} rows and columns, and its map has {side}",
+                where="model",
+                fix="take a larger network input (model.resizer) or crop, or fewer layers",
+            )
         return 0, 0
     if padding == "symmetric":
         return (taps - 1) // 2, taps // 2
