@@ -290,8 +290,10 @@ def _write_yolo(
         path = output / "labels" / split / image.name.with_suffix(".txt")
         write_whole(path, "".join(lines).encode(), below=output)
     data = output / "data.yaml"
-    content: dict[str, object] = {"path": "."}
-    content |= {p.name: f"images/{p.name}" for p in sorted(output.glob("labels/*"))}
+    # Without `path`, Ultralytics looks beside this file; "." would be the folder that it runs in.
+    content: dict[str, object] = {
+        place.name: f"images/{place.name}" for place in sorted(output.glob("labels/*"))
+    }
     content["names"] = {numbers[item.id]: item.name for item in label_map}
     write_whole(data, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
 

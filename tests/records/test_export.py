@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from stillbox.errors import UserError
@@ -109,6 +110,15 @@ def test_names_become_valid_in_files_and_formats(tmp_path, form):
     assert len({name.casefold() for name in files}) == len(names)
     assert {"CASE.jpg", "a__[2J_.jpg", "-x #%.jpg"} <= set(files)
     assert convert_folder(tmp_path / form, tmp_path / "again").boxes == len(names)
+
+
+def test_the_yaml_of_yolo_has_places_beside_it_and_no_path_of_the_working_folder(tmp_path):
+    path = write_records(tmp_path / "a.record", [make_example(filename="7.jpg")])
+    for split in ("val", "train"):
+        export_records([str(path)], CAT_DOG, tmp_path / "out", "yolo", split=split)
+    content = yaml.safe_load((tmp_path / "out" / "data.yaml").read_text())
+    names = {0: "cat", 1: "dog"}
+    assert content == {"train": "images/train", "val": "images/val", "names": names}
 
 
 def test_a_split_is_not_written_twice_and_stays_in_the_folder(tmp_path):
