@@ -140,7 +140,7 @@ def own(data: Folder, minutes: float, place: Path, *, weights: str, recipe: str 
 
 def _train(data: Folder, model: Path, weights: str, recipe: str, steps: int) -> list[str | Path]:
     words = ("--data", data.records, "--weights", weights, "--model-dir", model)
-    every = f"train.evaluate_every={max(steps // _EVALUATIONS, 1)}"
+    every = f"train.evaluate_every={-(-steps // _EVALUATIONS)}"
     return stillbox("train", *filter(None, [recipe]), *words, "--steps", str(steps), "--set", every)
 
 
