@@ -1,25 +1,20 @@
 """Images per second of the input pipeline for SSD (300) and RetinaNet (640), beside its peers.
 
     python benchmarks/input_pipeline.py [--task ssd]
-    python benchmarks/input_pipeline.py --cores
 
 Files are JPEG of 640 x 480. SSD: horizontal flip, SSD's random crop, resize to 300 x 300.
 RetinaNet: horizontal flip, scale jitter from 0.8 to 1.2, resize, pad to 640 x 640. Boxes go with
 the images, 16 images are a batch. The peers are `tf.data` with the same operations and
 torchvision's transforms v2, in environments of their own in the cache folder.
 
-With `--cores` there are no peers, and the rates of more cores than this machine has are modelled.
-Otherwise everything runs on one core, all take turns, and the figure is the median of the rounds.
-The clock is CPU time, so that a busy machine counts less; the last column has what the wall clock
-says.
+Everything runs on one core, all take turns, and the figure is the median of the rounds. The clock
+is CPU time, so that a busy machine counts less; the last column has what the wall clock says.
 """
 
 import argparse
 import os
 import statistics
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,7 +28,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 from suppression import PEERS
 
-from stillbox.devices.process import keep_freed_memory, own_processors
+from stillbox.devices.process import keep_freed_memory
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.dataset import Dataset, open_dataset
@@ -142,15 +137,14 @@ def loader_rate(
     pixels: str = "float32",
     *,
     reduced_decoding: bool = False,
-    workers: int = 1,
 ) -> Rate:
-    """Returns the rate of the whole pipeline."""
+    """Returns the rate of the whole pipeline with one thread."""
     data = open_task(records, task)
     batches = TrainLoader(
         data,
         augmentations=task.augmentations,
         batch_size=batch_size,
-        workers=workers,
+        workers=1,
         pixels=pixels,
         reduced_decoding=reduced_decoding,
     ).iterate()
@@ -159,62 +153,6 @@ def loader_rate(
     result = rate(lambda _: len(next(batches).images), seconds)
     batches.close()
     return result
-
-
-def lock_seconds(records: schema.Records, task: Task, seconds: float) -> float:
-    """Returns the seconds of an image in which a thread of the pipeline holds Python's lock.
-
-    A second thread that needs nothing but the lock counts; it counts less while the pipeline runs.
-    The wait of a thread for its turn is part of the result, as in a pipeline of many threads.
-    """
-    ending, counted = threading.Event(), [0]
-
-    def count() -> None:
-        while not ending.is_set():
-            counted[0] += 1
-
-    def speed(work: Callable[[], int]) -> tuple[float, float]:
-        """Returns counts a second, and seconds an image, while `work` runs."""
-        before, began, images = counted[0], time.perf_counter(), 0
-        while time.perf_counter() - began < seconds:
-            images += work()
-        took = time.perf_counter() - began
-        return (counted[0] - before) / took, took / max(images, 1)
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    thread = threading.Thread(target=count, daemon=True)
-    thread.start()
-    alone, _ = speed(lambda: time.sleep(0.05) or 0)
-    batches = TrainLoader(
-        open_task(records, task), augmentations=task.augmentations, batch_size=16, workers=1
-    ).iterate()
-    next(batches)
-    beside, image = speed(lambda: len(next(batches).images))
-    batches.close()
-    ending.set()
-    thread.join()
-    sys.setswitchinterval(interval)
-    return (1 - beside / alone) * image
-
-
-def cores_table(records: schema.Records, name: str, seconds: float) -> Table:
-    """Returns images a second by cores: measured on those that are here, otherwise modelled.
-
-    The model is `min(cores / work, 1 / lock)`, with the processor seconds of an image and those in
-    which it holds the lock.
-    """
-    task, here = TASKS[name], own_processors()
-    lock = lock_seconds(records, task, seconds)
-    work = 1 / loader_rate(records, task, seconds).cpu
-    table = Table("cores", "measured", "modelled", title=f"{name}, float32, images/s by cores")
-    for cores in sorted({1, 2, here, 16, 64}):
-        found = ""
-        if cores <= here:
-            found = f"{loader_rate(records, task, seconds, workers=cores).wall:.0f}"
-        table.add_row(str(cores), found, f"{min(cores / work, 1 / lock):.0f}")
-    table.caption = f"{1000 * work:.2f} ms of an image, {1000 * lock:.2f} of them with the lock"
-    return table
 
 
 def parts(records: schema.Records, task: Task) -> dict[str, Callable[[int], int]]:
@@ -307,18 +245,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--task", choices=TASKS, help="this one alone")
-    parser.add_argument("--cores", action="store_true", help="by number of cores, ours alone")
     arguments = parser.parse_args()
     seconds = arguments.seconds
     keep_freed_memory()  # as every command does
-    if not arguments.cores:
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
         records = write_records(Path(folder), [draw_jpeg(number) for number in range(IMAGES)])
         for name in [arguments.task] if arguments.task else TASKS:
-            if arguments.cores:
-                show(cores_table(records, name, seconds))
-                continue
             task = TASKS[name]
             title = f"{name}, one core, OpenCV {cv2.__version__}; {machine()}"
             alone = {part: rate(work, seconds / 3) for part, work in parts(records, task).items()}
