@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -174,12 +174,11 @@ def ultralytics(data: Folder, minutes: float, place: Path, *, python: Path) -> T
 def _by_number(data: Folder, path: Path) -> list[ImageResult]:
     """Returns results whose images have the ids of the ground truth in place of file names."""
     truth = json.loads((data.coco / "annotations" / "instances_val.json").read_text())
-    ids = {Path(image["file_name"]).stem: image["id"] for image in truth["images"]}
-    found = json.loads(path.read_text())
-    for row in found:
-        row["image_id"] = ids[str(row["image_id"])]
-    path.write_text(json.dumps(found))
-    return results_from_coco_json(path)
+    stems = {Path(image["file_name"]).stem: str(image["id"]) for image in truth["images"]}
+    # Ultralytics writes a name of digits as a number.
+    ids = {str(int(stem)) if stem.isdecimal() else stem: one for stem, one in stems.items()}
+    results = results_from_coco_json(path)
+    return [replace(one, image_id=ids[one.image_id]) for one in results]
 
 
 def torchvision(
@@ -225,8 +224,9 @@ def draw(curves: dict[str, dict[str, Training]], path: Path) -> None:
 
     figure, plots = plt.subplots(1, len(curves), figsize=(6 * len(curves), 4), squeeze=False)
     for plot, (data, named) in zip(plots[0], curves.items(), strict=True):
-        for name, run in named.items():
-            plot.plot([p.minutes for p in run.curve], [p.ap for p in run.curve], ".-", label=name)
+        for name, training in named.items():
+            minutes, scores = zip(*((p.minutes, p.ap) for p in training.curve), strict=True)
+            plot.plot(minutes, scores, ".-", label=name)
         plot.set(title=data, xlabel="minutes", ylabel="AP", ylim=(0, None))
         plot.grid(alpha=0.3)
     plots[0][0].legend(fontsize="small")
@@ -255,16 +255,16 @@ def main() -> None:
             for name, row in rows(arguments):
                 if arguments.only not in name:
                     continue
-                runs = [_run_apart(row, data, minutes) for minutes in budgets]
-                curves.setdefault(data.name, {})[name] = runs[-1]
-                bests = [run.best for run in runs]
+                trainings = [_train_apart(row, data, minutes) for minutes in budgets]
+                curves.setdefault(data.name, {})[name] = trainings[-1]
+                bests = [training.best for training in trainings]
                 cells = [f"{p.ap:.3f}, {p.ap50:.3f} ({p.minutes:.1f})" for p in bests]
                 print(f"| {data.name} | {name} | {' | '.join(cells)} |", flush=True)
     if arguments.image:
         draw(curves, arguments.image)
 
 
-def _run_apart(row: Row, data: Folder, minutes: float) -> Training:
+def _train_apart(row: Row, data: Folder, minutes: float) -> Training:
     with tempfile.TemporaryDirectory() as place:
         return row(data, minutes, Path(place))
 
