@@ -12,7 +12,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.resolve import read_config, resolve, with_overrides
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.manifest import is_export
-from stillbox.exporting.settings import ExportSettings
+from stillbox.exporting.settings import FASTEST, ExportSettings
 from stillbox.object_storage import url_of
 from stillbox.predicting.predictor import Predictor
 from stillbox.printing import count_text
@@ -75,7 +75,7 @@ def load(
         UserError: there is no such model, or its weights do not fit.
     """
     if _is_export(source, runtime):
-        from stillbox.exporting.backend import FASTEST, ExportBackend, fastest_backend
+        from stillbox.exporting.backend import ExportBackend, fastest_backend
 
         if weights or overrides:
             raise UserError(
@@ -267,7 +267,8 @@ def evaluate(
         weights: see `load`; likewise `step`, `overrides` and `runtime`.
         output: folder of the report; default: `evaluation` in the model directory, or where
             there is none in the working directory.
-        overwrite: replace the report of another model in the folder, unless it is that of `source`.
+        overwrite: replace the report of another model. The report in the model directory itself
+            is always replaced.
         progress: called after every batch.
         observer: observes the batches of a model, not those of an export.
         say: called with a report on a weights file, and before the images are read.
@@ -376,7 +377,7 @@ def _is_export(source: Config, runtime: str) -> bool:
     if runtime:
         name = source.name if isinstance(source, Experiment) else source
         raise UserError(
-            f"only an export runs in {runtime}",
+            f"only an export runs in {'a measured runtime' if runtime == FASTEST else runtime}",
             where=str(name),
             fix=f"`stillbox export {name} --format onnx`, and give its folder",
         )

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TextIO, cast
 
 _SUSPECT = re.compile(r"[^ -~\n]")
-_HALF = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 _UNITS = {"PiB": 2**50, "TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
 
@@ -43,7 +43,7 @@ def html_text(text: str) -> str:
 
 def file_name_text(name: str) -> str:
     """Returns a file's name as valid UTF-8; undecodable bytes become `%E9`."""
-    return _HALF.sub(lambda half: f"%{ord(half[0]) & 0xFF:02X}", name)
+    return SURROGATE.sub(lambda half: f"%{ord(half[0]) & 0xFF:02X}", name)
 
 
 def count_text(number: int, noun: str) -> str:

@@ -110,8 +110,8 @@ def _build(arguments: argparse.Namespace, settings: ServeSettings) -> "Starlette
         raise UserError(f"{error.name} is not installed", fix=install_command("serve")) from error
     from stillbox.api import load
     from stillbox.devices.setup import prepare_process
-    from stillbox.exporting.backend import FASTEST
     from stillbox.exporting.manifest import is_export
+    from stillbox.exporting.settings import FASTEST
 
     prepare_process()
     model = model_arguments(arguments)

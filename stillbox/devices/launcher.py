@@ -137,8 +137,10 @@ def _tpu_slice(variables: Mapping[str, str]) -> ProcessInfo | None:
 
 
 def first_host(nodes: str) -> str:
-    """Returns the first machine of SLURM's list: of `rack[0-1]node[001-003,007],other` the first
-    node of the first rack."""
+    """Returns the first machine of a list of SLURM's.
+
+    It is `rack0node001` of `rack[0-1]node[001-003,007],other`.
+    """
     found = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
     if found is None:
         raise UserError(f"{nodes!r} names no machine", where="SLURM_STEP_NODELIST")

@@ -124,9 +124,6 @@ def refusal(runtime: str, file: Path, fix: str, *errors: type[Exception]) -> Ite
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
 
 
-FASTEST = "fastest"
-"""Stands for the runtime that `fastest_backend` finds."""
-
 _WARM_UP_BATCHES, _MOST_BATCHES, _MOST_SECONDS = 3, 50, 1.0
 
 
@@ -146,9 +143,7 @@ class ExportBackend:
         self.manifest = Manifest.read(folder)
         # Before a runtime gets any of them.
         self.manifest.verify()
-        form = self.manifest.settings.format
-        self._load = find_loader(form, runtime)
-        self.runtime = runtime or runtimes_of(form)[0]
+        self._load = find_loader(self.manifest.settings.format, runtime)
         text = read_text_file(
             folder / EXPERIMENT, fix="give the folder that `stillbox export` wrote", inside=folder
         )
@@ -160,6 +155,11 @@ class ExportBackend:
     def class_names(self) -> Mapping[int, str]:
         """Class names by label map id."""
         return self._names
+
+    @property
+    def runtime(self) -> str:
+        """The runtime of the artefact."""
+        return self._runtime or runtimes_of(self.manifest.settings.format)[0]
 
     @property
     def source(self) -> str:

@@ -23,6 +23,9 @@ ENCODED: tuple[InputType, ...] = ("encoded_image_string_tensor", "tf_example")
 DECODES: tuple[Format, ...] = ("saved_model", "frozen_graph")
 """TensorFlow's formats."""
 
+FASTEST = "fastest"
+"""Stands for the runtime that takes the least time, see `backend.fastest_backend`."""
+
 LONGEST_SIDE = 2**14
 """Longest side of input images, in pixels; such an image takes 800 MB."""
 _MOST = {"batch_size": (0, 2**12), "max_detections": (1, 2**20)}

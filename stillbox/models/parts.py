@@ -78,6 +78,19 @@ class Outputs:
     """Box deltas of one anchor."""
 
 
+def common_channels(inputs: tuple[int, ...], what: str, fix: str) -> int:
+    """Returns the channels that all feature maps have, for a part `what` that has one kernel.
+
+    Raises:
+        UserError: feature maps differ in their channels.
+    """
+    if len(set(inputs)) > 1:
+        listed = ", ".join(map(str, inputs))
+        text = f"{what} for all feature maps, which have {listed} channels"
+        raise UserError(text, where="model.neck", fix=fix)
+    return inputs[0]
+
+
 def rounded(part: Part, name: str, x: jax.Array, *, train: bool) -> jax.Array:
     """Rounds a result that no layer rounds, such as a sum, if `name` was added to `part`."""
     rounding: FakeQuant | None = getattr(part, name, None)

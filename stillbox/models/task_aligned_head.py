@@ -18,7 +18,7 @@ from stillbox.experiment.variants import implements
 from stillbox.models.detector import Predictions, joined_predictions
 from stillbox.models.heads import SharedLayer
 from stillbox.models.layers import Conv2d
-from stillbox.models.parts import BuildOptions, FeatureMap, Outputs, Part
+from stillbox.models.parts import BuildOptions, FeatureMap, Outputs, Part, common_channels
 
 # Attention and offsets begin near their means: mmdet's `init_weights`.
 _SMALL = schema.RandomNormal(stddev=0.001)
@@ -52,15 +52,9 @@ class TaskAlignedPredictor(Part):
                 where="model.anchors",
                 fix="one scale and one aspect ratio: scales_per_octave: 1, aspect_ratios: [1.0]",
             )
-        if len(set(inputs)) > 1:
-            raise UserError(
-                "a task_aligned head has one tower for all feature maps, which have "
-                f"{', '.join(map(str, inputs))} channels",
-                where="model.neck",
-                fix="take a pyramid, such as fpn",
-            )
+        what, fix = "a task_aligned head has one tower", "take a pyramid, such as fpn"
+        channels = common_channels(inputs, what, fix)
         maps, depth = len(inputs), config.depth
-        channels = inputs[0]
         self.layers = tuple(f"layer_{number}" for number in range(config.layers_before))
         for name in self.layers:
             setattr(self, name, SharedLayer(config, channels, depth, 3, options, maps=maps))

@@ -10,7 +10,6 @@ import csv
 import io
 import json
 import os
-import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError
-from stillbox.printing import file_name_text, printable_line
+from stillbox.printing import SURROGATE, file_name_text, printable_line
 from stillbox.records.example import Example, no_flags, no_numbers
 from stillbox.records.image_files import MAX_IMAGE_BYTES, PreparedImage
 from stillbox.records.problems import ProblemLog
@@ -227,7 +226,6 @@ _LONGEST_ROW = 2**20
 MAX_LIST_BYTES = 2**29
 """Greatest size of a list of images, or of lines of JSON: a name for each of millions."""
 _HEAD_BYTES = 65536
-_HALF = re.compile("[\ud800-\udfff]")
 
 
 def read_head(path: Path) -> bytes:
@@ -281,9 +279,9 @@ def parse_json(content: bytes | str, where: str) -> Json:
         if isinstance(content, bytes):
             content = content.decode(json.detect_encoding(content), "surrogatepass")
         found: Json = json.loads(content)
-        halves = "\\ud" in content or "\\uD" in content
-        if halves or not (content.isascii() or _HALF.search(content) is None):
-            return without_halves(found)
+        escaped = "\\ud" in content or "\\uD" in content
+        if escaped or (not content.isascii() and SURROGATE.search(content)):
+            return without_surrogates(found)
         return found
     except json.JSONDecodeError as error:
         line = f"{where}:{error.lineno}" if error.lineno > 1 or ":" not in where else where
@@ -294,8 +292,8 @@ def parse_json(content: bytes | str, where: str) -> Json:
         raise UserError(f"this is not JSON: {error}", where=where) from error
 
 
-def without_halves(content: Json) -> Json:
-    """Replaces halves of characters, which JSON and YAML can spell and no record can hold."""
+def without_surrogates(content: Json) -> Json:
+    """Replaces lone surrogates, which JSON and YAML can spell and no record can hold, by `?`."""
     whole: Json = json.loads(json.dumps(content, ensure_ascii=False).encode(errors="replace"))
     return whole
 
@@ -317,7 +315,7 @@ def read_yaml(path: Path) -> Json:
         UserError: `compose` refuses it.
     """
     text = read_text_file(path, fix="give the YAML file of a data set")
-    return without_halves(compose(text, str(path)).plain())
+    return without_surrogates(compose(text, str(path)).plain())
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:

@@ -69,7 +69,7 @@ _TAGS: dict[type[yaml.Node], frozenset[str]] = {
 }
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """A scalar, a list of plain values or a mapping from names to them."""
-# JSON escapes a character beyond 16 bits as two halves.
+# JSON escapes a character beyond 16 bits as two surrogates.
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _QUOTES = "put text that holds any of ? : # , [ ] { } in quotes"
 

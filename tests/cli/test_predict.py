@@ -351,9 +351,12 @@ def test_a_checkpoint_has_the_report_of_its_model_directory(report, here, capsys
     assert "labels: least scores of model/evaluation: nine 0.90" in capsys.readouterr().err
 
 
-def test_a_config_is_named_where_a_runtime_is_refused():
-    with pytest.raises(UserError, match="only an export runs in openvino") as refusal:
-        load(Experiment(name="mine"), weights="a.npz", runtime="openvino")
+@pytest.mark.parametrize(
+    ("runtime", "named"), [("openvino", "openvino"), ("fastest", "a measured runtime")]
+)
+def test_a_config_is_named_where_a_runtime_is_refused(runtime, named):
+    with pytest.raises(UserError, match=f"only an export runs in {named}") as refusal:
+        load(Experiment(name="mine"), weights="a.npz", runtime=runtime)
     assert refusal.value.where == "mine"
     assert refusal.value.fix == "`stillbox export mine --format onnx`, and give its folder"
 

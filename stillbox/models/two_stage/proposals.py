@@ -16,12 +16,11 @@ from stillbox.boxes.losses import smooth_l1_loss, softmax_loss
 from stillbox.boxes.nms import batched_nms
 from stillbox.boxes.sampling import balanced_sample
 from stillbox.boxes.structures import Batch, Detections
-from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.anchors import anchors_per_location, build_pixel_anchors
 from stillbox.models.detector import Candidates, Predictions, joined_predictions
 from stillbox.models.layers import Conv2d
-from stillbox.models.parts import BuildOptions, Part
+from stillbox.models.parts import BuildOptions, Part, common_channels
 from stillbox.models.postprocessing import window_of
 from stillbox.models.rematerialization import rematerialized
 from stillbox.models.targets import build_box_coder, targets_of_batch
@@ -113,16 +112,11 @@ class ProposalNetwork(Part):
     """
 
     def __init__(self, config: schema.RPN, inputs: tuple[int, ...], options: BuildOptions) -> None:
-        if len(set(inputs)) > 1:
-            raise UserError(
-                "a proposal network has one convolution for all feature maps, which have "
-                f"{', '.join(map(str, inputs))} channels",
-                where="model.neck",
-                fix="take a pyramid, such as fpn, or a single level",
-            )
+        fix = "take a pyramid, such as fpn, or a single level"
+        channels = common_channels(inputs, "a proposal network has one convolution", fix)
         layers = options.layer_arguments()
         self.conv = Conv2d(
-            inputs[0],
+            channels,
             config.depth,
             config.kernel_size,
             1,

@@ -34,7 +34,7 @@ from stillbox.records.annotations import (
     read_head,
     read_json,
     read_lines,
-    without_halves,
+    without_surrogates,
 )
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
 from stillbox.records.formats.registry import (
@@ -216,7 +216,7 @@ def _front_matter(file: Path) -> Json:
     if first.rstrip() != "---" or not rules:
         return None
     # An empty first line keeps the line numbers of errors right.
-    return without_halves(compose("\n".join(["", *lines[: rules[0]]]), str(file)).plain())
+    return without_surrogates(compose("\n".join(["", *lines[: rules[0]]]), str(file)).plain())
 
 
 _CLASS_KEYS = ("category", "categories", "label", "labels", "class", "category_id")
