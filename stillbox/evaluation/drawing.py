@@ -9,10 +9,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-import matplotlib
 import numpy as np
 from PIL import ImageDraw, ImageFont
 
@@ -58,8 +58,15 @@ def css(color: Color) -> str:
     return "#{:02x}{:02x}{:02x}".format(*color)
 
 
+def _folder_of_matplotlib() -> Path:
+    """Returns the folder of its data without an import, which takes half a second."""
+    found = find_spec("matplotlib")
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parent / "mpl-data"
+
+
 # Covers Greek, Cyrillic, Hebrew, Arabic and more; matplotlib brings it along.
-_BROUGHT = Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
+_BROUGHT = _folder_of_matplotlib() / "fonts/ttf/DejaVuSans.ttf"
 
 
 def load_font(size: int, text: str = "") -> ImageFont.FreeTypeFont:
@@ -122,7 +129,7 @@ def _system_fonts() -> tuple[str, ...]:
     from matplotlib.font_manager import fontManager
 
     # The other fonts of matplotlib show boxes or symbols in place of letters.
-    own = matplotlib.get_data_path()
+    own = str(_folder_of_matplotlib())
     upright = [
         font
         for font in fontManager.ttflist

@@ -4,13 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from stillbox.evaluation import charts
 from stillbox.evaluation.analysis import KINDS, MEANINGS, Analysis, Kind, ShapeGroup
-from stillbox.evaluation.charts import matrix_svg
 from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS
 from stillbox.evaluation.figures_files import write_figures
 from stillbox.evaluation.history import History
@@ -29,6 +27,10 @@ from stillbox.evaluation.runtimes import RuntimeTable, runtime_section
 from stillbox.evaluation.scores import VOC_MEANINGS, Scores
 from stillbox.printing import html_text
 from stillbox.records.files import write_whole
+
+# matplotlib takes half a second to import. A training imports this module before its first step.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,6 +351,8 @@ def _confusion(analysis: Analysis) -> str:
         "The row background has every detection that is left without an object at that IoU, also "
         "a misplaced or double one; the mistake of that name has only those far from any object."
     )
+    from stillbox.evaluation.charts import matrix_svg
+
     matrix = matrix_svg(analysis.confusion, analysis.names)
     figure = f'<figure class="matrix scroll">{matrix}</figure>'
     return note + figure + confusion_table(analysis)
@@ -396,6 +400,8 @@ def write_report(report: Report, directory: str | Path) -> Path:
 
     The page needs no other file and is written last.
     """
+    from stillbox.evaluation import charts
+
     directory = Path(directory)
     drawn = {name: figure for name, figure in _draw(report).items() if figure}
     page = render_page(report, {name: charts.figure_svg(one, name) for name, one in drawn.items()})
@@ -410,7 +416,9 @@ def write_report(report: Report, directory: str | Path) -> Path:
     return write_whole(directory / REPORT, page.encode())
 
 
-def _draw(report: Report) -> dict[str, Figure | None]:
+def _draw(report: Report) -> "dict[str, Figure | None]":
+    from stillbox.evaluation import charts
+
     analysis, shapes = report.analysis, report.analysis.shapes
     size = "square root of the area in pixels"
     return {

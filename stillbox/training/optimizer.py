@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
+from stillbox.models.layers.lowering.primitives import computed_once, norm_of
 from stillbox.models.variables import Arrays
 from stillbox.textformat.name_patterns import found_in
 
@@ -155,13 +156,25 @@ def build_optimizer(train: schema.Training, backbone_layers: Sequence[str] = ())
     if train.gradient_clip_parameter_norm:
         before.append(_clip_norms(train.gradient_clip_parameter_norm))
     if train.gradient_clip_norm:
-        before.append(optax.clip_by_global_norm(train.gradient_clip_norm))
+        before.append(_clip_norm(train.gradient_clip_norm))
     after = []
     if has_rate_factors(train.optimizer):
         after.append(_scale_rates(train.optimizer, tuple(backbone_layers)))
-    rate = optax.scale_by_learning_rate(build_schedule(train.optimizer.schedule))
+    schedule = computed_once(build_schedule(train.optimizer.schedule))
+    rate = optax.scale_by_learning_rate(schedule)
     rule: Rule = implementation_of(train.optimizer)(train.optimizer, rate)
     return optax.chain(*before, rule, *after)
+
+
+def _clip_norm(largest: float) -> Rule:
+    """Scales the gradient of all parameters to a norm that is at most this."""
+    factor = computed_once(lambda norm: jnp.where(norm < largest, 1.0, largest / norm))
+
+    def clip(gradient: optax.Updates, params: optax.Params | None) -> optax.Updates:
+        scale = factor(norm_of(jax.tree.leaves(gradient)))
+        return jax.tree.map(lambda array: scale * array, gradient)
+
+    return optax.stateless(clip)
 
 
 def _clip_norms(largest: float) -> Rule:

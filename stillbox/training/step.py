@@ -20,7 +20,7 @@ from stillbox.devices.job import local_rows
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.detector import Detector
-from stillbox.models.layers.lowering.primitives import norm_of
+from stillbox.models.layers.lowering.primitives import computed_once, norm_of
 from stillbox.models.parallel import replicated
 from stillbox.models.rematerialization import set_rematerialization
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
@@ -183,11 +183,11 @@ def average_parameters(
     """
     if train.ema_decay is None:
         return ema
-    decay = _decay_at(step, train.ema_decay, train)
+    decay = computed_once(partial(_decay_at, highest=train.ema_decay, train=train))(step)
     return {path: decay * ema[path] + (1 - decay) * array for path, array in params.items()}
 
 
-def _decay_at(step: jax.Array, highest: float, train: schema.Training) -> jax.Array:
+def _decay_at(step: jax.Array, *, highest: float, train: schema.Training) -> jax.Array:
     """Returns the share of the average that a step keeps."""
     decay = jnp.asarray(highest, jnp.float32)
     if train.ema_warmup:
@@ -271,7 +271,7 @@ def make_train_step(
         backbone_layers: `Backbone.layers` of the model, for `backbone_layer_decay`.
     """
     optimizer = build_optimizer(train, backbone_layers)
-    schedule = build_schedule(train.optimizer.schedule)
+    schedule = computed_once(build_schedule(train.optimizer.schedule))
 
     parts = train.accumulation_steps
 

@@ -89,13 +89,28 @@ def no_inline(function: Callable[..., Result], **static: Hashable) -> Callable[.
     return call
 
 
+def computed_once(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns a function of scalars, whose results a CPU computes once.
+
+    XLA's CPU backend fuses a scalar expression into each loop that reads it: the cosine of a
+    learning rate is then compiled for each shape of a parameter.
+    """
+    alone = no_inline(function)
+
+    def call(*scalars: jax.Array) -> Result:
+        return per_platform(*scalars, cpu=alone, default=function)
+
+    return call
+
+
 RowBlock = Callable[[int, int], jax.Array]
 Term = Callable[..., jax.Array]
 
 # More terms in one sum are no faster. From 16 terms on, a sum of bfloat16 takes three to seven
 # times as long.
 _MOST_TERMS = 13
-_ROWS_OF_ONES = 8
+# A power of two: an eighth of a number is exact.
+_ROWS = 8
 # Rows that a loop over rows adds in one step. More are no faster, fewer are slower.
 _STEP_ROWS = 5
 # Squares of fewer elements take no time; those of more are added up in so many blocks.
@@ -195,11 +210,12 @@ def sum_of_rows(block: RowBlock, height: int) -> jax.Array:
 
 
 def sum_by_product(x: jax.Array) -> jax.Array:
-    """Sums over all axes but the last by a product with ones, float32: best for small arrays."""
-    # Several rows of ones: XLA would fuse a product with a single one into the loop that computes
+    """Sums over all axes but the last by a matrix product, float32: best for small arrays."""
+    # Several equal rows: XLA would fuse a product with a single one into the loop that computes
     # `x`, which makes it scalar again.
     flat = x.reshape(-1, x.shape[-1])
-    return jnp.mean(jnp.ones((_ROWS_OF_ONES, flat.shape[0]), flat.dtype) @ flat, axis=0)
+    shares = jnp.full((_ROWS, flat.shape[0]), 1 / _ROWS, flat.dtype)
+    return jnp.sum(shares @ flat, axis=0)
 
 
 def norm_of(arrays: Iterable[jax.Array]) -> jax.Array:

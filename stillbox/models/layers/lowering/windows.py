@@ -177,6 +177,8 @@ def added_up(patches: jax.Array, size: tuple[int, ...], stride: int) -> jax.Arra
 
 
 _BY_ROWS = Layout(major_to_minor=(0, 1))
+# Larger maps are read once for all taps of a kernel, and of a larger kernel once for each row.
+_CACHED_BYTES, _MOST_TAPS = 12 * 2**20, 9
 
 
 def flat(x: jax.Array) -> jax.Array:
@@ -258,27 +260,43 @@ def _kernel_gradient(
 ) -> jax.Array:
     """Sums products of gradients and the values that each tap multiplies, row by row.
 
-    One tap after the other over the whole arrays takes up to three times as long.
+    The iterations of a loop compute the same for other taps, so XLA compiles it once.
     """
     batch, height, width, channels = gradient.shape
     seen, above = to_bits(padded), to_bits(gradient)
-    taps = [(down, right) for down in range(kernel_shape[0]) for right in range(kernel_shape[1])]
+    rows, columns = kernel_shape[:2]
+    taps = jnp.asarray([(down, right) for down in range(rows) for right in range(columns)])
+    groups = taps.reshape(-1, _taps_of_iteration(padded, rows, columns), 2)
 
-    def row(source: jax.Array, index: jax.Array, first: int, step: int) -> jax.Array:
+    def row(source: jax.Array, index: jax.Array, first: jax.Array | int, step: int) -> jax.Array:
         shape = (batch, 1, (width - 1) * step + 1, channels)
-        values = jax.lax.dynamic_slice(source, (0, index, first, 0), shape)
+        start = (0, index, first, 0)
+        values = jax.lax.dynamic_slice(source, start, shape, allow_negative_indices=False)
         return from_bits(values[:, :, ::step], padded.dtype).astype(jnp.float32)
 
-    def add(totals: list[jax.Array], index: jax.Array) -> list[jax.Array]:
-        own = row(above, index, 0, 1)
-        return [
-            total + row(seen, index * stride + down, right, stride) * own
-            for total, (down, right) in zip(totals, taps, strict=True)
-        ]
+    def sums_of(group: jax.Array) -> jax.Array:
+        def add(totals: list[jax.Array], index: jax.Array) -> list[jax.Array]:
+            own = row(above, index, 0, 1)
+            return [
+                total + row(seen, index * stride + down, right, stride) * own
+                for total, (down, right) in zip(totals, group, strict=True)
+            ]
 
-    totals = [jnp.zeros((batch, 1, width, channels), jnp.float32) for _ in taps]
-    sums = [sum_by_product(total) for total in fold_rows(add, totals, height)]
-    return jnp.stack(sums).reshape(kernel_shape).astype(padded.dtype)
+        totals = [jnp.zeros((batch, 1, width, channels), jnp.float32) for _ in group]
+        return jnp.stack([sum_by_product(total) for total in fold_rows(add, totals, height)])
+
+    return jax.lax.map(sums_of, groups).reshape(kernel_shape).astype(padded.dtype)
+
+
+def _taps_of_iteration(padded: jax.Array, rows: int, columns: int) -> int:
+    """Returns how many taps share a pass over the arrays: more where these exceed the cache.
+
+    Nine at once over 8 x 80 x 80 x 144 take half the time of one after the other, and compile for
+    three times as long.
+    """
+    if padded.nbytes <= _CACHED_BYTES:
+        return 1
+    return columns if rows * columns > _MOST_TAPS else rows * columns
 
 
 def _sum_of_scaled(bits: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
