@@ -118,8 +118,9 @@ def load_trained(
     return TrainedModel(
         experiment=experiment,
         label_map=LabelMap.from_text(checkpoint.label_map, str(checkpoint.folder)),
-        params={path: jax.numpy.asarray(arrays[path]) for path in params},
-        stats={path: jax.numpy.asarray(arrays[path]) for path in stats},
+        # `jnp.asarray` would compile a copy for each shape.
+        params=jax.device_put({path: arrays[path] for path in params}),
+        stats=jax.device_put({path: arrays[path] for path in stats}),
         source=f"{directory}, step {checkpoint.step}",
         step=checkpoint.step,
     )

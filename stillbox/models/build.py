@@ -3,6 +3,7 @@
 Shapes and types are enough to trace and to compile without arrays.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -67,12 +68,14 @@ class AbstractDetector(NamedTuple):
         return bind_detector(self.graph, self.params, self.stats)
 
 
+@lru_cache(maxsize=4)
 def abstract_detector(
     model: schema.Model, dtype: str, quantization: schema.Quantization | None = None
 ) -> AbstractDetector:
     """Describes the detector that `build_detector` would build; raises the same errors.
 
-    `dtype` is that of activations and products, `float32` or `bfloat16`.
+    `dtype` is that of activations and products, `float32` or `bfloat16`. A command asks several
+    times for the same one, whose layers take half a second to trace.
     """
     wanted = jax.numpy.dtype(dtype)
     detector = nnx.eval_shape(

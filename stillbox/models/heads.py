@@ -31,7 +31,7 @@ from stillbox.models.layers import (
     build_norm,
 )
 from stillbox.models.layers.conv import ConvLayer
-from stillbox.models.layers.hyperparams import GLOROT_UNIFORM
+from stillbox.models.layers.hyperparams import GLOROT_UNIFORM, filled
 from stillbox.models.layers.norm import GroupNormLayer
 from stillbox.models.layers.stochastic import dropout, fold_key
 from stillbox.models.parts import BuildOptions, FeatureMap, Outputs, Part
@@ -69,9 +69,7 @@ class MapHead(Part):
             size = 1
         self.box = Conv2d(inputs, anchors * outputs.code_size, size, 1, plain, **layers)
         self.class_ = Conv2d(inputs, anchors * outputs.class_channels, size, 1, plain, **layers)
-        self.class_.bias[...] = jnp.full(
-            anchors * outputs.class_channels, config.class_bias_init, jnp.float32
-        )
+        self.class_.bias[...] = filled(anchors * outputs.class_channels, config.class_bias_init)
         self.keep = config.dropout_keep_probability if config.dropout else None
         self.class_channels, self.code_size = outputs.class_channels, outputs.code_size
 
@@ -133,9 +131,7 @@ class WeightSharedPredictor(Part):
         size, layers = config.kernel_size, options.layer_arguments() | {"num_uses": len(inputs)}
         self.box = convolution(depth, anchors * outputs.code_size, size, 1, plain, **layers)
         self.class_ = convolution(depth, anchors * outputs.class_channels, size, 1, plain, **layers)
-        self.class_.bias[...] = jnp.full(
-            anchors * outputs.class_channels, config.class_bias_init, jnp.float32
-        )
+        self.class_.bias[...] = filled(anchors * outputs.class_channels, config.class_bias_init)
         self.keep = config.dropout_keep_probability if config.dropout else None
         self.class_channels, self.code_size = outputs.class_channels, outputs.code_size
 

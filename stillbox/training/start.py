@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,9 @@ def start_run(
         )
     _, params, stats = split_detector(detector)
     trainable = select_trainable(params, reference_names(experiment.model, params), train)
-    state = create_state(params, stats, train, trainable, detector.initial_loss_state())
+    # One program, where each shape would otherwise have its own.
+    create = jax.jit(partial(create_state, train=train, trainable=trainable))
+    state = create(params, stats, loss=detector.initial_loss_state())
 
     if previous is not None:  # case 1
         state = TrainState(**_restore(previous, state))

@@ -16,6 +16,7 @@ from stillbox.models.layers.hyperparams import (
     GLOROT_UNIFORM,
     ShapesOnly,
     draw_kernel,
+    filled,
     penalty_of,
 )
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
@@ -78,7 +79,7 @@ class ConvLayer(nnx.Module):
     ) -> None:
         self.kernel = kernel_parameter(hyperparams, kernel_shape, rng)
         if hyperparams.force_bias if hyperparams.normalizes else bias:
-            self.bias = nnx.Param(jnp.zeros(channels, jnp.float32))
+            self.bias = nnx.Param(filled(channels, 0))
         if (norm := build_norm(channels, hyperparams, frozen=freeze_norm)) is not None:
             self.norm = norm
         self.stride = stride

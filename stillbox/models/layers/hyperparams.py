@@ -39,6 +39,12 @@ GLOROT_UNIFORM = schema.VarianceScaling(factor=1.0, uniform=True, mode="fan_avg"
 """The default of Keras."""
 
 
+def filled(shape: int | tuple[int, ...], value: float) -> jax.Array:
+    """Returns a float32 array of one value, for which `jnp.full` would compile a program."""
+    # Without its second type, this would too.
+    return jnp.asarray(np.full(shape, value, np.float32), jnp.float32)
+
+
 def draw_kernel(
     initializer: schema.Initializer, shape: tuple[int, ...], rng: np.random.Generator
 ) -> Kernel:

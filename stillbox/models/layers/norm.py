@@ -14,7 +14,7 @@ from flax import nnx
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.models.layers.hyperparams import ACTIVATIONS, norm_regularizer, penalty_of
+from stillbox.models.layers.hyperparams import ACTIVATIONS, filled, norm_regularizer, penalty_of
 from stillbox.models.layers.lowering.primitives import (
     channel_sum,
     channel_sums,
@@ -242,11 +242,11 @@ class NormLayer(nnx.Module):
         regularizer: schema.Regularizer | None = None,
     ) -> None:
         if config.scale:
-            self.scale = nnx.Param(jnp.ones(channels, jnp.float32))
+            self.scale = nnx.Param(filled(channels, 1))
         if config.center:
-            self.bias = nnx.Param(jnp.zeros(channels, jnp.float32))
-        self.mean = nnx.BatchStat(jnp.zeros(channels, jnp.float32))
-        self.var = nnx.BatchStat(jnp.ones(channels, jnp.float32))
+            self.bias = nnx.Param(filled(channels, 0))
+        self.mean = nnx.BatchStat(filled(channels, 0))
+        self.var = nnx.BatchStat(filled(channels, 1))
         self.config = config
         self.frozen = frozen or not config.train
         self.regularizer = regularizer
@@ -334,8 +334,8 @@ class GroupNormLayer(nnx.Module):
                 where="group_norm.groups",
                 fix=f"such as {math.gcd(channels, config.groups)}",
             )
-        self.scale = nnx.Param(jnp.ones(channels, jnp.float32))
-        self.bias = nnx.Param(jnp.zeros(channels, jnp.float32))
+        self.scale = nnx.Param(filled(channels, 1))
+        self.bias = nnx.Param(filled(channels, 0))
         self.config = config
         self.regularizer = regularizer
 
