@@ -130,7 +130,7 @@ def main() -> None:
     rate, decay = settings.rate, settings.decay
     optimizer = torch.optim.SGD(network.parameters(), rate, momentum=0.9, weight_decay=decay)
     warm_up = min(_WARM_UP_STEPS, len(train) // settings.batch - 1)
-    evaluated = 0
+    evaluated, losses = 0, list[float]()
     for step, (images, targets) in enumerate(batches(train, settings.batch)):
         done = (time.perf_counter() - began) / 60 / arguments.minutes
         if done * arguments.evaluations >= evaluated + 1:
@@ -139,14 +139,16 @@ def main() -> None:
             minutes = (time.perf_counter() - began) / 60
             (arguments.output / f"{minutes:.4f}.json").write_text(json.dumps(found))
         if done >= 1:
-            print(f"{step} steps")
+            last = sum(losses[-20:]) / len(losses[-20:])
+            print(f"{step} steps, the loss fell from {losses[0]:.3f} to {last:.3f}")
             break
         warm = min(1.0, 0.001 + step / max(warm_up, 1))
         for group in optimizer.param_groups:
             group["lr"] = rate * warm * settings.schedule(done)
         loss = sum(network(images, targets).values())
-        if not math.isfinite(loss.item()):
-            raise SystemExit(f"the loss of step {step} is {loss.item()}")
+        losses.append(loss.item())
+        if not math.isfinite(losses[-1]):
+            raise SystemExit(f"the loss of step {step} is {losses[-1]}")
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -27,6 +27,18 @@ def free_port():
         return one.getsockname()[1]
 
 
+def count_compilations() -> list[str]:
+    """Returns a list that grows with every program that is compiled from now on."""
+    seen: list[str] = []
+
+    def listen(event: str, _: float, **options: str) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    return seen
+
+
 def read_json(path):
     """Returns the content of a JSON file."""
     return json.loads(Path(path).read_text(encoding="utf-8"))

@@ -189,11 +189,6 @@ def pyramid_level(
     return jnp.sum(side[:, None] >= borders, axis=-1, dtype=jnp.int32)
 
 
-Computation = Callable[[Sequence[Array], Array, Samples], Array]
-"""Called with maps `[H, W, C]` of several levels, the index `[P]` of each box's level and the
-samples on it; returns `[P, S, S, C]` of the maps' type."""
-
-
 def gathered(
     maps: Sequence[Float[Array, "_ _ C"]], levels: Int32[Array, "P"], samples: Samples
 ) -> Float[Array, "P S T C"]:
@@ -268,46 +263,3 @@ def _product(
     highest = lax.Precision.HIGHEST
     bands = jnp.einsum("psh,hwc->pswc", rows, features, precision=highest)
     return jnp.einsum("ptw,pswc->pstc", columns, bands, precision=highest)
-
-
-def crop_and_resize(
-    features: Float[ArrayLike, "H W C"],
-    boxes: Real[ArrayLike, "P 4"],
-    *,
-    size: int,
-    extent: Real[ArrayLike, "2"],
-    outside: Outside,
-    compute: Computation = gathered,
-) -> Float[Array, "P {size} {size} C"]:
-    """Returns bilinear samples of one map, evenly spaced from edge to edge of each box.
-
-    As the original's `crop_and_resize`; see `edge_samples`.
-    The result has the features' type. `compute` is `gathered` or `multiplied`.
-    """
-    return _crops(features, edge_samples(boxes, extent, size=size, outside=outside), compute)
-
-
-def roi_align(
-    features: Float[ArrayLike, "H W C"],
-    boxes: Real[ArrayLike, "P 4"],
-    *,
-    size: int,
-    samples: int,
-    extent: Real[ArrayLike, "2"],
-    window: Real[ArrayLike, "2"],
-    compute: Computation = gathered,
-) -> Float[Array, "P {size} {size} C"]:
-    """Returns the means of bilinear samples in the cells of each box (arXiv:1703.06870).
-
-    As torchvision's `roi_align(aligned=True)`; see `cell_samples`.
-    The result has the features' type. `compute` is `gathered` or `multiplied`.
-    """
-    found = cell_samples(boxes, extent, window, size=size, samples=samples)
-    return _crops(features, found, compute)
-
-
-def _crops(
-    features: Float[ArrayLike, "H W C"], samples: Samples, compute: Computation
-) -> Float[Array, "P S S C"]:
-    levels = jnp.zeros(samples.rows.indices.shape[0], jnp.int32)
-    return compute([jnp.asarray(features)], levels, samples)

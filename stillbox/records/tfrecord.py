@@ -9,6 +9,7 @@ A file is written under a temporary name and renamed when it is complete: a proc
 leaves no half-written file behind. `record_file.RecordFile` reads the files.
 """
 
+import errno
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -159,7 +160,8 @@ def sharded_writer(
 
     Raises:
         UserError: a set of this name exists and `overwrite` is off, another process writes it,
-            `shards` is below 1, or the disk does not take the files, as one that is full.
+            `shards` is below 1 or more than the process may open, or the disk does not take the
+            files, as one that is full.
     """
     folder = Path(folder)
     old = prepare_folder(folder, name, shards, overwrite=overwrite)
@@ -167,7 +169,7 @@ def sharded_writer(
     with partial_folder(folder / name) as unnamed:
         partial = [unnamed / f"{shard:05d}" for shard in range(shards)]
         with _removed_on_error(partial, folder / name), ExitStack() as stack:
-            files = [stack.enter_context(path.open("wb")) for path in partial]
+            files = _opened(partial, stack)
 
             def write(payload: bytes) -> None:
                 nonlocal records
@@ -178,6 +180,16 @@ def sharded_writer(
         for path in old:
             path.unlink(missing_ok=True)
         name_shards(partial[:records], folder, name, names)
+
+
+def _opened(paths: Sequence[Path], stack: ExitStack) -> list[BinaryIO]:
+    try:
+        return [stack.enter_context(path.open("wb")) for path in paths]
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        what = f"{len(paths):,} shards are more files than this process may open"
+        raise UserError(what, where="shards", fix="write fewer, or `ulimit -n` more") from None
 
 
 @contextmanager

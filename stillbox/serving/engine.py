@@ -218,7 +218,7 @@ class Engine:
 
     async def detect(self, images: Sequence[ImageInput]) -> list[ImageDetections]:
         """Detects in the images of a request as stored, without their EXIF orientation."""
-        bodies.check_count(len(images), self.settings.max_images)
+        bodies.check_count(len(images), self.settings.images_of_request)
         # `respond` has admitted one.
         with self.admission.admit(len(images) - 1):
             counts = await _all([self._count_pixels(image) for image in images])
@@ -376,7 +376,7 @@ async def infer(
             and `all` if those say nothing.
     """
     engine = engine_of(request)
-    most = engine.settings.max_images
+    most = engine.settings.images_of_request
 
     async def respond(body: bytes) -> tuple[list[ImageDetections], T]:
         images, options = await engine.read(lambda body: read(body, most), body)

@@ -64,6 +64,11 @@ class ServeSettings:
     allowed_hosts: tuple[str, ...] = ()
     """Names of the server as `NAME` or `NAME:PORT`, beside `localhost` and addresses."""
 
+    @property
+    def images_of_request(self) -> int:
+        """Most images of a request, all of which are in flight at once."""
+        return min(self.max_images, self.queue)
+
     def checked(self) -> Self:
         """Returns the settings if they are valid.
 

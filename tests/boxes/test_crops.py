@@ -14,18 +14,17 @@ import pytest
 
 from stillbox.boxes.crops import (
     Samples,
-    crop_and_resize,
     edge_samples,
     gathered,
     multiplied,
     product,
     pyramid_level,
     quotient,
-    roi_align,
     scaled_down,
 )
 from tests.boxes import golden
 from tests.boxes.golden import optimised
+from tests.boxes.one_map import crop_and_resize, roi_align
 
 NUMBERS = np.random.default_rng(0).uniform(-600, 600, 2000).astype(np.float32)
 

@@ -191,6 +191,11 @@ def test_neither_curves_nor_scores_load_pyplot_or_pandas():
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
 
 
+def test_a_training_starts_without_matplotlib():
+    program = "import sys, stillbox.training.loop; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_nothing_logged_means_no_figure():
     empty = History()
     figures = charts.loss_figure, charts.rate_figure, charts.score_figure, charts.speed_figure

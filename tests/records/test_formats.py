@@ -482,6 +482,16 @@ def test_an_image_whose_label_file_is_rubbish_is_left_out_by_name(folder, tmp_pa
     refused(folder, tmp_path, r"labels/c\.txt: label file", bad_records="fail")
 
 
+def test_an_image_with_two_label_files_is_left_out_by_name(folder, tmp_path):
+    yolo(folder)
+    put(folder, "older/a.txt", "0 .5 .5 .1 .1\n")
+    converted = convert_folder(folder, tmp_path / "out")
+    assert (converted.train_images + converted.validation_images, converted.boxes) == (2, 1)
+    assert any("another label file of an image" in said for said in converted.problems)
+    what = r"older/a\.txt: another label file of an image.*beside labels/a\.txt"
+    refused(folder, tmp_path, what, bad_records="fail")
+
+
 def test_a_cvat_file_is_not_taken_for_voc(folder, tmp_path):
     voc_folder(folder / "images", NAMES)
     cvat(folder)

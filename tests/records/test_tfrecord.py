@@ -1,6 +1,7 @@
 import gc
 import gzip
 import os
+import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -157,6 +158,19 @@ def test_leftovers_of_a_killed_writer_are_cleared(tmp_path):
     with sharded_writer(tmp_path, "train") as write:
         write(b"a")
     assert [p.name for p in tmp_path.iterdir()] == ["train.record-00000-of-00001"]
+
+
+def test_more_shards_than_files_may_be_open_are_refused_and_leave_nothing(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = max(map(int, os.listdir("/dev/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 40, limits[1]))
+    try:
+        what = "80 shards are more files than this process may open"
+        with pytest.raises(UserError, match=what), sharded_writer(tmp_path, "train", 80):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert not list(tmp_path.iterdir())
 
 
 def test_two_sets_of_one_name_and_zero_shards_are_refused(tmp_path):

@@ -119,10 +119,29 @@ def test_a_full_queue_responds_503_with_retry_after_until_there_is_room(server, 
     assert engine.admission.in_flight == 0
 
 
-def test_every_image_of_a_request_counts_as_in_flight(server):
+def predict(client, images):
+    content = {"instances": [{"b64": b64(RED)}] * images}
+    return client.post("/v1/models/owls:predict", json=content)
+
+
+def test_every_image_of_a_request_counts_as_in_flight(server, backend):
     engine, client = server(queue=2)
-    content = {"instances": [{"b64": b64(RED)}] * 3}
-    check_refused(client.post("/v1/models/owls:predict", json=content), status=503)
+    backend.open.clear()
+    with ThreadPoolExecutor(1) as pool:
+        inside = pool.submit(client.post, "/detect", content=RED)
+        wait_until(lambda: engine.admission.in_flight == 1)
+        check_refused(predict(client, 2), status=503)
+        backend.open.set()
+        assert inside.result().status_code == 200
+    assert predict(client, 2).status_code == 200
+    assert engine.admission.in_flight == 0
+
+
+def test_a_request_that_the_queue_can_never_hold_is_wrong_and_not_late(server):
+    engine, client = server(queue=2)
+    answer = predict(client, 3)
+    assert answer.status_code == 400
+    assert answer.json() == {"error": "a request has 1 to 2 images; this one has 3"}
     assert engine.admission.in_flight == 0
 
 

@@ -39,6 +39,7 @@ from stillbox.training.distillation import open_teacher
 from stillbox.training.program import train_program
 from stillbox.training.step import TrainState, create_state
 from tests.batches import batch_of
+from tests.helpers import count_compilations
 from tests.models.two_stage.small import small_words
 from tests.programs import QUICK_COMPILER, as_flags
 from tests.small import SMALL
@@ -225,18 +226,6 @@ def exchanges(compiled: jax.stages.Compiled) -> list[str]:
     return re.findall(
         r"= (\S+) (?:all-gather|all-to-all|collective-permute)\S*\(", compiled.as_text()
     )
-
-
-def count_compilations() -> list[str]:
-    """Returns a list that grows with every program that is compiled from now on."""
-    seen: list[str] = []
-
-    def listen(event: str, _: float, **options: str) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    return seen
 
 
 def see(name: str, output: Path) -> dict[str, Seen]:

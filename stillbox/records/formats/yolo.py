@@ -183,6 +183,7 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderCon
     names = class_names(folder, yamls)
     splits = Splits(folder, files, log)
     images: dict[Path, Labelled | None] = {}
+    read_from: dict[Path, str] = {}
     beside = {file.parent for file in known}
     labels = [file for file in folder.with_suffix(".txt") if file.parent in beside]
     for file in sorted(labels, key=lambda file: file not in known):
@@ -190,9 +191,13 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderCon
         if path is None:
             if file in known:
                 log.bad_record("label file without an image", folder.relative(file))
-        elif file in known or images.get(path) is None:
-            one = _labelled(folder, path, file, names, splits.of(path), log)
-            images[path] = one or images.get(path)
+        elif path not in images:
+            images[path] = _labelled(folder, path, file, names, splits.of(path), log)
+            read_from[path] = folder.relative(file)
+        elif file in known:
+            what = "another label file of an image"
+            log.bad_record(what, folder.relative(file), f"beside {read_from[path]}")
+            images[path] = None
     roots = {path.parent for path, one in images.items() if one}
     for path in folder.images:
         if path not in images and (path.parent in roots or splits.stated(path)):

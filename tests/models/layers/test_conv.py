@@ -11,8 +11,9 @@ import pytest
 from stillbox.experiment import schema
 from stillbox.lowering import lowering
 from stillbox.models.layers import Conv2d, DepthwiseConv2d, SeparableConv2d
-from stillbox.models.layers.hyperparams import ACTIVATIONS, draw_kernel
+from stillbox.models.layers.hyperparams import ACTIVATIONS, draw_kernel, filled
 from stillbox.models.layers.lowering.primitives import norm_of, square_sum
+from tests.helpers import count_compilations
 
 
 def _options(dtype=jnp.float32):
@@ -185,6 +186,14 @@ def test_squares_are_summed_with_their_gradient(shape):
     total, gradient = jax.jit(jax.value_and_grad(square_sum))(x)
     np.testing.assert_allclose(total, np.square(x, dtype=np.float64).sum(), rtol=5e-7)
     np.testing.assert_array_equal(gradient, 2 * x)
+
+
+def test_an_array_of_one_value_compiles_no_program():
+    seen, shape = count_compilations(), (7, 1_013)  # of no other test
+    np.testing.assert_array_equal(filled(shape, 2.5), np.full(shape, 2.5, np.float32))
+    assert not seen
+    jnp.full(shape, 2.5)
+    assert len(seen) == 1
 
 
 def test_the_norm_is_that_of_all_elements():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stillbox.lowering import lowering
+from stillbox.models.layers.lowering import windows
 from stillbox.models.layers.lowering.convolution import conv2d, conv_unstrided, depthwise_conv2d
 from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.layers.lowering.windows import (
@@ -80,6 +81,16 @@ def test_convolution_and_gradients_equal_the_plain_ones(size, inputs, height, wi
 def test_depthwise_convolution_and_gradients_equal_the_plain_ones(height, width, stride, dtype):
     x, kernel = _random(2, height, width, 6), _random(3, 3, 6, 1, seed=1)
     _check(depthwise_conv2d, x, kernel, stride, dtype)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2)])
+@pytest.mark.parametrize("cached", [0, 2**30])
+def test_the_gradient_of_a_depthwise_kernel_is_the_same_in_one_pass_and_in_many(
+    size, stride, cached, monkeypatch
+):
+    monkeypatch.setattr(windows, "_CACHED_BYTES", cached)
+    x, kernel = _random(2, 17, 9, 6), _random(size, size, 6, 1, seed=1)
+    _check(depthwise_conv2d, x, kernel, stride, jnp.float32)
 
 
 @pytest.mark.parametrize("function", [conv2d, depthwise_conv2d])

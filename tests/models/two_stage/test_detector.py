@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stillbox.boxes.crops import crop_and_resize, multiplied, roi_align
+from stillbox.boxes.crops import multiplied
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models import two_stage  # noqa: F401 - registers them
 from stillbox.models.build import abstract_detector, build_detector
 from stillbox.models.variables import bind_detector, split_detector
 from tests.boxes.golden import random_boxes
+from tests.boxes.one_map import crop_and_resize, roi_align
 from tests.helpers import refusal
 from tests.models.two_stage.small import small_batch, small_model
 
