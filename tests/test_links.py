@@ -228,8 +228,8 @@ def empty_report(monkeypatch):
     module = "stillbox.evaluation.report"
     monkeypatch.setattr(f"{module}._draw", lambda report: {"loss": "a figure"})
     monkeypatch.setattr(f"{module}.render_page", lambda report, drawn: "<html>")
-    monkeypatch.setattr(f"{module}.charts.figure_svg", lambda figure, name: "")
-    monkeypatch.setattr(f"{module}.charts.figure_png", lambda figure, numbers: b"")
+    monkeypatch.setattr("stillbox.evaluation.charts.figure_svg", lambda figure, name: "")
+    monkeypatch.setattr("stillbox.evaluation.charts.figure_png", lambda figure, numbers: b"")
     monkeypatch.setattr("stillbox.evaluation.figures_files.figures", lambda analysis: {})
     for table in ("classes", "curves", "confusion", "mistakes", "sizes"):
         monkeypatch.setattr(f"stillbox.evaluation.figures_files._{table}", lambda analysis: [])

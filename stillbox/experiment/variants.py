@@ -25,6 +25,8 @@ from stillbox.errors import UserError, nearest
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
 _IMPLEMENTATIONS: dict[type, Callable[..., Any]] = {}
+_REGISTRATIONS: list[type] = []
+"""The members in the order of `implements`."""
 
 
 class RegisteredConfig:
@@ -55,9 +57,18 @@ def implements(config: type[RegisteredConfig]) -> Callable[[Implementation], Imp
 
     def register(implementation: Implementation) -> Implementation:
         _IMPLEMENTATIONS[config] = implementation
+        _REGISTRATIONS.append(config)
         return implementation
 
     return register
+
+
+def registrations() -> int:
+    """Returns a number that grows with each `implements`; a notebook may replace an implementation.
+
+    What is kept for equal configurations is kept for equal numbers.
+    """
+    return len(_REGISTRATIONS)
 
 
 def implementation_of(config: RegisteredConfig) -> Callable[..., Any]:

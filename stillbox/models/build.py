@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.variants import implementation_of
+from stillbox.experiment.variants import implementation_of, registrations
 from stillbox.models.detector import Detector
 from stillbox.models.layers.hyperparams import ShapesOnly
 from stillbox.models.one_stage import detector as _one_stage  # noqa: F401 - registers it
@@ -68,15 +68,21 @@ class AbstractDetector(NamedTuple):
         return bind_detector(self.graph, self.params, self.stats)
 
 
-@lru_cache(maxsize=4)
 def abstract_detector(
     model: schema.Model, dtype: str, quantization: schema.Quantization | None = None
 ) -> AbstractDetector:
     """Describes the detector that `build_detector` would build; raises the same errors.
 
-    `dtype` is that of activations and products, `float32` or `bfloat16`. A command asks several
-    times for the same one, whose layers take half a second to trace.
+    `dtype` is that of activations and products, `float32` or `bfloat16`.
     """
+    return _described(model, dtype, quantization, registrations())
+
+
+# A command asks for the same detector several times, and its layers take half a second to trace.
+@lru_cache(maxsize=4)
+def _described(
+    model: schema.Model, dtype: str, quantization: schema.Quantization | None, _: int
+) -> AbstractDetector:
     wanted = jax.numpy.dtype(dtype)
     detector = nnx.eval_shape(
         lambda: build_detector(model, dtype=wanted, rng=ShapesOnly(), quantization=quantization)

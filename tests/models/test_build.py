@@ -15,9 +15,9 @@ from flax import nnx
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.variants import RegisteredConfig, implementation_of
+from stillbox.experiment.variants import RegisteredConfig, implementation_of, implements
 from stillbox.inputs import resize  # noqa: F401 - registers resizers
-from stillbox.models.build import build_detector
+from stillbox.models.build import abstract_detector, build_detector
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.training import optimizer  # noqa: F401 - registers optimisers and schedules
 from tests import reference
@@ -73,6 +73,13 @@ def test_a_kind_without_an_implementation_is_refused_with_the_nearest_name():
 @pytest.fixture
 def detector(experiment):
     return build_detector(experiment().model, seed=5)
+
+
+def test_a_detector_is_described_once_until_an_implementation_is_replaced():
+    first = abstract_detector(CONFIG1, "float32")
+    assert abstract_detector(replace(CONFIG1), "float32") is first
+    implements(type(CONFIG1.backbone))(implementation_of(CONFIG1.backbone))
+    assert abstract_detector(CONFIG1, "float32") is not first
 
 
 def test_paths_are_dotted_and_sorted_into_parameters_and_statistics(detector):

@@ -4,6 +4,7 @@ import os
 import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,7 +163,7 @@ def test_leftovers_of_a_killed_writer_are_cleared(tmp_path):
 
 def test_more_shards_than_files_may_be_open_are_refused_and_leave_nothing(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = max(map(int, os.listdir("/dev/fd")))
+    taken = max(int(file.name) for file in Path("/dev/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 40, limits[1]))
     try:
         what = "80 shards are more files than this process may open"
