@@ -343,6 +343,8 @@ def _cutout(number: int, cutout: Cutout) -> str:
 
 
 def _confusion(analysis: Analysis) -> str:
+    from stillbox.evaluation import charts
+
     if not analysis.overall.truths:
         return ""
     note = _note(
@@ -351,9 +353,7 @@ def _confusion(analysis: Analysis) -> str:
         "The row background has every detection that is left without an object at that IoU, also "
         "a misplaced or double one; the mistake of that name has only those far from any object."
     )
-    from stillbox.evaluation.charts import matrix_svg
-
-    matrix = matrix_svg(analysis.confusion, analysis.names)
+    matrix = charts.matrix_svg(analysis.confusion, analysis.names)
     figure = f'<figure class="matrix scroll">{matrix}</figure>'
     return note + figure + confusion_table(analysis)
 

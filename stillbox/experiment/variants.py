@@ -64,9 +64,9 @@ def implements(config: type[RegisteredConfig]) -> Callable[[Implementation], Imp
 
 
 def registrations() -> int:
-    """Returns a number that grows with each `implements`; a notebook may replace an implementation.
+    """Returns how often `implements` has registered an implementation, new or replaced.
 
-    What is kept for equal configurations is kept for equal numbers.
+    A cache of results by configuration has this number in its key.
     """
     return len(_REGISTRATIONS)
 

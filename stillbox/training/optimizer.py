@@ -167,7 +167,11 @@ def build_optimizer(train: schema.Training, backbone_layers: Sequence[str] = ())
 
 
 def _clip_norm(largest: float) -> Rule:
-    """Scales the gradient of all parameters to a norm that is at most this."""
+    """Scales the gradient of all parameters to a norm that is at most this.
+
+    The clipping of optax sums the squares of each parameter alone, which XLA compiles for each
+    shape. This norm is the one that the step reports.
+    """
     factor = computed_once(lambda norm: jnp.where(norm < largest, 1.0, largest / norm))
 
     def clip(gradient: optax.Updates, params: optax.Params | None) -> optax.Updates:

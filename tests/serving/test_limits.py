@@ -137,7 +137,7 @@ def test_every_image_of_a_request_counts_as_in_flight(server, backend):
     assert engine.admission.in_flight == 0
 
 
-def test_a_request_that_the_queue_can_never_hold_is_wrong_and_not_late(server):
+def test_a_request_with_more_images_than_the_queue_holds_is_refused_with_400(server):
     engine, client = server(queue=2)
     answer = predict(client, 3)
     assert answer.status_code == 400

@@ -192,7 +192,7 @@ def sum_of_rows(block: RowBlock, height: int) -> jax.Array:
     """Sums an elementwise expression of `height` rows in a form that is fast on CPUs, `[C]`.
 
     The reduction of XLA's CPU backend is a scalar loop. Adding blocks of rows is elementwise and so
-    vectorised, and a product with ones reduces the small remainder.
+    vectorised, and a matrix product sums the small remainder.
 
     Args:
         block: returns rows `[B, start:stop, W, C]` of the expression, float32.

@@ -260,7 +260,7 @@ def _kernel_gradient(
 ) -> jax.Array:
     """Sums products of gradients and the values that each tap multiplies, row by row.
 
-    The iterations of a loop compute the same for other taps, so XLA compiles it once.
+    The taps are iterations of a loop, whose body XLA compiles once.
     """
     batch, height, width, channels = gradient.shape
     seen, above = to_bits(padded), to_bits(gradient)
