@@ -28,7 +28,7 @@ ScheduleFunction = Callable[[ArrayLike], jax.Array]
 def build_schedule(schedule: schema.Schedule) -> ScheduleFunction:
     """Returns the function from a step (int32 scalar) to its learning rate (float32 scalar)."""
     function: ScheduleFunction = implementation_of(schedule)(schedule)
-    return function
+    return computed_once(function)
 
 
 @implements(schema.ConstantSchedule)
@@ -160,8 +160,7 @@ def build_optimizer(train: schema.Training, backbone_layers: Sequence[str] = ())
     after = []
     if has_rate_factors(train.optimizer):
         after.append(_scale_rates(train.optimizer, tuple(backbone_layers)))
-    schedule = computed_once(build_schedule(train.optimizer.schedule))
-    rate = optax.scale_by_learning_rate(schedule)
+    rate = optax.scale_by_learning_rate(build_schedule(train.optimizer.schedule))
     rule: Rule = implementation_of(train.optimizer)(train.optimizer, rate)
     return optax.chain(*before, rule, *after)
 

@@ -271,7 +271,7 @@ def make_train_step(
         backbone_layers: `Backbone.layers` of the model, for `backbone_layer_decay`.
     """
     optimizer = build_optimizer(train, backbone_layers)
-    schedule = computed_once(build_schedule(train.optimizer.schedule))
+    schedule = build_schedule(train.optimizer.schedule)
 
     parts = train.accumulation_steps
 
