@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, TypedDict, Unpack
 
 CpuConvolutions = Literal["exact", "fast"]
@@ -15,6 +16,8 @@ CpuConvolutions = Literal["exact", "fast"]
 Suppression = Literal["loop", "unrolled", "operation"]
 
 TopK = Literal["operation", "sort"]
+
+Upsampling = Literal["broadcast", "concatenation"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Lowering:
     top_k: TopK = "operation"
     """The search of the greatest values: one operation of XLA, which other readers of StableHLO
     may not know, or sorts."""
+    upsampling: Upsampling = "broadcast"
+    """The repetition of pixels."""
 
 
 class _Changes(TypedDict, total=False):
@@ -41,6 +46,7 @@ class _Changes(TypedDict, total=False):
     portable: bool
     suppression: Suppression
     top_k: TopK
+    upsampling: Upsampling
 
 
 _DEFAULT = Lowering()
@@ -60,3 +66,10 @@ def lowering(**changes: Unpack[_Changes]) -> Iterator[None]:
         yield
     finally:
         _LOWERING.reset(token)
+
+
+lowering_for_tflite = partial(
+    lowering, portable=True, suppression="unrolled", upsampling="concatenation"
+)
+"""Traces programs for TensorFlow Lite: it has no sort, MediaPipe refuses loops, and broadcasts in
+six dimensions take sixty times as long as concatenations."""

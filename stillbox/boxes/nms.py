@@ -1,6 +1,5 @@
 """Non-maximum suppression in arrays of fixed size: the search for boxes, and what it returns."""
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,8 +15,9 @@ from stillbox.boxes.nms_prefix import (
     SearchLimits,
     VisibleOfClasses,
     search_prefix,
-    top_k,
+    soften,
 )
+from stillbox.boxes.nms_unrolled import search_unrolled
 from stillbox.boxes.sampling import top_k_mask
 from stillbox.boxes.structures import Detections
 from stillbox.jax_internals import Primitive, ShapedArray
@@ -77,15 +77,17 @@ def search(
 
     - `loop` ends with the last detection of every image.
     - `unrolled` has the operations of TensorFlow Lite alone, since MediaPipe rejects models with
-      loops: one step for every detection, and a step for a finished image changes nothing. The
-      detections are the same but for one case: boxes of which clipping leaves nothing are left out
-      before and not during the search, so they suppress nothing and do not count in their class.
+      loops: see `search_unrolled`. The detections are the same but for two cases. Boxes of which
+      clipping leaves nothing are left out before and not during the search. Of more than 20 anchors
+      for each detection, it searches the best only, which may find fewer than `max_total`.
     - `operation` is `SEARCH`.
     """
     form = current_lowering().suppression
     if form == "operation":
         return NmsResult(*SEARCH.bind(boxes, visible, scores, limits=limits))
-    if scores.shape[1] <= _FEW or form == "unrolled" or limits.soft_sigma > 0.0:
+    if form == "unrolled":
+        return search_unrolled(boxes, visible, scores, limits)
+    if scores.shape[1] <= _FEW or limits.soft_sigma > 0.0:
         return _search_all(boxes, visible, scores, limits)
     if export.is_symbolic_dim(scores.shape[0]):
         # TensorFlow does not run `top_k` in an array of any size, and sorts gain nothing there.
@@ -106,15 +108,11 @@ def _search_all(
     scores: Float32[Array, "B A C"],
     limits: SearchLimits,
 ) -> NmsResult:
-    threshold, sigma = limits.score_threshold, limits.soft_sigma
-
     def suppress(
         row: Float32[Array, "B A"], overlaps: Float32[Array, "B A"]
     ) -> Float32[Array, "B A"]:
-        if sigma > 0.0:
-            decayed = row * jnp.exp(overlaps * overlaps * (-0.5 / sigma))
-            # Dropped boxes have minus infinity; times 0 it is NaN, and they stay dropped.
-            return jnp.where(decayed > threshold, decayed, -jnp.inf)
+        if limits.soft_sigma > 0.0:
+            return soften(row, overlaps, limits)
         most = limits.iou_threshold
         dropped = overlaps >= most if limits.drop_at_threshold else overlaps > most
         return jnp.where(dropped, -jnp.inf, row)
@@ -138,8 +136,6 @@ def _start_search(
     if 0 < limits.max_candidates_per_class < anchors:
         candidates = _best_candidates(candidates, limits.max_candidates_per_class)
     visible = visible if visible.ndim == 3 else visible[:, None]
-    if current_lowering().suppression == "unrolled":
-        candidates = jnp.where(visible, candidates, -jnp.inf)
     return _Search(
         scores=candidates,
         best=_best_left(candidates, visible),
@@ -152,8 +148,6 @@ def _start_search(
 
 def _best_candidates(candidates: Float32[Array, "B C A"], most: int) -> Float32[Array, "B C A"]:
     """Sets all but the best candidates of each class to minus infinity."""
-    if current_lowering().suppression == "unrolled":
-        return sorted_candidates(candidates, most)
 
     def limit(scores: Float32[Array, "B C A"]) -> Float32[Array, "B C A"]:
         return jnp.where(top_k_mask(scores, jnp.full(scores.shape[:2], most)), scores, -jnp.inf)
@@ -161,17 +155,6 @@ def _best_candidates(candidates: Float32[Array, "B C A"], most: int) -> Float32[
     # Few images have so many in one class, and the mask takes 32 passes over all scores.
     crowded = jnp.any(jnp.sum(candidates > -jnp.inf, axis=-1) > most)
     return lax.cond(crowded, limit, lambda scores: scores, candidates)
-
-
-def sorted_candidates(
-    candidates: Float32[Array, "*B A"], most: int, dropped: float = -jnp.inf
-) -> Float32[Array, "*B A"]:
-    """Sets all but the best `most` of each row to `dropped`; of equal ones the first are kept."""
-    scores, places = top_k(candidates, most)
-    least, last = scores[..., -1:], places[..., -1:]
-    earlier = jnp.arange(candidates.shape[-1]) <= last
-    kept = (candidates > least) | ((candidates == least) & earlier)
-    return jnp.where(kept, candidates, dropped)
 
 
 def _best_left(
@@ -187,8 +170,6 @@ def _best_left(
 
 def _run_search(start: _Search, pick: Callable[[_Search], _Search], max_total: int) -> _Search:
     """Picks until every image has `max_total` detections or no candidate left."""
-    if current_lowering().suppression == "unrolled":
-        return functools.reduce(lambda search, _: pick(search), range(max_total), start)
     return lax.while_loop(
         lambda search: jnp.any(
             (search.found_count < max_total) & (search.best.max(axis=-1) > -jnp.inf)
@@ -249,7 +230,7 @@ def _with_row(
 ) -> Real[Array, "B C *rest"]:
     """Returns `array` with `row` at `class_` of each image."""
     if array.shape[0] == 1:  # false for a symbolic batch size, too
-        # Without a scatter, which TensorFlow Lite lacks.
+        # Without a scatter.
         return lax.dynamic_update_slice_in_dim(array, row[:, None], class_[0], axis=1)
     return array.at[jnp.arange(array.shape[0]), class_].set(row)
 

@@ -264,6 +264,26 @@ def _first(
     return places, order > 0.0
 
 
+def soften(
+    scores: Float32[Array, "*B A"], overlaps: Float32[Array, "*B A"], limits: SearchLimits
+) -> Float32[Array, "*B A"]:
+    """Returns scores after soft suppression by a pick, minus infinity below the threshold."""
+    decayed = scores * jnp.exp(overlaps * overlaps * (-0.5 / limits.soft_sigma))
+    # Dropped boxes have minus infinity; times 0 it is NaN, and they stay dropped.
+    return jnp.where(decayed > limits.score_threshold, decayed, -jnp.inf)
+
+
+def sorted_candidates(
+    candidates: Float32[Array, "*B A"], most: int, dropped: float = -jnp.inf
+) -> Float32[Array, "*B A"]:
+    """Sets all but the best `most` of each row to `dropped`; of equal ones the first are kept."""
+    scores, places = top_k(candidates, most)
+    least, last = scores[..., -1:], places[..., -1:]
+    earlier = jnp.arange(candidates.shape[-1]) <= last
+    kept = (candidates > least) | ((candidates == least) & earlier)
+    return jnp.where(kept, candidates, dropped)
+
+
 def top_k(
     values: Float32[Array, "*B N"], most: int
 ) -> tuple[Float32[Array, "*B {most}"], Int32[Array, "*B {most}"]]:

@@ -13,7 +13,8 @@ from jax import Array
 from jaxtyping import Float, Float32, Int
 
 from stillbox.boxes import coders
-from stillbox.boxes.nms import batched_nms, sorted_candidates
+from stillbox.boxes.nms import batched_nms
+from stillbox.boxes.nms_prefix import sorted_candidates
 from stillbox.boxes.structures import Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements

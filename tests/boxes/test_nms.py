@@ -432,29 +432,59 @@ def test_only_the_best_candidates_of_a_class_take_part():
     np.testing.assert_array_equal(shown, np.float32(boxes)[[0, 3, 2]])
 
 
-@pytest.mark.parametrize("window", [None, np.float32([[0.1, 0, 0.8, 0.6]])])
-@pytest.mark.parametrize("most", [0, 7, 40])
-def test_the_search_without_loops_finds_the_same(most, window):
-    rng = np.random.default_rng(most)
-    boxes = golden.random_boxes(rng, 1, 40)
-    scores = (rng.integers(0, 25, (1, 40, 3)) / 25).astype(np.float32)  # with many ties
-    options = {
-        "score_threshold": 0.2,
-        "iou_threshold": 0.3,
-        "max_per_class": 10,
-        "max_total": 12,
-        "max_candidates_per_class": most,
-        "clip_window": window,
-        "clip_first": True,  # what lies outside the window suppresses nothing in either search
-    }
-    expected = jitted_nms(boxes, scores, **options)
+UNROLLED = {
+    "score_threshold": 0.2,
+    "iou_threshold": 0.3,
+    "max_per_class": 10,
+    "max_total": 12,
+    "clip_first": True,  # what lies outside the window suppresses nothing in either search
+}
+WINDOW = np.float32([[0.1, 0, 0.8, 0.6]])
+
+
+@pytest.mark.parametrize(
+    ("anchors", "changes"),
+    [
+        (40, {}),
+        (40, {"clip_window": WINDOW}),
+        (40, {"max_candidates_per_class": 7}),
+        (40, {"max_candidates_per_class": 40, "clip_window": WINDOW}),
+        (40, {"max_per_class": 2}),
+        (40, {"max_per_class": 20, "drop_at_threshold": True}),
+        (40, {"iou_threshold": 0.0}),
+        (40, {"soft_sigma": 0.5, "clip_window": WINDOW}),
+        (40, {"class_agnostic": True}),
+        (400, {"clip_window": WINDOW, "max_per_class": 400}),
+        (400, {"max_candidates_per_class": 30}),
+    ],
+)
+@pytest.mark.parametrize("boxes_of_classes", [False, True])
+def test_the_search_without_loops_finds_the_same(anchors, changes, boxes_of_classes):
+    rng = np.random.default_rng(anchors)
+    boxes = golden.random_boxes(rng, 1, anchors * 3).reshape(1, anchors, 3, 4)
+    boxes = boxes if boxes_of_classes else boxes[:, :, 0]
+    scores = (rng.integers(0, 25, (1, anchors, 3)) / 25).astype(np.float32)  # with many ties
+    options = UNROLLED | changes
+    expected = jax.jit(lambda b, s: batched_nms(b, s, **options))(boxes, scores)
     with lowering(suppression="unrolled"):
         program = jax.make_jaxpr(lambda b, s: batched_nms(b, s, **options))(boxes, scores)
         detections = jax.jit(lambda b, s: batched_nms(b, s, **options))(boxes, scores)
     for one, other in zip(detections, expected, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert expected.count[0] > 10
-    assert not {"while", "cond", "scatter"} & {str(eqn.primitive) for eqn in program.eqns}
+    assert expected.count[0] > 5
+    absent = {"while", "cond", "scatter"} & {str(eqn.primitive) for eqn in program.eqns}
+    assert not absent
+
+
+def test_the_search_without_loops_has_twenty_anchors_for_a_detection():
+    boxes = np.float32([[[0, 0, 1, 1]] * 40 + [[0, 2, 1, 3], [0, 4, 1, 5]]])
+    scores = np.linspace(0.9, 0.5, 42, dtype=np.float32)[None, :, None]
+    options = {**OPTIONS, "max_total": 2}
+    assert batched_nms(boxes, scores, **options).count.tolist() == [2]
+    with lowering(suppression="unrolled"):
+        # The other boxes are below the best forty, of which the first suppresses the others.
+        assert batched_nms(boxes, scores, **options).count.tolist() == [1]
+        assert batched_nms(boxes[:, 1:], scores[:, 1:], **options).count.tolist() == [2]
 
 
 def test_boxes_can_be_left_unclipped_in_the_frame_of_their_window():

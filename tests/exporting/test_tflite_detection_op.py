@@ -23,7 +23,8 @@ from stillbox.exporting.tflite.edge_tpu import check_operations
 from stillbox.exporting.tflite.format import FILE, load
 from stillbox.exporting.tflite.metadata import OUTPUTS, operators
 from stillbox.exporting.tflite.quantization import quantize
-from stillbox.lowering import lowering
+from stillbox.lowering import lowering, lowering_for_tflite
+from stillbox.models.layers.resampling import upsample
 from stillbox.models.one_stage.detector import decode_boxes
 
 pytest.importorskip("litert_converter")
@@ -193,6 +194,19 @@ def test_the_first_operation_that_the_edge_tpu_lacks_is_named(function, reason):
     with pytest.raises(UserError, match="the Edge TPU does not compute the operation") as refusal:
         check_operations(content, quantized=False)
     assert reason in str(refusal.value)
+
+
+@pytest.mark.parametrize("factor", [2, 4])
+def test_the_edge_tpu_enlarges_the_maps_of_a_pyramid(factor):
+    x = np.random.default_rng(0).normal(size=(1, 3, 2, 5)).astype(np.float32)
+    with lowering_for_tflite():
+        content = convert(
+            lambda one: (upsample(one, factor),), jax.ShapeDtypeStruct(x.shape, x.dtype), INPUT
+        )
+    check_operations(content, quantized=False)
+    runtime = interpreter.Interpreter(model_content=content)
+    (got,) = runtime.get_signature_runner()(**{INPUT: x}).values()
+    np.testing.assert_array_equal(got, x.repeat(factor, axis=1).repeat(factor, axis=2))
 
 
 def test_floats_are_not_integers():

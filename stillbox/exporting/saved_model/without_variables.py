@@ -29,7 +29,7 @@ from stillbox.exporting.saved_model.pixels import add_preprocessing
 from stillbox.exporting.tflite import detection_op
 from stillbox.exporting.tflite.conversion import detect_function
 from stillbox.extras import import_extra
-from stillbox.lowering import lowering
+from stillbox.lowering import lowering_for_tflite
 from stillbox.untrusted import read_untrusted
 
 # Outputs of every signature, which clients read.
@@ -113,8 +113,7 @@ _NODE = "StatefulPartitionedCall"
 def write_convertible(program: ExportProgram, folder: Path) -> Path:
     """Writes `saved_model/` of a program of `raw_image_tensor` into a folder; returns its place."""
     shape = 1, *program.input_size, 3
-    # No sorts and no loops: TFLite has no sort, and MediaPipe refuses loops.
-    with lowering(portable=True, suppression="unrolled"):
+    with lowering_for_tflite():
         exported = export.export(jax.jit(detect_function(program)), platforms=("cpu",))(
             jax.ShapeDtypeStruct(shape, jnp.float32)
         )

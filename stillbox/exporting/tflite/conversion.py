@@ -22,7 +22,7 @@ from stillbox.exporting.program import ExportProgram, WeightArrays
 from stillbox.extras import import_extra
 from stillbox.inputs.interpolation import TAPS, Taps
 from stillbox.inputs.resize import Size, resized_size
-from stillbox.lowering import lowering
+from stillbox.lowering import lowering_for_tflite
 
 INPUT, SIGNATURE = "images", "serving_default"
 """Of a converted model: its one signature, and the input of that."""
@@ -172,8 +172,7 @@ def convert_program(program: ExportProgram, function: Function) -> bytes:
     """Returns a function of images as a flatbuffer, its outputs named `output_0` and so on."""
     shape = 1, *(program.settings.image_size or program.input_size), 3
     images = jax.ShapeDtypeStruct(shape, jnp.dtype(program.settings.input_dtype))
-    # The forms for XLA's CPU backend are no operations of TensorFlow Lite.
-    with lowering(portable=True, suppression="unrolled"):
+    with lowering_for_tflite():
         return convert(function, images, INPUT)
 
 

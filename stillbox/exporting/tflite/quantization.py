@@ -169,10 +169,11 @@ _LEAST_WEIGHT = 1e-3
 _DEPTHWISE = "depthwise_act_quant"
 _LEVEL_SCALES = {"head.box": "head.scale_0"}
 """Factors of a kernel on the first feature map (`heads.GflPredictor`)."""
+_REPETITION = "REPETITION"
 # Operations whose result has the values of their first input.
 _SAME_VALUES = {
     "PAD", "MAX_POOL_2D", "RESHAPE", "BROADCAST_TO", "TILE", "TRANSPOSE", "SLICE", "STRIDED_SLICE",
-    "RESIZE_NEAREST_NEIGHBOR",
+    "RESIZE_NEAREST_NEIGHBOR", _REPETITION,
 }  # fmt: skip
 _ROUNDED = {"CONV_2D", "DEPTHWISE_CONV_2D", "ADD"}
 
@@ -321,11 +322,16 @@ def operations_of(model: "flat.ModelT") -> Iterator[tuple[str, "flat.OperatorT"]
 
 
 def _operations(content: bytes) -> Iterator[tuple[str, str, str]]:
-    """Yields kind, first input and first output of each operation, in order."""
+    """Yields kind, first input and first output of each operation, in order.
+
+    The kind of a concatenation of a tensor with itself is `_REPETITION`.
+    """
     from ai_edge_litert.tools import flatbuffer_utils
 
     model = flatbuffer_utils.read_model_from_bytearray(bytearray(content))
     names = [tensor.name.decode() for tensor in model.subgraphs[0].tensors]
     for kind, operation in operations_of(model):
         if len(operation.inputs) and len(operation.outputs):
+            if kind == "CONCATENATION" and len(set(operation.inputs)) == 1:
+                kind = _REPETITION
             yield kind, names[operation.inputs[0]], names[operation.outputs[0]]

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from stillbox.lowering import current_lowering
 from stillbox.models.layers.lowering import pooling
 from stillbox.models.layers.lowering.windows import Padding
 from stillbox.models.layers.masking import inside, without_padding, zero_padding
@@ -40,6 +41,10 @@ def average_pool(x: jax.Array, size: int) -> jax.Array:
 def upsample(x: jax.Array, factor: int) -> jax.Array:
     """Repeats pixels: `[B, H, W, C]` to `[B, factor * H, factor * W, C]`, nearest neighbour."""
     batch, height, width, channels = x.shape
-    shape = (batch, height, factor, width, factor, channels)
-    repeated = jnp.broadcast_to(x[:, :, None, :, None], shape)
+    if current_lowering().upsampling == "concatenation":
+        rows = jnp.concatenate([x] * factor, axis=-1).reshape(batch, height, -1)
+        repeated = jnp.concatenate([rows] * factor, axis=-1)
+    else:
+        shape = (batch, height, factor, width, factor, channels)
+        repeated = jnp.broadcast_to(x[:, :, None, :, None], shape)
     return repeated.reshape(batch, factor * height, factor * width, channels)

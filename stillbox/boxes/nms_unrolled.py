@@ -1,0 +1,140 @@
+"""The search of suppression in the operations of TensorFlow Lite, without loops.
+
+It stands alone beside `nms`, because each operation here costs an interpreter time: see
+`benchmarks/README.md`.
+"""
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Bool, Float32, Int32, Shaped
+
+from stillbox.boxes.geometry import area, intersection
+from stillbox.boxes.nms_prefix import (
+    BoxesOfClasses,
+    NmsResult,
+    SearchLimits,
+    VisibleOfClasses,
+    soften,
+    sorted_candidates,
+    top_k,
+)
+
+MOST_PER_DETECTION = 20
+"""Anchors that are searched for each of `max_total` detections. An SSD without a threshold needs at
+most 4.6 on each of fifty photographs of COCO."""
+
+
+def search_unrolled(
+    boxes: BoxesOfClasses,
+    visible: VisibleOfClasses,
+    scores: Float32[Array, "B A C"],
+    limits: SearchLimits,
+) -> NmsResult:
+    """Does what `nms.search` does, by one group of operations for every detection of an image.
+
+    Of boxes that all classes share, the `MOST_PER_DETECTION * max_total` with the best scores are
+    searched. Boxes that are not visible neither suppress others nor count in their class.
+    """
+    images = zip(boxes, visible, scores, strict=True)
+    return NmsResult(*map(jnp.stack, zip(*(_search(*one, limits) for one in images), strict=True)))
+
+
+def _search(
+    boxes: Float32[Array, "*C A 4"],
+    visible: Bool[Array, "*C A"],
+    scores: Float32[Array, "A C"],
+    limits: SearchLimits,
+) -> tuple[Int32[Array, "K"], Float32[Array, "K"], Int32[Array, ""]]:
+    anchors = scores.shape[0]
+    most = MOST_PER_DETECTION * limits.max_total
+    rows = jnp.arange(anchors)
+    if boxes.ndim == 2 and anchors > most:
+        rows = _best_rows(jnp.where(visible, scores.max(axis=-1), -jnp.inf), most)
+        boxes, visible, scores = (_at(one, rows) for one in (boxes, visible, scores))
+    of_classes = scores.T
+    candidates = jnp.where(visible & (of_classes > limits.score_threshold), of_classes, -jnp.inf)
+    if 0 < limits.max_candidates_per_class < rows.size:
+        candidates = sorted_candidates(candidates, limits.max_candidates_per_class)
+    found_classes, found_rows, found_scores = _picks(boxes, candidates, limits)
+    real = found_scores > -jnp.inf
+    found = jnp.where(real, found_classes * anchors + _at(rows, found_rows), 0)
+    return found, jnp.where(real, found_scores, 0.0), jnp.sum(real, dtype=jnp.int32)
+
+
+def _best_rows(best: Float32[Array, "A"], most: int) -> Int32[Array, "{most}"]:
+    """Returns the indices of the greatest values, rising: of equal scores the first is picked."""
+    _, rows = top_k(best, most)
+    # The converter makes a sort, which there is not, of `top_k` whose places are not used.
+    _, order = top_k(-rows.astype(jnp.float32), most)
+    return _at(rows, order)
+
+
+def _picks(
+    boxes: Float32[Array, "*C A 4"], left: Float32[Array, "C A"], limits: SearchLimits
+) -> tuple[Int32[Array, "K"], Int32[Array, "K"], Float32[Array, "K"]]:
+    """Returns class, row and score of the picks, minus infinity behind the last one.
+
+    Args:
+        left: the scores of the candidates, minus infinity elsewhere.
+    """
+    nearest, best = jnp.argmax(left, axis=-1).astype(jnp.int32), left.max(axis=-1)
+    room = jnp.full(best.shape, limits.max_per_class, jnp.int32)
+    picks = []
+    for _ in range(limits.max_total):
+        class_, score = _argmax(best), best.max()
+        row = _at(nearest, class_)
+        picks.append((class_, row, score))
+        own = boxes if boxes.ndim == 2 else _at(boxes, class_)
+        scores = _suppressed(_at(left, class_), _at(own, row), own, limits)
+        # By index: a box without area does not overlap even itself.
+        scores = _with(scores, row, jnp.float32(-jnp.inf))
+        place = _argmax(scores)
+        following = _at(scores, place)
+        if limits.max_per_class < limits.max_total:
+            rest = _at(room, class_) - 1
+            room = _with(room, class_, rest)
+            following = jnp.where(rest > 0, following, -jnp.inf)
+        left, nearest = _with(left, class_, scores), _with(nearest, class_, place)
+        best = _with(best, class_, following)
+    found_classes, found_rows, found_scores = map(jnp.stack, zip(*picks, strict=True))
+    return found_classes, found_rows, found_scores
+
+
+def _suppressed(
+    scores: Float32[Array, "A"],
+    box: Float32[Array, "4"],
+    boxes: Float32[Array, "A 4"],
+    limits: SearchLimits,
+) -> Float32[Array, "A"]:
+    """Returns the scores of a class after the pick of a box."""
+    shared = intersection(box, boxes)
+    # As `iou`, but 0 / 0, which is no overlap, is not a number: no comparison with it is true.
+    overlaps = shared / (area(box) + area(boxes) - shared)
+    most = limits.iou_threshold
+    if limits.soft_sigma > 0.0 or most <= 0.0:
+        overlaps = jnp.where(shared == 0.0, 0.0, overlaps)
+    if limits.soft_sigma > 0.0:
+        return soften(scores, overlaps, limits)
+    over = overlaps >= most if limits.drop_at_threshold else overlaps > most
+    return jnp.where(over, -jnp.inf, scores)
+
+
+def _argmax(values: Float32[Array, "N"]) -> Int32[Array, ""]:
+    return jnp.int32(0) if values.size == 1 else jnp.argmax(values).astype(jnp.int32)
+
+
+def _at(array: Shaped[Array, "N *rest"], index: Int32[Array, "..."]) -> Shaped[Array, "..."]:
+    if array.shape[0] == 1 and index.ndim == 0:
+        return array[0]
+    return array.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def _with(
+    array: Shaped[Array, "N *rest"], index: Int32[Array, ""], row: Shaped[Array, "*rest"]
+) -> Shaped[Array, "N *rest"]:
+    """Returns `array` with `row` at `index`."""
+    if array.shape[0] == 1:
+        return row[None]
+    # Without a scatter, which TensorFlow Lite lacks.
+    start = (index, *([0] * row.ndim))
+    return lax.dynamic_update_slice(array, row[None], start, allow_negative_indices=False)
