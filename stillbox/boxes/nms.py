@@ -78,8 +78,8 @@ def search(
     - `loop` ends with the last detection of every image.
     - `unrolled` has the operations of TensorFlow Lite alone, since MediaPipe rejects models with
       loops: see `search_unrolled`. The detections are the same but for two cases. Boxes of which
-      clipping leaves nothing are left out before and not during the search. Of more than 20 anchors
-      for each detection, it searches the best only, which may find fewer than `max_total`.
+      clipping leaves nothing are left out before and not during the search. Of more than 2,000
+      anchors it searches the best only, which may find fewer than `max_total`.
     - `operation` is `SEARCH`.
     """
     form = current_lowering().suppression

@@ -19,9 +19,10 @@ from stillbox.boxes.nms_prefix import (
     top_k,
 )
 
-MOST_PER_DETECTION = 20
-"""Anchors that are searched for each of `max_total` detections. An SSD without a threshold needs at
-most 4.6 on each of fifty photographs of COCO."""
+_FEWEST, _DEPTH = 2000, 20
+"""Anchors that are searched at least, and for each of `max_total` detections. For a hundred
+detections in photographs, an SSD MobileNet v2 with FPNLite needed at most 655 of its 12,804, and
+`gfl_mobile` 737 of its 2,100."""
 
 
 def search_unrolled(
@@ -32,8 +33,9 @@ def search_unrolled(
 ) -> NmsResult:
     """Does what `nms.search` does, by one group of operations for every detection of an image.
 
-    Of boxes that all classes share, the `MOST_PER_DETECTION * max_total` with the best scores are
-    searched. Boxes that are not visible neither suppress others nor count in their class.
+    Of boxes that all classes share, the 2,000 with the best scores are searched, or 20 for each of
+    `max_total` detections if that is more. Boxes that are not visible neither suppress others nor
+    count in their class.
     """
     images = zip(boxes, visible, scores, strict=True)
     return NmsResult(*map(jnp.stack, zip(*(_search(*one, limits) for one in images), strict=True)))
@@ -46,7 +48,7 @@ def _search(
     limits: SearchLimits,
 ) -> tuple[Int32[Array, "K"], Float32[Array, "K"], Int32[Array, ""]]:
     anchors = scores.shape[0]
-    most = MOST_PER_DETECTION * limits.max_total
+    most = max(_DEPTH * limits.max_total, _FEWEST)
     rows = jnp.arange(anchors)
     if boxes.ndim == 2 and anchors > most:
         rows = _best_rows(jnp.where(visible, scores.max(axis=-1), -jnp.inf), most)

@@ -54,9 +54,10 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     if size and (reason := misfit(size, program.description.resizer)):
         raise UserError(f"the image does not fit: {reason}", where="--image-size")
     import_extra("ai_edge_litert", "tflite")
+    description = _description(program)
     op = program.settings.postprocess == "detection_op"
     content = (_with_detection_op if op else _built_in)(program, calibration)
-    content = metadata.describe(content, program.settings, _description(program))
+    content = metadata.describe(content, program.settings, description)
     (folder / FILE).write_bytes(content)
     ending = f"ends in {detection_op.NAME}" if op else "built-in operations only"
     files = {FILE: f"{ending}, with labels and metadata for MediaPipe"}
