@@ -6,9 +6,10 @@
 
 The networks have random weights, unless `--weights FILE` and `--set FIELD=VALUE` give others; the
 column `found` says how many detections an image has, so what suppression has to do. Without images,
-640x480 JPEGs are drawn. Three ways of ours: the checkpoint, and its ONNX export in onnxruntime and
-in OpenVINO. torchvision's networks run in an environment of their own, which is made at the first
-run. They are other networks with random weights, see README.md.
+640x480 JPEGs are drawn. Ways of ours: the checkpoint, its ONNX export in onnxruntime and in
+OpenVINO, and for single images its TFLite exports in LiteRT. torchvision's networks run in an
+environment of their own, which is made at the first run. They are other networks with random
+weights, see README.md.
 
 `arrays`: resized images in memory to detections. `files`: image files to detections, decoded and
 resized on as many threads as there are cores, ahead of the network. Runtimes take turns; the rate
@@ -23,6 +24,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,10 +55,18 @@ from stillbox.records.label_map import LabelMap
 
 RECIPES = {
     "ssd_mobilenet_v1_300x300": "ssdlite320_mobilenet_v3_large",
+    "ssdlite_mobilenet_v2_coco": "ssdlite320_mobilenet_v3_large",
     "ssd_resnet34": "ssd300_vgg16",
     "retinanet": "retinanet_resnet50_fpn",
 }
 """Recipes, and torchvision's nearest network."""
+EXPORTS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("onnxruntime", "onnxruntime", {"format": "onnx"}),
+    ("OpenVINO", "openvino", {"format": "onnx"}),
+    ("LiteRT", "litert", {"format": "tflite"}),
+    ("LiteRT, int8", "litert", {"format": "tflite", "quantize": "int8"}),
+)
+"""Names, runtimes and settings of exports."""
 IMAGES, LONGEST = 16, 240.0
 
 
@@ -114,19 +124,10 @@ def show_rows(
     model = random_model(recipe, arguments.set)
     if arguments.weights:
         model = load_model(recipe, weights=arguments.weights, overrides=arguments.set)
+        model = model.named_by_config()
     predictors = {"stillbox": Predictor(CheckpointBackend(model), batch_size=batch_size)}
     if not arguments.no_exports:
-        export = folder / f"{recipe}.{batch_size}"
-        size = model.experiment.model.resizer.input_size
-        settings = ExportSettings(format="onnx", batch_size=batch_size, image_size=size)
-        export_model(model, export, settings, [read_image(path)[0] for path in paths[:1]])
-        for runtime in ("onnxruntime", "openvino"):
-            try:
-                predictors[f"{runtime}, our export"] = load(
-                    export, runtime=runtime, batch_size=batch_size
-                )
-            except UserError as error:
-                print(f"without {runtime}: {error}")
+        predictors |= exported(model, batch_size, paths, folder / f"{recipe}.{batch_size}")
     rows = measured(predictors, paths, arguments.rounds)
     if not arguments.no_torchvision:
         rows += torchvision_rows(RECIPES[recipe], batch_size, paths, arguments.rounds)
@@ -138,6 +139,27 @@ def show_rows(
         table.add_row("stillbox evaluate", "", f"{rate:.2f}", "")
     show(table)
     show(parts(predictors["stillbox"], paths, f"milliseconds an image, {recipe}, {batch_size}"))
+
+
+def exported(
+    model: TrainedModel, batch_size: int, paths: Sequence[Path], folder: Path
+) -> dict[str, Predictor]:
+    """Returns a model's exports in each installed runtime."""
+    images = [read_image(path)[0] for path in paths]
+    size = model.experiment.model.resizer.input_size
+    common = ExportSettings(batch_size=batch_size, image_size=size)
+    predictors = {}
+    for name, runtime, changes in EXPORTS:
+        if batch_size > 1 and changes["format"] == "tflite":
+            continue
+        place = folder / "_".join(changes.values())
+        try:
+            if not place.exists():
+                export_model(model, place, replace(common, **changes), images)
+            predictors[f"{name}, our export"] = load(place, runtime=runtime, batch_size=batch_size)
+        except UserError as error:
+            print(f"without {name}: {error}")
+    return predictors
 
 
 def random_model(recipe: str, overrides: Sequence[str] = ()) -> TrainedModel:

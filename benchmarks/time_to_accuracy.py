@@ -228,7 +228,7 @@ def draw(curves: dict[str, dict[str, Training]], path: Path) -> None:
     for plot, (data, named) in zip(plots[0], curves.items(), strict=True):
         for name, training in named.items():
             minutes, scores = zip(*((p.minutes, p.ap) for p in training.curve), strict=True)
-            plot.plot(minutes, scores, ".-", label=name)
+            plot.plot(minutes, scores, ".-", label=re.sub(r"[*`]", "", name))
         plot.set(title=data, xlabel="minutes", ylabel="AP", ylim=(0, None))
         plot.grid(alpha=0.3)
     plots[0][0].legend(fontsize="small")
@@ -244,7 +244,7 @@ def main() -> None:
     parser.add_argument("--weights", nargs="+", default=[], metavar="NAME_OR_FILE")
     parser.add_argument("--start", nargs="+", default=[], metavar="RECIPE:WEIGHTS")
     parser.add_argument("--peers", action="store_true", help="make environments of the peers")
-    parser.add_argument("--only", default="", help="a part of the names of rows")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of the names of rows")
     parser.add_argument("--image", type=Path, help="file of the curves of the longest runs")
     arguments = parser.parse_args()
     budgets = sorted(arguments.minutes)
@@ -255,7 +255,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as work:
             data = prepare(source, Path(work))
             for name, row in rows(arguments):
-                if arguments.only not in name:
+                if not any(part in name for part in arguments.only):
                     continue
                 trainings = [_train_apart(row, data, minutes) for minutes in budgets]
                 curves.setdefault(data.name, {})[name] = trainings[-1]

@@ -138,5 +138,5 @@ def _with(
     if array.shape[0] == 1:
         return row[None]
     # Without a scatter, which TensorFlow Lite lacks.
-    start = (index, *([0] * row.ndim))
+    start: tuple[Array | int, ...] = (index, *([0] * row.ndim))
     return lax.dynamic_update_slice(array, row[None], start, allow_negative_indices=False)
