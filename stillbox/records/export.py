@@ -178,15 +178,15 @@ def export_records(
     result = Exported()
     final = output / FORMS[form].images.format(split=split)
     with _folder(final, output) as folder:
+        annotations = output / FORMS[form].annotations.format(split=split)
+        if annotations.exists() and not annotations.is_symlink():  # the writer deals with links
+            fix = "give another --split, or empty the folder"
+            raise UserError("there is such a split", where=str(annotations), fix=fix)
         images = _written(source, folder, result, on_image)
         for image in images:
             if (final / image.name).exists():
                 where = str(final / image.name)
                 raise UserError("there is such an image", where=where, fix="empty the folder")
-        annotations = output / FORMS[form].annotations.format(split=split)
-        if annotations.exists() and not annotations.is_symlink():  # the writer deals with links
-            fix = "give another --split, or empty the folder"
-            raise UserError("there is such a split", where=str(annotations), fix=fix)
         FORMS[form].write(output, split, label_map, images)
     result.problems = source.problems.lines()
     return result

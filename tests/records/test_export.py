@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -124,6 +125,9 @@ def test_the_yaml_of_yolo_has_places_beside_it_and_no_path_of_the_working_folder
 def test_a_split_is_not_written_twice_and_stays_in_the_folder(tmp_path):
     path = str(write_records(tmp_path / "a.record", [make_example()]))
     export_records([path], CAT_DOG, tmp_path / "out", "yolo")
+    with pytest.raises(UserError, match="there is such a split"):
+        export_records([path], CAT_DOG, tmp_path / "out", "yolo")
+    shutil.rmtree(tmp_path / "out" / "labels")
     with pytest.raises(UserError, match="there is such an image"):
         export_records([path], CAT_DOG, tmp_path / "out", "yolo")
     with pytest.raises(UserError, match="not the name of a split"):
