@@ -23,6 +23,8 @@ _FEWEST, _DEPTH = 2000, 20
 """Anchors that are searched at least, and for each of `max_total` detections. For a hundred
 detections in photographs, an SSD MobileNet v2 with FPNLite needed at most 655 of its 12,804, and
 `gfl_mobile` 737 of its 2,100."""
+_FEW_CLASSES = 20
+"""With more, the search marks what is dropped in place of writing scores."""
 
 
 def search_unrolled(
@@ -81,44 +83,61 @@ def _picks(
     """
     nearest, best = jnp.argmax(left, axis=-1).astype(jnp.int32), left.max(axis=-1)
     room = jnp.full(best.shape, limits.max_per_class, jnp.int32)
+    # The arrays of all classes are copied for each pick, and marks are a quarter of the scores.
+    marks = best.size > _FEW_CLASSES and limits.soft_sigma == 0.0
+    dropped = jnp.zeros(left.shape, bool)
     picks = []
     for _ in range(limits.max_total):
         class_, score = _argmax(best), best.max()
         row = _at(nearest, class_)
         picks.append((class_, row, score))
         own = boxes if boxes.ndim == 2 else _at(boxes, class_)
-        scores = _suppressed(_at(left, class_), _at(own, row), own, limits)
-        # By index: a box without area does not overlap even itself.
-        scores = _with(scores, row, jnp.float32(-jnp.inf))
+        overlaps, scores = _overlaps(_at(own, row), own, limits), _at(left, class_)
+        # The pick is dropped by index: a box without area does not overlap even itself.
+        if marks:
+            over = _with(_over(overlaps, limits) | _at(dropped, class_), row, jnp.bool_(True))
+            scores = jnp.where(over, -jnp.inf, scores)
+            dropped = _with(dropped, class_, over)
+        else:
+            scores = _with(_suppressed(scores, overlaps, limits), row, jnp.float32(-jnp.inf))
+            left = _with(left, class_, scores)
         place = _argmax(scores)
         following = _at(scores, place)
         if limits.max_per_class < limits.max_total:
             rest = _at(room, class_) - 1
             room = _with(room, class_, rest)
             following = jnp.where(rest > 0, following, -jnp.inf)
-        left, nearest = _with(left, class_, scores), _with(nearest, class_, place)
-        best = _with(best, class_, following)
+        nearest, best = _with(nearest, class_, place), _with(best, class_, following)
     found_classes, found_rows, found_scores = map(jnp.stack, zip(*picks, strict=True))
     return found_classes, found_rows, found_scores
 
 
-def _suppressed(
-    scores: Float32[Array, "A"],
-    box: Float32[Array, "4"],
-    boxes: Float32[Array, "A 4"],
-    limits: SearchLimits,
+def _overlaps(
+    box: Float32[Array, "4"], boxes: Float32[Array, "A 4"], limits: SearchLimits
 ) -> Float32[Array, "A"]:
-    """Returns the scores of a class after the pick of a box."""
+    """Returns the IoUs with a box; without a common area they may be no number.
+
+    No comparison with that is true, as none of 0 with a threshold above 0 is.
+    """
     shared = intersection(box, boxes)
-    # As `iou`, but 0 / 0, which is no overlap, is not a number: no comparison with it is true.
     overlaps = shared / (area(box) + area(boxes) - shared)
+    if limits.soft_sigma > 0.0 or limits.iou_threshold <= 0.0:
+        return jnp.where(shared == 0.0, 0.0, overlaps)
+    return overlaps
+
+
+def _over(overlaps: Float32[Array, "A"], limits: SearchLimits) -> Bool[Array, "A"]:
     most = limits.iou_threshold
-    if limits.soft_sigma > 0.0 or most <= 0.0:
-        overlaps = jnp.where(shared == 0.0, 0.0, overlaps)
+    return overlaps >= most if limits.drop_at_threshold else overlaps > most
+
+
+def _suppressed(
+    scores: Float32[Array, "A"], overlaps: Float32[Array, "A"], limits: SearchLimits
+) -> Float32[Array, "A"]:
+    """Returns the scores of a class after a pick."""
     if limits.soft_sigma > 0.0:
         return soften(scores, overlaps, limits)
-    over = overlaps >= most if limits.drop_at_threshold else overlaps > most
-    return jnp.where(over, -jnp.inf, scores)
+    return jnp.where(_over(overlaps, limits), -jnp.inf, scores)
 
 
 def _argmax(values: Float32[Array, "N"]) -> Int32[Array, ""]:

@@ -458,8 +458,11 @@ WINDOW = np.float32([[0.1, 0, 0.8, 0.6]])
         (400, {"max_candidates_per_class": 30}),
     ],
 )
-@pytest.mark.parametrize("boxes_of_classes", [False, True])
-def test_the_search_without_loops_finds_the_same(anchors, changes, boxes_of_classes, monkeypatch):
+@pytest.mark.parametrize(("boxes_of_classes", "few"), [(False, 20), (True, 20), (False, 1)])
+def test_the_search_without_loops_finds_the_same(
+    anchors, changes, boxes_of_classes, few, monkeypatch
+):
+    monkeypatch.setattr(nms_unrolled, "_FEW_CLASSES", few)
     monkeypatch.setattr(nms_unrolled, "_FEWEST", 0)  # 240 of the 400
     rng = np.random.default_rng(anchors)
     boxes = golden.random_boxes(rng, 1, anchors * 3).reshape(1, anchors, 3, 4)
