@@ -144,8 +144,8 @@ def show_rows(
 def exported(
     model: TrainedModel, batch_size: int, paths: Sequence[Path], folder: Path
 ) -> dict[str, Predictor]:
-    """Returns a model's exports in each installed runtime."""
-    images = [read_image(path)[0] for path in paths]
+    """Returns a model's exports in each installed runtime, calibrated on some of the images."""
+    images = [read_image(path)[0] for path in paths[:IMAGES]]
     size = model.experiment.model.resizer.input_size
     common = ExportSettings(batch_size=batch_size, image_size=size)
     predictors = {}

@@ -27,7 +27,7 @@ _ROUNDS = 6
 
 
 class Kind(NamedTuple):
-    """What operations have in common that take the same time."""
+    """Name, shapes, types and constants of an operation; equal ones take the same time."""
 
     name: str
     inputs: tuple[tuple[int, ...], ...]
@@ -52,7 +52,7 @@ def kind_of(model: flat.ModelT, name: str, operation: flat.OperatorT) -> Kind:
 
 
 def alone(model: flat.ModelT, operation: flat.OperatorT) -> bytes:
-    """Returns a model that has one operation of another."""
+    """Returns a model of one operation of another model."""
     tensors, own = model.subgraphs[0].tensors, copy.deepcopy(operation)
     used = list(dict.fromkeys(i for i in (*own.inputs, *own.outputs) if i >= 0))
     result, graph = flat.ModelT(), flat.SubGraphT()
@@ -60,13 +60,14 @@ def alone(model: flat.ModelT, operation: flat.OperatorT) -> bytes:
     result.operatorCodes = [model.operatorCodes[own.opcodeIndex]]
     result.buffers, graph.tensors, free = [flat.BufferT()], [], []
     for place, index in enumerate(used):
-        tensor = copy.copy(tensors[index])
-        data = model.buffers[tensor.buffer].data
-        tensor.buffer = 0 if data is None else len(result.buffers)
-        if data is not None:
-            result.buffers.append(model.buffers[tensors[index].buffer])
-        elif index in operation.inputs:
-            free.append(place)
+        tensor, buffer = copy.copy(tensors[index]), model.buffers[tensors[index].buffer]
+        if buffer.data is not None:
+            tensor.buffer = len(result.buffers)
+            result.buffers.append(buffer)
+        else:
+            tensor.buffer = 0
+            if index in operation.inputs:
+                free.append(place)
         graph.tensors.append(tensor)
     places = {index: place for place, index in enumerate(used)} | {-1: -1}
     own.opcodeIndex = 0
@@ -119,7 +120,10 @@ def show(rows: Sequence[tuple[float, int, Kind]], most: int) -> None:
     print(f"| all | {sum(row[1] for row in rows):,} | {sum(row[0] for row in rows):.2f} |\n")
     print("| operation | inputs | outputs | number | ms |\n|---|---|---|---|---|")
     for took, count, kind in rows[:most]:
-        shapes = (" ".join("x".join(map(str, one)) for one in group) for group in kind[1:3])
+        shapes = (
+            " ".join("x".join(map(str, one)) for one in group)
+            for group in (kind.inputs, kind.outputs)
+        )
         print(f"| {kind.name} | {' | '.join(shapes)} | {count} | {took:.2f} |")
 
 

@@ -15,15 +15,12 @@ from stillbox.boxes.nms_prefix import (
     SearchLimits,
     VisibleOfClasses,
     search_prefix,
-    soften,
 )
 from stillbox.boxes.nms_unrolled import search_unrolled
 from stillbox.boxes.sampling import top_k_mask
 from stillbox.boxes.structures import Detections
 from stillbox.jax_internals import Primitive, ShapedArray
 from stillbox.lowering import current_lowering
-
-Suppress = Callable[[Array, Array], Array]
 
 _FEW = 512
 """Anchors that are searched at once, without looking at the best candidates first."""
@@ -108,19 +105,10 @@ def _search_all(
     scores: Float32[Array, "B A C"],
     limits: SearchLimits,
 ) -> NmsResult:
-    def suppress(
-        row: Float32[Array, "B A"], overlaps: Float32[Array, "B A"]
-    ) -> Float32[Array, "B A"]:
-        if limits.soft_sigma > 0.0:
-            return soften(row, overlaps, limits)
-        most = limits.iou_threshold
-        dropped = overlaps >= most if limits.drop_at_threshold else overlaps > most
-        return jnp.where(dropped, -jnp.inf, row)
-
     start = _start_search(scores, visible, limits)
     end = _run_search(
         start,
-        lambda search: _pick(search, boxes, visible, suppress, limits.max_per_class),
+        lambda search: _pick(search, boxes, visible, limits),
         limits.max_total,
     )
     return NmsResult(end.found, end.found_scores, end.found_count)
@@ -183,8 +171,7 @@ def _pick(
     search: _Search,
     boxes: BoxesOfClasses,
     visible: VisibleOfClasses,
-    suppress: Suppress,
-    max_per_class: int,
+    limits: SearchLimits,
 ) -> _Search:
     """Picks the best box of every image, and drops what it suppresses from its class.
 
@@ -193,8 +180,6 @@ def _pick(
     Args:
         visible: false for boxes that clipping leaves no area; they suppress like any other and are
             counted in their class, but are no detections.
-        suppress: from the scores `[B, A]` of a class and their overlaps with its pick to the
-            remaining scores.
     """
     batch, anchors = visible.shape[0], visible.shape[-1]
     images = jnp.arange(batch)
@@ -208,9 +193,9 @@ def _pick(
     overlaps = iou(boxes[images, anchor][:, None], boxes)
     # The pick is dropped by index: a box without area does not overlap even itself.
     picked = jnp.arange(anchors) == anchor[:, None]
-    row = jnp.where(picked, -jnp.inf, suppress(row, overlaps))
+    row = jnp.where(picked, -jnp.inf, limits.suppressed(row, overlaps))
     picks = search.picks[images, class_] + 1
-    full = picks >= max_per_class
+    full = picks >= limits.max_per_class
 
     emit = (score > -jnp.inf) & visible[images, anchor]
     # No index equals the count of a full image.
@@ -230,7 +215,7 @@ def _with_row(
 ) -> Real[Array, "B C *rest"]:
     """Returns `array` with `row` at `class_` of each image."""
     if array.shape[0] == 1:  # false for a symbolic batch size, too
-        # Without a scatter.
+        # One image needs no scatter.
         return lax.dynamic_update_slice_in_dim(array, row[:, None], class_[0], axis=1)
     return array.at[jnp.arange(array.shape[0]), class_].set(row)
 

@@ -28,6 +28,24 @@ class SearchLimits(NamedTuple):
     soft_sigma: float
     max_candidates_per_class: int
 
+    def exceeded(self, overlaps: Float32[Array, "*B"]) -> Bool[Array, "*B"]:
+        """Marks the overlaps for which a box is dropped, unless the search is soft."""
+        most = self.iou_threshold
+        return overlaps >= most if self.drop_at_threshold else overlaps > most
+
+    def suppressed(
+        self, scores: Float32[Array, "*B"], overlaps: Float32[Array, "*B"]
+    ) -> Float32[Array, "*B"]:
+        """Returns the scores of a class, given the overlaps with a pick.
+
+        Dropped boxes have minus infinity.
+        """
+        if self.soft_sigma > 0.0:
+            decayed = scores * jnp.exp(overlaps * overlaps * (-0.5 / self.soft_sigma))
+            # Minus infinity times 0 is NaN, and dropped boxes stay dropped.
+            return jnp.where(decayed > self.score_threshold, decayed, -jnp.inf)
+        return jnp.where(self.exceeded(overlaps), -jnp.inf, scores)
+
 
 class NmsResult(NamedTuple):
     """Boxes in the order in which a search has picked them, zeros behind them."""
@@ -243,9 +261,7 @@ def _undominated(open_: Bool[Array, "B N"], over: Bool[Array, "B N N"]) -> Bool[
 def _over(boxes: _Boxes, others: _Boxes, limits: SearchLimits) -> Bool[Array, "B N M"]:
     """Returns which of N boxes suppress which of M others if they are kept."""
     overlap = iou(boxes.corners[:, :, None], others.corners[:, None])
-    most = limits.iou_threshold
-    over = overlap >= most if limits.drop_at_threshold else overlap > most
-    return over & _same_class(boxes, others)
+    return limits.exceeded(overlap) & _same_class(boxes, others)
 
 
 def _same_class(boxes: _Boxes, others: _Boxes) -> Bool[Array, "B N M"]:
@@ -262,15 +278,6 @@ def _first(
     order = jnp.pad(order, ((0, 0), (0, max(most - size, 0))))
     order, places = top_k(order, most)
     return places, order > 0.0
-
-
-def soften(
-    scores: Float32[Array, "*B A"], overlaps: Float32[Array, "*B A"], limits: SearchLimits
-) -> Float32[Array, "*B A"]:
-    """Returns scores after soft suppression by a pick, minus infinity below the threshold."""
-    decayed = scores * jnp.exp(overlaps * overlaps * (-0.5 / limits.soft_sigma))
-    # Dropped boxes have minus infinity; times 0 it is NaN, and they stay dropped.
-    return jnp.where(decayed > limits.score_threshold, decayed, -jnp.inf)
 
 
 def sorted_candidates(

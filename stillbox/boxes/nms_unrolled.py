@@ -1,7 +1,7 @@
-"""The search of suppression in the operations of TensorFlow Lite, without loops.
+"""The search of suppression without loops, in operations of TensorFlow Lite.
 
-It stands alone beside `nms`, because each operation here costs an interpreter time: see
-`benchmarks/README.md`.
+It stands alone beside `nms`. XLA fuses operations; TensorFlow Lite runs them one by one, and the
+time depends on their number.
 """
 
 import jax.numpy as jnp
@@ -14,17 +14,16 @@ from stillbox.boxes.nms_prefix import (
     NmsResult,
     SearchLimits,
     VisibleOfClasses,
-    soften,
     sorted_candidates,
     top_k,
 )
 
-_FEWEST, _DEPTH = 2000, 20
+_LEAST_ANCHORS, _ANCHORS_PER_DETECTION = 2000, 20
 """Anchors that are searched at least, and for each of `max_total` detections. For the at most
 100 detections of each of fifty photographs, an SSD MobileNet v2 with FPNLite needed at most 655 of
 its 12,804, and `gfl_mobile` 737 of its 2,100."""
 _FEW_CLASSES = 20
-"""With more, the search marks what is dropped in place of writing scores."""
+"""With more classes the search keeps marks of dropped boxes in place of changed scores."""
 
 
 def search_unrolled(
@@ -50,7 +49,7 @@ def _search(
     limits: SearchLimits,
 ) -> tuple[Int32[Array, "K"], Float32[Array, "K"], Int32[Array, ""]]:
     anchors = scores.shape[0]
-    most = max(_DEPTH * limits.max_total, _FEWEST)
+    most = max(_ANCHORS_PER_DETECTION * limits.max_total, _LEAST_ANCHORS)
     rows = jnp.arange(anchors)
     if boxes.ndim == 2 and anchors > most:
         rows = _best_rows(jnp.where(visible, scores.max(axis=-1), -jnp.inf), most)
@@ -68,7 +67,7 @@ def _search(
 def _best_rows(best: Float32[Array, "A"], most: int) -> Int32[Array, "{most}"]:
     """Returns the indices of the greatest values, rising: of equal scores the first is picked."""
     _, rows = top_k(best, most)
-    # The converter makes a sort, which there is not, of `top_k` whose places are not used.
+    # The converter turns a `top_k` whose places are not used into a sort, which LiteRT lacks.
     _, order = top_k(-rows.astype(jnp.float32), most)
     return _at(rows, order)
 
@@ -95,11 +94,11 @@ def _picks(
         overlaps, scores = _overlaps(_at(own, row), own, limits), _at(left, class_)
         # The pick is dropped by index: a box without area does not overlap even itself.
         if marks:
-            over = _with(_over(overlaps, limits) | _at(dropped, class_), row, jnp.bool_(True))
+            over = _with(limits.exceeded(overlaps) | _at(dropped, class_), row, jnp.bool_(True))
             scores = jnp.where(over, -jnp.inf, scores)
             dropped = _with(dropped, class_, over)
         else:
-            scores = _with(_suppressed(scores, overlaps, limits), row, jnp.float32(-jnp.inf))
+            scores = _with(limits.suppressed(scores, overlaps), row, jnp.float32(-jnp.inf))
             left = _with(left, class_, scores)
         place = _argmax(scores)
         following = _at(scores, place)
@@ -115,29 +114,16 @@ def _picks(
 def _overlaps(
     box: Float32[Array, "4"], boxes: Float32[Array, "A 4"], limits: SearchLimits
 ) -> Float32[Array, "A"]:
-    """Returns the IoUs with a box; without a common area they may be no number.
+    """Returns the IoUs with a box.
 
-    No comparison with that is true, as none of 0 with a threshold above 0 is.
+    They are those of `geometry.iou` but for boxes without area, whose 0 / 0 is NaN. A threshold
+    above 0 drops neither NaN nor 0; in other searches it is 0.
     """
     shared = intersection(box, boxes)
     overlaps = shared / (area(box) + area(boxes) - shared)
     if limits.soft_sigma > 0.0 or limits.iou_threshold <= 0.0:
         return jnp.where(shared == 0.0, 0.0, overlaps)
     return overlaps
-
-
-def _over(overlaps: Float32[Array, "A"], limits: SearchLimits) -> Bool[Array, "A"]:
-    most = limits.iou_threshold
-    return overlaps >= most if limits.drop_at_threshold else overlaps > most
-
-
-def _suppressed(
-    scores: Float32[Array, "A"], overlaps: Float32[Array, "A"], limits: SearchLimits
-) -> Float32[Array, "A"]:
-    """Returns the scores of a class after a pick."""
-    if limits.soft_sigma > 0.0:
-        return soften(scores, overlaps, limits)
-    return jnp.where(_over(overlaps, limits), -jnp.inf, scores)
 
 
 def _argmax(values: Float32[Array, "N"]) -> Int32[Array, ""]:
