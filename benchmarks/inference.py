@@ -13,11 +13,13 @@ weights, see README.md.
 
 `arrays`: resized images in memory to detections. `files`: image files to detections, decoded and
 resized on as many threads as there are cores, ahead of the network. Runtimes take turns; the rate
-is that of the median round. `--evaluate RECORDS` adds a row of `stillbox evaluate` for the images
-of these records, without scoring. A second table says where the time of the checkpoint goes.
+is that of the median round. Images are repeated until they fill all batches. `--evaluate RECORDS`
+adds a row of `stillbox evaluate` for the images of these records, without scoring. A second table
+says where the time of the checkpoint goes.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -121,6 +123,9 @@ def show_rows(
     recipe: str, batch_size: int, paths: Sequence[Path], folder: Path, arguments: argparse.Namespace
 ) -> None:
     """Measures all runtimes with one network, and prints."""
+    # Whole batches: a runtime computes the rows that fill up the last one, too.
+    whole = -(-len(paths) // batch_size) * batch_size
+    paths = list(itertools.islice(itertools.cycle(paths), whole))
     model = random_model(recipe, arguments.set)
     if arguments.weights:
         model = load_model(recipe, weights=arguments.weights, overrides=arguments.set)

@@ -1,6 +1,6 @@
 """Images per second of the input pipeline for SSD (300) and RetinaNet (640), beside its peers.
 
-    python benchmarks/input_pipeline.py [--task ssd]
+    python benchmarks/input_pipeline.py [--task ssd] [--cores 1 2 16 64]
 
 Files are JPEG of 640 x 480. SSD: horizontal flip, SSD's random crop, resize to 300 x 300.
 RetinaNet: horizontal flip, scale jitter from 0.8 to 1.2, resize, pad to 640 x 640. Boxes go with
@@ -9,6 +9,12 @@ torchvision's transforms v2, in environments of their own in the cache folder.
 
 Everything runs on one core, all take turns, and the figure is the median of the rounds. The clock
 is CPU time, so that a busy machine counts less; the last column has what the wall clock says.
+
+`--cores` prints rates of the whole pipeline on more cores instead. Up to the cores of this machine
+they are measured. All numbers are modelled as well: where an image is decoded and resized, which
+OpenCV and NumPy do without Python's lock, the thread sleeps as long as this takes on one core. What
+is left, with the lock and its transfer from thread to thread, runs. The model knows nothing of the
+bandwidth of memory or of a clock that falls with the load.
 """
 
 import argparse
@@ -16,9 +22,11 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import cv2
 import numpy as np
@@ -137,14 +145,15 @@ def loader_rate(
     pixels: str = "float32",
     *,
     reduced_decoding: bool = False,
+    workers: int = 1,
 ) -> Rate:
-    """Returns the rate of the whole pipeline with one thread."""
+    """Returns the rate of the whole pipeline with so many threads."""
     data = open_task(records, task)
     batches = TrainLoader(
         data,
         augmentations=task.augmentations,
         batch_size=batch_size,
-        workers=1,
+        workers=workers,
         pixels=pixels,
         reduced_decoding=reduced_decoding,
     ).iterate()
@@ -239,19 +248,63 @@ def rates_table(title: str, rates: dict[str, Rate]) -> Table:
     return table
 
 
+def cores_table(records: schema.Records, name: str, seconds: float, cores: list[int]) -> Table:
+    """Returns a table of rates by the wall clock, measured and modelled, for numbers of cores."""
+    present = sorted(os.sched_getaffinity(0))
+    alone = {part: rate(work, seconds / 3) for part, work in parts(records, TASKS[name]).items()}
+    decode, resize = (
+        1 / alone[part].cpu for part in ("decode, what the crop leaves", "resize and pad, float32")
+    )
+    table = Table("cores", "measured", "modelled", title=f"{name}, images/s; {machine()}")
+    for count in cores:
+        # A batch is divided into two chunks for each thread.
+        batch_size = max(16, 2 * count)
+        measured = ""
+        if count <= len(present):
+            os.sched_setaffinity(0, set(present[:count]))
+            found = loader_rate(records, TASKS[name], seconds, batch_size, workers=count)
+            measured = f"{found.wall:.0f}"
+            os.sched_setaffinity(0, set(present))
+        with sleeping(decode, resize):
+            modelled = loader_rate(records, TASKS[name], seconds, batch_size, workers=count)
+        table.add_row(str(count), measured, f"{modelled.wall:.0f}")
+    return table
+
+
+@contextmanager
+def sleeping(decode: float, resize: float) -> Iterator[None]:
+    """Images are decoded and resized by sleeping for these seconds."""
+    image = np.zeros((480, 640, 3), np.uint8)
+
+    def decoded(*_: object, **__: object) -> NDArray[np.uint8]:
+        time.sleep(decode)
+        return image
+
+    with (
+        mock.patch("stillbox.inputs.sample.decode_image", decoded),
+        mock.patch("stillbox.inputs.batching.resize_into", lambda *_: time.sleep(resize)),
+    ):
+        yield
+
+
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--task", choices=TASKS, help="this one alone")
+    parser.add_argument("--cores", nargs="+", type=int, default=[], help="rates on so many")
     arguments = parser.parse_args()
     seconds = arguments.seconds
     keep_freed_memory()  # as every command does
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    if not arguments.cores:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
         records = write_records(Path(folder), [draw_jpeg(number) for number in range(IMAGES)])
         for name in [arguments.task] if arguments.task else TASKS:
+            if arguments.cores:
+                show(cores_table(records, name, seconds, arguments.cores))
+                continue
             task = TASKS[name]
             title = f"{name}, one core, OpenCV {cv2.__version__}; {machine()}"
             alone = {part: rate(work, seconds / 3) for part, work in parts(records, task).items()}
