@@ -9,9 +9,10 @@ import pytest
 from stillbox import api
 from stillbox.cli import detection_api_exports
 from stillbox.experiment.resolve import resolve
-from stillbox.exporting.export import Exported, Verification
+from stillbox.exporting.export import Exported
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import ExportSettings
+from stillbox.exporting.verification import Verification
 from tests.experiment.sample import SAMPLE
 
 

@@ -1,16 +1,20 @@
 """An export appears whole and compared, or not at all."""
 
 import errno
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from stillbox.errors import UserError
 from stillbox.exporting import export as exporting
-from stillbox.exporting.export import agree, export_model, verify
+from stillbox.exporting.export import export_model
 from stillbox.exporting.manifest import MANIFEST, Manifest, Written
+from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
+from stillbox.exporting.verification import Choices, agree, choices_of, verify
 from stillbox.predicting.backend import Prepared, RawDetections
+from stillbox.predicting.checkpoint_backend import CheckpointBackend
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)
 
@@ -75,6 +79,78 @@ def test_the_last_detection_may_fall_to_either_side_of_the_end():
 
 def test_a_detection_at_the_score_threshold_may_be_missing():
     assert verify(Fixed(OWL), Fixed(OWL, LAST), [IMAGE], score_threshold=0.0995).detections == 1
+
+
+# The second and the third overlap both of the others of their class by more than .3.
+CROWD = Choices(
+    boxes=np.array([[0, 0, 10, 10], [0, 4, 10, 14], [0, 8, 10, 18], [0, 40, 10, 50]], np.float64),
+    shown=np.array([[0, 0, 10, 10], [0, 4, 10, 14], [0, 8, 10, 18], [0, 40, 10, 50]], np.float64),
+    scores=np.array([[0.5], [0.5004], [0.5], [0.4]]),
+    class_ids=np.array([1]),
+    iou_threshold=0.3,
+)
+FIRST, MIDDLE, THIRD, FAR = (
+    (*box, score, 1) for box, score in zip(CROWD.boxes, CROWD.scores[:, 0], strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "found, explained",
+    [
+        ((FIRST, THIRD, FAR), True),  # of equal scores another was first
+        ((FIRST, FAR), False),  # the third is missing, and nothing suppresses it
+        ((FIRST, THIRD), False),  # nothing suppresses the one that is far away
+        (((0, 1, 10, 11, 0.5, 1), THIRD, FAR), False),  # a box that the checkpoint lacks
+        (((*FIRST[:4], 0.45, 1), THIRD, FAR), False),  # a score that it lacks
+        ((FIRST, THIRD, FAR, (*FAR[:4], 0.4, 9)), False),  # a class that it lacks
+        ((MIDDLE, THIRD, FAR), False),  # the first of two that overlap is there
+        ((), False),
+    ],
+)
+def test_equal_scores_let_suppression_choose_other_boxes(found, explained):
+    artefact, checkpoint = Fixed(*found), Fixed(MIDDLE, FAR)
+    with pytest.raises(UserError, match="alone finds"):
+        verify(artefact, checkpoint, [IMAGE])
+    if explained:
+        result = verify(artefact, checkpoint, [IMAGE], choices=lambda image: CROWD)
+        assert (result.detections, result.ties) == (1, 3)
+        assert "3 others are a choice among equal scores" in result.render()
+    else:
+        with pytest.raises(UserError, match="alone finds"):
+            verify(artefact, checkpoint, [IMAGE], choices=lambda image: CROWD)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"clip_first": True},
+        {"change_coordinate_frame": False},
+        {"clip": False, "max_candidates_per_class": 5},
+        {"combined": True, "change_coordinate_frame": False},
+    ],
+)
+def test_a_checkpoint_finds_what_suppression_may_choose(model, images, changes):
+    fields = {f"model.postprocessing.nms.{name}": value for name, value in changes.items()}
+    model = replace(model, experiment=model.experiment.with_changes(fields))
+    checkpoint = CheckpointBackend(model)
+    space = choices_of(ExportProgram(model, ExportSettings()), checkpoint, images[0])
+    found = checkpoint.run([checkpoint.prepare(images[0])])[0]
+    end = found.scores[-1]
+    assert len(found.scores) > 10
+    assert space.allow(found, end)
+    assert not space.allow(found._replace(boxes=found.boxes + 0.75), end)
+    assert not space.allow(found._replace(scores=found.scores - 0.002), end)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"soft_sigma": 0.5}, {"class_agnostic": True}, {"clip_margin": 2.0}]
+)
+def test_other_suppression_has_to_find_the_same(model, images, changes):
+    fields = {f"model.postprocessing.nms.{name}": value for name, value in changes.items()}
+    model = replace(model, experiment=model.experiment.with_changes(fields))
+    program = ExportProgram(model, ExportSettings())
+    assert choices_of(program, CheckpointBackend(model), images[0]) is None
 
 
 def test_only_the_scores_of_a_blank_image_are_compared():

@@ -14,8 +14,9 @@ from stillbox.api import load_model
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.backend import ExportBackend
-from stillbox.exporting.export import export_model, verify
+from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import ExportSettings
+from stillbox.exporting.verification import verify
 from stillbox.models.build import build_detector
 from stillbox.models.layers.quantization import set_training_step
 from stillbox.models.variables import bind_detector, read_statistics, split_detector

@@ -11,9 +11,10 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.backend import ExportBackend, find_loader
-from stillbox.exporting.export import export_model, verify
+from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.tflite.metadata import operators
+from stillbox.exporting.verification import verify
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.predicting.checkpoint_backend import CheckpointBackend

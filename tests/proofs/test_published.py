@@ -31,6 +31,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 def test_published_weights_reach_their_ap_through_the_command_line(tmp_path):
     records, report = tmp_path / "records", tmp_path / "report"
     annotations = COCO / "annotations/instances_val2017.json"
@@ -81,7 +82,13 @@ def test_no_file_is_left_out():
     assert {path.stem for path in FOLDER.glob("*retinanet*.yaml")} == set(PARAMETERS)
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+LARGE = {"spinenet96_retinanet", "spinenet143_retinanet", "spinenet190_retinanet"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in PARAMETERS],
+)
 def test_the_size_of_a_files_model(name):
     model = read_params(config_file=FOLDER / f"{name}.yaml").experiment.model
     found = sum(array.size for array in abstract_detector(model, "float32").params.values())

@@ -215,7 +215,15 @@ def resized(image, height, width):
 @pytest.mark.parametrize(
     ("weights", "recipe", "overrides", "golden", "arrays", "tolerance"),
     [
-        (SSDLITE, "ssdlite_mobilenet_v2_coco", [], "tfjs_coco_raw_4imgs", 404, 2e-5),
+        pytest.param(
+            SSDLITE,
+            "ssdlite_mobilenet_v2_coco",
+            [],
+            "tfjs_coco_raw_4imgs",
+            404,
+            2e-5,
+            marks=pytest.mark.slow,
+        ),
         (
             HANDS / "model.json",
             "ssd_mobilenet_v2_fpnlite_320x320",

@@ -22,9 +22,9 @@ from stillbox.experiment.schema import Experiment
 from stillbox.experiment.yaml_config import from_stored
 from stillbox.exporting.backend import RUNTIME_PACKAGES
 from stillbox.exporting.benchmarking.tasks import CheckpointSource
-from stillbox.exporting.export import SURE
 from stillbox.exporting.manifest import EXPERIMENT, MANIFEST, Manifest, is_export
 from stillbox.exporting.settings import ExportSettings, Format, Quantize
+from stillbox.exporting.verification import SURE
 from stillbox.extras import install_command
 from stillbox.textformat.yaml_tree import read_text_file
 

@@ -1,0 +1,321 @@
+"""Compares the detections of an artefact with those of its checkpoint on the same images."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from stillbox.errors import UserError
+from stillbox.evaluation.results import iou_matrix
+from stillbox.experiment import schema
+from stillbox.exporting.program import ExportProgram
+from stillbox.models.detector import Candidates
+from stillbox.models.variables import Arrays, bind_detector
+from stillbox.predicting.backend import Backend, Pixels, RawDetections
+from stillbox.predicting.predictor import Predictor
+from stillbox.printing import count_text
+
+BOX_TOLERANCE = 0.5
+"""Pixels of the image."""
+SCORE_TOLERANCE = 1e-3
+OVERLAP_TOLERANCE = 1e-3
+"""Of an IoU."""
+SURE = 0.3
+"""Least score of a detection in the comparison of a quantised artefact."""
+LEAST_FOUND = 0.8
+"""Least part of the checkpoint's detections that a quantised artefact has to find."""
+_REPORT = "nothing was written; please report this with the model's experiment.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """Difference of an artefact from its checkpoint."""
+
+    images: int
+    detections: int
+    """Detections of the checkpoint that were compared."""
+    max_box_difference: float
+    """Greatest difference of a side, in pixels of the image."""
+    max_score_difference: float
+    ties: int = 0
+    """Detections that one of both lacks, because equal scores let suppression choose another."""
+
+    def render(self) -> str:
+        """Returns the comparison as a sentence."""
+        if not self.detections:
+            return (
+                f"compared with the checkpoint on {count_text(self.images, 'image')}, in which "
+                "neither finds anything: `stillbox export --images` compares on images that show "
+                "objects"
+            )
+        return (
+            f"compared with the checkpoint on {count_text(self.images, 'image')}: "
+            f"{count_text(self.detections, 'detection')}, boxes within "
+            f"{self.max_box_difference:.2g} pixels, scores within "
+            f"{self.max_score_difference:.2g}"
+            + f"; {self.ties} others are a choice among equal scores"
+            * bool(self.ties)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """The checkpoint's detections that a quantised artefact finds too."""
+
+    images: int
+    detections: int
+    """Detections of the checkpoint with a score of at least `SURE`."""
+    found: int
+    """How many the artefact finds too: same class, IoU of at least a half."""
+
+    def render(self) -> str:
+        """Returns the comparison as a sentence."""
+        return (
+            f"compared with the checkpoint on {count_text(self.images, 'image')}: {self.found} of "
+            f"{count_text(self.detections, 'detection')} with a score of {SURE} or more found; "
+            "`stillbox evaluate` measures the loss of AP"
+        )
+
+
+class Choices(NamedTuple):
+    """The N boxes of an image and C classes that greedy suppression chooses from."""
+
+    boxes: NDArray[np.float64]
+    """`[N, 4]`, as overlaps are measured."""
+    shown: NDArray[np.float64]
+    """`[N, 4]`, as detections have them, in pixels of the image."""
+    scores: NDArray[np.float64]
+    """`[N, C]`."""
+    class_ids: NDArray[np.int64]
+    """`[C]`, label map ids."""
+    iou_threshold: float
+    most: int = 0
+    """Best boxes of a class that take part; 0: all."""
+
+    def allow(self, found: RawDetections, end: float) -> bool:
+        """Whether suppression finds these detections if rounding decides among equal scores.
+
+        Each is one of the boxes, none overlaps another of its class beyond the threshold, and every
+        box of a higher score than `end` is among them or overlaps one that is not worse.
+        """
+        places = self._places(found)
+        if (places < 0).any():
+            return False
+        visible = (self.shown[:, 2:] > self.shown[:, :2]).all(axis=1)
+        for slot, class_id in enumerate(self.class_ids.tolist()):
+            own, scores = found.class_ids == class_id, self.scores[:, slot]
+            kept, highest = self.boxes[places[own]], found.scores[own] + SCORE_TOLERANCE
+            if (np.triu(iou_matrix(kept, kept), 1) > self.iou_threshold + OVERLAP_TOLERANCE).any():
+                return False
+            least = np.sort(scores)[-self.most] if 0 < self.most < len(scores) else end
+            left = visible & (scores > max(end, least) + SCORE_TOLERANCE)
+            left[places[own]] = False
+            over = iou_matrix(self.boxes[left], kept) >= self.iou_threshold - OVERLAP_TOLERANCE
+            if not (over & (scores[left, None] <= highest)).any(axis=1).all():
+                return False
+        return True
+
+    def _places(self, found: RawDetections) -> NDArray[np.int64]:
+        """Returns the row of each detection within the tolerances; -1 if there is none."""
+        slots = {class_id: slot for slot, class_id in enumerate(self.class_ids.tolist())}
+        rows = zip(found.boxes, found.scores, found.class_ids.tolist(), strict=True)
+        return np.array(
+            [self._place(box, score, slots.get(class_id)) for box, score, class_id in rows], int
+        )
+
+    def _place(self, box: NDArray[np.float64], score: float, slot: int | None) -> int:
+        if slot is None:
+            return -1
+        differences = np.abs(self.shown - box).max(axis=1)
+        same = np.abs(self.scores[:, slot] - score) <= SCORE_TOLERANCE
+        differences = np.where(same, differences, np.inf)
+        nearest = int(differences.argmin())
+        return nearest if differences[nearest] <= BOX_TOLERANCE else -1
+
+
+def verify(
+    artefact: Backend,
+    checkpoint: Backend,
+    images: Sequence[Pixels],
+    *,
+    blank: Sequence[Pixels] = (),
+    score_threshold: float = 0.0,
+    choices: Callable[[Pixels], Choices | None] = lambda image: None,
+) -> Verification:
+    """Runs both on the same images and compares the detections.
+
+    A detection needs no counterpart if its score is within the tolerance of the lowest score that
+    the other side returns: the score threshold, or the last score of a full list. Nor does it need
+    one if the artefact's detections are what suppression may choose among the checkpoint's boxes,
+    where scores are equal within the tolerance. A detector that has hardly been trained has many
+    such scores.
+
+    Args:
+        images: `[h, w, 3]` uint8 each.
+        blank: images of one colour. Many anchors have equal scores there, and rounding decides
+            which of them suppress the others. Only the best score of each class is compared,
+            because it is never suppressed.
+        choices: returns what the checkpoint's suppression chooses from in an image; None: every
+            detection needs a counterpart.
+
+    Raises:
+        UserError: they differ; the message names the first detection that has no counterpart.
+    """
+    got, wanted = (_detect(backend, images) for backend in (artefact, checkpoint))
+    boxes, scores, count, ties = [0.0], [0.0], 0, 0
+    for index, (mine, theirs) in enumerate(zip(got, wanted, strict=True)):
+        box_differences, score_differences = _differences(mine, theirs)
+        same = theirs.class_ids[:, None] == mine.class_ids
+        same &= (box_differences <= BOX_TOLERANCE) & (score_differences <= SCORE_TOLERANCE)
+        ends = [_end(found, checkpoint.max_detections, score_threshold) for found in (mine, theirs)]
+        lost = ~same.any(axis=1) & (theirs.scores > ends[0] + SCORE_TOLERANCE)
+        alone = ~same.any(axis=0) & (mine.scores > ends[1] + SCORE_TOLERANCE)
+        if lost.any() or alone.any():
+            space = choices(images[index])
+            if space is None or not space.allow(mine, ends[0]):
+                name, found, of_side = (
+                    ("checkpoint", theirs, lost) if lost.any() else ("artefact", mine, alone)
+                )
+                row = np.flatnonzero(of_side)[0]
+                raise _difference(name, found, row, index, images[index], mine)
+            ties += int(lost.sum() + alone.sum())
+        rows = np.flatnonzero(same.any(axis=1))
+        pairs = rows, same[rows].argmax(axis=1) if len(rows) else rows
+        count += len(rows)
+        boxes += box_differences[pairs].tolist()
+        scores += score_differences[pairs].tolist()
+    for image in blank:
+        mine, theirs = (_detect(backend, [image])[0] for backend in (artefact, checkpoint))
+        scores.append(_score_difference(mine, theirs, checkpoint.max_detections, score_threshold))
+        if scores[-1] > SCORE_TOLERANCE:
+            what = (
+                f"the scores of a blank image of {image.shape[0]}x{image.shape[1]} differ by "
+                f"{scores[-1]:.4f}: {_objects(mine)} in the artefact, "
+                f"{len(theirs.scores)} in the checkpoint"
+            )
+            raise UserError(what, where="verification of the export", fix=_REPORT)
+    return Verification(
+        images=len(images) + len(blank),
+        detections=count,
+        max_box_difference=max(boxes),
+        max_score_difference=max(scores),
+        ties=ties,
+    )
+
+
+def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> Agreement:
+    """Counts the sure detections of a checkpoint that its quantised artefact finds too.
+
+    Raises:
+        UserError: fewer than `LEAST_FOUND` of them are found.
+    """
+    got, wanted = (_detect(backend, images) for backend in (artefact, checkpoint))
+    matches: list[bool] = []
+    for mine, theirs in zip(got, wanted, strict=True):
+        same = theirs.class_ids[:, None] == mine.class_ids[None]
+        near = iou_matrix(theirs.boxes, mine.boxes) >= 0.5
+        matches += np.any(same & near, axis=1)[theirs.scores >= SURE].tolist()
+    found = Agreement(images=len(images), detections=len(matches), found=sum(matches))
+    if found.found < LEAST_FOUND * found.detections:
+        fix = "calibrate on some tens of typical images with --images, or export in float"
+        raise UserError(f"quantising loses too much: {found.render()}", where="--quantize", fix=fix)
+    return found
+
+
+def _score_difference(
+    mine: RawDetections, theirs: RawDetections, most: int, score_threshold: float
+) -> float:
+    """Returns the greatest difference between the best scores of a class.
+
+    A class that one of them does not find has a score below the end of its list.
+    """
+    one, other = _best_scores(mine), _best_scores(theirs)
+    ends = [_end(found, most, score_threshold) for found in (mine, theirs)]
+    differences = [abs(one[class_id] - other[class_id]) for class_id in one.keys() & other]
+    differences += [other[class_id] - ends[0] for class_id in other.keys() - one]
+    differences += [one[class_id] - ends[1] for class_id in one.keys() - other]
+    return max([0.0, *differences])
+
+
+def _best_scores(found: RawDetections) -> dict[int, float]:
+    best: dict[int, float] = {}
+    for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True):
+        best[class_id] = max(score, best.get(class_id, score))
+    return best
+
+
+def _detect(backend: Backend, images: Sequence[Pixels]) -> list[RawDetections]:
+    predictor = Predictor(backend)
+    return [predictor.run([backend.prepare(image)])[0] for image in images]
+
+
+def _differences(mine: RawDetections, theirs: RawDetections) -> tuple[np.ndarray, np.ndarray]:
+    """Returns greatest differences of a side, and those of scores, `[theirs, mine]` each."""
+    boxes = np.abs(theirs.boxes[:, None] - mine.boxes).max(axis=2, initial=0.0)
+    return boxes, np.abs(theirs.scores[:, None] - mine.scores)
+
+
+def _end(found: RawDetections, most: int, score_threshold: float) -> float:
+    """Returns the score below which a detection may be missing from the list."""
+    return float(found.scores.min()) if len(found.scores) == most else score_threshold
+
+
+def _difference(
+    name: str, found: RawDetections, row: int, index: int, image: Pixels, mine: RawDetections
+) -> UserError:
+    box = ", ".join(f"{at:.1f}" for at in found.boxes[row])
+    what = (
+        f"the {name} alone finds class {found.class_ids[row]} with score {found.scores[row]:.4f} "
+        f"at [{box}] (ymin, xmin, ymax, xmax) in image {index}, {image.shape[0]}x{image.shape[1]}; "
+        f"the artefact finds {_objects(mine)} there"
+    )
+    return UserError(what, where="verification of the export", fix=_REPORT)
+
+
+def _objects(found: RawDetections) -> str:
+    return count_text(len(found.scores), "object")
+
+
+def choices_of(program: ExportProgram, checkpoint: Backend, image: Pixels) -> Choices | None:
+    """Returns what the suppression of a one-stage detector chooses from in an image.
+
+    None: its suppression is soft, does not separate classes, is limited to some candidates of a
+    feature map, or clips to another window.
+    """
+    model = program.description
+    nms = model.nms
+    if not isinstance(model, schema.OneStage) or nms is None or nms.clip_margin:
+        return None
+    if nms.soft_sigma > 0.0 or nms.class_agnostic or nms.max_candidates_per_level:
+        return None
+    prepared = checkpoint.prepare(image)
+
+    def detect(params: Arrays, stats: Arrays, images: Array, true_sizes: Array) -> Candidates:
+        detector = bind_detector(program.detector.graph, params, stats)
+        candidates = detector.detect_among(images, true_sizes)[1]
+        assert candidates is not None  # of a one-stage detector
+        return candidates
+
+    sizes = np.array([prepared.true_size], np.int32)
+    arguments = program.model.params, program.model.stats, prepared.pixels[None], sizes
+    found = jax.jit(detect)(*arguments)
+    boxes, scores = (np.asarray(array[0], np.float64) for array in found)
+    true = np.array(prepared.true_size) / program.input_size
+    shown = boxes
+    if nms.clip:
+        whole = nms.combined or nms.clip_to == "input"
+        shown = np.clip(boxes, 0.0, 1.0 if whole else np.tile(true, 2))
+    frame = true if nms.change_coordinate_frame else np.ones(2)
+    pixels = np.tile(np.array(prepared.size) / frame, 2)
+    return Choices(
+        boxes=shown if nms.clip_first else boxes,
+        shown=shown * pixels,
+        scores=scores[:, 1:] if model.background_class else scores,
+        class_ids=np.array(program.model.slots().ids),
+        iou_threshold=nms.iou_threshold,
+        most=nms.max_candidates_per_class,
+    )
