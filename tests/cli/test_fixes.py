@@ -29,7 +29,7 @@ ONLY = {
     # Settings of an export are checked where it is made, not where it is read.
     "exporting.settings.ExportSettings": ("export",),
     "exporting.program.ExportProgram": ("export",),
-    "exporting.export.agree": ("export",),
+    "exporting.verification.agree": ("export",),
     # A benchmark looks whether the place is free.
     "exporting.export.check_free": (
         "export",
