@@ -13,8 +13,8 @@ is CPU time, so that a busy machine counts less; the last column has what the wa
 `--cores` prints rates of the whole pipeline on more cores instead. Up to the cores of this machine
 they are measured. All numbers are modelled as well: where an image is decoded and resized, which
 OpenCV and NumPy do without Python's lock, the thread sleeps as long as this takes on one core. What
-is left, with the lock and its transfer from thread to thread, runs. The model knows nothing of the
-bandwidth of memory or of a clock that falls with the load.
+is left, with the lock and its transfer from thread to thread, runs. The model leaves out the
+bandwidth of memory, and a clock that falls with the load.
 """
 
 import argparse
@@ -273,7 +273,7 @@ def cores_table(records: schema.Records, name: str, seconds: float, cores: list[
 
 @contextmanager
 def sleeping(decode: float, resize: float) -> Iterator[None]:
-    """Images are decoded and resized by sleeping for these seconds."""
+    """Replaces decoding and resizing by sleeps of so many seconds."""
     image = np.zeros((480, 640, 3), np.uint8)
 
     def decoded(*_: object, **__: object) -> NDArray[np.uint8]:

@@ -5,7 +5,6 @@ The comparison takes the artefact's detections and its checkpoint's, on the same
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,5 +137,5 @@ def _verify(
         inputs,
         blank=[artefact.resized_by_client(image) for image in blank],
         score_threshold=nms.score_threshold if nms is not None else 0.0,
-        choices=partial(choices_of, program, checkpoint),
+        choices=choices_of(program, checkpoint),
     )

@@ -92,16 +92,19 @@ class ExportProgram:
             for kind, group in arrays.items()
         }
 
+    def bind(self, weights: WeightArrays) -> Detector:
+        """Returns the detector with its arrays."""
+        return bind_detector(self.detector.graph, weights["params"], weights["stats"])
+
     def detect(
         self, weights: WeightArrays, images: jax.Array, true_sizes: jax.Array
     ) -> tuple[Detections, Candidates | None]:
         """Maps resized images to detections; see `Detector.detect_among` and `outputs`."""
-        detector: Detector = bind_detector(self.detector.graph, weights["params"], weights["stats"])
         if self.settings.input_type == "raw_image_tensor":
             # The caller has normalised, and the detector normalises again: this undoes the first.
             pixels = self.normalization
             images = images * jnp.asarray(pixels.std) + jnp.asarray(pixels.mean)
-        return detector.detect_among(images, true_sizes)
+        return self.bind(weights).detect_among(images, true_sizes)
 
     def outputs(
         self,

@@ -9,12 +9,13 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from stillbox.boxes.geometry import change_frame, clip_to_window
 from stillbox.errors import UserError
 from stillbox.evaluation.results import iou_matrix
 from stillbox.experiment import schema
-from stillbox.exporting.program import ExportProgram
-from stillbox.models.detector import Candidates
-from stillbox.models.variables import Arrays, bind_detector
+from stillbox.exporting.program import ExportProgram, WeightArrays
+from stillbox.models.one_stage.detector import class_scores
+from stillbox.models.postprocessing import suppression_windows
 from stillbox.predicting.backend import Backend, Pixels, RawDetections
 from stillbox.predicting.predictor import Predictor
 from stillbox.printing import count_text
@@ -42,7 +43,7 @@ class Verification:
     """Greatest difference of a side, in pixels of the image."""
     max_score_difference: float
     ties: int = 0
-    """Detections that one of both lacks, because equal scores let suppression choose another."""
+    """Detections of one side alone, where scores are equal and suppression has a choice."""
 
     def render(self) -> str:
         """Returns the comparison as a sentence."""
@@ -52,13 +53,13 @@ class Verification:
                 "neither finds anything: `stillbox export --images` compares on images that show "
                 "objects"
             )
+        others = "1 other is" if self.ties == 1 else f"{self.ties} others are"
+        ties = f"; {others} a choice among equal scores" if self.ties else ""
         return (
             f"compared with the checkpoint on {count_text(self.images, 'image')}: "
             f"{count_text(self.detections, 'detection')}, boxes within "
             f"{self.max_box_difference:.2g} pixels, scores within "
-            f"{self.max_score_difference:.2g}"
-            + f"; {self.ties} others are a choice among equal scores"
-            * bool(self.ties)
+            f"{self.max_score_difference:.2g}{ties}"
         )
 
 
@@ -97,10 +98,11 @@ class Choices(NamedTuple):
     """Best boxes of a class that take part; 0: all."""
 
     def allow(self, found: RawDetections, end: float) -> bool:
-        """Whether suppression finds these detections if rounding decides among equal scores.
+        """Returns whether suppression may find these detections, if rounding orders equal scores.
 
-        Each is one of the boxes, none overlaps another of its class beyond the threshold, and every
-        box of a higher score than `end` is among them or overlaps one that is not worse.
+        Each has to be one of the boxes, without an overlap with another of its class beyond the
+        threshold. Every box with a score above `end` has to be among them, or to overlap one of its
+        class that has no lower score.
         """
         places = self._places(found)
         if (places < 0).any():
@@ -137,6 +139,49 @@ class Choices(NamedTuple):
         return nearest if differences[nearest] <= BOX_TOLERANCE else -1
 
 
+def choices_of(program: ExportProgram, checkpoint: Backend) -> Callable[[Pixels], Choices] | None:
+    """Returns the function from an image to what suppression chooses from in it.
+
+    None: the detector has two stages, or its suppression is soft, does not separate classes, is
+    limited to some candidates of a feature map, or clips to a window with a margin.
+    """
+    model = program.description
+    nms = model.nms
+    if not isinstance(model, schema.OneStage) or nms is None or nms.clip_margin:
+        return None
+    if nms.soft_sigma > 0.0 or nms.class_agnostic or nms.max_candidates_per_level:
+        return None
+
+    @jax.jit
+    def decode(
+        weights: WeightArrays, images: Array, true_sizes: Array
+    ) -> tuple[Array, Array, Array]:
+        candidates = program.bind(weights).detect_among(images, true_sizes)[1]
+        assert candidates is not None  # of a one-stage detector
+        window, frame = suppression_windows(true_sizes, nms, program.input_size)
+        boxes = candidates.boxes
+        clipped = boxes if window is None else clip_to_window(boxes, window[:, None])
+        shown = clipped if frame is None else change_frame(clipped, frame[:, None])
+        return clipped if nms.clip_first else boxes, shown, class_scores(candidates.scores, model)
+
+    def choices(image: Pixels) -> Choices:
+        prepared = checkpoint.prepare(image)
+        found = decode(
+            program.weights, prepared.pixels[None], np.array([prepared.true_size], np.int32)
+        )
+        boxes, shown, scores = (np.asarray(array[0], np.float64) for array in found)
+        return Choices(
+            boxes=boxes,
+            shown=shown * np.tile(prepared.size, 2),
+            scores=scores,
+            class_ids=np.array(program.model.slots().ids),
+            iou_threshold=nms.iou_threshold,
+            most=nms.max_candidates_per_class,
+        )
+
+    return choices
+
+
 def verify(
     artefact: Backend,
     checkpoint: Backend,
@@ -144,7 +189,7 @@ def verify(
     *,
     blank: Sequence[Pixels] = (),
     score_threshold: float = 0.0,
-    choices: Callable[[Pixels], Choices | None] = lambda image: None,
+    choices: Callable[[Pixels], Choices] | None = None,
 ) -> Verification:
     """Runs both on the same images and compares the detections.
 
@@ -159,8 +204,7 @@ def verify(
         blank: images of one colour. Many anchors have equal scores there, and rounding decides
             which of them suppress the others. Only the best score of each class is compared,
             because it is never suppressed.
-        choices: returns what the checkpoint's suppression chooses from in an image; None: every
-            detection needs a counterpart.
+        choices: `choices_of` the checkpoint; None: every detection needs a counterpart.
 
     Raises:
         UserError: they differ; the message names the first detection that has no counterpart.
@@ -175,13 +219,11 @@ def verify(
         lost = ~same.any(axis=1) & (theirs.scores > ends[0] + SCORE_TOLERANCE)
         alone = ~same.any(axis=0) & (mine.scores > ends[1] + SCORE_TOLERANCE)
         if lost.any() or alone.any():
-            space = choices(images[index])
-            if space is None or not space.allow(mine, ends[0]):
-                name, found, of_side = (
+            if choices is None or not choices(images[index]).allow(mine, ends[0]):
+                name, found, sole = (
                     ("checkpoint", theirs, lost) if lost.any() else ("artefact", mine, alone)
                 )
-                row = np.flatnonzero(of_side)[0]
-                raise _difference(name, found, row, index, images[index], mine)
+                raise _difference(name, found, int(sole.argmax()), index, images[index], mine)
             ties += int(lost.sum() + alone.sum())
         rows = np.flatnonzero(same.any(axis=1))
         pairs = rows, same[rows].argmax(axis=1) if len(rows) else rows
@@ -278,44 +320,3 @@ def _difference(
 
 def _objects(found: RawDetections) -> str:
     return count_text(len(found.scores), "object")
-
-
-def choices_of(program: ExportProgram, checkpoint: Backend, image: Pixels) -> Choices | None:
-    """Returns what the suppression of a one-stage detector chooses from in an image.
-
-    None: its suppression is soft, does not separate classes, is limited to some candidates of a
-    feature map, or clips to another window.
-    """
-    model = program.description
-    nms = model.nms
-    if not isinstance(model, schema.OneStage) or nms is None or nms.clip_margin:
-        return None
-    if nms.soft_sigma > 0.0 or nms.class_agnostic or nms.max_candidates_per_level:
-        return None
-    prepared = checkpoint.prepare(image)
-
-    def detect(params: Arrays, stats: Arrays, images: Array, true_sizes: Array) -> Candidates:
-        detector = bind_detector(program.detector.graph, params, stats)
-        candidates = detector.detect_among(images, true_sizes)[1]
-        assert candidates is not None  # of a one-stage detector
-        return candidates
-
-    sizes = np.array([prepared.true_size], np.int32)
-    arguments = program.model.params, program.model.stats, prepared.pixels[None], sizes
-    found = jax.jit(detect)(*arguments)
-    boxes, scores = (np.asarray(array[0], np.float64) for array in found)
-    true = np.array(prepared.true_size) / program.input_size
-    shown = boxes
-    if nms.clip:
-        whole = nms.combined or nms.clip_to == "input"
-        shown = np.clip(boxes, 0.0, 1.0 if whole else np.tile(true, 2))
-    frame = true if nms.change_coordinate_frame else np.ones(2)
-    pixels = np.tile(np.array(prepared.size) / frame, 2)
-    return Choices(
-        boxes=shown if nms.clip_first else boxes,
-        shown=shown * pixels,
-        scores=scores[:, 1:] if model.background_class else scores,
-        class_ids=np.array(program.model.slots().ids),
-        iou_threshold=nms.iou_threshold,
-        most=nms.max_candidates_per_class,
-    )

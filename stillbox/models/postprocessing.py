@@ -127,9 +127,7 @@ def suppress(
     Returns:
         Boxes normalised to the true images and clipped to them, unless configured otherwise.
     """
-    size = jnp.asarray(input_size, jnp.float32)
-    pixel, whole = (1.0, size) if in_pixels else (size, jnp.ones_like(size))
-    ends = true_sizes.astype(jnp.float32) / pixel
+    clip_window, frame = suppression_windows(true_sizes, nms, input_size, in_pixels=in_pixels)
     found = batched_nms(
         boxes,
         scores,
@@ -137,8 +135,8 @@ def suppress(
         iou_threshold=nms.iou_threshold,
         max_per_class=nms.max_per_class,
         max_total=nms.max_total,
-        clip_window=_clip_window(ends, whole, pixel, nms) if nms.clip else None,
-        frame=window_of(ends) if nms.change_coordinate_frame else None,
+        clip_window=clip_window,
+        frame=frame,
         clip_first=nms.clip_first,
         keep_empty=_keeps_empty(nms),
         class_agnostic=nms.class_agnostic,
@@ -147,8 +145,29 @@ def suppress(
         max_candidates_per_class=nms.max_candidates_per_class,
     )
     if in_pixels and not nms.change_coordinate_frame:
+        size = jnp.asarray(input_size, jnp.float32)
         return found._replace(boxes=found.boxes / jnp.tile(size, 2))
     return found
+
+
+def suppression_windows(
+    true_sizes: Int[Array, "B 2"],
+    nms: schema.Nms,
+    input_size: tuple[int, int],
+    *,
+    in_pixels: bool = False,
+) -> tuple[Float[Array, "B 4"] | None, Float[Array, "B 4"] | None]:
+    """Returns the windows that boxes are clipped to and normalised to; None: they are not.
+
+    Arguments are those of `suppress`.
+    """
+    size = jnp.asarray(input_size, jnp.float32)
+    pixel, whole = (1.0, size) if in_pixels else (size, jnp.ones_like(size))
+    ends = true_sizes.astype(jnp.float32) / pixel
+    return (
+        _clip_window(ends, whole, pixel, nms) if nms.clip else None,
+        window_of(ends) if nms.change_coordinate_frame else None,
+    )
 
 
 def _keeps_empty(nms: schema.Nms) -> bool | None:

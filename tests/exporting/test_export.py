@@ -81,10 +81,11 @@ def test_a_detection_at_the_score_threshold_may_be_missing():
     assert verify(Fixed(OWL), Fixed(OWL, LAST), [IMAGE], score_threshold=0.0995).detections == 1
 
 
-# The second and the third overlap both of the others of their class by more than .3.
+# The second overlaps the first and the third, which do not overlap each other, by more than .3.
+_BOXES = np.array([[0, 0, 10, 10], [0, 4, 10, 14], [0, 8, 10, 18], [0, 40, 10, 50]], np.float64)
 CROWD = Choices(
-    boxes=np.array([[0, 0, 10, 10], [0, 4, 10, 14], [0, 8, 10, 18], [0, 40, 10, 50]], np.float64),
-    shown=np.array([[0, 0, 10, 10], [0, 4, 10, 14], [0, 8, 10, 18], [0, 40, 10, 50]], np.float64),
+    boxes=_BOXES,
+    shown=_BOXES,
     scores=np.array([[0.5], [0.5004], [0.5], [0.4]]),
     class_ids=np.array([1]),
     iou_threshold=0.3,
@@ -134,23 +135,23 @@ def test_a_checkpoint_finds_what_suppression_may_choose(model, images, changes):
     fields = {f"model.postprocessing.nms.{name}": value for name, value in changes.items()}
     model = replace(model, experiment=model.experiment.with_changes(fields))
     checkpoint = CheckpointBackend(model)
-    space = choices_of(ExportProgram(model, ExportSettings()), checkpoint, images[0])
+    choices = choices_of(ExportProgram(model, ExportSettings()), checkpoint)(images[0])
     found = checkpoint.run([checkpoint.prepare(images[0])])[0]
     end = found.scores[-1]
     assert len(found.scores) > 10
-    assert space.allow(found, end)
-    assert not space.allow(found._replace(boxes=found.boxes + 0.75), end)
-    assert not space.allow(found._replace(scores=found.scores - 0.002), end)
+    assert choices.allow(found, end)
+    assert not choices.allow(found._replace(boxes=found.boxes + 0.75), end)
+    assert not choices.allow(found._replace(scores=found.scores - 0.002), end)
 
 
 @pytest.mark.parametrize(
     "changes", [{"soft_sigma": 0.5}, {"class_agnostic": True}, {"clip_margin": 2.0}]
 )
-def test_other_suppression_has_to_find_the_same(model, images, changes):
+def test_other_suppression_has_to_find_the_same(model, changes):
     fields = {f"model.postprocessing.nms.{name}": value for name, value in changes.items()}
     model = replace(model, experiment=model.experiment.with_changes(fields))
     program = ExportProgram(model, ExportSettings())
-    assert choices_of(program, CheckpointBackend(model), images[0]) is None
+    assert choices_of(program, CheckpointBackend(model)) is None
 
 
 def test_only_the_scores_of_a_blank_image_are_compared():
