@@ -40,6 +40,11 @@ def fetched(monkeypatch):
     return ranges
 
 
+def kept(folder):
+    """The files of the kept blocks; the name of a folder may begin as theirs do."""
+    return [path for path in folder.rglob("0*") if path.is_file()]
+
+
 def written(bucket, name="a.record", content=CONTENT):
     bucket.write(name, content)
     return ObjectPath(f"{bucket.url}/{name}")
@@ -92,8 +97,8 @@ def test_a_disk_keeps_a_tenth_free(bucket, monkeypatch, fetched, tmp_path):
     folder = tmp_path / "blocks"
 
     def usage(path):
-        kept = sum(file.stat().st_size for file in folder.rglob("0*"))
-        return SimpleNamespace(total=1000, free=100 + BLOCK - kept)
+        size = sum(file.stat().st_size for file in kept(folder))
+        return SimpleNamespace(total=1000, free=100 + BLOCK - size)
 
     monkeypatch.setattr(byte_source.shutil, "disk_usage", usage)
     source = RemoteBytes(written(bucket), BlockCache(folder))
@@ -104,7 +109,9 @@ def test_a_disk_keeps_a_tenth_free(bucket, monkeypatch, fetched, tmp_path):
 
 def test_a_damaged_block_is_fetched_again(bucket, cache_folder):
     file = RecordFile(written(bucket))
-    for block in (cache_folder / "blocks").rglob("0*"):
+    blocks = kept(cache_folder / "blocks")
+    assert blocks
+    for block in blocks:
         block.write_bytes(bytes(block.stat().st_size))
     assert file.read(30) == PAYLOADS[30]
 
@@ -112,7 +119,7 @@ def test_a_damaged_block_is_fetched_again(bucket, cache_folder):
 def test_a_block_that_was_cut_off_is_fetched_again(bucket, cache_folder):
     path = written(bucket)
     RecordFile(path)
-    blocks = [path for path in (cache_folder / "blocks").rglob("0*") if path.is_file()]
+    blocks = kept(cache_folder / "blocks")
     assert blocks
     for block in blocks:
         block.write_bytes(block.read_bytes()[:20])
