@@ -1,6 +1,6 @@
 """Images per second of the input pipeline for SSD (300) and RetinaNet (640), beside its peers.
 
-    python benchmarks/input_pipeline.py [--task ssd] [--cores 1 2 16 64]
+    python benchmarks/input_pipeline.py [--task ssd] [--cores 1 2 16 64 | --processes 1 2]
 
 Files are JPEG of 640 x 480. SSD: horizontal flip, SSD's random crop, resize to 300 x 300.
 RetinaNet: horizontal flip, scale jitter from 0.8 to 1.2, resize, pad to 640 x 640. Boxes go with
@@ -15,6 +15,9 @@ they are measured. All numbers are modelled as well: where an image is decoded a
 OpenCV and NumPy do without Python's lock, the thread sleeps as long as this takes on one core. What
 is left, with the lock and its transfer from thread to thread, runs. The model leaves out the
 bandwidth of memory, and a clock that falls with the load.
+
+`--processes` prints the rates of threads and of `data.processes`, and how much a process of
+training could take from others that make nothing and answer at once.
 """
 
 import argparse
@@ -24,6 +27,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -41,7 +46,13 @@ from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.decode import decode_image
-from stillbox.inputs.loader import TrainLoader, resize_generator, sample_generator
+from stillbox.inputs.loader import (
+    TrainLoader,
+    open_train_loader,
+    resize_generator,
+    sample_generator,
+)
+from stillbox.inputs.processes import InputProcesses
 from stillbox.inputs.resize import place_image, resize_into
 from stillbox.records.example import Example
 from stillbox.records.label_map import LabelMap
@@ -149,15 +160,63 @@ def loader_rate(
 ) -> Rate:
     """Returns the rate of the whole pipeline with so many threads."""
     data = open_task(records, task)
-    batches = TrainLoader(
+    loader = TrainLoader(
         data,
         augmentations=task.augmentations,
         batch_size=batch_size,
         workers=workers,
         pixels=pixels,
         reduced_decoding=reduced_decoding,
-    ).iterate()
-    for _ in range(4):
+    )
+    return taken_rate(loader, seconds)
+
+
+def experiment_of(records: schema.Records, task: Task, pixels: str) -> schema.Experiment:
+    """Returns what `open_train_loader` reads, with batches of 16."""
+    return schema.Experiment(
+        model=schema.OneStage(num_classes=90, resizer=task.resizer),
+        data=schema.Data(train=records, pixels=pixels),  # type: ignore[arg-type]
+        train=schema.Training(batch_size=16, steps=0, augmentations=task.augmentations),
+    )
+
+
+def idle_loader(experiment: schema.Experiment) -> TrainLoader:
+    """Returns a loader that fills no row."""
+    loader = open_train_loader(experiment, workers=1, prefetch=1)
+    loader._fill_rows = lambda *_: None  # type: ignore[method-assign]
+    return loader
+
+
+def processes_table(records: schema.Records, name: str, seconds: float, counts: list[int]) -> Table:
+    """Returns a table of rates by the wall clock, of threads and of processes."""
+    cores = len(os.sched_getaffinity(0))
+    title = f"{name}, images/s of {cores} cores; {machine()}"
+    table = Table("what makes batches", "float32", "uint8", title=title)
+    for count in (0, *counts):
+        threads = -(-cores // max(count, 1))
+        who = f"{count} processes, {threads} threads each" if count else f"{threads} threads"
+        rates = []
+        for pixels in ("float32", "uint8"):
+            experiment = experiment_of(records, TASKS[name], pixels)
+            loader = open_train_loader(experiment, workers=threads, processes=count)
+            rates.append(f"{taken_rate(loader, seconds).wall:.0f}")
+        table.add_row(who, *rates)
+    rates = []
+    for pixels in ("float32", "uint8"):
+        experiment = experiment_of(records, TASKS[name], pixels)
+        # The class is found by its module, which this program is not.
+        opening = partial(import_module("input_pipeline").idle_loader, experiment)
+        loader = open_train_loader(experiment, workers=1)
+        loader._processes = InputProcesses(cores, opening, ())
+        rates.append(f"{taken_rate(loader, seconds).wall:.0f}")
+    table.add_row("processes that make nothing", *rates)
+    return table
+
+
+def taken_rate(loader: TrainLoader, seconds: float) -> Rate:
+    """Returns the rate at which batches come, after the first ones."""
+    batches = loader.iterate()
+    for _ in range(8):
         next(batches)
     result = rate(lambda _: len(next(batches).images), seconds)
     batches.close()
@@ -293,15 +352,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--task", choices=TASKS, help="this one alone")
+    parser.add_argument("--processes", nargs="+", type=int, default=[], help="rates of so many")
     parser.add_argument("--cores", nargs="+", type=int, default=[], help="rates on so many")
     arguments = parser.parse_args()
     seconds = arguments.seconds
     keep_freed_memory()  # as every command does
-    if not arguments.cores:
+    if not arguments.cores and not arguments.processes:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
         records = write_records(Path(folder), [draw_jpeg(number) for number in range(IMAGES)])
         for name in [arguments.task] if arguments.task else TASKS:
+            if arguments.processes:
+                show(processes_table(records, name, seconds, arguments.processes))
+                continue
             if arguments.cores:
                 show(cores_table(records, name, seconds, arguments.cores))
                 continue

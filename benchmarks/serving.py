@@ -102,7 +102,9 @@ def all_rows(stack: ExitStack, arguments: argparse.Namespace) -> Iterator[Row]:
     yield served(stack, "stillbox", [arguments.model])
     yield called("stillbox", arguments.model)
     for folder in arguments.export:
-        for runtime, name in RUNTIMES[Manifest.read(Path(folder)).settings.format].items():
+        settings = Manifest.read(Path(folder)).settings
+        for runtime, title in RUNTIMES[settings.format].items():
+            name = title if settings.quantize == "none" else f"{title} {settings.quantize}"
             try:
                 yield called(name, folder, runtime)
                 if arguments.serve_exports:

@@ -210,6 +210,7 @@ _BFLOAT16_ON_CPU = 2.0
 # Memory of a process without its arrays: libraries, the compiler and its programs. Two recipes
 # took 1.2 and 1.5 GiB on a CPU.
 _PROCESS = 2**31
+_INPUT_PROCESS = 2**28
 # Without a gradient no more is alive at once than enters the blocks, a quarter of all.
 _ALIVE = 0.25
 # Batches on the device ahead of their use.
@@ -293,6 +294,8 @@ def estimate(
     scoring = scored * (image + predictions)
     alive = _ALIVE if train.rematerialization == "none" else 1.0
     made = max(train.batch_size / processes, 1) * row
+    # Each process that makes batches is asked for two.
+    ahead = max(data.prefetch, 2 * data.processes)
     low, high = _LOWER[platform], _UPPER[platform]
     forward = high * scored * sizes.activations * alive
     return MemoryEstimate(
@@ -307,5 +310,8 @@ def estimate(
         matching=Bounds(low=0, high=2 * overlaps),
         evaluation=Bounds(low=scoring, high=4 * scoring + forward),
         # One batch is made while another one is used.
-        host=Bounds(low=made * max(1, data.prefetch), high=made * (1 + data.prefetch) + _PROCESS),
+        host=Bounds(
+            low=made * max(1, ahead),
+            high=made * (1 + ahead) + _PROCESS + data.processes * _INPUT_PROCESS,
+        ),
     )

@@ -139,13 +139,17 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def input_threads(workers: int | None) -> int:
-    """Returns the number of threads that decode and augment images.
+def input_threads(workers: int | None, processes: int = 0) -> int:
+    """Returns the number of threads that decode and augment images, in each process that does.
 
     Args:
-        workers: of the experiment; None: one for each processor of this process, at most 32.
+        workers: of the experiment; None: one for each processor of this process, at most 32 in
+            one process.
+        processes: those that make batches; 0: this one does.
     """
-    return min(own_processors(), _MOST_INPUT_THREADS) if workers is None else workers
+    total = own_processors() if workers is None else workers
+    threads = -(-total // max(processes, 1))
+    return min(threads, _MOST_INPUT_THREADS) if workers is None else threads
 
 
 def own_processors() -> int:

@@ -1,17 +1,20 @@
 """Batches of records, prepared ahead by threads, and counts over them."""
 
+import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple, Required, TypedDict
 
 import numpy as np
 from jax.profiler import TraceAnnotation
 from jaxtyping import Float32, Int32, UInt8
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from stillbox.boxes.structures import Batch
 from stillbox.errors import UserError
@@ -29,6 +32,15 @@ from stillbox.inputs.resize import (
 )
 from stillbox.inputs.sample import Pixels, Sample
 from stillbox.printing import count_text
+
+_COUNTS = (
+    "images",
+    "left_out",
+    "boxes",
+    "truncated_boxes",
+    "truncated_images",
+    "most_boxes",
+)
 
 
 @dataclass
@@ -71,6 +83,21 @@ class InputStats:
         with self._lock:
             self.left_out += 1
 
+    def take(self) -> dict[str, int]:
+        """Returns the counts by name, for `add`, and begins again."""
+        with self._lock:
+            counts = {name: getattr(self, name) for name in _COUNTS}
+            vars(self).update(dict.fromkeys(_COUNTS, 0))
+        return counts
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        """Adds counts over other batches."""
+        with self._lock:
+            most = max(self.most_boxes, counts["most_boxes"])
+            for name in _COUNTS:
+                setattr(self, name, getattr(self, name) + counts[name])
+            self.most_boxes = most
+
     def summary(self) -> str:
         """Returns the counts in one line."""
         parts = [f"inputs: {count_text(self.images, 'image')} with {count_text(self.boxes, 'box')}"]
@@ -83,6 +110,53 @@ class InputStats:
         if self.left_out:
             parts.append(f"{count_text(self.left_out, 'unusable record')} left out")
         return "; ".join(parts)
+
+
+Memory = NDArray[np.uint8]
+"""Bytes that hold the arrays of a batch."""
+
+# Arrays that begin at such bytes are used by XLA's CPU backend without a copy.
+_ALIGNED = 64
+
+
+class BatchShape(NamedTuple):
+    """What determines the size of a batch in memory."""
+
+    images: int
+    """Rows, those of this process alone."""
+    boxes: int
+    """Of an image, at most."""
+    canvas: tuple[int, int]
+    """Height and width of the network input in pixels."""
+    pixels: str
+    """Type of the images."""
+
+    @property
+    def arrays(self) -> list[tuple[tuple[int, ...], str]]:
+        """Shape and type of each array of a `Batch`, in its order."""
+        count, boxes = self.images, self.boxes
+        return [
+            ((count, *self.canvas, 3), self.pixels),
+            ((count, boxes, 4), "float32"),
+            ((count, boxes), "int32"),
+            ((count, boxes), "float32"),
+            ((count, 2), "int32"),
+            ((count,), "int32"),
+            ((count,), "float32"),
+        ]
+
+    @property
+    def starts(self) -> list[int]:
+        """Byte at which each array begins in memory that holds all of them, and their end."""
+        sizes = (math.prod(shape) * np.dtype(kind).itemsize for shape, kind in self.arrays)
+        return list(accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=0))
+
+    def arrays_in(self, memory: Memory | None) -> "_Arrays":
+        """Returns the arrays that lie in `memory`, or new ones with any content."""
+        if memory is None:
+            return _Arrays(*(np.empty(*spec) for spec in self.arrays))
+        pairs = zip(self.arrays, self.starts[:-1], strict=True)
+        return _Arrays(*(np.ndarray(*spec, buffer=memory, offset=start) for spec, start in pairs))
 
 
 class _Arrays(NamedTuple):
@@ -106,6 +180,15 @@ class BatchRow(NamedTuple):
     """Pass over the records that it belongs to."""
     step: int = 0
     """Number of the batch."""
+
+
+class Job(NamedTuple):
+    """A batch to make."""
+
+    step: int
+    """Its number."""
+    memory: Memory | None = None
+    """Where it is made, with room for the batch; None: in new memory."""
 
 
 class BatchOptions(TypedDict, total=False):
@@ -165,9 +248,17 @@ class BatchMaker:
         Raises:
             UserError: a record is bad and the policy is `fail`.
         """
-        arrays, rows = self._begin(step)
+        return self._batch(Job(step))
+
+    def _batch(self, job: Job) -> Batch:
+        arrays, rows = self._begin(job)
         self._fill_rows(arrays, rows, range(len(rows)))
         return Batch(*arrays)
+
+    def shape(self, canvas: tuple[int, int]) -> BatchShape:
+        """Returns the shape of this process's part of a batch with a network input in pixels."""
+        count = self._local.stop - self._local.start
+        return BatchShape(count, self.dataset.max_boxes, canvas, self._pixels.name)
 
     def _rows(self, step: int) -> Sequence[BatchRow]:
         raise NotImplementedError
@@ -183,20 +274,16 @@ class BatchMaker:
         """Returns the resizer of a row, whose input size all rows of a batch share."""
         return self.dataset.resizer
 
-    def _begin(self, step: int) -> tuple[_Arrays, Sequence[BatchRow]]:
+    def _begin(self, job: Job) -> tuple[_Arrays, Sequence[BatchRow]]:
         """Returns a batch without images, and its rows."""
-        rows, boxes = self._rows(step), self.dataset.max_boxes
-        count, canvas = len(rows), self._resizer(rows[0]).input_size
-        arrays = _Arrays(
-            # Not zeros: every pixel is written once, by the worker that holds it in its cache.
-            images=np.empty((count, *canvas, 3), self._pixels),
-            boxes=np.zeros((count, boxes, 4), np.float32),
-            classes=np.zeros((count, boxes), np.int32),
-            weights=np.zeros((count, boxes), np.float32),
-            true_sizes=np.full((count, 2), canvas, np.int32),
-            records=np.full(count, -1, np.int32),
-            image_weights=np.zeros(count, np.float32),
-        )
+        rows = self._rows(job.step)
+        canvas = self._resizer(rows[0]).input_size
+        arrays = self.shape(canvas).arrays_in(job.memory)
+        # Not the images: every pixel is written once, by the worker that holds it in its cache.
+        for zeros in (arrays.boxes, arrays.classes, arrays.weights, arrays.image_weights):
+            zeros.fill(0)
+        arrays.true_sizes[:] = canvas
+        arrays.records.fill(-1)
         return arrays, rows
 
     def _fill_rows(self, arrays: _Arrays, rows: Sequence[BatchRow], places: Iterable[int]) -> None:
@@ -262,16 +349,20 @@ class BatchMaker:
             # unreadable record.
             arrays.records[place] = row.record
 
-    def _iterate(self, steps: Iterable[int]) -> Iterator[Batch]:
-        """Yields the batches of these numbers in order, `prefetch` of them made ahead."""
+    def make(self, jobs: Iterable[Job]) -> Iterator[Batch]:
+        """Yields batches in the order of the jobs, `prefetch` of them made ahead.
+
+        Raises:
+            UserError: a record is bad and the policy is `fail`.
+        """
         if self._workers == 0:
-            yield from map(self.batch, steps)
+            yield from map(self._batch, jobs)
             return
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="stillbox-inputs")
         ahead: deque[tuple[_Arrays, list[Future[None]]]] = deque()
         try:
-            for step in steps:
-                ahead.append(self._submit(pool, step))
+            for job in jobs:
+                ahead.append(self._submit(pool, job))
                 if len(ahead) > self._prefetch:
                     yield _finished(*ahead.popleft())
             while ahead:
@@ -280,8 +371,8 @@ class BatchMaker:
             # No thread outlives the loop, also after break, error or Ctrl-C.
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _submit(self, pool: ThreadPoolExecutor, step: int) -> tuple[_Arrays, list[Future[None]]]:
-        arrays, rows = self._begin(step)
+    def _submit(self, pool: ThreadPoolExecutor, job: Job) -> tuple[_Arrays, list[Future[None]]]:
+        arrays, rows = self._begin(job)
         # Two chunks a worker: little overhead, balanced load.
         size = -(-len(rows) // (2 * self._workers))
         chunks = [range(len(rows))[start : start + size] for start in range(0, len(rows), size)]

@@ -19,8 +19,8 @@ from stillbox.inputs.sample import Bytes, Sample, Size, StoredImage, StoredSampl
 from stillbox.printing import count_text
 from stillbox.records.example import Example
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
-from stillbox.records.problems import BadRecordError
-from stillbox.records.source import ExampleSource
+from stillbox.records.problems import BadRecordError, one_case
+from stillbox.records.source import ExampleSource, Report
 from stillbox.records.tfrecord import RecordError
 
 # Enough records to find boxes in real data sets, few enough to be fast; and those that are looked
@@ -102,7 +102,6 @@ class Dataset:
         self.max_boxes, self.annotations = max_boxes, annotations
         self.num_epochs, self.cache = num_epochs, cache
         self._crowds = crowds
-        self._wrong_sizes: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.source)
@@ -205,14 +204,14 @@ class Dataset:
     def _check_size(self, record: int, example: Example, real: Size) -> None:
         """Reports a wrong size in a record. Boxes are normalised, so the pixels' size is used."""
         claimed = example.height, example.width
-        if all(claimed) and claimed != real and record not in self._wrong_sizes:
-            self._wrong_sizes.add(record)
-            self.source.problems.add(
+        if all(claimed) and claimed != real:
+            case = one_case(
                 "record claims a wrong image size",
                 self.source.location(record),
                 f"{claimed[0]}x{claimed[1]} (height x width) claimed, {real[0]}x{real[1]} found",
                 action="size of the pixels used",
             )
+            self.source.report(Report("size", record, [case]))
 
 
 def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model) -> Dataset:

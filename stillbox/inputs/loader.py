@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Unpack
 
 import numpy as np
@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from stillbox.boxes.structures import Batch
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.experiment.imports import imports_of
 from stillbox.inputs.augment import apply_augmentations, in_force
 from stillbox.inputs.augment.geometry import labels_without_slots
-from stillbox.inputs.batching import BatchMaker, BatchOptions, BatchRow
-from stillbox.inputs.dataset import Dataset
+from stillbox.inputs.batching import BatchMaker, BatchOptions, BatchRow, Job
+from stillbox.inputs.dataset import Dataset, open_dataset
+from stillbox.inputs.processes import InputProcesses
 from stillbox.inputs.sample import Sample
 
 # Second word of the key, which keeps the numbers of the uses apart.
@@ -71,6 +73,7 @@ class TrainLoader(BatchMaker):
         train_steps: batches of the whole run, at whose end some augmentations are left out; 0: no
             limit.
         resizers: one is drawn for each batch, as likely as the others; empty: that of the data set.
+        processes: make the batches in place of this process.
 
     Raises:
         UserError: the batch cannot be divided among the processes, or an augmentation names a
@@ -87,12 +90,14 @@ class TrainLoader(BatchMaker):
         repeat_first_batch: bool = False,
         train_steps: int = 0,
         resizers: Sequence[schema.Resizer] = (),
+        processes: InputProcesses | None = None,
         **options: Unpack[BatchOptions],
     ) -> None:
         super().__init__(dataset, **options)
         _refuse_unknown_labels(augmentations, dataset)
         self._augmentations, self._seed, self._shuffle = tuple(augmentations), seed, shuffle
         self._repeats, self._resizers = repeat_first_batch, tuple(resizers) or (dataset.resizer,)
+        self._processes = processes
         self._end = min((end for end in (train_steps, self.steps) if end), default=None)
         # Two: a batch may span two epochs.
         self._order = lru_cache(maxsize=2)(self._order_of)
@@ -118,10 +123,16 @@ class TrainLoader(BatchMaker):
         """
         stop = min((end for end in (stop, self.steps) if end is not None), default=None)
         numbers = itertools.count(start) if stop is None else iter(range(start, stop))
-        return self._repeat(numbers) if self._repeats else self._iterate(numbers)
+        if self._repeats:
+            return self._repeat(numbers)
+        if self._processes is None:
+            return self.make(map(Job, numbers))
+        sizes = (self.shape(resizer.input_size).starts[-1] for resizer in self._resizers)
+        most, prefetch = max(sizes), self._prefetch
+        return self._processes.make(self, numbers, most_bytes=most, prefetch=prefetch)
 
     def _repeat(self, numbers: Iterator[int]) -> Iterator[Batch]:
-        (first,) = self._iterate([0])
+        (first,) = self.make([Job(0)])
         for _ in numbers:
             yield first
 
@@ -160,6 +171,49 @@ class TrainLoader(BatchMaker):
         return resize_generator(self._seed, row.epoch, row.record)
 
 
+def open_train_loader(
+    experiment: schema.Experiment,
+    *,
+    workers: int,
+    processes: int = 0,
+    prefetch: int | None = None,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> TrainLoader:
+    """Opens the records of training.
+
+    Args:
+        workers: threads of this process, or of each of `processes`.
+        processes: processes that make the batches in place of this one; 0: none.
+        prefetch: batches that are made ahead; None: `data.prefetch`.
+
+    Raises:
+        UserError: see `open_dataset` and `TrainLoader`.
+    """
+    settings, data = experiment.train, experiment.data
+    place = {"process_index": process_index, "process_count": process_count}
+    beside = None
+    if processes:
+        again = partial(open_train_loader, experiment, workers=workers, prefetch=1, **place)
+        beside = InputProcesses(processes, again, imports_of(experiment))
+    return TrainLoader(
+        open_dataset(data, data.train, experiment.model),
+        augmentations=settings.augmentations,
+        batch_size=settings.batch_size,
+        seed=data.seed,
+        shuffle=data.train.shuffle,
+        repeat_first_batch=data.repeat_first_batch,
+        train_steps=settings.steps,
+        workers=workers,
+        processes=beside,
+        prefetch=data.prefetch if prefetch is None else prefetch,
+        pixels=data.pixels,
+        reduced_decoding=data.reduced_decoding,
+        resizers=[one.model.resizer for one in experiment.at_input_sizes],
+        **place,
+    )
+
+
 class EvalLoader(BatchMaker):
     """Every record, or the first `max_examples`, in order, and then padding rows.
 
@@ -178,7 +232,7 @@ class EvalLoader(BatchMaker):
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields all batches. Every call starts again."""
-        return self._iterate(range(len(self)))
+        return self.make(map(Job, range(len(self))))
 
     def _rows(self, step: int) -> Sequence[BatchRow]:
         first = step * self._batch_size

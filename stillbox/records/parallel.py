@@ -1,10 +1,14 @@
-"""Mapping over many records on threads, with flat memory."""
+"""Work beside that of the caller: on threads, with flat memory, and in other processes."""
 
 import os
+import signal
+import subprocess
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from multiprocessing.connection import Connection
+from typing import IO, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,3 +36,42 @@ def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int = 0
         raise
     finally:
         pool.shutdown(wait=wait, cancel_futures=True)
+
+
+def start_process(
+    module: str,
+    connection: Connection,
+    *,
+    env: Mapping[str, str] | None = None,
+    log: IO[str] | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Runs a module as a program whose argument is the number of a connection.
+
+    Unlike `multiprocessing` it does not run the caller's script again. Ctrl-C does not reach the
+    process, which ends when the connection does.
+
+    Args:
+        env: variables beside those of this process.
+        log: file for all that the process prints; None: the streams of this process.
+    """
+    handle = connection.fileno()
+    # It imports modules from the places of this process, and not from the current folder.
+    path = os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, str(handle)],
+        env={**os.environ, "PYTHONPATH": path, **(env or {})},
+        pass_fds=(handle,),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+def how_it_ended(code: int) -> str:
+    """Returns how a process ended, as `ended with exit code 1`."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    # The kernel kills a process if memory is short.
+    doubt = " (is there enough memory?)" * (code == -signal.SIGKILL)
+    return f"was killed by {signal.Signals(-code).name}{doubt}"

@@ -41,6 +41,11 @@ class Problem:
         return f"{self.count:,} x {self.reason}{f', {self.action}' if self.action else ''}"
 
 
+def one_case(reason: str, where: str, detail: str = "", *, action: str = "") -> Problem:
+    """Returns one case of a reason, at `where` (file, record, object), and the action taken."""
+    return Problem(reason, action, 1, [printable_line(with_detail(where, detail))])
+
+
 class ProblemLog:
     """Collects problems from any thread."""
 
@@ -50,7 +55,7 @@ class ProblemLog:
 
     def add(self, reason: str, where: str, detail: str = "", *, action: str = "") -> None:
         """Counts one case of a reason, at `where` (file, record, object), and the action taken."""
-        self.extend([Problem(reason, action, 1, [printable_line(with_detail(where, detail))])])
+        self.extend([one_case(reason, where, detail, action=action)])
 
     def extend(self, problems: Iterable[Problem]) -> None:
         """Adds the cases that another log has counted."""

@@ -5,10 +5,12 @@ import hashlib
 import json
 import re
 import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +24,10 @@ from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import (
     BadRecordError,
     BoxPolicy,
+    Problem,
     ProblemLog,
     RecordPolicy,
+    one_case,
     with_detail,
 )
 from stillbox.records.record_file import RecordFile
@@ -174,6 +178,15 @@ def _content_of(folder: Path, wanted: str) -> str:
 _OPENED_AT_ONCE = 16
 
 
+class Report(NamedTuple):
+    """What one look at a record found."""
+
+    kind: str
+    """What was looked at."""
+    record: int
+    problems: list[Problem]
+
+
 class ExampleSource:
     """The examples of a set of TFRecord files.
 
@@ -217,8 +230,9 @@ class ExampleSource:
                 where=self.where,
                 fix="write the records again; a writer that was killed leaves empty files",
             )
-        self._reviewed = np.zeros(len(self), np.bool_)
-        self._rejected = np.zeros(len(self), np.bool_)
+        self.reports: deque[Report] | None = None
+        """Collects the first report of each kind on each record, for another process."""
+        self._reported: dict[str, NDArray[np.bool_]] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -267,14 +281,17 @@ class ExampleSource:
         if self._bad_boxes == "fail" and faults:
             fix = "correct the data, or set data.bad_boxes=fix to fix what can be fixed"
             raise UserError(faults[0], where=where, fix=fix)
-        if self._first_time(self._reviewed, index):
-            add = self.problems.add
-            for p in problems:
-                add(p.reason, f"{where}, box {p.box}", p.detail, action=f"box {p.action}")
-            for detail in parsed.wrong_lists:
-                add("optional column of wrong length", where, detail, action="left out")
-            for detail in parsed.disagreeing:
-                add("class text and label differ", where, detail, action="text used")
+        cases = [
+            one_case(p.reason, f"{where}, box {p.box}", p.detail, action=f"box {p.action}")
+            for p in problems
+        ]
+        for detail in parsed.wrong_lists:
+            what = "optional column of wrong length"
+            cases.append(one_case(what, where, detail, action="left out"))
+        for detail in parsed.disagreeing:
+            what = "class text and label differ"
+            cases.append(one_case(what, where, detail, action="text used"))
+        self.report(Report("content", index, cases))
         return example
 
     def reject(
@@ -289,8 +306,20 @@ class ExampleSource:
         if self._bad_records == "fail":
             fix = f"{fix}, or set data.bad_records=drop to go on without it"
             raise UserError(with_detail(reason, detail), where=where, fix=fix)
-        if self._first_time(self._rejected, index):
-            self.problems.add(reason, where, detail, action="record left out")
+        case = one_case(reason, where, detail, action="record left out")
+        self.report(Report("use", index, [case]))
+
+    def report(self, report: Report) -> None:
+        """Counts problems of a record, unless there was a report of this kind on it."""
+        with self._lock:
+            done = self._reported.setdefault(report.kind, np.zeros(len(self), np.bool_))
+            first = not done[report.record]
+            done[report.record] = True
+        if not first:
+            return
+        self.problems.extend(report.problems)
+        if self.reports is not None:
+            self.reports.append(report)
 
     def location(self, index: int) -> str:
         """Returns `file: record n (byte b)` of an example; records are counted from 0."""
@@ -303,12 +332,6 @@ class ExampleSource:
         at = index * self._step
         shard = int(np.searchsorted(self._starts, at, side="right")) - 1
         return self.files[shard], at - int(self._starts[shard])
-
-    def _first_time(self, done: NDArray[np.bool_], index: int) -> bool:
-        with self._lock:
-            first = not done[index]
-            done[index] = True
-            return first
 
     def _open(self, paths: Sequence[PurePath]) -> list[RecordFile]:
         # Building an index waits for the disk; network file systems serve many requests at once.

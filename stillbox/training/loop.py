@@ -25,8 +25,8 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.rules import check_trainable, frozen_fresh_statistics
 from stillbox.experiment.yaml_config import store_paths, to_yaml
-from stillbox.inputs.dataset import Dataset, open_dataset
-from stillbox.inputs.loader import DevicePrefetcher, TrainLoader
+from stillbox.inputs.dataset import Dataset
+from stillbox.inputs.loader import DevicePrefetcher, TrainLoader, open_train_loader
 from stillbox.inputs.memory import available_memory
 from stillbox.printing import count_text, sides_text, size_text
 from stillbox.profiling.profiler import StepProfiler
@@ -289,26 +289,16 @@ def _train(
 
 
 def _open_data(experiment: schema.Experiment) -> tuple[Dataset, TrainLoader]:
-    settings, data = experiment.train, experiment.data
+    data = experiment.data
     with waiting_for("the training records, and their index"):
-        dataset = open_dataset(data, data.train, experiment.model)
-    loader = TrainLoader(
-        dataset,
-        augmentations=settings.augmentations,
-        batch_size=settings.batch_size,
-        seed=data.seed,
-        shuffle=data.train.shuffle,
-        repeat_first_batch=data.repeat_first_batch,
-        train_steps=settings.steps,
-        workers=input_threads(data.workers),
-        prefetch=data.prefetch,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
-        pixels=data.pixels,
-        reduced_decoding=data.reduced_decoding,
-        resizers=[one.model.resizer for one in experiment.at_input_sizes],
-    )
-    return dataset, loader
+        loader = open_train_loader(
+            experiment,
+            workers=input_threads(data.workers, data.processes),
+            processes=data.processes,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        )
+    return loader.dataset, loader
 
 
 def _compile(program: TrainProgram) -> Compilation:

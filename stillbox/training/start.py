@@ -43,6 +43,7 @@ _FREE_TO_CHANGE = (
     # The weights of the teacher are compared, not their folder.
     "train.distillation.teacher",
     "data.workers",
+    "data.processes",
     "data.prefetch",
     "data.cache_images",
     "data.evaluation",

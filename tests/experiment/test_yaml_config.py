@@ -214,6 +214,7 @@ RESOURCE = re.compile(
 )
 MACHINE = {
     "data.workers": 4096,
+    "data.processes": 256,
     "data.prefetch": 10**9,
     "evaluation.pictures_directory": "/home",
     "train.loggers": ["wandb"],

@@ -4,6 +4,7 @@
 ELSEWHERE = {
     "name": "a name for people: tests/evaluation/test_scoring.py",
     "data.workers": "no result depends on it: tests/inputs/test_loader.py",
+    "data.processes": "no result depends on it: tests/inputs/test_processes.py",
     "data.prefetch": "no result depends on it: tests/inputs/test_loader.py",
     "data.reduced_decoding": "shows on images shrunk by 2: tests/inputs/test_decode.py",
     "data.bad_records": "shows on damaged records: tests/cli/test_train.py",

@@ -67,12 +67,10 @@ def test_the_last_steps_of_a_run_leave_an_augmentation_out(experiment):
     assert [(one == other).all() for one, other in zip(cut, never, strict=True)] == [0, 0, 1]
 
 
-def test_the_number_of_workers_changes_no_bit(tmp_path, experiment):
-    for workers in (0, 3):
-        train(
-            experiment(f"data.workers={workers}", "train.steps=2", evaluated=False),
-            tmp_path / str(workers),
-        )
+def test_the_number_of_threads_and_processes_changes_no_bit(tmp_path, experiment):
+    for workers, processes in ((0, 0), (3, 2)):
+        settings = f"data.workers={workers}", f"data.processes={processes}", "train.steps=2"
+        train(experiment(*settings, evaluated=False), tmp_path / str(workers))
     assert_same_bits(sections(tmp_path / "0", 2), sections(tmp_path / "3", 2))
 
 

@@ -63,6 +63,14 @@ def annotations_are_for_scoring(experiment: schema.Experiment) -> Iterator[Findi
 
 
 @rule(schema.Experiment)
+def decoded_images_are_kept_in_one_process(experiment: schema.Experiment) -> Iterator[Finding]:
+    """Each process would keep images that another one needs in the next epoch."""
+    if experiment.data.processes and experiment.data.cache_images:
+        what = "data.cache_images keeps decoded images in the memory of one process"
+        yield error("data.processes", what, "use one of the two")
+
+
+@rule(schema.Experiment)
 def reduced_images_can_be_read(experiment: schema.Experiment) -> Iterator[Finding]:
     """Images are reduced by their decoder, for methods that place them as whole ones."""
     path, method = "data.reduced_decoding", experiment.model.resizer.method

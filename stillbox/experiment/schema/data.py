@@ -243,8 +243,12 @@ class Data:
     seed: Seed = 0
     """Order and augmentation are a function of (seed, epoch, record)."""
     workers: Annotated[int | None, Range(0, 1024), MACHINE] = None
-    """Threads that decode and augment; no result depends on it. None: one for each processor of the
-    process, at most 32. 0: in the caller's thread."""
+    """Threads that decode and augment, over all `processes`; no result depends on it. None: one for
+    each processor of the process, at most 32 in one process. 0: in the caller's thread."""
+    processes: Annotated[int, Range(0, 256), MACHINE] = 0
+    """Processes that make the batches of training; no result depends on it. 0: the process of
+    training does, whose threads make 1,200 images a second of 300 pixels at most, however many
+    processors there are. Each needs some 200 MB. Scoring is not changed."""
     prefetch: Annotated[int, Range(0, 100_000), MACHINE] = 2
     """Batches that are prepared ahead."""
     bad_records: Literal["fail", "drop"] = "fail"

@@ -6,8 +6,6 @@ A runtime that ends its process does not end the table.
 import contextlib
 import gc
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,6 +39,7 @@ from stillbox.predicting.backend import Backend, Pixels
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.scoring import score_backend
+from stillbox.records.parallel import how_it_ended, start_process
 
 # Limits of the time and least number of the measured images: large detectors take a second for an
 # image.
@@ -273,7 +272,7 @@ def run_apart(
     # Runtimes write to the streams of the process, past Python's.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log, ours:
         with theirs, _fewer_processors(threads):
-            process = _start(theirs, log)
+            process = start_process(__name__, theirs, log=log)
         try:
             with contextlib.suppress(EOFError, OSError):  # it has ended
                 ours.send(imports)
@@ -283,20 +282,6 @@ def run_apart(
         finally:
             process.kill()
             process.wait()
-
-
-def _start(connection: Connection, log: IO[str]) -> "subprocess.Popen[bytes]":
-    handle = connection.fileno()
-    # It imports modules from the places of this process, and not from the current folder.
-    path = os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, str(handle)],
-        env={**os.environ, "PYTHONPATH": path},
-        pass_fds=(handle,),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-    )
 
 
 @contextlib.contextmanager
@@ -332,11 +317,7 @@ def _end(code: int, log: IO[str]) -> str:
     """Returns a sentence about a process that ended before it had a result."""
     log.seek(0)
     last = next((line.strip() for line in reversed(log.readlines()) if line.strip()), "")
-    how = f"its process ended with exit code {code}"
-    if code < 0:
-        how = f"its process was killed by {signal.Signals(-code).name}"
-        # The kernel kills a process if memory is short.
-        how += " (is there enough memory?)" * (code == -signal.SIGKILL)
+    how = f"its process {how_it_ended(code)}"
     return f"{how}; its last line: {last}" if last else how
 
 

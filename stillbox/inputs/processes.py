@@ -1,0 +1,228 @@
+"""Batches that other processes make.
+
+Python runs one thread of a process at a time, so that one process prepares some 1,200 images a
+second of 300 pixels at most, on any number of processors. The arrays of a batch are in memory that
+both processes share: nothing is copied. A batch is a pure function of its number, and no result
+depends on who made it.
+"""
+
+import contextlib
+import mmap
+import os
+import sys
+import tempfile
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import cycle
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from stillbox.boxes.structures import Batch
+from stillbox.errors import UserError
+from stillbox.experiment.imports import import_parts
+from stillbox.inputs.batching import BatchMaker, Job, Memory
+from stillbox.records.parallel import how_it_ended, start_process
+from stillbox.records.source import Report
+
+_FIELD = "data.processes"
+# Batches that each process has been asked for: one to make and one to go on with.
+_ASKED_OF_EACH = 2
+
+
+@dataclass(frozen=True)
+class InputProcesses:
+    """Processes that make batches.
+
+    Args:
+        count: number of processes.
+        open: makes the loader of a process; it and its arguments are pickled.
+        imports: files and modules of parts that the arguments need, as for `import_parts`.
+    """
+
+    count: int
+    open: Callable[[], BatchMaker]
+    imports: tuple[str, ...]
+
+    def make(
+        self, loader: BatchMaker, steps: Iterable[int], *, most_bytes: int, prefetch: int
+    ) -> Iterator[Batch]:
+        """Yields the batches of these numbers in order, and counts them in `loader`.
+
+        Args:
+            most_bytes: those of the largest batch.
+            prefetch: batches that are made ahead; at least two by each process.
+
+        Raises:
+            UserError: a record is bad and the policy is `fail`, or a process ends early.
+        """
+        with contextlib.ExitStack() as stack:
+            started = [
+                stack.enter_context(contextlib.closing(_Process(most_bytes)))
+                for _ in range(self.count)
+            ]
+            for process in started:
+                process.begin(self, loader.dataset.source.fingerprint())
+            ahead = max(prefetch, _ASKED_OF_EACH * self.count)
+            asked: deque[_Process] = deque()
+            for step, process in zip(steps, cycle(started), strict=False):
+                process.ask(step)
+                asked.append(process)
+                if len(asked) > ahead:
+                    yield asked.popleft().take(loader)
+            for process in started:
+                process.ask(None)
+            while asked:
+                yield asked.popleft().take(loader)
+
+
+class _Made(NamedTuple):
+    """What a process says of a batch."""
+
+    memory: int
+    """Its number."""
+    canvas: tuple[int, int]
+    stats: dict[str, int]
+    """Counts since the batch before."""
+    reports: list[Report]
+
+
+class _Process:
+    """A process, seen from that of training."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._size = most_bytes
+        self._shared: list[mmap.mmap] = []
+        # Numbers of memory that no array uses.
+        self._free: deque[int] = deque()
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._process = start_process(__name__, theirs, env=_environment())
+
+    def begin(self, processes: InputProcesses, fingerprint: str) -> None:
+        """Tells the process what it needs to make batches."""
+        with self._ending():
+            self._connection.send(processes.imports)
+            self._connection.send((processes.open, fingerprint, self._size))
+
+    def ask(self, step: int | None) -> None:
+        """Asks for a batch; None: there are no more."""
+        with self._ending():
+            if step is None:
+                self._connection.send(None)
+                return
+            if self._free:
+                self._connection.send((step, self._free.popleft()))
+                return
+            self._connection.send((step, len(self._shared)))
+            with _anonymous_file(self._size) as file:
+                self._shared.append(mmap.mmap(file.fileno(), self._size))
+                send_handle(self._connection, file.fileno(), self._process.pid)
+
+    def take(self, loader: BatchMaker) -> Batch:
+        """Returns the batch that was asked for first."""
+        with self._ending():
+            kind, content = self._connection.recv()
+        if kind == "refused":
+            what, where, fix = content
+            raise UserError(what, where=where, fix=fix)
+        if kind == "failed":
+            raise RuntimeError(f"a process of {_FIELD} failed:\n{content}")
+        made = _Made(*content)
+        loader.stats.add(made.stats)
+        for report in made.reports:
+            loader.dataset.source.report(report)
+        memory = np.frombuffer(self._shared[made.memory], np.uint8)
+        # All arrays of the batch refer to this one, those of XLA too.
+        weakref.finalize(memory, self._free.append, made.memory).atexit = False
+        return Batch(*loader.shape(made.canvas).arrays_in(memory))
+
+    def close(self) -> None:
+        """Ends the process; arrays of batches stay valid."""
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, ConnectionError):
+            what = f"a process that makes batches {how_it_ended(self._process.wait())}"
+            fix = f"take fewer processes, --set {_FIELD}=0 for none"
+            raise UserError(what, where=_FIELD, fix=fix) from None
+
+
+def _environment() -> dict[str, str]:
+    """Returns the variables of a process that makes batches, beside those of this one."""
+    # glibc keeps freed memory for the next image, unless the user has configured it.
+    kept = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
+    own = {name: os.environ.get(name, value) for name, value in kept.items()}
+    # An augmentation that computes with jax must not take the accelerator.
+    return {**own, "JAX_PLATFORMS": "cpu"}
+
+
+def _anonymous_file(size: int) -> IO[bytes]:
+    """Returns a file without a name, whose content ends with its last user.
+
+    Linux keeps it in memory, where the limit of /dev/shm, 64 MB in containers, does not apply.
+    """
+    if sys.platform == "linux":
+        file: IO[bytes] = os.fdopen(os.memfd_create("stillbox-batch"), "r+b")
+    else:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    file.truncate(size)
+    return file
+
+
+def _serve(connection: Connection) -> None:
+    """Makes the batches that the process of training asks for, until it asks no more or ends."""
+    with contextlib.suppress(EOFError, ConnectionError):  # training has ended
+        try:
+            _make_all(connection)
+        except (EOFError, ConnectionError):
+            raise
+        except UserError as error:
+            connection.send(("refused", (error.what, error.where, error.fix)))
+        except Exception:
+            connection.send(("failed", traceback.format_exc()))
+        connection.recv()  # the other side closes it
+
+
+def _make_all(connection: Connection) -> None:
+    import_parts(connection.recv())
+    opening, fingerprint, size = connection.recv()
+    loader: BatchMaker = opening()
+    source = loader.dataset.source
+    if source.fingerprint() != fingerprint:
+        what = "the record files changed while training started"
+        raise UserError(what, where=source.where, fix="run this again")
+    reports = source.reports = deque()
+    shared: list[Memory] = []
+    numbers: deque[int] = deque()
+
+    def jobs() -> Iterator[Job]:
+        while (asked := connection.recv()) is not None:
+            step, number = asked
+            if number == len(shared):
+                handle = recv_handle(connection)
+                shared.append(np.frombuffer(mmap.mmap(handle, size), np.uint8))
+                os.close(handle)
+            numbers.append(number)
+            yield Job(step, shared[number])
+
+    for batch in loader.make(jobs()):
+        heard = [reports.popleft() for _ in range(len(reports))]
+        made = _Made(numbers.popleft(), batch.input_size, loader.stats.take(), heard)
+        # As a tuple: here the class belongs to the module `__main__`.
+        connection.send(("batch", tuple(made)))
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[1])))
