@@ -1,6 +1,6 @@
 """Dynamic batching: images of different requests run together, in batches of a few fixed sizes.
 
-One thread runs the model; the images that arrive during a run form the next batch. Each size is
+Few threads run the model; the images that arrive meanwhile form the next batch. Each size is
 compiled before the first request.
 """
 
@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,9 @@ from stillbox.predicting.backend import Backend, Prepared, RawDetections
 
 # At the start each size is measured by this many runs, or by those that begin in these seconds.
 _RUNS, _MEASURING_SECONDS = 5, 1.0
+# Batches at a time are measured with runs of at most so many seconds, and taken if they make the
+# model faster by so much. Twice as many take twice the memory.
+_SHORT_RUN, _MOST_RUNS, _WORTH = 0.5, 20, 1.08
 
 
 class ClosedError(Exception):
@@ -47,6 +50,8 @@ class Batcher:
         max_delay: seconds that an image waits for others while nothing runs.
         observe: called after each run, in the thread that runs the model.
         expects_more: whether further images may arrive soon; if not, there is no delay.
+        at_once: batches that run at the same time; 0: as many as `start` finds to be fastest.
+        most_at_once: the most that are measured.
     """
 
     def __init__(
@@ -56,20 +61,27 @@ class Batcher:
         max_delay: float,
         observe: Callable[[BatchRun], None] = lambda run: None,
         expects_more: Callable[[], bool] = lambda: True,
+        at_once: int = 1,
+        most_at_once: int = 1,
     ) -> None:
         self._backend, self.sizes, self._max_delay = backend, tuple(sizes), max_delay
         self._observe, self._expects_more = observe, expects_more
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._serve, name="model", daemon=True)
+        # One thread at a time collects a batch.
+        self._collecting = threading.Lock()
+        self._at_once, self._most_at_once = at_once, most_at_once
+        self._threads: list[threading.Thread] = []
+        self.running = 0
+        """Images in the batches that run."""
         self.seconds: dict[int, float] = {}
         """The fastest run of each size at the start."""
         self.prepared_bytes = 0
         """Memory of a small prepared image."""
 
     def start(self, report: Callable[[str], None] = lambda text: None) -> None:
-        """Compiles and measures every size, then starts the thread that runs the model.
+        """Compiles and measures every size, then starts the threads that run the model.
 
         `report` is called with a line of progress for each size.
 
@@ -85,7 +97,39 @@ class Batcher:
                 runs.append(self._time([blank] * size))
             self.seconds[size] = min(runs)
             report(f"batch of {size}: ready after {first:.1f} s, {1000 * min(runs):.0f} ms a run")
-        self._thread.start()
+        at_once = self._at_once or self._fastest_at_once(blank)
+        if at_once > 1:
+            report(f"{at_once} batches run at a time")
+        for _ in range(at_once):
+            self._threads.append(threading.Thread(target=self._serve, name="model", daemon=True))
+            self._threads[-1].start()
+
+    def _fastest_at_once(self, blank: Prepared) -> int:
+        """Returns how many batches at a time give the most images a second.
+
+        One run hardly keeps all cores busy.
+        """
+        short = [size for size in self.sizes if self.seconds[size] <= _SHORT_RUN] or self.sizes[:1]
+        size = min(short, key=lambda size: self.seconds[size] / size)
+        images, count = [blank] * size, 1
+        runs = min(max(1, round(_SHORT_RUN / self.seconds[size])), _MOST_RUNS)
+        seconds = self._time_at_once(images, count, runs)
+        while 2 * count <= self._most_at_once:
+            more = self._time_at_once(images, 2 * count, runs)
+            # Seconds of so many runs for each thread.
+            if more * _WORTH > 2 * seconds:
+                break
+            count, seconds = 2 * count, more
+        return count
+
+    def _time_at_once(self, images: Sequence[Prepared], threads: int, runs: int) -> float:
+        """Returns the seconds in which each of some threads runs the model so many times."""
+        with ThreadPoolExecutor(threads) as pool:
+            began = time.perf_counter()
+            work = [pool.submit(self._time, images) for _ in range(threads * runs)]
+            for one in work:
+                one.result()
+            return time.perf_counter() - began
 
     def _time(self, images: Sequence[Prepared]) -> float:
         began = time.perf_counter()
@@ -96,8 +140,8 @@ class Batcher:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread of the model is running."""
-        return self._thread.is_alive()
+        """Whether the threads of the model are running."""
+        return bool(self._threads) and all(one.is_alive() for one in self._threads)
 
     @property
     def waiting(self) -> int:
@@ -130,25 +174,29 @@ class Batcher:
                 self._jobs = deque(job for job in self._jobs if job.found is not found)
 
     def close(self) -> None:
-        """Refuses further images, finishes the submitted ones, and ends the thread."""
+        """Refuses further images, finishes the submitted ones, and ends the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        for one in self._threads:
+            one.join()
 
     def _serve(self) -> None:
         try:
             while (jobs := self._next_jobs()) is not None:
-                # Leaves out cancelled futures.
-                jobs = [job for job in jobs if job.found.set_running_or_notify_cancel()]
-                if jobs:
-                    self._run(jobs)
+                try:
+                    # Leaves out cancelled futures.
+                    wanted = [job for job in jobs if job.found.set_running_or_notify_cancel()]
+                    if wanted:
+                        self._run(wanted)
+                finally:
+                    with self._changed:
+                        self.running -= len(jobs)
         finally:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Refuses further images, and fails those that wait for the ended thread."""
+        """Refuses further images, and fails those that wait for the ended threads."""
         with self._changed:
             self._closed = True
             left, self._jobs = self._jobs, deque()
@@ -159,7 +207,7 @@ class Batcher:
     def _next_jobs(self) -> list[_Job] | None:
         """Waits for images and returns the next batch; None after `close`."""
         largest = self.sizes[-1]
-        with self._changed:
+        with self._collecting, self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             if not self._jobs:
                 return None
@@ -170,6 +218,7 @@ class Batcher:
             )
             # All waiting images may have been cancelled.
             images = self._images_to_run(len(self._jobs)) if self._jobs else 0
+            self.running += images
             return [self._jobs.popleft() for _ in range(images)]
 
     def _images_to_run(self, waiting: int) -> int:

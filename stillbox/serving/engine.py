@@ -136,7 +136,7 @@ class Engine:
     """A model that runs for many requests at a time.
 
     Two pools of threads read bodies and decode and resize images: one for work that needs little
-    memory, one for the rest. Another thread runs the model.
+    memory, one for the rest. Other threads run the model.
 
     Raises:
         UserError: the settings are invalid, or the model does not take such batches.
@@ -151,7 +151,9 @@ class Engine:
             sizes,
             settings.max_delay_ms / 1000,
             observe=self.metrics.observe_run,
-            expects_more=lambda: self.admission.in_flight > self.batcher.waiting,
+            expects_more=self._expects_more,
+            at_once=settings.runs_at_once,
+            most_at_once=own_processors(),
         )
         self.admission = bodies.Admission(settings.queue, self.batcher.seconds_for)
         # The other half of the places is for small images alone.
@@ -164,6 +166,10 @@ class Engine:
         self._small = Workers("small images", threads, part)
         self._large = Workers("large images", threads, settings.max_memory - part)
         self._started = False
+
+    def _expects_more(self) -> bool:
+        """Whether there are images in flight that still have to be read or decoded."""
+        return self.admission.in_flight > self.batcher.waiting + self.batcher.running
 
     @property
     def ready(self) -> bool:

@@ -16,6 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _RANGES: dict[str, tuple[float, float]] = {
     "version": (0, 2**63 - 1),
     "max_delay_ms": (0, 60_000),
+    "runs_at_once": (0, 256),
     "queue": (1, 100_000),
     "max_images": (1, 10_000),
     "max_body": (1, 2**31 - 1),
@@ -40,6 +41,8 @@ class ServeSettings:
     takes."""
     max_delay_ms: float = 5.0
     """Most milliseconds that an image waits for others to fill a batch, while nothing runs."""
+    runs_at_once: int = 0
+    """Batches that run at the same time; 0: as many as are fastest, measured at the start."""
     queue: int = 64
     """Most images in flight; requests beyond them get 503."""
     max_images: int = 16

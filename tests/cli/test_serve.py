@@ -49,9 +49,11 @@ def serving(model, *words, **environment):
 
 
 def test_it_serves_until_a_signal_comes(trained_once):
-    with serving(trained_once, "--batch-sizes", "1,2", "--name", "shapes") as (process, at, lines):
+    words = "--batch-sizes", "1,2", "--runs-at-once", "2", "--name", "shapes"
+    with serving(trained_once, *words) as (process, at, lines):
         assert [line.split(":")[0] for line in lines[:2]] == ["batch of 1", "batch of 2"]
-        assert lines[2].startswith("shapes at http://127.0.0.1:")
+        assert lines[2] == "2 batches run at a time"
+        assert lines[3].startswith("shapes at http://127.0.0.1:")
         with httpx.Client(base_url=at, timeout=60) as client:
             found = client.post("/detect?min_score=0", content=encoded(200, (90, 60)))
             assert (found.json()["height"], found.json()["width"]) == (60, 90)

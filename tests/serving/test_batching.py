@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import jax
 import numpy as np
@@ -103,6 +104,43 @@ def test_measurements_at_the_start_decide_on_padding(backend, batcher, seconds, 
     assert [run.size for run in observed] == [1, *map(len, runs)]
 
 
+class Busy(FakeBackend):
+    """A model whose runs take some time, `cores` of them at once."""
+
+    def __init__(self, cores):
+        super().__init__()
+        self.free, self.most = threading.Semaphore(cores), 0
+        self.inside = 0
+
+    def run(self, images):
+        with self.free:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            time.sleep(0.02)
+            self.inside -= 1
+            return super().run(images)
+
+
+@pytest.mark.parametrize(
+    ("cores", "at_once", "most", "expected"),
+    [(1, 0, 8, 1), (2, 0, 8, 2), (4, 0, 2, 2), (4, 0, 1, 1), (4, 3, 1, 3)],
+)
+def test_as_many_batches_run_at_once_as_make_the_model_faster(cores, at_once, most, expected):
+    backend, lines = Busy(cores), []
+    one = Batcher(backend, (1, 2), 0.0, at_once=at_once, most_at_once=most)
+    one.start(lines.append)
+    assert lines[2:] == [f"{expected} batches run at a time"][: expected - 1]
+    assert one.alive
+    backend.most = 0
+    futures = [one.submit(image) for image in prepared(backend, *range(12))]
+    found = [future.result(10).scores[0] for future in futures]
+    assert found == [red / 255 for red in range(12)]
+    assert backend.most == expected
+    one.close()
+    assert not one.alive
+    assert one.running == 0
+
+
 def test_an_image_waits_for_others_no_longer_than_the_delay(backend, batcher):
     one = batcher(delay=30.0)
     futures = [one.submit(image) for image in prepared(backend, 1, 2, 3, 4)]
@@ -164,6 +202,20 @@ def test_no_image_waits_for_a_thread_that_has_ended(backend, batcher):
     for future in futures:
         with pytest.raises(ClosedError):
             future.result(10)
+    one.close()
+    assert not one.alive
+    with pytest.raises(ClosedError):
+        one.submit(prepared(backend, 1)[0])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_end_of_one_thread_ends_the_others():
+    backend = Busy(2)
+    one = Batcher(backend, (1,), 0.0, at_once=2)
+    one.start()
+    backend.fails = Death()
+    with pytest.raises(ClosedError):
+        one.submit(prepared(backend, 1)[0]).result(10)
     one.close()
     assert not one.alive
     with pytest.raises(ClosedError):
