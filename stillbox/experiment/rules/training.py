@@ -67,7 +67,7 @@ def decoded_images_are_kept_in_one_process(experiment: schema.Experiment) -> Ite
     """Each process would keep images that another one needs in the next epoch."""
     if experiment.data.processes and experiment.data.cache_images:
         what = "data.cache_images keeps decoded images in the memory of one process"
-        yield error("data.processes", what, "use one of the two")
+        yield error("data.processes", what, "--set data.cache_images=false, or data.processes=0")
 
 
 @rule(schema.Experiment)
