@@ -168,9 +168,17 @@ def exported(
 
 
 def random_model(recipe: str, overrides: Sequence[str] = ()) -> TrainedModel:
-    """Returns a recipe's detector with the weights that training would begin with."""
+    """Returns a recipe's detector with the weights that training would begin with.
+
+    The last norm of a residual block begins with a scale of 0. An export would leave such a block
+    out, so the scale is another one here.
+    """
     experiment = resolve(recipe, overrides).experiment
     _, params, stats = split_detector(build_detector(experiment.model))
+    params = {
+        path: np.full_like(array, 0.25) if path.endswith(".scale") and not np.any(array) else array
+        for path, array in params.items()
+    }
     names = [f"class {number}" for number in range(experiment.model.num_classes)]
     return TrainedModel(experiment, LabelMap.from_names(names), params, stats, "random weights")
 
