@@ -20,7 +20,7 @@ from stillbox.predicting.backend import Backend, Prepared, RawDetections
 _RUNS, _MEASURING_SECONDS = 5, 1.0
 # Batches at a time are measured with runs of at most so many seconds, and taken if they make the
 # model faster by so much. Twice as many take twice the memory.
-_SHORT_RUN, _MOST_RUNS, _WORTH = 0.5, 20, 1.08
+_SHORT_RUN, _MOST_RUNS, _WORTH = 0.25, 20, 1.08
 
 
 class ClosedError(Exception):
@@ -113,13 +113,16 @@ class Batcher:
         size = min(short, key=lambda size: self.seconds[size] / size)
         images, count = [blank] * size, 1
         runs = min(max(1, round(_SHORT_RUN / self.seconds[size])), _MOST_RUNS)
-        seconds = self._time_at_once(images, count, runs)
         while 2 * count <= self._most_at_once:
-            more = self._time_at_once(images, 2 * count, runs)
-            # Seconds of so many runs for each thread.
+            # In turns: a machine that other programs use is slow for a while.
+            rounds = [
+                [self._time_at_once(images, threads, runs) for threads in (count, 2 * count)]
+                for _ in range(2)
+            ]
+            seconds, more = map(min, zip(*rounds, strict=True))
             if more * _WORTH > 2 * seconds:
                 break
-            count, seconds = 2 * count, more
+            count *= 2
         return count
 
     def _time_at_once(self, images: Sequence[Prepared], threads: int, runs: int) -> float:
