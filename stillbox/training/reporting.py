@@ -238,6 +238,8 @@ class Epochs:
 
 # Steps after the first until the measured time of the run is reported.
 _STEADY_STEPS = 5
+# Steps over which the share of waiting is measured, and the share that is worth a sentence.
+_WAITING_STEPS, _MUCH_WAITING = 50, 0.2
 
 
 class Totals(NamedTuple):
@@ -276,9 +278,10 @@ class StepReport:
         self._loader, self._progress, self._summaries = loader, progress, summaries
         self._stopwatch = Stopwatch()
         # Each measures the time between its own calls of `look`.
-        self._lines, self._entries, of_epochs = (
-            Speedometer(self._stopwatch, settings.batch_size, waits.seconds) for _ in range(3)
+        self._lines, self._entries, self._waiting, of_epochs = (
+            Speedometer(self._stopwatch, settings.batch_size, waits.seconds) for _ in range(4)
         )
+        self._waiting_from: int | None = 0
         self._epochs = Epochs(
             records=len(loader.dataset),
             batch_size=settings.batch_size,
@@ -308,6 +311,7 @@ class StepReport:
         """Reports (step, metrics) of completed steps, in order."""
         # Steps that are fetched together have one speed.
         done = seen[-1][0] - self._first if seen else 0
+        self._say_waiting(done)
         for step, metrics in seen:
             left = self._seconds_left(step, done)
             self._progress.at(step, left)
@@ -335,6 +339,21 @@ class StepReport:
         for line in self._loader.dataset.source.problems.lines():
             self._progress.say(line)
         return totals
+
+    def _say_waiting(self, done: int) -> None:
+        """Reports once that steps wait for data, and what helps; the first step always waits."""
+        since = self._waiting_from
+        if since is None or (done != 1 and done - since < _WAITING_STEPS):
+            return
+        share = self._waiting.look(done).rates()["waiting_for_data"]
+        self._waiting_from = done
+        if done > 1 and share > _MUCH_WAITING:
+            self._waiting_from = None
+            self._progress.say(
+                f"{share:.0%} of the time is spent waiting for data: data.processes helps if "
+                "processors are idle, data.pixels=uint8 or data.cache_images if they are busy "
+                "(docs/training.md, Speed)"
+            )
 
     def _seconds_left(self, step: int, done: int) -> float | None:
         """Returns the time of the steps that are left, without evaluations to come.

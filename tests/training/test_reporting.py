@@ -164,12 +164,12 @@ class NoSummaries:
         self.steps.append(step)
 
 
-def report_of(summaries, first, stop_at, monkeypatch):
+def report_of(summaries, first, stop_at, monkeypatch, waits=None):
     monkeypatch.setattr("stillbox.training.reporting.Epochs", lambda **_: NoEpochs())
     return StepReport(
         schema.Training(log_every=10),
         NoLoader(),
-        Waits(1),
+        waits or Waits(1),
         first=first,
         stop_at=stop_at,
         progress=RunProgress(first, stop_at),
@@ -182,6 +182,23 @@ class NoEpochs:
 
     def ended(self, step, done):
         return ""
+
+
+def test_a_run_that_waits_for_data_is_told_once_what_helps(clock, capsys, monkeypatch):
+    for waited, told in ((0.1, 0), (0.3, 1)):
+        waits = Waits(1)
+        report = report_of(NoSummaries(), 0, 1000, monkeypatch, waits)
+        clock[0] += 50
+        waits.add(np.array([[50.0]]))
+        for step in range(1, 201):
+            report.steps([(step, METRICS)])
+            waits.add(np.array([[waited]]))
+            clock[0] += 1
+        said = [
+            line for line in capsys.readouterr().err.splitlines() if "waiting for data: " in line
+        ]
+        assert len(said) == told
+    assert said[0].startswith("30% of the time is spent waiting for data: data.processes helps if")
 
 
 def test_a_run_begins_with_its_forecast(capsys, monkeypatch):
