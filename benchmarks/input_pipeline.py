@@ -198,7 +198,9 @@ def processes_table(records: schema.Records, name: str, seconds: float, counts: 
         rates = []
         for pixels in ("float32", "uint8"):
             experiment = experiment_of(records, TASKS[name], pixels)
-            loader = open_train_loader(experiment, workers=threads, processes=count)
+            loader = open_train_loader(
+                experiment, workers=threads, processes=count, prepare=keep_freed_memory
+            )
             rates.append(f"{taken_rate(loader, seconds).wall:.0f}")
         table.add_row(who, *rates)
     rates = []
@@ -207,7 +209,7 @@ def processes_table(records: schema.Records, name: str, seconds: float, counts: 
         # The class is found by its module, which this program is not.
         opening = partial(import_module("input_pipeline").idle_loader, experiment)
         loader = open_train_loader(experiment, workers=1)
-        loader._processes = InputProcesses(cores, opening, ())
+        loader._processes = InputProcesses(cores, opening)
         rates.append(f"{taken_rate(loader, seconds).wall:.0f}")
     table.add_row("processes that make nothing", *rates)
     return table

@@ -210,7 +210,10 @@ _BFLOAT16_ON_CPU = 2.0
 # Memory of a process without its arrays: libraries, the compiler and its programs. Two recipes
 # took 1.2 and 1.5 GiB on a CPU.
 _PROCESS = 2**31
+# Likewise of a process that makes batches, which took 140 to 180 MiB.
 _INPUT_PROCESS = 2**28
+# As in `stillbox.inputs.processes`, whose import takes as long as an estimate.
+_ASKED_OF_EACH = 2
 # Without a gradient no more is alive at once than enters the blocks, a quarter of all.
 _ALIVE = 0.25
 # Batches on the device ahead of their use.
@@ -294,8 +297,7 @@ def estimate(
     scoring = scored * (image + predictions)
     alive = _ALIVE if train.rematerialization == "none" else 1.0
     made = max(train.batch_size / processes, 1) * row
-    # Each process that makes batches is asked for two.
-    ahead = max(data.prefetch, 2 * data.processes)
+    ahead = max(data.prefetch, _ASKED_OF_EACH * data.processes)
     low, high = _LOWER[platform], _UPPER[platform]
     forward = high * scored * sizes.activations * alive
     return MemoryEstimate(

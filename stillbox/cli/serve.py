@@ -71,10 +71,7 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
     )
     for name, about in (
         ("max_delay_ms", "most milliseconds that an image waits for its batch"),
-        (
-            "runs_at_once",
-            "batches that run at a time; 0: as many as are fastest, measured",
-        ),
+        ("runs_at_once", "batches that run at a time; 0: as many as are fastest, measured"),
         ("queue", "most images at a time; clients get 503 beyond them"),
         ("max_images", "most images of a request"),
         ("max_body", "most bytes of a request"),

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import NamedTuple, Required, TypedDict
 
@@ -32,15 +32,6 @@ from stillbox.inputs.resize import (
 )
 from stillbox.inputs.sample import Pixels, Sample
 from stillbox.printing import count_text
-
-_COUNTS = (
-    "images",
-    "left_out",
-    "boxes",
-    "truncated_boxes",
-    "truncated_images",
-    "most_boxes",
-)
 
 
 @dataclass
@@ -111,6 +102,8 @@ class InputStats:
             parts.append(f"{count_text(self.left_out, 'unusable record')} left out")
         return "; ".join(parts)
 
+
+_COUNTS = [one.name for one in fields(InputStats) if one.name not in ("max_boxes", "_lock")]
 
 Memory = NDArray[np.uint8]
 """Bytes that hold the arrays of a batch."""

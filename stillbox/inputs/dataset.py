@@ -5,7 +5,7 @@ all boxes, the most frequent reason for an mAP of 0.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import numpy as np
@@ -19,8 +19,8 @@ from stillbox.inputs.sample import Bytes, Sample, Size, StoredImage, StoredSampl
 from stillbox.printing import count_text
 from stillbox.records.example import Example
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
-from stillbox.records.problems import BadRecordError, one_case
-from stillbox.records.source import ExampleSource, Report
+from stillbox.records.problems import BadRecordError, Problem, one_case
+from stillbox.records.source import ExampleSource
 from stillbox.records.tfrecord import RecordError
 
 # Enough records to find boxes in real data sets, few enough to be fast; and those that are looked
@@ -205,13 +205,15 @@ class Dataset:
         """Reports a wrong size in a record. Boxes are normalised, so the pixels' size is used."""
         claimed = example.height, example.width
         if all(claimed) and claimed != real:
-            case = one_case(
-                "record claims a wrong image size",
-                self.source.location(record),
-                f"{claimed[0]}x{claimed[1]} (height x width) claimed, {real[0]}x{real[1]} found",
-                action="size of the pixels used",
-            )
-            self.source.report(Report("size", record, [case]))
+            self.source.report("size", record, self._wrong_size(record, claimed, real))
+
+    def _wrong_size(self, record: int, claimed: Size, real: Size) -> Iterator[Problem]:
+        yield one_case(
+            "record claims a wrong image size",
+            self.source.location(record),
+            f"{claimed[0]}x{claimed[1]} (height x width) claimed, {real[0]}x{real[1]} found",
+            action="size of the pixels used",
+        )
 
 
 def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model) -> Dataset:

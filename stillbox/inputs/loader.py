@@ -179,6 +179,7 @@ def open_train_loader(
     prefetch: int | None = None,
     process_index: int = 0,
     process_count: int = 1,
+    prepare: Callable[[], object] | None = None,
 ) -> TrainLoader:
     """Opens the records of training.
 
@@ -186,16 +187,23 @@ def open_train_loader(
         workers: threads of this process, or of each of `processes`.
         processes: processes that make the batches in place of this one; 0: none.
         prefetch: batches that are made ahead; None: `data.prefetch`.
+        prepare: called in each of `processes` at its start.
 
     Raises:
         UserError: see `open_dataset` and `TrainLoader`.
     """
     settings, data = experiment.train, experiment.data
-    place = {"process_index": process_index, "process_count": process_count}
     beside = None
     if processes:
-        again = partial(open_train_loader, experiment, workers=workers, prefetch=1, **place)
-        beside = InputProcesses(processes, again, imports_of(experiment))
+        again = partial(
+            open_train_loader,
+            experiment,
+            workers=workers,
+            prefetch=1,
+            process_index=process_index,
+            process_count=process_count,
+        )
+        beside = InputProcesses(processes, again, imports_of(experiment), prepare)
     return TrainLoader(
         open_dataset(data, data.train, experiment.model),
         augmentations=settings.augmentations,
@@ -210,7 +218,8 @@ def open_train_loader(
         pixels=data.pixels,
         reduced_decoding=data.reduced_decoding,
         resizers=[one.model.resizer for one in experiment.at_input_sizes],
-        **place,
+        process_index=process_index,
+        process_count=process_count,
     )
 
 

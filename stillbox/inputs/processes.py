@@ -32,7 +32,7 @@ from stillbox.records.parallel import how_it_ended, start_process
 from stillbox.records.source import Report
 
 _FIELD = "data.processes"
-# Batches that each process has been asked for: one to make and one to go on with.
+# Batches that are requested of each process: one to make and one to go on with.
 _ASKED_OF_EACH = 2
 
 
@@ -44,11 +44,13 @@ class InputProcesses:
         count: number of processes.
         open: makes the loader of a process; it and its arguments are pickled.
         imports: files and modules of parts that the arguments need, as for `import_parts`.
+        prepare: called in each process before `open`; pickled likewise.
     """
 
     count: int
     open: Callable[[], BatchMaker]
-    imports: tuple[str, ...]
+    imports: tuple[str, ...] = ()
+    prepare: Callable[[], object] | None = None
 
     def make(
         self, loader: BatchMaker, steps: Iterable[int], *, most_bytes: int, prefetch: int
@@ -83,7 +85,7 @@ class InputProcesses:
 
 
 class _Made(NamedTuple):
-    """What a process says of a batch."""
+    """The answer of a process to a request for a batch."""
 
     memory: int
     """Its number."""
@@ -94,7 +96,7 @@ class _Made(NamedTuple):
 
 
 class _Process:
-    """A process, seen from that of training."""
+    """A process that makes batches, on the side of the process of training."""
 
     def __init__(self, most_bytes: int) -> None:
         self._size = most_bytes
@@ -103,16 +105,18 @@ class _Process:
         self._free: deque[int] = deque()
         self._connection, theirs = Pipe()
         with theirs:
-            self._process = start_process(__name__, theirs, env=_environment())
+            # An augmentation that computes with jax must not take the accelerator.
+            self._process = start_process(__name__, theirs, env={"JAX_PLATFORMS": "cpu"})
 
     def begin(self, processes: InputProcesses, fingerprint: str) -> None:
-        """Tells the process what it needs to make batches."""
+        """Sends what the process needs to make batches."""
         with self._ending():
             self._connection.send(processes.imports)
+            self._connection.send(processes.prepare)
             self._connection.send((processes.open, fingerprint, self._size))
 
     def ask(self, step: int | None) -> None:
-        """Asks for a batch; None: there are no more."""
+        """Requests a batch; None: there are no more."""
         with self._ending():
             if step is None:
                 self._connection.send(None)
@@ -126,7 +130,7 @@ class _Process:
                 send_handle(self._connection, file.fileno(), self._process.pid)
 
     def take(self, loader: BatchMaker) -> Batch:
-        """Returns the batch that was asked for first."""
+        """Receives the batch that was requested first."""
         with self._ending():
             kind, content = self._connection.recv()
         if kind == "refused":
@@ -137,7 +141,7 @@ class _Process:
         made = _Made(*content)
         loader.stats.add(made.stats)
         for report in made.reports:
-            loader.dataset.source.report(report)
+            loader.dataset.source.report(*report)
         memory = np.frombuffer(self._shared[made.memory], np.uint8)
         # All arrays of the batch refer to this one, those of XLA too.
         weakref.finalize(memory, self._free.append, made.memory).atexit = False
@@ -159,15 +163,6 @@ class _Process:
             raise UserError(what, where=_FIELD, fix=fix) from None
 
 
-def _environment() -> dict[str, str]:
-    """Returns the variables of a process that makes batches, beside those of this one."""
-    # glibc keeps freed memory for the next image, unless the user has configured it.
-    kept = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
-    own = {name: os.environ.get(name, value) for name, value in kept.items()}
-    # An augmentation that computes with jax must not take the accelerator.
-    return {**own, "JAX_PLATFORMS": "cpu"}
-
-
 def _anonymous_file(size: int) -> IO[bytes]:
     """Returns a file without a name, whose content ends with its last user.
 
@@ -182,7 +177,7 @@ def _anonymous_file(size: int) -> IO[bytes]:
 
 
 def _serve(connection: Connection) -> None:
-    """Makes the batches that the process of training asks for, until it asks no more or ends."""
+    """Makes the batches that the process of training requests, until it closes the connection."""
     with contextlib.suppress(EOFError, ConnectionError):  # training has ended
         try:
             _make_all(connection)
@@ -197,6 +192,9 @@ def _serve(connection: Connection) -> None:
 
 def _make_all(connection: Connection) -> None:
     import_parts(connection.recv())
+    prepare = connection.recv()
+    if prepare is not None:
+        prepare()
     opening, fingerprint, size = connection.recv()
     loader: BatchMaker = opening()
     source = loader.dataset.source

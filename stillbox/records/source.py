@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePath
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from stillbox.errors import UserError, nearest
 from stillbox.object_storage import ObjectFolder, ObjectPath, url_of
 from stillbox.printing import count_text, printable_line
-from stillbox.records.example import Example, apply_box_policy
+from stillbox.records.example import BoxProblem, Example, apply_box_policy
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import (
@@ -187,6 +187,15 @@ class Report(NamedTuple):
     problems: list[Problem]
 
 
+def _cases(parsed: ParsedExample, problems: Iterable[BoxProblem], where: str) -> Iterator[Problem]:
+    for p in problems:
+        yield one_case(p.reason, f"{where}, box {p.box}", p.detail, action=f"box {p.action}")
+    for detail in parsed.wrong_lists:
+        yield one_case("optional column of wrong length", where, detail, action="left out")
+    for detail in parsed.disagreeing:
+        yield one_case("class text and label differ", where, detail, action="text used")
+
+
 class ExampleSource:
     """The examples of a set of TFRecord files.
 
@@ -281,17 +290,7 @@ class ExampleSource:
         if self._bad_boxes == "fail" and faults:
             fix = "correct the data, or set data.bad_boxes=fix to fix what can be fixed"
             raise UserError(faults[0], where=where, fix=fix)
-        cases = [
-            one_case(p.reason, f"{where}, box {p.box}", p.detail, action=f"box {p.action}")
-            for p in problems
-        ]
-        for detail in parsed.wrong_lists:
-            what = "optional column of wrong length"
-            cases.append(one_case(what, where, detail, action="left out"))
-        for detail in parsed.disagreeing:
-            what = "class text and label differ"
-            cases.append(one_case(what, where, detail, action="text used"))
-        self.report(Report("content", index, cases))
+        self.report("content", index, _cases(parsed, problems, where))
         return example
 
     def reject(
@@ -306,17 +305,21 @@ class ExampleSource:
         if self._bad_records == "fail":
             fix = f"{fix}, or set data.bad_records=drop to go on without it"
             raise UserError(with_detail(reason, detail), where=where, fix=fix)
-        case = one_case(reason, where, detail, action="record left out")
-        self.report(Report("use", index, [case]))
+        self.report("use", index, [one_case(reason, where, detail, action="record left out")])
 
-    def report(self, report: Report) -> None:
-        """Counts problems of a record, unless there was a report of this kind on it."""
+    def report(self, kind: str, index: int, problems: Iterable[Problem]) -> None:
+        """Counts problems of a record, unless there was a report of this kind on it.
+
+        `problems` are read if they are counted: every epoch finds the same ones.
+        """
         with self._lock:
-            done = self._reported.setdefault(report.kind, np.zeros(len(self), np.bool_))
-            first = not done[report.record]
-            done[report.record] = True
+            if kind not in self._reported:
+                self._reported[kind] = np.zeros(len(self), np.bool_)
+            first = not self._reported[kind][index]
+            self._reported[kind][index] = True
         if not first:
             return
+        report = Report(kind, index, list(problems))
         self.problems.extend(report.problems)
         if self.reports is not None:
             self.reports.append(report)

@@ -47,7 +47,7 @@ class Batcher:
 
     Args:
         sizes: rows of a batch, ascending.
-        max_delay: seconds that an image waits for others while nothing runs.
+        max_delay: seconds that an image waits for others while a thread of the model is free.
         observe: called after each run, in the thread that runs the model.
         expects_more: whether further images may arrive soon; if not, there is no delay.
         at_once: batches that run at the same time; 0: as many as `start` finds to be fastest.

@@ -40,7 +40,7 @@ class ServeSettings:
     """Sizes of a batch, each compiled at the start; None: 1, 2, 4 and 8, or those that the model
     takes."""
     max_delay_ms: float = 5.0
-    """Most milliseconds that an image waits for others to fill a batch, while nothing runs."""
+    """Most milliseconds that an image waits for others to fill a batch, while a run could begin."""
     runs_at_once: int = 0
     """Batches that run at the same time; 0: as many as are fastest, measured at the start."""
     queue: int = 64

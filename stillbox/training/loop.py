@@ -19,7 +19,7 @@ from stillbox.devices import job
 from stillbox.devices.announcing import StallReporter, announcing, waiting_for
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import build_mesh
-from stillbox.devices.process import input_threads, release_freed_memory
+from stillbox.devices.process import input_threads, keep_freed_memory, release_freed_memory
 from stillbox.devices.setup import PeakMemory, versions
 from stillbox.errors import UserError
 from stillbox.experiment import schema
@@ -297,6 +297,7 @@ def _open_data(experiment: schema.Experiment) -> tuple[Dataset, TrainLoader]:
             processes=data.processes,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
+            prepare=keep_freed_memory,
         )
     return loader.dataset, loader
 

@@ -177,12 +177,12 @@ class Speedometer:
         self, stopwatch: Stopwatch, batch_size: int, waited: Callable[[], tuple[float, ...]]
     ) -> None:
         self._stopwatch, self._batch_size, self._waited = stopwatch, batch_size, waited
-        self._steps, self._at, self._waited_by_then = 0, stopwatch.seconds, waited()
+        self.steps, self._at, self._waited_by_then = 0, stopwatch.seconds, waited()
         self._stretch = Stretch(0, 0, 1e-9, (0.0,))
 
     def look(self, steps: int) -> Stretch:
         """Returns the steps since the last call; without new ones the same stretch again."""
-        done = steps - self._steps
+        done = steps - self.steps
         if not done:
             return self._stretch
         now, waited = self._stopwatch.seconds, self._waited()
@@ -192,7 +192,7 @@ class Speedometer:
             seconds=max(now - self._at, 1e-9),
             waited=tuple(np.subtract(waited, self._waited_by_then).tolist()),
         )
-        self._steps, self._at, self._waited_by_then = steps, now, waited
+        self.steps, self._at, self._waited_by_then = steps, now, waited
         return self._stretch
 
 
@@ -281,7 +281,7 @@ class StepReport:
         self._lines, self._entries, self._waiting, of_epochs = (
             Speedometer(self._stopwatch, settings.batch_size, waits.seconds) for _ in range(4)
         )
-        self._waiting_from: int | None = 0
+        self._said_waiting = False
         self._epochs = Epochs(
             records=len(loader.dataset),
             batch_size=settings.batch_size,
@@ -342,13 +342,11 @@ class StepReport:
 
     def _say_waiting(self, done: int) -> None:
         """Reports once that steps wait for data, and what helps; the first step always waits."""
-        since = self._waiting_from
-        if since is None or (done != 1 and done - since < _WAITING_STEPS):
+        if self._said_waiting or (done != 1 and done - self._waiting.steps < _WAITING_STEPS):
             return
         share = self._waiting.look(done).rates()["waiting_for_data"]
-        self._waiting_from = done
         if done > 1 and share > _MUCH_WAITING:
-            self._waiting_from = None
+            self._said_waiting = True
             self._progress.say(
                 f"{share:.0%} of the time is spent waiting for data: data.processes helps if "
                 "processors are idle, data.pixels=uint8 or data.cache_images if they are busy "

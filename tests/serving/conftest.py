@@ -39,8 +39,8 @@ def client(backend):
     with contextlib.ExitStack() as stack:
 
         def start(**settings):
-            settings = {"name": "owls", "batch_sizes": (1, 2, 4), "max_delay_ms": 0.0} | settings
-            settings = {"runs_at_once": 1} | settings
+            usual = {"name": "owls", "batch_sizes": (1, 2, 4), "max_delay_ms": 0.0}
+            settings = usual | {"runs_at_once": 1} | settings
             app = build_app(Predictor(backend), ServeSettings(**settings))
             made = stack.enter_context(
                 TestClient(app, base_url=LOOPBACK, raise_server_exceptions=False)
