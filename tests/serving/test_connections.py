@@ -43,7 +43,9 @@ def serve(backend):
 
         def start(tls=None, **limits):
             timeout = limits.get("seconds", 30.0)
-            settings = ServeSettings(batch_sizes=(1,), max_delay_ms=0.0, timeout=timeout)
+            settings = ServeSettings(
+                batch_sizes=(1,), max_delay_ms=0.0, runs_at_once=1, timeout=timeout
+            )
             app = build_app(Predictor(backend), settings)
             app.router.routes.append(Route("/large", lambda request: Response(LARGE)))
             server, address = stack.enter_context(running(app, tls=tls, **limits))

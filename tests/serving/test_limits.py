@@ -87,7 +87,7 @@ def server(backend):
         stack.callback(backend.open.set)
 
         def start(**settings):
-            settings = {"name": "owls", "batch_sizes": (1, 2)} | settings
+            settings = {"name": "owls", "batch_sizes": (1, 2), "runs_at_once": 1} | settings
             app = build_app(Predictor(backend), ServeSettings(**settings))
             _, address = stack.enter_context(running(app))
             backend.runs.clear()
