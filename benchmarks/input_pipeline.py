@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -171,18 +172,25 @@ def loader_rate(
     return taken_rate(loader, seconds)
 
 
-def experiment_of(records: schema.Records, task: Task, pixels: str) -> schema.Experiment:
+def experiment_of(
+    records: schema.Records, task: Task, pixels: str, processes: int
+) -> schema.Experiment:
     """Returns what `open_train_loader` reads, with batches of 16."""
     return schema.Experiment(
         model=schema.OneStage(num_classes=90, resizer=task.resizer),
-        data=schema.Data(train=records, pixels=pixels),  # type: ignore[arg-type]
+        data=schema.Data(
+            train=records,
+            pixels=pixels,  # type: ignore[arg-type]
+            processes=processes,
+        ),
         train=schema.Training(batch_size=16, steps=0, augmentations=task.augmentations),
     )
 
 
 def idle_loader(experiment: schema.Experiment) -> TrainLoader:
     """Returns a loader that fills no row."""
-    loader = open_train_loader(experiment, workers=1, prefetch=1)
+    alone = replace(experiment, data=replace(experiment.data, processes=0))
+    loader = open_train_loader(alone, workers=1)
     loader._fill_rows = lambda *_: None  # type: ignore[method-assign]
     return loader
 
@@ -192,26 +200,24 @@ def processes_table(records: schema.Records, name: str, seconds: float, counts: 
     cores = len(os.sched_getaffinity(0))
     title = f"{name}, images/s of {cores} cores; {machine()}"
     table = Table("what makes batches", "float32", "uint8", title=title)
-    for count in (0, *counts):
-        threads = -(-cores // max(count, 1))
-        who = f"{count} processes, {threads} threads each" if count else f"{threads} threads"
+
+    def add_row(who: str, processes: int, threads: int, *, idle: bool = False) -> None:
         rates = []
         for pixels in ("float32", "uint8"):
-            experiment = experiment_of(records, TASKS[name], pixels)
-            loader = open_train_loader(
-                experiment, workers=threads, processes=count, prepare=keep_freed_memory
-            )
+            experiment = experiment_of(records, TASKS[name], pixels, processes)
+            loader = open_train_loader(experiment, workers=threads, prepare=keep_freed_memory)
+            if idle:
+                # The function is found by its module, which this program is not.
+                opening = partial(import_module("input_pipeline").idle_loader, experiment)
+                loader._processes = InputProcesses(processes, opening)
             rates.append(f"{taken_rate(loader, seconds).wall:.0f}")
         table.add_row(who, *rates)
-    rates = []
-    for pixels in ("float32", "uint8"):
-        experiment = experiment_of(records, TASKS[name], pixels)
-        # The class is found by its module, which this program is not.
-        opening = partial(import_module("input_pipeline").idle_loader, experiment)
-        loader = open_train_loader(experiment, workers=1)
-        loader._processes = InputProcesses(cores, opening)
-        rates.append(f"{taken_rate(loader, seconds).wall:.0f}")
-    table.add_row("processes that make nothing", *rates)
+
+    add_row(f"{cores} threads", 0, cores)
+    for count in counts:
+        threads = -(-cores // count)
+        add_row(f"{count} processes, {threads} threads each", count, threads)
+    add_row("processes that make nothing", cores, 1, idle=True)
     return table
 
 

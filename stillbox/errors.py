@@ -1,5 +1,6 @@
 """The exception for users: what is wrong, where, and how to mend it."""
 
+import copyreg
 import difflib
 import re
 from collections.abc import Iterable
@@ -29,6 +30,10 @@ class UserError(ValueError):
         place = f"{printable_line(where)}: " if where else ""
         remedy = f"\n  fix: {_fit(fix)}" if fix else ""
         super().__init__(f"{place}{_fit(what)}{remedy}")
+
+    # Processes send it to one another.
+    def __reduce__(self) -> tuple[object, ...]:
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 def _fit(text: str) -> str:

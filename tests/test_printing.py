@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pickle
 import re
 import sys
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from rich.text import Text
 import stillbox
 from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError, nearest
+from stillbox.extras import not_installed
 from stillbox.printing import (
     count_text,
     file_name_text,
@@ -175,6 +177,13 @@ def test_place_cause_and_remedy_stand_in_this_order():
         "f:1:2: it is wrong\n  fix: mend it"
     )
     assert str(UserError("it is wrong")) == "it is wrong"
+
+
+def test_an_error_goes_to_another_process_whole():
+    sent = not_installed("onnxruntime", "onnx")
+    sent.where = "f:1"
+    came = pickle.loads(pickle.dumps(sent))
+    assert (type(came), str(came), vars(came)) == (type(sent), str(sent), vars(sent))
 
 
 def test_a_word_of_a_thousand_characters_keeps_its_ends():

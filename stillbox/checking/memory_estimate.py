@@ -212,8 +212,6 @@ _BFLOAT16_ON_CPU = 2.0
 _PROCESS = 2**31
 # Likewise of a process that makes batches, which took 140 to 180 MiB.
 _INPUT_PROCESS = 2**28
-# As in `stillbox.inputs.processes`, whose import takes as long as an estimate.
-_ASKED_OF_EACH = 2
 # Without a gradient no more is alive at once than enters the blocks, a quarter of all.
 _ALIVE = 0.25
 # Batches on the device ahead of their use.
@@ -297,7 +295,6 @@ def estimate(
     scoring = scored * (image + predictions)
     alive = _ALIVE if train.rematerialization == "none" else 1.0
     made = max(train.batch_size / processes, 1) * row
-    ahead = max(data.prefetch, _ASKED_OF_EACH * data.processes)
     low, high = _LOWER[platform], _UPPER[platform]
     forward = high * scored * sizes.activations * alive
     return MemoryEstimate(
@@ -313,7 +310,7 @@ def estimate(
         evaluation=Bounds(low=scoring, high=4 * scoring + forward),
         # One batch is made while another one is used.
         host=Bounds(
-            low=made * max(1, ahead),
-            high=made * (1 + ahead) + _PROCESS + data.processes * _INPUT_PROCESS,
+            low=made * max(1, data.batches_ahead),
+            high=made * (1 + data.batches_ahead) + _PROCESS + data.processes * _INPUT_PROCESS,
         ),
     )

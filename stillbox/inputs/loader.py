@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Unpack
 
@@ -128,8 +129,8 @@ class TrainLoader(BatchMaker):
         if self._processes is None:
             return self.make(map(Job, numbers))
         sizes = (self.shape(resizer.input_size).starts[-1] for resizer in self._resizers)
-        most, prefetch = max(sizes), self._prefetch
-        return self._processes.make(self, numbers, most_bytes=most, prefetch=prefetch)
+        most, ahead = max(sizes), self._prefetch
+        return self._processes.make(self, numbers, most_bytes=most, ahead=ahead)
 
     def _repeat(self, numbers: Iterator[int]) -> Iterator[Batch]:
         (first,) = self.make([Job(0)])
@@ -175,8 +176,6 @@ def open_train_loader(
     experiment: schema.Experiment,
     *,
     workers: int,
-    processes: int = 0,
-    prefetch: int | None = None,
     process_index: int = 0,
     process_count: int = 1,
     prepare: Callable[[], object] | None = None,
@@ -184,26 +183,23 @@ def open_train_loader(
     """Opens the records of training.
 
     Args:
-        workers: threads of this process, or of each of `processes`.
-        processes: processes that make the batches in place of this one; 0: none.
-        prefetch: batches that are made ahead; None: `data.prefetch`.
-        prepare: called in each of `processes` at its start.
+        workers: threads of each process that makes batches, of this one without `data.processes`.
+        prepare: called in each of `data.processes` at its start.
 
     Raises:
         UserError: see `open_dataset` and `TrainLoader`.
     """
     settings, data = experiment.train, experiment.data
     beside = None
-    if processes:
+    if data.processes:
         again = partial(
             open_train_loader,
-            experiment,
+            replace(experiment, data=replace(data, processes=0, prefetch=1)),
             workers=workers,
-            prefetch=1,
             process_index=process_index,
             process_count=process_count,
         )
-        beside = InputProcesses(processes, again, imports_of(experiment), prepare)
+        beside = InputProcesses(data.processes, again, imports_of(experiment), prepare)
     return TrainLoader(
         open_dataset(data, data.train, experiment.model),
         augmentations=settings.augmentations,
@@ -214,7 +210,7 @@ def open_train_loader(
         train_steps=settings.steps,
         workers=workers,
         processes=beside,
-        prefetch=data.prefetch if prefetch is None else prefetch,
+        prefetch=data.batches_ahead,
         pixels=data.pixels,
         reduced_decoding=data.reduced_decoding,
         resizers=[one.model.resizer for one in experiment.at_input_sizes],

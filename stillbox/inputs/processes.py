@@ -32,8 +32,6 @@ from stillbox.records.parallel import how_it_ended, start_process
 from stillbox.records.source import Report
 
 _FIELD = "data.processes"
-# Batches that are requested of each process: one to make and one to go on with.
-_ASKED_OF_EACH = 2
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,13 @@ class InputProcesses:
     prepare: Callable[[], object] | None = None
 
     def make(
-        self, loader: BatchMaker, steps: Iterable[int], *, most_bytes: int, prefetch: int
+        self, loader: BatchMaker, steps: Iterable[int], *, most_bytes: int, ahead: int
     ) -> Iterator[Batch]:
         """Yields the batches of these numbers in order, and counts them in `loader`.
 
         Args:
             most_bytes: those of the largest batch.
-            prefetch: batches that are made ahead; at least two by each process.
+            ahead: batches that are requested before they are needed.
 
         Raises:
             UserError: a record is bad and the policy is `fail`, or a process ends early.
@@ -71,7 +69,6 @@ class InputProcesses:
             ]
             for process in started:
                 process.begin(self, loader.dataset.source.fingerprint())
-            ahead = max(prefetch, _ASKED_OF_EACH * self.count)
             asked: deque[_Process] = deque()
             for step, process in zip(steps, cycle(started), strict=False):
                 process.ask(step)
@@ -134,8 +131,7 @@ class _Process:
         with self._ending():
             kind, content = self._connection.recv()
         if kind == "refused":
-            what, where, fix = content
-            raise UserError(what, where=where, fix=fix)
+            raise content
         if kind == "failed":
             raise RuntimeError(f"a process of {_FIELD} failed:\n{content}")
         made = _Made(*content)
@@ -184,7 +180,7 @@ def _serve(connection: Connection) -> None:
         except (EOFError, ConnectionError):
             raise
         except UserError as error:
-            connection.send(("refused", (error.what, error.where, error.fix)))
+            connection.send(("refused", error))
         except Exception:
             connection.send(("failed", traceback.format_exc()))
         connection.recv()  # the other side closes it

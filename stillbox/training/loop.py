@@ -101,18 +101,17 @@ def train(
     require_loggers(experiment.train)
 
     # ---- data: first, because it is most often wrong and fastest to check -----------------------
-    dataset, loader = _open_data(experiment)
+    loader = _open_data(experiment)
     place = (
         model_directory if isinstance(model_directory, ModelPlace) else ModelPlace(model_directory)
     )
     with locked_directory(place.folder, writes=job.is_main_process()) as lock:
-        return _train(experiment, place, dataset, loader, lock, profile, loggers, began)
+        return _train(experiment, place, loader, lock, profile, loggers, began)
 
 
 def _train(
     experiment: schema.Experiment,
     place: ModelPlace,
-    dataset: Dataset,
     loader: TrainLoader,
     lock: DirectoryLock | None,
     profile: ProfileSteps | None,
@@ -120,7 +119,7 @@ def _train(
     began: float,
 ) -> Outcome:
     """Trains on opened data, in a directory that is locked if it exists."""
-    settings, model_directory = experiment.train, place.folder
+    settings, dataset, model_directory = experiment.train, loader.dataset, place.folder
     stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
     refuse_steps_beyond_the_end(profile, model_directory, stop_at)
 
@@ -288,18 +287,16 @@ def _train(
         )
 
 
-def _open_data(experiment: schema.Experiment) -> tuple[Dataset, TrainLoader]:
+def _open_data(experiment: schema.Experiment) -> TrainLoader:
     data = experiment.data
     with waiting_for("the training records, and their index"):
-        loader = open_train_loader(
+        return open_train_loader(
             experiment,
             workers=input_threads(data.workers, data.processes),
-            processes=data.processes,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
             prepare=keep_freed_memory,
         )
-    return loader.dataset, loader
 
 
 def _compile(program: TrainProgram) -> Compilation:

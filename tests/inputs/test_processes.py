@@ -35,6 +35,11 @@ def experiment(tmp_path_factory):
     )
 
 
+def beside_training(experiment, processes):
+    """Returns the experiment whose batches so many processes make."""
+    return replace(experiment, data=replace(experiment.data, processes=processes))
+
+
 def shared_memories() -> int:
     """Mapped batches of this process."""
     return Path("/proc/self/maps").read_text().count("stillbox-batch")
@@ -51,7 +56,7 @@ def children() -> list[int]:
 
 def test_processes_make_the_batches_that_threads_make_and_count_as_they_do(experiment):
     alone = open_train_loader(experiment, workers=0)
-    beside = open_train_loader(experiment, workers=2, processes=2)
+    beside = open_train_loader(beside_training(experiment, 2), workers=2)
     expected = list(alone.iterate(3, 15))
     # Kept to the end: no memory is used again while somebody holds its batch.
     found = list(beside.iterate(3, 15))
@@ -71,7 +76,7 @@ def test_processes_make_the_batches_that_threads_make_and_count_as_they_do(exper
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_memory_is_used_again_and_the_processes_end_with_the_loop(experiment):
     before, running = shared_memories(), len(children())
-    batches = open_train_loader(experiment, workers=1, processes=2).iterate()
+    batches = open_train_loader(beside_training(experiment, 2), workers=1).iterate()
     held = [next(batches)]
     first = held[0].images.copy()
     assert all(array.ctypes.data % 64 == 0 for array in held[0])
@@ -93,7 +98,7 @@ def test_a_bad_record_or_a_lost_process_ends_the_loop(experiment):
     with pytest.raises(UserError, match="image cannot be decoded") as caught:
         for _ in alone:
             expected += 1
-    batches = open_train_loader(strict, workers=1, processes=2).iterate()
+    batches = open_train_loader(beside_training(strict, 2), workers=1).iterate()
     made = 0
     with pytest.raises(UserError) as again:
         for _ in batches:
@@ -102,7 +107,7 @@ def test_a_bad_record_or_a_lost_process_ends_the_loop(experiment):
     assert made == expected
 
     before = set(children())
-    batches = open_train_loader(experiment, workers=1, processes=1).iterate()
+    batches = open_train_loader(beside_training(experiment, 1), workers=1).iterate()
     next(batches)
     (process,) = set(children()) - before
     os.kill(process, signal.SIGKILL)
@@ -112,7 +117,7 @@ def test_a_bad_record_or_a_lost_process_ends_the_loop(experiment):
 
 
 def test_files_that_change_meanwhile_are_named(experiment, monkeypatch):
-    loader = open_train_loader(experiment, workers=0, processes=1)
+    loader = open_train_loader(beside_training(experiment, 1), workers=0)
     monkeypatch.setattr(loader.dataset.source, "fingerprint", lambda: "another")
     with pytest.raises(UserError, match="record files changed while training started"):
         next(loader.iterate())

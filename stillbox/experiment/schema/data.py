@@ -270,3 +270,8 @@ class Data:
     repeat_first_batch: bool = False
     """Train every step on the first batch, to measure the speed of a step without decoding and
     augmentation. The model is of no use afterwards."""
+
+    @property
+    def batches_ahead(self) -> int:
+        """Batches that are requested before they are needed; each process has one to go on with."""
+        return max(self.prefetch, 2 * self.processes)

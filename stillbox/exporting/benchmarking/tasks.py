@@ -307,8 +307,7 @@ def _received(connection: Connection, progress: ImageProgress) -> Measured | Non
             result: Measured | None = content
             return result
         elif kind == "refused":
-            what, where, fix = content
-            raise UserError(what, where=where, fix=fix)
+            raise content
         else:
             raise TaskError(content, kind)
 
@@ -341,7 +340,7 @@ def _serve(connection: Connection) -> None:
     except NotInstalledError as error:
         connection.send(("not installed", error.fix))
     except UserError as error:
-        connection.send(("refused", (error.what, error.where, error.fix)))
+        connection.send(("refused", error))
     # The runtimes' exceptions differ.
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
