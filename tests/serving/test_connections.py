@@ -277,7 +277,7 @@ def test_connections_leave_descriptors_for_files(monkeypatch):
 
 def test_a_stop_resets_no_request(serve):
     """Clients send as fast as they can, over new connections and over open ones."""
-    server, url = serve(grace=0.3)
+    server, url = serve(grace=5.0)
     faults, answered = [], []
 
     def send(keep_alive):
