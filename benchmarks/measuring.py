@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from stillbox.boxes.structures import Batch
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.process import keep_freed_memory, own_processors, processor_name
 from stillbox.experiment import schema
+from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
 from stillbox.models.one_stage.detector import OneStageDetector
 from stillbox.models.variables import split_detector
@@ -124,15 +124,10 @@ def count_flops(
     primitive: str = "conv_general_dilated",
 ) -> int:
     """Returns the FLOPs of all convolutions or, with `dot_general`, of all products of matrices."""
-    with mock.patch.object(jax.lax, "platform_dependent", plain_lowering):
+    with lowering(portable=True):
         program = jax.make_jaxpr(function)(*arguments)
     equations = [e for e in _equations(program.jaxpr) if e.primitive.name == primitive]
     return 2 * sum(map(_multiply_adds, equations))
-
-
-def plain_lowering(*arrays: jax.Array, default: Callable[..., Any], **_: Any) -> Any:  # noqa: ANN401
-    """Stands in for `jax.lax.platform_dependent` and always takes the form of other platforms."""
-    return default(*arrays)
 
 
 def _equations(program: Any) -> Iterator[Any]:  # noqa: ANN401

@@ -11,18 +11,16 @@ The peer is the same step with the convolutions that XLA chooses by itself.
 """
 
 import argparse
-from collections.abc import Callable
-from typing import Any
-from unittest import mock
 
 import jax
-from measuring import TrainStep, forward_flops, peak, plain_lowering
+from measuring import TrainStep, forward_flops, peak
 from rich.console import Console
 from rich.table import Table
 
 from stillbox.devices.process import restart_with_large_pages
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
+from stillbox.lowering import lowering
 
 
 def main() -> None:
@@ -43,11 +41,9 @@ def main() -> None:
     table = Table(title=f"{arguments.recipe}, {side} px, {arguments.precision}, {batch}, {device}")
     for column in ("step", "s", "images/s", "GFLOP/s", "of the peak", "compiling, s"):
         table.add_column(column, justify="right")
-    runs: dict[str, Callable[..., Any] | None] = {"stillbox": None}
-    if arguments.peer:
-        runs["plain lowering"] = plain_lowering
+    runs = {"stillbox": False} | ({"plain lowering": True} if arguments.peer else {})
     best = peak()
-    measured = {name: _measure(experiment, arguments, patch) for name, patch in runs.items()}
+    measured = {name: _measure(experiment, arguments, plain) for name, plain in runs.items()}
     best = max(best, peak())
     for name, (seconds, compiling, flops) in measured.items():
         speed = flops / seconds / 1e9
@@ -72,12 +68,10 @@ def _experiment(arguments: argparse.Namespace) -> schema.Experiment:
 
 
 def _measure(
-    experiment: schema.Experiment,
-    arguments: argparse.Namespace,
-    patch: Callable[..., Any] | None,
+    experiment: schema.Experiment, arguments: argparse.Namespace, plain: bool
 ) -> tuple[float, float, float]:
     """Returns the seconds of the best step, those of compiling, and the FLOPs of a step."""
-    with mock.patch.object(jax.lax, "platform_dependent", patch or jax.lax.platform_dependent):
+    with lowering(portable=plain):
         step = TrainStep(experiment, arguments.batch_size)
     seconds = min(step.run() for _ in range(arguments.steps))
     return seconds, step.compiling, 3 * arguments.batch_size * forward_flops(step.detector)

@@ -15,6 +15,8 @@ CpuConvolutions = Literal["exact", "fast"]
 
 Suppression = Literal["loop", "unrolled", "operation"]
 
+Platform = Literal["cpu", "gpu", "tpu"]
+
 TopK = Literal["operation", "sort"]
 
 Upsampling = Literal["broadcast", "concatenation"]
@@ -32,6 +34,9 @@ class Lowering:
     Converters to other runtimes match whole convolutions and poolings, which the forms for XLA's
     CPU backend hide.
     """
+    platform: Platform | None = None
+    """Where the program will run. None: the forms of all platforms are traced, and JAX takes one of
+    them when it lowers the program."""
     suppression: Suppression = "loop"
     """The search of NMS: a loop, the operations of each of its steps, or one operation."""
     top_k: TopK = "operation"
@@ -44,6 +49,7 @@ class Lowering:
 class _Changes(TypedDict, total=False):
     cpu_convolutions: CpuConvolutions
     portable: bool
+    platform: Platform | None
     suppression: Suppression
     top_k: TopK
     upsampling: Upsampling

@@ -24,6 +24,7 @@ from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import batch_norms
 from stillbox.experiment.schema import Experiment
+from stillbox.lowering import lowering
 from stillbox.models.anchors import anchors_per_location
 from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.rematerialization import set_rematerialization
@@ -132,6 +133,8 @@ def _sizes_of_teacher(model: schema.Model, train: schema.Training) -> Sizes | No
 
 
 @lru_cache(maxsize=16)
+# Forms for single platforms keep the same arrays, and take longer to trace.
+@lowering(portable=True)
 @collection_paused()
 def _traced(model: schema.Model, train: schema.Training) -> Sizes:
     detector = abstract_detector(model, train.precision, train.quantization)

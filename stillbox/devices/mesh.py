@@ -1,14 +1,17 @@
 """The device mesh: batches are split over its data axis, images over its space axis."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
+from stillbox.devices.setup import collection_paused
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.lowering import Platform, lowering
 from stillbox.printing import count_text
 
 Tree = TypeVar("Tree")
@@ -16,6 +19,12 @@ ArrayOrShape = np.ndarray | jax.Array | jax.ShapeDtypeStruct
 
 DATA_AXIS = "data"
 SPACE_AXIS = "space"
+
+_PLATFORMS: dict[str, Platform] = {
+    "cpu": "cpu",
+    "tpu": "tpu",
+    **dict.fromkeys(("gpu", "cuda", "rocm"), "gpu"),
+}
 
 
 def build_mesh(
@@ -59,6 +68,18 @@ def build_mesh(
             fix=f"use {lower} or {lower + rows * parts}",
         )
     return Mesh(np.asarray(found).reshape(rows, sharing), (DATA_AXIS, SPACE_AXIS))
+
+
+@contextmanager
+def tracing_for(mesh: Mesh, settings: schema.Devices) -> Iterator[None]:
+    """Traces programs inside it for the devices of a mesh, in the forms that are fastest there."""
+    platform = _PLATFORMS.get(mesh.devices.flat[0].platform)
+    with (
+        collection_paused(),
+        use_abstract_mesh(mesh.abstract_mesh),
+        lowering(cpu_convolutions=settings.cpu_convolutions, platform=platform),
+    ):
+        yield
 
 
 def _check_partitions(parts: int, devices: Sequence[jax.Device]) -> None:

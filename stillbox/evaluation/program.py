@@ -4,24 +4,29 @@ Everything is expressed as shapes and shardings; neither arrays nor devices are 
 program is compiled. The devices may therefore be those of a topology that is not there.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, use_abstract_mesh
+from jax.sharding import Mesh
 
 from stillbox.boxes.structures import AnyArray, Detections
 from stillbox.devices.compiling import Compilation
-from stillbox.devices.mesh import batch_shardings, build_mesh, put_batch, replicate, replicated
-from stillbox.devices.setup import collection_paused
+from stillbox.devices.mesh import (
+    batch_shardings,
+    build_mesh,
+    put_batch,
+    replicate,
+    replicated,
+    tracing_for,
+)
 from stillbox.experiment import schema
-from stillbox.lowering import lowering
 from stillbox.models.build import abstract_detector
 from stillbox.models.detector import DetectFunction, detect_function
+from stillbox.models.layers.conv import may_prepare_kernels
 from stillbox.models.layers.lowering.winograd import PreparedKernels
 from stillbox.models.variables import Arrays
 
@@ -53,6 +58,8 @@ class DetectProgram:
     """`[B, H, W, 3]` float32."""
     true_sizes: jax.ShapeDtypeStruct
     """`[B, 2]` int32."""
+    prepares_kernels: bool
+    """Whether kernels of convolutions may be prepared before the first batch, for a single CPU."""
     devices: schema.Devices
     """Algorithms of convolutions on CPUs, and where compiled programs are kept."""
 
@@ -75,7 +82,7 @@ class DetectProgram:
 
         # Detections stay where their images are.
         jitted = jax.jit(detect, in_shardings=(whole, whole, whole, *rows), out_shardings=rows[1])
-        with self._tracing():
+        with tracing_for(self.mesh, self.devices):
             return jitted.lower(self.params, self.stats, self._preparation.out_info, *batch)
 
     @cached_property
@@ -84,7 +91,7 @@ class DetectProgram:
 
         def kernels(params: Arrays, stats: Arrays) -> PreparedKernels:
             found = PreparedKernels()
-            if self._has_one_cpu:
+            if self.prepares_kernels and self._has_one_cpu:
                 image, true_size = (
                     jnp.zeros((1, *array.shape[1:]), array.dtype)
                     for array in (self.images, self.true_sizes)
@@ -93,22 +100,13 @@ class DetectProgram:
             return found
 
         whole = replicated(self.mesh)
-        with self._tracing():
+        with tracing_for(self.mesh, self.devices):
             jitted = jax.jit(kernels, in_shardings=(whole, whole), out_shardings=whole)
             return jitted.trace(self.params, self.stats)
 
     @property
     def _has_one_cpu(self) -> bool:
         return takes_images_one_by_one(list(self.mesh.devices.flat))
-
-    @contextmanager
-    def _tracing(self) -> Iterator[None]:
-        with (
-            collection_paused(),
-            use_abstract_mesh(self.mesh.abstract_mesh),
-            lowering(cpu_convolutions=self.devices.cpu_convolutions),
-        ):
-            yield
 
     @cached_property
     def compiled(self) -> jax.stages.Compiled:
@@ -231,5 +229,6 @@ def _detect_program(experiment: schema.Experiment, mesh: Mesh, batch_size: int) 
         stats=detector.stats,
         images=jax.ShapeDtypeStruct((batch_size, *model.resizer.input_size, 3), jnp.float32),
         true_sizes=jax.ShapeDtypeStruct((batch_size, 2), jnp.int32),
+        prepares_kernels=may_prepare_kernels(detector.module()),
         devices=experiment.devices,
     )

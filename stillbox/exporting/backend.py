@@ -202,6 +202,11 @@ class ExportBackend:
         pixels, true_size = resize_image(image, self._model.resizer, where=where)
         return Prepared(pixels, true_size, size)
 
+    def warm_up(self, batch_size: int) -> None:
+        """Loads the model."""
+        del batch_size  # that of the export
+        _ = self._run
+
     def run(self, images: Sequence[Prepared]) -> list[RawDetections]:
         """Detects in a batch."""
         rows = self.manifest.settings.batch_size

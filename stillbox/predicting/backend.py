@@ -38,7 +38,7 @@ class RawDetections(NamedTuple):
 
 
 class Backend(Protocol):
-    """Runs a detector on batches. Both methods may be called from any thread."""
+    """Runs a detector on batches. The methods may be called from any thread."""
 
     @property
     def class_names(self) -> Mapping[int, str]:
@@ -66,6 +66,10 @@ class Backend(Protocol):
         Raises:
             UserError: the image is larger than the canvas of a resizer that does not shrink.
         """
+        ...
+
+    def warm_up(self, batch_size: int) -> None:
+        """Loads or compiles what `run` needs for batches of a size; the first `run` would do it."""
         ...
 
     def run(self, images: Sequence[Prepared]) -> list[RawDetections]:

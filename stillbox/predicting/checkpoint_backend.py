@@ -9,7 +9,7 @@ import numpy as np
 
 from stillbox.boxes.structures import Detections
 from stillbox.checkpoints.trained import TrainedModel
-from stillbox.evaluation.program import BoundDetect, PreparedWeights, predict_program
+from stillbox.evaluation.program import DetectProgram, PreparedWeights, predict_program
 from stillbox.inputs.resize import resize_image
 from stillbox.predicting.backend import Pixels, Prepared, RawDetections
 from stillbox.records.label_map import ClassSlots
@@ -29,7 +29,7 @@ class CheckpointBackend:
     def __init__(self, model: TrainedModel) -> None:
         self._model = model.named_by_config()
         self._slots = self._model.slots()
-        self._programs: dict[int, BoundDetect] = {}
+        self._programs: dict[int, DetectProgram] = {}
         self._weights: PreparedWeights | None = None  # of all programs
         self._lock = threading.Lock()
 
@@ -58,23 +58,29 @@ class CheckpointBackend:
         pixels, true_size = resize_image(image, self._model.experiment.model.resizer, where=where)
         return Prepared(pixels, true_size, (image.shape[0], image.shape[1]))
 
+    def warm_up(self, batch_size: int) -> None:
+        """Compiles the program for batches of a size, and prepares its kernels."""
+        _ = self._program(batch_size)[0].compiled
+
     def run(self, images: Sequence[Prepared]) -> list[RawDetections]:
         """Detects in a batch; a new size is compiled first."""
-        detections = self._program(len(images))(
+        program, weights = self._program(len(images))
+        detections = program.bind_weights(weights)(
             np.stack([image.pixels for image in images]).astype(np.float32, copy=False),
             np.array([image.true_size for image in images], np.int32),
         )
         found = jax.device_get(detections)
         return [_row(found, row, self._slots, image) for row, image in enumerate(images)]
 
-    def _program(self, batch_size: int) -> BoundDetect:
+    def _program(self, batch_size: int) -> tuple[DetectProgram, PreparedWeights]:
         with self._lock:
             if batch_size not in self._programs:
-                program = predict_program(self._model.experiment, batch_size=batch_size)
-                if self._weights is None:
-                    self._weights = program.prepare(self._model.params, self._model.stats)
-                self._programs[batch_size] = program.bind_weights(self._weights)
-            return self._programs[batch_size]
+                experiment = self._model.experiment
+                self._programs[batch_size] = predict_program(experiment, batch_size=batch_size)
+            program = self._programs[batch_size]
+            if self._weights is None:
+                self._weights = program.prepare(self._model.params, self._model.stats)
+            return program, self._weights
 
     def __reduce__(self) -> tuple[type[Self], tuple[TrainedModel]]:
         return type(self), (self._model,)

@@ -229,8 +229,8 @@ class Predictor:
         return self.backend.run(filled)[: len(prepared)]
 
     def warm_up(self) -> None:
-        """Compiles the program by running it once on a blank image."""
-        self.run([self.backend.prepare(np.zeros((64, 64, 3), np.uint8))])
+        """Loads or compiles the program."""
+        self.backend.warm_up(self.batch_size)
 
     def detections(self, image: Pixels, found: RawDetections, source: str = "") -> Detections:
         """Returns a backend's result with class names, image and file, clipped to the image.

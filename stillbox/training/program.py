@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, use_abstract_mesh
+from jax.sharding import Mesh
 
 from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.names import reference_names
@@ -22,12 +22,11 @@ from stillbox.devices.mesh import (
     put_tree,
     replicated,
     spread_shardings,
+    tracing_for,
 )
-from stillbox.devices.setup import collection_paused
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import replicas_as_groups
-from stillbox.lowering import lowering
 from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.variables import Arrays
 from stillbox.printing import sides_text
@@ -74,11 +73,7 @@ class TrainProgram:
             in_shardings=(state, *others),
             out_shardings=(state, replicated(self.mesh)),
         )
-        with (
-            collection_paused(),
-            use_abstract_mesh(self.mesh.abstract_mesh),
-            lowering(cpu_convolutions=self.devices.cpu_convolutions),
-        ):
+        with tracing_for(self.mesh, self.devices):
             return jitted.lower(*inputs)
 
     def put_state(self, state: TrainState) -> TrainState:

@@ -228,7 +228,7 @@ def test_nothing_is_collected_while_programs_are_traced():
         return arguments[3]
 
     replace(train_program(experiment, mesh), function=watched).lower()
-    replace(predict_program(experiment, mesh), function=shapes).lower()
+    replace(predict_program(experiment, mesh), function=shapes, prepares_kernels=True).lower()
     # Detection is traced for the kernels that it prepares, too.
     assert seen == [False, False, False]
 

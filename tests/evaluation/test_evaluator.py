@@ -317,6 +317,13 @@ def test_kernels_are_prepared_for_a_single_cpu(resnet):
     assert kernels("devices.cpu_convolutions=exact") == {}
 
 
+@pytest.mark.parametrize("recipe", ["demo_scenes", "ssdlite_mobilenet_v2_coco"])
+def test_no_kernel_is_looked_for_where_none_has_a_fitting_shape(recipe):
+    program = predict_program(resolve(recipe).experiment)
+    assert not program.prepares_kernels
+    assert replace(program, prepares_kernels=True)._preparation.out_info == {}
+
+
 def test_a_kernel_of_several_maps_is_prepared_once():
     # Two of the backbone, one for each of two maps of the pyramid, one for each of two towers.
     kernels = predict_program(_experiment(*_TOWERS))._preparation.out_info

@@ -22,6 +22,9 @@ class Blobs:
     def prepare(self, image, where=None):
         return Prepared(image, image.shape[:2], image.shape[:2])
 
+    def warm_up(self, batch_size):
+        pass
+
     def run(self, images):
         self.batches.append([one.size for one in images])
         return [self._found(one.pixels[..., 0]) for one in images]

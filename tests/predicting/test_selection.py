@@ -32,6 +32,9 @@ class Cards:
     def prepare(self, image, where=None):
         return Prepared(image, image.shape[:2], image.shape[:2])
 
+    def warm_up(self, batch_size):
+        pass
+
     def run(self, images):
         return [RawDetections(self.boxes, self.scores, self.class_ids)] * len(images)
 

@@ -21,7 +21,11 @@ from stillbox.models.layers.hyperparams import (
 )
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
 from stillbox.models.layers.lowering.windows import Padding
-from stillbox.models.layers.lowering.winograd import LayerKernels, PreparedKernels
+from stillbox.models.layers.lowering.winograd import (
+    LayerKernels,
+    PreparedKernels,
+    has_fitting_shape,
+)
 from stillbox.models.layers.masking import without_padding, zero_padding
 from stillbox.models.layers.norm import NormLayer, build_norm
 from stillbox.models.layers.quantization import Roundings, fold_norm
@@ -214,6 +218,12 @@ def share_prepared_kernels(module: nnx.Module, kernels: PreparedKernels) -> None
     for path, layer in nnx.iter_modules(module):
         if isinstance(layer, ConvLayer):
             layer.prepared = LayerKernels(".".join(map(str, path)), kernels)
+
+
+def may_prepare_kernels(module: nnx.Module) -> bool:
+    """Returns whether there may be prepared kernels of a module's convolutions."""
+    layers = (layer for _, layer in nnx.iter_modules(module) if isinstance(layer, ConvLayer))
+    return any(layer.stride == 1 and has_fitting_shape(layer.kernel.shape) for layer in layers)
 
 
 class Conv2d(ConvLayer):

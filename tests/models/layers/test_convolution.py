@@ -95,19 +95,23 @@ def test_the_gradient_of_a_depthwise_kernel_is_the_same_in_one_pass_and_in_many(
 
 @pytest.mark.parametrize("function", [conv2d, depthwise_conv2d])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_other_platforms_get_the_plain_convolution(function, stride, monkeypatch):
+def test_other_platforms_get_the_plain_convolution(function, stride):
     outputs = 5 if function is conv2d else 1
     x, kernel = _random(2, 7, 8, 6), _random(3, 3, 6, outputs, seed=1)
-    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, cpu, default: default(*args))
-    _check(function, x, kernel, stride, jnp.float32)
+    with lowering(platform="tpu"):
+        _check(function, x, kernel, stride, jnp.float32)
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize(("platform", "calls"), [("cpu", True), ("tpu", False), ("cuda", False)])
-def test_a_program_holds_the_form_of_its_platform_alone(platform, calls):
+def test_a_program_holds_the_form_of_its_platform_alone(platform, calls, known):
     def loss(x, kernel):
         return jnp.sum(depthwise_conv2d(x, kernel, 2))
 
-    traced = jax.jit(jax.grad(loss, argnums=(0, 1))).trace(_random(2, 8, 8, 6), _random(3, 3, 6, 1))
+    with lowering(platform={"cuda": "gpu"}.get(platform, platform) if known else None):
+        program = jax.jit(jax.grad(loss, argnums=(0, 1)))
+        traced = program.trace(_random(2, 8, 8, 6), _random(3, 3, 6, 1))
+    assert ("platform_index" in str(traced.jaxpr)) != known
     text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert ("inlineable" in text) == calls
     assert ("stablehlo.convolution" in text) != calls

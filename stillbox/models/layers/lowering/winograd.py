@@ -281,12 +281,16 @@ def inference_tile(
     return wide or narrow if jnp.dtype(dtype) == jnp.float32 else narrow
 
 
+def has_fitting_shape(kernel_shape: tuple[int, ...]) -> bool:
+    """Returns whether a kernel may be transformed, if its maps are large enough."""
+    return kernel_shape[:2] == (3, 3) and min(kernel_shape[2:]) >= _LEAST_CHANNELS
+
+
 def _fitting_tiles(
     kernel_shape: tuple[int, ...], size: tuple[int, int]
 ) -> tuple[Tile | None, Tile | None]:
     """Returns tiles of 4 and of 2; None for those that are not allowed or do not pay."""
-    fits = kernel_shape[:2] == (3, 3) and min(kernel_shape[2:]) >= _LEAST_CHANNELS
-    if current_lowering().cpu_convolutions == "exact" or not fits:
+    if current_lowering().cpu_convolutions == "exact" or not has_fitting_shape(kernel_shape):
         return None, None
     least = min(size)
     return 4 if least >= _LEAST_SIZE[4] else None, 2 if least >= _LEAST_SIZE[2] else None
