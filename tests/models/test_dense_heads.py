@@ -242,6 +242,27 @@ def test_padding_images_and_padding_boxes_change_nothing():
         np.testing.assert_allclose(again.terms[name], term, rtol=1e-6, err_msg=name)
 
 
+def test_two_copies_of_half_a_weight_count_as_one():
+    one = model()
+    given, predictions = batch(), predictions_of(one)
+    given.boxes[1], given.weights[1] = given.boxes[0] * 0.8, given.weights[0]
+    whole = floats(loss_of(one, predictions, given))
+    given, predictions = (
+        jax.tree.map(lambda array: array[np.array([0, 1, 1])], tree)
+        for tree in (given, predictions)
+    )
+    assert floats(loss_of(one, predictions, given)) != pytest.approx(whole, rel=1e-3)
+    halves = np.array([1.0, 0.5, 0.5], np.float32)
+    images = loss_of(one, predictions, given._replace(image_weights=halves))
+    assert floats(images) == pytest.approx(whole, rel=1e-6)
+    boxes = floats(
+        loss_of(one, predictions, given._replace(weights=given.weights * halves[:, None]))
+    )
+    # The background of both copies counts.
+    assert boxes.pop("classification_loss") > whole.pop("classification_loss")
+    assert boxes == pytest.approx(whole, rel=1e-6)
+
+
 def test_the_first_steps_have_an_assignment_of_their_own():
     loss = schema.QualityLoss(
         class_targets="alignment",

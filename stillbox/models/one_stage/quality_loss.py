@@ -95,7 +95,7 @@ class _Sums(NamedTuple):
     matched: Float32[Array, ""]
     """Matched anchors."""
     counted: Float32[Array, ""]
-    """The same, where an image without any may count as one."""
+    """The same by weight, where an image without any may count as one."""
     weights: Float32[Array, ""]
     """Weights of the boxes."""
     aligned: Float32[Array, ""]
@@ -121,6 +121,8 @@ class _Fit(NamedTuple):
     """Classes of the assigned boxes. Here and below, an anchor without one has those of any box."""
     boxes: Float32[Array, "B A 4"]
     """Ground truth."""
+    weights: AnchorValues
+    """Weights of these boxes."""
     predicted: Float32[Array, "B A 4"]
     overlaps: AnchorValues
     """IoU of both."""
@@ -139,15 +141,19 @@ def _terms(
     """Returns the terms of the loss, and the sums of these images."""
     batch, predictions = inputs.batch, inputs.predictions
     fit = _fit(model, frame, inputs)
-    images = (jnp.asarray(batch.image_weights, jnp.float32) > 0.0)[:, None]
+    image_weights = jnp.asarray(batch.image_weights, jnp.float32)[:, None]
+    images = image_weights > 0.0
     matched = (fit.matched & images).astype(jnp.float32)
+    # A background anchor counts as much as its image.
+    shares = image_weights * jnp.where(fit.matched, fit.weights, 1.0)
     aligned = _alignment(model.matcher, fit, batch.boxes.shape[1]) * matched
-    weights = jax.lax.stop_gradient(_box_weights(config, fit, inputs.anchors, aligned)) * matched
+    weights = jax.lax.stop_gradient(_box_weights(config, fit, inputs.anchors, aligned))
+    weights *= matched * shares
     own = _Sums(
         matched=matched.sum(),
-        counted=_matches(config, matched, images),
+        counted=_matches(config, matched * shares, images),
         weights=weights.sum(),
-        aligned=aligned.sum(),
+        aligned=(aligned * shares).sum(),
         images=images.sum(dtype=jnp.float32),
     )
     whole = own if inputs.sums is None else inputs.sums
@@ -162,7 +168,7 @@ def _terms(
         config.classification,
         predictions.class_logits,
         jax.nn.one_hot(fit.classes, model.num_classes, dtype=jnp.float32) * values[..., None],
-        seen.astype(jnp.float32),
+        seen * shares,
     )
     boxes = implementation_of(config.localization)(
         config.localization,
@@ -187,7 +193,7 @@ def _terms(
     if config.centerness_weight:
         assert isinstance(predictions, RatedPredictions)
         target = _centerness(fit, inputs.anchors)
-        entropy = sigmoid_cross_entropy(predictions.quality_logits, target) * matched
+        entropy = sigmoid_cross_entropy(predictions.quality_logits, target) * matched * shares
         terms["centerness_loss"] = config.centerness_weight * entropy.sum() / count
     return terms, own
 
@@ -212,10 +218,13 @@ def _fit(model: schema.OneStage, frame: Frame, inputs: _Inputs) -> _Fit:
         jnp.asarray(batch.boxes, jnp.float32), rows[..., None], axis=1, mode="clip"
     )
     classes = jnp.take_along_axis(jnp.asarray(batch.classes, jnp.int32), rows, axis=1, mode="clip")
+    weights = jnp.take_along_axis(
+        jnp.asarray(batch.weights, jnp.float32), rows, axis=1, mode="clip"
+    )
     # Anchors without a box are compared with themselves, which is finite and has gradients of 0.
     boxes = jnp.where((matches >= 0)[..., None], boxes, jax.lax.stop_gradient(predicted))
     overlaps = jax.lax.stop_gradient(iou(predicted, boxes))
-    return _Fit(matches, classes, boxes, predicted, overlaps, scores)
+    return _Fit(matches, classes, boxes, weights, predicted, overlaps, scores)
 
 
 def _alignment(matcher: schema.Matcher, fit: _Fit, rows: int) -> AnchorValues:
