@@ -30,6 +30,9 @@ class FakeBackend:
         assert image.ndim == 3
         return Prepared(image[:1, :1].copy(), (1, 1), image.shape[:2])
 
+    def warm_up(self, batch_size):
+        pass
+
     def run(self, images):
         self.entered.set()
         assert self.open.wait(30)

@@ -201,7 +201,7 @@ class Slow(FakeBackend):
         time.sleep(0.5)
         return super().run(images)
 
-app = build_app(Predictor(Slow()), ServeSettings(batch_sizes=(1,)))
+app = build_app(Predictor(Slow()), ServeSettings(batch_sizes=(1,), runs_at_once=1))
 app.state.engine.start()
 listening = socket.create_server(("127.0.0.1", 0))
 print(listening.getsockname()[1], flush=True)
