@@ -31,7 +31,7 @@ class UserError(ValueError):
         remedy = f"\n  fix: {_fit(fix)}" if fix else ""
         super().__init__(f"{place}{_fit(what)}{remedy}")
 
-    # Processes send it to one another.
+    # For other processes: by default it would be made again from its text, which is cut already.
     def __reduce__(self) -> tuple[object, ...]:
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 

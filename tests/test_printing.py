@@ -180,10 +180,10 @@ def test_place_cause_and_remedy_stand_in_this_order():
 
 
 def test_an_error_goes_to_another_process_whole():
-    sent = not_installed("onnxruntime", "onnx")
-    sent.where = "f:1"
-    came = pickle.loads(pickle.dumps(sent))
-    assert (type(came), str(came), vars(came)) == (type(sent), str(sent), vars(sent))
+    rows = "\n".join(map(str, range(30)))
+    for sent in (not_installed("onnxruntime", "onnx"), UserError(rows, where="f:1", fix=rows)):
+        came = pickle.loads(pickle.dumps(sent))
+        assert (type(came), str(came), vars(came)) == (type(sent), str(sent), vars(sent))
 
 
 def test_a_word_of_a_thousand_characters_keeps_its_ends():

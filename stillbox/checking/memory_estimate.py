@@ -133,7 +133,7 @@ def _sizes_of_teacher(model: schema.Model, train: schema.Training) -> Sizes | No
 
 
 @lru_cache(maxsize=16)
-# Forms for single platforms keep the same arrays, and take longer to trace.
+# Forms for single platforms keep almost the same arrays, and take longer to trace.
 @lowering(portable=True)
 @collection_paused()
 def _traced(model: schema.Model, train: schema.Training) -> Sizes:

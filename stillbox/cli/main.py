@@ -135,7 +135,7 @@ _ALL_NAMES = (
 )
 _SPELLINGS = {spelling for _, names in _ALL_NAMES for spelling in names}
 
-# Made between two collections of cycles; 700 unless set, 2,000 from Python 3.13 on.
+# Objects that are made between two collections of reference cycles; by default 700 or 2,000.
 _NEW_OBJECTS = 100_000
 # Exit codes of SIGHUP, Ctrl-C and SIGTERM.
 _STOPPED = (129, 130, 143)

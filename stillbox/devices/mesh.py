@@ -20,10 +20,13 @@ ArrayOrShape = np.ndarray | jax.Array | jax.ShapeDtypeStruct
 DATA_AXIS = "data"
 SPACE_AXIS = "space"
 
+# By JAX's names; GPUs have several.
 _PLATFORMS: dict[str, Platform] = {
     "cpu": "cpu",
+    "gpu": "gpu",
+    "cuda": "gpu",
+    "rocm": "gpu",
     "tpu": "tpu",
-    **dict.fromkeys(("gpu", "cuda", "rocm"), "gpu"),
 }
 
 

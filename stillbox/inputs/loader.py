@@ -129,8 +129,7 @@ class TrainLoader(BatchMaker):
         if self._processes is None:
             return self.make(map(Job, numbers))
         sizes = (self.shape(resizer.input_size).starts[-1] for resizer in self._resizers)
-        most, ahead = max(sizes), self._prefetch
-        return self._processes.make(self, numbers, most_bytes=most, ahead=ahead)
+        return self._processes.make(self, numbers, most_bytes=max(sizes), ahead=self._prefetch)
 
     def _repeat(self, numbers: Iterator[int]) -> Iterator[Batch]:
         (first,) = self.make([Job(0)])

@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, registrations
+from stillbox.lowering import lowering
 from stillbox.models.detector import Detector
 from stillbox.models.layers.hyperparams import ShapesOnly
 from stillbox.models.one_stage import detector as _one_stage  # noqa: F401 - registers it
@@ -45,7 +46,9 @@ def build_detector(
     """
     rng = rng or np.random.default_rng(seed)
     options = BuildOptions(dtype, freeze_norm=False, rng=rng, quantization=quantization)
-    detector: Detector = implementation_of(model)(model, options)
+    # Shapes of maps are traced. They are those of any form, and plain ones are traced fastest.
+    with lowering(portable=True):
+        detector: Detector = implementation_of(model)(model, options)
     return detector
 
 

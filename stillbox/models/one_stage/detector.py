@@ -16,7 +16,6 @@ from jaxtyping import Float, Float32, Int, Int64
 from stillbox.boxes.structures import AnyArray, Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
-from stillbox.lowering import lowering
 from stillbox.models import (  # noqa: F401 - registers them
     backbones,
     heads,
@@ -254,8 +253,6 @@ class OneStageDetector(Detector):
         """`[ymin, xmin, ymax, xmax]`, normalised to the network input, not clipped."""
         return build_anchors(self.model.anchors, self.feature_shapes, self.image_shape)
 
-    # The shapes are those of any form, and plain ones take less time to trace.
-    @lowering(portable=True)
     def _infer_feature_shapes(self) -> tuple[Shape, ...]:
         image = jax.ShapeDtypeStruct((1, *self.image_shape, 3), jnp.float32)
         maps = jax.eval_shape(lambda images: self.features(images, train=False), image)

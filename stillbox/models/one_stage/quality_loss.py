@@ -146,12 +146,13 @@ def _terms(
     matched = (fit.matched & images).astype(jnp.float32)
     # A background anchor counts as much as its image.
     shares = image_weights * jnp.where(fit.matched, fit.weights, 1.0)
+    weighted = matched * shares
     aligned = _alignment(model.matcher, fit, batch.boxes.shape[1]) * matched
     weights = jax.lax.stop_gradient(_box_weights(config, fit, inputs.anchors, aligned))
-    weights *= matched * shares
+    weights *= weighted
     own = _Sums(
         matched=matched.sum(),
-        counted=_matches(config, matched * shares, images),
+        counted=_matches(config, weighted, images),
         weights=weights.sum(),
         aligned=(aligned * shares).sum(),
         images=images.sum(dtype=jnp.float32),
@@ -193,7 +194,7 @@ def _terms(
     if config.centerness_weight:
         assert isinstance(predictions, RatedPredictions)
         target = _centerness(fit, inputs.anchors)
-        entropy = sigmoid_cross_entropy(predictions.quality_logits, target) * matched * shares
+        entropy = sigmoid_cross_entropy(predictions.quality_logits, target) * weighted
         terms["centerness_loss"] = config.centerness_weight * entropy.sum() / count
     return terms, own
 

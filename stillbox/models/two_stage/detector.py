@@ -14,7 +14,6 @@ from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import groups_of_crops
 from stillbox.experiment.variants import implementation_of, implements
-from stillbox.lowering import lowering
 from stillbox.models import backbones, box_heads, necks  # noqa: F401 - registers them
 from stillbox.models.anchors import build_anchors, check_number
 from stillbox.models.detector import (
@@ -270,8 +269,6 @@ class FasterRcnnDetector(Detector):
             return true_sizes
         return jnp.broadcast_to(jnp.asarray(self.image_shape, jnp.int32), true_sizes.shape)
 
-    # The shapes are those of any form, and plain ones take less time to trace.
-    @lowering(portable=True)
     def _infer_feature_shapes(self) -> tuple[Shape, ...]:
         image = jax.ShapeDtypeStruct((1, *self.image_shape, 3), jnp.float32)
         size = jax.ShapeDtypeStruct((1, 2), jnp.int32)

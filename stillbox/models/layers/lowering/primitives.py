@@ -49,8 +49,8 @@ def per_platform(
     if is_spatially_partitioned():
         return default(*arrays)
     if lowering.platform is not None:
-        own = {"cpu": cpu} | ({} if gpu is None else {"gpu": gpu})
-        return own.get(lowering.platform, default)(*arrays)
+        forms = {"cpu": cpu, "gpu": gpu or default}
+        return forms.get(lowering.platform, default)(*arrays)
     own = {} if gpu is None else {"cuda": gpu, "rocm": gpu}
     result: Result = jax.lax.platform_dependent(*arrays, cpu=cpu, default=default, **own)
     return result
