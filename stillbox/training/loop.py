@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -162,6 +162,7 @@ def _train(
         ) as summaries,
         RunProgress(first, stop_at, quiet=not job.is_main_process()) as progress,
         StopRequest() as stop,
+        ExitStack() as opened,
     ):
         for line in _describe_run(experiment, place, dataset, start, programs):
             progress.say(line)
@@ -175,6 +176,14 @@ def _train(
             reason = f"stopped early at step {first} already: {why}"
             return Outcome(first, reason, scores, seconds=time.monotonic() - began)
 
+        # Another thread makes the first batches while XLA compiles.
+        shared = jax.process_count() > 1
+        batches = DevicePrefetcher(
+            loader.iterate(first, stop_at),
+            program.put_batch,
+            stopped=lambda: stop.signal is not None and not shared,
+        )
+        opened.callback(batches.close)
         progress.doing("compiling the train step")
         with stop.ends("compiling the train step"):
             steps = [compilation.result() for compilation in compilations]
@@ -183,12 +192,6 @@ def _train(
         del start, teacher  # the first step donates the buffers of the start
 
         # ---- steps ------------------------------------------------------------------------------
-        shared = jax.process_count() > 1
-        batches = DevicePrefetcher(
-            loader.iterate(first, stop_at),
-            program.put_batch,
-            stopped=lambda: stop.signal is not None and not shared,
-        )
         waits = Waits(jax.process_count())
         report = StepReport(
             settings,

@@ -20,6 +20,7 @@ from stillbox.models.layers.hyperparams import (
     penalty_of,
 )
 from stillbox.models.layers.lowering.convolution import conv2d, depthwise_conv2d
+from stillbox.models.layers.lowering.primitives import add_bias, as_float32
 from stillbox.models.layers.lowering.windows import Padding
 from stillbox.models.layers.lowering.winograd import (
     LayerKernels,
@@ -202,7 +203,8 @@ class ConvLayer(nnx.Module):
             # Outputs with a bias are predictions and stay float32: in bfloat16, updates of a logit
             # of -4.6 would be rounded away.
             if hasattr(self, "bias"):
-                product = product.astype(jnp.float32) + _scaled(self.bias, factor)
+                dtype = self.dtype if hasattr(self, "norm") else jnp.dtype(jnp.float32)
+                product = add_bias(as_float32(product), _scaled(self.bias, factor), dtype)
             if hasattr(self, "norm"):
                 return self.norm(product.astype(self.dtype), self.activation, train=train)
             return ACTIVATIONS[self.activation](product)

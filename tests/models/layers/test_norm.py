@@ -11,7 +11,12 @@ from flax import nnx
 from stillbox.experiment import schema
 from stillbox.lowering import lowering
 from stillbox.models.layers.hyperparams import ACTIVATIONS
-from stillbox.models.layers.lowering.primitives import channel_sum, channel_sums, sum_of_rows
+from stillbox.models.layers.lowering.primitives import (
+    add_bias,
+    channel_sum,
+    channel_sums,
+    sum_of_rows,
+)
 from stillbox.models.layers.norm import (
     NormLayer,
     batch_statistics,
@@ -208,3 +213,22 @@ def test_another_lowering_is_traced_again():
     with lowering(portable=True):
         assert is_portable()
     assert not is_portable()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("height", [1, 7, 46])
+def test_a_bias_and_its_gradient_are_those_of_a_plain_addition(height, dtype):
+    x, bias = jnp.asarray(_random(3, height, 5, 6)), jnp.asarray(_random(6, seed=1))
+    # bfloat16 holds these, and no sum of them is rounded.
+    above = jnp.round(4 * jnp.asarray(_random(3, height, 5, 6, seed=2)))
+
+    def both(x, bias, above):
+        results = []
+        for add in (partial(add_bias, dtype=dtype), lambda x, bias: (x + bias).astype(dtype)):
+            y, pull_back = jax.vjp(add, x, bias)
+            results.append((y, *pull_back(above.astype(dtype))))
+        return results
+
+    for ours, plain in zip(*at_once(both, x, bias, above), strict=True):
+        assert ours.dtype == plain.dtype
+        np.testing.assert_array_equal(np.asarray(ours), np.asarray(plain))

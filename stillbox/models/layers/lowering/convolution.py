@@ -29,6 +29,7 @@ from stillbox.models.layers.lowering.windows import (
     Pads,
     flat,
     input_gradient,
+    outer_products,
     output_size,
     pad,
     padding_pairs,
@@ -304,7 +305,7 @@ def _conv_gradients_on_cpu(
     else:
         windows = windows_of(padded, kernel.shape, stride)
         # One product for each tap avoids a copy of the patches.
-        taps = jnp.stack([product(transposed(flat(window)), flat(gradient)) for window in windows])
+        taps = jnp.stack([outer_products(flat(window), flat(gradient)) for window in windows])
     of_padded = input_gradient(gradient, kernel, padded.shape[1:3], stride)
     return unpad(of_padded, pads), taps.reshape(kernel.shape).astype(kernel.dtype)
 

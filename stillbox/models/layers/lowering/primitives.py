@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from stillbox.jax_internals import set_xla_metadata
 from stillbox.lowering import Lowering, current_lowering
-from stillbox.models.parallel import is_spatially_partitioned
+from stillbox.models.parallel import batch_shard_map, is_spatially_partitioned
 
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -141,6 +141,47 @@ def channel_sum(term: Term, *arrays: jax.Array) -> jax.Array:
         return jnp.sum(term(*values), axis=(0, 1, 2), dtype=jnp.float32)
 
     return per_platform(*arrays, cpu=on_cpu, default=elsewhere)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def add_bias(x: jax.Array, bias: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Adds `bias`, `[C]`, to `[B, H, W, C]`, both float32, and rounds the sum to `dtype`.
+
+    The gradient of the bias is a `channel_sum`: 5 ms in place of 55 for maps of 48 x 48 and
+    24 x 24, 4 images and 819 channels on two CPUs.
+    """
+    return (x + bias).astype(dtype)
+
+
+def _add_bias_forward(x: jax.Array, bias: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, None]:
+    return add_bias(x, bias, dtype), None
+
+
+def _add_bias_backward(
+    dtype: jnp.dtype, saved: None, gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    del dtype, saved
+
+    def on_cpu(gradient: jax.Array) -> tuple[jax.Array]:
+        # Not inlined: the loop of the sum would also cut the gradient of a map out of that of all
+        # maps, value by value.
+        return (no_inline(_sum_of_maps)(gradient),)
+
+    sharded = batch_shard_map(on_cpu, ("batch",), ("replicated",))
+    total = per_platform(gradient, cpu=lambda x: sharded(x)[0], default=_sum_of_maps)
+    return as_float32(gradient), total
+
+
+def _sum_of_maps(x: jax.Array) -> jax.Array:
+    return channel_sum(as_float32, x)
+
+
+def as_float32(x: jax.Array) -> jax.Array:
+    """Returns the array in float32."""
+    return x.astype(jnp.float32)
+
+
+add_bias.defvjp(_add_bias_forward, _add_bias_backward)
 
 
 @jax.named_scope("channel_sum")
