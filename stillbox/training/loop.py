@@ -178,12 +178,13 @@ def _train(
 
         # Another thread makes the first batches while XLA compiles.
         shared = jax.process_count() > 1
-        batches = DevicePrefetcher(
-            loader.iterate(first, stop_at),
-            program.put_batch,
-            stopped=lambda: stop.signal is not None and not shared,
+        batches = opened.enter_context(
+            DevicePrefetcher(
+                loader.iterate(first, stop_at),
+                program.put_batch,
+                stopped=lambda: stop.signal is not None and not shared,
+            )
         )
-        opened.callback(batches.close)
         progress.doing("compiling the train step")
         with stop.ends("compiling the train step"):
             steps = [compilation.result() for compilation in compilations]
@@ -216,7 +217,7 @@ def _train(
         interrupted = 0
         stalls, next_batch = StallReporter(), f"the next batch, from {dataset.source.where}"
         waiting_for_others = partial(stalls.waiting, _OTHERS) if shared else nullcontext
-        with closing(batches), profiler, stalls, jax.transfer_guard("disallow"):
+        with batches, profiler, stalls, jax.transfer_guard("disallow"):
             for batch in profiler.mark(stalls.over(batches, next_batch)):
                 # -- dispatch: the device works while the host goes on --
                 state, metrics = compiled[batch.input_size](state, batch, *taught_by)

@@ -56,7 +56,7 @@ def test_a_closed_terminal_does_not_end_a_write(tmp_path):
         os.close(end)
         try:
             said = b""
-            # Python writes the end of the line by itself.
+            # Python writes the end of the line in a second call.
             while b"ready\r\n" not in said:
                 said += os.read(terminal, 100)
             os.close(terminal)

@@ -16,6 +16,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.layers.hyperparams import ACTIVATIONS, filled, norm_regularizer, penalty_of
 from stillbox.models.layers.lowering.primitives import (
+    as_float32,
     channel_sum,
     channel_sums,
     jit_per_lowering,
@@ -35,7 +36,7 @@ def batch_statistics(x: jax.Array, near: jax.Array) -> tuple[jax.Array, jax.Arra
     """
     count = float(x.size // x.shape[-1])  # a batch may have more values than an int32
     if x.dtype == jnp.float32:
-        mean = channel_sum(_as_float32, x) / count
+        mean = channel_sum(as_float32, x) / count
         return mean, channel_sum(partial(_squared_distance, mean), x) / count
     offset = channel_sum(partial(_distance, near), x) / count
     squares = channel_sum(partial(_squared_distance, near), x) / count
@@ -172,7 +173,7 @@ def _forward_image(
     x: jax.Array, scale: jax.Array, bias: jax.Array, groups: int, epsilon: float, activation: str
 ) -> tuple[jax.Array, Saved]:
     count = float(x.size // groups)
-    mean = _group_sum(channel_sum(_as_float32, x[None]), groups) / count
+    mean = _group_sum(channel_sum(as_float32, x[None]), groups) / count
     squares = channel_sum(partial(_squared_distance, mean), x[None])
     inverse = jax.lax.rsqrt(_group_sum(squares, groups) / count + epsilon)
     y = ACTIVATIONS[activation](_affine(x, mean, inverse * scale, bias)).astype(x.dtype)
@@ -188,7 +189,7 @@ def _backward_image(
     through, bias_gradient, scale_gradient = _pull_back(saved, activation, x[None], gradient[None])
     offset = _group_sum(scale * bias_gradient, groups) / count
     slope = _group_sum(scale * scale_gradient, groups) / count * inverse
-    x_gradient = inverse * (through[0] * scale - offset - (_as_float32(x) - mean) * slope)
+    x_gradient = inverse * (through[0] * scale - offset - (as_float32(x) - mean) * slope)
     return x_gradient.astype(x.dtype), scale_gradient, bias_gradient
 
 
@@ -203,10 +204,6 @@ def _group_sum(values: jax.Array, groups: int) -> jax.Array:
 
 def _affine(x: jax.Array, mean: jax.Array, factor: jax.Array, bias: jax.Array) -> jax.Array:
     return x.astype(jnp.float32) * factor + (bias - mean * factor)
-
-
-def _as_float32(x: jax.Array) -> jax.Array:
-    return x.astype(jnp.float32)
 
 
 def _distance(point: jax.Array, x: jax.Array) -> jax.Array:

@@ -68,7 +68,7 @@ def _check(function, x, kernel, stride, dtype, padding="SAME"):
 
 
 @pytest.mark.parametrize(("height", "width", "stride", "dtype"), _CASES)
-# The kernels have 5 outputs; which rows a gradient transposes depends on what is narrower.
+# There are 5 outputs. The gradient of a 1x1 kernel transposes the narrower of its two arrays.
 @pytest.mark.parametrize(("size", "inputs"), [(1, 6), (1, 5), (3, 6), (3, 3), (7, 3)])
 def test_convolution_and_gradients_equal_the_plain_ones(size, inputs, height, width, stride, dtype):
     x, kernel = _random(2, height, width, inputs), _random(size, size, inputs, 5, seed=1)
