@@ -86,7 +86,7 @@ def edge_samples(
     """Returns evenly spaced bilinear samples from edge to edge of boxes; one is in the centre.
 
     A coordinate y is the point `y * (H - 1)` of H rows. The last point of a box that ends at 1 may
-    lie beyond the last row by rounding, and is outside then, as in the original; see `rounding`.
+    lie beyond the last row by rounding, and is outside then, as in the original.
 
     Args:
         boxes: normalised to the part of the map that counts.

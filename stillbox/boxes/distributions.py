@@ -53,7 +53,9 @@ def mean_distances(logits: Real[ArrayLike, "*B S"], *, bins: int) -> Float[Array
     """
     logits = jnp.asarray(logits, jnp.float32)
     shares = jax.nn.softmax(logits.reshape(*logits.shape[:-1], 4, bins), axis=-1)
-    return shares @ jnp.arange(bins, dtype=jnp.float32)
+    # At the default precision accelerators round both factors.
+    numbers = jnp.arange(bins, dtype=jnp.float32)
+    return jnp.matmul(shares, numbers, precision=jax.lax.Precision.HIGHEST)
 
 
 def distribution_focal_loss(

@@ -152,7 +152,7 @@ def quality_focal_loss(
     gradient flows through both factors.
     """
     logits, targets = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
-    mistakes = jnp.abs(jax.nn.sigmoid(logits) - targets)
+    mistakes = _mistakes(logits, targets)
     return weighted_sum(sigmoid_cross_entropy(logits, targets) * mistakes**beta, weights)
 
 
@@ -172,9 +172,14 @@ def varifocal_loss(
     """
     logits, targets = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
     positive = targets if weighted_by_quality else 1.0
-    mistakes = jnp.abs(jax.nn.sigmoid(logits) - targets)
+    mistakes = _mistakes(logits, targets)
     focal = jnp.where(targets > 0.0, positive, alpha * mistakes**gamma)
     return weighted_sum(sigmoid_cross_entropy(logits, targets) * focal, weights)
+
+
+def _mistakes(logits: Float[Array, "*B"], targets: Float[Array, "*B"]) -> Float[Array, "*B"]:
+    # The floor keeps the gradient of a power below 1 finite at 0.
+    return jnp.maximum(jnp.abs(jax.nn.sigmoid(logits) - targets), _TINY)
 
 
 class _Parts(NamedTuple):

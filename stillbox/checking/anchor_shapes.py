@@ -289,6 +289,8 @@ def suggest(
     shapes: Sequence[Shape],
     maps: tuple[tuple[int, int], ...],
     image: tuple[int, int],
+    *,
+    where: str = "model.anchors",
 ) -> tuple[Suggestion, Float64Array] | None:
     """Tries candidates on some of the boxes and measures the best of them on all.
 
@@ -298,6 +300,7 @@ def suggest(
         shapes: `cluster_shapes` of `sides`.
         maps: height and width of every feature map.
         image: height and width of the network input, in pixels.
+        where: the path of `anchors` in the experiment.
 
     Returns:
         The suggestion and, `[N]`, the best IoU of every box with it; None if nothing is better.
@@ -322,7 +325,7 @@ def suggest(
     # Recall alone does not change once all boxes are above .5.
     chosen = max(better, key=lambda some: tried[some].recall_50 + tried[some].mean_iou)
     changes = tuple(
-        f"model.anchors.{path}={_spell(after)}" for path, _, after in differences(anchors, chosen)
+        f"{where}.{path}={_spell(after)}" for path, _, after in differences(anchors, chosen)
     )
     best = overlaps(chosen, boxes)
     coverage = Coverage.of("suggested", best)

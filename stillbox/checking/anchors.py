@@ -84,6 +84,8 @@ class AnchorReport:
     """Those boxes are matched to their best anchor by force; otherwise they are background."""
     shapes: tuple[Shape, ...]
     """Typical shapes of the boxes in pixels of the network input."""
+    is_unit: bool
+    """Whether the box coder measures distances in anchors, for which others are not suggested."""
     suggestion: Suggestion | None
     """None if no candidate covers more."""
     histogram: dict[str, list[int]]
@@ -162,7 +164,11 @@ def _report(
     sides = (truth.boxes[:, 2:] - truth.boxes[:, :2]).astype(np.float64) * image
     groups = {"all": np.ones(len(sides), np.bool_), **coco_sizes(sides.prod(axis=1))}
     clusters = cluster_shapes(spread(sides, _CLUSTERED))
-    found = suggest(stage.anchors, truth.boxes, sides, clusters, shapes, image)
+    where = "model.anchors" if stage is model else "model.proposals.anchors"
+    is_unit = isinstance(stage.box_coder, schema.DistanceBoxCoder)
+    found = None
+    if not is_unit:
+        found = suggest(stage.anchors, truth.boxes, sides, clusters, shapes, image, where=where)
     if found and not found[0].coverage.exceeds(Coverage.of("all", matched.best)):
         found = None
     return AnchorReport(
@@ -177,6 +183,7 @@ def _report(
         unmatched=None if threshold is None else float(1 - matched.chosen.mean()),
         forced=isinstance(matcher, schema.ArgmaxMatcher) and matcher.force_match_for_each_row,
         shapes=tuple(clusters),
+        is_unit=is_unit,
         suggestion=found[0] if found else None,
         histogram={
             name: np.histogram(matched.best[group], _BINS, (0, 1))[0].tolist()
@@ -269,6 +276,8 @@ def conclusions(report: AnchorReport) -> list[str]:
 
 
 def _suggested(report: AnchorReport) -> list[str]:
+    if report.is_unit:
+        return ["The box coder measures distances in anchors, so that no others are suggested."]
     if report.suggestion is None:
         return ["No other values that were tried cover these boxes better."]
     now, then = report.sizes[0], report.suggestion.coverage

@@ -91,8 +91,8 @@ def anchors_per_location(config: schema.Anchors, maps: int) -> tuple[int, ...]:
     return _generator(config).per_location
 
 
-def check_number(config: schema.Anchors, feature_shapes: tuple[Shape, ...]) -> None:
-    """Refuses anchors that fill the memory before anything else does.
+def check_number(config: schema.Anchors, feature_shapes: tuple[Shape, ...], *, where: str) -> None:
+    """Refuses anchors that fill the memory before anything else does; `where` is their path.
 
     Raises:
         UserError: the feature maps have too many.
@@ -103,9 +103,9 @@ def check_number(config: schema.Anchors, feature_shapes: tuple[Shape, ...]) -> N
     if number > _MOST_ANCHORS:
         raise UserError(
             f"an image has {number:,} anchors, and at most {_MOST_ANCHORS:,} are possible",
-            where="model.anchors",
-            fix="take a smaller network input (model.resizer, model.pad_to_multiple), coarser "
-            "maps, or fewer scales and aspect ratios",
+            where=where,
+            fix="take a smaller network input (model.resizer), coarser maps, or fewer scales and "
+            "aspect ratios",
         )
 
 

@@ -266,7 +266,7 @@ class AtssPredictor(GflPredictor):
 def _predictor_hyperparams(config: schema.WeightSharedHead) -> schema.ConvHyperparams:
     """Returns the hyperparameters of the box and the class convolution."""
     conv = config.conv
-    if config.predictor_defaults:
+    if config.predictor_defaults and config.depthwise:
         conv = replace(conv, regularizer=None, initializer=GLOROT_UNIFORM)
     initializer = config.predictor_initializer or conv.initializer
     return replace(conv.without_norm(), initializer=initializer)

@@ -149,6 +149,21 @@ Decode = Callable[[Array], Array]
 """From deltas `[B, A, S]` to boxes `[B, A, 4]`."""
 
 
+def decode_for(
+    loss: schema.LocalizationLoss, decode: Decode, input_size: tuple[int, int]
+) -> Decode:
+    """Returns a function to the boxes that a loss compares.
+
+    Args:
+        loss: normalised boxes, or pixels if its `in_pixels` is set.
+        decode: returns boxes that are normalised to the network input.
+        input_size: height and width of the network input, in pixels.
+    """
+    if not loss.in_pixels:
+        return decode
+    return lambda deltas: decode(deltas) * jnp.asarray((*input_size, *input_size), jnp.float32)
+
+
 def _classification_loss(
     loss: Callable[..., Array], config: schema.ClassificationLoss, *arrays: Array
 ) -> Array:

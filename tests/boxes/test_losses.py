@@ -153,6 +153,17 @@ def test_gradients_are_finite_at_extreme_logits(gamma):
         assert np.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_gradients_of_quality_losses_are_finite_where_the_prediction_is_the_target(power):
+    logits, targets = jnp.asarray([[20.0, -100.0, 0.0]]), jnp.asarray([[1.0, 0.0, 0.5]])
+    for function in (
+        partial(losses.quality_focal_loss, beta=power),
+        partial(losses.varifocal_loss, gamma=power),
+    ):
+        gradient = jax.grad(lambda x, f=function: f(x, targets, jnp.ones(1)).sum())(logits)
+        assert np.isfinite(gradient).all()
+
+
 def test_a_head_of_zeros_has_a_gradient_for_the_background():
     # s(0) - 0 = .5: the slope must not vanish where the loss is written with |x| and max(x, 0).
     gradient = jax.grad(lambda x: losses.sigmoid_cross_entropy(x, 0.0))(0.0)

@@ -18,6 +18,7 @@ from stillbox.checking.anchor_shapes import (
     cluster_shapes,
     match_boxes,
     split_lattices,
+    suggest,
     typical_ratios,
 )
 from stillbox.checking.anchors import conclusions, coverage_tables, examine_anchors, overlap_figure
@@ -115,6 +116,21 @@ def test_nothing_is_suggested_twice(report):
         overrides += found.suggestion.overrides
     assert found.suggestion is None
     assert "No other values that were tried" in conclusions(found)[-1]
+
+
+def test_anchors_that_are_units_of_distance_stay(report):
+    found = report("model.anchors.scales=[0.02, 0.04]", "model.box_coder={kind: distances}")
+    assert found.suggestion is None
+    assert "measures distances in anchors" in conclusions(found)[-1]
+
+
+def test_a_suggestion_has_the_path_of_the_anchors():
+    boxes = np.float32([[0.1, 0.1, 0.9, 0.9], [0.2, 0.2, 0.8, 0.8]])
+    sides = np.float64([[80, 80], [60, 60]])
+    anchors = schema.MultiscaleAnchors(min_level=3, max_level=3, anchor_scale=1.0)
+    given = {"maps": ((12, 12),), "image": (100, 100), "where": "model.proposals.anchors"}
+    suggestion, _ = suggest(anchors, boxes, sides, cluster_shapes(sides), **given)
+    assert all(one.startswith("model.proposals.anchors.") for one in suggestion.overrides)
 
 
 def test_unmatched_boxes_are_forced_or_background(report):

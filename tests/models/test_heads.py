@@ -4,6 +4,7 @@ The weight-shared head: kernels for all maps, a batch norm for each.
 """
 
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -231,6 +232,13 @@ def test_the_last_kernels_may_have_a_separate_initializer():
     ):
         # 9 * 64 * 8 numbers or more: a standard error of 1 % or less.
         np.testing.assert_allclose(np.std(layer.kernel[...]), stddev, rtol=0.05, err_msg=name)
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_only_separable_predictors_have_the_defaults_of_keras(depthwise):
+    conv = replace(_CONV_WEIGHT_SHARED, regularizer=schema.L2(weight=1e-4))
+    head = _build_weight_shared(conv=conv, depthwise=depthwise, predictor_defaults=True)
+    assert head.box.regularizer == (None if depthwise else conv.regularizer)
 
 
 def test_maps_of_different_anchors_are_refused():

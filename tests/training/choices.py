@@ -116,7 +116,13 @@ _TOWER = (
 )
 _OF_GFL = ("model.box_coder.kind=distribution", "model.matcher.kind=atss", *_DENSE)
 _OF_ATSS = ("model.box_coder.kind=distances", "model.matcher.kind=atss", *_DENSE)
-_OF_ALIGNED = ("model.box_coder.kind=distances", "model.matcher.kind=task_aligned", *_DENSE)
+_OF_ALIGNED = (
+    "model.box_coder.kind=distances",
+    "model.matcher.kind=task_aligned",
+    *_DENSE,
+    "model.anchors={kind: multiscale, min_level: 2, max_level: 3, anchor_scale: 8.0, "
+    "aspect_ratios: [1.0], scales_per_octave: 1}",
+)
 _CONV = "{force_bias: true, regularizer: {kind: l2}, batch_norm: {}}"
 _PLAIN_HEAD = "model.head={layers_before: 0, depthwise: false}"
 _LARGE = "model.resizer={height: 136, width: 144}"

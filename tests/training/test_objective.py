@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
-from math import exp, log
+from math import atan, exp, log, pi
 from pathlib import Path
 
 import jax
@@ -259,6 +259,18 @@ def test_every_localisation_loss_by_hand():
     # To the left of the box: 0 to .05, hull .5, of which .05 is covered by neither.
     apart = ((0.0, -4.5, 0.0, 5 * log(0.1)), (0.0,) * 4)
     assert localization(schema.GiouLoss(), codes=apart) == pytest.approx(1 + 0.05 / 0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", [schema.DiouLoss, schema.CiouLoss])
+def test_distances_and_shapes_are_compared_in_pixels(kind):
+    model = replace(
+        with_loss(localization=kind()), resizer=schema.FixedShapeResizer(height=100, width=400)
+    )
+    # 100 x 200 and 100 x 160 pixels, centres 20 apart, in a hull of 100 x 200.
+    slope = 4 / pi**2 * (atan(200 / 100) - atan(160 / 100)) ** 2
+    shape = slope**2 / (0.2 + slope) if kind is schema.CiouLoss else 0.0
+    expected = 0.2 + 20**2 / (100**2 + 200**2) + shape
+    assert toy_loss(toy_batch([BOX]), model)[1] == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_square_coder_has_three_codes_to_divide_by():

@@ -109,6 +109,19 @@ def task_aligned_head_has_distances(model: schema.OneStage) -> Iterator[Finding]
     if type(model.box_coder) is not schema.DistanceBoxCoder:
         what = f"a task_aligned head predicts distances, and the coder is {model.box_coder.kind}"
         yield error("box_coder.kind", what, "--set model.box_coder.kind=distances")
+        return
+    anchors, units = model.anchors, model.box_coder.units_in_anchor
+    if not isinstance(anchors, schema.MultiscaleAnchors):
+        what = f"a task_aligned head needs anchors of strides, and the kind is {anchors.kind}"
+        yield error("anchors.kind", what, "--set model.anchors.kind=multiscale")
+    elif anchors.anchor_scale != units or anchors.aspect_ratios != (1.0,):
+        what = (
+            "a task_aligned head predicts distances in strides, which requires square anchors of "
+            f"units_in_anchor strides: anchor_scale is {anchors.anchor_scale:g}, units_in_anchor "
+            f"{units:g}, aspect_ratios {list(anchors.aspect_ratios)}"
+        )
+        fix = f"--set model.anchors.anchor_scale={units:g} --set model.anchors.aspect_ratios=[1]"
+        yield error("anchors", what, fix)
 
 
 @rule(schema.QualityLoss)

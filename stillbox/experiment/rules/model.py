@@ -65,9 +65,13 @@ def last_layer_exists(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Fi
 
 @rule(schema.OneStage, schema.FasterRcnn)
 def stem_folds_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
-    """Blocks of two by two pixels cover images of even sides only."""
+    """Blocks of two by two pixels cover images of even sides, and begin at the first pixel."""
     if not isinstance(model.backbone, schema.ResNet) or not model.backbone.space_to_depth_stem:
         return
+    if not model.backbone.explicit_padding:
+        what = "space_to_depth_stem pads both sides equally, and explicit_padding is false"
+        fix = "set explicit_padding to true, or space_to_depth_stem to false"
+        yield error("backbone.space_to_depth_stem", what, fix)
     multiple = padding_multiple(model)
     for path, side in input_sides(model):
         if side >= 1 and multiple >= 1 and (side + -side % multiple) % 2:

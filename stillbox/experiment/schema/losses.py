@@ -1,7 +1,7 @@
 """Losses of classes and boxes, and the loss of a detector (`core/losses.py` of the original)."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from stillbox.experiment.schema.boxes import AtssMatcher, BoxWeights, Matcher
 from stillbox.experiment.schema.ranges import (
@@ -92,6 +92,9 @@ class LocalizationLoss(RegisteredConfig):
     exactly 0 have no loss. Returns `[B, A]`, weighted.
     """
 
+    in_pixels: ClassVar[bool] = False
+    """Whether boxes are decoded to pixels, and not normalised: a loss of distances or shapes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothL1Loss(LocalizationLoss, kind="smooth_l1"):
@@ -125,10 +128,14 @@ class GiouLoss(LocalizationLoss, kind="giou"):
 class DiouLoss(LocalizationLoss, kind="diou"):
     """One minus the distance-IoU of the decoded box (arXiv:1911.08287)."""
 
+    in_pixels = True
+
 
 @dataclass(frozen=True, kw_only=True)
 class CiouLoss(LocalizationLoss, kind="ciou"):
     """One minus the complete IoU of the decoded box (arXiv:1911.08287)."""
+
+    in_pixels = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,10 @@ class AnchorStage(Protocol):
         """The boxes that predictions are relative to."""
 
     @property
+    def box_coder(self) -> BoxCoder:
+        """Encodes a box relative to its anchor."""
+
+    @property
     def matcher(self) -> Matcher:
         """Assigns ground-truth boxes to anchors."""
 

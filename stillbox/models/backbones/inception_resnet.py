@@ -16,7 +16,7 @@ from stillbox.models.layers import Conv2d
 from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.lowering.windows import Padding
 from stillbox.models.layers.resampling import average_pool, max_pool
-from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use, rounded, widened
+from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use, widened
 from stillbox.models.rematerialization import rematerialized
 
 Config = schema.InceptionResNetV2 | schema.InceptionResNetV2BlockHead
@@ -227,7 +227,6 @@ class ResidualBlock(Part):
         self.up = Conv2d(channels, inputs, 1, 1, config.conv.without_norm(), **arguments)
         self.scale = 1.0 if last else _RESIDUAL[name.partition("_")[0]].scale
         self.activation = "none" if last else config.conv.activation
-        options.add_rounding(self, "sum")
 
     @rematerialized
     def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
@@ -235,7 +234,7 @@ class ResidualBlock(Part):
         branches = (getattr(self, f"branch_{index}") for index in range(self.branches))
         joined = jnp.concatenate([branch(x, train=train) for branch in branches], axis=-1)
         added = (self.up(joined, train=train) * self.scale).astype(x.dtype)
-        return rounded(self, "sum", ACTIVATIONS[self.activation](x + added), train=train)
+        return ACTIVATIONS[self.activation](x + added)
 
 
 class Branch(Part):

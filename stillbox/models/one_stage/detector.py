@@ -145,7 +145,7 @@ class OneStageDetector(Detector):
         self.dtype = jnp.dtype(options.dtype)
         name_layers(self)
         self.feature_shapes = self._infer_feature_shapes()
-        check_number(model.anchors, self.feature_shapes)
+        check_number(model.anchors, self.feature_shapes, where="model.anchors")
         locations = (rows * columns for rows, columns in self.feature_shapes)
         self.level_sizes = tuple(map(mul, locations, outputs.anchors))
         self.order = _static(prediction_order(model.anchors, self.feature_shapes))

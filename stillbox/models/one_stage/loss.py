@@ -19,7 +19,7 @@ from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models.detector import LossOutput, Predictions, Taught
-from stillbox.models.targets import build_box_coder, targets_of_batch
+from stillbox.models.targets import build_box_coder, decode_for, targets_of_batch
 from stillbox.models.variables import Arrays
 
 Anchors = Float[np.ndarray, "A 4"]
@@ -243,14 +243,16 @@ def _localization_losses(
     anchors: Float[Array, "A 4"],
     model: schema.OneStage,
 ) -> AnchorLosses:
-    coder = build_box_coder(model.box_coder, model.resizer.input_size)
-    config = _loss_of(model)
+    config, input_size = _loss_of(model), model.resizer.input_size
+    coder = build_box_coder(model.box_coder, input_size)
     loss: Array = implementation_of(config.localization)(
         config.localization,
         encodings,
         targets.box_targets,
         targets.box_weights,
-        decode=lambda deltas: coder.decode(deltas, anchors),
+        decode=decode_for(
+            config.localization, lambda deltas: coder.decode(deltas, anchors), input_size
+        ),
         skip_zeros=config.skip_zero_codes,
     )
     return loss

@@ -28,7 +28,7 @@ from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models.detector import AnyPredictions, LossOutput, RatedPredictions, Taught
-from stillbox.models.targets import build_box_coder, matches_of_batch
+from stillbox.models.targets import build_box_coder, decode_for, matches_of_batch
 from stillbox.models.variables import Arrays
 
 AnchorValues = Float32[Array, "B A"]
@@ -176,7 +176,7 @@ def _terms(
         fit.predicted,
         fit.boxes,
         weights,
-        decode=lambda boxes: boxes,
+        decode=decode_for(config.localization, lambda boxes: boxes, frame.size),
         skip_zeros=False,
     )
     terms = {

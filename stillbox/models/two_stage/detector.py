@@ -88,7 +88,8 @@ class FasterRcnnDetector(Detector):
         self.feature_shapes = self._infer_feature_shapes()
         for shape in self.feature_shapes:
             check_stride(shape, self.image_shape)
-        check_number(model.proposals.anchors, self.feature_shapes)
+        where = "model.proposals.anchors"
+        check_number(model.proposals.anchors, self.feature_shapes, where=where)
 
     def loss(
         self,
@@ -244,7 +245,7 @@ class FasterRcnnDetector(Detector):
         return BoxPredictions(*(x.reshape(-1, count, *x.shape[1:]) for x in (codes, logits)))
 
     def frame_anchors(self, true_sizes: jax.Array, *, clip: bool) -> FramedAnchors:
-        """Returns the anchors of each image; see `frames.frame_anchors`."""
+        """Returns the anchors of each image; see `proposals.frame_anchors`."""
         return frame_anchors(self.anchor_grid, self._sizes(true_sizes), self.image_shape, clip=clip)
 
     @property

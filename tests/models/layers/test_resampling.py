@@ -30,6 +30,12 @@ def test_values_and_gradients_are_those_of_a_window_reduction(sides, size, strid
     np.testing.assert_allclose(*gradients, rtol=1e-6)
 
 
+def test_a_window_may_have_more_elements_than_a_byte_counts():
+    x = np.random.default_rng(1).normal(size=(1, 17, 17, 2)).astype(np.float32)
+    (found,) = jax.vjp(lambda x: max_pool(x, 17, 1, padding="valid"), x)[1](jnp.ones((1, 1, 1, 2)))
+    np.testing.assert_array_equal(found, x == x.max(axis=(1, 2), keepdims=True))
+
+
 def window_reduction(x, size, stride, padding="SAME"):
     window, strides = (1, size, size, 1), (1, stride, stride, 1)
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, padding)

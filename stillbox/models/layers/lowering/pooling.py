@@ -92,9 +92,10 @@ def _gradient_of_windows(
 def _maximum_of_views(x: jax.Array, windows: _Windows) -> tuple[jax.Array, jax.Array]:
     """Returns the maxima and the index of each within its window."""
     first, *others = _views(x, windows)
-    largest, index = first, jnp.zeros(first.shape, jnp.uint8)
+    small = jnp.uint8 if windows.size**2 <= 2**8 else jnp.uint16
+    largest, index = first, jnp.zeros(first.shape, small)
     for number, view in enumerate(others, start=1):
-        index = jnp.where(view > largest, jnp.uint8(number), index)
+        index = jnp.where(view > largest, small(number), index)
         largest = jnp.maximum(largest, view)  # and not `where`, which would drop NaN
     return largest, index
 
