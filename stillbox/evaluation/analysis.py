@@ -346,17 +346,16 @@ def analyse(
     results: Sequence[ImageResult],
     class_names: Mapping[int, str],
     *,
+    crowds: bool = True,
     difficult: bool = False,
 ) -> Analysis:
-    """Analyses the results of a detector.
-
-    `difficult`: difficult objects are ignored in place of crowds, as in Pascal VOC's metrics.
+    """Analyses the results of a detector; for the arguments see `flatten`.
 
     Raises:
         UserError: see `number_images`.
     """
     names = class_keys(class_names)
-    flat = flatten(truths, results, class_names, difficult=difficult)
+    flat = flatten(truths, results, class_names, crowds=crowds, difficult=difficult)
     matched = match_classes(flat)
     overall = confidence(flat, matched)
     shown = flat if overall.threshold is None else flat.above(overall.threshold)

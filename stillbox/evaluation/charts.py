@@ -30,7 +30,7 @@ from stillbox.evaluation.drawing import (
 from stillbox.evaluation.history import History, Series
 from stillbox.evaluation.matching import Confusion
 from stillbox.evaluation.results import FloatArray, IntArray
-from stillbox.evaluation.scores import VOC_MEANINGS, Scores
+from stillbox.evaluation.scores import OPEN_IMAGES_MEANINGS, VOC_MEANINGS, Scores
 from stillbox.printing import count_text, html_text
 
 INK, MUTED, _GRID, GREY = "#212529", "#6c757d", "#e9ecef", "#adb5bd"
@@ -316,7 +316,7 @@ _LOSSES = {
     "regularization_loss": "regularization",
 }
 
-_SCORES = ("AP", "AP50", "AP75", *VOC_MEANINGS)
+_SCORES = ("AP", "AP50", "AP75", *VOC_MEANINGS, *OPEN_IMAGES_MEANINGS)
 
 
 def _present(series: Mapping[str, Series]) -> dict[str, Series]:

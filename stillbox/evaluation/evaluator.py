@@ -15,7 +15,6 @@ from stillbox.evaluation.results import ImageResult, ImageTruth, not_finite
 from stillbox.evaluation.scores import Scores, score
 from stillbox.evaluation.voc import VocRules
 from stillbox.experiment.schema.training import Metric
-from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.printing import count_text
 from stillbox.records.label_map import ClassSlots
 
@@ -64,7 +63,8 @@ class EvaluationResult:
             self.truths,
             self.results,
             self.class_names,
-            # As the metrics that are computed.
+            # As the metrics that are computed; Open Images' ignore both.
+            crowds=self.scores.coco is not None or self.scores.voc is None,
             difficult=self.scores.coco is None,
         )
 
@@ -94,7 +94,7 @@ def evaluate(
 
     Args:
         loader: the evaluation set in batches. Row r of a batch belongs to record
-            `batch.records[r]`; -1 marks padding.
+            `batch.records[r]`; -1 marks padding, a weight of 0 an image that the policy left out.
         slots: the ids of the detector's class indices.
         records: the records in the loader; None: all of `source`.
         annotations: the ground truth in place of that of `source`.
@@ -116,18 +116,18 @@ def evaluate(
     )
     timings.scoring += time.perf_counter() - started
 
-    results: dict[int, list[ImageResult]] = {}
+    results: dict[int, list[ImageResult | None]] = {}
     for batch, detections in _one_ahead(detect, loader, timings):
         for record, result in _results_of(batch, detections, truths, slots):
             results.setdefault(record, []).append(result)
         if progress is not None:
             progress(len(results), len(truths))
-    _check_complete(results, truths, source)
+    _check_complete(results, truths)
 
     started = time.perf_counter()
-    order = tuple(sorted(results))
+    found = {record: one for record, (one,) in sorted(results.items()) if one is not None}
+    order, ordered_results = tuple(found), tuple(found.values())
     ordered_truths = tuple(truths[record] for record in order)
-    ordered_results = tuple(results[record][0] for record in order)
     scores = score(ordered_truths, ordered_results, class_names, metrics=metrics, rules=rules)
     timings.scoring += time.perf_counter() - started
     timings.images = len(order)
@@ -170,17 +170,22 @@ def _one_ahead(
 
 def _fetch(batch: Batch, detections: Detections) -> tuple[Batch, Detections]:
     # Each process has its own rows, and every process scores all of them. Images are not fetched.
-    return batch._replace(records=gather_rows(batch.records)), to_host(detections)
+    records, weights = gather_rows(batch.records), gather_rows(batch.image_weights)
+    return batch._replace(records=records, image_weights=weights), to_host(detections)
 
 
 def _results_of(
     batch: Batch, detections: Detections, truths: Mapping[int, ImageTruth], slots: ClassSlots
-) -> Iterator[tuple[int, ImageResult]]:
+) -> Iterator[tuple[int, ImageResult | None]]:
+    """Yields each record with its detections; None: the data policy left its image out."""
     for row, record in enumerate(np.asarray(batch.records).tolist()):
         if record < 0:
             continue
         if record not in truths:
             raise RuntimeError(f"the loader brought record {record}, which is not to be scored")
+        if not batch.image_weights[row]:
+            yield record, None
+            continue
         if detections.finite is not None and not detections.finite[row]:
             raise not_finite(f"image {truths[record].image_id}")
         found = slice(int(detections.count[row]))
@@ -198,28 +203,13 @@ def _results_of(
 
 
 def _check_complete(
-    results: Mapping[int, list[ImageResult]], truths: Mapping[int, ImageTruth], source: TruthSource
+    results: Mapping[int, Sequence[ImageResult | None]], truths: Mapping[int, ImageTruth]
 ) -> None:
-    """Checks that every record came once, except those whose image cannot be decoded.
-
-    The data policy may leave out the latter. Anything else is a bug in the loader.
-    """
+    """Checks that every record came once. Anything else is a bug in the loader."""
     twice = sorted(record for record, found in results.items() if len(found) > 1)
-    missing = sorted(truths.keys() - results.keys())
-    lost = [record for record in missing if _has_image(source, record)]
+    lost = sorted(truths.keys() - results.keys())
     if twice or lost:
         raise RuntimeError(
             f"the loader brought {count_text(len(twice), 'record')} more than once (first "
             f"{twice[:3]}) and {len(lost)} not at all (first {lost[:3]}): the scores would be wrong"
         )
-
-
-def _has_image(source: TruthSource, record: int) -> bool:
-    example = source.example(record)
-    if example is None:
-        return False
-    try:
-        decode_image(example.encoded)
-    except ImageError:
-        return False
-    return True

@@ -7,23 +7,21 @@ Label map, model and annotations must have the same classes: a wrong label map w
 without an error. One message lists all differences.
 """
 
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from PIL import Image
 
 from stillbox.errors import UserError
 from stillbox.evaluation.coco import from_coco_json
 from stillbox.evaluation.results import ImageTruth
 from stillbox.printing import count_text
 from stillbox.records.example import Example
-from stillbox.records.image_files import costly
+from stillbox.records.image_files import inspect_image
 from stillbox.records.label_map import ClassSlots
+from stillbox.records.problems import BadRecordError
 
 _SHOWN = 5
 
@@ -208,16 +206,18 @@ def read_truths(
     Raises:
         UserError: `annotations` lacks an image, or has one of another size.
     """
-    examples = {record: source.example(record) for record in records}
-    present = {record: example for record, example in examples.items() if example is not None}
+    # Not in a list: an example has its encoded image.
+    present = ((record, source.example(record)) for record in records)
     if annotations is None:
-        truths = {record: truth_of(example) for record, example in present.items()}
+        truths = {record: truth_of(example) for record, example in present if example is not None}
     else:
-        annotations.refuse_missing([example.image_id for example in present.values()])
-        truths = {
-            record: annotations.truth_of(example.image_id, stored_size(example))
-            for record, example in present.items()
+        images = {
+            record: (example.image_id, stored_size(example))
+            for record, example in present
+            if example is not None
         }
+        annotations.refuse_missing([image_id for image_id, _ in images.values()])
+        truths = {record: annotations.truth_of(*image) for record, image in images.items()}
     owners = Counter(truth.image_id for truth in truths.values())
     return {
         record: truth
@@ -249,9 +249,8 @@ def stored_size(example: Example) -> tuple[int, int]:
     The image's own header has precedence over the record, whose numbers are optional and sometimes
     wrong: a wrong size would move objects between small, medium and large.
     """
-    if not costly(example.encoded):
-        # Pillow raises these for damaged headers and for images of a gigapixel.
-        damaged = OSError, SyntaxError, ValueError, Image.DecompressionBombError
-        with suppress(*damaged), Image.open(io.BytesIO(example.encoded)) as image:
-            return image.height, image.width
-    return example.height, example.width
+    try:
+        image = inspect_image(example.encoded, whole=False)
+    except BadRecordError:
+        return example.height, example.width
+    return image.height, image.width

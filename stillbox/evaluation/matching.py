@@ -76,11 +76,17 @@ def flatten(
     results: Sequence[ImageResult],
     class_names: Mapping[int, str],
     *,
+    crowds: bool = True,
     difficult: bool = False,
 ) -> FlatSet:
     """Returns the flat arrays; detections of classes that `class_names` lacks are left out.
 
-    `difficult`: difficult objects are ignored in place of crowds, as in Pascal VOC's metrics.
+    Args:
+        truths: the ground truth.
+        results: the detections.
+        class_names: by label map id.
+        crowds: ignore crowds, as COCO's and Open Images' metrics do.
+        difficult: ignore difficult objects, as Pascal VOC's and Open Images' metrics do.
 
     Raises:
         UserError: see `number_images`.
@@ -102,7 +108,7 @@ def flatten(
         truth_image=truth_image,
         truth_boxes=truth_boxes,
         truth_class=np.concatenate([np.empty(0, np.int64), *(t.class_ids for t in truths)]),
-        truth_ignored=hard if difficult else crowd,
+        truth_ignored=crowd & crowds | hard & difficult,
         truth_area=np.concatenate([np.empty(0), *(t.areas() for t in truths)]),
         image=image[chosen],
         boxes=boxes[chosen],
@@ -112,7 +118,7 @@ def flatten(
         pair_truth=np.empty(0, np.int64),
         pair_iou=np.empty(0),
     )
-    detection, truth, iou = _overlapping(flat, crowd & (not difficult))
+    detection, truth, iou = _overlapping(flat, crowd & crowds)
     return replace(flat, pair_detection=detection, pair_truth=truth, pair_iou=iou)
 
 

@@ -24,7 +24,7 @@ from stillbox.evaluation.html_page import (
 )
 from stillbox.evaluation.pictures import Mark, Picture, beside, draw_marks, panels_svg, save_picture
 from stillbox.evaluation.runtimes import RuntimeTable, runtime_section
-from stillbox.evaluation.scores import VOC_MEANINGS, Scores
+from stillbox.evaluation.scores import OPEN_IMAGES_MEANINGS, VOC_MEANINGS, Scores
 from stillbox.printing import html_text
 from stillbox.records.files import write_whole
 
@@ -99,6 +99,7 @@ def score_tables(scores: Scores) -> str:
         ("Average precision", keys[:6]),
         ("Average recall, mean over IoU .50 to .95", keys[6:]),
         ("Pascal VOC", list(VOC_MEANINGS)),
+        ("Open Images", list(OPEN_IMAGES_MEANINGS)),
     ]
     tables = [
         table(caption, None, rows)
@@ -280,7 +281,8 @@ def render_page(report: Report, figures: Mapping[str, str]) -> str:
 
 
 def _cards(scores: Scores, analysis: Analysis) -> str:
-    keys = [key for key in ("AP50", "AP", "AR100", *VOC_MEANINGS) if key in scores.summary]
+    shown = ("AP50", "AP", "AR100", *VOC_MEANINGS, *OPEN_IMAGES_MEANINGS)
+    keys = [key for key in shown if key in scores.summary]
     cards = [(scores.text(key), f"{key}, {scores.meaning(key)}") for key in keys]
     overall = analysis.overall
     if overall.threshold is not None:

@@ -22,17 +22,20 @@ VOC_MEANINGS: dict[str, str] = {
     "VOC_weighted_mAP": "all classes in one list",
 }
 """The keys of Pascal VOC's metrics in `Scores.summary`, with their meaning."""
-_OPEN_IMAGES = {"OpenImages_mAP": "mean over classes, detections inside groups ignored"}
+OPEN_IMAGES_MEANINGS: dict[str, str] = {
+    "OpenImages_mAP": "mean over classes, detections inside groups ignored",
+}
+"""The key of Open Images' metric in `Scores.summary`, with its meaning."""
 _CLASS_COLUMNS = {"voc": "VOC_AP", "open_images": "OpenImages_AP"}
 
 # object_detection/utils/object_detection_evaluation.py
 _VOC_PREFIXES = {"VOC_mAP": "PascalBoxes_", "VOC_weighted_mAP": "WeightedPascalBoxes_"}
 _OPEN_IMAGES_PREFIX = "OpenImagesV2_"
-MEANINGS: dict[str, str] = SUMMARY_MEANINGS | VOC_MEANINGS | _OPEN_IMAGES
+MEANINGS: dict[str, str] = SUMMARY_MEANINGS | VOC_MEANINGS | OPEN_IMAGES_MEANINGS
 """All keys that `Scores.summary` may have, in the order in which they are shown."""
 
 # In the headline, and compared between checkpoints.
-_HEADLINE = ("AP", "AP50", "AP75", *VOC_MEANINGS, *_OPEN_IMAGES)
+_HEADLINE = ("AP", "AP50", "AP75", *VOC_MEANINGS, *OPEN_IMAGES_MEANINGS)
 
 
 @dataclass(frozen=True, kw_only=True)

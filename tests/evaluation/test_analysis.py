@@ -253,8 +253,15 @@ def test_difficult_objects_are_ignored_in_place_of_crowds():
     truths = [truth("1", [BOX, OTHER], is_difficult=[False, True])]
     results = [result("1", [BOX, OTHER], [0.5, 0.9])]
     assert analyse(truths, results, NAMES).overall.truths == 2
-    voc = analyse(truths, results, NAMES, difficult=True)
+    voc = analyse(truths, results, NAMES, crowds=False, difficult=True)
     assert (voc.overall.truths, voc.overall.found, voc.overall.correct) == (1, 1, 1)
+
+
+def test_open_images_ignores_groups_and_difficult_objects():
+    marks = {"is_crowd": [False, False, True], "is_difficult": [False, True, False]}
+    truths = [truth("1", [BOX, OTHER, [0, 0, 90, 90]], **marks)]
+    both = analyse(truths, [result("1", [BOX], [0.5])], NAMES, difficult=True)
+    assert (both.overall.truths, both.overall.found) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -162,14 +162,25 @@ def test_empty_sections_are_left_out(tmp_path):
         assert heading not in text
 
 
-@pytest.mark.parametrize("metrics", [("pascal_voc",), ("coco", "weighted_pascal_voc")])
-def test_the_metrics_that_were_computed_are_shown(tmp_path, metrics):
-    report = Report(
-        title="voc", scores=scores(2, metrics), analysis=analyse(*found()), all_class_metrics=True
-    )
+@pytest.mark.parametrize(
+    ("metrics", "column"),
+    [
+        (("pascal_voc",), "VOC_AP"),
+        (("coco", "weighted_pascal_voc"), "VOC_AP"),
+        (("open_images",), "OpenImages_AP"),
+    ],
+)
+def test_the_metrics_that_were_computed_are_shown(tmp_path, metrics, column):
+    own = scores(2, metrics)
+    past = History(evaluations=((1, dict.fromkeys(own.summary, 0.2)), (2, own.summary)))
+    parts = {"scores": own, "analysis": analyse(*found()), "history": past}
+    report = Report(title="voc", all_class_metrics=True, **parts)
     page, text = parse(write_report(report, tmp_path))
-    assert "VOC_AP" in text
+    assert column in text
     assert ("VOC_mAP" in text) == ("pascal_voc" in metrics)
+    # In a card, in the table and in the legend of the curve.
+    assert text.count("OpenImages_mAP") == 3 * ("open_images" in metrics)
+    assert "Average precision on the evaluation set over steps" in page.alts
     assert ("AR1 " in text) == ("coco" in metrics)
     # Precision over recall is drawn either way.
     assert "Precision over recall for every class at IoU .50" in page.alts
