@@ -267,7 +267,8 @@ def run_training(
 def show_findings(resolved: Resolved, model_directory: Path) -> None:
     """Prints the worst of what `stillbox check` finds in an experiment that is to be trained.
 
-    Notes are those of the reader, and are printed before the directory has a run.
+    Notes are those of the reader. They are printed before the directory has a run, and if the
+    experiment is that of the directory: some of its settings are not taken.
     """
     from stillbox.checking.config import check_experiment
     from stillbox.checkpoints.checkpoint import EXPERIMENT
@@ -276,6 +277,7 @@ def show_findings(resolved: Resolved, model_directory: Path) -> None:
     # A disk may not answer.
     with announcing(lambda: "checking the experiment and its records"):
         findings = check_experiment(resolved, memory=False).findings
+    own = str(model_directory / EXPERIMENT)
     worst, others = list[str](), list(resolved.warnings)
     for one in findings:
         text = f"{one.origin}: {one.what}"
@@ -287,8 +289,8 @@ def show_findings(resolved: Resolved, model_directory: Path) -> None:
     show_remarks(
         resolved,
         [*worst, *others],
-        notes=not is_model_directory(model_directory),
-        also_in=str(model_directory / EXPERIMENT),
+        notes=resolved.source == own or not is_model_directory(model_directory),
+        also_in=own,
     )
 
 

@@ -82,6 +82,9 @@ def test_the_worst_is_first_nothing_is_said_twice_and_notes_are_said_once(
     assert len([line for line in first if "without a place" in line]) == 1
     show_findings(resolved, trained_once)
     assert "note:" not in capsys.readouterr().err
+    # What a run that goes on does not take of its own experiment.
+    show_findings(replace(resolved, source=str(trained_once / "experiment.yaml")), trained_once)
+    assert "note: a note" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
