@@ -86,6 +86,7 @@ lock: setup
 audit: setup
 	$(INSTALL) --editable '.[audit]'
 	$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
+	$(BIN)/pip-audit --strict --requirement constraints-beam.txt --no-deps --disable-pip
 
 clean:
 	rm -rf $(VENV) $(DEMO) dist site .pytest_cache

@@ -1,8 +1,8 @@
 """Builds the sdist and the wheel of the last commit, and shows that anybody gets the same bytes.
 
 `python -m tools.distribution dist` builds them twice, in folders with different names and under
-different umasks and time zones, compares the results and writes them with `SHA256SUMS`. The wheel
-is built from the sdist.
+different umasks and time zones, compares the results and writes them with `SHA256SUMS`, in place of
+earlier ones. The wheel is built from the sdist.
 """
 
 import argparse
@@ -67,6 +67,9 @@ def main() -> str | None:
     if missing := missing_files(first[wheel]):
         return f"{wheel} lacks {sorted(missing)}"
     output.mkdir(parents=True, exist_ok=True)
+    # `make smoke` takes the wheel that it finds.
+    for earlier in output.glob("stillbox-*"):
+        earlier.unlink()
     sums = [f"{hashlib.sha256(content).hexdigest()}  {name}" for name, content in first.items()]
     for name, content in first.items():
         (output / name).write_bytes(content)

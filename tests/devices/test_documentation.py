@@ -106,7 +106,7 @@ def test_gke_manifest_has_a_pod_for_each_machine_of_the_slice():
     assert pod["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     (line,) = re.findall(r"`(--coordinator [^`]*)`", LAUNCHERS["gke.md"])
-    flags = shlex.split(line.replace("$JOB_COMPLETION_INDEX", "3"))
+    flags = shlex.split(line.replace("$(JOB_COMPLETION_INDEX)", "3"))
     assert find_process_info(understood([*words, *flags])).index == 3
 
 

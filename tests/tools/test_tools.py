@@ -37,6 +37,8 @@ def built(tmp_path_factory):
     if not (distribution.ROOT / ".git").exists():
         pytest.skip("commits are built, and there is no repository")
     output = tmp_path_factory.mktemp("dist")
+    for earlier in ("stillbox-0.0.1-py3-none-any.whl", "stillbox-0.0.1.tar.gz"):
+        (output / earlier).touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["distribution", str(output)])
         assert distribution.main() is None
@@ -51,6 +53,8 @@ def test_two_builds_have_the_same_bytes(built):
         name: hashlib.sha256((built / name).read_bytes()).hexdigest()
         for name in (f"stillbox-{__version__}-py3-none-any.whl", f"stillbox-{__version__}.tar.gz")
     }
+    # Those of another version are gone.
+    assert names(built) == {*sums, "SHA256SUMS"}
 
 
 def test_data_files_are_in_the_wheel_and_tests_in_the_sdist(built):
