@@ -309,7 +309,7 @@ def check_finite(arrays: Mapping[str, np.ndarray], where: str) -> None:
 def _count(array: np.ndarray) -> int:
     """Counts the values that are not finite as float32."""
     # Whole numbers are finite, and numpy counts bfloat16 to the kind V.
-    if array.dtype.kind not in "fcV":
+    if array.dtype.kind not in "fV":
         return 0
     with np.errstate(over="ignore", invalid="ignore"):
         single = array.astype(np.float32) if array.dtype == np.float64 else array

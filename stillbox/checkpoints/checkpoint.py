@@ -49,7 +49,8 @@ def write_checkpoint(
     for name, arrays in sections.items():
         write_npz(folder / f"{name}.npz", arrays)
     for source in copies:
-        write_durably(folder / source.name, read_untrusted(source, most=MAX_LABEL_MAP_BYTES))
+        content = read_untrusted(source, most=MAX_LABEL_MAP_BYTES, inside=source.parent)
+        write_durably(folder / source.name, content)
     manifest = {
         "format": _FORMAT,
         "step": step,

@@ -25,8 +25,8 @@ DELETED = ".deleted-"
 """Prefix of the name of a folder that is being removed."""
 MAX_WEIGHTS_BYTES = 2**33
 """Greatest size of a file of weights, and of its arrays: a billion parameters take half of it."""
-MAX_JSON_BYTES = 2**22
-"""Greatest size of a JSON file of a model directory; real ones have some kilobytes."""
+MAX_JSON_BYTES = 2**24
+"""Greatest size of a manifest or another JSON file; real ones have some kilobytes."""
 
 
 @contextmanager
@@ -136,8 +136,6 @@ FileState = Literal["ok", "changed", "missing", "unknown"]
 """`unknown`: nothing says what the file was."""
 
 _OWN = "sha256"
-_MOST_BYTES = 2**24
-"""Greatest size of a manifest."""
 _DIGITS = set("0123456789abcdef")
 _ELSEWHERE = "copy the folder again from its source; `stillbox doctor {}` checks all of it"
 
@@ -238,7 +236,7 @@ def read_manifest(path: Path, *, what: str, fix: str) -> dict[str, Any]:
     """
     folder = path.parent
     try:
-        content = json.loads(read_untrusted(path, most=_MOST_BYTES, inside=folder))
+        content = json.loads(read_untrusted(path, most=MAX_JSON_BYTES, inside=folder))
         stated = content.pop(_OWN, None)
         changed = stated is not None and stated != _own_checksum(content)
     # Too deep nesting, numbers of thousands of digits, and JSON that is not an object.

@@ -17,6 +17,12 @@ _INDENT = "\n                    "
 _SLOTS = r"(.*/)?(Momentum|RMSProp|Adam|Adagrad|Adadelta|Ftrl)(_\d+)?|.*/\.OPTIMIZER_SLOT/.*"
 # Variables that belong to training, not to the model.
 _COUNTERS = r"(.*/)?(global_step|beta[12]_power|learning_rate)|step|save_counter|optimizer/.*"
+# Advice for weights whose heads, or classes, are not those of the model.
+_FRESH_HEADS = (
+    "with other classes --set train.fine_tune.load_heads=false starts heads from fresh values"
+)
+_SAME_CLASSES = "give a config with the classes that the weights were trained for"
+_TRAIN_FIRST = "train a detector from it first, and give the weights of that"
 
 
 class Mismatch(NamedTuple):
@@ -97,11 +103,14 @@ def explain_failure(
     found_by_scope: Mapping[str, int],
     unnamed: Sequence[str],
     heads: Collection[str],
+    *,
+    for_training: bool,
 ) -> str:
     """Returns likely causes why weights do not fit, with their remedies.
 
     `found_by_scope` counts the arrays of the file that have names of each scope. `unnamed` are
     parts of the detector without a name table, `heads` those whose shapes depend on the classes.
+    Only `for_training` can fields of `train.fine_tune` help.
     """
     if report.departure:
         return f"{_about_graph(report.departure)}; is it of this architecture and depth_multiplier?"
@@ -113,12 +122,12 @@ def explain_failure(
     if found_by_scope[scope] > report.wanted / 2 > len(report.loaded) + len(report.mismatched):
         advice.append(
             f"the file holds {found_by_scope[scope]} names of a {scope} checkpoint: "
-            f"--set train.fine_tune.scope={scope}"
+            + (f"--set train.fine_tune.scope={scope}" if for_training else _TRAIN_FIRST)
         )
     if report.mismatched and all(own.path.partition(".")[0] in heads for own in report.mismatched):
         advice.append(
-            f"{len(report.mismatched)} shapes of heads differ ({report.mismatched[0]}): with other "
-            "classes --set train.fine_tune.load_heads=false starts heads from fresh values"
+            f"{len(report.mismatched)} shapes of heads differ ({report.mismatched[0]}): "
+            + (_FRESH_HEADS if for_training else _SAME_CLASSES)
         )
     elif report.mismatched:
         advice.append(

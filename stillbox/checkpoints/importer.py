@@ -46,8 +46,9 @@ class ImportOptions:
     skip: tuple[str, ...] = ()
     """Regular expressions, searched in an array's path and in its name in the file; an array that
     matches is not wanted."""
-    measures_ranges: bool = False
-    """Training measures the ranges of quantisation that the file lacks; these are not wanted."""
+    for_training: bool = False
+    """Training begins with the weights. It measures the ranges of quantisation that the file lacks;
+    these are not wanted."""
 
     @classmethod
     def of_training(cls, fine_tune: schema.FineTune) -> Self:
@@ -57,7 +58,7 @@ class ImportOptions:
             load_heads=fine_tune.load_heads,
             min_loaded=fine_tune.min_loaded,
             skip=fine_tune.skip,
-            measures_ranges=True,
+            for_training=True,
         )
 
     def wants(self, path: str, model: schema.Model) -> bool:
@@ -120,13 +121,13 @@ def read_weights(
     missing = {
         name: name_map.name(name)
         for name in found
-        if name not in sources and not (options.measures_ranges and name.endswith(RANGE_ENDS))
+        if name not in sources and not (options.for_training and name.endswith(RANGE_ENDS))
     }
     # Object paths and names are different things.
     strange = (weights.library == "keras") != (name_map.table.convention.library == "keras")
     unnamed = parts_without_names(model, missing, {} if strange else name_map.names)
     if unnamed and weights.library in _KINDS:
-        _refuse_parts(unnamed, weights)
+        _refuse_parts(unnamed, weights, options)
     # An array of another shape may have any size: it is not read.
     held = {name: name_map.shape(name, at, weights.arrays) for name, at in sources.items()}
     mismatched = tuple(
@@ -154,7 +155,14 @@ def read_weights(
             f"only {len(loaded)} of {report.wanted} wanted arrays ({percent}%) were found, "
             f"at least {options.min_loaded:.0%} are asked for",
             where=weights.path,
-            fix=explain_failure(report, weights.arrays, by_scope, unnamed, model.head_parts),
+            fix=explain_failure(
+                report,
+                weights.arrays,
+                by_scope,
+                unnamed,
+                model.head_parts,
+                for_training=options.for_training,
+            ),
         )
     check_finite({sources[name]: array for name, array in arrays.items()}, weights.path)
     return report, arrays
@@ -185,7 +193,7 @@ def _notes_on_folds(
 ) -> tuple[str, ...]:
     """Notes that training would normalise by statistics which the kernels have in them already."""
     arrays = weights.arrays
-    if not options.measures_ranges or getattr(model, "freeze_batch_norm", False):
+    if not options.for_training or getattr(model, "freeze_batch_norm", False):
         return ()
     count = arrays.count_folded(loaded) if isinstance(arrays, MatchedArrays) else 0
     return (
@@ -208,14 +216,13 @@ def _matching(wanted: list[str], name_map: NameMap, patterns: tuple[str, ...]) -
     return found
 
 
-def _refuse_parts(unnamed: Collection[str], weights: Weights) -> None:
-    patterns = ", ".join(rf"'^{part.split()[0]}\.'" for part in unnamed)
-    raise UserError(
-        f"no names in {_KINDS[weights.library]} are known for {', '.join(unnamed)}",
-        where=weights.path,
-        fix="give weights that stillbox saved, or leave the part out: "
-        + f'--set "train.fine_tune.skip=[{patterns}]"',
-    )
+def _refuse_parts(unnamed: Collection[str], weights: Weights, options: ImportOptions) -> None:
+    what = f"no names in {_KINDS[weights.library]} are known for {', '.join(unnamed)}"
+    fix = "give weights that stillbox saved"
+    if options.for_training:
+        patterns = ", ".join(rf"'^{part.split()[0]}\.'" for part in unnamed)
+        fix += f', or leave the part out: --set "train.fine_tune.skip=[{patterns}]"'
+    raise UserError(what, where=weights.path, fix=fix)
 
 
 def _found_by_scope(

@@ -290,12 +290,16 @@ class ModelDirectory(StoredExperiment):
         return ", ".join(map(str, self.steps())) or "none"
 
     def _prune(self) -> None:
-        best = self.best()
-        for step in self.steps()[: -self._keep]:
-            if not best or step != best.step:
+        best, local = self.best(), self.steps()
+        # The copy of a directory in a bucket lacks most of the older checkpoints.
+        everywhere = {*local, *(self._remote.steps() if self._remote else ())}
+        for step in sorted(everywhere)[: -self._keep]:
+            if best and step == best.step:
+                continue
+            if step in local:
                 remove_folder(self._checkpoints / str(step))
-                if self._remote:
-                    self._remote.remove_checkpoint(step)
+            if self._remote:
+                self._remote.remove_checkpoint(step)
 
 
 def _waiting(path: Path) -> AbstractContextManager[None]:

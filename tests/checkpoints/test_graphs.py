@@ -15,10 +15,9 @@ from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.tflite.metadata import _write
 from stillbox.models.build import abstract_detector
-from stillbox.records.wire import bytes_field, varint_field
 from tests.helpers import refusal
 from tests.small import SMALL
-from tools.fuzz.graphs import Node, tfjs, tflite, write_files
+from tools.fuzz.graphs import Node, frozen, tfjs, tflite, write_files
 
 EPSILON = 0.001
 
@@ -100,6 +99,9 @@ def folded(arrays, *, scores=True):
 WRITERS = {
     "tfjs": lambda folder, *graph: write_files(folder / "m", tfjs(*graph, shards=3)),
     "tflite": lambda folder, *graph: write_files(folder, {"m.tflite": tflite(*graph)}),
+    "pb": lambda folder, nodes, constants, *_: write_files(
+        folder, {"frozen_inference_graph.pb": frozen(nodes, constants)}
+    ),
 }
 # The greatest difference to the greatest weight of a kernel.
 PRECISION = {"float32": 1e-6, "float16": 1e-3, "uint16": 1e-4, "uint8": 1e-2, "int8": 1e-2}
@@ -108,7 +110,8 @@ PRECISION = {"float32": 1e-6, "float16": 1e-3, "uint16": 1e-4, "uint8": 1e-2, "i
 @pytest.mark.parametrize(
     ("kind", "stored"),
     [("tfjs", stored) for stored in ("float32", "float16", "uint8", "uint16")]
-    + [("tflite", stored) for stored in ("float32", "float16", "uint8", "int8")],
+    + [("tflite", stored) for stored in ("float32", "float16", "uint8", "int8")]
+    + [("pb", "float32")],
 )
 def test_a_folded_graph_without_names_gives_back_the_detector(
     model, shapes, arrays, tmp_path, kind, stored
@@ -148,18 +151,22 @@ def test_the_folder_of_a_graph_opens_it(arrays, tmp_path, kind):
         ([("Mul", 2.0)], 1),
     ],
 )
+@pytest.mark.parametrize(("kind", "conversion"), [("tfjs", None), ("pb", "Cast")])
 def test_a_division_of_pixels_that_is_folded_into_the_first_kernel_is_undone(
-    model, arrays, tmp_path, steps, factor
+    model, arrays, tmp_path, steps, factor, kind, conversion
 ):
     nodes, constants = folded(arrays)
-    value = "pixels"
+    nodes.append(Node("Placeholder", value := "pixels", []))
     for number, (operation, constant) in enumerate(steps):
-        constants[f"c{number}"] = np.array(constant)
-        nodes.append(Node(operation, name := f"p{number}", [value, f"c{number}"]))
+        constants[source := f"c{number}"] = np.array(constant)
+        if conversion:
+            nodes.append(Node(conversion, f"d{number}", [source]))
+            source = f"d{number}"
+        nodes.append(Node(operation, name := f"p{number}", [value, source]))
         value = name
     nodes.append(Node("Pad", "image", [value, "paddings"]))
     constants["op_0_k"] = constants["op_0_k"] / factor
-    _, read = imported(model, WRITERS["tfjs"](tmp_path, nodes, constants))
+    _, read = imported(model, WRITERS[kind](tmp_path, nodes, constants))
     kernel, _ = effect(arrays, "backbone.conv_0")
     np.testing.assert_allclose(read["backbone.conv_0.kernel"], kernel, rtol=1e-5)
 
@@ -168,7 +175,7 @@ def test_heads_of_other_classes_are_told_apart_from_boxes(arrays, tmp_path):
     path = WRITERS["tflite"](tmp_path, *folded(arrays))
     other = small_model("model.num_classes=30")
     with pytest.raises(UserError, match=r"shapes of heads differ.*load_heads=false"):
-        imported(other, path)
+        imported(other, path, for_training=True)
     report, read = imported(other, path, min_loaded=0.5)
     layers = {own.path.rpartition(".")[0] for own in report.mismatched}
     assert layers == {"head.map_0.class_", "head.map_1.class_"}
@@ -212,7 +219,7 @@ def test_the_backbone_of_a_classifier_is_found(model, arrays, tmp_path):
 def test_training_is_told_that_statistics_are_lost(arrays, tmp_path, frozen):
     model = small_model(f"model.freeze_batch_norm={str(frozen).lower()}")
     path = WRITERS["tflite"](tmp_path, *folded(arrays))
-    report, _ = imported(model, path, measures_ranges=True)
+    report, _ = imported(model, path, for_training=True)
     notes = [note for note in report.notes if "5 batch norms folded into kernels" in note]
     assert len(notes) == (not frozen)
     report, _ = imported(model, path)
@@ -228,37 +235,6 @@ def test_a_graph_of_another_model_is_refused_by_its_first_other_layer(arrays, tm
     assert "[3, 3, 3, 16] wanted" in caught.value.fix
     with pytest.raises(UserError, match=r"no convolution for backbone\.stem\.kernel"):
         imported(resolve("ssd_resnet34").experiment.model, path)
-
-
-def constant_nodes(constants):
-    """Protobuf nodes of float32 constants, field by field as in `tensor.proto`."""
-    nodes = b""
-    for name, array in constants.items():
-        axes = b"".join(
-            bytes_field(2, varint_field(1, axis) if axis else b"") for axis in array.shape
-        )
-        tensor = varint_field(1, 1) + bytes_field(2, axes)
-        tensor += bytes_field(4, array.astype("<f4").tobytes())
-        value = bytes_field(1, b"value") + bytes_field(2, bytes_field(8, tensor))
-        own = bytes_field(1, name.encode()) + bytes_field(2, b"Const") + bytes_field(5, value)
-        nodes += bytes_field(1, own)
-    return nodes
-
-
-def test_a_frozen_graph_with_folded_norms_is_read(model, arrays, tmp_path):
-    nodes, constants = folded(arrays)
-    data = constant_nodes(constants)
-    for node in nodes:
-        own = bytes_field(1, node.name.encode()) + bytes_field(2, node.operation.encode())
-        own += b"".join(bytes_field(3, name.encode()) for name in node.inputs)
-        fused = b"".join(bytes_field(2, name.encode()) for name in node.fused)
-        attribute = bytes_field(1, b"fused_ops") + bytes_field(2, bytes_field(1, fused))
-        data += bytes_field(1, own + bytes_field(5, attribute))
-    path = write_files(tmp_path, {"frozen_inference_graph.pb": data})
-    report, read = imported(model, path)
-    assert len(report.loaded) == len(arrays)
-    kernel, _ = effect(arrays, "backbone.conv_2_pointwise")
-    np.testing.assert_allclose(read["backbone.conv_2_pointwise.kernel"], kernel, rtol=1e-6)
 
 
 NODES = [Node("Conv2D", "c", ["x", "k", "b"], ["BiasAdd"])]
@@ -426,6 +402,13 @@ def test_hostile_models_are_refused(tmp_path, content, message):
     (tmp_path / "m.tflite").write_bytes(content)
     with pytest.raises(UserError, match=message):
         _ = TfliteModel(tmp_path / "m.tflite").layers
+
+
+def test_a_single_integer_with_a_factor_is_read(tmp_path):
+    parameters = {2: np.full(1, 2, np.float32), 3: np.full(1, 3, np.int64)}
+    content = with_tensor({0: np.zeros(0, np.int32), 1: np.int8(4), 4: parameters})
+    (tmp_path / "m.tflite").write_bytes(content)
+    assert TfliteModel(tmp_path / "m.tflite")["k"] == -6
 
 
 def test_types_that_cannot_be_weights_are_no_arrays(tmp_path):

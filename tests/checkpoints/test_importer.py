@@ -38,7 +38,8 @@ def _reference_arrays(shapes, scope="detection"):
 
 
 def _import(detector, path, *, classes=20, scope="detection", heads=False, least=0.5, **options):
-    options = ImportOptions(scope=scope, load_heads=heads, min_loaded=least, **options)
+    options = {"for_training": True, "scope": scope, "load_heads": heads} | options
+    options = ImportOptions(min_loaded=least, **options)
     return import_weights(detector, _model(classes), path, options)
 
 
@@ -170,6 +171,20 @@ def test_the_wrong_scope_is_guessed(tmp_path, detector):
         _import(detector, tmp_path / "model.ckpt")
 
 
+@pytest.mark.parametrize(
+    ("scope", "classes", "advice"),
+    [
+        ("classification", 20, "train a detector from it first"),
+        ("detection", 7, "give a config with the classes that the weights were trained for"),
+    ],
+)
+def test_without_training_no_field_of_it_is_advised(tmp_path, detector, scope, classes, advice):
+    write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes(classes), scope))
+    with pytest.raises(UserError, match=advice) as caught:
+        _import(detector, tmp_path / "model.ckpt", heads=True, least=1.0, for_training=False)
+    assert "fine_tune" not in caught.value.fix
+
+
 def test_an_import_of_another_width_shows_a_shape(tmp_path, detector):
     wide = ssd_mobilenet_shapes(classes=20, multiplier=0.5)
     write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(wide))
@@ -212,7 +227,8 @@ del schema.Neck.variants["nameless_neck"]
 
 def _import_with_own_neck(detector, path, **options):
     model = replace(_model(), neck=_NamelessNeck())
-    options = ImportOptions(load_heads=False, min_loaded=0.5, **options)
+    options = {"for_training": True, "load_heads": False} | options
+    options = ImportOptions(min_loaded=0.5, **options)
     return import_weights(detector, model, path, options)
 
 
@@ -221,6 +237,8 @@ def test_a_tf1_checkpoint_is_refused_for_a_part_without_a_name_table(tmp_path, d
     with pytest.raises(UserError, match=r"no names in TF1 .* neck 'nameless_neck'") as caught:
         _import_with_own_neck(detector, tmp_path / "model.ckpt")
     assert r"""--set "train.fine_tune.skip=['^neck\.']""" in caught.value.fix
+    with pytest.raises(UserError, match=r"fix: give weights that stillbox saved$"):
+        _import_with_own_neck(detector, tmp_path / "model.ckpt", for_training=False)
     assert np.all(read(detector, KERNEL) == 7)
     report = _import_with_own_neck(detector, tmp_path / "model.ckpt", skip=(r"^neck\.",))
     assert len(report.loaded) == report.wanted == 135

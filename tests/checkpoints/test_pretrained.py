@@ -1,5 +1,6 @@
 """Downloads, against a server on this machine."""
 
+import errno
 import gzip
 import hashlib
 import io
@@ -223,6 +224,31 @@ def test_without_a_network_it_says_what_to_fetch_and_takes_it(server, known, tmp
     (folder / "zoo.tar.gz").write_bytes(b"something else")
     with pytest.raises(UserError, match="instead of"):
         get_weights("ours", progress=quiet)
+
+
+def test_a_repeated_download_keeps_the_weights_until_it_is_complete(server, known, tmp_path):
+    good = row(server, archive_of(checkpoint_members(tmp_path)))
+    known(good)
+    path = get_weights("ours", progress=quiet)
+    known(replace(good, files=(replace(good.files[0], address="http://127.0.0.1:9/zoo.tar.gz"),)))
+    with pytest.raises(UserError, match=r"run this command again with a network; .* not changed"):
+        get_weights("ours", progress=quiet, again=True)
+    assert np.array_equal(open_weights("ours").arrays["w"], ARRAYS["w"])
+    known(good)
+    assert get_weights("ours", progress=quiet, again=True) == find_weights("ours") == path
+    assert len(server.asked) == 2
+    assert list(weights_folder("ours").parent.iterdir()) == [weights_folder("ours")]
+
+
+def test_a_full_disk_is_not_said_of_the_archive(server, known, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    known(row(server, archive_of(checkpoint_members(tmp_path))))
+    monkeypatch.setattr(pretrained.shutil, "copyfileobj", full)
+    with pytest.raises(OSError, match="No space left"):
+        get_weights("ours", progress=quiet)
+    assert (weights_folder("ours") / "zoo.tar.gz").is_file()
 
 
 LINK = tarfile.TarInfo()

@@ -14,6 +14,7 @@ from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.remote_directory import ModelPlace, WriterLease, model_place
 from stillbox.errors import UserError
 from stillbox.object_storage import ObjectFolder
+from stillbox.training.start import find_previous
 from tests.buckets import FAULTS
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -78,6 +79,32 @@ def test_the_objects_are_the_files_of_the_directory(bucket, tmp_path):
         assert found.best().step == 2
     with model_place(bucket.url, step=4) as copy:
         assert ModelDirectory.open(copy.folder).steps() == (2, 4)
+
+
+def test_checkpoints_of_former_runs_are_removed_too(bucket):
+    for steps in ((1, 2), (3,), (4,)):
+        with model_place(bucket.url, step="latest", writes=True) as place:
+            directory = writing(place, keep=2)
+            for step in steps:
+                save(directory, step)
+            directory.mark_best(1, "AP", 0.5)
+            directory.close()
+    assert names(bucket) == sorted([*ROOT, *checkpoint_files(1, 3, 4), "best.json"])
+
+
+def test_a_damaged_newest_checkpoint_is_answered_with_an_older_one_of_the_bucket(bucket):
+    with model_place(bucket.url, step="latest", writes=True) as place:
+        directory = writing(place)
+        save(directory, 1)
+        save(directory, 2)
+        directory.close()
+    bucket.write("checkpoints/2/label_map.pbtxt", b"damaged")
+    with (
+        pytest.raises(UserError, match=f"remove {bucket.url}/checkpoints/2 to go on from step 1"),
+        model_place(bucket.url, step="latest", writes=True) as place,
+        place.reading(),
+    ):
+        find_previous(None, place, None)
 
 
 def test_folders_are_places_as_they_are(tmp_path):
@@ -147,6 +174,19 @@ def test_results_that_cannot_be_uploaded_are_kept_here(bucket, tmp_path):
     assert kept.is_dir()
 
 
+def test_results_that_are_kept_here_after_another_error_are_named(bucket, tmp_path, capsys):
+    with (
+        pytest.raises(ValueError, match="it diverged"),
+        model_place(bucket.url, step="latest", writes=True) as place,
+    ):
+        (place.folder / "metrics.jsonl").write_text("{}\n")
+        FAULTS.extend([("put_file", OSError("the disk is away"))] * 3)
+        raise ValueError("it diverged")
+    kept = next((tmp_path / "cache").glob("stillbox/model_directories/*"))
+    assert "the disk is away; see that" in (said := capsys.readouterr().err)
+    assert f"all results are in {kept}" in said
+
+
 def test_a_second_writer_is_refused_while_the_first_one_lives(bucket):
     said = []
     first = WriterLease(bucket, said.append)
@@ -201,6 +241,37 @@ def test_a_writer_that_slept_finishes_no_checkpoint(bucket):
         bucket.write(".writer/000002", b'{"holder": "another"}')
         save(directory, 2)
     assert "checkpoints/2/checkpoint.json" not in names(bucket)
+
+
+def test_a_writer_that_slept_while_it_uploaded_replaces_no_object(bucket, monkeypatch):
+    upload = ObjectFolder.upload
+
+    def slow(self, source, name):
+        upload(self, source, name)
+        bucket.write(".writer/000002", b'{"holder": "another"}')
+
+    with (
+        pytest.raises(UserError, match="another process has taken over"),
+        model_place(bucket.url, step="latest", writes=True) as place,
+    ):
+        directory = writing(place)
+        save(directory, 1)
+        monkeypatch.setattr(ObjectFolder, "upload", slow)
+        save(directory, 2)
+    sent = [name for name in names(bucket) if name.startswith("checkpoints/2/")]
+    assert sent == ["checkpoints/2/experiment.yaml"]
+
+
+def test_a_finished_checkpoint_in_a_bucket_is_not_replaced(bucket):
+    with (
+        pytest.raises(UserError, match="the checkpoint of step 1 is there already"),
+        model_place(bucket.url, step="latest", writes=True) as place,
+    ):
+        directory = writing(place)
+        for name in ("checkpoint.json", "params.npz"):
+            bucket.write(f"checkpoints/1/{name}", b"of another")
+        save(directory, 1)
+    assert bucket.read("checkpoints/1/params.npz") == b"of another"
 
 
 def test_a_lease_that_is_no_json_holds_nobody_up(bucket):

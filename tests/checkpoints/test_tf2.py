@@ -134,7 +134,7 @@ def test_a_classifier_gives_the_backbone_and_a_detector_is_not_taken_for_one(tmp
     assert len(report.loaded) == 135
     write_object_checkpoint(tmp_path / "d", arrays_of(MODEL))
     with pytest.raises(UserError, match="only 0 of 135") as caught:
-        read(tmp_path / "d", scope="classification", load_heads=False)
+        read(tmp_path / "d", scope="classification", load_heads=False, for_training=True)
     assert "--set train.fine_tune.scope=detection" in caught.value.fix
 
 
@@ -173,7 +173,7 @@ def test_heads_of_other_classes_are_explained(tmp_path):
     }
     write_object_checkpoint(tmp_path / "ckpt-1", arrays)
     with pytest.raises(UserError, match=r"187 of 199 wanted arrays \(93%\)") as caught:
-        read(tmp_path / "ckpt-1")
+        read(tmp_path / "ckpt-1", for_training=True)
     assert "12 shapes of heads differ" in caught.value.fix
     assert "--set train.fine_tune.load_heads=false" in caught.value.fix
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stillbox.checkpoints.torch_file import TorchFile
+from stillbox.checkpoints.torch_pickle import Storage, StridedView, named_tensors
 from stillbox.errors import UserError
 from tests.checkpoints.detectors import assert_same_arrays
 from tests.checkpoints.torch_writer import (
@@ -233,6 +234,13 @@ def test_an_archive_that_unpacks_to_more_than_itself_is_refused(path):
         archive.writestr("weights/data.pkl", b"0" * 100_000)
     with pytest.raises(UserError, match="is compressed"):
         TorchFile(path)
+
+
+def test_dictionaries_that_share_a_long_key_are_refused():
+    tensor = StridedView(Storage("0", "float32", 1), 0, (1,), (1,))
+    shared = "k" * 1_000_000
+    with pytest.raises(pickle.UnpicklingError, match="names are too long"):
+        list(named_tensors({str(number): {shared: tensor} for number in range(20)}))
 
 
 def test_an_archive_without_a_storage_names_it(path):

@@ -1,5 +1,6 @@
 """Loading a trained model from its model directory, and writing its weights."""
 
+import shutil
 from contextlib import closing
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
-from tests.checkpoints.detectors import reseal, ssd, write_trained
+from tests.checkpoints.detectors import age, reseal, ssd, write_trained
 from tests.records.test_files import files_up_to
 
 
@@ -134,6 +135,11 @@ def test_the_average_of_a_model_directory_is_taken_where_it_is_wanted(
     assert values(model) == {loaded}
 
 
+def test_weights_below_the_home_folder_have_their_label_map(directory, settings, monkeypatch):
+    monkeypatch.setenv("HOME", str(directory.parent))
+    assert load_weights(settings, "~/model").class_names()[1] == "disc"
+
+
 def test_weights_that_are_not_finite_are_refused_by_name(directory):
     path = directory / "checkpoints" / "2" / "ema.npz"
     arrays = dict(NpzFile(path))
@@ -210,6 +216,13 @@ def test_a_packed_model_is_the_trained_one(trained_once, packed, name):
     assert not examine_folder(packed / name).problems
 
 
+def test_the_weights_of_a_packed_model_are_averages_as_those_of_its_run(
+    trained_once, packed, tmp_path
+):
+    for source in (trained_once, packed / "model", packed / "model.stillbox"):
+        assert save_weights(source, tmp_path / "w.npz", overwrite=True).averaged
+
+
 def test_a_checkpoint_is_opened_by_its_own_folder(trained_once):
     step = open_model(trained_once).step
     folder = trained_once / "checkpoints" / str(step)
@@ -217,6 +230,19 @@ def test_a_checkpoint_is_opened_by_its_own_folder(trained_once):
     assert results_folder(folder) == results_folder(trained_once) == trained_once
     with pytest.raises(UserError, match=f"of step {step}, not of 7"):
         open_model(folder, 7)
+
+
+def test_a_link_out_of_a_foreign_checkpoint_is_not_packed(trained_once, tmp_path):
+    step = open_model(trained_once).step
+    foreign = shutil.copytree(trained_once / "checkpoints" / str(step), tmp_path / "foreign")
+    # Its manifest lists no files.
+    age(foreign)
+    (tmp_path / "secret").write_text("a key")
+    (foreign / "label_map.pbtxt").unlink()
+    (foreign / "label_map.pbtxt").symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match="leads out of"):
+        pack_model(foreign, tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()
 
 
 def test_nothing_is_replaced_unasked(trained_once, packed):

@@ -1,4 +1,4 @@
-"""Small graphs of TensorFlow.js and TFLite, for tests and for the fuzzer to start from."""
+"""Small graphs of TensorFlow, TensorFlow.js and TFLite, for tests and for the fuzzer."""
 
 import base64
 import json
@@ -10,6 +10,7 @@ import flatbuffers
 import numpy as np
 
 from stillbox.exporting.tflite.metadata import _Table, _write
+from stillbox.records.wire import bytes_field, varint_field
 
 Stored = Literal["float32", "float16", "uint8", "uint16", "int8"]
 
@@ -49,6 +50,27 @@ def tfjs(
     }
     files = {name: data[at * size : (at + 1) * size] for at, name in enumerate(paths)}
     return {"model.json": json.dumps(document).encode(), **files}
+
+
+def frozen(nodes: Sequence[Node], constants: Mapping[str, np.ndarray]) -> bytes:
+    """Returns a `GraphDef` with constants of float32, field by field as in `tensor.proto`."""
+    data = b"".join(_constant_node(name, array) for name, array in constants.items())
+    for node in nodes:
+        own = bytes_field(1, node.name.encode()) + bytes_field(2, node.operation.encode())
+        own += b"".join(bytes_field(3, name.encode()) for name in node.inputs)
+        fused = b"".join(bytes_field(2, name.encode()) for name in node.fused)
+        attribute = bytes_field(1, b"fused_ops") + bytes_field(2, bytes_field(1, fused))
+        data += bytes_field(1, own + bytes_field(5, attribute))
+    return data
+
+
+def _constant_node(name: str, array: np.ndarray) -> bytes:
+    axes = b"".join(bytes_field(2, varint_field(1, axis)) for axis in array.shape)
+    tensor = varint_field(1, 1) + bytes_field(2, axes)
+    tensor += bytes_field(4, array.astype("<f4").tobytes())
+    value = bytes_field(1, b"value") + bytes_field(2, bytes_field(8, tensor))
+    own = bytes_field(1, name.encode()) + bytes_field(2, b"Const") + bytes_field(5, value)
+    return bytes_field(1, own)
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:

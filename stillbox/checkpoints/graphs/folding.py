@@ -97,7 +97,9 @@ def _pixel_factors(
     """
     ones = np.ones(layer.shape[2])
     if any(
-        graph[name].size not in (1, len(ones)) for own in layer.pixels for name in own.constants
+        graph.read_constant(name).size not in (1, len(ones))
+        for own in layer.pixels
+        for name in own.constants
     ):
         return ones
     factor, offset = _apply(layer.pixels, graph, ones, 0 * ones)

@@ -47,18 +47,25 @@ class Operation(NamedTuple):
 
 
 class Constants:
-    """The constants of a graph, and the results of arithmetic on them by their `producer`."""
+    """The constants of a graph, and the results of arithmetic on them by their `producer`.
+
+    `order` has the operations, each after those that it depends on.
+    """
 
     def __init__(
         self,
         arrays: LazyArrays[ArrayEntry],
         operations: Sequence[Operation],
         producer: Mapping[str, int],
+        order: Iterable[int],
     ) -> None:
         self._arrays = arrays
         self._operations = operations
         self._producer = producer
-        self._shapes: dict[str, tuple[int, ...] | None] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._depths: dict[str, int] = {}
+        for index in order:
+            self._derive(operations[index])
 
     def stored(self, value: str) -> str | None:
         """Returns the constant that a value is, after conversions perhaps."""
@@ -71,16 +78,11 @@ class Constants:
             value = operation.inputs[0]
         return None
 
-    def shape(self, value: str, deep: int = 0) -> tuple[int, ...] | None:
+    def shape(self, value: str) -> tuple[int, ...] | None:
         """Returns the shape of a value, or None if it depends on other things than constants."""
         if value in self._arrays:
             return self._arrays.shape(value)
-        if value not in self._shapes:
-            self._shapes[value] = None  # of what depends on itself
-            operation = self._producer_of(value)
-            if operation is not None and deep < _MOST_DEEP:
-                self._shapes[value] = self._computed_shape(operation, deep + 1)
-        return self._shapes[value]
+        return self._shapes.get(value)
 
     def read(self, value: str) -> np.ndarray:
         """Returns a value that has a shape, float64."""
@@ -110,15 +112,24 @@ class Constants:
         index = self._producer.get(value)
         return None if index is None else self._operations[index]
 
-    def _computed_shape(self, operation: Operation, deep: int) -> tuple[int, ...] | None:
+    def _derive(self, operation: Operation) -> None:
+        """Gives the results of an operation their shape, unless they take too long to read."""
+        shape = self._computed_shape(operation)
+        depth = 1 + max((self._depths.get(own, 0) for own in operation.inputs), default=0)
+        # Each step may read its value twice.
+        if shape is not None and depth <= _MOST_DEEP:
+            self._shapes.update(dict.fromkeys(operation.outputs, shape))
+            self._depths.update(dict.fromkeys(operation.outputs, depth))
+
+    def _computed_shape(self, operation: Operation) -> tuple[int, ...] | None:
         inputs = operation.inputs
         if operation.kind in _WITH_ONE and inputs:
-            return self.shape(inputs[0], deep)
+            return self.shape(inputs[0])
         if operation.kind == "minimum" and len(inputs) == 2:
             return () if self._is_zero(operation) else None
         if operation.kind not in _WITH_TWO or len(inputs) != 2 or operation.activated:
             return None
-        first, second = (self.shape(own, deep) for own in inputs)
+        first, second = map(self.shape, inputs)
         if first is None or second is None:
             return None
         try:
@@ -174,10 +185,17 @@ class Layer(NamedTuple):
 
 
 class GraphArrays(LazyArrays[ArrayEntry]):
-    """The constants of a graph by name, with its operations."""
+    """The constants of a graph by name, with its operations; single numbers are not listed."""
 
     kernel_axes: tuple[int, int, int, int] = (0, 1, 2, 3)
     """Transposes a kernel to `[kh, kw, in, out]`, and a depthwise one to `[kh, kw, ...]`."""
+
+    def __iter__(self) -> Iterator[str]:
+        # A single number is a part of the arithmetic: weights have axes.
+        return (name for name, entry in self.entries.items() if entry.shape)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
     @property
     @abstractmethod
@@ -224,7 +242,8 @@ class _Search:
             # A SavedModel may hold its graph several times.
             if self._producer.keys().isdisjoint(operation.outputs):
                 self._add(operation)
-        self.constants = Constants(graph, self._operations, self._producer)
+        self._order = self._sorted()
+        self.constants = Constants(graph, self._operations, self._producer, self._order)
 
     def _add(self, operation: Operation) -> None:
         index = len(self._operations)
@@ -235,10 +254,9 @@ class _Search:
 
     def layers(self) -> Iterator[Layer]:
         """Yields the layers in order."""
-        order = self._order()
-        scored = self._scored(order)
+        scored = self._scored()
         found: list[tuple[int, str, int]] = []
-        for index in order:
+        for index in self._order:
             operation = self._operations[index]
             kernel = self._kernel(operation)
             sources = operation.inputs if kernel is None else operation.inputs[:1]
@@ -265,7 +283,7 @@ class _Search:
             union |= self._reached.get(self._producer.get(value, -1), 0)
         return union
 
-    def _order(self) -> list[int]:
+    def _sorted(self) -> list[int]:
         """Returns the operations, each after those that it depends on, except in loops."""
         order: list[int] = []
         seen: set[int] = set()
@@ -281,10 +299,10 @@ class _Search:
                 stack += [(own, False) for own in producers if own is not None]
         return order
 
-    def _scored(self, order: Sequence[int]) -> set[int]:
+    def _scored(self) -> set[int]:
         """Returns the operations whose results become scores before the next convolution."""
         scored: set[int] = set()
-        for index in reversed(order):
+        for index in reversed(self._order):
             values = self._operations[index].outputs
             users = [user for value in values for user in self._users[value]]
             kinds = {user: self._operations[user].kind for user in users}
@@ -350,11 +368,11 @@ class _Search:
         """Returns the steps from an input of the graph to a value, if there is nothing else."""
         steps: list[Step] = []
         for _ in range(_MOST_IN_A_ROW):
-            if value not in self._producer:
+            index = self._producer.get(value)
+            # Graphs of TensorFlow have an operation for their input, which has none itself.
+            if index is None or not self._operations[index].inputs:
                 return tuple(reversed(steps))
-            operation = self._operations[self._producer[value]]
-            if not operation.inputs:
-                return ()
+            operation = self._operations[index]
             value, *others = operation.inputs
             if operation.kind in ("same", "pad"):
                 continue

@@ -230,7 +230,7 @@ def _array(data: bytes, tensor: tuple[int, int]) -> Constant | None:
         elif (number, kind) == (2, LENGTH):
             axes = _find(data, (start, end), 2)
             shape = tuple(integer_of(dict(values(data[slice(*axis)])), 1) for axis in axes)
-    usable = dtype in _FIELDS and 0 < len(shape) <= _MOST_AXES and all(shape)
+    usable = dtype in _FIELDS and len(shape) <= _MOST_AXES and all(shape)
     return Constant(dtype, shape, *tensor) if usable else None
 
 

@@ -312,8 +312,9 @@ def _dequantize(values: np.ndarray, tensor: _Tensor) -> np.ndarray:
     if len(zeros) == 0:
         zeros = np.zeros(1)
     axes = [1] * values.ndim
-    # A single factor is of the whole tensor.
-    axes[tensor.axis if len(scales) > 1 else 0] = -1
+    if axes:
+        # A single factor is of the whole tensor.
+        axes[tensor.axis if len(scales) > 1 else 0] = -1
     # What is not finite is refused by the name of its parameter.
     with np.errstate(over="ignore", invalid="ignore"):
         return ((values - zeros.reshape(axes)) * scales.reshape(axes)).astype(np.float32)

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from stillbox.checkpoints.name_tables.rules import (
     KERAS,
-    ArrayShapes,
     BackboneTable,
     Context,
     LayerRule,
+    has_norm,
     register_object_paths,
     register_part,
     register_scopes,
@@ -49,7 +49,7 @@ def _numbered(context: Context, find: Find) -> Iterator[LayerRule]:
     for root in set(context.roots.values()):
         parts = {part for part, own in context.roots.items() if own == root}
         paths = [path for path in places if path.partition(".")[0] in parts]
-        numbers = _number((places[path], _has_norm(path, context.shapes)) for path in paths)
+        numbers = _number((places[path], has_norm(path, context.shapes)) for path in paths)
         for path in paths:
             conv, norm = (numbers.get((places[path], kind), "") for kind in ("conv", "norm"))
             yield LayerRule(
@@ -71,10 +71,6 @@ def _number(layers: Iterable[tuple[ConvPosition, bool]]) -> dict[tuple[ConvPosit
             if normalised:
                 numbers[place, "norm"] = len(numbers)
     return numbers
-
-
-def _has_norm(path: str, shapes: ArrayShapes) -> bool:
-    return any(f"{path}.norm.{part}" in shapes for part in ("scale", "bias", "mean"))
 
 
 def _register_backbone(

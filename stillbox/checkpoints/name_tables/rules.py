@@ -165,3 +165,9 @@ def register_scopes(codebase: str, config: type, scopes: Scopes) -> None:
             configurations of the parts.
     """
     SCOPES[codebase, config] = scopes
+
+
+def has_norm(path: str, shapes: ArrayShapes) -> bool:
+    """Whether a layer has a batch norm, by the shapes of all arrays."""
+    # Training names only parameters, not moving statistics.
+    return any(f"{path}.norm.{part}" in shapes for part in ("scale", "bias", "mean"))

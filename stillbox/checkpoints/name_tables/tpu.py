@@ -23,6 +23,7 @@ from stillbox.checkpoints.name_tables.rules import (
     BackboneTable,
     Context,
     LayerRule,
+    has_norm,
     register_backbone,
     register_part,
 )
@@ -57,10 +58,7 @@ def number_layers(layers: Iterable[NumberedLayer], shapes: ArrayShapes) -> tuple
     rules = []
     for layer in sorted(layers):
         conv = number(layer.scope + ("depthwise_conv2d" if layer.depthwise else "conv2d"))
-        # Training names only parameters, not moving statistics.
-        parts = ("scale", "bias", "mean")
-        normalized = any(f"{layer.path}.norm.{part}" in shapes for part in parts)
-        norm = number(layer.scope + "batch_normalization") if normalized else ""
+        norm = number(layer.scope + "batch_normalization") if has_norm(layer.path, shapes) else ""
         rules.append(LayerRule(re.escape(layer.path), conv, norm, layer.depthwise))
     return tuple(rules)
 
