@@ -110,8 +110,8 @@ their files, if there is no such file: {templates}.
 - **Classes.** `num_classes` counts the background: 91 becomes `model.num_classes` 90.
 - **Devices.** Batch norm takes the statistics of one replica, which is a device's part of the
   batch, unless `use_sync_bn` is true.
-- **bfloat16.** `use_bfloat16` is true by default; with `use_tpu: false` it is ignored, as in the
-  original.
+- **TPUs.** `use_bfloat16` is true by default. With `use_tpu: false` it is ignored, and so is
+  `use_sync_bn`, as in the original.
 
 ## What is not as in the original
 

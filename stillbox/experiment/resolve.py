@@ -101,8 +101,9 @@ def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
     """Reads an experiment of any dialect.
 
     Args:
-        config: a recipe's name, a `pipeline.config` in text format, or YAML: an experiment, or the
-            parameter dictionary of "Object Detection Models on TPU".
+        config: a recipe's name, a `pipeline.config` in text format, or YAML: an experiment, the
+            parameter dictionary of "Object Detection Models on TPU", or an experiment of
+            TensorFlow Model Garden.
         overrides: texts of the form `path=value`, see `updating.apply_overrides`.
 
     Raises:

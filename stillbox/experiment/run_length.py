@@ -55,9 +55,9 @@ def with_steps(experiment: schema.Experiment, steps: int) -> schema.Experiment:
     """Returns the experiment with another number of steps and its schedule stretched to them.
 
     Every number of steps in the schedule changes in proportion: the end of a cosine, its warm-up,
-    boundaries, steps of a decay; so do the first steps of a loss, and the last steps without an
-    augmentation. A run without an end is taken to end with its cosine; other schedules of such a
-    run stay as they are.
+    boundaries, steps of a decay; so do the first steps of a loss, those before rounding begins, and
+    the last steps without an augmentation. A run without an end is taken to end with its cosine;
+    other schedules of such a run stay as they are.
     """
     train = experiment.train
     schedule = train.optimizer.schedule
@@ -66,7 +66,7 @@ def with_steps(experiment: schema.Experiment, steps: int) -> schema.Experiment:
     if not before:
         return longer
     longer = dataclasses.replace(longer, model=_with_initial(experiment.model, steps, before))
-    longer = _with_augmentations_ending(longer, steps, before)
+    longer = _with_parts_of_training(longer, steps, before)
     stretched = _stretched(schedule, steps, before)
     if isinstance(stretched, schema.ManualStepSchedule):
         stretched = _rising(stretched)
@@ -131,10 +131,10 @@ def _in_proportion(steps: int, after: int, before: int) -> int:
     return max(1, round(steps * after / before)) if steps else 0
 
 
-def _with_augmentations_ending(
+def _with_parts_of_training(
     experiment: schema.Experiment, after: int, before: int
 ) -> schema.Experiment:
-    """Returns the experiment with the last steps without an augmentation in proportion."""
+    """Returns the experiment with the steps of augmentations and of rounding in proportion."""
 
     def stretched(augmentation: schema.Augmentation) -> schema.Augmentation:
         if not isinstance(augmentation, schema.StrongAugmentation):
@@ -142,8 +142,12 @@ def _with_augmentations_ending(
         skipped = _in_proportion(augmentation.skip_last_steps, after, before)
         return dataclasses.replace(augmentation, skip_last_steps=skipped)
 
-    augmentations = tuple(map(stretched, experiment.train.augmentations))
-    train = dataclasses.replace(experiment.train, augmentations=augmentations)
+    train, rounding = experiment.train, experiment.train.quantization
+    if rounding is not None:
+        delay = _in_proportion(rounding.delay, after, before)
+        rounding = dataclasses.replace(rounding, delay=delay)
+    augmentations = tuple(map(stretched, train.augmentations))
+    train = dataclasses.replace(train, augmentations=augmentations, quantization=rounding)
     return dataclasses.replace(experiment, train=train)
 
 

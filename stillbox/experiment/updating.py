@@ -17,16 +17,7 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment.imports import import_entry_points
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import Outside
-from stillbox.experiment.values import (
-    Hint,
-    Plain,
-    Value,
-    choices,
-    field_marks,
-    field_types,
-    leaf_paths,
-    node_of,
-)
+from stillbox.experiment.values import Hint, Value, choices, field_marks, field_types, leaf_paths
 from stillbox.textformat.yaml_tree import Node, compose
 
 WANTED: dict[Hint, str] = {
@@ -115,15 +106,6 @@ def _number(hint: Hint, node: Node, path: str, *, loose: bool) -> float:
     if isinstance(value, float) and not (loose and value.is_integer()):
         refuse(node, path, WANTED[hint])
     return int(value)
-
-
-def from_plain(plain: Plain, where: str) -> Experiment:
-    """Returns the experiment that a tree of mappings, lists and scalars spells.
-
-    Raises:
-        UserError: an unknown name or a value of the wrong type.
-    """
-    return update(Experiment(), node_of(plain, where), {})
 
 
 def update(
@@ -259,10 +241,10 @@ class _Update:
         return current
 
     def _tuple(self, hint: Hint, current: Value, node: Node, path: str) -> tuple[Value, ...]:
-        if isinstance(node.value, dict) and all(name.isdecimal() for name in node.value):
-            return self._elements(hint, current or (), node, path)
         if isinstance(node.value, dict):
-            refuse(node, path, "a list", "[first, second]")
+            if not node.value or not all(map(str.isdecimal, node.value)):
+                refuse(node, path, "a list", "[first, second]")
+            return self._elements(hint, current or (), node, path)
         # The old elements are gone, and with them what was known about their origins.
         items = node.value if isinstance(node.value, list) else [node]
         self._forget(path)

@@ -12,7 +12,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.records.source import ExampleSource
 
 _MOST = 2**31
-_STRETCHED = ("train.optimizer.", "train.augmentations.")
+_STRETCHED = ("train.optimizer.", "train.augmentations.", "train.quantization")
 """What begins the paths of fields that follow the length."""
 
 
@@ -25,12 +25,12 @@ def set_length(
 ) -> Resolved:
     """Checks an experiment, after changing its length and stretching its schedule to it.
 
-    The last steps without an augmentation are stretched too.
+    The last steps without an augmentation, and those before rounding, are stretched too.
 
     Args:
         read: the experiment with its overrides, not yet checked against the rules.
-        overrides: those that `read` has; fields of the optimiser and of augmentations that they set
-            are not stretched.
+        overrides: those that `read` has; fields of the optimiser, of augmentations and of rounding
+            that they set are not stretched.
         steps: number of steps of the run; None: that of `read`.
         epochs: passes over the training records, in place of `steps`.
 

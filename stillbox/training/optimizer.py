@@ -291,6 +291,8 @@ Direction = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
 def _scale_by_moments(beta1: float, beta2: float, direction: Direction) -> Rule:
     accumulate = optax.scale_by_adam(beta1, beta2)
+    # Of a beta of 0 nothing is left after one step.
+    logs = [math.log(beta) if beta else -math.inf for beta in (beta1, beta2)]
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
@@ -298,7 +300,7 @@ def _scale_by_moments(beta1: float, beta2: float, direction: Direction) -> Rule:
         _, state = accumulate.update(updates, state, params)
         moments = cast(optax.ScaleByAdamState, state)
         # `1 - b^t` loses four digits to rounding at the first steps; this does not.
-        left1, left2 = (-jnp.expm1(moments.count * math.log(beta)) for beta in (beta1, beta2))
+        left1, left2 = (-jnp.expm1(moments.count * log) for log in logs)
         updates = jax.tree.map(lambda m, v: direction(m, v, left1, left2), moments.mu, moments.nu)
         return updates, state
 

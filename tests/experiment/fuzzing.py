@@ -17,7 +17,7 @@ from stillbox.experiment.pipeline_config.section import load_schema
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
-from tests.experiment.sample import FASTER_RCNN, SAMPLE
+from tests.experiment.sample import FASTER_RCNN, GARDEN, SAMPLE
 from tests.small import SHARED
 
 LINES, COLUMNS = 25, 100
@@ -204,7 +204,7 @@ def corpus() -> list[tuple[str, str]]:
     folder = SHARED / "configs" / "pipeline"
     real = [(".config", path.read_text()) for path in sorted(folder.glob("*.config"))]
     samples = [(".config", text) for text in (SAMPLE, SAMPLE, FASTER_RCNN)]
-    return samples + recipes[:3] + real
+    return [*samples, *recipes[:3], (".yaml", GARDEN), *real]
 
 
 def attempt(path: Path) -> str | None:

@@ -2,6 +2,8 @@
 
 A Faster R-CNN of our own that sets something in every part that its reader knows.
 
+An experiment of Model Garden.
+
 One message of a pipeline.config, read without the rest of the file.
 """
 
@@ -254,6 +256,32 @@ train_config {
   fine_tune_checkpoint_type: "detection"
   load_all_detection_checkpoint_vars: true
 }
+"""
+
+GARDEN = """\
+runtime: {mixed_precision_dtype: bfloat16}
+task:
+  init_checkpoint: "/weights/ckpt-1"
+  init_checkpoint_modules: [backbone, decoder]
+  model:
+    num_classes: 4
+    input_size: [320, 320, 3]
+    backbone: {type: mobilenet, mobilenet: {model_id: MobileNetV2}}
+    decoder: {type: fpn, fpn: {num_filters: 128, use_separable_conv: true}}
+    detection_generator: {nms_version: v1, soft_nms_sigma: 0.5}
+    norm_activation: {activation: relu6, norm_momentum: 0.9}
+  train_data:
+    input_path: "train-*"
+    global_batch_size: 32
+    parser: {aug_rand_hflip: true, aug_scale_min: 0.5, aug_scale_max: 2.0}
+  validation_data: {input_path: "val-*", global_batch_size: 8}
+trainer:
+  train_steps: 5000
+  validation_interval: 500
+  optimizer_config:
+    optimizer: {type: adamw, adamw: {beta_1: 0.8, weight_decay_rate: 1.0e-4}}
+    learning_rate: {type: cosine, cosine: {initial_learning_rate: 0.1, decay_steps: 5000}}
+    warmup: {type: linear, linear: {warmup_steps: 100}}
 """
 
 

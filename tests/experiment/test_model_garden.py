@@ -110,6 +110,7 @@ def test_the_written_file_reads_back(tmp_path: Path) -> None:
     ("task.model.decoder.fpn.fusion_type=concat", ("added",)),
     ("task.train_data.parser.aug_type.type=randaug", ("RandAugment",)),
     ("task.init_checkpoint=gs://bucket/ckpt-1", ("local",)),
+    ("task.init_checkpoint_modules=[backbone, head]", ("modules = head", "backbone, decoder")),
     ("trainer.optimizer_config.optimizer.type=lars", ("lars",)),
     ("trainer.optimizer_config.optimizer.sgd.decay=0.1", ("decay",)),
     ("trainer.optimizer_config.optimizer.sgd={clipnorm: 1, global_clipnorm: 1}", ("one of",)),
@@ -149,6 +150,34 @@ def test_fields_without_effect_are_noted() -> None:
     assert "num_gpus" in notes
     notes = " ".join(read("task.model.backbone.spinenet.model_id=96").notes)
     assert "backbone.type is resnet" in notes
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "task.validation_data.input_path='',trainer.validation_interval=7",
+            "validation_interval has no effect here: task.validation_data.input_path names no",
+        ),
+        (
+            "task.model.detection_generator={nms_version: batched, pre_nms_top_k: 9}",
+            "pre_nms_top_k has no effect here: nms_version is batched",
+        ),
+    ],
+)
+def test_a_field_that_another_switches_off_is_noted(override: str, said: str) -> None:
+    """And not refused."""
+    assert any(said in note for note in read(override).notes)
+
+
+def test_soft_suppression_drops_no_box(tmp_path: Path) -> None:
+    """Which the rules demand."""
+    file = tmp_path / "soft.yaml"
+    file.write_text(
+        "task: {model: {detection_generator: {nms_version: v1, soft_nms_sigma: 0.5}}}\n"
+    )
+    nms = resolve(file).experiment.model.postprocessing.nms
+    assert (nms.soft_sigma, nms.drop_at_threshold) == (0.5, False)
 
 
 def test_weights_of_a_bucket_are_a_warning() -> None:

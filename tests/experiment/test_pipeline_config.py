@@ -324,7 +324,7 @@ def test_a_config_of_a_model_alone_has_defaults_elsewhere():
         ("min_depth: 8", "num_layers: 7", "num_layers = 7 is out of range", "1 to 6"),
         ("min_depth: 8", "bifpn { min_level: 3 }", "has no BiFPN", "take it out"),
         ("min_depth: 8", "fpn { min_level: 3 }", "no feature pyramid", "take it out"),
-        ("activation: RELU\n", "group_norm {}\n", "group normalisation is not supp", "take it"),
+        ("activation: RELU\n", "group_norm {}\n", "it is not read from a pipeline", "take it"),
         ("activation: RELU\n", "op: FC\n", "Hyperparams.op = FC", "default, CONV"),
         ("use_bfloat16: true", "use_multiclass_scores: t", "use_multiclass_scores = true", "fal"),
         ("use_display_name: true", "num_keypoints: 2", "InputReader.num_keypoints = 2", "0"),

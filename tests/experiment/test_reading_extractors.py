@@ -26,11 +26,16 @@ CONV = schema.ConvHyperparams(
     batch_norm=schema.BatchNorm(decay=0.9, epsilon=0.01, statistics="per_replica"),
 )
 OVERRIDE = "override_base_feature_extractor_hyperparams: true"
+BARE = HYPERPARAMS.replace("batch_norm { decay: 0.9 epsilon: 0.01 }", "")
+
+
+def logged(kind, more="", hyperparams=HYPERPARAMS):
+    text = f'type: "{kind}"\n{hyperparams}\n{more}'
+    return read_section(lambda section, _: read_extractor(section), "SsdFeatureExtractor", text)
 
 
 def extractor(kind, more="", hyperparams=HYPERPARAMS):
-    text = f'type: "{kind}"\n{hyperparams}\n{more}'
-    return read_section(lambda section, _: read_extractor(section), "SsdFeatureExtractor", text)[0]
+    return logged(kind, more, hyperparams)[0]
 
 
 def head(text, *, keras=False):
@@ -88,9 +93,7 @@ def test_all_of_inception_v2_has_the_hyperparameters_of_the_config():
         conv=CONV,
     )
     # Without batch norm in the config there is none: nothing else brings any.
-    hyperparams = HYPERPARAMS.replace("batch_norm { decay: 0.9 epsilon: 0.01 }", "")
-    plain = extractor("ssd_inception_v2", OVERRIDE, hyperparams)
-    assert plain.backbone.conv.batch_norm is None
+    assert extractor("ssd_inception_v2", OVERRIDE, BARE).backbone.conv.batch_norm is None
 
 
 def test_inception_v3_has_three_taps_and_three_extra_maps():
@@ -147,12 +150,13 @@ def test_the_override_reaches_mobilenets():
     conv = extractor("ssd_mobilenet_v2", OVERRIDE).backbone.conv
     norm = dataclasses.replace(CONV.batch_norm, scale=True)
     assert conv == dataclasses.replace(CONV, activation="relu6", batch_norm=norm)
-    keras = extractor("ssd_mobilenet_v2_keras", OVERRIDE).backbone.conv
-    assert keras == CONV
-    bare = HYPERPARAMS.replace("batch_norm { decay: 0.9 epsilon: 0.01 }", "")
-    conv = extractor("ssd_mobilenet_v1", OVERRIDE, bare).backbone.conv
+    assert extractor("ssd_mobilenet_v2_keras", OVERRIDE).backbone.conv == CONV
+    conv = extractor("ssd_mobilenet_v1", OVERRIDE, BARE).backbone.conv
     norm = schema.BatchNorm(decay=0.9997, epsilon=0.001, scale=True, statistics="per_replica")
     assert conv.batch_norm == norm
+    # Keras builds an identity in its place.
+    for kind in ("ssd_mobilenet_v1_keras", "ssd_mobilenet_v2_keras"):
+        assert extractor(kind, OVERRIDE, BARE).backbone.conv.batch_norm is None
 
 
 def test_the_embedded_extractor_has_five_maps_and_a_small_kernel():
@@ -228,10 +232,7 @@ def test_explicit_padding_is_refused_where_the_original_has_none(kind, reason):
 
 
 def test_a_mobiledet_keeps_its_hyperparameters_under_the_override_with_a_note():
-    text = f'type: "ssd_mobiledet_cpu" {HYPERPARAMS} {OVERRIDE} depth_multiplier: 0.5 min_depth: 40'
-    read, log = read_section(
-        lambda section, _: read_extractor(section), "SsdFeatureExtractor", text
-    )
+    read, log = logged("ssd_mobiledet_cpu", f"{OVERRIDE} depth_multiplier: 0.5 min_depth: 40")
     assert read.backbone == dataclasses.replace(
         extractor("ssd_mobiledet_cpu").backbone, depth_multiplier=0.5
     )
@@ -243,10 +244,7 @@ def test_a_mobiledet_keeps_its_hyperparameters_under_the_override_with_a_note():
 def test_mnasfpn_keeps_its_hyperparameters_with_notes():
     fpn = "fpn { min_level: 3 max_level: 6 additional_layer_depth: 64 }"
     widths = "depth_multiplier: 0.5 min_depth: 8 use_explicit_padding: true"
-    text = f'type: "ssd_mobilenet_v2_mnasfpn" {HYPERPARAMS} {OVERRIDE} {fpn} {widths}'
-    read, log = read_section(
-        lambda section, _: read_extractor(section), "SsdFeatureExtractor", text
-    )
+    read, log = logged("ssd_mobilenet_v2_mnasfpn", f"{OVERRIDE} {fpn} {widths}")
     assert [note.split(" has")[0].split(".")[1] for note in log.notes] == [
         "conv_hyperparams",
         "override_base_feature_extractor_hyperparams",
@@ -295,6 +293,9 @@ def test_a_resnet_of_the_second_generation_is_overridden_as_a_whole():
         regularizer=schema.L2(weight=2e-4),
         initializer=schema.VarianceScaling(factor=1.0, exact_cut=True),
     )
+    bare, log = logged("ssd_resnet50_v1_fpn_keras", OVERRIDE, BARE)
+    assert bare.backbone.conv.batch_norm is None
+    assert "neither normalisation nor biases" in log.notes[0]
 
 
 def test_only_the_second_generation_hands_the_smoothed_map_down():
@@ -339,8 +340,16 @@ def test_levels_and_depth_of_a_pyramid_are_read():
     assert neck == schema.Fpn(
         min_level=4, max_level=6, depth=64, depth_multiplier=0.5, explicit_padding=True, conv=CONV
     )
-    # No multiplier touches a ResNet, nor its pyramid.
-    assert extractor("ssd_resnet50_v1_fpn", "min_depth: 32").neck == schema.Fpn(conv=CONV)
+    # No multiplier touches a ResNet, nor its pyramid; a least depth touches the pyramid.
+    neck = extractor("ssd_resnet50_v1_fpn", "min_depth: 32").neck
+    assert neck == schema.Fpn(min_depth=32, conv=CONV)
+
+
+@pytest.mark.parametrize("kind", ["ssd_resnet50_v1_fpn", "ssd_resnet50_v1_fpn_keras"])
+def test_the_pyramid_of_a_resnet_has_full_kernels_with_a_note(kind):
+    read, log = logged(kind, "use_depthwise: true")
+    assert read == extractor(kind)
+    assert "use_depthwise has no effect here: the original" in log.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -348,6 +357,7 @@ def test_levels_and_depth_of_a_pyramid_are_read():
     [
         ("depth_multiplier: 0.5", "a ResNet has no depth_multiplier"),
         ("use_explicit_padding: true", "a ResNet has no use_explicit_padding"),
+        ("min_depth: 65", "min_depth = 65: the original then widens the first layers"),
     ],
 )
 def test_what_a_resnet_has_not_is_refused_with_its_line(more, message):

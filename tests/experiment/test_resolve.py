@@ -395,6 +395,12 @@ def test_another_length_stretches_the_last_steps_without_an_augmentation():
     assert with_steps(open_ended, 50).train.augmentations == some
 
 
+def test_another_length_stretches_the_steps_before_rounding():
+    train = schema.Training(steps=200, quantization=schema.Quantization(delay=100))
+    short = with_steps(schema.Experiment(train=train), 50).train.quantization
+    assert short == schema.Quantization(delay=25)
+
+
 def test_boundaries_stay_apart_in_the_shortest_run():
     short = with_steps(read_config("retinanet").experiment, 2)
     assert [at.step for at in short.train.optimizer.schedule.schedule] == [1, 2, 3]

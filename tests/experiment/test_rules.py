@@ -151,6 +151,14 @@ def test_a_contradiction_is_refused_with_its_place_and_a_remedy(overrides, messa
     assert where.startswith("--set ") or where.split(".")[0] in ("model", "train", "data")
 
 
+@pytest.mark.parametrize(("overrides", "fix"), [
+    ([JITTER % "height: 600, multiple: 128", "devices.spatial_partitions=3"], "to 384 or 768"),
+    ([JITTER % "height: 480, multiple: 128", "train.input_sizes=[404]"], "such as 402 or 405"),
+])  # fmt: skip
+def test_the_remedy_of_a_padded_height_is_sound(overrides, fix):
+    assert fix in refusal(check, *overridden(*overrides)).fix
+
+
 @pytest.mark.parametrize("overrides", [
     ["model.matcher.matched_threshold=1", "model.matcher.unmatched_threshold=0"],
     ["model.matcher.unmatched_threshold=0.4",

@@ -19,14 +19,25 @@ from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.reading import field_mapping
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import OneStage, ResNetV1
-from stillbox.experiment.updating import apply_overrides, from_plain
-from stillbox.experiment.values import choices, differences, field_types, leaf_paths, to_plain
+from stillbox.experiment.updating import apply_overrides, update
+from stillbox.experiment.values import (
+    choices,
+    differences,
+    field_types,
+    leaf_paths,
+    node_of,
+    to_plain,
+)
 from tests.experiment.sample import FASTER_RCNN, read_section
 from tests.helpers import refusal as user_error
 
 
+def from_plain(plain):
+    return update(schema.Experiment(), node_of(plain, "here"), {})
+
+
 def refusal(plain):
-    caught = user_error(from_plain, plain, "here")
+    caught = user_error(from_plain, plain)
     assert caught.where == "here"
     return caught
 
@@ -54,7 +65,7 @@ def test_plain_values_read_back_as_the_same_experiment():
             early_stopping=schema.EarlyStopping(),
         )
     )
-    assert from_plain(to_plain(experiment), "here") == experiment
+    assert from_plain(to_plain(experiment)) == experiment
 
 
 def test_plain_values_are_mappings_lists_and_scalars_with_the_kind_first():
@@ -92,6 +103,7 @@ def test_classes_have_defaults_and_choices_differ_in_kind():
     ({"model": {"backbone": {"kind": "resnet_v1", "output_stride": 16.0}}},
      "is one of 8, 16, 32, not 16.0", "'16'"),
     ({"train": {"freeze": {"a": "b"}}}, "train.freeze is a list, not a section", None),
+    ({"train": {"augmentations": {}}}, "train.augmentations is a list, not a section", None),
     ({"train": {"freeze": [1]}}, "train.freeze.0 is text, not 1", "quotes"),
     ({"train": {"optimizer": 3}}, "train.optimizer is a section", "optimizer.kind="),
     ({"train": {"optimizer": "adm"}}, "train.optimizer has no kind 'adm'", "'adam'"),
@@ -114,11 +126,11 @@ def test_values_of_the_wrong_type_are_refused_with_their_path(plain, message, fi
 
 def test_plain_values_take_the_type_of_their_field_and_leave_others():
     plain = {"train": {"gradient_clip_norm": 10, "ema_decay": "9e-1"}}
-    train = from_plain(plain, "here").train
+    train = from_plain(plain).train
     assert train.gradient_clip_norm == 10.0
     assert isinstance(train.gradient_clip_norm, float)
     assert train.ema_decay == 0.9
-    head = from_plain({"model": {"head": {"kernel_size": 3}}}, "here").model.head
+    head = from_plain({"model": {"head": {"kernel_size": 3}}}).model.head
     assert head == schema.ConvolutionalHead(kernel_size=3)
 
 

@@ -225,6 +225,13 @@ def test_clipping_scales_to_the_global_norm():
     np.testing.assert_allclose(found, [[2.94, 3.92]], rtol=1e-6)
 
 
+@pytest.mark.parametrize("beta2", [0.0, 0.999])
+def test_adamw_keeps_nothing_of_a_mean_whose_beta_is_zero(beta2):
+    rule = schema.AdamW(schedule=RATE, weight_decay=0.0, beta1=0.0, beta2=beta2)
+    # g / |g| at the first step.
+    np.testing.assert_allclose(descend(rule, [1.0, -2.0], 1), [[0.9, -1.9]], rtol=1e-6)
+
+
 def test_adagrad_divides_by_the_root_of_all_squares_so_far():
     rule = schema.Adagrad(schedule=RATE)
     # a = .1 + 1 = 1.1: v = 1 - .1 / sqrt(1.1) = .904654; a = 1.1 + .904654^2 = 1.918399:

@@ -249,7 +249,8 @@ def _read_decoder(root: GardenSection) -> schema.Neck:
             f"identity is for {' and '.join(_PYRAMIDS)}, which are pyramids; fpn and nasfpn are "
             "for the other backbones"
         )
-        section.refuse("type", f"the backbone is {backbone}", fix)
+        chosen = section if section.has("type") else root.child(f"{MODEL}.backbone")
+        chosen.refuse("type", f"the backbone is {backbone}, and the decoder {kind}", fix)
     levels = root.child(MODEL).read_fields(_NECK, "min_level", "max_level")
     if kind == "identity":
         return schema.Identity(**levels)
@@ -373,12 +374,13 @@ def _read_generator(section: GardenSection) -> schema.Postprocessing:
     limits: dict[str, Any] = {}
     if version != "batched":
         limits = section.read_fields(_NMS, max_candidates_per_class="pre_nms_top_k")
-    if version == "v1" and section.value("soft_nms_sigma"):
-        limits["soft_sigma"] = section.value("soft_nms_sigma", f"{_NMS}.soft_sigma")
+    sigma = section.value("soft_nms_sigma", f"{_NMS}.soft_sigma") if version == "v1" else None
     return schema.Postprocessing(
         score_converter="sigmoid",
         nms=schema.Nms(
-            drop_at_threshold=version != "batched",
+            # Soft suppression lowers scores, and drops nothing.
+            drop_at_threshold=version != "batched" and not sigma,
+            soft_sigma=sigma or 0.0,
             class_agnostic=agnostic,
             clip_first=True,
             clip_to="input",

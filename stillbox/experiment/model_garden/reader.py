@@ -5,7 +5,7 @@ one override (`official/core/train_utils.py`, `parse_configuration`). Names are 
 depth.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from stillbox.experiment.model_garden.keys import EXPERIMENTS, FIELDS
 from stillbox.experiment.model_garden.model import read_model
 from stillbox.experiment.model_garden.section import CHOICES, MODEL, GardenSection
 from stillbox.experiment.model_garden.training import read_data, read_evaluation, read_training
-from stillbox.experiment.params_dict.command_line import read_file, read_text, tree_of
+from stillbox.experiment.params_dict.command_line import read_file, read_text
 from stillbox.experiment.params_dict.merging import Names, Params, read_layer, text_of
 from stillbox.experiment.reading import Reading, ReadTracker
 from stillbox.experiment.schema import Devices, Experiment, Export
@@ -71,17 +71,15 @@ def read_garden(
     experiment: str,
     config_files: Sequence[str | Path] = (),
     params_override: str = "",
-    flags: Mapping[str, Node] | None = None,
     used: Collection[str] = (),
     name: str = "",
 ) -> GardenReading:
-    """Reads the experiment of a command line in the original's order: files, override, flags.
+    """Reads the experiment of a command line in the original's order: files, override.
 
     Args:
         experiment: its name, one of `EXPERIMENTS`.
         config_files: YAML files, each over the ones before.
         params_override: names and values as one text, or a file.
-        flags: dotted path -> value with its place; they override everything.
         used: fields that the caller reads itself.
         name: of the result; empty: that of the last file, else the experiment's.
 
@@ -90,7 +88,6 @@ def read_garden(
     """
     layers = [read_file(path, "--config_file") for path in config_files]
     layers.append(read_text(params_override, "--params_override"))
-    layers += [tree_of({path: node.value}, node.where) for path, node in (flags or {}).items()]
     name = name or (Path(config_files[-1]).stem if config_files else experiment)
     return read_garden_layers(layers, experiment=experiment, name=name, used=used)
 

@@ -166,11 +166,18 @@ class GardenSection(KeySection):
 
     refused: ClassVar[Mapping[str, str]] = REFUSED
 
+    def where(self, name: str = "") -> str | None:
+        """Returns where a field is given; of a default, where its section is chosen."""
+        path = self.label(name)
+        chosen = (f"{choice}.type" for choice in CHOICES if path.startswith(f"{choice}."))
+        return next(filter(None, map(self.params.where, (path, *chosen))), None)
+
     def no_effect(self) -> Mapping[str, str]:
         """Returns why fields have no effect, by path."""
-        return {**NO_EFFECT, **dict(self._idle())}
+        return {**NO_EFFECT, **dict(self._unused()), **dict(self._idle())}
 
-    def _idle(self) -> Iterator[tuple[str, str]]:
+    def _unused(self) -> Iterator[tuple[str, str]]:
+        """Yields the fields of sections that nothing chooses, each with the reason."""
         value = self.params.value
         chosen = {choice: value(f"{choice}.type") for choice in CHOICES}
         generator = f"{MODEL}.detection_generator"
@@ -185,8 +192,18 @@ class GardenSection(KeySection):
                 yield path, "it belongs to training"
             if path.startswith(OPTIMIZATION) and path.endswith(".name"):
                 yield path, _LABEL
-        if value(f"{generator}.nms_version") != "v1":
+
+    def _idle(self) -> Iterator[tuple[str, str]]:
+        """Yields the fields that others switch off, each with the reason."""
+        value, generator = self.params.value, f"{MODEL}.detection_generator"
+        version = value(f"{generator}.nms_version")
+        if version != "v1":
             yield f"{generator}.soft_nms_sigma", "nms_version is not v1"
+        if version == "batched":
+            yield f"{generator}.pre_nms_top_k", "nms_version is batched, which compares all boxes"
+        if not as_texts(value("task.validation_data.input_path")):
+            why = "task.validation_data.input_path names no records"
+            yield f"{TRAINER}.validation_interval", why
         if not value("task.init_checkpoint"):
             yield "task.init_checkpoint_modules", "task.init_checkpoint names no checkpoint"
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from stillbox.errors import UserError
+from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
 from stillbox.experiment.model_garden.keys import PRETRAINED
 from stillbox.experiment.model_garden.section import MODEL, OPTIMIZATION, GardenSection, as_texts
@@ -223,7 +223,7 @@ def _read_clipping(root: GardenSection) -> dict[str, Any]:
         if own.get(name) == 0:
             own.refuse(name, "no gradient is left", f"{name}: null")
     if {"clipnorm", "global_clipnorm"} <= {*given}:
-        own.refuse("global_clipnorm", "clipnorm is given too", "keep one of them")
+        own.refuse("global_clipnorm", "there is clipnorm too", "set one of them to null")
     if kind.endswith("_experimental") and len(given) > 1:
         own.refuse(given[1], f"beside {given[0]} it has no effect", f"{given[1]}: null")
     clipped = {field: value or 0.0 for field, value in found.items()}
@@ -310,7 +310,8 @@ def _read_steps(own: GardenSection, start: float, length: int, path: str) -> sch
     if len(values) != len(boundaries) + 1:
         what = f"{own.label('values')} has {len(values)} rates for {len(boundaries)} boundaries"
         fix = "give one rate more than boundaries"
-        raise UserError(what, where=own.where("values") or own.where("boundaries"), fix=fix)
+        name = "values" if own.has("values") else "boundaries"
+        raise UserError(what, where=own.where(name), fix=fix)
     # At a boundary Keras has the rate before it.
     first = 1 + own.value("offset", f"{path}.schedule")
     falls = tuple(
@@ -361,7 +362,8 @@ def _read_fine_tune(root: GardenSection) -> schema.FineTune:
     modules = as_texts(given)
     for module in modules:
         if module not in _MODULES:
-            root.choose("task.init_checkpoint_modules", _MODULES)
+            fix = nearest(module, _MODULES)
+            root.refuse("task.init_checkpoint_modules", None, fix, value=module)
     if not path:
         return schema.FineTune()
     if path == PRETRAINED:

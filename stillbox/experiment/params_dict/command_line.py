@@ -1,4 +1,4 @@
-"""The dictionary of a command line: a template or a file, an override, flags.
+"""The dictionary of a command line: a file, or the template of its name, and an override.
 
 A template has the published settings of RetinaNet on TPU, as layers over the defaults (source:
 tensorflow/tpu, `models/official/detection/configs/yaml`). The recipes of the same names are these
@@ -12,7 +12,7 @@ bracket that it did not open.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -262,39 +262,22 @@ def read_params(
     config_file: str | Path = "",
     params_override: str = "",
     model: str = "retinanet",
-    template: str = "",
-    flags: Mapping[str, Node] | None = None,
-    restrictions: Iterable[str] = (),
     used: Collection[str] = (),
-    name: str = "",
 ) -> ParamsReading:
-    """Reads the dictionary in the original's order: defaults, template, file, override, flags.
+    """Reads the dictionary in the original's order: defaults, file, override.
 
     Args:
         config_file: a YAML file; if there is no such file, the built-in template of its name.
         params_override: names and values as one text, see `read_text`.
         model: the model whose defaults are meant.
-        template: the name of a built-in template that the file overrides.
-        flags: dotted path -> value, `Node(8, "--num_cores=8")`; they override everything.
-        restrictions: relations that the result must satisfy, `anchor.num_scales <= 3`.
         used: keys that the caller reads itself, `eval.eval_timeout`.
-        name: the experiment's name; empty: that of the file, else the model's.
 
     Raises:
-        UserError: there is no such file or template, or see `reader.read_layers`.
+        UserError: there is no such file, or see `reader.read_layers`.
     """
-    layers = [_template(template, "template")] if template else []
-    if str(config_file):
-        layers.append(_config_file(str(config_file)))
+    layers = [_config_file(str(config_file))] if str(config_file) else []
     layers.append(read_text(params_override, "--params_override"))
-    layers += [tree_of({path: node.value}, node.where) for path, node in (flags or {}).items()]
-    reading = read_layers(
-        layers,
-        name=name or Path(config_file).stem or template or model,
-        model=model,
-        restrictions=restrictions,
-        used=used,
-    )
+    reading = read_layers(layers, name=Path(config_file).stem or model, model=model, used=used)
     if not str(config_file) or Path(config_file).is_file():
         return reading
     note = f"there is no file {config_file}: the built-in template of this name is taken"
@@ -314,9 +297,3 @@ def _config_file(given: str) -> Node:
     if path.stem in recipe_names():
         fix = f"stillbox train {path.stem} --set ... for the recipe of this name"
     raise UserError(f"there is no file {path}", where="--config_file", fix=fix)
-
-
-def _template(name: str, where: str) -> Node:
-    if name not in TEMPLATES:
-        raise UserError(f"there is no template {name!r}", where=where, fix=nearest(name, TEMPLATES))
-    return template_tree(name)

@@ -1,14 +1,11 @@
-"""Layers of the dictionary, merged with strict names and strict types, and their restrictions.
+"""Layers of the dictionary, merged with strict names and strict types.
 
 Sections merge, everything else is replaced as a whole (tensorflow/tpu,
-`hyperparameters/params_dict.py`, `override_params_dict`). A restriction is `anchor.min_level ==
-retinanet_head.min_level`; its sides are keys or constants. Types and sections of other models are
+`hyperparameters/params_dict.py`, `override_params_dict`). Types and sections of other models are
 refused by name. The merged dictionary can be written as text, as the original left `params.yaml`
 in its model directory.
 """
 
-import operator
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
@@ -18,7 +15,7 @@ from stillbox.experiment.params_dict.keys import BLOCKS, FINAL, KEYS, OLD, Key, 
 from stillbox.experiment.updating import WANTED, convert, describe, refuse
 from stillbox.experiment.values import Value
 from stillbox.experiment.yaml_config import dump
-from stillbox.textformat.yaml_tree import Node, compose
+from stillbox.textformat.yaml_tree import Node
 
 _TWO_STAGES = "a detector of two stages with masks, and stillbox has one-stage detectors of boxes"
 _NO_MASKS = "it predicts masks, and stillbox detects boxes"
@@ -223,67 +220,6 @@ def spell(value: Value) -> str:
     if isinstance(value, bool) or value is None:
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)
-
-
-_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-}
-_LIST = "restrictions"
-_RESTRICTION = re.compile(r"\s*(?P<left>\S+?)\s*(?P<sign>==|!=|<=|>=|<|>)\s*(?P<right>.+?)\s*")
-_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-
-ValueOf = Callable[[str], Value]
-"""From a key's path to its value."""
-PlaceOf = Callable[[str], str | None]
-"""From a key's path to where it is given; None for a default."""
-
-
-def check_restriction(text: str, value: ValueOf, where: PlaceOf, *, fix: str | None = None) -> None:
-    """Checks that two keys, or a key and a constant, stand in a relation.
-
-    Args:
-        text: a key, one of == != < > <= >=, and a key or a constant.
-        value: value of a key.
-        where: where it is given.
-        fix: remedy for a dictionary that breaks it.
-
-    Raises:
-        UserError: the relation does not hold; or the text is no restriction.
-    """
-    match = _RESTRICTION.fullmatch(text)
-    if match is None:
-        signs = " ".join(_OPERATORS)
-        raise UserError(
-            f"{text!r} is no restriction", where=_LIST, fix=f"two keys and one of {signs}"
-        )
-    left, right = (_operand(match[side], value) for side in ("left", "right"))
-    try:
-        holds = _OPERATORS[match["sign"]](left, right)
-    except TypeError:
-        holds = False
-    if holds:
-        return
-    keys = [match[side] for side in ("left", "right") if match[side] in KEYS]
-    found = " and ".join(
-        f"{key} is {spell(value(key))} ({where(key) or 'the default'})" for key in keys
-    )
-    places = [where(key) for key in keys if where(key)]
-    what = f"{found}, but {match['left']} {match['sign']} {match['right']} is required"
-    raise UserError(what, where=places[0] if places else None, fix=fix)
-
-
-def _operand(text: str, value: ValueOf) -> Value:
-    if text in KEYS:
-        return value(text)
-    if _KEY.fullmatch(text):
-        raise UserError(f"there is no key {text!r}", where=_LIST, fix=nearest(text, KEYS))
-    # Lists of Python programs say None.
-    return None if text == "None" else compose(text, _LIST, lines=False).plain()
 
 
 def resolved_text(params: Params) -> str:

@@ -17,9 +17,9 @@ from stillbox.experiment.params_dict.merging import (
     TYPES,
     GivenValue,
     Params,
-    check_restriction,
     read_layer,
     refuse_type,
+    spell,
 )
 from stillbox.experiment.params_dict.model import read_model
 from stillbox.experiment.params_dict.section import KeySection
@@ -32,7 +32,6 @@ from stillbox.experiment.params_dict.training import (
 )
 from stillbox.experiment.reading import Reading, ReadTracker
 from stillbox.experiment.schema import Experiment, Export, Training
-from stillbox.experiment.values import Plain
 from stillbox.textformat.yaml_tree import Node
 
 RENAMED = {
@@ -152,24 +151,31 @@ class _Folding:
         given = [path for path in copies if path in self._given]
         if not given:
             return
-
-        def value(path: str) -> Plain:
-            # A copy that is not given follows the one key.
-            return self._params.value(path if path in self._given else today)
-
         first, *others = copies
         # Version 2020 itself had no such key; older ones do.
-        required = [f"{first} == {path}" for path in others if path != "postprocess.num_classes"]
+        pairs = [(first, path) for path in others if path != "postprocess.num_classes"]
         if today in self._given or not others:
-            required.append(f"{today} == {first}")
-        required += [f"{first} == {path}" for path in given if path == "postprocess.num_classes"]
-        for text in required:
-            check_restriction(
-                text, value, self._params.where, fix=f"give {today} alone, for all of them"
-            )
+            pairs.append((today, first))
+        pairs += [(first, path) for path in given if path == "postprocess.num_classes"]
+        for left, right in pairs:
+            self._check_equal(left, right, today)
         for path in given:
             self._old.add(path, today, self._params.given[path].where)
             self._given[today] = self._given.pop(path)
+
+    def _check_equal(self, left: str, right: str, today: str) -> None:
+        where = self._params.where
+        # A copy that is not given follows the one key.
+        keys = [path if path in self._given else today for path in (left, right)]
+        values = dict(zip((left, right), map(self._params.value, keys), strict=True))
+        if values[left] != values[right]:
+            found = (
+                f"{path} is {spell(value)} ({where(path) or 'the default'})"
+                for path, value in values.items()
+            )
+            what = f"{' and '.join(found)}, but {left} == {right} is required"
+            fix = f"give {today} alone, for all of them"
+            raise UserError(what, where=where(left) or where(right), fix=fix)
 
     def _policy(self) -> None:
         """Moves the two keys of 2020 for the AutoAugment policy into one."""
@@ -231,7 +237,6 @@ def read_layers(
     *,
     name: str = "retinanet",
     model: str = "retinanet",
-    restrictions: Iterable[str] = (),
     used: Collection[str] = (),
 ) -> ParamsReading:
     """Reads layers of a dictionary, merged into the defaults one after the other.
@@ -240,7 +245,6 @@ def read_layers(
         layers: trees of names and values, such as a file and an option.
         name: the experiment's name.
         model: the model whose defaults are meant; only `retinanet` is supported.
-        restrictions: relations that must hold, see `merging.check_restriction`.
         used: keys that the caller reads itself; they leave no note.
 
     Raises:
@@ -252,8 +256,6 @@ def read_layers(
     for layer in layers:
         _check_sections(layer)
         params = params.over(rename(read_layer(layer), old))
-    for text in restrictions:
-        check_restriction(text, params.value, params.where)
     params = fold(params, old)
     root = KeySection(params, log)
     experiment = _read(root, name)

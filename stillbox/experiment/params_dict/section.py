@@ -94,10 +94,11 @@ def _idle(params: Params) -> Iterator[tuple[str, str]]:
         yield "eval.val_json_file", "use_json_file is false, so the records' boxes are the truth"
     if not params.value("eval.eval_file_pattern"):
         yield "eval.num_steps_per_eval", "eval.eval_file_pattern names no records"
-    if params.value("retinanet_parser.use_autoaugment") is None:
-        yield "retinanet_parser.autoaugment_policy_name", "use_autoaugment is not given"
-    else:
-        yield "retinanet_parser.autoaugment_policy_name", "use_autoaugment is false"
+    # A policy that is in use has become aug_policy.
+    yield "retinanet_parser.autoaugment_policy_name", "use_autoaugment is false or not given"
+    version = params.value("postprocess.nms_version")
+    if version == "batched" or params.value("postprocess.use_batched_nms"):
+        yield "postprocess.pre_nms_num_boxes", "batched suppression compares all boxes"
     yield from _idle_in_blocks(params, used)
 
 
@@ -272,14 +273,17 @@ def _own_or_common(root: KeySection, own: str, common: str) -> str:
 def _read_norm(root: KeySection, block: str, path: str) -> schema.BatchNorm:
     """Reads batch norm, over the images of a replica unless it is synchronised.
 
-    The original silently synchronises over more than 8 replicas only. Its published runs with
-    `use_sync_bn` had 32. Here the key always means all replicas.
+    The original silently synchronises over more than 8 replicas only, and on TPUs. Its published
+    runs with `use_sync_bn` had 32. Here the key means all replicas wherever `use_tpu` is true.
     """
     keys = {
         field: _norm_key(root, block, f"batch_norm_{name}")
         for field, name in (("decay", "momentum"), ("epsilon", "epsilon"), ("train", "trainable"))
     }
-    synchronised = root.value(_norm_key(root, block, "use_sync_bn"), f"{path}.statistics")
+    where = f"{path}.statistics"
+    synchronised = root.value(_norm_key(root, block, "use_sync_bn"), where) and root.value(
+        "use_tpu", where
+    )
     return schema.BatchNorm(
         center=True,
         scale=True,
@@ -349,7 +353,7 @@ def read_drop_block(root: KeySection, block: str, path: str) -> schema.DropBlock
 
 
 def note_statistics(root: KeySection) -> None:
-    """Notes, once, which images the statistics of batch norm include."""
+    """Notes, once each, which images the statistics of batch norm include, and why."""
     name = f"{_COMMON}.use_sync_bn"
     if not root.value(name):
         root.note(
@@ -357,4 +361,12 @@ def note_statistics(root: KeySection) -> None:
             f"{name} is false: batch norm takes the statistics of one replica, a device's part of "
             "the batch; --set devices.replicas=8 gives the eight of the published runs on any "
             "number of devices",
+        )
+    keys = (_norm_key(root, block, "use_sync_bn") for block in root.params.used_blocks())
+    if any(map(root.value, keys)) and not root.value("use_tpu"):
+        root.note(
+            "use_tpu",
+            "without a TPU the original takes the statistics of one replica and ignores "
+            "use_sync_bn; --set model.backbone.conv.batch_norm.statistics=global, and likewise of "
+            "model.neck and model.head, applies it",
         )

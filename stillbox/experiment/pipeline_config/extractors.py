@@ -346,7 +346,7 @@ def _read_inception(
 
 
 def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> schema.ResNetV1:
-    section.value("min_depth")  # concerns nothing here, and is set in every config
+    section.value("min_depth")  # concerns the pyramid alone, and is set in every config
     for name, only in (("depth_multiplier", 1.0), ("use_explicit_padding", False)):
         if section.value(name) != only:
             what = f"a ResNet has no {name}"
@@ -368,4 +368,10 @@ def read_keras_resnet(section: MessageSection, depth: int) -> schema.ResNetV1:
     conv = of_a_replica(_KERAS_RESNET)
     if section.value(_OVERRIDE):
         conv = overridden(section, conv, keras=True)
+        if conv.batch_norm is None:
+            section.note(
+                _OVERRIDE,
+                "without batch_norm the ResNet of the original has neither normalisation nor "
+                "biases; here its convolutions have biases",
+            )
     return schema.ResNetV1(depth=depth, conv=conv, unit_activation=conv.activation)

@@ -64,8 +64,10 @@ def overridden(
 ) -> schema.ConvHyperparams:
     """Returns the hyperparameters of a base network that the config overrides."""
     given = read_hyperparams(section.child("conv_hyperparams"), "model.backbone.conv", keras=keras)
-    # Without batch_norm in the config the base keeps its own: its scope is opened first.
-    return dataclasses.replace(given, batch_norm=given.batch_norm or base.batch_norm)
+    # Without batch_norm in the config the second generation has none. A base of the first keeps
+    # its own: its scope is opened first.
+    norm = given.batch_norm if keras else given.batch_norm or base.batch_norm
+    return dataclasses.replace(given, batch_norm=norm)
 
 
 def _read_batch_norm(section: MessageSection, path: str) -> schema.BatchNorm | None:
@@ -149,14 +151,27 @@ def _read_fpn(
     section: MessageSection, backbone: schema.Backbone, conv: schema.ConvHyperparams
 ) -> schema.Fpn:
     path = "model.neck"
-    names = {"depthwise": "use_depthwise"}
-    if not isinstance(backbone, schema.ResNetV1):
-        names |= {"depth_multiplier": "depth_multiplier", "min_depth": "min_depth"}
+    names = {"min_depth": "min_depth"}
+    if isinstance(backbone, schema.ResNetV1):
+        _check_resnet(section)
+    else:
+        names |= {"depth_multiplier": "depth_multiplier", "depthwise": "use_depthwise"}
         names["explicit_padding"] = "use_explicit_padding"
     levels = section.child("fpn").read_fields(
         path, "min_level", "max_level", depth="additional_layer_depth"
     )
     return schema.Fpn(conv=conv, top_down="sum", **levels, **section.read_fields(path, **names))
+
+
+# Channels of the first layers of a ResNet.
+_RESNET_STEM = 64
+
+
+def _check_resnet(section: MessageSection) -> None:
+    if section.get("min_depth") > _RESNET_STEM:
+        why = f"the original then widens the first layers of the ResNet, which have {_RESNET_STEM}"
+        section.refuse("min_depth", why, f"set it to at most {_RESNET_STEM}")
+    section.ignore("the original's pyramid on a ResNet has full kernels", "use_depthwise")
 
 
 NECKS: dict[

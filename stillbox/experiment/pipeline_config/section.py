@@ -153,7 +153,8 @@ REFUSED: dict[str, str] = {
     "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_to_heads": _SEPARABLE_KERAS,
     "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_pointwise": _SEPARABLE_KERAS,
     "Hyperparams.op": "it describes convolutions",
-    "Hyperparams.group_norm": "group normalisation is not supported",
+    "Hyperparams.group_norm": "it is not read from a pipeline.config; `--set "
+    "model.head.conv.group_norm={}` normalises groups in the head, and likewise in other parts",
     "BatchNonMaxSuppression.max_classes_per_detection": "a box stands for one class, as it always "
     "does in the original, which stops at more",
     "MultiscaleAnchorGenerator.normalize_coordinates": _IN_PIXELS,

@@ -183,10 +183,12 @@ def images_can_be_cut(experiment: schema.Experiment) -> Iterator[Finding]:
     path, height = next(input_sides(experiment.model))
     # Numbers below 1 are reported as out of range.
     if parts >= 1 and height >= 1 and height % parts:
+        # A height that is padded to such a multiple may become this one again.
+        step = math.lcm(parts, max(getattr(experiment.model.resizer, "multiple", 1), 1))
         yield error(
             "devices.spatial_partitions",
             f"an image of {height} rows (model.{path}) cannot be cut into {parts} equal parts",
-            f"set model.{path} to {_multiples_near(height, parts)}, "
+            f"set model.{path} to {_multiples_near(height, step)}, "
             f"or spatial_partitions to {_divisor_below(height, parts)}",
         )
 
@@ -228,10 +230,11 @@ def input_sizes_fit(experiment: schema.Experiment) -> Iterator[Finding]:
 
 def _no_such_size(resizer: schema.Resizer, size: int) -> tuple[str, str]:
     """Returns what keeps a resizer from an input of `size` rows, and the remedy."""
-    if isinstance(resizer, schema.CanvasResizer):
+    if not isinstance(resizer, schema.FixedShapeResizer | schema.ScaleJitterResizer):
         what = f"the resizer {resizer.kind} leaves the sizes of images to the images"
         return what, "take fixed_shape, keep_aspect_ratio or scale_jitter, or no train.input_sizes"
-    height, width = resizer.input_size
+    # Before padding, which follows.
+    height, width = resizer.height, resizer.width
     step = height // math.gcd(height, width)
     what = f"an input of {size} rows in the proportions of {height} x {width} has no whole width"
     return what, f"give multiples of {step}, such as {_multiples_near(size, step)}"

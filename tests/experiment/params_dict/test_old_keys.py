@@ -1,7 +1,5 @@
 """Both dialects of the dictionary: today's and that of 2020.
 
-Keys that must agree (goldens I.restr_* of ops.json).
-
 Damaged dictionaries are read or refused with a place; they never end in another exception.
 """
 
@@ -13,7 +11,6 @@ from stillbox.errors import UserError
 from stillbox.experiment.params_dict import read_params, resolved_text
 from stillbox.experiment.params_dict.command_line import tree_of
 from stillbox.experiment.params_dict.keys import FINAL, KEYS, NORM, OLD
-from stillbox.experiment.params_dict.merging import GivenValue, Params, check_restriction
 from stillbox.experiment.params_dict.reader import read_layers
 from stillbox.experiment.rules import check
 from tests.experiment.test_robustness import damaged
@@ -214,58 +211,6 @@ def test_copies_in_blocks_that_are_not_used_do_not_matter():
         "nasfpn.min_level has no effect here: architecture.multilevel_features is fpn" in note
         for note in reading.notes
     )
-
-
-PARAMS = Params({"anchor.num_scales": GivenValue(2, "a.yaml:3:1")})
-
-
-def check_restrictions(text):
-    check_restriction(text, PARAMS.value, PARAMS.where)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        # I.restr_lt holds there too; I.restr_le is a KeyError about '= b' there.
-        "anchor.num_scales < retinanet_head.num_convs",
-        "anchor.num_scales <= retinanet_head.num_convs",
-        "anchor.num_scales<=2",
-        "anchor.num_scales >= 2",
-        "retinanet_head.num_convs > anchor.num_scales",
-        "anchor.num_scales == 2",
-        "anchor.num_scales != 3",
-        "train.input_partition_dims == None",
-        "nasfpn.activation == null",
-        "eval.type == 'box'",
-        "eval.type == box",
-        "anchor.anchor_size == 4",
-    ],
-)
-def test_what_holds(text):
-    check_restrictions(text)
-
-
-@pytest.mark.parametrize("text", [
-    "anchor.num_scales < 2", "anchor.num_scales > 2", "anchor.num_scales == 3",
-    "anchor.num_scales != 2", "anchor.num_scales >= 3", "anchor.num_scales <= 1",
-    "anchor.num_scales < eval.type", "eval.eval_samples > 3",
-])  # fmt: skip
-def test_what_does_not_hold(text):
-    with pytest.raises(UserError, match="is required"):
-        check_restrictions(text)
-
-
-def test_broken_restrictions_name_both_values_and_others_are_refused():
-    # I.restr_eq_fail: "Found inconsistncy between key `a ` and key ` b`".
-    error = user_error(check_restrictions, "anchor.num_scales == retinanet_head.num_convs")
-    assert str(error) == (
-        "a.yaml:3:1: anchor.num_scales is 2 (a.yaml:3:1) and retinanet_head.num_convs is 4 (the "
-        "default), but anchor.num_scales == retinanet_head.num_convs is required"
-    )
-    with pytest.raises(UserError, match="is no restriction"):
-        check_restrictions("anchor.num_scales = 2")
-    with pytest.raises(UserError, match=r"there is no key 'anchor\.num_scale'"):
-        check_restrictions("anchor.num_scale == 2")
 
 
 LINE = (

@@ -475,6 +475,21 @@ def test_what_is_refused(override, said):
     assert "fix: " in message
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("postprocess.nms_version=batched, postprocess.pre_nms_num_boxes=9", "compares all boxes"),
+        ("postprocess.use_batched_nms=true, postprocess.pre_nms_num_boxes=9", "compares all boxes"),
+        (
+            "retinanet_parser.use_autoaugment=false, retinanet_parser.autoaugment_policy_name=v1",
+            "use_autoaugment is false or not given",
+        ),
+    ],
+)
+def test_a_key_that_another_switches_off_is_noted(override, said):
+    assert any(said in note for note in read_params(params_override=override).notes)
+
+
 def test_spatial_partitions_are_along_the_height():
     assert read("train.num_cores_per_replica=1, train.input_partition_dims=[1, 1, 1, 1]") == read()
     override = "train.num_cores_per_replica=4, train.input_partition_dims=[1, 4, 1, 1]"
@@ -488,6 +503,10 @@ def test_batch_norm_and_loss_count_by_replicas_unless_they_are_synchronised():
     assert {norm.statistics for _, norm in batch_norms(synchronised)} == {"global"}
     assert plain.loss == synchronised.loss
     assert plain.loss.normalizer == "per_replica"
+    reading = read_params(params_override="use_tpu=false, batch_norm_activation.use_sync_bn=true")
+    norms = {norm.statistics for _, norm in batch_norms(reading.experiment.model)}
+    assert norms == {"per_replica"}
+    assert any("ignores use_sync_bn" in note for note in reading.notes)
     averaged = read("retinanet_loss.normalizer_momentum=0.9").model.loss
     assert averaged.normalizer == "global"
 
@@ -498,8 +517,8 @@ def test_every_retinanet_resolves(path, tmp_path):
     resolved = resolve(path)
     reading = read_params(config_file=path)
     assert resolved.experiment == reading.experiment
-    (tmp_path / "params.yaml").write_text(resolved_text(reading.params))
-    again = read_params(config_file=tmp_path / "params.yaml", name=path.stem)
+    (tmp_path / path.name).write_text(resolved_text(reading.params))
+    again = read_params(config_file=tmp_path / path.name)
     assert again.experiment == reading.experiment
 
 
