@@ -322,6 +322,14 @@ def test_no_other_module_opens_files_to_read():
     assert found == set(TRUSTED)
 
 
+def test_pillow_opens_no_file_without_a_list_of_formats():
+    files = Path(stillbox.__file__).parent.rglob("*.py")
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    opening = [line for line in lines if "Image.open(" in line]
+    assert opening
+    assert [line for line in opening if "formats=" not in line] == []
+
+
 def tflite(ids, name=LABEL_IDS, method=zipfile.ZIP_STORED):
     """Returns a model that is no model, and label ids behind it."""
     file = io.BytesIO(b"model" * 9)

@@ -82,6 +82,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--label-map", required=True, help="label map of the records: a .pbtxt file, or coco"
     )
+    _add_display_name(parser)
     parser.add_argument("--output", required=True, help="folder of images and annotations")
     parser.add_argument("--split", default="train", help="name of the set (default: train)")
 
@@ -91,7 +92,13 @@ def run_export(args: argparse.Namespace) -> int:
     label_map = LabelMap.from_file(args.label_map)
     with progress_bar("images") as progress:
         done = export_records(
-            args.records, label_map, args.output, args.form, split=args.split, on_image=progress
+            args.records,
+            label_map,
+            args.output,
+            args.form,
+            split=args.split,
+            use_display_name=args.use_display_name,
+            on_image=progress,
         )
     for problem in done.problems:
         print(f"note: {problem}")
@@ -146,6 +153,7 @@ def add_tile(parser: argparse.ArgumentParser) -> None:
         help="label map of the records: a .pbtxt file, or coco (default: label_map.pbtxt beside "
         "them)",
     )
+    _add_display_name(parser)
     add_option(parser, "--shards", 0, "files; 0: as many as the records have")
     parser.add_argument("--bad-records", choices=("drop", "fail"), default="drop")
     add_bool(parser, "--skip-tiles-without-boxes", "leave background tiles out")
@@ -170,6 +178,7 @@ def run_tile(arguments: argparse.Namespace) -> int:
             arguments.name,
             options,
             label_map=label_map_of(arguments.label_map),
+            use_display_name=arguments.use_display_name,
             shards=arguments.shards,
             overwrite=arguments.overwrite,
             bad_records=arguments.bad_records,
@@ -210,8 +219,12 @@ def _add_records(parser: argparse.ArgumentParser) -> None:
         "records", nargs="+", help="TFRecord files or patterns; name@10 means its ten shards"
     )
     parser.add_argument("--label-map", help="label map of the records: a .pbtxt file, or coco")
-    add_bool(parser, "--use-display-name", "match class texts with display_name")
+    _add_display_name(parser)
     add_common(parser)
+
+
+def _add_display_name(parser: argparse.ArgumentParser) -> None:
+    add_bool(parser, "--use-display-name", "match class texts with display_name")
 
 
 def run_check(args: argparse.Namespace) -> int:

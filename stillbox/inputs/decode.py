@@ -15,17 +15,21 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from stillbox.records.image_files import (
+    JPEG_FRAMES,
+    JPEG_SCAN,
+    READ_FORMATS,
     claims_too_much,
     in_eight_bits,
+    jpeg_segments,
     not_decoded,
+    open_image,
     turned_upright,
 )
 
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 # Baseline and extended sequential, Huffman-coded: rows come in order.
 _SEQUENTIAL = (0xC0, 0xC1)
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_SCAN, _RESTARTS, _MORE_IMAGES = 0xDA, 0xDD, 0xE2
+_RESTARTS, _MORE_IMAGES = 0xDD, 0xE2
 # The upsampling of colours reads the rows of colours beside a row.
 _ROWS_BESIDE = 8
 # Most rows that are decoded together. A decoder may read ahead, but not beyond the end.
@@ -47,22 +51,20 @@ def read_jpeg_header(data: bytes) -> JpegHeader | None:
     """Returns the header of a JPEG file; None for any other or a damaged one."""
     if not data.startswith(_START):
         return None
-    place, header, divisible = len(_START), None, data.endswith(_END)
-    while place + 4 <= len(data) and data[place] == 0xFF:
-        marker, size = data[place + 1], int.from_bytes(data[place + 2 : place + 4])
-        content = data[place + 4 : place + 2 + size]
-        if marker in _FRAMES:
-            header = _read_frame(marker, content, place + 4)
+    header, divisible = None, data.endswith(_END)
+    for marker, place in jpeg_segments(data):
+        content = data[place + 2 : place + int.from_bytes(data[place : place + 2])]
+        if marker in JPEG_FRAMES:
+            header = _read_frame(marker, content, place + 2)
             parts = content[5] if header else 0
         elif marker == _RESTARTS:
             divisible &= not any(content)
         elif marker == _MORE_IMAGES:
             divisible &= not content.startswith(b"MPF\0")
-        elif marker == _SCAN:
+        elif marker == JPEG_SCAN:
             if header is None or not content:
                 return None
             return header._replace(divisible=header.divisible and divisible and content[0] == parts)
-        place += 2 + size
     return None
 
 
@@ -173,11 +175,11 @@ def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -
 
 
 def _header_size(data: bytes) -> tuple[int, int]:
-    """Returns height and width by the header; 0, 0 if Pillow does not know the format."""
+    """Returns height and width by the header; 0, 0 if it is of no format of `READ_FORMATS`."""
     if (header := read_jpeg_header(data)) is not None:
         return header.height, header.width
     try:
-        with Image.open(FewReads(data)) as file:
+        with open_image(FewReads(data)) as file:
             return file.height, file.width
     except Image.DecompressionBombError:
         return _HUGE, _HUGE
@@ -223,7 +225,7 @@ def _takes_long_in_opencv(data: bytes) -> bool:
 def _decode_with_pillow(data: bytes, apply_exif: bool) -> Bytes:
     """Decodes formats that OpenCV does not support, or raises with a reason."""
     try:
-        with Image.open(FewReads(data)) as file:
+        with open_image(FewReads(data)) as file:
             image = turned_upright(file) if apply_exif else file
             return np.array(in_eight_bits(image).convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -243,7 +245,7 @@ def _reduced(image: Bytes, reduction: int) -> Bytes:
 def _reason(data: bytes, error: Exception) -> str:
     text = str(error)
     if isinstance(error, Image.UnidentifiedImageError):
-        return f"{len(data)} bytes that are no known image format"
+        return f"{len(data)} bytes that are no known image format ({', '.join(READ_FORMATS)})"
     if "runcated" in text:
         return "the image is truncated"
     return text or type(error).__name__

@@ -183,7 +183,9 @@ def _serve(connection: Connection) -> None:
             connection.send(("refused", error))
         except Exception:
             connection.send(("failed", traceback.format_exc()))
-        connection.recv()  # the other side closes it
+        # Until the other side closes it: it may still send requests.
+        while os.read(connection.fileno(), 2**16):
+            pass
 
 
 def _make_all(connection: Connection) -> None:

@@ -162,6 +162,8 @@ class ImageRoot:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._real = os.path.realpath(folder)
+        if self.folder != Path(os.path.normpath(folder)):  # as a/../b, where `a` may be a link
+            self.folder = Path(self._real)
         self._inside: dict[str, bool] = {}
 
     def path(self, name: str, annotation: Path, near: Path | None = None) -> Path:
@@ -344,8 +346,8 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             raise UserError(what, where=f"{path}:{reader.line_num + 1}") from error
 
 
-def read_lines(path: Path) -> list[str]:
-    """Returns the lines of a text file that are not blank.
+def numbered_lines(path: Path) -> list[tuple[int, str]]:
+    """Returns number and text of the lines of a text file that are not blank.
 
     Raises:
         UserError: it is not UTF-8 text.
@@ -354,7 +356,14 @@ def read_lines(path: Path) -> list[str]:
         text = read_untrusted(path, most=MAX_LIST_BYTES, where=str(path)).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"this is not UTF-8 text (byte {error.start})", where=str(path)) from error
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    # Not splitlines, which also splits at separators that JSON text may contain.
+    lines = enumerate(io.StringIO(text, newline=None), start=1)
+    return [(place, line.strip()) for place, line in lines if line.strip()]
+
+
+def read_lines(path: Path) -> list[str]:
+    """Returns the lines of `numbered_lines` without their numbers."""
+    return [line for _, line in numbered_lines(path)]
 
 
 def number(value: object) -> float:

@@ -33,10 +33,15 @@ _COUNTED_EVERY = 64
 # Descriptors that stay open, over all files; the rest is opened for every read. Sets of thousands
 # of shards exist, and the usual limit of a process is 256 or 1024.
 _KEPT_OPEN = threading.BoundedSemaphore(128)
+REPLACED = "the file was changed or replaced after it was opened"
 
 
-class ReplacedError(Exception):
+class ReplacedError(UserError):
     """A file is not the one that was opened."""
+
+
+def _replaced(path: PurePath) -> ReplacedError:
+    return ReplacedError(REPLACED, where=str(path), fix="run this again when its writer has ended")
 
 
 class ByteSource(Protocol):
@@ -148,7 +153,7 @@ class LocalBytes:
             descriptor = os.dup(file.fileno())
         if _version(os.fstat(descriptor)) != self._version:
             os.close(descriptor)
-            raise ReplacedError
+            raise _replaced(self.path)
         return descriptor
 
 
@@ -345,9 +350,9 @@ class RemoteBytes:
         try:
             found = self._objects.read(self._name, start, end)
         except FileNotFoundError:
-            raise ReplacedError from None
+            raise _replaced(self.path) from None
         if len(found) != end - start:
-            raise ReplacedError
+            raise _replaced(self.path)
         return found
 
 

@@ -267,7 +267,7 @@ def check_label_map(output: Path, label_map: LabelMap) -> None:
     path = output / LABEL_MAP_NAME
     if path.is_file() and LabelMap.from_file(path) != label_map:
         what = "the output folder holds a label map with other classes or ids"
-        fix = f"use its ids with --label-map {path}, or choose another --output"
+        fix = f"choose another --output, or give {path} as the label map"
         raise UserError(what, where=str(path), fix=fix)
 
 

@@ -145,7 +145,10 @@ class DataFolder:
         found = self._by_name.get(path.name, [])
         best = _best(found, lambda other: (_tail(other.parts, wanted), _shared(other, path)))
         if len(best) > 1:
-            log.bad_record("image name fits several files", line_of(annotation, name), name)
+            reason = "image name fits several files"
+            # Looking up a line takes long in a large file.
+            where = str(annotation) if log.has_enough(reason) else line_of(annotation, name)
+            log.bad_record(reason, where, name)
             return None
         return best[0] if best else path
 

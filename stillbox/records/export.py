@@ -10,7 +10,7 @@ tasks" and "Import pre-annotated data".
 import hashlib
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -25,7 +25,7 @@ from stillbox.printing import json_text, printable
 from stillbox.records.example import Example
 from stillbox.records.files import make_folder, partial_folder, refuse_links, write_whole
 from stillbox.records.image_files import MAX_IMAGE_BYTES, inspect_image
-from stillbox.records.label_map import LabelMap
+from stillbox.records.label_map import MAX_LABEL_MAP_BYTES, LabelMap
 from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
 from stillbox.untrusted import read_untrusted
@@ -161,20 +161,25 @@ def export_records(
     form: str,
     *,
     split: str = "train",
+    use_display_name: bool = False,
     on_image: Callable[[int, int], None] = lambda done, total: None,
 ) -> Exported:
     """Writes records, given as files and patterns, as images and annotations of one of `FORMS`.
 
-    The folder `output` is new, empty, or has other splits of the same export. `on_image` gets the
-    numbers of images done and in all.
+    The folder `output` is new, empty, or has other splits of the same export. `use_display_name`
+    matches class texts against display names. `on_image` gets the numbers of images done and in
+    all.
 
     Raises:
-        UserError: the output folder has the split already, or a record has no usable size.
+        UserError: the output folder has the split already, or other classes, or no box has a class
+            of the label map.
     """
     output = Path(output)
     if not split or split[0] == "." or set(split) & set("/\\\0"):
         raise UserError(f"{split!r} is not the name of a split", where="--split", fix="as train")
-    source = ExampleSource(records, label_map, bad_records="drop")
+    source = ExampleSource(
+        records, label_map, use_display_name=use_display_name, bad_records="drop"
+    )
     result = Exported()
     final = output / FORMS[form].images.format(split=split)
     with _folder(final, output) as folder:
@@ -182,7 +187,9 @@ def export_records(
         if annotations.exists() and not annotations.is_symlink():  # the writer deals with links
             fix = "give another --split, or empty the folder"
             raise UserError("there is such a split", where=str(annotations), fix=fix)
-        images = _written(source, folder, result, on_image)
+        images = _written(source, folder, _taken(output, FORMS[form]), result, on_image)
+        if not result.boxes:
+            source.refuse_unknown_classes("see --label-map and --use-display-name")
         for image in images:
             if (final / image.name).exists():
                 where = str(final / image.name)
@@ -223,10 +230,20 @@ def _folder(final: Path, output: Path) -> Iterator[Path]:
             file.replace(target)
 
 
+def _taken(output: Path, form: "_Form") -> set[str]:
+    """Returns the keys of the images of other splits whose annotations are in the same folder."""
+    folder = output / form.shared
+    files = folder.rglob("*.xml") if form.shared else ()
+    return {_key(PurePosixPath(file.relative_to(folder))) for file in files}
+
+
 def _written(
-    source: ExampleSource, folder: Path, result: Exported, on_image: Callable[[int, int], None]
+    source: ExampleSource,
+    folder: Path,
+    taken: set[str],
+    result: Exported,
+    on_image: Callable[[int, int], None],
 ) -> list[LabelledImage]:
-    taken: set[str] = set()
     images = []
     for index in range(len(source)):
         on_image(index + 1, len(source))
@@ -277,6 +294,11 @@ def _write_yolo(
 ) -> None:
     """Writes `labels/<split>` and `data.yaml`. Boxes are float64: they read back bit for bit."""
     numbers = {item.id: number for number, item in enumerate(label_map)}
+    names = {"names": {numbers[item.id]: item.name for item in label_map}}
+    data = output / "data.yaml"
+    if data.exists() and not read_untrusted(data, most=MAX_LABEL_MAP_BYTES).endswith(_yaml(names)):
+        fix = "give the label map of the other splits, or another folder"
+        raise UserError("the other splits have other classes", where=str(data), fix=fix)
     for image in images:
         example = image.example
         boxes = example.boxes.astype(np.float64)
@@ -289,13 +311,13 @@ def _write_yolo(
         ]
         path = output / "labels" / split / image.name.with_suffix(".txt")
         write_whole(path, "".join(lines).encode(), below=output)
-    data = output / "data.yaml"
     # Without `path`, Ultralytics looks beside this file; "." would be the folder that it runs in.
-    content: dict[str, object] = {
-        place.name: f"images/{place.name}" for place in sorted(output.glob("labels/*"))
-    }
-    content["names"] = {numbers[item.id]: item.name for item in label_map}
-    write_whole(data, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
+    splits = {place.name: f"images/{place.name}" for place in sorted(output.glob("labels/*"))}
+    write_whole(data, _yaml({**splits, **names}))
+
+
+def _yaml(content: Mapping[str, object]) -> bytes:
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
 
 
 def _write_coco(
@@ -374,12 +396,14 @@ class _Form:
     """Folder of the images of a split."""
     annotations: str
     """File or folder of the annotations of a split."""
+    shared: str = ""
+    """Folder of the annotations of all splits, with a file by the name of each image."""
 
 
 FORMS = {
     "yolo": _Form(_write_yolo, "images/{split}", "labels/{split}"),
     "coco": _Form(_write_coco, "{split}", "annotations/instances_{split}.json"),
-    "voc": _Form(_write_voc, "JPEGImages", "ImageSets/Main/{split}.txt"),
+    "voc": _Form(_write_voc, "JPEGImages", "ImageSets/Main/{split}.txt", shared="Annotations"),
     "cvat": _Form(write_cvat, "images/{split}", "annotations_{split}.xml"),
     "label_studio": _Form(write_label_studio, "images/{split}", "tasks_{split}.json"),
 }

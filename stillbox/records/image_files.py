@@ -4,8 +4,8 @@ JPEG and PNG are stored unchanged, grayscale and palette too: decoders make thre
 files are treated as follows, and reported:
 
 - CMYK (decoders differ in its inks): re-encoded as RGB JPEG, quality 95;
-- BMP, GIF, TIFF, JPEG 2000 and others: PNG without loss, of the first frame; WEBP, AVIF and HEIC:
-  JPEG, quality 95;
+- BMP, GIF, TIFF, JPEG 2000, PPM, PCX and Sun raster: PNG without loss, of the first frame; WEBP,
+  AVIF and HEIC: JPEG, quality 95;
 - an EXIF orientation: see `Exif`;
 - an image that cannot be decoded to its last row: refused.
 
@@ -20,7 +20,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -30,8 +30,9 @@ from stillbox.records.problems import BadRecordError
 _JPEG_START, _PNG_START = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
 # The next marker, past stuffed zeros and restarts of entropy-coded data, and past rubbish.
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_SCAN, _END = 0xDA, 0xD9
+JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Markers of the segments with the size of a JPEG image."""
+JPEG_SCAN, _END = 0xDA, 0xD9
 # Every scan visits all blocks of its components, even if it changes none: up to 0.8 ns a pixel.
 # Encoders write 10 scans, of 14 components together.
 _MOST_SCANNED, _FEW_SCANS = 100, 4
@@ -56,13 +57,13 @@ def costly(data: bytes) -> str:
 def _costly_jpeg(data: bytes) -> str:
     """Adds up the pixels of all scans, by component, of the first image of a file."""
     pixels = scans = walked = 0
-    for count, (marker, place) in enumerate(_segments(data)):
+    for count, (marker, place) in enumerate(jpeg_segments(data)):
         if count >= _MOST_SEGMENTS:
             return f"more than {_MOST_SEGMENTS:,} segments"
-        if marker in _FRAMES:
+        if marker in JPEG_FRAMES:
             height, width = (int.from_bytes(data[place + at : place + at + 2]) for at in (3, 5))
             pixels = max(pixels, height * width)
-        elif marker == _SCAN:
+        elif marker == JPEG_SCAN:
             scans += 1
             walked += pixels * min(data[place + 2] if place + 2 < len(data) else 0, 4)
             most = max(_ANY_SCANNED, _MOST_SCANNED_A_BYTE * len(data))
@@ -71,7 +72,7 @@ def _costly_jpeg(data: bytes) -> str:
     return ""
 
 
-def _segments(data: bytes) -> Iterator[tuple[int, int]]:
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
     """Yields the marker of each segment up to the end of the image, and the place of its length."""
     place = len(_JPEG_START)
     while found := _MARKER.search(data, place):
@@ -123,6 +124,12 @@ IMAGE_SUFFIXES = (
     *(".avif", ".jp2", ".j2k", ".jpx", ".heic", ".heif"),
 )
 """Names of image files, in folders and patterns of all verbs; HEIC needs `pillow-heif`."""
+
+READ_FORMATS = (
+    *("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "AVIF", "JPEG2000", "HEIF"),
+    *("PPM", "PCX", "SUN"),
+)
+"""Formats that Pillow may read, by its names; MPO is read as JPEG."""
 
 MAX_IMAGE_BYTES = 2**29
 """Greatest size of an image file: a bitmap of 170 million pixels."""
@@ -226,6 +233,16 @@ def not_decoded(data: bytes) -> str:
     return costly(data) or _heif(data[:_HEIF_BYTES])
 
 
+def open_image(file: IO[bytes]) -> Image.Image:
+    """Opens an image file of `READ_FORMATS` by its header, as Pillow's `open` does.
+
+    The content decides about the format, whatever the name, and Pillow has EPS files run as
+    programs by Ghostscript.
+    """
+    Image.init()  # Pillow may be built without some formats.
+    return Image.open(file, formats=[name for name in READ_FORMATS if name in Image.OPEN])
+
+
 def _heif(start: bytes) -> str:
     """Makes Pillow read HEIC, the format of many phones, or returns what is missing."""
     named = start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS and b"avif" not in start
@@ -247,16 +264,15 @@ def _open(data: bytes, whole: bool) -> tuple[Image.Image, ImageInfo]:
     if reason := not_decoded(data):
         raise BadRecordError("unreadable image", reason)
     try:
-        image = Image.open(io.BytesIO(data))
+        image = open_image(io.BytesIO(data))
         if claims_too_much(image.size, len(data)):
             raise ValueError(f"{len(data):,} bytes claim to have {image.width} x {image.height}")
         if whole:
             image.load()
     except UnidentifiedImageError as error:
-        start = data[:8].hex(" ") or "no bytes"
-        raise BadRecordError(
-            "unreadable image", f"no known format; it starts with {start}"
-        ) from error
+        start, known = data[:8].hex(" ") or "no bytes", ", ".join(READ_FORMATS)
+        detail = f"no known format; it starts with {start}; known are {known}"
+        raise BadRecordError("unreadable image", detail) from error
     except (OSError, SyntaxError, ValueError, TypeError, Image.DecompressionBombError) as error:
         # Pillow's decoders use all of these for damaged files.
         raise BadRecordError("unreadable image", str(error)) from error

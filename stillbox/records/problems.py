@@ -66,6 +66,10 @@ class ProblemLog:
                 own.count += problem.count
                 own.examples += problem.examples[: _EXAMPLES_KEPT - len(own.examples)]
 
+    def has_enough(self, reason: str) -> bool:
+        """Whether further cases of a reason are counted only."""
+        return any(p.reason == reason and len(p.examples) >= _EXAMPLES_KEPT for p in self)
+
     def __iter__(self) -> Iterator[Problem]:
         """Yields the kinds of problem, the most frequent first."""
         with self._lock:

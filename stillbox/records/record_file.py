@@ -8,6 +8,7 @@ read from there.
 
 import gzip
 import json
+import os
 import re
 import tempfile
 import time
@@ -21,9 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError
-from stillbox.records.byte_source import ByteSource, ReplacedError, cache_folder, open_source
+from stillbox.records.byte_source import (
+    REPLACED,
+    ByteSource,
+    ReplacedError,
+    cache_folder,
+    open_source,
+)
 from stillbox.records.files import try_lock, write_whole
 from stillbox.records.tfrecord import (
+    DROP_RECORDS,
     FRAME_BYTES,
     HEADER_BYTES,
     RecordError,
@@ -72,9 +80,21 @@ def decompressed(source: ByteSource) -> Path:
         what = f"there is no room for the decompressed copy of a gzip file: {error}"
         fix = "let XDG_CACHE_HOME name a folder with room, or decompress the file with gunzip"
         raise UserError(what, where=str(source.path), fix=fix) from error
-    for outdated in folder.glob(f"{source.key}-*"):
+    for outdated in set(folder.glob(f"{source.key}-*")) - {whole, broken}:
         outdated.unlink(missing_ok=True)
-    return Path(file.name).replace(whole if complete else broken)
+    return _named(Path(file.name), whole if complete else broken)
+
+
+def _named(new: Path, target: Path) -> Path:
+    """Gives a complete copy its name, unless that of another process has it, which is in use."""
+    try:
+        os.link(new, target)
+    except FileExistsError:
+        pass
+    except OSError:  # the file system has no hard links
+        return new.replace(target)
+    new.unlink()
+    return target
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -123,14 +143,18 @@ _MOST_INDEX_BYTES = 2**30
 class RecordFile:
     """One TFRecord file or object, plain or gzip, its records in any order, from any thread.
 
-    With `salvage`, a damaged file has the records before the damage, which is in `damage`.
+    With `salvage`, a damaged file has the records before the damage, which is in `damage`. `drop`
+    is as for `record_error`.
 
     Raises:
         RecordError: the file is damaged or no TFRecord file, with record number and byte offset.
     """
 
-    def __init__(self, path: str | PurePath, *, salvage: bool = False) -> None:
+    def __init__(
+        self, path: str | PurePath, *, salvage: bool = False, drop: str = DROP_RECORDS
+    ) -> None:
         self.path = Path(path) if isinstance(path, str) else path
+        self._drop = drop
         self.damage: RecordError | None = None
         """The fault after the last usable record."""
         self._source, broken = open_source(self.path), False
@@ -146,7 +170,7 @@ class RecordFile:
                 fault = "the gzip stream breaks off or is damaged from here on"
             if fault:
                 where = record_location(self.path, len(offsets) - 1, int(offsets[-1]))
-                self.damage = record_error(fault, where)
+                self.damage = record_error(fault, where, drop)
             else:
                 _save_index(self._source, offsets)
         if self.damage is not None and not salvage:
@@ -173,8 +197,8 @@ class RecordFile:
         if payload is None:
             fault = "the checksum of the record's content is wrong: its bytes are damaged"
             if replaced:
-                fault = "the file was changed or replaced after it was opened"
-            raise record_error(fault, self.location(record))
+                fault = REPLACED
+            raise record_error(fault, self.location(record), self._drop)
         return payload
 
     def location(self, record: int) -> str:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 from stillbox.records import scenes_shapes
+from stillbox.records.conversion import LABEL_MAP_NAME, check_label_map
 from stillbox.records.example import Example
 from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
@@ -48,8 +49,6 @@ class Scene:
     """`[N]`, label map ids: 1 for the first of `SHAPES`."""
     areas: NDArray[np.float32]
     """`[N]`, visible area in square pixels."""
-    dropped: int
-    """Objects that were drawn but are too little visible for a box."""
 
 
 class _Canvas:
@@ -189,7 +188,6 @@ def _with_truth(
         boxes=np.array(boxes, np.float32).reshape(-1, 4),
         class_ids=np.array(class_ids, np.int32),
         areas=np.array(areas, np.float32),
-        dropped=len(objects) - len(boxes),
     )
 
 
@@ -237,7 +235,8 @@ def write_scenes(
     numbers of scenes, whose height and width are `min_side` to `max_side` pixels.
 
     Raises:
-        UserError: a set would be empty, the sides are unusable, or a set exists already.
+        UserError: a set would be empty, the sides are unusable, or a set or another label map
+            exists already.
     """
     if train < 1 or val < 1:
         what = f"a set needs a scene: {train} for training, {val} for evaluation"
@@ -248,6 +247,11 @@ def write_scenes(
         raise UserError(what, fix=fix)
     output = Path(output)
     label_map = LabelMap.from_names(SHAPES)
+    check_label_map(output, label_map)
+    for name in ("train", "val"):
+        if not overwrite and (path := _annotations(output, name)).exists():
+            fix = "choose another --output, or replace the set with --overwrite"
+            raise UserError("there is a set of this name already", where=str(path), fix=fix)
     sets = []
     for which, (name, count) in enumerate((("train", train), ("val", val))):
         shards = -(-count // _RECORDS_PER_SHARD)
@@ -257,8 +261,12 @@ def write_scenes(
                 rng = np.random.default_rng([seed, which, index])
                 write(writer.add(draw_scene(rng, min_side=min_side, max_side=max_side)))
         sets.append(writer.finish())
-    path = write_whole(output / "label_map.pbtxt", label_map.to_text().encode())
+    path = write_whole(output / LABEL_MAP_NAME, label_map.to_text().encode())
     return Scenes(label_map=path, train=sets[0], val=sets[1])
+
+
+def _annotations(output: Path, name: str) -> Path:
+    return output / "annotations" / f"{name}.json"
 
 
 class _SetWriter:
@@ -315,7 +323,7 @@ class _SetWriter:
             "annotations": self._annotations,
             "categories": [{"id": item.id, "name": item.name} for item in self._label_map],
         }
-        path = self._output / "annotations" / f"{self._name}.json"
+        path = _annotations(self._output, self._name)
         ids = [annotation["category_id"] for annotation in self._annotations]
         return SceneSet(
             annotations=write_whole(path, json.dumps(content).encode(), below=self._output),

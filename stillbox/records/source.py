@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from stillbox.errors import UserError, nearest
 from stillbox.object_storage import ObjectFolder, ObjectPath, url_of
 from stillbox.printing import count_text, printable_line
-from stillbox.records.example import BoxProblem, Example, apply_box_policy
+from stillbox.records.example import UNKNOWN_CLASS, BoxProblem, Example, apply_box_policy
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import (
@@ -32,10 +32,10 @@ from stillbox.records.problems import (
 )
 from stillbox.records.record_file import RecordFile
 from stillbox.records.tf_example import ParsedExample, parse_example
-from stillbox.records.tfrecord import RecordError
+from stillbox.records.tfrecord import DROP_RECORDS, RecordError
 from stillbox.untrusted import named_path
 
-_SHARDS = re.compile(r"(?P<stem>.+)@(?P<count>\d+)(?P<ending>\.\w+)?$")
+_SHARDS = re.compile(r"(?P<stem>.+)@(?P<count>\d{1,5})(?P<ending>\.\w+)?$")
 _OF = re.compile(r"(?P<stem>.+)-(?P<shard>\d{5})-of-(?P<count>\d{5})(?P<ending>\.\w+)?$")
 _BESIDE = re.compile(r".+\.report\.(json|txt)|conversion\.(json|txt)|.+\.pbtxt")
 """Names of reports and label maps, which lie beside records."""
@@ -206,6 +206,7 @@ class ExampleSource:
         paths: files and patterns (`expand`). Records are in the order of the sorted files.
         label_map: gives the ids of class texts; without it, the labels are the ids.
         use_display_name: match class texts against display names.
+        drop: how the user has bad records left out, for messages.
         sample_1_of_n: use every n-th record, from the first.
 
     Raises:
@@ -220,13 +221,14 @@ class ExampleSource:
         use_display_name: bool = False,
         bad_records: RecordPolicy = "fail",
         bad_boxes: BoxPolicy = "fix",
+        drop: str = DROP_RECORDS,
         sample_1_of_n: int = 1,
     ) -> None:
         self.problems = ProblemLog()
         self.label_map = label_map
         self.where = ", ".join(paths)
         self._use_display_name = use_display_name
-        self._bad_records, self._bad_boxes = bad_records, bad_boxes
+        self._bad_records, self._bad_boxes, self._drop = bad_records, bad_boxes, drop
         self._step = sample_1_of_n
         self.files = self._open(expand(paths))
         self._starts = np.cumsum([0, *map(len, self.files)])
@@ -303,9 +305,20 @@ class ExampleSource:
         """
         where = self.location(index)
         if self._bad_records == "fail":
-            fix = f"{fix}, or set data.bad_records=drop to go on without it"
+            fix = f"{fix}, or {self._drop} to go on without it"
             raise UserError(with_detail(reason, detail), where=where, fix=fix)
         self.report("use", index, [one_case(reason, where, detail, action="record left out")])
+
+    def refuse_unknown_classes(self, fix: str) -> None:
+        """Refuses records of which no box was usable, if any has an unknown class.
+
+        Raises:
+            UserError: the first such box.
+        """
+        for problem in self.problems:
+            if problem.reason == UNKNOWN_CLASS:
+                what = f"no box has a class of the label map; {problem.examples[0]}"
+                raise UserError(what, where=self.where, fix=fix)
 
     def report(self, kind: str, index: int, problems: Iterable[Problem]) -> None:
         """Counts problems of a record, unless there was a report of this kind on it.
@@ -338,7 +351,7 @@ class ExampleSource:
 
     def _open(self, paths: Sequence[PurePath]) -> list[RecordFile]:
         # Building an index waits for the disk; network file systems serve many requests at once.
-        opening = partial(RecordFile, salvage=self._bad_records == "drop")
+        opening = partial(RecordFile, salvage=self._bad_records == "drop", drop=self._drop)
         files = list(ordered_map(opening, paths, workers=_OPENED_AT_ONCE))
         for file in files:
             if file.damage is not None:

@@ -12,6 +12,7 @@ import io
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from stillbox.errors import UserError
 from stillbox.printing import count_text
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.data_folder import Split
-from stillbox.records.image_files import in_eight_bits, inspect_image
+from stillbox.records.image_files import in_eight_bits, inspect_image, open_image
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError, ProblemLog
 
@@ -29,7 +30,9 @@ _SIDE = 16
 _BITS = 32
 _CORRELATION = 0.9
 _EXACT_BELOW = 50_000
-"""Images up to which no pair within `_BITS` is missed."""
+"""Images up to which no pair within `_BITS` is missed, but for those that share flat bands only."""
+_MOST_FLAT = 2000
+"""Images whose flat band is compared, each with each."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,15 @@ class Fingerprints:
     """`[N, 4]`, difference hash of 256 bits."""
     thumbnails: NDArray[np.float32]
     """`[N, 256]`, gray, of mean 0 and norm 1."""
+
+    @cached_property
+    def near_identical(self) -> list[list[int]]:
+        """Groups of two or more rows that are near-identical, or identical.
+
+        A row belongs to a group if it is near-identical to any of its rows, as frames of a video
+        are.
+        """
+        return _near_identical(self)
 
 
 def fingerprints(
@@ -71,7 +83,7 @@ def _fingerprint(item: AnnotatedImage) -> tuple[bytes, NDArray, NDArray] | None:
     try:
         data = item.content()
         inspect_image(data, whole=False)  # refuses images of gigapixels
-        image = Image.open(io.BytesIO(data))
+        image = open_image(io.BytesIO(data))
         image.draft("L", (4 * _SIDE, 4 * _SIDE))
         size = (_SIDE + 1, _SIDE)
         box = Image.Resampling.BOX
@@ -94,11 +106,7 @@ def identical(prints: Fingerprints) -> list[list[int]]:
     return [rows for rows in groups.values() if len(rows) > 1]
 
 
-def near_identical(prints: Fingerprints) -> list[list[int]]:
-    """Returns groups of two or more rows of `prints` that are near-identical, or identical.
-
-    A row belongs to a group if it is near-identical to any of its rows, as frames of a video are.
-    """
+def _near_identical(prints: Fingerprints) -> list[list[int]]:
     parent = list(range(len(prints.digests)))
 
     def root(row: int) -> int:
@@ -121,15 +129,17 @@ def _close_pairs(prints: Fingerprints) -> Iterator[tuple[int, int]]:
     """Yields pairs of rows, of images with different content.
 
     Two hashes that differ in fewer bits than there are bands agree in a band, so only images that
-    agree in one are compared.
+    agree in one are compared. A band of many images that is all zeros or ones, as of walls and
+    skies, says nothing of them.
     """
     first = np.array(sorted({digest: row for row, digest in enumerate(prints.digests)}.values()))
     band = np.uint8 if len(first) < _EXACT_BELOW else np.uint16
     bands = prints.hashes[first].view(band)
     for column in bands.T:
-        order = first[np.argsort(column, kind="stable")]
-        keys = np.sort(column, kind="stable")
-        yield from _pairs_of_runs(prints, order, keys)
+        flat = (column == 0) | (column == np.iinfo(band).max)
+        compared = ~flat | (flat.sum() <= _MOST_FLAT)
+        rows, keys = first[compared], column[compared]
+        yield from _pairs_of_runs(prints, rows[np.argsort(keys, kind="stable")], np.sort(keys))
 
 
 def _pairs_of_runs(
@@ -210,7 +220,7 @@ def own_split(
 
 
 def _groups(prints: Fingerprints, log: ProblemLog) -> list[list[int]]:
-    groups = near_identical(prints)
+    groups = prints.near_identical
     greatest = max(map(len, groups), default=0)
     if greatest <= max(2, _MOST_IN_A_GROUP * len(prints.digests)):
         return groups
@@ -232,7 +242,7 @@ def report_duplicates(
 ) -> None:
     """Reports images that occur twice, within a split or in two; arguments are of all images."""
     same = {row: group[0] for group in identical(prints) for row in group[1:]}
-    for group in near_identical(prints):
+    for group in prints.near_identical:
         rows = [int(prints.rows[row]) for row in group]
         for place, row in zip(group[1:], rows[1:], strict=True):
             kind = "identical" if place in same else "near-identical"

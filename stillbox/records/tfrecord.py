@@ -64,9 +64,13 @@ class RecordError(UserError):
     """A record that cannot be read out of its file; `where` names file, record and byte."""
 
 
-def record_error(fault: str, where: str) -> RecordError:
-    """Returns the error for a fault of a record."""
-    fix = "copy or convert the file again, or set data.bad_records=drop to go on without it"
+DROP_RECORDS = "set data.bad_records=drop"
+"""How a run leaves bad records out."""
+
+
+def record_error(fault: str, where: str, drop: str = DROP_RECORDS) -> RecordError:
+    """Returns the error for a fault of a record; `drop` is how bad records are left out."""
+    fix = f"copy or convert the file again, or {drop} to go on without it"
     return RecordError(fault, where=where, fix=fix)
 
 

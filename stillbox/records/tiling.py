@@ -15,7 +15,7 @@ from stillbox.printing import count_text, json_text
 from stillbox.records.conversion import LABEL_MAP_NAME, check_label_map
 from stillbox.records.example import Example
 from stillbox.records.files import write_whole
-from stillbox.records.image_files import encode_image, inspect_image
+from stillbox.records.image_files import encode_image, inspect_image, open_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError, Problem, RecordPolicy
@@ -98,6 +98,7 @@ def tile_records(
     options: TileOptions,
     *,
     label_map: LabelMap | None = None,
+    use_display_name: bool = False,
     shards: int = 0,
     overwrite: bool = False,
     bad_records: RecordPolicy = "drop",
@@ -111,6 +112,7 @@ def tile_records(
 
     Args:
         label_map: that of the records; default: `label_map.pbtxt` beside the first, if it exists.
+        use_display_name: match class texts against display names; names are written.
         shards: number of files; 0: as many as the originals.
         workers: threads; 0: one for each core.
         on_record: gets the numbers of records done and in all.
@@ -124,7 +126,13 @@ def tile_records(
         label_map = LabelMap.from_file(beside)
     if label_map is not None:
         check_label_map(output, label_map)
-    source = ExampleSource(paths, label_map, bad_records=bad_records)
+    source = ExampleSource(
+        paths,
+        label_map,
+        use_display_name=use_display_name,
+        bad_records=bad_records,
+        drop="give --bad-records drop",
+    )
     report = TileReport(name=name, settings=options)
     with sharded_writer(output, name, shards or len(source.files), overwrite=overwrite) as write:
         cuts = ordered_map(partial(_cut_record, source, options), range(len(source)), workers)
@@ -134,18 +142,25 @@ def tile_records(
                 _count(report, one)
                 for example in one.tiles:
                     write(serialize_example(example, label_map))
+        if not report.boxes:
+            source.refuse_unknown_classes("see --label-map and --use-display-name")
         if not report.tiles:
-            raise UserError(
-                f"no tile was written: {report.images} of {count_text(len(source), 'record')} can "
-                "be used",
-                where=source.where,
-                fix="stillbox data check shows what is wrong with them",
-            )
+            raise _no_tile(source, report)
         if label_map is not None:
             write_whole(output / LABEL_MAP_NAME, label_map.to_text().encode())
     report.problems = list(source.problems)
     write_whole(output / f"{name}.report.json", f"{json_text(asdict(report))}\n".encode())
     return report
+
+
+def _no_tile(source: ExampleSource, report: TileReport) -> UserError:
+    if report.images:
+        what = "no tile has a box"
+        fix = "leave --skip-tiles-without-boxes out, or see --min-visible"
+    else:
+        what = f"none of {count_text(len(source), 'record')} can be used"
+        fix = "stillbox data check shows what is wrong with them"
+    return UserError(f"no tile was written: {what}", where=source.where, fix=fix)
 
 
 def tile_example(example: Example, options: TileOptions) -> Iterator[Example]:
@@ -161,7 +176,7 @@ def tile_example(example: Example, options: TileOptions) -> Iterator[Example]:
         return
     size = np.array([info.height, info.width] * 2, np.float64)
     boxes = example.boxes * size
-    with Image.open(io.BytesIO(example.encoded)) as image:
+    with open_image(io.BytesIO(example.encoded)) as image:
         for window in windows:
             yield _tile(example, image, boxes, window, options)
 

@@ -209,6 +209,16 @@ def test_a_folder_is_converted_in_one_command_and_exported(data_verb, voc, tmp_p
     assert list((tmp_path / "back" / "Annotations").glob("*.xml"))
 
 
+def test_records_with_display_names_are_exported_and_tiled(data_verb, tmp_path):
+    path = write_records(tmp_path / "a.record", [make_example()])
+    (tmp_path / "map.pbtxt").write_text("item { id: 1 name: '/m/1' display_name: 'cat' }")
+    words = ("--label-map", tmp_path / "map.pbtxt", "--use-display-name", "--output")
+    _, out = data_verb("export", "coco", path, *words, tmp_path / "coco")
+    assert out == f"{tmp_path}/coco: 1 image and 1 box\n"
+    _, out = data_verb("tile", path, "--tile", 99, *words, tmp_path / "tiles")
+    assert out.startswith("1 image with 1 box\n")
+
+
 def test_a_folder_as_json(data_verb, voc, tmp_path):
     _, out = data_verb("convert", voc, "--output", tmp_path / "out", "--json")
     stored = json.loads(out)

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -114,6 +115,15 @@ def test_a_bad_record_or_a_lost_process_ends_the_loop(experiment):
     lost = r"data\.processes.*was killed by SIGKILL \(is there enough memory\?\)"
     with pytest.raises(UserError, match=lost):
         list(islice(batches, 5))
+
+
+def test_the_bad_record_is_named_however_many_batches_are_requested(experiment):
+    data = replace(experiment.data, bad_records="fail", prefetch=8)
+    data = replace(data, train=replace(data.train, shuffle=False))
+    loader = open_train_loader(beside_training(replace(experiment, data=data), 1), workers=1)
+    with pytest.raises(UserError, match="image cannot be decoded"):
+        for _ in loader.iterate():
+            time.sleep(0.3)  # meanwhile the second batch fails
 
 
 def test_files_that_change_meanwhile_are_named(experiment, monkeypatch):

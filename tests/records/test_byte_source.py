@@ -143,6 +143,21 @@ def test_a_replaced_object_is_named(bucket, monkeypatch):
         RecordFile(path)
 
 
+@pytest.mark.parametrize("name", ["a.record", "a.record.gz"])
+@pytest.mark.parametrize("sound", [0, BLOCK])
+def test_an_object_that_is_replaced_while_it_is_opened_is_named(bucket, monkeypatch, name, sound):
+    path = written(bucket, name, gzip.compress(CONTENT) if name.endswith("gz") else CONTENT)
+    read = ObjectFolder.read
+
+    def replaced(self, name, start, end):
+        return read(self, name, start, end) if end <= sound else b""
+
+    monkeypatch.setattr(ObjectFolder, "read", replaced)
+    with pytest.raises(UserError, match="changed or replaced after it was opened") as caught:
+        RecordFile(path)
+    assert caught.value.where == str(path)
+
+
 def test_a_changed_object_is_indexed_again_and_a_damaged_one_names_record_and_byte(bucket):
     path = written(bucket)
     assert len(RecordFile(path)) == 40

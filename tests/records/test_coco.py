@@ -8,6 +8,7 @@ import pytest
 
 from stillbox.cli.main import main
 from stillbox.errors import UserError
+from stillbox.records.annotations import ImageRoot
 from stillbox.records.formats.coco import read_coco
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
@@ -81,6 +82,14 @@ def test_an_unknown_category_is_marked(read):
     (item,), _, _ = read(annotations=[box(category_id=99), box(2, category_id=None)])
     assert item.class_ids.tolist() == [0, 0]
     assert item.unknown == {0: "category id 99", 1: "category id None"}
+
+
+@pytest.mark.parametrize("spelt", ["18", 18.0])
+def test_category_ids_may_be_spelt_as_text_or_with_a_point(read, spelt):
+    boxes, categories = [box(), box(2, category_id=spelt)], [{"id": spelt, "name": "dog"}]
+    (item,), _, problems = read(annotations=boxes, categories=categories)
+    assert item.class_ids.tolist() == [18, 18]
+    assert not list(problems)
 
 
 def test_images_without_annotations_stay(read):
@@ -200,6 +209,17 @@ def test_a_file_name_that_leads_out_of_the_folder_is_refused(read, name):
     with pytest.raises(UserError, match="leads out of the folder") as caught:
         read(images=[image(file_name=name)])
     assert caught.value.where.rpartition(":")[2] == "1"
+
+
+@pytest.mark.parametrize("name", ["a/../b", "link/../b"])
+def test_the_folder_of_the_images_may_be_written_with_two_points(tmp_path, name):
+    for folder in ("a", "b", "deep/a", "deep/b"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep/a")
+    root, real = ImageRoot(tmp_path / name), (tmp_path / name).resolve()
+    assert root.path("1.jpg", tmp_path / "x.json") == real / "1.jpg"
+    with pytest.raises(UserError, match="leads out of the folder"):
+        root.path("../1.jpg", tmp_path / "x.json")
 
 
 TINY = SHARED / "data" / "tiny_coco"

@@ -273,7 +273,7 @@ def test_two_sets_share_a_folder_and_one_label_map_and_are_replaced_on_request(
 ):
     run([annotated("a")])
     run([annotated("a")], name="val")
-    other = r"other classes or ids\n  fix: use its ids with --label-map"
+    other = r"other classes or ids\n  fix: choose another --output, or give"
     with pytest.raises(UserError, match=other):
         run([annotated("a")], name="test", label_map=LabelMap.from_names(["dog", "cat"]))
     assert not list((tmp_path / "out").glob("test*"))

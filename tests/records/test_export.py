@@ -14,7 +14,7 @@ from stillbox.errors import UserError
 from stillbox.records.example import Example
 from stillbox.records.export import FORMS, export_records
 from stillbox.records.folder import convert_folder
-from stillbox.records.label_map import LabelMap
+from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import tfrecord_writer
@@ -120,6 +120,45 @@ def test_the_yaml_of_yolo_has_places_beside_it_and_no_path_of_the_working_folder
     content = yaml.safe_load((tmp_path / "out" / "data.yaml").read_text())
     names = {0: "cat", 1: "dog"}
     assert content == {"train": "images/train", "val": "images/val", "names": names}
+
+
+def test_a_second_split_of_voc_leaves_the_annotations_of_the_first(tmp_path):
+    for split, name, kind in (("train", "a.jpg", "JPEG"), ("val", "a.png", "PNG")):
+        one = make_example(filename=name, encoded=image_bytes(kind=kind))
+        path = write_records(tmp_path / "a.record", [one])
+        export_records([str(path)], CAT_DOG, tmp_path / "voc", "voc", split=split)
+    again = convert_folder(tmp_path / "voc", tmp_path / "again")
+    assert (again.train_images, again.validation_images) == (1, 1)
+    assert "<filename>a.jpg<" in (tmp_path / "voc/Annotations/a.xml").read_text()
+
+
+def test_a_second_split_of_yolo_has_the_classes_of_the_first(tmp_path):
+    path = str(write_records(tmp_path / "a.record", [make_example()]))
+    export_records([path], CAT_DOG, tmp_path / "out", "yolo")
+    data = (tmp_path / "out/data.yaml").read_bytes()
+    with pytest.raises(UserError, match="the other splits have other classes"):
+        export_records([path], LabelMap.from_names(["cat"]), tmp_path / "out", "yolo", split="val")
+    assert (tmp_path / "out/data.yaml").read_bytes() == data
+    assert not list((tmp_path / "out").rglob("val*"))
+
+
+DISPLAYED = LabelMap((LabelMapItem(1, "/m/1", "cat"), LabelMapItem(2, "/m/2", "dog")))
+
+
+@pytest.mark.parametrize("verb", ["export", "tile"])
+def test_texts_may_be_display_names_and_unknown_classes_are_refused(tmp_path, verb):
+    paths = [str(write_records(tmp_path / "a.record", [make_example()]))]
+
+    def write(**options):
+        if verb == "export":
+            return export_records(paths, DISPLAYED, tmp_path / "out", "coco", **options)
+        tiles = TileOptions(tile=99)
+        return tile_records(paths, tmp_path / "out", "a", tiles, label_map=DISPLAYED, **options)
+
+    with pytest.raises(UserError, match=r"no box has a class of the label map; .*'cat'"):
+        write()
+    assert not [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
+    assert write(use_display_name=True).boxes == 1
 
 
 def test_a_split_is_not_written_twice_and_stays_in_the_folder(tmp_path):
@@ -302,6 +341,19 @@ def test_lost_boxes_and_background_tiles(records, tmp_path):
     assert (report.tiles, report.boxes_cut, report.boxes_lost) == (4, 4, 0)
     kept = TileOptions(tile=100, overlap=0, min_visible=0.3)
     assert tile_records(paths, tmp_path / "c", "c", kept).boxes_lost == 1
+
+
+def test_advice_on_tiles_names_the_flags_of_the_verb(records, tmp_path):
+    def refused(paths, message, **options):
+        tiles = TileOptions(tile=100, skip_tiles_without_boxes=True)
+        with pytest.raises(UserError, match=message):
+            tile_records(paths, tmp_path / "tiles", "a", tiles, **options)
+
+    refused(records(example()), r"no tile has a box[\s\S]*leave --skip-tiles-without-boxes out")
+    paths = records(example(encoded=b"no image"))
+    refused(paths, "or give --bad-records drop to go on without it", bad_records="fail")
+    (tmp_path / "train.record").write_bytes(b"no records")
+    refused(paths, "or give --bad-records drop to go on without it", bad_records="fail")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from PIL import Image
 
 from stillbox.checking.planning_records import records_of
 from stillbox.errors import UserError
+from stillbox.records import splits
 from stillbox.records.conversion import ConversionOptions
 from stillbox.records.data_folder import DataFolder
 from stillbox.records.folder import convert_folder
@@ -181,6 +182,34 @@ def test_near_identical_images_are_on_one_side_and_the_split_is_stable(tmp_path)
     more = convert_folder(folder, tmp_path / "more")
     assert set(examples(more)) >= set(train)
     assert set(examples(more, "validation")) >= set(val)
+
+
+def test_images_are_compared_once(tmp_path, monkeypatch):
+    compared, compare = [], splits._close_pairs
+    monkeypatch.setattr(splits, "_close_pairs", lambda p: compared.append(p) or compare(p))
+    convert_folder(voc_folder(tmp_path / "photos"), tmp_path / "out")
+    assert len(compared) == 1
+
+
+def test_bands_that_are_flat_in_many_images_are_not_compared(monkeypatch):
+    lengths, compare = [], splits._pairs_of_runs
+
+    def counted(prints, order, keys):
+        lengths.append(len(order))
+        return compare(prints, order, keys)
+
+    monkeypatch.setattr(splits, "_MOST_FLAT", 3)
+    monkeypatch.setattr(splits, "_pairs_of_runs", counted)
+    rng = np.random.default_rng(0)
+    # Alternating bits, which are no flat band, in three of four words.
+    hashes = rng.integers(0, 2**63, (6, 4), np.uint64) | np.uint64(0x5555555555555555)
+    hashes[:3, 0], hashes[3:, 0], hashes[5] = 0, 2**64 - 1, hashes[4]
+    small = rng.normal(size=(6, 256)).astype(np.float32)
+    small[5] = small[4]
+    small /= np.linalg.norm(small, axis=1, keepdims=True)
+    prints = splits.Fingerprints(np.arange(6), [b"%d" % n for n in range(6)], hashes, small)
+    assert prints.near_identical == [[4, 5]]
+    assert sorted(lengths) == [0] * 8 + [6] * 24
 
 
 def test_lists_that_leave_no_image_to_validate_on_are_not_used(tmp_path):

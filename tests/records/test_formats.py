@@ -3,6 +3,7 @@
 import base64
 import json
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,8 +11,12 @@ from PIL import features
 
 from stillbox.errors import UserError
 from stillbox.predicting.images import list_inputs
+from stillbox.records import data_folder
 from stillbox.records.annotations import read_json
+from stillbox.records.data_folder import DataFolder
 from stillbox.records.folder import convert_folder
+from stillbox.records.formats.registry import recognise
+from stillbox.records.problems import ConversionLog
 from tests.records.builders import (
     BOX,
     HEIGHT,
@@ -400,6 +405,42 @@ def test_an_empty_confidence_of_open_images_counts(folder, tmp_path):
     assert convert_folder(folder, tmp_path / "out").boxes == 2
     path.write_text(path.read_text().replace(",/m/01yrx,,", ",/m/01yrx,0,"))
     refused(folder, tmp_path, "no box for any of 3 images")
+
+
+def test_rows_of_absent_images_are_not_kept(folder):
+    open_images(folder)
+    with (folder / "boxes.csv").open("a") as file:
+        file.write("gone,xclick,/m/01yrx,1,0,1,0,1,0,0\n" * 5000)
+    data, log = DataFolder(folder), ConversionLog()
+    recognised = recognise(data)
+    tracemalloc.start()
+    reading = recognised.format.read(data, recognised.files, log)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [image.image.filename for image in reading.images] == ["a.png", "b.png"]
+    assert most < 10**6
+    assert log.lines() == ["1 x image file is missing, image left out: boxes.csv: gone"]
+
+
+def test_lines_of_json_end_at_line_feeds_and_blank_ones_are_counted(folder, tmp_path):
+    image_folder(folder)
+    file = folder / "images/metadata.jsonl"
+    text = "\n" + file.read_text().replace('"cat"', '"c\u2028at"')
+    file.write_text(text + "{\n", encoding="utf-8")
+    refused(folder, tmp_path, r"metadata\.jsonl:5: this is not JSON")
+    file.write_text(text, encoding="utf-8")
+    assert convert_folder(folder, tmp_path / "out").classes == ("c\u2028at",)
+
+
+def test_lines_are_looked_up_for_the_reported_cases_only(tmp_path, monkeypatch):
+    looked_up = []
+    monkeypatch.setattr(data_folder, "line_of", lambda *found: looked_up.append(found) or "line")
+    for name in ("x", "y"):
+        picture(tmp_path / name / "a.png")
+    data, log = DataFolder(tmp_path), ConversionLog()
+    for _ in range(9):
+        assert data.image("z/a.png", data.root / "labels.csv", data.root, log) is None
+    assert (len(looked_up), [problem.count for problem in log]) == (5, [9])
 
 
 def test_a_damaged_list_of_labels_is_named(folder, tmp_path):

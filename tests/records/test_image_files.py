@@ -2,6 +2,7 @@
 
 import io
 import struct
+import subprocess
 import sys
 import time
 import zlib
@@ -177,6 +178,18 @@ def test_truncated_images_are_refused(kind, share):
 def test_other_files_are_refused_with_their_first_bytes(data):
     with pytest.raises(BadRecordError, match="unreadable image: no known format; it starts with"):
         inspect_image(data)
+
+
+def test_no_image_file_is_run_as_a_program(monkeypatch):
+    for start in ("check_call", "Popen"):
+        monkeypatch.setattr(subprocess, start, lambda *_, **__: pytest.fail("a program starts"))
+    # Ghostscript runs such a file.
+    data = photograph(kind="EPS")
+    with pytest.raises(ImageError, match=r"no known image format \(JPEG, PNG, BMP"):
+        decode_image(data)
+    for whole in (False, True):
+        with pytest.raises(BadRecordError, match=r"no known format; .*; known are JPEG, PNG, BMP"):
+            inspect_image(data, whole=whole)
 
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40)

@@ -41,6 +41,19 @@ def test_the_same_seed_writes_the_same_bytes_and_no_set_twice(written, tmp_path)
         write_scenes(folder, train=1, val=1)
 
 
+@pytest.mark.parametrize(
+    "name", ["annotations/train.json", "annotations/val.json", "label_map.pbtxt"]
+)
+def test_files_of_another_data_set_are_not_replaced(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("item { id: 1 name: 'owl' }")
+    with pytest.raises(UserError, match=r"a set of this name already|label map with other classes"):
+        write_scenes(tmp_path, train=1, val=1)
+    assert path.read_text() == "item { id: 1 name: 'owl' }"
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
+
+
 def test_another_seed_and_the_other_set_are_other_scenes():
     def draw(*key):
         return draw_scene(np.random.default_rng(key)).image
@@ -118,7 +131,6 @@ def test_scenes_vary_in_number_size_class_and_occlusion(scenes):
     assert ((sides >= 20) & (sides <= 80)).mean() > 0.75
     classes = np.bincount(np.concatenate([s.class_ids for s in scenes]), minlength=7)[1:]
     assert (classes > 60).all()
-    assert sum(scene.dropped for scene in scenes) > 0
     assert {scene.image.shape[:2] for scene in scenes} > {scenes[0].image.shape[:2]}
     overlaps = sum(_overlapping(scene.boxes) for scene in scenes)
     assert overlaps > 20

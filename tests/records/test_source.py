@@ -71,6 +71,7 @@ def test_the_home_folder_is_understood(folder, monkeypatch):
         ("train.record@4", "absent: 4 of 4 shards", "did you mean 'train.record-00000-of-00003'"),
         ("val.record@2", "absent: 1 of 2 shards", "did you mean 'val.record-00000-of-00002'"),
         ("train.record@0", "0 of 0 shards", "a number of shards above 0"),
+        ("train.record@9999999999", "there is no such file", "train.record-00000-of-00003"),
     ],
 )
 def test_a_pattern_without_matches_lists_the_files_nearby(folder, pattern, what, fix):

@@ -306,6 +306,29 @@ def test_gzip_is_decompressed_once_and_again_after_a_change(tmp_path, cache_fold
     assert first != second
 
 
+def test_a_copy_that_another_process_has_made_meanwhile_stays(tmp_path, monkeypatch):
+    path = write_records(tmp_path / "a.record", PAYLOADS, gz=True)
+    original, others = index_module._decompress, []
+
+    def meanwhile(source, target):
+        monkeypatch.setattr(index_module, "_decompress", original)
+        others.append(RecordFile(path))
+        return original(source, target)
+
+    monkeypatch.setattr(index_module, "_decompress", meanwhile)
+    one = RecordFile(path)
+    assert [file.read(3) for file in (one, *others)] == [b"last", b"last"]
+
+
+def test_the_cache_needs_no_hard_links(tmp_path, monkeypatch, cache_folder):
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert RecordFile(write_records(tmp_path / "a.record", PAYLOADS, gz=True)).read(3) == b"last"
+    assert len(list((cache_folder / "decompressed").iterdir())) == 1
+
+
 def test_a_cache_that_cannot_be_written_is_explained(tmp_path, monkeypatch):
     path = write_records(tmp_path / "a.record", PAYLOADS, gz=True)
     (tmp_path / "file").write_bytes(b"")

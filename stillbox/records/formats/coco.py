@@ -7,6 +7,7 @@ width, height] in pixels.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from stillbox.records.formats.registry import (
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.problems import ConversionLog
 
+T = TypeVar("T")
 _GREATEST_AREA = 1e18
 """No image has as many pixels."""
 
@@ -104,19 +106,23 @@ def _category_names(content: _Lists, path: Path) -> dict[int, str]:
     names: dict[int, str] = {}
     for category in content["categories"]:
         fields = json_object(category)
-        stored = fields.get("id")
-        try:
-            if not isinstance(stored, int | float | str):
-                raise TypeError("the id is no number")
-            category_id, name = int(stored), str(fields["name"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        category_id, name = _category_id(fields.get("id")), str(fields.get("name", ""))
+        if category_id is None or "name" not in fields:
             what = f"a category has no usable id and name: {category!r}"[:200]
-            raise UserError(what, where=str(path)) from error
+            raise UserError(what, where=str(path))
         if category_id in names:
             what = f"category id {category_id} belongs to {names[category_id]!r} and to {name!r}"
             raise UserError(what, where=str(path), fix="give every category an id of its own")
         names[category_id] = name
     return names
+
+
+def _category_id(value: object) -> int | None:
+    """Returns the id of a category, which may be spelt as text or 3.0; None if it is none."""
+    try:
+        return int(value) if isinstance(value, int | float | str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _own_ids(
@@ -125,7 +131,7 @@ def _own_ids(
     """Returns class id by category id, without a label map."""
     ordered = sorted(names)
     background = [category for category in ordered if category < 1]
-    used = {_key(json_object(a).get("category_id")) for a in content["annotations"]}
+    used = {_category_id(json_object(a).get("category_id")) for a in content["annotations"]}
     taken = bool(used & set(background))
     if renumber or (renumber is None and taken):
         ids = {category: class_id for class_id, category in enumerate(ordered, start=1)}
@@ -196,7 +202,7 @@ def _annotated(
 ) -> AnnotatedImage:
     filename = str(entry["file_name"])
     categories = [o.get("category_id") for o in objects]
-    class_ids = [ids.get(c, 0) if isinstance(c, int) else 0 for c in categories]
+    class_ids = [_found(ids, category) or 0 for category in categories]
     areas = np.array([_number(o.get("area")) for o in objects], np.float64)
     return AnnotatedImage(
         path=file,
@@ -213,8 +219,13 @@ def _annotated(
     )
 
 
+def _found(by_category: Mapping[int, T], category: object) -> T | None:
+    category_id = _category_id(category)
+    return None if category_id is None else by_category.get(category_id)
+
+
 def _unknown(category: object, names: Mapping[int, str]) -> str:
-    name = names.get(category) if isinstance(category, int) else None
+    name = _found(names, category)
     return repr(name) if name else f"category id {category}"
 
 

@@ -28,6 +28,7 @@ from stillbox.records.annotations import (
     json_list,
     json_object,
     number,
+    numbered_lines,
     parse_int,
     parse_json,
     read_csv,
@@ -122,30 +123,45 @@ def read_open_images(folder: DataFolder, files: list[Path], log: ConversionLog) 
     names = _label_names(folder)
     reading = FolderContents()
     for file in files:
-        rows: dict[str, list[dict[str, str]]] = {}
-        for _, row in read_csv(file):
-            if number((row.get("Confidence") or "").strip() or "1") > 0:
-                rows.setdefault(row["ImageID"], []).append(row)
         stated = name_split(file.relative_to(folder.root))
-        for image_id, boxes in rows.items():
-            path = folder.image_of_stem(image_id, file)
-            where = f"{folder.relative(file)}: {image_id}"
-            if path is None:
-                log.bad_record("image file is missing", where)
-                continue
+        for path, boxes in _boxes_of_images(folder, file, log).items():
+            labels, sides, is_crowd, truncated = zip(*boxes, strict=True)
             reading.images.append(
                 labelled(
                     path,
-                    where,
-                    [names.get(row["LabelName"], row["LabelName"]) for row in boxes],
-                    [_row_box(row, _COLUMNS) for row in boxes],
+                    f"{folder.relative(file)}: {path.stem}",
+                    [names.get(label, label) for label in labels],
+                    sides,
                     split=stated or folder_split(path.relative_to(folder.root)),
                     relative=True,
-                    is_crowd=[row.get("IsGroupOf") == "1" for row in boxes],
-                    truncated=[row.get("IsTruncated") == "1" for row in boxes],
+                    is_crowd=is_crowd,
+                    truncated=truncated,
                 )
             )
     return reading
+
+
+_LabelledBox = tuple[str, Box, bool, bool]
+"""Label, sides, `IsGroupOf` and `IsTruncated`."""
+
+
+def _boxes_of_images(
+    folder: DataFolder, file: Path, log: ConversionLog
+) -> dict[Path, list[_LabelledBox]]:
+    """Returns the boxes of each image that is there: a folder may have few of millions."""
+    paths: dict[str, Path | None] = {}
+    found: dict[Path, list[_LabelledBox]] = {}
+    for _, row in read_csv(file):
+        if not number((row.get("Confidence") or "").strip() or "1") > 0:
+            continue
+        if (image_id := row["ImageID"]) not in paths:
+            paths[image_id] = folder.image_of_stem(image_id, file)
+            if paths[image_id] is None:
+                log.bad_record("image file is missing", f"{folder.relative(file)}: {image_id}")
+        if path := paths[image_id]:
+            flags = row.get("IsGroupOf") == "1", row.get("IsTruncated") == "1"
+            found.setdefault(path, []).append((row["LabelName"], _row_box(row, _COLUMNS), *flags))
+    return found
 
 
 def _label_names(folder: DataFolder) -> Mapping[str, str]:
@@ -250,7 +266,7 @@ def _from_lines(
 ) -> tuple[list[Labelled], Sequence[str]]:
     classes = stated_names(folder, file, log)
     images = []
-    for line, text in enumerate(read_lines(file), start=1):
+    for line, text in numbered_lines(file):
         row = json_object(parse_json(text, f"{file}:{line}"))
         name, where = row.get("file_name"), f"{folder.relative(file)}:{line}"
         if not isinstance(name, str):
