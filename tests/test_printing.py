@@ -104,7 +104,7 @@ def test_tables_have_the_colours_of_rich_and_none_of_a_name():
     table = Table(title="Classes", title_justify="left")
     table.add_row(Text("\x1b[8m\x9b2J\u202ecat"), "[/] [red]x")
     with terminal() as stream, printable_output():
-        console = PrintableConsole(stderr=False, width=80)
+        console = PrintableConsole()
         console.print(table, markup=False)
         console.print("\x1b[2J", markup=False)
     out = stream.getvalue()

@@ -10,6 +10,7 @@ import errno
 import gc
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Collection, Sequence
@@ -38,9 +39,12 @@ def run_process(place: ProcessInfo, run: Callable[[], int]) -> int:
     from stillbox.devices.job import join_job
 
     join_job(place)
-    watch, lost = FailureWatch(place), False
+    watch, lost, alone = FailureWatch(place), False, False
     try:
         code = run()
+    except KeyboardInterrupt as stop:
+        # It has stopped this process alone; other signals stop all after the same step.
+        code, alone = 128 + getattr(stop, "number", signal.SIGINT), True
     except Exception as error:
         lost = _LOST.search(str(error)) is not None
         code = LOST if lost else 1
@@ -48,8 +52,7 @@ def run_process(place: ProcessInfo, run: Callable[[], int]) -> int:
             traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
-    # A signal stops all processes after the same step.
-    if code not in (0, *_STOPPED) or compilation_left_behind():
+    if alone or code not in (0, *_STOPPED) or compilation_left_behind():
         watch.fail(code, lost=lost)
     jax.distributed.shutdown()
     watch.close()
@@ -254,10 +257,13 @@ def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None
         return _complain(str(error), verb)
     except FloatingPointError as error:
         return _complain(str(error), verb, code=3)
-    except RunInterrupted as interruption:
-        return _complain(str(interruption), verb, code=128 + interruption.number)
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as interruption:
+        code = 130
+        if isinstance(interruption, RunInterrupted):
+            code = _complain(str(interruption), verb, code=128 + interruption.number)
+        if place is not None:
+            raise
+        return code
     except BrokenPipeError:
         # The reader of a pipe has closed it; without this the interpreter complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

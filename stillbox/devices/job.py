@@ -53,7 +53,12 @@ def only_first_prints(info: ProcessInfo) -> Iterator[None]:
 
 
 def join_job(info: ProcessInfo) -> None:
-    """Starts JAX with the devices of all processes. Raises `JoinError` if they do not come."""
+    """Starts JAX with the devices of all processes.
+
+    Raises:
+        JoinError: they do not come.
+        UserError: those of a machine cannot share its GPUs.
+    """
     allow_open_files()
     who = f"process {info.index} of {info.count}"
     stalls = StallReporter(
@@ -106,19 +111,33 @@ def _interruptible() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-def _own_devices(info: ProcessInfo) -> list[int] | None:
+def _own_devices(info: ProcessInfo, devices: Path = Path("/dev")) -> list[int] | None:
     """Returns the indices of a process's GPUs among those that are visible; None: all of them.
 
-    The processes of a machine share its GPUs evenly, unless the launcher has divided them.
+    The processes of a machine share its GPUs evenly. The launcher has divided them already if fewer
+    are visible than there are processes, or as many as SLURM gives a task.
+
+    Args:
+        devices: folder of the system's devices, where NVIDIA's are counted without a variable.
+
+    Raises:
+        UserError: some would be left over.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES")
-    if info.local_count == 1:
+    hip = os.environ.get("HIP_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", hip)
+    # Of other devices each process has one; on a processor the index has no effect.
+    there = max(len(list(devices.glob("nvidia[0-9]*"))), info.local_count)
+    count = there if visible is None else len(visible.split(","))
+    per_task = os.environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]
+    if info.local_count == 1 or count < info.local_count or per_task == str(count):
         return None
-    if visible is None:
-        return [info.local_index]
-    share, rest = divmod(len(visible.split(",")), info.local_count)
+    share, rest = divmod(count, info.local_count)
+    if rest:
+        what = f"{info.local_count} processes of a machine cannot share {count} GPUs evenly"
+        fix = f"let it name {count - rest} of them, or start another number of processes"
+        raise UserError(what, where="CUDA_VISIBLE_DEVICES", fix=fix)
     first = info.local_index * share
-    return None if rest or not share else list(range(first, first + share))
+    return list(range(first, first + share))
 
 
 def is_main_process() -> bool:

@@ -41,14 +41,17 @@ def restart_with_large_pages() -> None:
     Returns where nothing is to be gained: another C library or a glibc before 2.35, an allocator
     that the environment configures, a system that gives such pages to all processes or to none.
     """
-    if _tuned() or os.environ.get(_LARGE_PAGES[0]) or not _on_demand():
-        return
-    os.environ[_LARGE_PAGES[0]] = _LARGE_PAGES[1]
-    # Ctrl-C waits until the new interpreter can handle it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    # Without the restart the command is slower, and otherwise the same.
-    with suppress(OSError):
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    name, value = _LARGE_PAGES
+    if os.environ.get(name) != value:
+        if _tuned() or not _on_demand():
+            return
+        os.environ[name] = value
+        # Ctrl-C waits until the new interpreter can handle it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        # Without the restart the command is slower, and otherwise the same.
+        with suppress(OSError):
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    # In the new interpreter too: `stillbox.cli` does so earlier, for programs of its own name.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
@@ -158,10 +161,15 @@ def own_processors() -> int:
     Those that the system allows it; where several processes of a job share a machine, at most an
     equal part of it.
     """
+    return min(_allowed(), _share(processes_here()))
+
+
+def processes_here() -> int:
+    """Returns how many processes of a job share this machine, as far as a launcher says."""
     info = None
     with contextlib.suppress(UserError):  # raised where the job is joined, if it matters
         info = find_process()
-    return min(_allowed(), _share(info))
+    return info.local_count if info else 1
 
 
 def processor_name() -> str:
@@ -201,7 +209,7 @@ def binding_warning(info: ProcessInfo) -> str:
 
     `mpirun` binds each of two processes to one core, and `srun` gives a task one by default.
     """
-    allowed, share = _allowed(), _share(info)
+    allowed, share = _allowed(), _share(info.local_count)
     if allowed >= share:
         return ""
     return (
@@ -216,5 +224,5 @@ def _allowed() -> int:
     return os.cpu_count() or 1
 
 
-def _share(info: ProcessInfo | None) -> int:
-    return max((os.cpu_count() or 1) // (info.local_count if info else 1), 1)
+def _share(processes: int) -> int:
+    return max((os.cpu_count() or 1) // processes, 1)

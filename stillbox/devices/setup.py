@@ -20,6 +20,7 @@ from stillbox.devices.announcing import say_aside
 from stillbox.devices.process import keep_freed_memory, peak_bytes
 from stillbox.errors import UserError
 from stillbox.printing import size_text
+from stillbox.records.byte_source import cache_folder
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,8 @@ def compilation_cache_folder() -> Path:
     Loading a program runs it. So the folder comes from the user's environment, and no experiment
     names it.
     """
-    if base := os.environ.get("STILLBOX_CACHE"):
-        return Path(base) / "xla"
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stillbox" / "xla"
+    base = os.environ.get("STILLBOX_CACHE")
+    return (Path(base) if base else cache_folder()) / "xla"
 
 
 def use_compilation_cache() -> None:

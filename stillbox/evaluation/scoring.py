@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import jax
@@ -22,6 +23,7 @@ from stillbox.evaluation.runtimes import RuntimeTable
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.evaluation.voc import VocRules
 from stillbox.experiment import schema
+from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import EvalLoader
@@ -33,6 +35,27 @@ from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
 _METRICS = "metrics.json"
 # Reading the ids of all records takes as long as reading all images.
 _RECORDS_CHECKED = 16
+# Fields that define a score; all scores of a history share them.
+_DECISIVE = (
+    "data.evaluation.",
+    "evaluation.metrics",
+    "evaluation.voc_",
+    "evaluation.max_examples",
+    "evaluation.use_ema",
+    "evaluation.precision",
+    "model.postprocessing.",
+)
+
+
+def changed_scoring(
+    before: schema.Experiment, after: schema.Experiment, *, apart_from: tuple[str, ...] = ()
+) -> list[str]:
+    """Returns the fields that define a score and differ, each as `FIELD: OLD -> NEW`."""
+    return [
+        f"{path}: {old!r} -> {new!r}"
+        for path, old, new in differences(before, after)
+        if path.startswith(_DECISIVE) and not path.startswith(apart_from)
+    ]
 
 
 def open_evaluation(experiment: schema.Experiment) -> Dataset:
@@ -85,18 +108,44 @@ def score_dataset(
         return found
 
     with StallReporter() as stalls:
-        result = evaluate(
+        return score_batches(
             watched,
             observer.mark(stalls.over(loader, f"the next batch, from {dataset.source.where}")),
-            dataset.source,
-            dataset.class_names,
+            loader.records,
+            settings,
+            dataset,
             slots=slots,
-            metrics=settings.metrics,
-            rules=VocRules.of(settings),
-            records=loader.records,
-            annotations=read_annotations(dataset.annotations) if dataset.annotations else None,
             progress=progress,
         )
+
+
+def score_batches(
+    detect: Callable[[Batch], Detections],
+    batches: Iterable[Batch],
+    records: Sequence[int],
+    settings: schema.Evaluation,
+    dataset: Dataset,
+    *,
+    slots: ClassSlots,
+    progress: ImageProgress | None = None,
+) -> EvaluationResult:
+    """Scores the detections in the batches of an evaluation set; see `evaluate`.
+
+    Raises:
+        UserError: label map, model and annotations disagree, or there is no image.
+    """
+    result = evaluate(
+        detect,
+        batches,
+        dataset.source,
+        dataset.class_names,
+        slots=slots,
+        metrics=settings.metrics,
+        rules=VocRules.of(settings),
+        records=records,
+        annotations=read_annotations(dataset.annotations) if dataset.annotations else None,
+        progress=progress,
+    )
     cut = cut_short(settings, dataset)
     return dataclasses.replace(result, warnings=(*result.warnings, *cut))
 

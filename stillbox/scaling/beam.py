@@ -5,7 +5,6 @@ becomes a record, which decides the places of all later records, and once to wri
 """
 
 import pickle
-import shutil
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from stillbox.errors import UserError
 from stillbox.extras import import_extra
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.conversion import ConversionJob, ConvertedImage, convert_image
-from stillbox.records.files import remove_tree
+from stillbox.records.files import partial_folder
 from stillbox.records.tfrecord import name_shards, prepare_folder, tfrecord_writer
 
 _CHUNK = 250
@@ -37,21 +36,19 @@ def convert_with_beam(
             process.
 
     Raises:
-        UserError: Beam is not installed, or the set exists already.
+        UserError: Beam is not installed, the set exists already, or another process writes it.
     """
     import_extra("apache_beam", "beam")
     old_files = prepare_folder(job.output, job.name, job.shards, overwrite=job.options.overwrite)
-    scratch = job.output.absolute() / f".{job.name}.beam"
-    remove_tree(scratch)
-    scratch.mkdir()
-    try:
+    with partial_folder(job.output.absolute() / f"{job.name}.beam") as folder:
+        # Workers of a conversion that was killed may still write into theirs.
+        scratch = folder / uuid4().hex
+        scratch.mkdir()
         yield _outcomes(job, items, options, scratch)
         complete = sorted(scratch.glob("shard-*"))
         for old in old_files:
             old.unlink(missing_ok=True)
         name_shards(complete, job.output, job.name, job.options.shard_names)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _outcomes(

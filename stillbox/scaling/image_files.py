@@ -1,5 +1,6 @@
 """Lists image files by patterns, in folders and buckets."""
 
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stillbox.errors import UserError
-from stillbox.records.image_files import IMAGE_SUFFIXES
+from stillbox.records.image_files import IMAGE_SUFFIXES, MAX_IMAGE_BYTES
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -17,6 +18,7 @@ _WILD = re.compile(r"[*?\[]")
 _WILD_IN_ADDRESS = re.compile(r"[*\[]")
 _WILDCARDS = re.compile(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])")
 _MEANING = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_PART_BYTES = 2**22
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,21 @@ class ImageFile:
     """On the file system."""
 
     def read(self) -> bytes:
-        """Returns its content; raises `OSError` if it cannot be read."""
+        """Returns its content.
+
+        Raises:
+            OSError: it cannot be read.
+            UserError: it is too large for an image.
+        """
+        content = io.BytesIO()
         with self.filesystem.open_input_stream(self.path) as stream:
-            return bytes(stream.read())
+            # Some streams return less than they are asked for.
+            while content.tell() <= MAX_IMAGE_BYTES and (part := stream.read(_PART_BYTES)):
+                content.write(part)
+        if content.tell() > MAX_IMAGE_BYTES:
+            what = f"the file has more than {MAX_IMAGE_BYTES:,} bytes"
+            raise UserError(what, where=self.name, fix="give an image file")
+        return content.getvalue()
 
 
 class Listing(NamedTuple):

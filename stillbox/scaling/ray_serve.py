@@ -40,8 +40,13 @@ def deployment(
             `ray_actor_options={"num_gpus": 1}`, `max_queued_requests`.
 
     Raises:
-        UserError: Ray is not installed.
+        UserError: Ray is not installed, the predictor has tiles, or the model lacks a class of
+            `selection`.
     """
+    if predictor.tiling is not None:
+        what = "a deployment detects in whole images, and this predictor in tiles"
+        raise UserError(what, where="tiling", fix="load the model without tiling")
+    selection.check_classes(predictor.class_names.values())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import_extra("ray.serve", "ray")
     from ray import serve

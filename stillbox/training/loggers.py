@@ -204,11 +204,16 @@ def open_loggers(
     """
     names = ("tensorboard",) if experiment is None else experiment.train.loggers
     opened: list[Logger] = []
-    for name in names:
-        if name == "tensorboard":
-            opened.append(TensorBoard(directory, from_step))
-        elif experiment is not None:
-            opened.append(_open_tracker(name, directory, experiment))
+    try:
+        for name in names:
+            if name == "tensorboard":
+                opened.append(TensorBoard(directory, from_step))
+            elif experiment is not None:
+                opened.append(_open_tracker(name, directory, experiment))
+    except BaseException:
+        for logger in opened:
+            logger.close(failed=True)
+        raise
     return tuple(opened)
 
 
@@ -219,7 +224,9 @@ def _open_tracker(name: str, directory: Path, experiment: schema.Experiment) -> 
         tracker, run = _TRACKERS[name](directory, experiment, runs.get(name))
     except Exception as error:
         what = f"{name} does not take the run: {str(error) or type(error).__name__}"
-        raise UserError(what, where="train.loggers", fix=_FIXES[name]) from error
+        known = f"; if its run is gone there, delete {directory / _RUNS}: a new one is begun then"
+        fix = _FIXES[name] + known * (name in runs)
+        raise UserError(what, where="train.loggers", fix=fix) from error
     if runs.get(name) != run:
         replace_durably(directory / _RUNS, json.dumps(runs | {name: run}))
     return _FaultTolerantLogger(tracker, name)

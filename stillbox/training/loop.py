@@ -125,7 +125,7 @@ def _train(
 
     # ---- run to resume, evaluation: refused before anything is compiled -------------------------
     with place.reading():
-        previous = find_previous(experiment, model_directory, dataset)
+        previous = find_previous(experiment, place, dataset)
     first = previous.step if previous else 0
     job.require_same("model directory", f"step {first}", fix=_SHARED)
     job.require_same(
@@ -152,7 +152,7 @@ def _train(
     with place.reading(), announcing(lambda: "building the model and reading its weights"):
         start = start_run(experiment, model_directory, previous)
     state, taught_by = program.put_state(start.state), program.put_teacher(teacher)
-    identity = {TEACHER: teacher.identity} if teacher else {}
+    identity = evaluation.identity | ({TEACHER: teacher.identity} if teacher else {})
     guard = MetricsGuard(lambda rows: [dataset.describe(int(row)) for row in rows if row >= 0])
 
     with (

@@ -18,6 +18,7 @@ from stillbox.evaluation.gallery import draw_gallery, export_pictures
 from stillbox.evaluation.pictures import Mark, class_color, contact_sheet, draw_marks
 from stillbox.evaluation.program import DetectProgram, score_mesh, score_program
 from stillbox.evaluation.scoring import (
+    changed_scoring,
     check_annotations,
     check_label_maps,
     cut_short,
@@ -25,6 +26,7 @@ from stillbox.evaluation.scoring import (
     score_dataset,
 )
 from stillbox.experiment import schema
+from stillbox.experiment.yaml_config import store_paths
 from stillbox.inputs.dataset import Dataset
 from stillbox.printing import count_text
 from stillbox.records.label_map import LabelMap
@@ -39,6 +41,10 @@ SummaryScores = Mapping[str, float | None]
 _PICTURES = 3
 
 _EVALUATING = "evaluating"
+# What a checkpoint stores of the records.
+_FILES = "evaluation_files"
+# Records may move to another folder, and scores by other metrics have other names.
+_MAY_CHANGE = ("data.evaluation.paths", "data.evaluation.label_map", "evaluation.metrics")
 
 
 class PeriodicEvaluation:
@@ -66,6 +72,11 @@ class PeriodicEvaluation:
         self._done = 0
         self._cache_described = False
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """What a checkpoint stores of the records, for the run that resumes from it."""
+        return {} if self._dataset is None else {_FILES: self._dataset.source.fingerprint()}
+
     @cached_property
     def _program(self) -> DetectProgram:
         return score_program(self._experiment)
@@ -91,7 +102,14 @@ class PeriodicEvaluation:
         progress: RunProgress,
         stop: StopRequest,
     ) -> SummaryScores | None:
-        """Scores the checkpoint resumed from, if the run was killed before it was scored."""
+        """Scores the checkpoint resumed from, if the run was killed before it was scored.
+
+        Scores that the next ones cannot be compared with are set aside first.
+        """
+        if summaries.evaluations() and (changed := self._changed_since(step, directory)):
+            aside = summaries.set_evaluations_aside()
+            what = f"later scores are not comparable with those so far, which are now in {aside}"
+            progress.say("\n    ".join([f"warning: {what}:", *changed]))
         done = dict(summaries.evaluations())
         self._done = len(done)
         if step in done:
@@ -99,6 +117,19 @@ class PeriodicEvaluation:
         if not self.due(step):
             return None
         return self.run(step, state, directory, summaries, progress, stop)
+
+    def _changed_since(self, step: int, directory: ModelDirectory) -> list[str]:
+        """Returns what has changed in the scoring since a checkpoint was written."""
+        checkpoint, identity = directory.checkpoint(step), self.identity
+        before, now = (
+            store_paths(one, directory.path)
+            for one in (checkpoint.read_experiment(), self._experiment)
+        )
+        changed = changed_scoring(before, now, apart_from=_MAY_CHANGE)
+        # Older checkpoints do not hold it.
+        if identity and checkpoint.metadata.get(_FILES, identity[_FILES]) != identity[_FILES]:
+            changed.append("the evaluation records are in files of other names or sizes")
+        return changed
 
     def run(
         self,
@@ -135,7 +166,7 @@ class PeriodicEvaluation:
                 progress=update,
                 trained=self._label_map,
             )
-        scores = result.scores.summary
+        scores, earlier = result.scores.summary, dict(summaries.evaluations())
         settings = self._settings
         summaries.evaluation(
             step,
@@ -147,7 +178,7 @@ class PeriodicEvaluation:
         if is_main_process():
             for number, picture in enumerate(self._pictures(result, directory.path)):
                 summaries.image(step, f"eval_side_by_side_{number}", picture)
-        self._mark_best(step, scores, directory)
+        self._mark_best(step, scores, directory, earlier)
         progress.say(
             f"step {step}: {result.scores.headline()} on {count_text(len(result.truths), 'image')}"
         )
@@ -165,6 +196,8 @@ class PeriodicEvaluation:
             return ""
         metric, best, since = self._settings.best_metric, -inf, 0
         for step, scores in summaries.evaluations():
+            if metric not in scores:  # the run had other metrics then
+                continue
             value = _value(scores, metric)
             if stopping.target is not None and value >= stopping.target:
                 return f"{metric} {value:.4f} at step {step} reaches the target {stopping.target:g}"
@@ -176,12 +209,19 @@ class PeriodicEvaluation:
             return ""
         return f"{metric} has not risen above {best:.4f} in {count_text(since, 'evaluation')}"
 
-    def _mark_best(self, step: int, scores: SummaryScores, directory: ModelDirectory) -> None:
+    def _mark_best(
+        self,
+        step: int,
+        scores: SummaryScores,
+        directory: ModelDirectory,
+        earlier: Mapping[int, SummaryScores],
+    ) -> None:
         metric, best = self._settings.best_metric, directory.best()
         value = scores.get(metric)
         if value is None:  # without such objects all checkpoints are equal
             return
-        if best is None or best.metric != metric or value > best.value:
+        # A score that is not in the history any more is of other settings.
+        if best is None or best.metric != metric or best.step not in earlier or value > best.value:
             directory.mark_best(step, metric, value)
 
     def _pictures(self, result: EvaluationResult, folder: Path) -> Iterator[np.ndarray]:

@@ -31,7 +31,6 @@ class PrintableConsole(Console):
         stderr: prints to standard error.
         highlight: colours numbers and names.
         soft_wrap: leaves the wrapping of long lines to the terminal.
-        width: columns; None: those of the terminal.
         quiet: prints nothing.
     """
 
@@ -41,7 +40,6 @@ class PrintableConsole(Console):
         stderr: bool = False,
         highlight: bool = True,
         soft_wrap: bool = False,
-        width: int | None = None,
         quiet: bool = False,
     ) -> None:
         super().__init__(
@@ -49,7 +47,6 @@ class PrintableConsole(Console):
             stderr=stderr,
             highlight=highlight,
             soft_wrap=soft_wrap,
-            width=width,
             quiet=quiet,
         )
 

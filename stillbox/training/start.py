@@ -14,6 +14,7 @@ from stillbox.checkpoints.checkpoint import Checkpoint
 from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.model_directory import CHECKPOINTS, ModelDirectory, is_model_directory
 from stillbox.checkpoints.names import reference_names
+from stillbox.checkpoints.remote_directory import ModelPlace
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import depends_on_replicas
@@ -85,29 +86,31 @@ class Start:
 class ResumePoint:
     """A run that can be resumed."""
 
+    place: ModelPlace
     directory: ModelDirectory
     step: int
     """The step of the newest checkpoint."""
 
 
 def find_previous(
-    experiment: schema.Experiment, directory: Path, dataset: Dataset
+    experiment: schema.Experiment, place: ModelPlace, dataset: Dataset
 ) -> ResumePoint | None:
     """Returns the run to resume, or None if the model directory is new or holds no checkpoint.
 
     Raises:
         UserError: the directory belongs to a different experiment or to different data.
     """
+    directory = place.folder
     found = ModelDirectory.open(directory) if is_model_directory(directory) else None
     latest = found.latest_step() if found else None
     if found is None or latest is None:
         return None
     # Users may edit the copies beside the checkpoints; they are not compared.
-    with _way_out(found, latest):
+    with _way_out(place, latest):
         checkpoint = found.checkpoint(latest)
     _refuse_other_experiment(experiment, checkpoint, directory)
     _refuse_other_data(dataset, checkpoint, directory)
-    return ResumePoint(found, latest)
+    return ResumePoint(place, found, latest)
 
 
 def start_run(
@@ -173,18 +176,18 @@ def recorded_teacher(previous: ResumePoint | None) -> object:
 def _restore(previous: ResumePoint, state: TrainState) -> dict[str, Any]:
     # Older checkpoints lack sections that were added later; without arrays these have no effect.
     sections = {name: tree for name, tree in state._asdict().items() if jax.tree.leaves(tree)}
-    with _way_out(previous.directory, previous.step):
+    with _way_out(previous.place, previous.step):
         return state._asdict() | previous.directory.restore(previous.step, sections)
 
 
 @contextmanager
-def _way_out(directory: ModelDirectory, step: int) -> Iterator[None]:
+def _way_out(place: ModelPlace, step: int) -> Iterator[None]:
     """Adds the way to continue to the error about a checkpoint that cannot be read."""
     try:
         yield
     except UserError as error:
-        older = [one for one in directory.steps() if one < step]
-        folder = directory.path / CHECKPOINTS / str(step)
+        older = [one for one in place.steps() if one < step]
+        folder = place.folder / CHECKPOINTS / str(step)
         raise UserError(
             f"the newest checkpoint cannot be resumed from: {error.what}",
             where=error.where,

@@ -1,7 +1,7 @@
 """The log of a run: a history in JSON lines, and loggers such as TensorBoard."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from operator import itemgetter
 from pathlib import Path
@@ -94,6 +94,17 @@ class Summaries:
         """Returns step and scores of every evaluation so far, oldest first."""
         return tuple(sorted(self._evaluations.items()))
 
+    def set_evaluations_aside(self) -> Path:
+        """Moves the scores so far to a file beside the history, and returns it."""
+        aside = self._path.with_stem(f"{self._path.stem}-until-{max(self._evaluations)}")
+        self._evaluations.clear()
+        if self._writes:
+            with self._waiting():
+                lines = self._lines()
+                _write(aside, lines)
+                _write(self._path, [line for line in lines if "evaluation" not in line])
+        return aside
+
     def close(self, *, failed: bool = False) -> None:
         """Closes the loggers; `failed` tells them that an error ended the run."""
         for logger in self._loggers:
@@ -119,10 +130,13 @@ class Summaries:
             file.write(json.dumps(line).encode() + b"\n")
 
     def _truncate(self, step: int) -> None:
+        _write(self._path, [line for line in self._lines() if line["step"] <= step])
+
+    def _lines(self) -> list[Mapping[str, Any]]:
         history = read_history(self._path)
-        lines: list[Mapping[str, Any]] = [
-            *history.training,
-            *({"step": at, "evaluation": scores} for at, scores in history.evaluations),
-        ]
-        kept = sorted((line for line in lines if line["step"] <= step), key=itemgetter("step"))
-        replace_durably(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+        scored = ({"step": at, "evaluation": scores} for at, scores in history.evaluations)
+        return sorted((*history.training, *scored), key=itemgetter("step"))
+
+
+def _write(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    replace_durably(path, "".join(json.dumps(line) + "\n" for line in lines))

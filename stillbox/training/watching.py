@@ -10,7 +10,11 @@ from pathlib import Path
 import jax
 
 from stillbox.checkpoints.files import replace_durably
-from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.checkpoints.model_directory import (
+    CheckpointChoice,
+    ModelDirectory,
+    is_model_directory,
+)
 from stillbox.checkpoints.trained import TrainedModel, load_trained
 from stillbox.devices.job import broadcast, is_main_process
 from stillbox.errors import UserError
@@ -18,7 +22,12 @@ from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.program import DetectProgram, score_program
 from stillbox.evaluation.scores import Scores, threshold_text
-from stillbox.evaluation.scoring import open_evaluation, score_dataset, write_evaluation
+from stillbox.evaluation.scoring import (
+    changed_scoring,
+    open_evaluation,
+    score_dataset,
+    write_evaluation,
+)
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.experiment import schema
 from stillbox.experiment.values import differences
@@ -30,16 +39,35 @@ from stillbox.textformat.yaml_tree import read_text_file
 from stillbox.training.summaries import Summaries
 
 _SETTINGS = "experiment.yaml"
-# Fields that define a score; all scores of a history share them.
-_DECISIVE = (
-    "data.evaluation.",
-    "evaluation.metrics",
-    "evaluation.voc_",
-    "evaluation.max_examples",
-    "evaluation.use_ema",
-    "evaluation.precision",
-    "model.postprocessing.",
-)
+
+
+def load_scored(
+    experiment: schema.Experiment, directory: Path, step: CheckpointChoice
+) -> TrainedModel:
+    """Loads a checkpoint that an experiment scores.
+
+    Raises:
+        UserError: it is damaged or gone, or belongs to another model than the experiment.
+    """
+    settings = experiment.evaluation
+    overrides = [
+        f"evaluation.use_ema={str(settings.use_ema).lower()}",
+        f"evaluation.precision={settings.precision}",
+    ]
+    model = load_trained(directory, step=step, overrides=overrides)
+    changed = [
+        f"{path}: {old!r} -> {new!r}"
+        for path, old, new in differences(model.experiment, experiment)
+        if path.startswith("model.") and not path.startswith("model.postprocessing.")
+    ]
+    if changed:
+        raise UserError(
+            "the checkpoints belong to another model than the config:\n    "
+            + "\n    ".join(changed),
+            where=str(directory),
+            fix="give the config that they are trained with",
+        )
+    return model
 
 
 class CheckpointScorer:
@@ -77,11 +105,7 @@ class CheckpointScorer:
         if not path.is_file():
             return
         before = from_stored(read_text_file(path, fix="choose another --output"), str(path))
-        changed = [
-            f"{name}: {old!r} -> {new!r}"
-            for name, old, new in differences(before, self._stored())
-            if name.startswith(_DECISIVE)
-        ]
+        changed = changed_scoring(before, self._stored())
         if changed:
             what = "the folder holds scores of other settings:\n    " + "\n    ".join(changed)
             fix = "undo the changes, write into another folder, or remove this one"
@@ -91,30 +115,8 @@ class CheckpointScorer:
         return store_paths(self._experiment, self._directory)
 
     def load(self, step: int) -> TrainedModel:
-        """Loads a checkpoint.
-
-        Raises:
-            UserError: it is damaged or gone, or belongs to another model than the experiment.
-        """
-        settings = self._experiment.evaluation
-        overrides = [
-            f"evaluation.use_ema={str(settings.use_ema).lower()}",
-            f"evaluation.precision={settings.precision}",
-        ]
-        model = load_trained(self._directory, step=step, overrides=overrides)
-        changed = [
-            f"{path}: {old!r} -> {new!r}"
-            for path, old, new in differences(model.experiment, self._experiment)
-            if path.startswith("model.") and not path.startswith("model.postprocessing.")
-        ]
-        if changed:
-            raise UserError(
-                "the checkpoints belong to another model than the config:\n    "
-                + "\n    ".join(changed),
-                where=str(self._directory),
-                fix="give the config that they are trained with",
-            )
-        return model
+        """Loads a checkpoint; see `load_scored`."""
+        return load_scored(self._experiment, self._directory, step)
 
     def score(self, model: TrainedModel, step: int, summaries: Summaries) -> Scores:
         """Scores a checkpoint, writes its report and records its scores.
@@ -257,17 +259,20 @@ class CheckpointWatcher:
 
     def _new_steps(self, known: list[int]) -> Iterator[int]:
         """Yields the newest checkpoint, then every later one, until `patience` ends."""
-        patience, last = self._patience, max(known, default=-1)
+        patience = self._patience
         if patience.existing:
             yield from self._existing_steps(known)
             return
         if patience.once:
             newest = broadcast(ModelDirectory.open(self._directory).checkpoint("latest").step)
-            if newest <= last:
+            if newest in known:
                 self._say(f"step {newest} is scored already: {self._output / str(newest)}")
             else:
                 yield newest
             return
+        # The history may have greater steps, of an older run.
+        newest = max(self._steps(), default=-1)
+        last = max((step for step in known if step <= newest), default=-1)
         while not 0 < patience.last_step <= last:
             steps = self._wait(last)
             if not steps:

@@ -1,12 +1,16 @@
 """The entry point and its exit codes, and what `stillbox completion` offers after some words."""
 
+import argparse
 import errno
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,9 +18,11 @@ import stillbox as stillbox_package
 from stillbox import __version__
 from stillbox.cli import checks, main
 from stillbox.cli.completion import _brief, _Command, _fish, _zsh
+from stillbox.devices.launcher import ProcessInfo
 from stillbox.errors import UserError
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import settings_of
+from stillbox.training.signals import RunInterrupted
 
 
 def test_a_wrong_or_missing_verb_leads_to_the_verbs(refused, stillbox):
@@ -147,6 +153,28 @@ process.restart_with_large_pages()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (130, "stillbox: stopped by SIGINT\n")
+
+
+@pytest.mark.parametrize(
+    ("stop", "code"),
+    [(RunInterrupted(signal.SIGTERM, "compiling"), 143), (KeyboardInterrupt(), 130)],
+)
+def test_a_signal_that_stops_one_process_ends_its_job_and_one_for_all_does_not(
+    monkeypatch, stop, code
+):
+    failed, place = [], ProcessInfo(1, 2, "127.0.0.1:53000")
+    watch = SimpleNamespace(fail=lambda code, lost: failed.append(code), close=lambda: None)
+    monkeypatch.setattr("stillbox.devices.failures.FailureWatch", lambda place: watch)
+    monkeypatch.setattr("stillbox.devices.job.join_job", lambda place: None)
+    monkeypatch.setattr("jax.distributed.shutdown", lambda: None)
+
+    def interrupt(arguments):
+        raise stop
+
+    for run in (interrupt, lambda arguments: code):
+        parsed = argparse.Namespace(run=run)
+        assert main.run_process(place, partial(main._run, parsed, "train", place)) == code
+    assert failed == [code]
 
 
 def test_unexpected_errors_are_raised(stillbox, monkeypatch):

@@ -12,6 +12,7 @@ import yaml
 
 from stillbox.cli.arguments import find_process_info
 from stillbox.cli.main import build_parser
+from stillbox.devices.job import _own_devices
 from stillbox.devices.launcher import ProcessInfo, find_process, first_host
 from stillbox.errors import UserError
 from stillbox.scaling.ray_scale import find_workers
@@ -100,6 +101,52 @@ def test_the_batch_script_of_slurm_is_a_single_process():
 )
 def test_the_first_machine_of_a_list(nodes, first):
     assert first_host(nodes) == first
+
+
+@pytest.fixture
+def gpus(monkeypatch, tmp_path):
+    """The function from variables and a number of devices to the GPUs of process 1 of 2."""
+
+    def gpus(variables, nodes=0):
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_GPUS_PER_TASK"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        for name in ("nvidiactl", *(f"nvidia{number}" for number in range(nodes))):
+            (tmp_path / name).touch()
+        place = ProcessInfo(1, 2, "node1:53000", local_index=1, local_count=2)
+        return _own_devices(place, tmp_path)
+
+    return gpus
+
+
+def test_processes_of_a_machine_share_its_gpus(gpus):
+    assert gpus({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}) == [2, 3]
+    assert gpus({"HIP_VISIBLE_DEVICES": "4,5"}) == [1]
+    assert gpus({}) == [1]
+    assert gpus({}, 8) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"CUDA_VISIBLE_DEVICES": "3"},
+        {"CUDA_VISIBLE_DEVICES": "4,5,6,7", "SLURM_GPUS_PER_TASK": "a100:4"},
+        {"CUDA_VISIBLE_DEVICES": ""},
+    ],
+)
+def test_gpus_that_a_launcher_has_divided_are_all_used(gpus, variables):
+    assert gpus(variables, 3) is None
+
+
+def test_gpus_of_tasks_that_slurm_does_not_bind_are_divided(gpus):
+    assert gpus({"CUDA_VISIBLE_DEVICES": "0,1,2,3", "SLURM_GPUS_PER_TASK": "2"}) == [2, 3]
+
+
+@pytest.mark.parametrize("variables", [{"CUDA_VISIBLE_DEVICES": "0,1,2"}, {}])
+def test_gpus_that_would_be_left_over_are_refused(gpus, variables):
+    with pytest.raises(UserError, match="2 processes of a machine cannot share 3 GPUs evenly"):
+        gpus(variables, 3)
 
 
 def test_machines_of_a_tpu_slice():

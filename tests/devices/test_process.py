@@ -165,6 +165,16 @@ def test_a_command_that_cannot_be_started_goes_on(restarts, monkeypatch):
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
+def test_ctrl_c_is_handled_after_the_restart_whatever_the_name_of_the_program(
+    restarts, monkeypatch
+):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    restart_with_large_pages()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    assert restarts == []
+
+
 @pytest.mark.skipif(not process._on_demand(), reason="large pages are not given on demand")
 def test_words_and_environment_come_through_the_restart():
     lines = _output(RESTART, "--step", "a b").splitlines()

@@ -50,6 +50,8 @@ def test_the_cache_folder_follows_the_environment(monkeypatch):
     assert compilation_cache_folder() == Path("/a/xla")
     monkeypatch.delenv("STILLBOX_CACHE")
     assert compilation_cache_folder() == Path("/b/stillbox/xla")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert compilation_cache_folder() == Path.home() / ".cache/stillbox/xla"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert compilation_cache_folder() == Path.home() / ".cache/stillbox/xla"
 

@@ -2,6 +2,8 @@
 
 import json
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,7 @@ from stillbox.scaling import beam as under_test
 from stillbox.scaling.beam import convert_with_beam
 from tests.records.builders import image_bytes
 
-pytest.importorskip("apache_beam")
+needs_beam = pytest.mark.skipif(find_spec("apache_beam") is None, reason="Beam is not installed")
 
 IMAGES = 23
 MISSING, BROKEN, NO_BOX = 3, (4, 17), 9
@@ -66,6 +68,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+@needs_beam
 @pytest.mark.parametrize(
     "options",
     [
@@ -82,6 +85,7 @@ def test_the_same_bytes_and_shards(run, monkeypatch, options):
     assert run("beam", **options, more={"engine": convert_with_beam}) == expected
 
 
+@needs_beam
 def test_an_older_set_is_replaced_only_when_asked(run, folder):
     beam = {"engine": convert_with_beam}
     expected = run("threads", shards=2)
@@ -91,6 +95,7 @@ def test_an_older_set_is_replaced_only_when_asked(run, folder):
     assert run("beam", shards=2, overwrite=True, more=beam) == expected
 
 
+@needs_beam
 def test_the_fail_policy_gives_the_same_error_and_leaves_no_files(run, folder, monkeypatch):
     monkeypatch.setattr(under_test, "_CHUNK", 5)
     said = []
@@ -102,8 +107,27 @@ def test_the_fail_policy_gives_the_same_error_and_leaves_no_files(run, folder, m
     assert said[0] == said[1]
 
 
+@needs_beam
 def test_two_processes(run, monkeypatch):
     monkeypatch.setattr(under_test, "_CHUNK", 5)
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
     beam = partial(convert_with_beam, options=options)
     assert run("beam", shards=4, more={"engine": beam}) == run("threads", shards=4)
+
+
+def test_two_conversions_of_one_name_share_no_folder(run, folder, monkeypatch):
+    scratches, beam = [], {"engine": convert_with_beam}
+
+    def convert_again(job, chunks, options, scratch):
+        with pytest.raises(UserError, match=r"train\.beam: another process is writing it"):
+            run("beam", more=beam)
+        scratches.append(Path(scratch))
+        raise InterruptedError
+
+    monkeypatch.setattr(under_test, "import_extra", lambda *names: None)
+    monkeypatch.setattr(under_test, "_run", convert_again)
+    for _ in range(2):
+        with pytest.raises(InterruptedError):
+            run("beam", more=beam)
+    assert len(set(scratches)) == 2
+    assert contents(folder / "beam") == {}

@@ -2,13 +2,14 @@
 
 import os
 import pickle
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.scaling.image_files import list_images
-
-pytest.importorskip("pyarrow")
+from stillbox.scaling import image_files
+from stillbox.scaling.image_files import ImageFile, list_images
 
 FILES = (
     "a.jpg",
@@ -28,6 +29,7 @@ FILES = (
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
     monkeypatch.chdir(tmp_path)
     for name in FILES:
         path = tmp_path / "photos" / name
@@ -85,6 +87,7 @@ def test_absolute_paths_and_addresses(folder, monkeypatch):
 
 
 def test_a_file_system_of_fsspec():
+    pytest.importorskip("pyarrow")
     import fsspec
 
     system = fsspec.filesystem("memory")
@@ -115,3 +118,17 @@ def test_a_name_that_is_no_text_is_refused(folder):
     (folder / "photos" / os.fsdecode(b"\xff.jpg")).touch()
     with pytest.raises(UserError, match="not UTF-8 text"):
         list_images(["photos"])
+
+
+def file_of(read):
+    stream = SimpleNamespace(read=read)
+    system = SimpleNamespace(open_input_stream=lambda path: nullcontext(stream))
+    return ImageFile("huge.jpg", system, "huge.jpg")
+
+
+def test_a_file_is_read_to_its_end_and_not_beyond_the_size_of_an_image(monkeypatch):
+    parts = iter([b"on", b"e", b""])
+    assert file_of(lambda size: next(parts)).read() == b"one"
+    monkeypatch.setattr(image_files, "MAX_IMAGE_BYTES", 2**20)
+    with pytest.raises(UserError, match=r"huge\.jpg: the file has more than 1,048,576 bytes"):
+        file_of(bytes).read()

@@ -12,6 +12,8 @@ from PIL import Image
 
 from stillbox.errors import UserError
 from stillbox.predicting.predictor import Predictor
+from stillbox.predicting.selection import Selection
+from stillbox.predicting.tiling import Tiling
 from stillbox.scaling.ray_serve import deployment
 from tests.serving.conftest import FakeBackend
 
@@ -71,3 +73,10 @@ def test_predictions_that_are_not_finite_are_a_fault_of_the_server(detector, mon
     assert "not finite" in answer["error"]
     with pytest.raises(UserError, match="not finite"):
         asyncio.run(detector(photo()))
+
+
+def test_tiles_and_unknown_classes_are_refused():
+    with pytest.raises(UserError, match="tiling: a deployment detects in whole images"):
+        deployment(Predictor(FakeBackend(), tiling=Tiling(tile=64)))
+    with pytest.raises(UserError, match="classes: the model has no class 'eagle'"):
+        deployment(Predictor(FakeBackend()), selection=Selection(classes=["eagle"]))

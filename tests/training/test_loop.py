@@ -164,6 +164,17 @@ def test_early_stopping_ends_the_run_and_the_best_checkpoint_is_kept(tmp_path, e
     assert [step for step, _ in read_history(tmp_path / HISTORY).evaluations] == [1, 2, 3]
 
 
+def test_a_finished_run_with_another_evaluation_is_scored_anew(tmp_path, experiment, capfd):
+    train(experiment("train.steps=1"), tmp_path)
+    train(experiment("train.steps=1", "evaluation.max_examples=5"), tmp_path)
+    error = capfd.readouterr().err
+    assert "warning: later scores are not comparable with those so far" in error
+    assert "evaluation.max_examples: 0 -> 5" in error
+    assert "on 5 images" in error
+    metadata = ModelDirectory.open(tmp_path).read_metadata(1)
+    assert len(metadata["evaluation_files"]) == 16
+
+
 def test_a_target_that_was_reached_ends_the_run_and_every_one_that_resumes_it(
     tmp_path, experiment, monkeypatch
 ):
@@ -283,6 +294,10 @@ def test_an_end_of_an_augmentation_that_is_set_is_not_stretched(small):
     assert stretched.skip_last_steps == 20
     (fixed,) = small(mosaic, "train.augmentations.0.skip_last_steps=2", steps=40).augmentations
     assert fixed.skip_last_steps == 2
+
+
+def test_a_delay_of_rounding_that_is_set_is_not_stretched(small):
+    assert small("train.quantization={delay: 3}", steps=40).quantization.delay == 3
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation import program
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.evaluation.program import DetectProgram
+from stillbox.experiment.yaml_config import to_yaml
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.records.label_map import ClassSlots, LabelMap
@@ -37,6 +38,10 @@ class History:
 
     def evaluations(self):
         return tuple(self.scored)
+
+    def set_evaluations_aside(self):
+        self.scored = []
+        return "aside"
 
     def image(self, step, name, image):
         pass
@@ -65,9 +70,9 @@ def scored(monkeypatch):
 
 
 @pytest.fixture
-def directory(tmp_path):
+def directory(tmp_path, experiment):
     directory = ModelDirectory.create(
-        tmp_path / "model", experiment="", label_map="", versions={}, keep=9
+        tmp_path / "model", experiment=to_yaml(experiment()), label_map="", versions={}, keep=9
     )
     for step in (1, 2, 3):
         directory.save(step, {"params": {"a": np.zeros(1)}}, {})
@@ -79,12 +84,13 @@ STATE = SimpleNamespace(params={}, stats={}, ema={})
 QUIET = SimpleNamespace(doing=lambda text: None, say=lambda text: None)
 
 
-def evaluate(evaluation, directory, step, state=STATE):
-    return evaluation.run(step, state, directory, History(), QUIET, StopRequest())
+def evaluate(evaluation, directory, step, state=STATE, history=None):
+    history = History() if history is None else history
+    return evaluation.run(step, state, directory, history, QUIET, StopRequest())
 
 
-def catch_up(evaluation, directory, step, history):
-    return evaluation.catch_up(step, STATE, directory, history, QUIET, StopRequest())
+def catch_up(evaluation, directory, step, history, progress=QUIET):
+    return evaluation.catch_up(step, STATE, directory, history, progress, StopRequest())
 
 
 @pytest.mark.parametrize(
@@ -136,9 +142,9 @@ def test_without_records_nothing_is_due(experiment):
 def test_the_highest_score_marks_the_best_checkpoint(experiment, scored, directory):
     evaluation = make(experiment)
     scored += [0.2, 0.5, 0.5]
-    best = []
+    best, history = [], History()
     for step in (1, 2, 3):
-        evaluate(evaluation, directory, step)
+        evaluate(evaluation, directory, step, history=history)
         best.append(directory.best())
     # An equal score comes too late.
     assert [(one.step, one.metric, one.value) for one in best] == [
@@ -153,6 +159,44 @@ def test_a_best_checkpoint_of_another_metric_does_not_count(experiment, scored, 
     scored.append(0.1)
     evaluate(make(experiment), directory, 2)
     assert directory.best() == (2, "AP50", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stored", "said"),
+    [
+        (["evaluation.max_examples=5"], {}, "evaluation.max_examples: 0 -> 5"),
+        ([], {"evaluation_files": "others"}, "in files of other names or sizes"),
+    ],
+)
+def test_scores_that_are_not_comparable_do_not_count_in_a_resumed_run(
+    experiment, scored, directory, changes, stored, said
+):
+    directory.save(4, {"params": {"a": np.zeros(1)}}, stored)
+    directory.mark_best(4, "AP50", 0.9)
+    lines, history = [], History(0.7, 0.8, 0.8, 0.9)
+    scored.append(0.3)
+    progress = SimpleNamespace(doing=print, say=lines.append)
+    evaluation = make(experiment, "train.evaluate_every=2", *changes)
+    catch_up(evaluation, directory, 4, history, progress)
+    assert said in lines[0]
+    assert [step for step, _ in history.evaluations()] == [4]
+    assert directory.best() == (4, "AP50", 0.3)
+
+
+def test_moved_records_and_further_metrics_leave_scores_comparable(
+    experiment, scenes, directory, tmp_path
+):
+    (tmp_path / "moved").symlink_to(scenes)
+    evaluation = make(
+        experiment,
+        f"data.evaluation.paths={tmp_path}/moved/val.record-*",
+        f"data.evaluation.label_map={tmp_path}/moved/label_map.pbtxt",
+        "evaluation.metrics=[coco, pascal_voc]",
+    )
+    directory.save(4, {"params": {"a": np.zeros(1)}}, evaluation.identity)
+    history = History(0.7, 0.8, 0.8, 0.9)
+    assert catch_up(evaluation, directory, 4, history) == {"AP50": 0.9}
+    assert len(history.evaluations()) == 4
 
 
 def test_without_objects_no_checkpoint_is_best(experiment, scored, directory):
@@ -184,6 +228,14 @@ def test_patience_counts_evaluations_since_the_last_rise(
         "train.evaluate_every=1",
     )
     assert bool(evaluation.exhausted(History(*scores))) == ends
+
+
+def test_evaluations_by_other_metrics_do_not_end_a_run(experiment):
+    history = History(0.3)
+    history.scored += [(step, {"VOC_mAP": 0.1}) for step in (2, 3, 4)]
+    stopping = "train.early_stopping={patience: 2}"
+    evaluation = make(experiment, stopping, "train.evaluate_every=1")
+    assert evaluation.exhausted(history) == ""
 
 
 _TARGET = "{patience: 0, target: 0.23}"

@@ -18,7 +18,7 @@ from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
 from stillbox.checkpoints.files import DirectoryLock
 from stillbox.devices.announcing import StallReporter
 from stillbox.errors import UserError
-from stillbox.evaluation.history import HISTORY
+from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.training import loop
 from stillbox.training.loggers import EventFile
 from stillbox.training.loop import train
@@ -190,6 +190,33 @@ def test_a_tracker_that_refuses_the_run_ends_it(tmp_path, experiment, wandb):
         Summaries(tmp_path, from_step=0, experiment=experiment("train.loggers=[wandb]"))
 
 
+def test_trackers_that_were_opened_before_one_refuses_are_closed(
+    tmp_path, experiment, wandb, mlflow
+):
+    def refuse(name):
+        raise ConnectionError("no server")
+
+    mlflow.get_experiment_by_name = refuse
+    with pytest.raises(UserError, match="no server") as caught:
+        Summaries(tmp_path, from_step=0, experiment=experiment("train.loggers=[wandb, mlflow]"))
+    assert wandb.codes == [1]
+    assert "tracking.json" not in caught.value.fix
+
+
+def test_the_file_to_delete_is_named_where_a_tracker_has_lost_the_run(tmp_path, experiment, mlflow):
+    def refuse(run, status):
+        raise LookupError(f"{run} not found")
+
+    settings = experiment("train.loggers=[mlflow]")
+    report_all(tmp_path, settings)
+    mlflow.update_run = refuse
+    with pytest.raises(UserError, match=f"run 1 not found.*\n.* delete {tmp_path}/tracking.json:"):
+        report_all(tmp_path, settings, 1)
+    (tmp_path / "tracking.json").unlink()
+    report_all(tmp_path, settings, 1)
+    assert mlflow.runs == 2
+
+
 def test_a_new_folder_is_free_again_after_a_refused_login(tmp_path, experiment, wandb, monkeypatch):
     def refuse(**options):
         raise ValueError("no API key")
@@ -270,6 +297,18 @@ def test_evaluations_come_back_in_order(tmp_path):
             (5, {"AP": 0.1, "APs": None}),
             (10, {"AP": 0.2, "APs": None}),
         )
+
+
+def test_scores_are_set_aside_and_metrics_stay(tmp_path):
+    with closing(Summaries(tmp_path, from_step=0)) as summaries:
+        summaries.metrics(4, {"loss": 1.0})
+        summaries.evaluation(5, {"AP": 0.1}, {})
+        aside = summaries.set_evaluations_aside()
+        summaries.evaluation(6, {"AP": 0.2}, {})
+        assert summaries.evaluations() == ((6, {"AP": 0.2}),)
+    assert steps_of(tmp_path) == [4, 6]
+    assert aside.name == "metrics-until-5.jsonl"
+    assert read_history(aside).evaluations == ((5, {"AP": 0.1}),)
 
 
 def test_tensorboard_has_the_names_that_the_original_gives_scores_and_metrics(tmp_path):

@@ -145,6 +145,13 @@ def test_once_scores_the_newest_and_ends(watch, trained):
     assert said[0] == f"step 3 is scored already: {out(trained)}/3"
 
 
+@pytest.mark.parametrize("options", [{"once": True}, {"last_step": 3}])
+def test_later_steps_of_an_older_run_do_not_count(watch, trained, options):
+    out(trained).mkdir()
+    (out(trained) / HISTORY).write_text('{"step": 900, "evaluation": {"AP": 0.5}}\n')
+    assert watch(**options)[0] == (3,)
+
+
 def test_existing_scores_all_checkpoints_in_order_without_waiting(
     watch, trained, monkeypatch, compiled
 ):

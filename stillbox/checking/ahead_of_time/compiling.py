@@ -310,7 +310,7 @@ def check_step(
         )
         check = replace(check, failure=failure, needed=needed)
     else:
-        check, memory = _measure(compiled, check, target)
+        check, memory = _measure(compiled, check, target, _rounds(experiment, check, target))
         if memory.left < 0:
             heavy_state = state_bytes > _HEAVY * memory.usable
             failure = _out_of_memory(memory.total, step, experiment, memory.usable, heavy_state)
@@ -342,8 +342,16 @@ def _lower(
     return program.lower(), nbytes
 
 
+def _rounds(experiment: Experiment, check: StepCheck, target: Target) -> int:
+    """Returns how many times a step repeats the loop that makes up most of it."""
+    if check.step == "train":
+        return experiment.train.accumulation_steps
+    one_by_one = takes_images_one_by_one(target.devices[: check.devices])
+    return check.images if check.step == "evaluate" and one_by_one else 1
+
+
 def _measure(
-    compiled: jax.stages.Compiled, check: StepCheck, target: Target
+    compiled: jax.stages.Compiled, check: StepCheck, target: Target, rounds: int
 ) -> tuple[StepCheck, Memory]:
     """Returns the check with the costs and the memory of the compiled program."""
     executable: Any = compiled.runtime_executable()
@@ -352,9 +360,9 @@ def _measure(
     analysis = compiled.memory_analysis()
     assert analysis is not None
     memory = measure_memory(analysis, program, target.usable_bytes)
-    flops = float((compiled.cost_analysis() or {}).get("flops", 0.0)) or count_flops(program)
-    if check.step == "evaluate" and takes_images_one_by_one(target.devices[: check.devices]):
-        flops *= check.images  # XLA counts one round of a loop
+    # XLA counts one round of a loop.
+    counted = rounds * float((compiled.cost_analysis() or {}).get("flops", 0.0))
+    flops = counted or count_flops(program)
     traffic, collectives = memory_traffic(program), collective_bytes(program)
     roofline = None
     # Evaluation is bound by its loops, which a roofline ignores.

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from stillbox.checking.ahead_of_time import report
+from stillbox.checking.ahead_of_time import compiling, report
 from stillbox.checking.ahead_of_time.compiling import (
     STEPS,
     Memory,
@@ -104,6 +104,27 @@ def test_batches_that_cannot_be_split_and_small_devices_are_verdicts(experiment,
     assert check.needed == check.memory.total > 100_000
     assert check.memory.left < 0
     assert not TargetCheck(tiny, [check]).fits
+
+
+@pytest.mark.parametrize(
+    ("step", "rounds"),
+    # A train step repeats micro-batches, and evaluation on a processor images.
+    [("train", 2), ("evaluate", 4), ("predict", 1)],
+)
+def test_operations_of_a_loop_are_counted_for_every_round(
+    experiment, cpu, monkeypatch, step, rounds
+):
+    module = SimpleNamespace(as_serialized_hlo_module_proto=lambda: b"")
+    compiled = SimpleNamespace(
+        runtime_executable=lambda: SimpleNamespace(hlo_modules=lambda: [module]),
+        memory_analysis=lambda: ANALYSIS,
+        cost_analysis=lambda: {"flops": 1e9},  # XLA counts one round
+    )
+    compilation = SimpleNamespace(result=lambda: compiled)
+    monkeypatch.setattr(compiling, "_lower", lambda *_: (None, 0))
+    monkeypatch.setattr(compiling, "Compilation", lambda *_: compilation)
+    monkeypatch.setattr(compiling, "read_program", lambda _: PROGRAM)
+    assert check_step(experiment("train.accumulation_steps=2"), cpu, step).flops == rounds * 1e9
 
 
 @needs_libtpu
