@@ -18,6 +18,7 @@ from stillbox.checking.memory_estimate import (
     many_classes,
     sizes_of,
 )
+from stillbox.devices.process import processes_here
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
@@ -39,12 +40,17 @@ class Machine:
     name: str
     platform: Platform
     device_bytes: float
-    """Memory of each device; on a CPU that of the machine."""
+    """Memory of each device; on a CPU that of a process, whose devices share it."""
     host_bytes: float
     devices: int = 1
     """Devices that share a batch."""
     processes: int = 1
     """Processes that share the preparation of a batch."""
+
+    @property
+    def memories(self) -> int:
+        """Number of memories that hold a batch; devices of a CPU share that of their process."""
+        return self.processes if self.platform == "cpu" else self.devices
 
 
 # Above the largest devices and slices of `ahead_of_time`.
@@ -53,13 +59,15 @@ LARGEST = Machine("the largest known one", "tpu", 192 * 2**30, 2**45, 1024, 256)
 
 def this_machine() -> Machine:
     """Returns the devices that a run would use; it starts them."""
-    device, host = jax.local_devices()[0], float(total_memory())
+    device, sharing = jax.local_devices()[0], processes_here()
+    host = total_memory() / sharing
     limit = (device.memory_stats() or {}).get("bytes_limit")
-    platform: Platform = "tpu" if device.platform == "tpu" else "gpu"
+    counts = jax.device_count(), jax.process_count()
     if device.platform == "cpu" or limit is None:
-        return _cpu(host)
-    name = device.device_kind
-    return Machine(name, platform, float(limit), host, jax.device_count(), jax.process_count())
+        name = "this machine" if sharing == 1 else f"1/{sharing} of this machine"
+        return Machine(name, "cpu", host, host, *counts)
+    platform: Platform = "tpu" if device.platform == "tpu" else "gpu"
+    return Machine(device.device_kind, platform, float(limit), host, *counts)
 
 
 def machine_for(workers: "Workers | None") -> Machine:
@@ -80,11 +88,7 @@ def processor() -> Machine | None:
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms != "cpu" and any(Path(file).exists() for file in _FILES):
         return None
-    return _cpu(float(total_memory()))
-
-
-def _cpu(host: float) -> Machine:
-    # Devices of a CPU share its memory, so their number does not matter.
+    host = float(total_memory())
     return Machine("this machine", "cpu", host, host)
 
 
@@ -101,13 +105,14 @@ def refuse_shortage(experiment: Experiment, machine: Machine, origins: Origins) 
 
 
 def fits_for_certain(experiment: Experiment, machine: Machine) -> bool:
-    """Whether a run fits by the upper estimate.
-
-    Raises:
-        UserError: the model cannot be built.
-    """
+    """Whether a run fits by the upper estimate, or its model cannot be traced."""
     largest = experiment.at_largest_input
-    return _fits(_needs(largest, sizes_of(largest.model, largest.train), machine), machine)
+    try:
+        sizes = sizes_of(largest.model, largest.train)
+    except (UserError, TypeError, ValueError):
+        # As for `_shortage_if_known`.
+        return True
+    return _fits(_needs(largest, sizes, machine), machine)
 
 
 def _shortage_if_known(experiment: Experiment, machine: Machine) -> Finding | None:
@@ -126,6 +131,8 @@ class _Tunable(NamedTuple):
     value: int
     usual: int
     least: int
+    step: int = 1
+    """Difference of two values that a run can take; divides `least`."""
 
 
 def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
@@ -143,14 +150,15 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
     if not certain and _fits(needs, machine):
         return None
     verb = "needs" if certain else "may need"
-    each = f" on each of {machine.devices:,} devices" if machine.devices > 1 else ""
+    kind = "processes" if machine.platform == "cpu" else "devices"
+    each = f" for each of {machine.memories:,} {kind}" if machine.memories > 1 else ""
     text = (
         f"the run {verb} {_describe(needs, certain=certain)}{each}; {machine.name} has "
         f"{size_text(machine.device_bytes)}"
     )
     found = [
         (tunable.value / max(tunable.usual, 1), tunable, best)
-        for tunable in _tunables(experiment)
+        for tunable in _tunables(experiment, machine)
         if (best := _largest(experiment, tunable, machine, sizes)) is not None
     ]
     severity: Severity = "error" if certain else "warning"
@@ -172,15 +180,23 @@ _SIDE, _BATCH, _PARTS = "model.resizer", "train.batch_size", "train.accumulation
 _MOST_PARTS = 1024
 
 
-def _tunables(experiment: Experiment) -> Iterator[_Tunable]:
+def _tunables(experiment: Experiment, machine: Machine) -> Iterator[_Tunable]:
     train, data, evaluation = experiment.train, experiment.data, experiment.evaluation
-    yield _Tunable(_BATCH, train.batch_size, 32, train.accumulation_steps)
+    images = train.accumulation_steps * _shares(experiment, machine)
+    yield _Tunable(_BATCH, train.batch_size, 32, images, images)
     yield _Tunable("data.train.max_boxes", data.train.max_boxes, 100, 1)
     yield _Tunable("data.prefetch", data.prefetch, 2, 0)
     yield _Tunable("evaluation.batch_size", evaluation.batch_size, 32, 1)
     if many_classes(experiment.model):
         yield _Tunable("model.num_classes", experiment.model.num_classes, 90, 1)
-    yield _Tunable(_SIDE, round(math.sqrt(math.prod(experiment.model.network_size))), 640, 64)
+    yield _Tunable(_SIDE, round(math.sqrt(math.prod(experiment.model.network_size))), 640, 64, 64)
+
+
+def _shares(experiment: Experiment, machine: Machine) -> int:
+    """Returns the number of equal parts that devices and replicas divide a micro-batch into."""
+    settings = experiment.devices
+    rows = max(machine.devices // settings.spatial_partitions, 1)
+    return math.lcm(rows, max(settings.replicas, 1))
 
 
 def _changed(experiment: Experiment, path: str, value: int) -> Experiment:
@@ -194,25 +210,24 @@ def _largest(
     experiment: Experiment, tunable: _Tunable, machine: Machine, sizes: Sizes
 ) -> int | None:
     """Returns the largest value that is certain to fit; None: even the smallest may not."""
-    steps = {_SIDE: 64, _BATCH: experiment.train.accumulation_steps}.get(tunable.path, 1)
+    step = tunable.step
 
     def fits(value: int) -> bool:
         changed = _changed(experiment, tunable.path, value)
         return _fits(_needs(changed, _scaled(sizes, experiment, changed), machine), machine)
 
-    low, high = tunable.least // steps, tunable.value // steps
-    if high < low or not fits(low * steps):
+    low, high = tunable.least // step, tunable.value // step
+    if high < low or not fits(low * step):
         return None
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle * steps) else (low, middle - 1)
-    return low * steps
+        low, high = (middle, high) if fits(middle * step) else (low, middle - 1)
+    return low * step
 
 
 def _fewest_parts(experiment: Experiment, machine: Machine, sizes: Sizes) -> int | None:
     """Returns the fewest parts of the batch that are certain to fit; None: there are none."""
-    whole = math.lcm(machine.devices, max(experiment.devices.replicas, 1))
-    share, rest = divmod(experiment.train.batch_size, whole)
+    share, rest = divmod(experiment.train.batch_size, _shares(experiment, machine))
     numbers = [] if rest else [n for n in range(2, min(share, _MOST_PARTS) + 1) if share % n == 0]
 
     def fits(number: int) -> bool:
@@ -233,7 +248,7 @@ def _scaled(sizes: Sizes, before: Experiment, after: Experiment) -> Sizes:
 
 
 def _needs(experiment: Experiment, sizes: Sizes, machine: Machine) -> MemoryEstimate:
-    devices, processes = machine.devices, machine.processes
+    devices, processes = machine.memories, machine.processes
     return estimate(experiment, sizes, machine.platform, devices=devices, processes=processes)
 
 

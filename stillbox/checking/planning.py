@@ -221,8 +221,12 @@ def _refuse_other_model(
 ) -> None:
     """Refuses a config of another model than the run's, except for what is fitted to the data."""
     stored = _stored(model_directory).experiment
-    classes = f"model.num_classes={stored.model.num_classes}"
-    given = read_config(config, [classes, *overrides]).experiment
+    fitted = [f"model.num_classes={stored.model.num_classes}"]
+    weights = known_weights().get(stored.train.fine_tune.checkpoint)
+    if weights and is_recipe(config):
+        # `_choose` has taken their settings.
+        fitted += weights.settings
+    given = read_config(config, [*fitted, *overrides]).experiment
     changes = [
         f"model.{path}: {before!r} -> {now!r}"
         for path, before, now in differences(stored.model, given.model)
@@ -265,18 +269,17 @@ def _choose(
         say(f"recipe {recipe.value}: {recipe.reason}")
         config = recipe.value
     read = read_config(config, chosen)
+    changed = read_config(read.experiment, overrides).experiment
     fixed = {override.partition("=")[0].strip() for override in overrides}
     if CHECKPOINT in fixed:
-        changed = read_config(read.experiment, overrides).experiment
         weights = _given_weights(changed.train.fine_tune.checkpoint, say)
     else:
-        weights = first_weights(read.experiment, say)
-    batch = choose_batch(read.experiment, stats, machine)
+        weights = first_weights(changed, say)
+    size = changed.train.batch_size
     if "train.batch_size" not in fixed:
+        batch = choose_batch(changed, stats, machine)
         say(f"batch {batch.value}: {batch.reason}")
         size = int(batch.value)
-    else:
-        size = read_config(read.experiment, overrides).experiment.train.batch_size
     scaled = with_batch(read.experiment, size)
     if steps is None and epochs is None and "train.steps" not in fixed:
         length = choose_epochs(stats, size)

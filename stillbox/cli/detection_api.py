@@ -109,7 +109,9 @@ def writing_checkpoints(directory: Path, form: "Form | None") -> Iterator[None]:
     try:
         yield
     finally:
-        if form is not None:
+        from stillbox.devices.job import is_main_process
+
+        if form is not None and is_main_process():
             from stillbox.checkpoints.trained import write_checkpoints
 
             write_checkpoints(directory, form, note)
@@ -147,6 +149,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
             f"data.evaluation.paths={json.dumps(records.paths)}",
             f"data.evaluation.label_map={json.dumps(records.label_map)}",
             f"data.evaluation.use_display_name={json.dumps(records.use_display_name)}",
+            f"data.evaluation.annotations={json.dumps(records.annotations)}",
             f"data.evaluation.sample_1_of_n={nth}",
         ]
         experiment = _resolve(arguments).experiment

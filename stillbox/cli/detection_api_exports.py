@@ -76,8 +76,20 @@ def _export(model: dict[str, Any], arguments: argparse.Namespace, **settings: An
     """Exports a model into --output_directory, unless the settings name another folder."""
     from stillbox.api import export
 
+    if arguments.overwrite:
+        _refuse_inputs_inside(arguments)
     place = {"output": arguments.output_directory, "overwrite": arguments.overwrite}
     return export(**model, **{**place, **settings}, signature="detection_api", say=say_aside)
+
+
+def _refuse_inputs_inside(arguments: argparse.Namespace) -> None:
+    """Refuses a config or a checkpoint in the folder that the export replaces."""
+    output: Path = arguments.output_directory
+    for name in ("pipeline_config_path", "trained_checkpoint_dir", "trained_checkpoint_prefix"):
+        given = getattr(arguments, name, None)
+        if given and Path(given).resolve().is_relative_to(output.resolve()):
+            what = f"{given} is in {output}, which --overwrite replaces"
+            raise UserError(what, where=f"--{name}", fix="give another --output_directory")
 
 
 def _refuse_input_type(name: str) -> None:

@@ -25,6 +25,12 @@ from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 
 _ALL = "all"
+# Options that --step all does not have, and why.
+_NOT_OF_ALL = {
+    "overwrite": "--step all adds to the scores that are there",
+    "runtime": "--step all scores checkpoints, and only an export has a runtime",
+    "download": "--step all scores the weights of the model directory",
+}
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -83,10 +89,9 @@ def _run_all(arguments: argparse.Namespace) -> int:
     from stillbox.experiment.resolve import with_overrides
     from stillbox.training.watching import WatchPolicy
 
-    if arguments.overwrite:
-        raise UserError(
-            "--step all adds to the scores that are there", where="--overwrite", fix="leave it out"
-        )
+    for name, what in _NOT_OF_ALL.items():
+        if getattr(arguments, name):
+            raise UserError(what, where=f"--{name}", fix="leave it out")
     directory = Path(arguments.config)
     stored = ModelDirectory.open(directory).read_experiment(say_aside)
     experiment = with_overrides(stored, arguments.overrides)

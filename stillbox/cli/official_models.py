@@ -6,7 +6,6 @@ Their parameters become an equivalent experiment. Names and defaults of the flag
 """
 
 import argparse
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -134,16 +133,27 @@ def _train(
     arguments: argparse.Namespace, reading: Reading, params: str, changes: Sequence[str]
 ) -> int:
     """Trains, and writes the parameters as the original does."""
+    from stillbox.checkpoints.model_directory import is_model_directory
+
+    resolved = _resolve(arguments, reading, changes, warns=False)
+    with training_place(arguments.model_dir) as place:
+        resumes = is_model_directory(place.folder)
+        if not resumes:
+            _write_params(place.folder, params)
+        code = run_training(resolved, place, profile=arguments.profile)
+        # A refused resumption leaves the parameters of the run.
+        if resumes:
+            _write_params(place.folder, params)
+    return code
+
+
+def _write_params(folder: Path, params: str) -> None:
     from stillbox.checkpoints.files import replace_durably
     from stillbox.devices.job import is_main_process
     from stillbox.records.files import make_folder
 
-    resolved = _resolve(arguments, reading, changes, warns=False)
-    with training_place(arguments.model_dir) as place:
-        if is_main_process():
-            folder = make_folder(place.folder, below=place.folder)
-            replace_durably(folder / _PARAMS, params)
-        return run_training(resolved, place, profile=arguments.profile)
+    if is_main_process():
+        replace_durably(make_folder(folder, below=folder) / _PARAMS, params)
 
 
 def _evaluate(
@@ -167,19 +177,18 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     """Writes the newest checkpoint's detections in the format of COCO's evaluation server."""
     experiment = _resolve(arguments, reading).experiment
 
-    from stillbox.checkpoints.trained import load_trained
     from stillbox.devices.job import is_main_process
     from stillbox.devices.setup import prepare_process
     from stillbox.evaluation.coco import encode_results
     from stillbox.evaluation.program import score_program
     from stillbox.evaluation.scoring import open_evaluation, score_dataset
     from stillbox.records.files import write_whole
+    from stillbox.training.watching import load_scored
 
     prepare_process()
     dataset = open_evaluation(experiment)
-    model = load_trained(arguments.model_dir, step="latest")
-    trained = dataclasses.replace(experiment, model=model.experiment.model)
-    detect = score_program(trained).bind(model.params, model.stats)
+    model = load_scored(experiment, arguments.model_dir, "latest")
+    detect = score_program(experiment).bind(model.params, model.stats)
     profiler = batch_profiler(arguments.profile, arguments.model_dir, "predict")
     with progress_bar("images") as progress, profiler:
         result = score_dataset(

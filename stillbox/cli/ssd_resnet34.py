@@ -100,6 +100,9 @@ def check_flags(arguments: argparse.Namespace) -> None:
     for name in ("batch_size", "num_examples_per_epoch", "save_checkpoints_epochs", "max_cpus"):
         if getattr(arguments, name) <= 0:
             raise UserError(f"--{name} is {getattr(arguments, name)}", fix="give one above 0")
+    # Steps of whole epochs; 0 steps would be a run without an end.
+    if not arguments.steps and not 1 <= arguments.epochs < math.inf:
+        raise UserError(f"--epochs is {arguments.epochs:g}", fix="give at least 1, or --steps")
     last = last_epoch_of_full_rate(arguments)
     if arguments.lr_warmup_epoch > last:
         what = (

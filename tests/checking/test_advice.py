@@ -10,6 +10,7 @@ from stillbox.checking.advice import advise, files, models, training
 from stillbox.checking.advice.registry import CHECKS
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
+from stillbox.experiment.schema import Experiment, Momentum, Schedule, Training
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from tests.checking.advised import SMALL_SOUND, OtherModel, advice_of
 from tests.checkpoints.tf_writer import write_checkpoint
@@ -432,6 +433,13 @@ def test_recipes_get_no_warnings(recipe):
     # Those with frozen statistics are made for weights, which are taken out above.
     frozen = getattr(resolved.experiment.model, "freeze_batch_norm", False)
     assert [advice.path for advice in found] == ["model.freeze_batch_norm"] * frozen
+
+
+def test_a_schedule_of_the_user_s_own_may_lack_a_warm_up():
+    own = type("Own", (Schedule,), {"kind": "own"})(learning_rate=0.04)
+    train = Training(optimizer=Momentum(schedule=own))
+    (advice,) = training.a_high_rate_is_warmed_up(Experiment(train=train), {})
+    assert f"{COSINE}.warmup_steps" in advice.fix
 
 
 def test_a_model_of_another_family_gets_no_advice_about_one_stage_models():

@@ -11,6 +11,7 @@ from stillbox.checking.memory_verdict import (
     find_shortage,
     memory_advice,
     refuse_shortage,
+    this_machine,
 )
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import read_config
@@ -141,3 +142,37 @@ def test_many_classes_are_extrapolated_without_error():
     traced, line = (sizes_of(model, small().train, extrapolate=far) for far in (False, True))
     assert line.parameters == pytest.approx(traced.parameters)
     assert line.activations == pytest.approx(traced.activations, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "whole"),
+    [
+        ([], 8),
+        (["devices.spatial_partitions=2"], 4),
+        (["train.accumulation_steps=2", "devices.replicas=3"], 48),
+    ],
+)
+def test_the_recommended_batch_can_be_divided(overrides, whole):
+    gpus = Machine("GPUs", "gpu", GIB / 4, 8 * GIB, devices=8)
+    fix = find_shortage(small("train.batch_size=9600", *overrides), gpus).fix
+    batch = int(fix.split("train.batch_size=")[1].split(",")[0])
+    assert batch % whole == 0
+    assert find_shortage(small(f"train.batch_size={batch}", *overrides), gpus) is None
+    assert find_shortage(small(f"train.batch_size={batch + whole}", *overrides), gpus) is not None
+
+
+def test_processes_divide_batch_and_memory_of_a_machine_among_them(monkeypatch):
+    places = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "0"}
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("jax.device_count", lambda: 6)
+    monkeypatch.setattr("jax.process_count", lambda: 3)
+    monkeypatch.setattr("stillbox.checking.memory_verdict.total_memory", lambda: 24 * GIB)
+    machine = this_machine()
+    assert machine == Machine("1/3 of this machine", "cpu", 8 * GIB, 8 * GIB, 6, 3)
+    said = find_shortage(small("train.batch_size=60000"), machine).what
+    assert " for each of 3 processes; 1/3 of this machine has 8.00 GiB" in said
+    # Devices of a process share its memory.
+    alone, devices = Machine("a", "cpu", GIB, GIB), Machine("a", "cpu", GIB, GIB, devices=8)
+    crowded = small("train.batch_size=4096")
+    assert find_shortage(crowded, devices).what == find_shortage(crowded, alone).what

@@ -28,6 +28,7 @@ from stillbox.checking.planning_records import (
 )
 from stillbox.errors import UserError
 from stillbox.experiment import rules
+from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.resolve import read_config
 from stillbox.experiment.schema import Records
 from stillbox.experiment.yaml_config import to_yaml
@@ -87,6 +88,7 @@ def test_weights_on_the_machine_decide_between_small_recipes(monkeypatch, here, 
     [
         (400, CPU, 8, "no faster on a CPU"),
         (10, CPU, 8, "batch norm needs"),
+        (400, Machine("3 processes", "cpu", 24 * GIB, 24 * GIB, 3, 3), 6, "no faster on a CPU"),
         (400, GPU, 32, "at least 8 steps an epoch"),
         (9000, GPU, 64, "at least 8 steps an epoch"),
         (9000, Machine("a small GPU", "gpu", GIB // 8, 8 * GIB), 16, "32 may need more memory"),
@@ -140,6 +142,20 @@ def test_weights_that_are_given_are_those_that_are_said(plan, given, said, scope
     assert f"weights to start from: {said}" in lines
     assert "warning: random weights" not in lines
     assert not scope or experiment.train.fine_tune.scope == scope
+
+
+def test_weights_and_batch_fit_the_model_that_overrides_change(plan, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(
+        planning, "fits_for_certain", lambda one, machine: sizes.append(one.model.network_size)
+    )
+    monkeypatch.setattr(planning, "find_weights", Path)
+    assert plan("retinanet")[0].train.fine_tune.checkpoint
+    sizes.clear()
+    small = "model.resizer={kind: fixed_shape, height: 64, width: 64}"
+    changes = ["model.backbone.depth=101", small]
+    assert not plan("retinanet", overrides=changes)[0].train.fine_tune.checkpoint
+    assert set(sizes) == {(64, 64)}
 
 
 def test_what_is_said_on_the_command_line_wins(plan):
@@ -242,6 +258,16 @@ def test_a_run_of_another_recipe_is_refused(plan, scenes, tmp_path):
     assert plan("demo_scenes")[0].name == "demo_scenes"
     with pytest.raises(UserError, match=r"name: 'demo_scenes' -> 'retinanet'"):
         plan("retinanet")
+
+
+def test_the_settings_of_a_recipe_s_weights_are_no_other_model(plan, tmp_path):
+    (tmp_path / "run/checkpoints/3").mkdir(parents=True)
+    weights = known_weights()["torchvision_resnet50"].overrides()
+    kept = read_config("retinanet", weights).experiment
+    (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
+    assert plan("retinanet")[0].model == kept.model
+    with pytest.raises(UserError, match=r"pool_padding: .symmetric. -> .same."):
+        plan("retinanet", overrides=["model.backbone.pool_padding=same"])
 
 
 def test_a_run_of_somebody_else_sets_nothing_of_the_machine(plan, scenes, tmp_path):

@@ -263,6 +263,16 @@ def test_exports_in_the_way_and_checkpoints_without_a_config_are_refused(
     assert "give the pipeline.config of the checkpoint" in refused(*command)
 
 
+@pytest.mark.parametrize("inside", ["--pipeline_config_path", "--trained_checkpoint_dir"])
+def test_an_export_does_not_replace_its_own_input(refused, asked, config_file, tmp_path, inside):
+    inputs = {"--pipeline_config_path": config_file, "--trained_checkpoint_dir": tmp_path / "a/b"}
+    words = [word for option in inputs.items() for word in option]
+    output = ("--output_directory", inputs[inside].parent)
+    message = refused("exporter_main_v2", *words, *output, "--overwrite")
+    assert f"{inside}: {inputs[inside]} is in {inputs[inside].parent}" in message
+    assert not asked
+
+
 def test_a_placeholder_stands_for_the_label_map_of_coco(capsys):
     place = "label_map=PATH_TO_BE_CONFIGURED/mscoco_label_map.pbtxt"
     words = [f"data.train.{place}", "data.evaluation.label_map=own.pbtxt"]

@@ -111,6 +111,11 @@ def test_all_checkpoints_of_a_folder_that_has_none_are_refused(refused, tmp_path
     assert "no such model directory" in refused("evaluate", tmp_path / "later", "--step", "all")
 
 
+@pytest.mark.parametrize("words", [("--overwrite",), ("--runtime", "onnx"), ("--download",)])
+def test_options_without_effect_on_all_checkpoints_are_refused(refused, words):
+    assert f"{words[0]}: --step all " in refused("evaluate", "run", "--step", "all", *words)
+
+
 def test_every_image_counts_where_the_last_batch_is_not_full(stillbox, trained, tmp_path):
     """50 images in batches of 16: dropping the last batch, as the original does, would score 48."""
     write_scenes(tmp_path / "fifty", train=1, val=50, seed=2)

@@ -157,12 +157,14 @@ def test_flags_say_how_long_it_waits(stillbox, config, watched_with, flags, pati
 @pytest.mark.parametrize(("more", "nth"), [([], 5), (["2"], 2)])
 def test_training_records_can_be_evaluated(stillbox, config, scenes, watched_with, flag, more, nth):
     words = ["model_main", *config, "--checkpoint_dir=run", flag]
+    words += ["--set", "data.evaluation.annotations=val.json"]
     words += [f"--sample_1_of_n_eval_on_train_examples={n}" for n in more]
     stillbox(*words).ended()
     ((experiment, _, output, *_),) = watched_with
     assert output.name == "eval_training_data"
     assert experiment.data.evaluation.paths == experiment.data.train.paths
     assert experiment.data.evaluation.label_map == f"{scenes}/label_map.pbtxt"
+    assert experiment.data.evaluation.annotations == ""
     assert experiment.data.evaluation.sample_1_of_n == nth
     assert not experiment.data.evaluation.shuffle
 
@@ -227,3 +229,16 @@ def test_the_first_generation_writes_its_checkpoints_into_a_bucket_too(monkeypat
     words = ["--train_dir=s3://bucket/run", "--pipeline_config_path=demo_scenes"]
     assert main(["legacy_train", *words]) == 0
     assert done == [place, (tmp_path, "tf1")]
+
+
+@pytest.mark.parametrize("main_process", [True, False])
+def test_one_process_of_a_job_writes_the_original_s_checkpoints(
+    main_process, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("stillbox.devices.job.is_main_process", lambda: main_process)
+    written = []
+    write = lambda *arguments: written.append(arguments)  # noqa: E731
+    monkeypatch.setattr("stillbox.checkpoints.trained.write_checkpoints", write)
+    with detection_api.writing_checkpoints(tmp_path, "tf2"):
+        pass
+    assert len(written) == main_process

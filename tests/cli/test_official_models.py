@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.cli import official_models
 from stillbox.cli.main import _ORIGINALS, build_parser, main
+from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment.params_dict import read_params
 from stillbox.training import loop, watching
@@ -116,16 +118,38 @@ def test_training_scoring_and_predicting_follow_one_another(command, params, tmp
     ((step, _),) = read_history(run / "eval" / HISTORY).evaluations
     assert step == 2
 
-    assert command(one_line, "--mode=predict") == 0
+    few = one_line.replace("type: retinanet", "type: retinanet, postprocess: { max_total_size: 3 }")
+    assert command(few, "--mode=predict") == 0
     found = json.loads((run / "predictions.json").read_text())
-    assert found
+    assert 0 < len(found) <= 3 * 6
     assert all(set(one) == {"image_id", "category_id", "bbox", "score"} for one in found)
     assert f"step 2: {len(found)} detections in 6 images" in capsys.readouterr().out
+    other = one_line.replace("type: retinanet", "type: retinanet, anchor: { num_scales: 1 }")
+    assert command(other, "--mode=predict") == 2
+    assert "the checkpoints belong to another model" in capsys.readouterr().err
 
     # Further steps go on from there.
     words = (f"--params_override={params(steps=4)}", "--mode=train_and_eval")
     assert command(*words) == 0
     assert [step for step, _ in read_history(run / HISTORY).evaluations] == [2, 4]
+
+
+def test_a_refused_resumption_leaves_the_parameters(tmp_path, params, monkeypatch):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "experiment.yaml").touch()
+    kept = tmp_path / "params.yaml"
+    kept.write_text("before")
+    words = ["main.py", f"--model_dir={tmp_path}", f"--params_override={params()}"]
+
+    def refuse(*arguments, **options):
+        raise UserError("another model")
+
+    monkeypatch.setattr(official_models, "run_training", refuse)
+    assert main(words) == 2
+    assert kept.read_text() == "before"
+    monkeypatch.setattr(official_models, "run_training", lambda *arguments, **options: 0)
+    assert main(words) == 0
+    assert read_params(config_file=kept).experiment.train.steps == 2
 
 
 @pytest.mark.slow

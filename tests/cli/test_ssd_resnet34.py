@@ -166,6 +166,8 @@ def test_lengths_of_epochs_are_noted_and_our_own_command_is_printed(here, traine
     [
         (["--static"], "--static is not supported"),
         (["--batch_size", "0"], "--batch_size is 0"),
+        (["--epochs", "0.5"], "--epochs is 0.5"),
+        (["--epochs", "nan"], "--epochs is nan"),
         (["--lr_warmup_epoch", "16"], "after the decay begins at 15"),
         (["--data_dir", "nowhere"], "there are no records train*"),
         (["--resnet_checkpoint", "nowhere"], "there are no such weights"),

@@ -74,14 +74,14 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) ->
     schedule = optimizer.schedule
     peak, warmed = schedule.peak_rate(), schedule.is_warmed_up()
     if isinstance(optimizer, schema.Momentum) and not warmed and peak >= min(_PUBLISHED.values()):
-        kind = "cosine" if isinstance(schedule, schema.ConstantSchedule) else schedule.kind
         what = f"a learning rate of {peak:g} from the first step on, without a warm-up"
-        fix = {
-            "cosine": f"take a cosine with {_PATH}.warmup_steps, for example 1000",
+        fixes = {
             "manual_step": f"--set {_PATH}.warmup=true",
             "exponential": f"set {_PATH}.burnin_steps and burnin_learning_rate",
             "polynomial": f"set {_PATH}.warmup_steps, for example 1000",
-        }[kind]
+        }
+        cosine = f"take a cosine with {_PATH}.warmup_steps, for example 1000"
+        fix = fixes.get(schedule.kind, cosine)
         yield Finding("warning", f"{_PATH}.learning_rate", what, fix)
 
 
