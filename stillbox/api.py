@@ -11,7 +11,7 @@ from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import read_config, resolve, with_overrides
 from stillbox.experiment.schema import Experiment
-from stillbox.exporting.manifest import is_export
+from stillbox.exporting.manifest import finished, is_export
 from stillbox.exporting.settings import FASTEST, ExportSettings
 from stillbox.object_storage import url_of
 from stillbox.predicting.predictor import Predictor
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stillbox.evaluation.step_observer import StepObserver
     from stillbox.exporting.export import Exported
     from stillbox.inputs.dataset import Dataset
-    from stillbox.predicting.backend import Pixels
+    from stillbox.predicting.backend import Backend
     from stillbox.predicting.tiling import Tiling
     from stillbox.profiling.steps import ProfileSteps
     from stillbox.training.loop import Outcome
@@ -37,8 +37,6 @@ Config = str | Path | Experiment
 Step = int | Literal["best", "latest"]
 
 Say = Callable[[str], None]
-
-_EXPORT_IMAGES = 4
 
 
 def _silent(line: str) -> None:
@@ -77,12 +75,8 @@ def load(
     if _is_export(source, runtime):
         from stillbox.exporting.backend import ExportBackend, fastest_backend
 
-        if weights or overrides:
-            raise UserError(
-                "an export is finished: it takes neither weights nor changes",
-                where=str(source),
-                fix="export again with them",
-            )
+        if weights or overrides or step != "best":
+            raise finished(source)
         folder = Path(str(source))
         fastest = runtime == FASTEST
         backend = fastest_backend(folder, say) if fastest else ExportBackend(folder, runtime)
@@ -303,7 +297,8 @@ def evaluate(
             )
     directory = results_folder(source, weights)
     if _is_export(source, runtime):
-        experiment, name, score = _export_scorer(source, weights, overrides, runtime, say)
+        loaded = load(source, weights=weights, step=step, runtime=runtime, say=say)
+        experiment, name, score = _export_scorer(loaded.backend, overrides)
     else:
         model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
         experiment, name, score = model.experiment, model.source, _model_scorer(model, observer)
@@ -340,15 +335,14 @@ def evaluate(
     )
 
 
-def _export_scorer(
-    source: Config, weights: str | Path | None, overrides: Sequence[str], runtime: str, say: Say
-) -> "tuple[Experiment, str, Score]":
+def _export_scorer(backend: "Backend", overrides: Sequence[str]) -> "tuple[Experiment, str, Score]":
     from stillbox.exporting.backend import ExportBackend
     from stillbox.predicting.scoring import score_backend
 
-    backend = load(source, weights=weights, runtime=runtime, say=say).backend
     assert isinstance(backend, ExportBackend)
     experiment = with_overrides(backend.experiment, overrides)
+    if experiment.model != backend.experiment.model:
+        raise finished(backend.source)
     return experiment, backend.source, partial(score_backend, backend, experiment)
 
 
@@ -405,7 +399,7 @@ def export(
             there is none in the working directory.
         weights: see `load`; likewise `step` and `overrides`.
         images: image files to compare on, and to calibrate on; default: records of the evaluation,
-            or drawn scenes if there are none.
+            or if there are none, drawn scenes, and for `quantize="int8"` records of training.
         overwrite: replace an existing export.
         settings: format, input and signature; default: the experiment's signature.
         say: called with a line for each stage.
@@ -417,6 +411,7 @@ def export(
     """
     from stillbox.checkpoints.packed import results_folder
     from stillbox.exporting.export import check_free, export_model
+    from stillbox.exporting.images import choose_images
 
     prepare_process()
     chosen = replace(settings or ExportSettings(), **cast("dict[str, Any]", changes)).checked()
@@ -427,21 +422,5 @@ def export(
     model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
     if settings is None and "signature" not in changes and chosen.format != "tflite":
         chosen = replace(chosen, signature=model.experiment.export.signature)
-    found = _export_images(model, images)
+    found = choose_images(model.experiment, images, chosen, say)
     return export_model(model, folder, chosen, found, overwrite=overwrite, say=say)
-
-
-def _export_images(model: "TrainedModel", files: Sequence[str | Path]) -> "list[Pixels]":
-    """Returns the given images, or some of the evaluation set, or drawn scenes."""
-    from stillbox.evaluation.scoring import open_evaluation
-    from stillbox.predicting.images import read_image
-    from stillbox.records.scenes import draw_images
-
-    if files:
-        return [read_image(file)[0] for file in files]
-    try:
-        dataset = open_evaluation(model.experiment)
-        records = range(min(_EXPORT_IMAGES, len(dataset)))
-        return [dataset.image(record) for record in records]
-    except UserError:  # the records may be on another machine
-        return draw_images(_EXPORT_IMAGES)

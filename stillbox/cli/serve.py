@@ -2,7 +2,6 @@
 
 import argparse
 import errno
-import logging
 import os
 import re
 import socket
@@ -151,8 +150,6 @@ def _serve(
 ) -> None:
     from stillbox.serving.connections import BACKLOG, ConnectionLimits, Server
 
-    # Clients could fill the log with broken forms.
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     limits = ConnectionLimits.of_process(settings.timeout)
     server = Server(app, limits, tls=tls, access_log=arguments.access_log)
     host, port = bound.getsockname()[:2]

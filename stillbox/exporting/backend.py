@@ -12,11 +12,12 @@ import cv2
 import numpy as np
 
 from stillbox.errors import UserError
+from stillbox.experiment.schema import Experiment, PixelNormalization, Resizer
 from stillbox.experiment.yaml_config import from_stored
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, Written, check_files
 from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.settings import ENCODED, Format
-from stillbox.inputs.resize import resize_image, resized_size
+from stillbox.exporting.settings import ENCODED, Format, InputType
+from stillbox.inputs.resize import refuse_misfit, resize_image, resized_size
 from stillbox.predicting.backend import Pixels, Prepared, RawDetections
 from stillbox.records.label_map import LabelMap
 from stillbox.records.wire import serialize_features
@@ -144,10 +145,7 @@ class ExportBackend:
         # Before a runtime gets any of them.
         self.manifest.verify()
         self._load = find_loader(self.manifest.settings.format, runtime)
-        text = read_text_file(
-            folder / EXPERIMENT, fix="give the folder that `stillbox export` wrote", inside=folder
-        )
-        self.experiment = from_stored(text, str(folder / EXPERIMENT))
+        self.experiment = read_experiment(folder)
         self._model = self.experiment.model
         self._names = LabelMap.from_file(folder / LABEL_MAP).names
 
@@ -191,16 +189,8 @@ class ExportBackend:
         return pixels
 
     def prepare(self, image: Pixels, where: str | None = None) -> Prepared:
-        """Returns the image itself, or one of the artefact's size."""
-        size = image.shape[0], image.shape[1]
-        wanted = self._input_size
-        if wanted is None:
-            return Prepared(image, size, size)
-        if wanted != self.manifest.input_size:
-            resized = cv2.resize(image, wanted[::-1], interpolation=cv2.INTER_AREA)
-            return Prepared(resized, wanted, size)
-        pixels, true_size = resize_image(image, self._model.resizer, where=where)
-        return Prepared(pixels, true_size, size)
+        """Returns the image itself, or one of the artefact's size; see `prepare_image`."""
+        return prepare_image(image, self._input_size, self._model.resizer, where)
 
     def warm_up(self, batch_size: int) -> None:
         """Loads the model."""
@@ -246,16 +236,7 @@ class ExportBackend:
             if kind == "tf_example":
                 files = [serialize_features({"image/encoded": [file]}) for file in files]
             return np.array(files, object)
-        stacked = np.stack(pixels)
-        if kind == "image_tensor":
-            return np.rint(stacked).astype(np.uint8)
-        stacked = stacked.astype(np.float32)
-        if kind == "float_image_tensor":
-            return stacked
-        normal = self._model.normalization
-        if normal is None:  # others are not exported with this input
-            raise ValueError("its experiment has no normalization")
-        return (stacked - np.array(normal.mean, np.float32)) / np.array(normal.std, np.float32)
+        return input_values(np.stack(pixels), kind, self._model.normalization)
 
     def _row(self, outputs: Mapping[str, np.ndarray], row: int, image: Prepared) -> RawDetections:
         """Returns one image's detections in pixels of the given image."""
@@ -284,6 +265,51 @@ class ExportBackend:
 
     def __reduce__(self) -> tuple[type["ExportBackend"], tuple[Path, str]]:
         return type(self), (self._folder, self._runtime)
+
+
+def read_experiment(folder: Path) -> Experiment:
+    """Returns the experiment of an export.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    file = folder / EXPERIMENT
+    fix = "give the folder that `stillbox export` wrote"
+    return from_stored(read_text_file(file, fix=fix, inside=folder), str(file))
+
+
+def prepare_image(
+    image: Pixels, wanted: tuple[int, int] | None, resizer: Resizer, where: str | None = None
+) -> Prepared:
+    """Returns an image of the `wanted` size of an artefact's input; None: the image itself.
+
+    Raises:
+        UserError: the artefact places the image in the network input, and it does not fit there.
+    """
+    size = image.shape[0], image.shape[1]
+    if wanted is None:
+        refuse_misfit(size, resizer, where)
+        return Prepared(image, size, size)
+    if wanted != resizer.input_size:
+        resized = cv2.resize(image, wanted[::-1], interpolation=cv2.INTER_AREA)
+        return Prepared(resized, wanted, size)
+    pixels, true_size = resize_image(image, resizer, where=where)
+    return Prepared(pixels, true_size, size)
+
+
+def input_values(
+    pixels: np.ndarray, kind: InputType, normalization: PixelNormalization | None
+) -> np.ndarray:
+    """Returns pixels in 0..255 as values of an input that takes no files."""
+    if kind == "image_tensor":
+        return np.rint(pixels).astype(np.uint8)
+    pixels = pixels.astype(np.float32)
+    if kind == "float_image_tensor":
+        return pixels
+    if normalization is None:  # others are not exported with this input
+        raise ValueError("its experiment has no normalization")
+    mean, std = (np.array(one, np.float32) for one in (normalization.mean, normalization.std))
+    return (pixels - mean) / std
 
 
 def fastest_backend(folder: Path, say: Callable[[str], None]) -> ExportBackend:

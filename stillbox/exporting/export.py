@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from jax.export import default_export_platform
 
 from stillbox import __version__
 from stillbox.checkpoints.trained import TrainedModel
@@ -19,10 +20,11 @@ from stillbox.experiment.yaml_config import to_yaml
 from stillbox.exporting.backend import ExportBackend, StandIn, find_stand_in, find_writer
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, Written, is_export
 from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.settings import ExportSettings
+from stillbox.exporting.settings import DECODES, ExportSettings
 from stillbox.exporting.verification import Agreement, Verification, agree, choices_of, verify
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
+from stillbox.printing import count_text
 from stillbox.records.files import new_folder
 
 _PARTLY = (
@@ -55,17 +57,21 @@ def export_model(
     Args:
         output: folder of the artefact; it appears after the comparison.
         images: `[h, w, 3]` uint8; compared on these and on blank ones, and calibrated on them.
+            Those larger than the canvas of a resizer that does not shrink are left out.
         say: called with a line for each stage.
 
     Raises:
-        UserError: the folder is taken, an extra is missing, the format cannot hold the model, or
-            the artefact differs from the checkpoint. Nothing is left behind.
+        UserError: the folder is taken, an extra or the platform of this machine is missing, the
+            format cannot hold the model, or the artefact differs from the checkpoint. Nothing is
+            left behind.
     """
     settings = settings.checked().with_sizes(model.experiment.model.resizer)
     # Other runtimes have no bfloat16 convolutions on a CPU.
     experiment = model.experiment.with_changes({"evaluation.precision": "float32"})
     model = dataclasses.replace(model, experiment=experiment).named_by_config()
     program = ExportProgram(model, settings)
+    _check_platforms(settings)
+    images = _fitting(images, program, say)
     write = find_writer(settings.format)
     with new_folder(output, lambda: check_free(output, overwrite=overwrite)) as partial:
         say(f"{model.source}: writing {settings.format}")
@@ -130,6 +136,8 @@ def _verify(
     if program.settings.quantize != "none" or program.quantization is not None:
         return agree(artefact, checkpoint, inputs)
     blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]
+    # Neither fits a small canvas.
+    blank = _fitting(blank, program) or [np.full((*program.input_size, 3), 128, np.uint8)]
     nms = program.description.nms
     return verify(
         artefact,
@@ -139,3 +147,27 @@ def _verify(
         score_threshold=nms.score_threshold if nms is not None else 0.0,
         choices=choices_of(program, checkpoint),
     )
+
+
+def _fitting(
+    images: Sequence[Pixels], program: ExportProgram, say: Callable[[str], None] = lambda line: None
+) -> list[Pixels]:
+    """Returns the images that the artefact takes; `say` is called if there are others."""
+    resizer, settings = program.description.resizer, program.settings
+    found = [one for one in images if settings.takes((one.shape[0], one.shape[1]), resizer)]
+    if len(found) < len(images):
+        count = count_text(len(images) - len(found), "image")
+        say(f"{count} left out: larger than the canvas of model.resizer")
+    return found
+
+
+def _check_platforms(settings: ExportSettings) -> None:
+    """Refuses a program that cannot be compared with its checkpoint on this machine."""
+    if settings.format in ("tflite", "onnx"):
+        return
+    own = default_export_platform()
+    in_tensorflow = settings.format in DECODES and find_stand_in(settings.format) is None
+    # TensorFlow may have no driver for the devices of JAX.
+    if {own, "cpu" if in_tensorflow else own}.isdisjoint(settings.platforms):
+        what = f"the export is compared with its checkpoint on {own}, and does not run there"
+        raise UserError(what, where="--platforms", fix=f"add {own}, on which it is compared")

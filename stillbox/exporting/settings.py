@@ -5,7 +5,7 @@ from typing import Literal, Self, get_args
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.schema import Resizer
-from stillbox.inputs.resize import resized_size
+from stillbox.inputs.resize import misfit, resized_size
 
 Format = Literal["saved_model", "frozen_graph", "stablehlo", "tflite", "onnx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -99,6 +99,13 @@ class ExportSettings:
     def input_dtype(self) -> str:
         """The pixels' type, `uint8` or `float32`."""
         return "uint8" if self.input_type == "image_tensor" else "float32"
+
+    def takes(self, size: tuple[int, int], resizer: Resizer) -> bool:
+        """Returns whether the artefact can detect in an image of a height and width.
+
+        The image fits the canvas, or the client resizes it to another `image_size` first.
+        """
+        return self.image_size not in (None, resizer.input_size) or misfit(size, resizer) is None
 
     def with_sizes(self, resizer: Resizer) -> Self:
         """Returns the settings with the format's default image size where none is given.

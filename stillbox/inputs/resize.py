@@ -172,6 +172,17 @@ def misfit(size: Size, resizer: schema.Resizer) -> str | None:
     return f"{size[0]}x{size[1]}{was} (height x width), canvas {rows}x{columns}"
 
 
+def refuse_misfit(size: Size, resizer: schema.Resizer, where: str | None = None) -> None:
+    """Refuses an image that has a `misfit`; `where` names it.
+
+    Raises:
+        UserError: the image is larger than the canvas of a resizer that does not shrink.
+    """
+    if reason := misfit(size, resizer):
+        what = f"the image does not fit the canvas: {reason}"
+        raise UserError(what, where=where, fix=ENLARGE_CANVAS)
+
+
 def resize_into(
     image: Pixels, resizer: schema.Resizer, out: Pixels, placement: Placement | None = None
 ) -> Size:
@@ -237,12 +248,9 @@ def resize_image(
     """Returns an image resized to the padded network input, and its height and width there.
 
     Raises:
-        UserError: the image is larger than the canvas of a resizer that does not shrink; `where`
-            names the image.
+        UserError: see `refuse_misfit`.
     """
-    if reason := misfit((image.shape[0], image.shape[1]), resizer):
-        what = f"the image does not fit the canvas: {reason}"
-        raise UserError(what, where=where, fix=ENLARGE_CANVAS)
+    refuse_misfit((image.shape[0], image.shape[1]), resizer, where)
     out = np.empty((*resizer.input_size, 3), np.float32)
     return out, resize_into(image, resizer, out)
 

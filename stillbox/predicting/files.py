@@ -86,7 +86,8 @@ _LONGEST_NAME = 80
 def write_crops(found: Detections, folder: Path, stem: str, folders: Mapping[int, str]) -> None:
     """Writes each object as `CLASS/STEM_N.jpg` below `folder`, N from 1, the best first.
 
-    `folders` are the names of the classes' folders, by label map id.
+    `folders` are the names of the classes' folders, by label map id; an object whose class has none
+    goes to the folder of its name.
 
     Raises:
         UserError: the folder is not writable.
@@ -95,9 +96,8 @@ def write_crops(found: Detections, folder: Path, stem: str, folders: Mapping[int
         ymin, xmin, ymax, xmax = one.box
         # Pixels that the box touches; it lies in the image and has an area.
         crop = found.image[math.floor(ymin) : math.ceil(ymax), math.floor(xmin) : math.ceil(xmax)]
-        save_picture(
-            crop, folder / folders[one.class_id] / f"{stem}_{count}.jpg", below=folder.parent
-        )
+        place = folder / folders.get(one.class_id, one.name)
+        save_picture(crop, place / f"{stem}_{count}.jpg", below=folder.parent)
 
 
 def refuse_old(folder: Path) -> None:
@@ -160,17 +160,18 @@ class LabelFolder:
         self._output, self._form = output, form
         items = tuple(LabelMapItem(class_id, name) for class_id, name in class_names.items())
         self._label_map = LabelMap(items)
-        self._least = {class_id: thresholds.get(class_id, min_score) for class_id in class_names}
+        self._thresholds, self._min_score = thresholds, min_score
         self._images: list[tuple[Path, LabelledImage]] = []
 
     @property
     def least_score(self) -> float:
         """The least score of an object of any class."""
-        return min(self._least.values())
+        return min([self._min_score, *self._thresholds.values()])
 
     def add(self, file: Path, found: Detections, name: str) -> None:
         """Adds an image; `name` is that of its copy."""
-        found = found.pick(found.scores >= [self._least[int(one)] for one in found.class_ids])
+        least = [self._thresholds.get(int(one), self._min_score) for one in found.class_ids]
+        found = found.pick(found.scores >= least)
         height, width = found.image.shape[:2]
         sides = np.array([height, width] * 2, np.float64)
         example = Example(
@@ -189,7 +190,12 @@ class LabelFolder:
         Raises:
             UserError: it is not writable.
         """
-        export_images(self._images, self._label_map, self._output, self._form)
+        named = self._label_map
+        found = {one for _, image in self._images for one in image.example.class_ids.tolist()}
+        # A label map with gaps has no name for some classes of the model.
+        unnamed = (LabelMapItem(one, named.name_of(one)) for one in found if one not in named)
+        label_map = LabelMap((*named, *unnamed))
+        export_images(self._images, label_map, self._output, self._form)
         images = count_text(len(self._images), "image")
         boxes = sum(len(image.example.boxes) for _, image in self._images)
         return f"{self._output}: {count_text(boxes, 'box')} in {images}, as {self._form}"

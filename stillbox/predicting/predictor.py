@@ -1,7 +1,7 @@
 """The predictor: from images to detections, in batches of a fixed size."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from os import PathLike
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
@@ -205,15 +205,16 @@ class Predictor:
         windows = [(0, 0, height, width)]
         if self.tiling is not None:
             windows = self.tiling.windows(height, width)
-        prepared = (
-            self.backend.prepare(
-                np.ascontiguousarray(pixels[ymin:ymax, xmin:xmax]), where=source or None
-            )
-            for ymin, xmin, ymax, xmax in windows
-        )
-        # A single window is prepared here, perhaps in a thread; many windows would take too much
-        # memory.
-        views = list(prepared) if len(windows) == 1 else prepared
+
+        def prepare(window: TileWindow) -> Prepared:
+            ymin, xmin, ymax, xmax = window
+            part = np.ascontiguousarray(pixels[ymin:ymax, xmin:xmax])
+            return self.backend.prepare(part, where=source or None)
+
+        # The first tile, whose size all have, and the whole image are prepared here, perhaps in a
+        # thread: an image that does not fit is refused. All windows would take too much memory.
+        first, last = (list(map(prepare, some)) for some in (windows[:1], windows[1:][-1:]))
+        views = chain(first, map(prepare, windows[1:-1]), last)
         return _Opened(pixels, source, windows, views, [])
 
     def _merged(self, image: "_Opened", selection: Selection) -> Detections:

@@ -5,16 +5,19 @@ It is a module of its own because prediction needs no evaluator.
 
 from collections.abc import Iterator
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stillbox.boxes.structures import Batch, Detections
-from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress, evaluate
-from stillbox.evaluation.ground_truth import check_agreement, read_annotations
-from stillbox.evaluation.voc import VocRules
+from stillbox.errors import UserError
+from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress
+from stillbox.evaluation.ground_truth import check_agreement
+from stillbox.evaluation.scoring import score_batches
 from stillbox.experiment import schema
 from stillbox.inputs.dataset import Dataset
-from stillbox.predicting.backend import Backend
+from stillbox.inputs.resize import ENLARGE_CANVAS
+from stillbox.predicting.backend import Backend, Prepared, RawDetections
 from stillbox.predicting.predictor import Predictor
 
 
@@ -27,43 +30,68 @@ def score_backend(
     """Runs a backend over an evaluation set, an image at a time, and scores its detections.
 
     Raises:
-        UserError: label maps disagree, or there is no image.
+        UserError: label maps disagree, there is no image, or there are several processes.
     """
-    settings = experiment.evaluation
+    if jax.process_count() > 1:
+        what = "several processes cannot score an export together"
+        raise UserError(what, where=backend.source, fix="start one process")
     check_agreement((), dataset.class_names, slots=dataset.slots, other_names=backend.class_names)
-    records = range(min(settings.max_examples or len(dataset), len(dataset)))
-    predictor = Predictor(backend)
+    most = experiment.evaluation.max_examples
+    records = range(min(most or len(dataset), len(dataset)))
+    images = _Images(backend, dataset, records)
 
-    return evaluate(
-        lambda batch: _detect(predictor, dataset, int(batch.records[0])),
-        _batches(dataset, records),
-        dataset.source,
-        dataset.class_names,
+    return score_batches(
+        images.detect,
+        images,
+        records,
+        experiment.evaluation,
+        dataset,
         slots=dataset.slots,
-        metrics=settings.metrics,
-        rules=VocRules.of(settings),
-        records=records,
-        annotations=read_annotations(dataset.annotations) if dataset.annotations else None,
         progress=progress,
     )
 
 
-def _batches(dataset: Dataset, records: range) -> Iterator[Batch]:
-    """Yields a batch with the number of each usable record, without pixels."""
-    for record in records:
-        if dataset.load(record) is not None:
-            one, none = np.array([record], np.int32), np.zeros(0, np.float32)
-            empty = np.zeros(0, np.int32)
-            yield Batch(none, none, empty, none, empty, one, np.ones(1, np.float32))
+class _Images:
+    """The images of an evaluation set, one after the other, as batches without pixels."""
+
+    def __init__(self, backend: Backend, dataset: Dataset, records: range) -> None:
+        self._predictor, self._dataset, self._records = Predictor(backend), dataset, records
+        self._image: Prepared | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yields a batch for each record with ground truth; its weight is 0 without an image."""
+        none, empty = np.zeros(0, np.float32), np.zeros(0, np.int32)
+        for record in self._records:
+            self._image = self._prepared(record)
+            if self._image is not None or self._dataset.source.example(record) is not None:
+                one = np.array([record], np.int32)
+                weight = np.array([self._image is not None], np.float32)
+                yield Batch(none, none, empty, none, empty, one, weight)
+
+    def _prepared(self, record: int) -> Prepared | None:
+        """Returns the image of a record; None if the policy leaves it out."""
+        sample = self._dataset.load(record)
+        if sample is None:
+            return None
+        try:
+            return self._predictor.backend.prepare(sample.image)
+        except UserError as error:
+            # Cases of one reason are counted together, whatever their sizes.
+            reason, _, detail = error.what.partition(": ")
+            self._dataset.source.reject(record, reason, detail, fix=ENLARGE_CANVAS)
+            return None
+
+    def detect(self, batch: Batch) -> Detections:
+        """Returns the detections in the image of the batch that was yielded last."""
+        del batch
+        found, size = _NOTHING, (1, 1)
+        if self._image is not None:
+            (found,), size = self._predictor.run([self._image]), self._image.size
+        classes = self._dataset.slots.index_of(found.class_ids)
+        boxes = (found.boxes / np.tile(np.array(size, np.float64), 2)).astype(np.float32)
+        arrays = boxes, found.scores.astype(np.float32), classes, np.array(len(classes), np.int32)
+        rows = [one[None] for one in (*arrays, np.zeros_like(classes), np.array(found.finite))]
+        return Detections(*map(jnp.asarray, rows))
 
 
-def _detect(predictor: Predictor, dataset: Dataset, record: int) -> Detections:
-    image = dataset.image(record)
-    backend = predictor.backend
-    (found,) = predictor.run([backend.prepare(image, where=dataset.describe(record))])
-    size = np.tile(np.array(image.shape[:2], np.float64), 2)
-    classes = dataset.slots.index_of(found.class_ids)
-    boxes, scores = (found.boxes / size).astype(np.float32), found.scores.astype(np.float32)
-    arrays = boxes[None], scores[None], classes[None], np.array([len(classes)], np.int32)
-    anchors, finite = np.zeros_like(classes)[None], np.array([found.finite])
-    return Detections(*map(jnp.asarray, (*arrays, anchors, finite)))
+_NOTHING = RawDetections(np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int64))

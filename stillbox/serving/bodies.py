@@ -181,6 +181,12 @@ def check_count(images: int, most: int) -> None:
         raise bad_request(f"a request has 1 to {count_text(most, 'image')}; this one has {images}")
 
 
+def content_length(request: Request) -> int:
+    """Returns the length of a body by its header; 0 if that has none, or no such number."""
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isdecimal() and len(text) < 20 else 0
+
+
 def too_large(most: int) -> Exception:
     """Returns the exception for a body beyond the limit."""
     return http_error(413, f"the body of a request has at most {most} bytes")

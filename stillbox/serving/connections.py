@@ -51,13 +51,12 @@ class ConnectionLimits:
 
     @classmethod
     def of_process(cls, seconds: float) -> "ConnectionLimits":
-        """Returns limits that leave descriptors of the process for files of requests."""
+        """Returns limits that leave some descriptors of the process for files."""
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if allowed == resource.RLIM_INFINITY:
             return cls(seconds=seconds, most=_MOST)
         free = allowed - len(list(Path("/dev/fd").iterdir())) - _SPARE_DESCRIPTORS
-        # A form with a large image has a temporary file.
-        return cls(seconds=seconds, most=min(max(free // 2, 2), _MOST))
+        return cls(seconds=seconds, most=min(max(free, 2), _MOST))
 
 
 class Connection(H11Protocol):

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 
 from stillbox.devices.process import own_processors
+from stillbox.errors import UserError
 from stillbox.evaluation.pictures import LEAST_SIDE
 from stillbox.predicting.backend import Pixels, Prepared, RawDetections
 from stillbox.predicting.predictor import Predictor
@@ -203,7 +204,7 @@ class Engine:
                 slow.
         """
         seconds = self.settings.timeout
-        if _content_length(request) > self.settings.max_body:
+        if bodies.content_length(request) > self.settings.max_body:
             raise bodies.too_large(self.settings.max_body)
         # Refuses before the body arrives.
         self.admission.check(1)
@@ -290,6 +291,9 @@ class Engine:
             found = await asyncio.wrap_future(self.batcher.submit(prepared))
         except ClosedError:
             raise bodies.http_error(503, "the model has stopped", {"Retry-After": "1"}) from None
+        except UserError as error:
+            # `prepare` has refused what the model does not take: the fault is not the client's.
+            raise RuntimeError("the model failed") from error
         if not found.finite:
             raise bodies.http_error(500, "the model's predictions for the image are not finite")
         return found
@@ -343,11 +347,6 @@ async def respond_ready(request: Request) -> bodies.AsciiJson:
     """Responds whether the server takes requests: 200 or 503."""
     ready = engine_of(request).ready
     return bodies.AsciiJson({"ready": ready}, 200 if ready else 503)
-
-
-def _content_length(request: Request) -> int:
-    text = request.headers.get("content-length", "")
-    return int(text) if text.isdecimal() and len(text) < 20 else 0
 
 
 INPUT = "input_tensor"

@@ -20,7 +20,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "queue": (1, 100_000),
     "max_images": (1, 10_000),
     "max_body": (1, 2**31 - 1),
-    "max_pixels": (1, 2**30),
+    "max_pixels": (1, 2 * (2**30 // 12)),  # twice MAX_IMAGE_PIXELS: Pillow opens no larger image
     "max_memory": (2**20, 2**50),
     "timeout": (0.001, 86_400),
     "min_score": (0, 1),
@@ -122,7 +122,7 @@ def choose_batch_sizes(
         raise UserError(
             f"the model does not take batches of {', '.join(map(str, sorted(refused)))}",
             where="--batch-sizes",
-            fix=f"give some of {', '.join(map(str, sorted(allowed or ())))}, or export it with "
-            "another, `stillbox export DIR --batch-size N`",
+            fix=f"give some of {', '.join(map(str, sorted(allowed or ())))}, or export it for any, "
+            "`stillbox export DIR --format F --image-size H,W --batch-size 0`",
         )
     return tuple(sorted(set(wanted)))

@@ -290,6 +290,17 @@ def test_crops_of_a_video_have_the_numbers_of_its_frames(stillbox, here, cards):
     assert files == ["clip_000000_1.jpg", "clip_000002_1.jpg"]
 
 
+def test_a_class_that_the_label_map_lacks_is_named_by_its_id(
+    stillbox, drawn_photos, here, monkeypatch
+):
+    monkeypatch.setattr(Cards, "class_names", {1: "nine", 3: "king of hearts"})
+    words = ["--no-pictures", "--crops", "--labels", "yolo"]
+    stillbox("predict", "model", "drawn_photos", *words).ended()
+    assert classes(here) == ["nine", "class 2"]
+    assert (here / "predictions/crops/class 2/a_2.jpg").is_file()
+    assert "1: class 2\n" in (here / "predictions/labels/data.yaml").read_text()
+
+
 def test_folders_of_classes_are_names_of_files_and_differ():
     names = {1: "a/b", 2: "A_B", 3: "..", 4: "", 5: "x" * 300, 6: "Eule \u96fb"}
     folders = class_folders(names)

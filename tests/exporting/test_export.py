@@ -5,16 +5,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from jax.export import default_export_platform
 
 from stillbox.errors import UserError
 from stillbox.exporting import export as exporting
+from stillbox.exporting.backend import ExportBackend
 from stillbox.exporting.export import export_model
+from stillbox.exporting.images import choose_images
 from stillbox.exporting.manifest import MANIFEST, Manifest, Written
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.verification import Choices, agree, choices_of, verify
 from stillbox.predicting.backend import Prepared, RawDetections
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
+from tests.inputs.helpers import example, write
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)
 
@@ -228,9 +232,61 @@ def test_an_old_export_stays_until_the_new_one_is_verified(model, images, tmp_pa
     assert Manifest.read(old) == manifest
 
 
+SAME = agree(Fixed(OWL), Fixed(OWL), [IMAGE])
+
+
+@pytest.fixture
+def exported_up_to(model, images, tmp_path, wrong_format, monkeypatch):
+    """The function that exports a detector that does not shrink images.
+
+    It returns the export, the sizes that it was compared on, and the lines that were said.
+    """
+
+    def export(canvas):
+        sizes, said = [], []
+
+        def compare(artefact, checkpoint, images, *, blank, **options):
+            sizes.extend(image.shape[:2] for image in (*images, *blank))
+            return SAME
+
+        monkeypatch.setattr(exporting, "verify", compare)
+        changes = {"model.resizer": {"kind": "identity", "canvas": canvas}}
+        small = replace(model, experiment=model.experiment.with_changes(changes))
+        settings = ExportSettings(format="stablehlo", any_size=True)
+        found = export_model(small, tmp_path / "out", settings, images, say=said.append)
+        return found, sizes, said
+
+    return export
+
+
+# None of the blank images fits the first, one of them the second.
+@pytest.mark.parametrize("canvas", [(48, 64), (64, 64)])
+def test_an_export_is_compared_on_what_fits_its_canvas(exported_up_to, canvas):
+    _, sizes, said = exported_up_to(canvas)
+    assert sizes == [canvas]
+    assert said[0] == "3 images left out: larger than the canvas of model.resizer"
+
+
+def test_an_export_of_any_size_names_an_image_that_does_not_fit(exported_up_to):
+    backend = ExportBackend(exported_up_to((48, 64))[0].folder)
+    assert backend.prepare(IMAGE[:48, :64]).true_size == (48, 64)
+    with pytest.raises(UserError, match="does not fit the canvas: 49x64") as caught:
+        backend.prepare(IMAGE[:49, :64], where="a.jpg")
+    assert caught.value.where == "a.jpg"
+
+
+@pytest.mark.parametrize("form", ["saved_model", "frozen_graph", "stablehlo"])
+def test_a_program_for_other_machines_alone_is_refused(model, tmp_path, form):
+    settings = ExportSettings(format=form, platforms=("rocm",))
+    with pytest.raises(UserError, match="does not run there") as caught:
+        export_model(model, tmp_path / "out", settings, [])
+    assert caught.value.where == "--platforms"
+    assert caught.value.fix == f"add {default_export_platform()}, on which it is compared"
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_output_that_is_a_link_stays_one(model, tmp_path, wrong_format, monkeypatch):
-    same = agree(Fixed(OWL), Fixed(OWL), [IMAGE])
-    monkeypatch.setattr("stillbox.exporting.export._verify", lambda *arguments: same)
+    monkeypatch.setattr("stillbox.exporting.export._verify", lambda *arguments: SAME)
     (tmp_path / "disk/old").mkdir(parents=True)
     (tmp_path / "out").symlink_to(tmp_path / "disk/old")
     for overwrite in (False, True):
@@ -266,3 +322,40 @@ def test_a_manifest_of_a_later_version_is_refused(tmp_path):
 def test_settings_that_do_not_go_together_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         ExportSettings(**settings).checked()
+
+
+INTEGERS = ExportSettings(format="tflite", quantize="int8")
+
+
+@pytest.mark.parametrize(
+    ("settings", "use"),
+    [(ExportSettings(), "compared on"), (INTEGERS, "compared and calibrated on")],
+    ids=["float", "int8"],
+)
+def test_unusable_records_of_the_evaluation_are_skipped(model, tmp_path, settings, use):
+    broken, small = example(0, encoded=b"no image"), example(1, size=(20, 30))
+    records = write(tmp_path, [broken, small])
+    changes = {
+        "data.evaluation.paths": list(records.paths),
+        "data.evaluation.label_map": records.label_map,
+    }
+    said = []
+    found = choose_images(model.experiment.with_changes(changes), [], settings, said.append)
+    assert [image.shape for image in found] == [(20, 30, 3)]
+    assert said == [f"{use} 1 image of the evaluation set"]
+
+
+NOWHERE = {"data.evaluation.paths": ["nowhere/*"]}
+
+
+def test_integers_are_calibrated_on_images_of_training_never_on_drawn_scenes(model):
+    absent = model.experiment.with_changes(NOWHERE)
+    said = []
+    assert len(choose_images(absent, [], ExportSettings(), said.append)) == 4
+    training = choose_images(absent, [], INTEGERS, said.append)
+    assert "compared on drawn scenes, since no image of the evaluation set" in said[0]
+    assert f"calibrated on {len(training)} images of the training set" in said[1]
+    absent = absent.with_changes({"data.train.paths": ["nowhere/*"]})
+    with pytest.raises(UserError, match="the records of training, to calibrate on") as caught:
+        choose_images(absent, [], INTEGERS, said.append)
+    assert "--images" in caught.value.fix

@@ -14,6 +14,7 @@ from stillbox import api
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.errors import UserError
 from stillbox.exporting import backend
+from stillbox.exporting.benchmarking.runner import benchmark
 from stillbox.exporting.export import export_model
 from stillbox.exporting.manifest import MANIFEST, Manifest
 from stillbox.exporting.settings import ExportSettings
@@ -228,6 +229,22 @@ def test_another_runtime_is_refused(folder, form, runtime):
         backend.find_loader(form, runtime)
     with pytest.raises(UserError, match="openvino does not run saved_model"):
         backend.ExportBackend(folder, "openvino")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda folder: api.load(folder, step=1),
+        lambda folder: api.evaluate(folder, step="latest"),
+        lambda folder: benchmark(folder, step=1),
+        lambda folder: api.evaluate(folder, overrides=["model.resizer.height=48"]),
+    ],
+    ids=["load", "evaluate", "benchmark", "evaluate a changed model"],
+)
+def test_a_step_or_changes_of_the_model_are_refused(folder, loaded, use):
+    with pytest.raises(UserError, match="an export is finished: it takes no weights, no step"):
+        use(folder)
+    assert not loaded
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,12 @@ from stillbox.experiment import schema
 from stillbox.models import detector as detectors
 from stillbox.predicting import checkpoint_backend
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
-from stillbox.predicting.images import refuse_missing
+from stillbox.predicting.images import read_image, refuse_missing
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.scoring import score_backend
+from stillbox.predicting.tiling import Tiling
 from stillbox.records.label_map import LabelMap, LabelMapItem
+from tests.inputs.helpers import MODEL, dataset, example
 from tests.small import EVERY_DETECTION
 
 RESIZER = schema.FixedShapeResizer(height=32, width=48)
@@ -123,6 +125,17 @@ def test_an_image_larger_than_the_canvas_is_named(fake, files):
         predictor(schema.IdentityResizer(canvas=(33, 40))).predict(files[0])
     assert caught.value.where == str(files[0])
     assert "model.resizer.canvas" in caught.value.fix
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_an_image_that_does_not_fit_among_its_tiles_is_passed_over(fake, files, batch_size):
+    backend = predictor(schema.IdentityResizer(canvas=(64, 64))).backend
+    tiled = Predictor(backend, batch_size=batch_size, tiling=Tiling(tile=32))
+    bad = []
+    on_bad = lambda path, error: bad.append((path, error.where))  # noqa: E731
+    found = list(tiled.detect(files, read_image, on_bad=on_bad))
+    assert [one.source for one in found] == [str(path) for path in files[1:]]
+    assert bad == [(files[0], str(files[0]))]
 
 
 def test_missing_files_are_named(files, tmp_path):
@@ -269,6 +282,21 @@ def test_evaluating_names_the_image(spoilt):
         score_dataset(detect, spoilt.experiment, dataset)
     with pytest.raises(UserError, match=r"image .*: the model's predictions .* not finite"):
         score_backend(CheckpointBackend(spoilt), spoilt.experiment, dataset)
+
+
+def test_a_backend_is_scored_without_images_larger_than_its_canvas(fake, tmp_path):
+    examples = [example(0), example(1, size=(41, 60)), example(2, encoded=b"no image")]
+    model = replace(MODEL, resizer=schema.IdentityResizer(canvas=(40, 60)))
+    experiment, strict = schema.Experiment(model=model), dataset(tmp_path, examples, model=model)
+    trained = TrainedModel(experiment, strict.label_map, params={}, stats={}, source="test")
+    backend = CheckpointBackend(trained)
+    with pytest.raises(UserError, match="does not fit the canvas: 41x60") as caught:
+        score_backend(backend, experiment, strict)
+    assert "record 1" in caught.value.where and "data.bad_records=drop" in caught.value.fix
+    data = dataset(tmp_path, examples, model=model, data=schema.Data(bad_records="drop"))
+    result = score_backend(backend, experiment, data)
+    assert (result.records, result.left_out) == ((0,), 2)
+    assert len(list(data.source.problems)) == 2
 
 
 def test_a_sound_model_passes(trained_once):

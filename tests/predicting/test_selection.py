@@ -10,7 +10,6 @@ from stillbox.errors import UserError
 from stillbox.predicting.backend import Prepared, RawDetections
 from stillbox.predicting.images import check_output, list_inputs
 from stillbox.predicting.predictor import Predictor
-from stillbox.predicting.scoring import _detect
 from stillbox.predicting.selection import Selection
 from stillbox.predicting.tiling import Tiling
 from tests.helpers import refusal
@@ -88,15 +87,6 @@ def test_the_least_score_is_that_of_the_command():
     found = Predictor(Cards()).predict(BLANK)
     assert Selection().min_score == 0.3
     assert min(found.scores) >= 0.3
-
-
-def test_scores_of_a_backend_are_of_all_its_detections():
-    class Records:
-        slots = type("Slots", (), {"index_of": staticmethod(lambda ids: ids - 1)})
-        image = staticmethod(lambda record: BLANK)
-        describe = staticmethod(lambda record: "a record")
-
-    assert _detect(Predictor(Cards()), Records, 0).count.tolist() == [4]
 
 
 @pytest.fixture

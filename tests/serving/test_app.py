@@ -22,6 +22,7 @@ from starlette.testclient import TestClient
 
 from stillbox.cli.main import build_parser
 from stillbox.cli.serve import _settings
+from stillbox.errors import UserError
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving.app import build_app
 from stillbox.serving.middleware import PUBLIC_PATHS
@@ -107,9 +108,10 @@ def test_metrics(client):
     assert metric(one, "stillbox_inside_images") == 0
 
 
-def test_an_error_of_the_model_is_500_without_details(client, backend):
+@pytest.mark.parametrize("kind", [RuntimeError, UserError])
+def test_an_error_of_the_model_is_500_without_details(client, backend, kind):
     one = client()
-    backend.fails = RuntimeError("secret path")
+    backend.fails = kind("secret path")
     answer = one.post("/detect", content=RED)
     assert (answer.status_code, answer.json()) == (500, {"error": "the server failed"})
     backend.fails = None

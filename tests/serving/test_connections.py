@@ -268,7 +268,7 @@ def test_connections_leave_descriptors_for_files(monkeypatch):
     for allowed, most in (
         (resource.RLIM_INFINITY, 1000),
         (1_000_000, 1000),
-        (used + 1000, (1000 - 24) // 2),
+        (used + 1000, 1000 - 24),
         (used, 2),
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda kind, soft=allowed: (soft, soft))

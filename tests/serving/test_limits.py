@@ -50,6 +50,13 @@ def test_an_image_at_the_limit_is_accepted(client):
     assert one.post("/detect", content=encoded(1, (20, 11))).status_code == 413
 
 
+def test_the_limit_is_at_most_that_of_pillow():
+    most = 2 * Image.MAX_IMAGE_PIXELS
+    ServeSettings(max_pixels=most).checked()
+    with pytest.raises(UserError, match=r"--max-pixels: .* is out of range"):
+        ServeSettings(max_pixels=most + 1).checked()
+
+
 @pytest.mark.parametrize("kind", ["TIFF", "ICO", "PPM", "JPEG2000"])
 def test_other_formats_are_refused(client, kind):
     buffer = io.BytesIO()

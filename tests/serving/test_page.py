@@ -230,6 +230,15 @@ def test_an_image_that_is_pasted_or_dropped(page, script):
 
 
 @needs_chromium
+def test_text_that_is_pasted_is_no_image(page):
+    page.run(
+        "const transfer = new DataTransfer(); transfer.setData('text/plain', 'secret');"
+        "dispatchEvent(new ClipboardEvent('paste', {clipboardData: transfer}))"
+    )
+    assert status(page) == ""
+
+
+@needs_chromium
 def test_the_camera(page):
     page.run("document.querySelector('#empty [data-choose=camera]').click()")
     page.wait("return document.getElementById('video').videoWidth > 0")
@@ -280,6 +289,12 @@ def test_the_key_is_asked_for_and_wrong_ones_again(window, folder):
     with running(app) as (_, address):
         window.open(address)
         choose(window, folder / "images" / "red.png")
+        window.wait("return document.getElementById('key-dialog').open")
+        # No header can have these quotation marks.
+        window.type("#key", "\u201csecret\u201d" + KEYS["enter"])
+        field = "document.getElementById('key')"
+        assert window.run(f"return {field}.validity.patternMismatch")
+        window.run(f"{field}.value = ''")
         for key in ("wrong", "secret"):
             window.wait("return document.getElementById('key-dialog').open")
             window.type("#key", key + KEYS["enter"])

@@ -23,8 +23,9 @@ from stillbox.experiment.schema import Experiment
 from stillbox.exporting.backend import runtimes_of
 from stillbox.exporting.benchmarking import subjects, tasks
 from stillbox.exporting.benchmarking.tasks import Task, TaskError, one_line, run_apart
+from stillbox.exporting.images import COMPARED, calibration_images, spread_images
 from stillbox.exporting.manifest import is_export
-from stillbox.inputs.dataset import Dataset, open_dataset
+from stillbox.inputs.dataset import Dataset
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.images import read_image
 from stillbox.records.files import make_folder, write_whole
@@ -33,11 +34,7 @@ from stillbox.records.scenes import draw_images
 Watch = Callable[[str], AbstractContextManager[ImageProgress]]
 """Shows the progress of the named activity while it is entered."""
 
-# Images that an export is compared with its checkpoint on.
-_COMPARED = 4
-_MEASURED, _CALIBRATED = 16, 32
-# All images are in memory, here and in the process that measures.
-_MOST_BYTES = 2**28
+_MEASURED = 16
 # Share of the processors that others may keep busy without a note.
 _BUSY = 0.5
 # Least IoU of a detection of the checkpoint and that of an export in its place.
@@ -134,9 +131,9 @@ class _Run:
         source = self.subject.checkpoint
         assert source is not None
         try:
-            images = self._images[:_COMPARED]
+            images = self._images[:COMPARED]
             if variant.quantize != "none":
-                images = _calibration_images(self.subject.experiment, self._given)
+                images = calibration_images(self.subject.experiment, self._given)
             if is_export(folder):
                 fix = "remove it, or give another folder with --exports"
                 what = "an export of another checkpoint is there"
@@ -218,39 +215,9 @@ class _Run:
 
 def _measured_images(dataset: Dataset | None) -> Sequence[Pixels]:
     """Returns images of the evaluation set, or drawn scenes if there is none, `[h, w, 3]` each."""
-    if dataset is not None and (found := _spread(dataset, _MEASURED)):
+    if dataset is not None and (found := spread_images(dataset, _MEASURED)):
         return found
     return draw_images(_MEASURED)
-
-
-def _calibration_images(experiment: Experiment, given: Sequence[Pixels]) -> Sequence[Pixels]:
-    """Returns the given images, or some of training; none for a detector that has its ranges.
-
-    Images of the evaluation set would make the scores of the integers too good.
-    """
-    if given or experiment.train.quantization is not None:
-        return given[:_CALIBRATED]
-    fix = "give some tens of typical images with --images"
-    try:
-        dataset = open_dataset(experiment.data, experiment.data.train, experiment.model)
-    except UserError as error:
-        what = "the records of training, to calibrate on, cannot be read"
-        raise UserError(what, fix=fix) from error
-    if not (found := _spread(dataset, _CALIBRATED)):
-        raise UserError("the records of training hold no image to calibrate on", fix=fix)
-    return found
-
-
-def _spread(dataset: Dataset, most: int) -> list[Pixels]:
-    """Returns some images from all over a set, without unusable records."""
-    records = np.unique(np.linspace(0, len(dataset) - 1, most).astype(int)).tolist()
-    images, nbytes = list[Pixels](), 0
-    for record in records:
-        sample = dataset.load(record)
-        if sample is not None and nbytes + sample.image.nbytes <= _MOST_BYTES:
-            images.append(sample.image)
-            nbytes += sample.image.nbytes
-    return images
 
 
 def with_figures(row: runtimes.RuntimeRow, measured: tasks.Measured) -> runtimes.RuntimeRow:

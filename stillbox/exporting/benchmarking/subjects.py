@@ -19,14 +19,12 @@ from stillbox.devices.process import own_processors, processor_name
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.resolve import resolve, with_overrides
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.yaml_config import from_stored
-from stillbox.exporting.backend import RUNTIME_PACKAGES
+from stillbox.exporting.backend import RUNTIME_PACKAGES, read_experiment
 from stillbox.exporting.benchmarking.tasks import CheckpointSource
-from stillbox.exporting.manifest import EXPERIMENT, MANIFEST, Manifest, is_export
+from stillbox.exporting.manifest import MANIFEST, Manifest, finished, is_export
 from stillbox.exporting.settings import ExportSettings, Format, Quantize
 from stillbox.exporting.verification import SURE
 from stillbox.extras import install_command
-from stillbox.textformat.yaml_tree import read_text_file
 
 
 class Variant(NamedTuple):
@@ -109,6 +107,8 @@ def _in_folder(
 ) -> Subject:
     exports = [folder] if is_export(folder) else _exports_in(folder)
     if exports and find_model(folder) is None:
+        if step != "best":
+            raise finished(folder)
         return _of_exports(folder, exports, overrides)
     model = open_model(folder, step)
     experiment = with_overrides(model.read_experiment(), overrides)
@@ -130,7 +130,7 @@ def _exports_in(folder: Path) -> list[Path]:
 def _of_exports(folder: Path, exports: Sequence[Path], overrides: Sequence[str]) -> Subject:
     """Returns the subject of exports, with the checkpoint that the manifest of the first names."""
     manifest = Manifest.read(exports[0])
-    stored = _stored_experiment(exports[0])
+    stored = read_experiment(exports[0])
     experiment = with_overrides(stored, overrides)
     checkpoint = _checkpoint_of(manifest.source, stored)
     subject = Subject(
@@ -187,15 +187,9 @@ def _difference(folder: Path, subject: Subject) -> str:
     same = step == str(source.step) if source.step is not None else Path(step) == source.path
     if not same:
         return f"it was made from {manifest.source}"
-    if _stored_experiment(folder).model != subject.experiment.model:
+    if read_experiment(folder).model != subject.experiment.model:
         return "its detector has other settings"
     return ""
-
-
-def _stored_experiment(folder: Path) -> Experiment:
-    fix = "give the folder that `stillbox export` wrote"
-    text = read_text_file(folder / EXPERIMENT, fix=fix, inside=folder)
-    return from_stored(text, str(folder / EXPERIMENT))
 
 
 def _export(folder: Path) -> Export:

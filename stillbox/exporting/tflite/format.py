@@ -8,7 +8,6 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-import cv2
 import jax
 import numpy as np
 
@@ -16,7 +15,7 @@ from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.exporting.backend import Run, refusal
+from stillbox.exporting.backend import Run, input_values, prepare_image, refusal
 from stillbox.exporting.manifest import MAX_PROGRAM_BYTES, Manifest, Written
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.tflite import detection_op, metadata
@@ -32,7 +31,7 @@ from stillbox.exporting.tflite.quantization import (
 )
 from stillbox.exporting.tflite.web import write_page
 from stillbox.extras import import_extra
-from stillbox.inputs.resize import misfit, resize_image
+from stillbox.inputs.resize import misfit
 from stillbox.untrusted import read_untrusted
 
 FILE = "model.tflite"
@@ -201,18 +200,9 @@ def _description(program: ExportProgram) -> metadata.Description:
 
 def _model_input(program: ExportProgram, image: np.ndarray) -> np.ndarray:
     """Returns an image as input of the model, to calibrate on."""
-    settings = program.settings
-    size = settings.image_size or program.input_size
-    if size == program.input_size:
-        resized, _ = resize_image(image, program.description.resizer)
-    else:
-        resized = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
-    if settings.input_type == "image_tensor":
-        return np.rint(resized).astype(np.uint8)[None]
-    if settings.input_type == "raw_image_tensor":
-        pixels = program.normalization
-        resized = (resized - np.array(pixels.mean)) / np.array(pixels.std)
-    return resized.astype(np.float32)[None]
+    model, settings = program.description, program.settings
+    prepared = prepare_image(image, settings.image_size or program.input_size, model.resizer)
+    return input_values(prepared.pixels[None], settings.input_type, model.normalization)
 
 
 def _check_operators(content: bytes) -> None:

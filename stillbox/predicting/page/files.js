@@ -12,7 +12,8 @@ export function listen(take) {
   for (const button of document.querySelectorAll("[data-choose]")) {
     button.addEventListener("click", choosers[button.dataset.choose]);
   }
-  addEventListener("paste", (event) => offer(event.clipboardData.files));
+  // Text that is pasted into a field comes here too.
+  addEventListener("paste", ({ clipboardData: { files } }) => files.length && offer(files));
   addEventListener("dragover", (event) => {
     event.preventDefault();
     document.body.classList.add("dragging");

@@ -1,0 +1,48 @@
+"""The scoring of a backend, such as an export, on an evaluation set."""
+
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.evaluation.scoring import open_evaluation
+from stillbox.inputs import dataset as datasets
+from stillbox.inputs.decode import decode_image
+from stillbox.predicting.scoring import score_backend
+from tests.predicting.test_selection import Cards
+
+
+@pytest.fixture
+def scored(experiment):
+    """The function from overrides to the result of a backend that finds the same everywhere."""
+
+    def make(*overrides):
+        settings = experiment(*overrides)
+        dataset, backend = open_evaluation(settings), Cards()
+        backend.class_names = dataset.class_names
+        return score_backend(backend, settings, dataset)
+
+    return make
+
+
+def test_scores_of_a_backend_are_of_all_its_detections(scored):
+    assert [len(one.scores) for one in scored().results] == [4] * 6
+
+
+def test_images_beyond_the_limit_are_a_warning(scored):
+    result = scored("evaluation.max_examples=5")
+    assert len(result.truths) == 5
+    assert result.warnings[-1].startswith("scored: the first 5 of 6 images")
+
+
+def test_each_image_is_decoded_once(scored, monkeypatch):
+    decoded = []
+    monkeypatch.setattr(
+        datasets, "decode_image", lambda file: decoded.append(file) or decode_image(file)
+    )
+    scored()
+    assert len(decoded) == 6
+
+
+def test_several_processes_are_refused(scored, monkeypatch):
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    with pytest.raises(UserError, match="several processes cannot score an export together"):
+        scored()
