@@ -66,4 +66,5 @@ def steps_of(experiment: Experiment, epochs: float) -> int:
     source = ExampleSource(
         records.paths, bad_records=experiment.data.bad_records, sample_1_of_n=records.sample_1_of_n
     )
-    return max(1, math.ceil(len(source) * epochs / experiment.train.batch_size))
+    # The rules refuse batches below 1, later.
+    return max(1, math.ceil(len(source) * epochs / max(experiment.train.batch_size, 1)))

@@ -260,6 +260,6 @@ def test_a_model_of_too_many_layers_or_anchors_is_refused(monkeypatch):
 
 def test_anchors_are_counted_before_they_are_made():
     many = schema.GridAnchors(scales=(1.0,) * 64, aspect_ratios=(1.0,) * 64)
-    anchors.check_number(many, ((40, 40),))
+    anchors.check_number(many, ((40, 40),), where="model.anchors")
     with pytest.raises(UserError, match="an image has 16,777,216 anchors"):
-        anchors.check_number(many, ((64, 64),))
+        anchors.check_number(many, ((64, 64),), where="model.anchors")

@@ -39,6 +39,8 @@ OTHERS = {
     "model.backbone.conv.group_norm": "{groups: 1}",
     "model.neck.conv.group_norm": "{groups: 1}",
     "model.head.conv.group_norm": "{groups: 1}",
+    "model.neck.block_conv.group_norm": "{groups: 1}",
+    "model.backbone.block_depthwise_initializer": "{kind: random_normal}",
     "model.backbone.last_depths": "[64, 32]",
     "model.backbone.last_layer": "conv_12_pointwise",
     "model.resizer.pad_value": "[1.0, 2.0, 3.0]",
@@ -79,6 +81,10 @@ UNUSED = {
     ("model.backbone ", "model.backbone.conv.regularize_depthwise"): "ResNet has no such kernel",
     ("model.backbone  ", "model.backbone.conv.regularize_depthwise"): "neither has this one",
     ("model.backbone   ", "model.backbone.conv.regularize_depthwise"): "nor has SpineNet",
+    ("model.backbone   ", "model.backbone.pools_by_halves"): "of steps down by two levels, which "
+    "this one has not: tests/models/test_model_garden.py",
+    ("model.backbone     ", "model.backbone.last_convolution"): "of a layer that is not built here",
+    ("model.backbone       ", "model.backbone.conv.regularize_bias"): "it has no biases",
     ("model.neck ", "model.neck.conv.regularize_depthwise"): "pooling has no kernel at all",
     ("model.neck     ", "model.neck.block_conv.regularize_depthwise"): "nor have bottlenecks",
 }
@@ -235,7 +241,8 @@ _CHOICES = {
             *_BESIDE_SPINENET,
         ),
         (
-            "{kind: spinenet_mbconv, min_level: 2, max_level: 3, conv: {force_bias: true}, "
+            "{kind: spinenet_mbconv, filter_scale: 0.65, min_level: 2, max_level: 3, "
+            "conv: {force_bias: true}, "
             "depthwise_initializer: {uniform: false}, "
             "blocks: [{output: true}, {level: 2, inputs: [1, 2], output: true}]}",
             *_BESIDE_SPINENET,

@@ -308,6 +308,7 @@ def test_a_delay_of_rounding_that_is_set_is_not_stretched(small):
         ((), {"steps": 0}, "a run of 0 is none"),
         ((), {"epochs": float("nan")}, "a run of nan is none"),
         ((), {"epochs": -2.0}, "a run of -2.0 is none"),
+        (("train.batch_size=0",), {"epochs": 2}, "train.batch_size is 0"),
     ],
 )
 def test_invalid_lengths_are_refused(small, overrides, options, expected):
