@@ -132,7 +132,7 @@ def _own_devices(info: ProcessInfo, devices: Path = Path("/dev")) -> list[int] |
     if info.local_count == 1 or count < info.local_count or per_task == str(count):
         return None
     share, rest = divmod(count, info.local_count)
-    if rest:
+    if rest and os.environ.get("JAX_PLATFORMS") != "cpu":
         what = f"{info.local_count} processes of a machine cannot share {count} GPUs evenly"
         fix = f"let it name {count - rest} of them, or start another number of processes"
         raise UserError(what, where="CUDA_VISIBLE_DEVICES", fix=fix)

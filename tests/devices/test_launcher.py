@@ -103,12 +103,15 @@ def test_the_first_machine_of_a_list(nodes, first):
     assert first_host(nodes) == first
 
 
+_OF_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_GPUS_PER_TASK")
+
+
 @pytest.fixture
 def gpus(monkeypatch, tmp_path):
     """The function from variables and a number of devices to the GPUs of process 1 of 2."""
 
     def gpus(variables, nodes=0):
-        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_GPUS_PER_TASK"):
+        for name in (*_OF_GPUS, "JAX_PLATFORMS"):
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -147,6 +150,10 @@ def test_gpus_of_tasks_that_slurm_does_not_bind_are_divided(gpus):
 def test_gpus_that_would_be_left_over_are_refused(gpus, variables):
     with pytest.raises(UserError, match="2 processes of a machine cannot share 3 GPUs evenly"):
         gpus(variables, 3)
+
+
+def test_gpus_that_are_not_used_may_be_left_over(gpus):
+    assert len(gpus({"JAX_PLATFORMS": "cpu"}, 3)) == 1
 
 
 def test_machines_of_a_tpu_slice():
