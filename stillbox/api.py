@@ -11,7 +11,7 @@ from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import read_config, resolve, with_overrides
 from stillbox.experiment.schema import Experiment
-from stillbox.exporting.manifest import finished, is_export
+from stillbox.exporting.manifest import finished_export, is_export
 from stillbox.exporting.settings import FASTEST, ExportSettings
 from stillbox.object_storage import url_of
 from stillbox.predicting.predictor import Predictor
@@ -76,7 +76,7 @@ def load(
         from stillbox.exporting.backend import ExportBackend, fastest_backend
 
         if weights or overrides or step != "best":
-            raise finished(source)
+            raise finished_export(source)
         folder = Path(str(source))
         fastest = runtime == FASTEST
         backend = fastest_backend(folder, say) if fastest else ExportBackend(folder, runtime)
@@ -342,7 +342,7 @@ def _export_scorer(backend: "Backend", overrides: Sequence[str]) -> "tuple[Exper
     assert isinstance(backend, ExportBackend)
     experiment = with_overrides(backend.experiment, overrides)
     if experiment.model != backend.experiment.model:
-        raise finished(backend.source)
+        raise finished_export(backend.source)
     return experiment, backend.source, partial(score_backend, backend, experiment)
 
 

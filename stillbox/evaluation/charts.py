@@ -30,7 +30,7 @@ from stillbox.evaluation.drawing import (
 from stillbox.evaluation.history import History, Series
 from stillbox.evaluation.matching import Confusion
 from stillbox.evaluation.results import FloatArray, IntArray
-from stillbox.evaluation.scores import OPEN_IMAGES_MEANINGS, VOC_MEANINGS, Scores
+from stillbox.evaluation.scores import HEADLINE, Scores
 from stillbox.printing import count_text, html_text
 
 INK, MUTED, _GRID, GREY = "#212529", "#6c757d", "#e9ecef", "#adb5bd"
@@ -316,8 +316,6 @@ _LOSSES = {
     "regularization_loss": "regularization",
 }
 
-_SCORES = ("AP", "AP50", "AP75", *VOC_MEANINGS, *OPEN_IMAGES_MEANINGS)
-
 
 def _present(series: Mapping[str, Series]) -> dict[str, Series]:
     return {name: one for name, one in series.items() if len(one[0])}
@@ -359,8 +357,8 @@ def speed_figure(history: History) -> Figure | None:
 
 
 def score_figure(history: History) -> Figure | None:
-    """Returns AP, AP50, AP75 and VOC's mAP over steps, None if nothing was evaluated."""
-    present = _present({name: history.evaluation_series(name) for name in _SCORES})
+    """Returns the scores of `HEADLINE` over steps, None if nothing was evaluated."""
+    present = _present({name: history.evaluation_series(name) for name in HEADLINE})
     if not present:
         return None
     figure, axes = new_figure()

@@ -34,8 +34,8 @@ _OPEN_IMAGES_PREFIX = "OpenImagesV2_"
 MEANINGS: dict[str, str] = SUMMARY_MEANINGS | VOC_MEANINGS | OPEN_IMAGES_MEANINGS
 """All keys that `Scores.summary` may have, in the order in which they are shown."""
 
-# In the headline, and compared between checkpoints.
-_HEADLINE = ("AP", "AP50", "AP75", *VOC_MEANINGS, *OPEN_IMAGES_MEANINGS)
+HEADLINE = ("AP", "AP50", "AP75", *VOC_MEANINGS, *OPEN_IMAGES_MEANINGS)
+"""The keys that the headline shows, the curves of a report draw and checkpoints are compared by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Scores:
 
     def headline(self) -> str:
         """Returns the most important numbers in one line."""
-        keys = [key for key in _HEADLINE if key in self.summary]
+        keys = [key for key in HEADLINE if key in self.summary]
         return ", ".join(f"{key} {self.text(key)}" for key in keys)
 
     def class_numbers(self, name: str, *, all_metrics: bool = False) -> dict[str, float | None]:
@@ -186,7 +186,7 @@ def threshold_text(overall: Confidence) -> str:
 def steps_table(evaluations: Sequence[tuple[int, Mapping[str, float | None]]], best: str) -> str:
     """Returns a line for every (step, scores). `best` is the first column, its maximum marked."""
     computed = {key for _, scores in evaluations for key in scores}
-    keys = [best, *(key for key in _HEADLINE if key != best and key in computed)]
+    keys = [best, *(key for key in HEADLINE if key != best and key in computed)]
     width = max(7, *map(len, keys))
     highest = max((scores.get(best) or 0.0 for _, scores in evaluations), default=0.0)
     lines = [" ".join([f"{'step':>8}", *(f"{key:>{width}}" for key in keys)])]

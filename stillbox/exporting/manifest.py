@@ -195,7 +195,7 @@ def is_export(path: Path) -> bool:
     return found
 
 
-def finished(folder: object) -> UserError:
+def finished_export(folder: object) -> UserError:
     """Returns the error for weights, a step or changes of the model that are given to an export."""
     what = "an export is finished: it takes no weights, no step and no changes of its model"
     return UserError(what, where=str(folder), fix="export again with them")

@@ -44,6 +44,15 @@ def save(directory, step):
     directory.save(step, {"params": {"x": np.full(3, step)}}, {"step": step})
 
 
+def save_two(bucket):
+    """Leaves the checkpoints 1 and 2 in a bucket."""
+    with model_place(bucket.url, step="latest", writes=True) as place:
+        directory = writing(place)
+        save(directory, 1)
+        save(directory, 2)
+        directory.close()
+
+
 def names(bucket):
     return sorted(name for name in bucket.list() if not name.startswith(".writer/"))
 
@@ -93,11 +102,7 @@ def test_checkpoints_of_former_runs_are_removed_too(bucket):
 
 
 def test_a_damaged_newest_checkpoint_is_answered_with_an_older_one_of_the_bucket(bucket):
-    with model_place(bucket.url, step="latest", writes=True) as place:
-        directory = writing(place)
-        save(directory, 1)
-        save(directory, 2)
-        directory.close()
+    save_two(bucket)
     bucket.write("checkpoints/2/label_map.pbtxt", b"damaged")
     with (
         pytest.raises(UserError, match=f"remove {bucket.url}/checkpoints/2 to go on from step 1"),
@@ -115,11 +120,7 @@ def test_folders_are_places_as_they_are(tmp_path):
 
 
 def test_a_checkpoint_without_its_last_object_does_not_count(bucket):
-    with model_place(bucket.url, step="latest", writes=True) as place:
-        directory = writing(place)
-        save(directory, 1)
-        save(directory, 2)
-        directory.close()
+    save_two(bucket)
     bucket.remove("checkpoints/2/checkpoint.json")
     with model_place(bucket.url, step="latest") as copy:
         assert ModelDirectory.open(copy.folder).steps() == (1,)

@@ -21,7 +21,7 @@ from stillbox.experiment.resolve import resolve, with_overrides
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.backend import RUNTIME_PACKAGES, read_experiment
 from stillbox.exporting.benchmarking.tasks import CheckpointSource
-from stillbox.exporting.manifest import MANIFEST, Manifest, finished, is_export
+from stillbox.exporting.manifest import MANIFEST, Manifest, finished_export, is_export
 from stillbox.exporting.settings import ExportSettings, Format, Quantize
 from stillbox.exporting.verification import SURE
 from stillbox.extras import install_command
@@ -108,7 +108,7 @@ def _in_folder(
     exports = [folder] if is_export(folder) else _exports_in(folder)
     if exports and find_model(folder) is None:
         if step != "best":
-            raise finished(folder)
+            raise finished_export(folder)
         return _of_exports(folder, exports, overrides)
     model = open_model(folder, step)
     experiment = with_overrides(model.read_experiment(), overrides)

@@ -92,10 +92,10 @@ def _gradient_of_windows(
 def _maximum_of_views(x: jax.Array, windows: _Windows) -> tuple[jax.Array, jax.Array]:
     """Returns the maxima and the index of each within its window."""
     first, *others = _views(x, windows)
-    small = jnp.uint8 if windows.size**2 <= 2**8 else jnp.uint16
-    largest, index = first, jnp.zeros(first.shape, small)
+    index_type = jnp.uint8 if windows.size**2 <= 2**8 else jnp.uint16
+    largest, index = first, jnp.zeros(first.shape, index_type)
     for number, view in enumerate(others, start=1):
-        index = jnp.where(view > largest, small(number), index)
+        index = jnp.where(view > largest, index_type(number), index)
         largest = jnp.maximum(largest, view)  # and not `where`, which would drop NaN
     return largest, index
 
