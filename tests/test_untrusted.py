@@ -28,9 +28,10 @@ from stillbox.exporting.manifest import Manifest, check_files
 from stillbox.exporting.tflite.metadata import LABEL_IDS, label_ids
 from stillbox.predicting.images import read_image
 from stillbox.predicting.video import Video
-from stillbox.records import annotations
-from stillbox.records.annotations import line_of, read_xml
+from stillbox.records import foreign_files
+from stillbox.records.annotations import line_of
 from stillbox.records.data_folder import DataFolder
+from stillbox.records.foreign_files import read_xml
 from stillbox.records.formats.coco import read_coco
 from stillbox.records.formats.registry import labelled, recognise
 from stillbox.records.formats.voc import read_image_set, read_voc
@@ -158,14 +159,14 @@ def read_sections(file):
 
 READERS = {
     "a.yaml": resolve,
-    "b.yaml": annotations.read_yaml,
-    "a.json": annotations.read_json,
+    "b.yaml": foreign_files.read_yaml,
+    "a.json": foreign_files.read_json,
     "truth.json": from_coco_json,
     "results.json": results_from_coco_json,
-    "a.xml": annotations.read_xml,
-    "a.csv": lambda file: list(annotations.read_csv(file)),
-    "a.txt": annotations.read_lines,
-    "head.txt": annotations.read_head,
+    "a.xml": foreign_files.read_xml,
+    "a.csv": lambda file: list(foreign_files.read_csv(file)),
+    "a.txt": foreign_files.read_lines,
+    "head.txt": foreign_files.read_head,
     "ImageSets/Main/a.txt": lambda file: read_image_set(file.parents[2], "a"),
     "a.pbtxt": LabelMap.from_file,
     "a.record": RecordFile,

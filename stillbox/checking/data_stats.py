@@ -39,6 +39,8 @@ class RecordsStats:
     records: int = 0
     unusable: int = 0
     """Records without a usable example or image; `stillbox data check` names them."""
+    few_values: int = 0
+    """Images that use few of the 256 values."""
     encoded_bytes: int = 0
     """Images as stored."""
     boxes: int = 0
@@ -89,6 +91,7 @@ class RecordsStats:
             ("records", self.records),
             ("  unusable", self.unusable),
             ("  without a box", self.images_without_boxes),
+            ("  of few values", self.few_values),
             ("boxes", self.boxes),
             ("  crowds", self.crowds),
             ("  difficult", self.difficult),
@@ -120,7 +123,7 @@ def records_stats(
     workers: int = 0,
     on_record: Callable[[int, int], None] = lambda done, total: None,
 ) -> RecordsStats:
-    """Counts the content of a set of records. Headers of images are read, images not decoded.
+    """Counts the content of a set of records. Images are decoded, JPEG files to an eighth.
 
     Args:
         paths: files and patterns.
@@ -146,6 +149,7 @@ def records_stats(
             continue
         example, info = result
         per_image.append(len(example.boxes))
+        stats.few_values += info.few_values > 0
         _add_example(stats, classes, example)
         sizes.update(_box_sizes(example, info))
         images[f"{info.width} x {info.height}"] += 1
@@ -166,7 +170,7 @@ def _inspect(source: ExampleSource, index: int) -> tuple[Example, ImageInfo] | N
     if example is None:
         return None
     try:
-        return example, inspect_image(example.encoded, whole=False)
+        return example, inspect_image(example.encoded, quick=True)
     except BadRecordError:
         return None
 

@@ -11,11 +11,26 @@ from rich.text import Text
 from stillbox.findings import SEVERITIES, Finding, Severity
 from stillbox.printing import count_text
 from stillbox.records import example as rules
+from stillbox.records.pixels import FEW_VALUES
 from stillbox.records.problems import Problem
 
 _CONVERT_AGAIN = "convert the data again; data.bad_boxes=fix does the same at every start"
 _OPTIONS = "train with data.bad_records=drop, or write these records again"
 TOO_MANY_BOXES = "more boxes than a batch has room for"
+IN_FIRST_PIXEL = "box within the first pixel"
+"""Never shown: what it means depends on the whole set."""
+BELOW_A_PIXEL = "box below one pixel"
+DIVIDED_TWICE = "boxes divided by the image size twice"
+MOST_BELOW_A_PIXEL = "most boxes are below one pixel"
+WHOLE_IMAGE = "box of the whole image"
+MANY_WHOLE_IMAGES = "many boxes are of the whole image"
+BOX_TWICE = "same box twice"
+ONE_BOX = "class with one box"
+ONE_COLOUR = "image of one colour"
+IMAGE_TWICE = "image twice in a set"
+SHARED_IMAGE = "image in two sets"
+LABELS_FROM_ZERO = "labels begin at 0"
+_DARK = "see whether it shows anything; save images of more than 8 bits scaled to 8"
 _BAD_BOXES = (rules.INVERTED, rules.OUTSIDE, rules.WHOLLY_OUTSIDE, rules.NO_AREA)
 # Every other problem is an error: it stops training, or loses labels silently.
 _MILDER: dict[str, tuple[Severity, str]] = {
@@ -30,11 +45,25 @@ _MILDER: dict[str, tuple[Severity, str]] = {
     "neither JPEG nor PNG": ("warning", "convert the images; other programs refuse them"),
     "CMYK image": ("warning", "convert the data again with `stillbox data convert`"),
     TOO_MANY_BOXES: ("warning", "raise max_boxes (max_number_of_boxes)"),
+    BELOW_A_PIXEL: ("warning", "see the unit of the coordinates, or remove such boxes"),
+    MANY_WHOLE_IMAGES: ("warning", "see the unit: pixels taken for fractions are clipped to that"),
+    BOX_TWICE: ("warning", "convert the data again, with each box once"),
+    ONE_BOX: ("warning", "see whether the name is misspelt, or add images of the class"),
+    IMAGE_TWICE: ("warning", "write one record of each image, with all its boxes"),
+    SHARED_IMAGE: ("warning", "leave it out of one: scores on images of training are too high"),
+    FEW_VALUES: ("warning", _DARK),
+    ONE_COLOUR: ("warning", _DARK),
+    WHOLE_IMAGE: ("note", ""),
     "image without a box": ("note", ""),
     "class without a box": ("note", ""),
 }
 _FIXES = {
     rules.UNKNOWN_CLASS: "give the label map that belongs to the records, or see use_display_name",
+    rules.CLASS_ZERO: "ids begin at 1: write these records again",
+    LABELS_FROM_ZERO: rules.COUNT_FROM_ONE,
+    DIVIDED_TWICE: "the coordinates were fractions before: convert the data again as such",
+    MOST_BELOW_A_PIXEL: "divide pixels by the image size once, and fractions not at all: convert "
+    "the data again",
     rules.IN_PIXELS: "divide the coordinates by the image size: convert the data again",
     "class texts need a label map": "give one with --label-map",
     "class id above num_classes": "raise model.num_classes to the label map's greatest id, or set "

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from stillbox.checking.data import read_truth
+from stillbox.checking.data_page import write_conversion_page
 from stillbox.checkpoints.files import read_manifest, write_manifest
 from stillbox.errors import UserError
 from stillbox.experiment.schema import FixedShapeResizer, Records
@@ -68,7 +69,9 @@ def records_of(
     try:
         # What an earlier attempt converted of another state of the folder is replaced.
         options = ConversionOptions(overwrite=True)
-        converted = convert_folder(folder, output, options=options, on_image=on_image)
+        converted = convert_folder(
+            folder, output, options=options, on_image=on_image, write_page=write_conversion_page
+        )
     except UserError as error:
         raise _without_flags(error, folder) from error
     if not converted.train:
@@ -78,6 +81,12 @@ def records_of(
             where=str(folder),
             fix="give the folder that has its images to train on as well",
         )
+    if "train" in converted.without_boxes:
+        raise UserError(
+            "the images to train on have no box that can be used",
+            where=str(folder),
+            fix=f"see what was found in {converted.report}",
+        )
     how = "used again, converted before from" if converted.reused else "converted from"
     lines = [
         f"{folder} is {converted.title}: {converted.train_images:,} training and "
@@ -86,7 +95,9 @@ def records_of(
         f"the split: {converted.split}",
         f"records: {output}, {how} {folder}; report: {converted.report}",
         *converted.problems,
+        *([f"look at {converted.page}: images with their boxes"] if converted.page else []),
     ]
+    lines = [f"{name} has no box that can be used" for name in converted.without_boxes] + lines
     return FolderRecords(
         (converted.train,),
         (converted.validation,) if converted.validation else (),

@@ -212,6 +212,8 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_records(parser)
     add_count(parser, "--max-boxes", 100, "most boxes of an image in a batch")
     add_count(parser, "--num-classes", 0, "classes of the model; 0: not checked")
+    about = "write a page with the findings and with images and their boxes as stored"
+    parser.add_argument("--page", type=Path, metavar="FILE", help=about)
 
 
 def _add_records(parser: argparse.ArgumentParser) -> None:
@@ -230,16 +232,26 @@ def _add_display_name(parser: argparse.ArgumentParser) -> None:
 def run_check(args: argparse.Namespace) -> int:
     """Checks records; returns 1 if there are errors."""
     from stillbox.checking.data import check_records
+    from stillbox.checking.data_page import write_records_page
 
+    label_map = label_map_of(args.label_map)
     with progress_bar("records") as progress:
         check = check_records(
             args.records,
-            label_map_of(args.label_map),
+            label_map,
             use_display_name=args.use_display_name,
             max_boxes=args.max_boxes,
             num_classes=args.num_classes,
             workers=args.workers,
             on_record=progress,
+        )
+    if args.page:
+        write_records_page(
+            args.records,
+            label_map,
+            args.page,
+            use_display_name=args.use_display_name,
+            findings=check.findings,
         )
     if args.json:
         print_json(check.to_dict())
@@ -249,7 +261,11 @@ def run_check(args: argparse.Namespace) -> int:
             # Words that are longer than a line continue on the next one, and are not cut.
             console.print(check.render(), crop=False)
         console.print(*check.summary(), sep="\n", markup=False, highlight=False)
-    return 0 if check.sound else 1
+        if args.page:
+            print(f"page: {args.page}")
+        elif check.findings:
+            print("Images with their boxes as stored: add --page check.html")
+    return 1 if check.count("error") else 0
 
 
 def run_stats(args: argparse.Namespace) -> int:

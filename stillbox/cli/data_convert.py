@@ -15,15 +15,19 @@ from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
 from stillbox.printing import count_text, printable_line
 from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.box_numbers import BoxNumbers
 from stillbox.records.conversion import (
     LABEL_MAP_NAME,
     ConversionOptions,
     Engine,
+    brightest_of,
     convert,
     convert_on_threads,
 )
-from stillbox.records.folder import ConvertedFolder, StageProgress, convert_folder
+from stillbox.records.converted import ConvertedFolder
+from stillbox.records.folder import ConversionView, StageProgress, convert_folder
 from stillbox.records.formats.coco import read_coco
+from stillbox.records.formats.registry import all_formats
 from stillbox.records.formats.voc import read_image_set, read_voc
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
@@ -50,6 +54,8 @@ def add_conversion(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bad-records", choices=("drop", "fail"), default="drop")
     parser.add_argument("--bad-boxes", choices=("fix", "drop", "fail"), default="fix")
+    about = "unit and layout of boxes that are not as the format says, as pixels:corners"
+    parser.add_argument("--box-numbers", default="", metavar="NUMBERS", help=about)
     about = "frame of the boxes of images with a rotation tag; auto: by the annotated size"
     parser.add_argument("--exif", choices=("auto", "upright", "stored"), default="auto", help=about)
     add_bool(parser, "--skip-images-without-boxes", "leave background images out")
@@ -87,6 +93,8 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
 
 def run_folder(args: argparse.Namespace) -> int:
     """Converts a folder."""
+    from stillbox.checking.data_page import write_conversion_page
+
     with ExitStack() as stack:
         converted = convert_folder(
             args.folder,
@@ -98,7 +106,9 @@ def run_folder(args: argparse.Namespace) -> int:
             options=_options(args),
             bad_records=args.bad_records,
             bad_boxes=args.bad_boxes,
+            box_numbers=args.box_numbers,
             on_image=_bars(stack),
+            write_page=write_conversion_page,
         )
     if args.json:
         print_json(asdict(converted))
@@ -121,6 +131,8 @@ def _bars(stack: ExitStack) -> StageProgress:
 
 
 def _show(converted: ConvertedFolder) -> None:
+    for name in converted.without_boxes:
+        print(f"{name} has no box that can be used")
     print(f"format: {converted.title}")
     print(f"split: {converted.split}")
     shown = printable_line(", ".join(converted.classes[:20]))
@@ -140,6 +152,8 @@ def _show(converted: ConvertedFolder) -> None:
     print(
         f"report: {Path(converted.report)}" + " (unchanged since the last time)" * converted.reused
     )
+    if converted.page:
+        print(f"page: {converted.page}")
 
 
 _FORMATS = ("coco", "voc")
@@ -204,8 +218,13 @@ def run_coco(args: argparse.Namespace) -> int:
         log,
         label_map=label_map_of(args.label_map),
         renumber=args.renumber,
+        chosen=_chosen(args),
     )
     return _convert(args, args.name or Path(args.annotations).stem, items, label_map, log)
+
+
+def _chosen(args: argparse.Namespace) -> BoxNumbers | None:
+    return BoxNumbers.from_name(args.box_numbers) if args.box_numbers else None
 
 
 def run_voc(args: argparse.Namespace) -> int:
@@ -223,6 +242,7 @@ def run_voc(args: argparse.Namespace) -> int:
         log,
         stems=read_image_set(root, args.set) if args.set else None,
         label_map=label_map_of(args.label_map),
+        chosen=_chosen(args),
     )
     return _convert(args, args.name or args.set or "all", items, label_map, log)
 
@@ -234,7 +254,10 @@ def _convert(
     label_map: LabelMap,
     log: ConversionLog,
 ) -> int:
+    from stillbox.checking.data_page import write_conversion_page
+
     engine = _engine(args)
+    brightest = brightest_of(items, workers=args.workers)
     with progress_bar("images") as progress:
         report = convert(
             items,
@@ -245,7 +268,21 @@ def _convert(
             log=log,
             on_image=progress,
             engine=engine,
+            brightest=brightest,
         )
+    view = ConversionView(
+        title=all_formats()[args.data_format].title,
+        folder=str(args.annotations or args.root),
+        split=f"one set, {name}",
+        label_map=label_map,
+        items=items,
+        splits=[name] * len(items),
+        problems=report.problems,
+        options=_options(args),
+        brightest=brightest,
+    )
+    page = Path(args.output) / f"{name}.report.html"
+    write_conversion_page(view, page)
     if args.json:
         print_json(asdict(report))
         return 0
@@ -255,6 +292,7 @@ def _convert(
         ("records", output / shard_name(name, "?????", shards, args.shard_names)),
         ("label map", output / LABEL_MAP_NAME),
         ("report", output / f"{name}.report.json"),
+        ("page", page),
     ):
         print(f"{label}: {path}")
     return 0

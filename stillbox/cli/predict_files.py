@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from stillbox.checkpoints.packed import results_folder
 from stillbox.cli.running import batch_profiler, progress_bar
@@ -34,6 +35,7 @@ from stillbox.predicting.selection import Selection
 from stillbox.predicting.video import Video, VideoFile
 from stillbox.printing import count_text, printable_line
 from stillbox.records.parallel import ordered_map
+from stillbox.records.pixels import few_values
 from stillbox.training.signals import StopRequest
 
 PREDICTIONS = "predictions"
@@ -42,6 +44,8 @@ _UNREAD_SHOWN = 20
 _CLASSES_SHOWN = 5
 # A container is killed ten seconds after SIGTERM.
 _GRACE = 5.0
+# Few pixels show that most images use many values; all would have to be copied.
+_STEPS = (16, 1)
 
 
 class _Written(NamedTuple):
@@ -51,6 +55,7 @@ class _Written(NamedTuple):
     """Those of labels too; without the pixels, of which only the size is needed."""
     entry: dict[str, Any]
     line: str
+    few_values: bool
 
 
 class PredictRun:
@@ -77,6 +82,7 @@ class PredictRun:
         self._profiler = batch_profiler(arguments.profile, folder, "predict")
         self._stop = StopRequest(_GRACE)
         self._unread: list[str] = []
+        self._few: list[str] = []
 
     def run(self, inputs: Inputs, cameras: Sequence[int]) -> int:
         """Returns the exit code: 1 if an input could not be read.
@@ -99,6 +105,7 @@ class PredictRun:
             count = len(self._unread)
             more = f"; so it is with all {count}" if count > 1 else ""
             raise UserError(self._unread[0] + more)
+        self._say_few()
         self._say_unread(len(inputs.images) + len(videos))
         if self._stop.signal is not None:
             say_aside(f"stopped by {self._stop.signal.name}; the files hold what was done")
@@ -132,7 +139,8 @@ class PredictRun:
             self._write_crops(one, Path(names[one.source]).stem)
             blank = np.broadcast_to(np.uint8(0), one.image.shape)
             line = f"{one.source}: {describe_objects(one.names)} -> {target}"
-            return _Written(replace(every, image=blank), entry, line)
+            few = all(few_values(Image.fromarray(one.image[::n, ::n])) for n in _STEPS)
+            return _Written(replace(every, image=blank), entry, line, few)
 
         began, done = time.perf_counter(), 0
         written = ordered_map(write, found, own_processors())
@@ -140,6 +148,7 @@ class PredictRun:
             for one in written:
                 append(one.entry)
                 print(printable_line(one.line))
+                self._few += [one.found.source] * one.few_values
                 if self._labels is not None:
                     file = Path(one.found.source)
                     name = Path(names[one.found.source]).with_suffix(file.suffix).name
@@ -209,6 +218,12 @@ class PredictRun:
         what = error.what if isinstance(error, UserError) else str(error.strerror or error)
         self._unread.append(f"{name}: {what}")
         say_aside(printable_line(f"passed over: {self._unread[-1]}"))
+
+    def _say_few(self) -> None:
+        if self._few:
+            count = count_text(len(self._few), "image")
+            what = f"{count} with few of the 256 values, almost of one colour"
+            say_aside(printable_line(f"{what}: first {self._few[0]}"))
 
     def _say_unread(self, total: int) -> None:
         if self._unread:

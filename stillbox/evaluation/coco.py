@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -24,14 +25,20 @@ from stillbox.evaluation.results import (
     ImageResult,
     ImageTruth,
     SetCounts,
+    boxes_beyond,
     class_keys,
     number_images,
 )
-from stillbox.records.annotations import read_json
+from stillbox.printing import count_text, json_text
+from stillbox.records.foreign_files import number as parse_number
+from stillbox.records.foreign_files import read_json
 
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
 _1, _10, _100 = range(3)
 _IOU_50, _IOU_75 = 0, 5
+MOST_SCORED = 100
+"""Detections of a class in an image that count, those with the best scores."""
+_LONGEST_SHOWN = 80
 # Column of a detection's class.
 _CLASS = 6
 
@@ -106,6 +113,19 @@ class CocoScores(SetCounts):
     recalls: FloatArray
     """`[101]`, the recalls 0, .01, ... 1 at which the precision curves are read."""
     crowds: int
+    beyond_limit: tuple[int, int]
+    """Images with more than `MOST_SCORED` boxes of a class, and their boxes beyond them."""
+
+    def warnings(self) -> list[str]:
+        """Returns what lowers the numbers whatever the detector finds."""
+        images, boxes = self.beyond_limit
+        have = f"{count_text(images, 'image')} {'has' if images == 1 else 'have'}"
+        sentence = (
+            f"{have} more than {MOST_SCORED} boxes of one class, {boxes:,} in excess: COCO scores "
+            f"at most {MOST_SCORED} detections of a class in an image, so recall and AP stay below "
+            "1"
+        )
+        return [sentence] if images else []
 
     def text(self, key: str) -> str:
         """Returns a number of the summary to three places, or why there is none."""
@@ -140,6 +160,7 @@ def score_coco(
         images=len(truths),
         truths=len(expected["annotations"]) - crowds,
         crowds=crowds,
+        beyond_limit=boxes_beyond(truths, per_class=MOST_SCORED),
         detections=len(known),
         foreign_detections=len(found) - len(known),
     )
@@ -207,6 +228,18 @@ def _per_class(
     return scores
 
 
+class _Object(NamedTuple):
+    """An annotation or a detection."""
+
+    bbox: list[float]
+    class_id: int
+    crowd: bool
+    difficult: bool
+    """Some converters from VOC write it; COCO's own tools ignore it."""
+    area: float
+    score: float
+
+
 def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
     """Reads a ground-truth file.
 
@@ -221,19 +254,23 @@ def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
         what = "no COCO ground truth: it has no images, annotations and categories"
         raise UserError(what, where=str(path), fix="give an instances_*.json file")
     with _complete(path, "ground truth"):
-        by_image: dict[Any, list[dict[str, Any]]] = {i["id"]: [] for i in content["images"]}
-        for annotation in content["annotations"]:
-            if annotation["image_id"] not in by_image:
-                raise UserError(
-                    f"annotation {annotation['id']} belongs to image {annotation['image_id']}, "
-                    "which the file does not list",
-                    where=str(path),
-                    fix="add the image to `images`, or remove the annotation",
-                )
-            by_image[annotation["image_id"]].append(annotation)
-        truths = [_truth(image, by_image[image["id"]]) for image in content["images"]]
+        by_image = _by_image(content, path)
+        truths = [_truth(image, by_image[_text(image["id"])]) for image in content["images"]]
         names = {int(c["id"]): str(c["name"]) for c in content["categories"]}
     return truths, names
+
+
+def _by_image(content: dict[str, Any], path: str | Path) -> dict[str, list[_Object]]:
+    by_image: dict[str, list[_Object]] = {_text(image["id"]): [] for image in content["images"]}
+    for number, annotation in enumerate(content["annotations"]):
+        where, image_id = f"{path}: annotations[{number}]", _text(annotation["image_id"])
+        if image_id not in by_image:
+            own = annotation.get("id")
+            what = f"annotation {own} belongs to image {image_id}, which the file does not list"
+            fix = "add the image to `images`, or remove the annotation"
+            raise UserError(what, where=where, fix=fix)
+        by_image[image_id].append(_read_object(annotation, where))
+    return by_image
 
 
 def results_from_coco_json(path: str | Path) -> list[ImageResult]:
@@ -245,22 +282,23 @@ def results_from_coco_json(path: str | Path) -> list[ImageResult]:
     content: Any = read_json(Path(path))
     if not isinstance(content, list):
         raise UserError("no COCO results: not a list of detections", where=str(path))
-    by_image: dict[Any, list[dict[str, Any]]] = {}
+    by_image: dict[str, list[_Object]] = {}
     with _complete(path, "results"):
         for number, detection in enumerate(content):
+            where = f"{path}: detection {number}"
             missing = sorted({"image_id", "category_id", "bbox", "score"} - set(detection))
             if missing:
-                what = f"the detection has no {', '.join(missing)}"
-                raise UserError(what, where=f"{path}: detection {number}")
-            by_image.setdefault(detection["image_id"], []).append(detection)
+                raise UserError(f"the detection has no {', '.join(missing)}", where=where)
+            found = _read_object(detection, where)
+            by_image.setdefault(_text(detection["image_id"]), []).append(found)
         return [
             ImageResult(
-                image_id=str(image_id),
-                boxes=_boxes(detections),
-                scores=np.array([d["score"] for d in detections], np.float64),
-                class_ids=np.array([d["category_id"] for d in detections], np.int64),
+                image_id=image_id,
+                boxes=_boxes(found),
+                scores=np.array([one.score for one in found], np.float64),
+                class_ids=np.array([one.class_id for one in found], np.int64),
             )
-            for image_id, detections in by_image.items()
+            for image_id, found in by_image.items()
         ]
 
 
@@ -324,23 +362,67 @@ def _complete(path: str | Path, what: str) -> Iterator[None]:
         raise UserError(f"no COCO {what}: {reason}", where=str(path)) from error
 
 
-def _truth(image: dict[str, Any], annotations: list[dict[str, Any]]) -> ImageTruth:
+def _read_object(entry: dict[str, Any], where: str) -> _Object:
+    """Reads an entry whose numbers may be spelt as text.
+
+    Raises:
+        UserError: it has no box or no class.
+    """
+    bbox = entry.get("bbox")
+    numbers = [parse_number(side) for side in bbox] if isinstance(bbox, list) else []
+    if len(numbers) != 4 or not all(map(isfinite, numbers)):
+        raise _no_box(entry, where)
+    class_id = parse_number(entry.get("category_id"))
+    if not class_id.is_integer():
+        what = f"the category_id is {_shown(entry.get('category_id'))}, not a whole number"
+        raise UserError(what, where=_named(where, entry), fix="give the id of one of `categories`")
+    flags = (entry.get(name) for name in ("iscrowd", "difficult"))
+    crowd, difficult = (flag is True or parse_number(flag) > 0 for flag in flags)
+    area, score = (parse_number(entry.get(name)) for name in ("area", "score"))
+    return _Object(numbers, int(class_id), crowd, difficult, area, score)
+
+
+def _no_box(entry: dict[str, Any], where: str) -> UserError:
+    found = f"is {_shown(entry['bbox'])}" if "bbox" in entry else "is missing"
+    fix = "write its box, or leave the entry out"
+    if entry.get("segmentation"):
+        fix = "write the box around its segmentation, or leave the entry out"
+    what = f"the bbox {found}, not the four numbers x, y, width and height"
+    return UserError(what, where=_named(where, entry), fix=fix)
+
+
+def _named(where: str, entry: dict[str, Any]) -> str:
+    names = (f"{name} {_shown(entry[name])}" for name in ("id", "image_id") if name in entry)
+    return f"{where} ({', '.join(names)})"
+
+
+def _shown(value: object) -> str:
+    return json_text(value, indent=None)[:_LONGEST_SHOWN]
+
+
+def _truth(image: dict[str, Any], objects: list[_Object]) -> ImageTruth:
     return ImageTruth(
-        image_id=str(image["id"]),
+        image_id=_text(image["id"]),
         width=int(image["width"]),
         height=int(image["height"]),
-        boxes=_boxes(annotations),
-        class_ids=np.array([a["category_id"] for a in annotations], np.int64),
-        is_crowd=np.array([a.get("iscrowd", 0) for a in annotations], np.bool_),
-        # Some converters from VOC write it; COCO's own tools ignore it.
-        is_difficult=np.array([a.get("difficult", 0) for a in annotations], np.bool_),
-        area=np.array([a.get("area", np.nan) for a in annotations], np.float64),
+        boxes=_boxes(objects),
+        class_ids=np.array([one.class_id for one in objects], np.int64),
+        is_crowd=np.array([one.crowd for one in objects], np.bool_),
+        is_difficult=np.array([one.difficult for one in objects], np.bool_),
+        area=np.array([one.area for one in objects], np.float64),
     )
 
 
-def _boxes(rows: list[dict[str, Any]]) -> FloatArray:
-    x, y, width, height = np.array([row["bbox"] for row in rows], np.float64).reshape(-1, 4).T
+def _boxes(objects: list[_Object]) -> FloatArray:
+    x, y, width, height = np.array([one.bbox for one in objects], np.float64).reshape(-1, 4).T
     return np.stack([y, x, y + height, x + width], axis=1)
+
+
+def _text(image_id: object) -> str:
+    """Returns an id as text: 7, "7" and 7.0, as tables write it, are one image."""
+    if isinstance(image_id, float) and image_id.is_integer():
+        return str(int(image_id))
+    return str(image_id)
 
 
 def coco_boxes(boxes: FloatArray) -> FloatArray:

@@ -137,7 +137,7 @@ def evaluate(
         truths=ordered_truths,
         results=ordered_results,
         left_out=len(records) - len(order),
-        warnings=warnings,
+        warnings=(*warnings, *(scores.coco.warnings() if scores.coco else ())),
         timings=timings,
         class_names=class_names,
     )

@@ -52,6 +52,17 @@ class Mark:
     plain: str = ""
     """The label where no font has the glyphs of `text`; empty: none."""
     dashed: bool = False
+    ring: float = 0
+    """Radius of a ring around a box that is too small to be seen, in pixels of the image."""
+
+    @property
+    def outer(self) -> Sequence[float]:
+        """The box, or the square around the ring."""
+        if not self.ring:
+            return self.box
+        ymin, xmin, ymax, xmax = self.box
+        y, x = (ymin + ymax) / 2, (xmin + xmax) / 2
+        return (y - self.ring, x - self.ring, y + self.ring, x + self.ring)
 
 
 def truth_marks(
@@ -109,6 +120,9 @@ def draw_marks(image: Picture, marks: Sequence[Mark]) -> Picture:
     scaled = [(mark, _clip_box(mark.box, factor, canvas.size)) for mark in marks]
     for mark, corners in scaled:
         _draw_outline(draw, corners, line, mark)
+        if mark.ring:
+            ymin, xmin, ymax, xmax = (factor * side for side in mark.outer)
+            draw.ellipse((xmin, ymin, xmax, ymax), outline=mark.color, width=line)
     # Labels last: no outline crosses a text.
     texts = [mark.text if has_glyphs(mark.text) else mark.plain for mark in marks]
     labels = place_labels(marks, texts, canvas.size, factor=factor)
@@ -130,7 +144,7 @@ def place_labels(
     marks: Sequence[Mark], texts: Sequence[str], size: tuple[int, int], *, factor: int = 1
 ) -> list[Label]:
     """Returns the labels of marks, in the pixels of an image enlarged by `factor` to `size`."""
-    boxes = [_clip_box(mark.box, factor, size) for mark in marks]
+    boxes = [_clip_box(mark.outer, factor, size) for mark in marks]
     largest = min(32, max(14, round(max(size) / 36)))
     labels = Labels(size, boxes, pad=line_width(size) + 1, largest=largest)
     # The last mark lies on top: it is the most important.
@@ -275,16 +289,21 @@ def _box(mark: Mark, factor: int) -> str:
     """Returns an outline of two pixels of the screen, however large the image is shown."""
     ymin, xmin, ymax, xmax = (factor * side for side in mark.box)
     dashes = ' stroke-dasharray="7"' if mark.dashed else ""
-    place = (
-        f'x="{xmin:.1f}" y="{ymin:.1f}" width="{max(xmax - xmin, 0):.1f}" '
-        f'height="{max(ymax - ymin, 0):.1f}" fill="none" vector-effect="non-scaling-stroke"{dashes}'
-    )
+    shapes = [
+        f'rect x="{xmin:.1f}" y="{ymin:.1f}" width="{max(xmax - xmin, 0):.1f}" '
+        f'height="{max(ymax - ymin, 0):.1f}"'
+    ]
+    if mark.ring:
+        middle = f'cx="{(xmin + xmax) / 2:.1f}" cy="{(ymin + ymax) / 2:.1f}"'
+        shapes.append(f'circle {middle} r="{factor * mark.ring:.1f}"')
+    style = f'fill="none" vector-effect="non-scaling-stroke"{dashes}'
     # The dark rim contrasts with grounds of the box's colour.
-    return (
-        f"<g><title>{html_text(mark.text)}</title>"
-        f'<rect {place} stroke="#000" stroke-opacity="0.6" stroke-width="4"/>'
-        f'<rect {place} stroke="{css(mark.color)}" stroke-width="2"/></g>'
+    drawn = "".join(
+        f'<{shape} {style} stroke="#000" stroke-opacity="0.6" stroke-width="4"/>'
+        f'<{shape} {style} stroke="{css(mark.color)}" stroke-width="2"/>'
+        for shape in shapes
     )
+    return f"<g><title>{html_text(mark.text)}</title>{drawn}</g>"
 
 
 def _labels(marks: Sequence[Mark], size: tuple[int, int], factor: int) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
 
@@ -85,6 +86,8 @@ class Report:
     warnings: Sequence[str] = ()
     runtimes: RuntimeTable | None = None
     """What `stillbox benchmark` has measured, if anything."""
+    data_page: str = ""
+    """Path of the page of the data's conversion, relative to the report; empty: there is none."""
 
 
 _NOTHING_CORRECT = "no detection of this class is correct"
@@ -386,6 +389,9 @@ def _pictures(pictures: Sequence[ReportPicture]) -> str:
 
 def _experiment(report: Report) -> str:
     body = fact_tables({"Configuration": report.facts, "Time": report.timings})
+    if report.data_page:
+        address = html_text(quote(report.data_page))
+        body = f'<p><a href="{address}">The data as they were converted</a></p>{body}'
     if report.config_text:
         body += (
             "<details><summary>The whole configuration, as YAML</summary>"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from stillbox.evaluation.ground_truth import check_agreement, read_annotations, 
 from stillbox.evaluation.history import History
 from stillbox.evaluation.program import BoundDetect, score_batch_size
 from stillbox.evaluation.report import REPORT, Report, write_report
+from stillbox.evaluation.results import ImageTruth, boxes_beyond
 from stillbox.evaluation.runtimes import RuntimeTable
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.evaluation.voc import VocRules
@@ -27,9 +29,11 @@ from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.loader import EvalLoader
+from stillbox.object_storage import url_of
 from stillbox.printing import count_text, printable_line
-from stillbox.records.annotations import read_json
+from stillbox.records.converted import PAGE_NAME
 from stillbox.records.files import write_whole
+from stillbox.records.foreign_files import read_json
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
 
 _METRICS = "metrics.json"
@@ -115,6 +119,7 @@ def score_dataset(
             settings,
             dataset,
             slots=slots,
+            nms=experiment.model.nms,
             progress=progress,
         )
 
@@ -127,9 +132,12 @@ def score_batches(
     dataset: Dataset,
     *,
     slots: ClassSlots,
+    nms: schema.Nms | None = None,
     progress: ImageProgress | None = None,
 ) -> EvaluationResult:
     """Scores the detections in the batches of an evaluation set; see `evaluate`.
+
+    `nms` is the suppression that they come from, if it is known.
 
     Raises:
         UserError: label map, model and annotations disagree, or there is no image.
@@ -146,8 +154,23 @@ def score_batches(
         annotations=read_annotations(dataset.annotations) if dataset.annotations else None,
         progress=progress,
     )
-    cut = cut_short(settings, dataset)
+    cut = (*cut_short(settings, dataset), *_suppressed(result.truths, nms))
     return dataclasses.replace(result, warnings=(*result.warnings, *cut))
+
+
+def _suppressed(truths: Sequence[ImageTruth], nms: schema.Nms | None) -> tuple[str, ...]:
+    """Returns a warning if images have more boxes than suppression keeps."""
+    if nms is None:
+        return ()
+    per_class = nms.max_total if nms.class_agnostic else nms.max_per_class
+    images, boxes = boxes_beyond(truths, per_class=per_class, in_all=nms.max_total)
+    if not images:
+        return ()
+    return (
+        f"{count_text(images, 'image')} with more boxes than suppression keeps (max_per_class "
+        f"{per_class}, max_total {nms.max_total}): {count_text(boxes, 'box')} cannot be found; "
+        "raise the limits in the model's postprocessing.nms",
+    )
 
 
 def check_label_maps(model: schema.Model, dataset: Dataset, trained: LabelMap | None) -> ClassSlots:
@@ -267,8 +290,18 @@ def write_evaluation(
         },
         warnings=result.warnings,
         runtimes=runtimes,
+        data_page=_data_page(experiment.data.train, directory),
     )
     return write_report(report, directory)
+
+
+def _data_page(records: schema.Records, directory: Path) -> str:
+    """Returns the path of the page beside records from a folder; empty: there is none."""
+    for path in records.paths[:1]:
+        page = Path(path).parent / PAGE_NAME
+        if not url_of(path) and page.is_file():
+            return Path(os.path.relpath(page.resolve(), directory.resolve())).as_posix()
+    return ""
 
 
 def _facts(experiment: schema.Experiment) -> dict[str, str]:

@@ -17,7 +17,7 @@ from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.memory import SampleCache
 from stillbox.inputs.sample import Bytes, Sample, Size, StoredImage, StoredSample
 from stillbox.printing import count_text
-from stillbox.records.example import Example
+from stillbox.records.example import COUNT_FROM_ONE, ID_ZERO, Example
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
 from stillbox.records.problems import BadRecordError, Problem, one_case
 from stillbox.records.source import ExampleSource
@@ -34,15 +34,23 @@ _DRAWS = 15
 def reject_unrelated_label_map(
     source: ExampleSource, label_map: LabelMap, *, use_display_name: bool
 ) -> None:
-    """Checks class texts of records from all over the set; some unknown ones are accepted.
+    """Checks classes of records from all over the set; some unknown ones are accepted.
 
     Raises:
-        UserError: the label map has none of the boxes' classes.
+        UserError: the label map has none of the boxes' classes, or labels begin at 0.
     """
     for most in (_SAMPLED, _SAMPLED_AT_MOST):
-        boxes, unknown = _sampled_classes(source, most)
-        if boxes == 0 or unknown.total() < boxes:
+        boxes, unknown, greatest = _sampled_classes(source, most)
+        if boxes == 0 or (unknown.total() < boxes and not unknown[ID_ZERO]):
             return
+    if unknown[ID_ZERO] and greatest == label_map.max_id - 1:
+        what = (
+            f"labels begin at 0: the greatest of {count_text(boxes, 'box')} is {greatest}, and the "
+            f"ids of the label map end at {label_map.max_id}"
+        )
+        raise UserError(what, where=f"{label_map.where}, {source.location(0)}", fix=COUNT_FROM_ONE)
+    if unknown.total() < boxes:
+        return
     texts = [text for text, _ in unknown.most_common(_SHOWN)]
     names = [item.name for item in label_map][:_SHOWN]
     fix = "give the label map that was written together with these records"
@@ -57,9 +65,9 @@ def reject_unrelated_label_map(
     )
 
 
-def _sampled_classes(source: ExampleSource, most: int) -> tuple[int, Counter[str]]:
-    """Returns the boxes of at most so many records, and those of each unknown class."""
-    boxes, unknown = 0, Counter[str]()
+def _sampled_classes(source: ExampleSource, most: int) -> tuple[int, Counter[str], int]:
+    """Returns boxes, boxes of each unknown class and greatest id of at most so many records."""
+    boxes, unknown, greatest = 0, Counter[str](), 0
     records = np.linspace(0, len(source) - 1, min(len(source), most)).astype(int)
     for record in np.unique(records).tolist():
         try:
@@ -68,7 +76,8 @@ def _sampled_classes(source: ExampleSource, most: int) -> tuple[int, Counter[str
             continue  # handled by the policy when the record is loaded
         boxes += len(parsed.example.boxes)
         unknown.update(parsed.unknown.values())
-    return boxes, unknown
+        greatest = max(greatest, int(parsed.example.class_ids.max(initial=0)))
+    return boxes, unknown, greatest
 
 
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)

@@ -1,7 +1,7 @@
 """Image files to RGB pixels, and what the header of a JPEG file says without decoding.
 
 Grayscale has three equal channels; CMYK and YCCK become RGB; an alpha channel is dropped, not
-blended, as in TensorFlow; 16 bits are cut to the upper 8. A truncated or unreadable file raises
+blended, as in TensorFlow; see `in_eight_bits` for more bits. A truncated or unreadable file raises
 `ImageError`, as does a small one that claims to be a huge image. JPEG data damaged in the middle
 are decoded, as by every decoder based on libjpeg. Source of the header: ITU-T T.81, annex B.
 """
@@ -19,12 +19,13 @@ from stillbox.records.image_files import (
     JPEG_SCAN,
     READ_FORMATS,
     claims_too_much,
-    in_eight_bits,
     jpeg_segments,
+    may_be_deep,
     not_decoded,
     open_image,
     turned_upright,
 )
+from stillbox.records.pixels import in_eight_bits, is_deep
 
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 # Baseline and extended sequential, Huffman-coded: rows come in order.
@@ -164,8 +165,8 @@ def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -
     flags = cv2.IMREAD_COLOR_RGB | (0 if apply_exif else cv2.IMREAD_IGNORE_ORIENTATION)
     flags |= _REDUCED[reduction]
     try:
-        slow = _takes_long_in_opencv(data)
-        image = None if slow else cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        other = _takes_long_in_opencv(data) or _is_deep(data)
+        image = None if other else cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error:  # for instance more pixels than OpenCV allows
         image = None
     # OpenCV rejects truncated files as a whole.
@@ -222,8 +223,19 @@ def _takes_long_in_opencv(data: bytes) -> bool:
     return data.startswith(_GIF)
 
 
+def _is_deep(data: bytes) -> bool:
+    """Returns whether pixels have more than 8 bits, of which OpenCV takes the upper 8."""
+    if not may_be_deep(data):
+        return False
+    try:
+        with open_image(FewReads(data)) as file:
+            return is_deep(file)
+    except Exception:  # of any kind at damaged files; decoding gives the reason
+        return False
+
+
 def _decode_with_pillow(data: bytes, apply_exif: bool) -> Bytes:
-    """Decodes formats that OpenCV does not support, or raises with a reason."""
+    """Decodes formats that OpenCV does not support, and deep images, or raises with a reason."""
     try:
         with open_image(FewReads(data)) as file:
             image = turned_upright(file) if apply_exif else file

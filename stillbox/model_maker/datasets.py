@@ -19,9 +19,10 @@ import numpy as np
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.printing import count_text
-from stillbox.records.annotations import MAX_LIST_BYTES, AnnotatedImage, ImageRoot, number
+from stillbox.records.annotations import AnnotatedImage, ImageRoot
 from stillbox.records.conversion import LABEL_MAP_NAME, ConversionOptions, convert
 from stillbox.records.files import write_whole
+from stillbox.records.foreign_files import MAX_LIST_BYTES, number
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.problems import ConversionLog
 from stillbox.records.source import ExampleSource

@@ -16,10 +16,10 @@ from stillbox.evaluation.pictures import save_picture
 from stillbox.evaluation.results import class_keys
 from stillbox.predicting.detections import Detections
 from stillbox.printing import count_text
-from stillbox.records.annotations import number, read_json
 from stillbox.records.example import Example
 from stillbox.records.export import LabelledImage, export_images
 from stillbox.records.files import create_file
+from stillbox.records.foreign_files import number, read_json
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.untrusted import open_untrusted
 

@@ -14,12 +14,9 @@ from PIL import Image
 from stillbox.errors import UserError
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.predicting.backend import Pixels
-from stillbox.records.image_files import (
-    IMAGE_SUFFIXES,
-    MAX_IMAGE_BYTES,
-    in_eight_bits,
-    turned_upright,
-)
+from stillbox.records.image_files import IMAGE_SUFFIXES, MAX_IMAGE_BYTES, turned_upright
+from stillbox.records.pixels import in_eight_bits
+from stillbox.records.problems import BadRecordError
 from stillbox.records.source import glob_files
 from stillbox.untrusted import read_untrusted
 
@@ -44,7 +41,7 @@ def read_image(image: ImageLike) -> tuple[Pixels, str]:
         UserError: there is no such file, it is no image, or an array has another shape or type.
     """
     if isinstance(image, Image.Image):
-        return np.array(in_eight_bits(turned_upright(image)).convert("RGB")), ""
+        return _from_pillow(image), ""
     if isinstance(image, np.ndarray):
         return _from_array(image), ""
     if isinstance(image, bytes):
@@ -81,6 +78,13 @@ def _decoded(content: bytes, where: str) -> Pixels:
     except ImageError as error:
         fix = "leave it out, or save it again"
         raise UserError(f"cannot be decoded: {error}", where=where, fix=fix) from error
+
+
+def _from_pillow(image: Image.Image) -> Pixels:
+    try:
+        return np.array(in_eight_bits(turned_upright(image)).convert("RGB"))
+    except BadRecordError as error:
+        raise UserError(f"an image has {error}") from error
 
 
 def _from_array(array: np.ndarray) -> Pixels:

@@ -47,6 +47,7 @@ def score_backend(
         experiment.evaluation,
         dataset,
         slots=dataset.slots,
+        nms=experiment.model.nms,
         progress=progress,
     )
 

@@ -1,38 +1,25 @@
-"""Foreign annotations: annotated images, the image files that they name, guarded readers.
+"""Annotated images, and the image files that annotations name.
 
-The readers report an annotation file (XML, JSON, YAML, CSV) that is malformed, nested too deep or
-built to grow in memory in one sentence with file and line. Image files must lie inside the folder
-of the images: `../../x`, an absolute name or a symbolic link could make any file of this machine
-part of the records.
+Image files must lie inside the folder of the images: `../../x`, an absolute name or a symbolic link
+could make any file of this machine part of the records.
 """
 
-import csv
-import io
 import json
 import os
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TypeAlias
 from xml.sax.saxutils import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError
-from stillbox.printing import SURROGATE, file_name_text, printable_line
+from stillbox.printing import file_name_text, printable_line
 from stillbox.records.example import Example, no_flags, no_numbers
 from stillbox.records.image_files import MAX_IMAGE_BYTES, PreparedImage
 from stillbox.records.problems import ProblemLog
-from stillbox.textformat.yaml_tree import Plain, compose, read_text_file
-from stillbox.untrusted import open_untrusted, read_untrusted
-
-Json: TypeAlias = Plain
-"""Content of a JSON or YAML file."""
-
-LONGEST_SIDE = 2**31
-"""An annotation that claims as many pixels or more has no usable size."""
+from stillbox.untrusted import read_untrusted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +102,8 @@ def to_example(item: AnnotatedImage, image: PreparedImage, problems: ProblemLog)
     if claimed != real and not item.relative:
         frame, outcome = _frame(item.pixel_boxes, claimed, real)
         detail = f"{item.width} x {item.height}, image {image.width} x {image.height}"
-        reason = "annotation without a size" if min(claimed) <= 0 else "size is not the image's"
-        problems.add(reason, item.where, detail, action=outcome)
+        if min(claimed) > 0:
+            problems.add("size is not the image's", item.where, detail, action=outcome)
     # Rounded once, from float64: the nearest value to the true quotient. A number beyond float32
     # becomes infinite, which makes the box unusable.
     scale = 1 if item.relative else (real[0] * real[1]) / (frame[0] * frame[1])
@@ -216,167 +203,3 @@ def line_of(file: Path, text: str) -> str:
         if at >= 0:
             return f"{file}:{content.count(10, 0, at) + 1}"
     return str(file)
-
-
-MAX_ANNOTATION_BYTES = 2**31
-"""Greatest size of an annotation file: that of COCO's 118,287 images takes a fifth of it."""
-# Trees of XML take ten times the memory of their text.
-_MOST_XML_BYTES = 2**29
-# Rows of CSV are read one by one: the 14.6 million of Open Images take a quarter of it.
-_MOST_CSV_BYTES = 2**33
-_LONGEST_ROW = 2**20
-MAX_LIST_BYTES = 2**29
-"""Greatest size of a list of images, or of lines of JSON: a name for each of millions."""
-_HEAD_BYTES = 65536
-
-
-def read_head(path: Path) -> bytes:
-    """Returns the first 64 KiB of a file."""
-    with open_untrusted(path, most=None, where=str(path)) as file:
-        return file.read(_HEAD_BYTES)
-
-
-def read_xml(path: Path) -> ElementTree.Element:
-    """Returns the root element of an XML file.
-
-    Raises:
-        UserError: it cannot be read, it is not XML, or its entities multiply it, which expat
-            recognises since 2.4.1.
-    """
-    content = read_untrusted(path, most=_MOST_XML_BYTES, where=str(path))
-    try:
-        return ElementTree.fromstring(content)
-    except ElementTree.ParseError as error:
-        what = f"this is not XML: {error.msg}"
-        raise UserError(what, where=f"{path}:{error.position[0]}") from error
-    except (ValueError, LookupError) as error:  # an encoding that does not exist
-        raise UserError(f"this is not XML: {error}", where=str(path)) from error
-
-
-def xml_root(head: bytes) -> str:
-    """Returns the name of the root element from the first bytes of a file, or an empty text."""
-    try:
-        events = ElementTree.iterparse(io.BytesIO(head), events=("start",))
-        _, root = next(events)
-    except (ElementTree.ParseError, ValueError, LookupError, StopIteration):
-        return ""
-    return root.tag.rpartition("}")[2]
-
-
-def read_json(path: Path) -> Json:
-    """Returns the content of a JSON file.
-
-    Raises:
-        UserError: it cannot be read, it is not JSON, or it is nested too deep.
-    """
-    if read_head(path)[:2] == b"\0\0":
-        # It would be read as UTF-32, which takes long.
-        raise UserError("this is not JSON: it begins with zeros", where=str(path))
-    return parse_json(read_untrusted(path, most=MAX_ANNOTATION_BYTES, where=str(path)), str(path))
-
-
-def parse_json(content: bytes | str, where: str) -> Json:
-    """Returns the content of JSON text at `where`, which is a file or a line of it."""
-    try:
-        if isinstance(content, bytes):
-            content = content.decode(json.detect_encoding(content), "surrogatepass")
-        found: Json = json.loads(content)
-        escaped = "\\ud" in content or "\\uD" in content
-        if escaped or (not content.isascii() and SURROGATE.search(content)):
-            return without_surrogates(found)
-        return found
-    except json.JSONDecodeError as error:
-        line = f"{where}:{error.lineno}" if error.lineno > 1 or ":" not in where else where
-        raise UserError(f"this is not JSON: {error.msg}", where=line) from error
-    except RecursionError as error:
-        raise UserError("the JSON is nested too deep", where=where) from error
-    except ValueError as error:  # no UTF-8, or a number of thousands of digits
-        raise UserError(f"this is not JSON: {error}", where=where) from error
-
-
-def without_surrogates(content: Json) -> Json:
-    """Replaces lone surrogates, which JSON and YAML can spell and no record can hold, by `?`."""
-    whole: Json = json.loads(json.dumps(content, ensure_ascii=False).encode(errors="replace"))
-    return whole
-
-
-def json_object(value: Json) -> dict[str, Json]:
-    """Returns an object, empty if the value is another one."""
-    return value if isinstance(value, dict) else {}
-
-
-def json_list(value: Json) -> list[Json]:
-    """Returns a list, empty if the value is another one."""
-    return value if isinstance(value, list) else []
-
-
-def read_yaml(path: Path) -> Json:
-    """Returns the content of a YAML file; the names of its mappings are text.
-
-    Raises:
-        UserError: `compose` refuses it.
-    """
-    text = read_text_file(path, fix="give the YAML file of a data set")
-    return without_surrogates(compose(text, str(path)).plain())
-
-
-def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields line number and values by column of each row of a CSV file with a header.
-
-    Raises:
-        UserError: it is not CSV, or a row is longer or shorter than the header.
-    """
-    with (
-        open_untrusted(path, most=_MOST_CSV_BYTES, where=str(path)) as content,
-        io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as file,
-    ):
-        # A line that goes on after so many characters is a row of another length.
-        lines = iter(lambda: file.readline(_LONGEST_ROW), "")
-        reader = csv.DictReader(lines, strict=True)
-        try:
-            for row in reader:
-                if None in row or None in row.values():
-                    raise UserError(
-                        f"the row has not the {len(reader.fieldnames or ())} columns of the header",
-                        where=f"{path}:{reader.line_num}",
-                    )
-                yield reader.line_num, row
-        except (csv.Error, UnicodeDecodeError) as error:
-            what = f"this is not CSV: {error}"
-            raise UserError(what, where=f"{path}:{reader.line_num + 1}") from error
-
-
-def numbered_lines(path: Path) -> list[tuple[int, str]]:
-    """Returns number and text of the lines of a text file that are not blank.
-
-    Raises:
-        UserError: it is not UTF-8 text.
-    """
-    try:
-        text = read_untrusted(path, most=MAX_LIST_BYTES, where=str(path)).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"this is not UTF-8 text (byte {error.start})", where=str(path)) from error
-    # Not splitlines, which also splits at separators that JSON text may contain.
-    lines = enumerate(io.StringIO(text, newline=None), start=1)
-    return [(place, line.strip()) for place, line in lines if line.strip()]
-
-
-def read_lines(path: Path) -> list[str]:
-    """Returns the lines of `numbered_lines` without their numbers."""
-    return [line for _, line in numbered_lines(path)]
-
-
-def number(value: object) -> float:
-    """Returns a number, or the number that a text spells; NaN for any other value."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return float("nan")
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return float("nan")
-
-
-def parse_int(value: object) -> int:
-    """Returns what `number` finds as an integer; 0 for NaN and for sizes beyond any image."""
-    found = number(value)
-    return int(found) if abs(found) < LONGEST_SIDE else 0

@@ -5,7 +5,7 @@ the end: a conversion that is killed leaves none.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -17,9 +17,16 @@ from stillbox.printing import json_text, printable_line
 from stillbox.records.annotations import AnnotatedImage, to_example
 from stillbox.records.example import Example, apply_box_policy, format_box
 from stillbox.records.files import write_whole
-from stillbox.records.image_files import Exif, prepare_image
+from stillbox.records.image_files import (
+    MAX_IMAGE_BYTES,
+    Exif,
+    brightest_in,
+    may_be_deep,
+    prepare_image,
+)
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
+from stillbox.records.pixels import NO_DEEP, Brightest
 from stillbox.records.problems import (
     BadRecordError,
     BoxPolicy,
@@ -29,6 +36,7 @@ from stillbox.records.problems import (
 )
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import ShardNames, shard_files, sharded_writer
+from stillbox.untrusted import open_untrusted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +67,8 @@ class ConversionJob:
     options: ConversionOptions
     bad_records: RecordPolicy
     bad_boxes: BoxPolicy
+    brightest: Brightest = NO_DEEP
+    """The brightest pixels of the images; see `brightest_of`."""
 
 
 class ConvertedImage(NamedTuple):
@@ -84,7 +94,7 @@ def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | Non
     """
     # One log per image, merged in order: the report does not depend on the scheduling.
     log = ConversionLog(job.bad_records, job.bad_boxes)
-    example = _prepare(item, job.options, log)
+    example = _prepare(item, job, log)
     if example is None:
         return None, ConvertedImage(None, list(log))
     return serialize_example(example, job.label_map), ConvertedImage(
@@ -92,11 +102,10 @@ def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | Non
     )
 
 
-def _prepare(
-    item: AnnotatedImage, options: ConversionOptions, log: ConversionLog
-) -> Example | None:
+def _prepare(item: AnnotatedImage, job: ConversionJob, log: ConversionLog) -> Example | None:
+    options, claimed = job.options, (item.height, item.width)
     try:
-        image = prepare_image(item.content(), (item.height, item.width), options.exif)
+        image = prepare_image(item.content(), claimed, options.exif, job.brightest)
     except FileNotFoundError:
         log.bad_record("image file is missing", item.where, str(item.path))
         return None
@@ -128,6 +137,37 @@ def _prepare(
             log.add("image without a box", item.where, action="image left out")
             return None
     return example
+
+
+# By name, so that they need not be opened. One with another content is scaled by itself.
+_NEVER_DEEP = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif"),
+    *(".bmp", ".gif", ".webp", ".avif", ".heic", ".heif"),
+)
+_START = 32
+
+
+def brightest_of(items: Sequence[AnnotatedImage], *, workers: int = 0) -> Brightest:
+    """Returns the brightest pixels of the deep images, those that cannot be read left out.
+
+    Of other files the first bytes are read at most.
+    """
+    brightest = NO_DEEP
+    possible = [item for item in items if item.path.suffix.lower() not in _NEVER_DEEP]
+    for one in ordered_map(_brightest, possible, workers):
+        brightest = brightest.joined(one)
+    return brightest
+
+
+def _brightest(item: AnnotatedImage) -> Brightest:
+    try:
+        if item.stored is None:
+            with open_untrusted(item.path, most=MAX_IMAGE_BYTES) as file:
+                if not may_be_deep(file.read(_START)):
+                    return NO_DEEP
+        return brightest_in(item.content())
+    except (OSError, ValueError):  # reported when it is converted
+        return NO_DEEP
 
 
 LABEL_MAP_NAME = "label_map.pbtxt"
@@ -207,16 +247,18 @@ def convert(
     log: ConversionLog,
     on_image: Callable[[int, int], None] = lambda done, total: None,
     engine: Engine = convert_on_threads,
+    brightest: Brightest | None = None,
+    need_boxes: bool = True,
 ) -> ConversionReport:
     """Writes a set: shards, `label_map.pbtxt`, `<name>.report.json` and `<name>.report.txt`.
 
     The sets of a data set, such as `train`, share the folder `output`. `log` has the policies and
     the problems of the annotation reader. `on_image` gets the numbers of images done and in all.
-    All engines write the same bytes.
+    `brightest` is of all sets of the data; None takes `items`. All engines write the same bytes.
 
     Raises:
-        UserError: no image could be used, the folder holds another label map or a set of this name,
-            or a policy is `fail`.
+        UserError: no image or, with `need_boxes`, no box could be used, the folder holds another
+            label map or a set of this name, or a policy is `fail`.
     """
     output = Path(output)
     check_label_map(output, label_map)
@@ -240,6 +282,7 @@ def convert(
         options=options,
         bad_records=log.bad_records,
         bad_boxes=log.bad_boxes,
+        brightest=brightest or brightest_of(items, workers=options.workers),
     )
     with engine(job, items) as outcomes:
         for done, (class_ids, problems) in enumerate(outcomes, start=1):
@@ -253,6 +296,8 @@ def convert(
             per_class.update(class_ids)
         if not report.images_written:
             raise _nothing_written(log, name)
+        if need_boxes and not report.boxes_written:
+            raise no_boxes(f"set {name!r}", log)
         write_whole(output / LABEL_MAP_NAME, label_map.to_text().encode())
     report.files = [file.name for file in shard_files(output, name)]
     report.boxes_per_class = {item.name: per_class[item.id] for item in label_map}
@@ -269,6 +314,13 @@ def check_label_map(output: Path, label_map: LabelMap) -> None:
         what = "the output folder holds a label map with other classes or ids"
         fix = f"choose another --output, or give {path} as the label map"
         raise UserError(what, where=str(path), fix=fix)
+
+
+def no_boxes(of: str, problems: Iterable[Problem]) -> UserError:
+    """Returns the error for annotations without a usable box, with their problems."""
+    reasons = "; ".join(f"{problem}: {problem.examples[0]}" for problem in problems)
+    what = f"the annotations ({of}) have no box that can be used: {reasons or 'there is none'}"
+    return UserError(what, fix="see that the annotations belong to the images and have boxes")
 
 
 def _nothing_written(log: ConversionLog, name: str) -> UserError:

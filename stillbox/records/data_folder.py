@@ -1,20 +1,25 @@
 """A folder of images and annotations in any layout: its files, listed once."""
 
+import difflib
 import os
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar, cast
+from urllib.parse import unquote
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
-from stillbox.records.annotations import ImageRoot, Json, line_of, read_json
+from stillbox.records.annotations import ImageRoot, line_of
+from stillbox.records.foreign_files import Json, read_json
 from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.problems import ConversionLog
 
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 FINISHED = "conversion.json"
 """File of a folder that `stillbox.records.folder` wrote; its records are not data."""
 
@@ -44,6 +49,8 @@ class DataFolder:
         if not root.is_dir():
             what = "this is a file" if root.is_file() else "there is no such folder"
             fix = f"give its folder, {root.parent}" if root.is_file() else "give a folder of images"
+            if root.is_file() and root.suffix.lower() in ARCHIVES:
+                what, fix = "this is an archive", "unpack it, and give the folder"
             raise UserError(what, where=str(root), fix=fix)
         self.shown = root
         """The folder as it was given."""
@@ -65,7 +72,9 @@ class DataFolder:
             )
             self.links += [at / name for name in subfolders if self._leads_out(at / name)]
             self.files += [at / n for n in sorted(names) if not _hidden(n) and self._own(at / n)]
-        self._image_set = set(self.images)
+        self._image_set: set[Path | None] = {*self.images}
+        self.used: set[Path] = set()
+        """Files that a reader has used beside the annotations, and images that it has reported."""
         self._memo: dict[tuple[object, Path], object] = {}
         self._parsed: tuple[Path | None, int, Json] = (None, 0, None)
 
@@ -76,6 +85,8 @@ class DataFolder:
 
     def with_suffix(self, *suffixes: str) -> list[Path]:
         """Returns the files with one of the suffixes, in lower case."""
+        if len(suffixes) == 1:
+            return list(self._by_suffix.get(suffixes[0], ()))
         return [file for file in self.files if file.suffix.lower() in suffixes]
 
     def memoized(self, look: Callable[..., T], file: Path, *others: object) -> T:
@@ -110,8 +121,11 @@ class DataFolder:
         self._parsed = (None, 0, None)
 
     def relative(self, path: Path) -> str:
-        """Returns the name of a file within the folder, for messages."""
-        return printable_line(path.relative_to(self.root).as_posix())
+        """Returns the name of a file for messages, within the folder if it lies there."""
+        try:
+            return printable_line(path.relative_to(self.root).as_posix())
+        except ValueError:
+            return printable_line(path.as_posix())
 
     def behind_links(self) -> UserError | None:
         """Returns the error for missing files, if a link out of the folder hides some."""
@@ -131,39 +145,109 @@ class DataFolder:
     def image(self, name: str, annotation: Path, near: Path, log: ConversionLog) -> Path | None:
         """Returns the image that an annotation names, or the path where it was expected.
 
-        It is looked up relative to the folder `near`, then by the end of its name in all folders.
-        Several that fit equally well are a bad record, and the result is None.
+        It is looked up relative to the folder `near`, then by the end of its name in all folders,
+        then by names that differ in form only, see `_loose`. Several that fit equally well are a
+        bad record, and the result is None.
 
         Raises:
-            UserError: the name leads out of the folder.
+            UserError: the name leads out of the folder, and no image in it has such a name.
         """
-        path = self.images_root.path(name, annotation, near)
-        for known in (path, Path(os.path.realpath(path))):
+        try:
+            path = self.images_root.path(name, annotation, near)
+        except UserError:
+            path = None
+        for known in (path, path and Path(os.path.realpath(path))):
             if known in self._image_set:
                 return known
-        wanted = PurePosixPath(name.replace("\\", "/")).parts
-        found = self._by_name.get(path.name, [])
-        best = _best(found, lambda other: (_tail(other.parts, wanted), _shared(other, path)))
+        best = self._named(name, path or annotation)
         if len(best) > 1:
             reason = "image name fits several files"
             # Looking up a line takes long in a large file.
             where = str(annotation) if log.has_enough(reason) else line_of(annotation, name)
             log.bad_record(reason, where, name)
             return None
-        return best[0] if best else path
+        if best and best[0].name != PurePosixPath(name.replace("\\", "/")).name:
+            reason, where = "image name that differs in form", self.relative(annotation)
+            log.add(reason, where, f"{name}: {self.relative(best[0])}", action="matched")
+        # The path of a name that leads out is refused again, with its reason.
+        return best[0] if best else path or self.images_root.path(name, annotation, near)
 
-    def image_of_stem(self, stem: str, near: Path) -> Path | None:
+    def _named(self, name: str, near: Path) -> list[Path]:
+        """Returns the images with the longest end of a name in common; see `image`."""
+        wanted = tuple(
+            part for part in PurePosixPath(name.replace("\\", "/")).parts if part != ".."
+        )
+        if not wanted:
+            return []
+        if same := self._by_name.get(wanted[-1]):
+            return _best(same, lambda other: (_tail(other.parts, wanted), _shared(other, near)))
+        loose = tuple(map(_loose, (*wanted[:-1], _without_query(wanted[-1]))))
+        stem = PurePosixPath(loose[-1]).stem if _is_image(loose[-1]) else loose[-1]
+        found = self._by_loose.get(loose[-1]) or self._by_loose_stem.get(stem, [])
+        return _best(
+            found,
+            lambda other: (_tail(tuple(map(_loose, other.parts)), loose), _shared(other, near)),
+        )
+
+    def image_of_stem(self, stem: str, near: Path, named: str = "") -> Path | None:
         """Returns the image of a stem that is nearest to the file `near`, or the first by name.
+
+        Of several with one stem in a folder, the one with the suffix of `named` counts, a name
+        that the annotation gives.
 
         Raises:
             UserError: the only image of this name is such a link.
         """
-        best = _best(self._by_stem.get(stem, []), lambda other: (_shared(other, near),))
+        found = self._by_stem.get(stem, []) or self._by_loose_stem.get(_loose(stem), [])
+        if len(found) == 1:
+            return found[0]
+        beside = [path for path in self._in_place.get((near.parent, stem), ()) if path in found]
+        suffix = PurePosixPath(named.replace("\\", "/")).suffix.lower()
+        best = _best(
+            beside or found,
+            lambda other: (_shared(other, near), other.suffix.lower() == suffix),
+        )
         if not best:
             for link in self.links:
                 if link.stem == stem and link.suffix.lower() in IMAGE_SUFFIXES:
                     self.images_root.path(link.relative_to(self.root).as_posix(), near)
         return min(best, default=None)
+
+    def images_of_stem(self, stem: str) -> Sequence[Path]:
+        """Returns the images of a stem in all folders."""
+        return self._by_stem.get(stem, [])
+
+    def has(self, path: Path) -> bool:
+        """Tells whether a path is one of the images."""
+        return path in self._image_set
+
+    def nearest_name(self, path: Path) -> str:
+        """Returns the most similar name of an image for a message; it takes long."""
+        names = {file.name: file for file in self.images[:_MOST_COMPARED]}
+        close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.5)
+        return f"there is {self.relative(names[close[0]])}" if close else "no name is similar"
+
+    @cached_property
+    def _by_suffix(self) -> dict[str, list[Path]]:
+        return _grouped((file.suffix.lower(), file) for file in self.files)
+
+    @cached_property
+    def _by_loose(self) -> dict[str, list[Path]]:
+        return _grouped((_loose(file.name), file) for file in self.images)
+
+    @cached_property
+    def _by_loose_stem(self) -> dict[str, list[Path]]:
+        return _grouped((_loose(file.stem), file) for file in self.images)
+
+    @cached_property
+    def _in_place(self) -> dict[tuple[Path, str], list[Path]]:
+        """The images beside label files: in their folder, or in `images` for `labels`."""
+        places: dict[tuple[Path, str], list[Path]] = defaultdict(list)
+        for file in self.images:
+            places[file.parent, file.stem].append(file)
+            if "images" in file.parent.parts:
+                places[_with_last(file.parent, "images", "labels"), file.stem].append(file)
+        return places
 
     @cached_property
     def _by_name(self) -> dict[str, list[Path]]:
@@ -203,6 +287,31 @@ def name_split(path: Path) -> Split | None:
 def word_split(word: object) -> Split | None:
     """Returns the split that a word means, as `Validation`."""
     return _SPLIT_NAMES.get(str(word).strip().lower())
+
+
+_MOST_COMPARED = 10_000
+_QUERY = re.compile(r"\?[^/]*=[^/]*$")
+
+
+def _without_query(name: str) -> str:
+    """Returns a name without `?token=...`, as in addresses of storage."""
+    return _QUERY.sub("", name)
+
+
+def _loose(name: str) -> str:
+    """Returns a name in one form: composed characters, small letters, `%20` decoded."""
+    return unicodedata.normalize("NFC", unquote(name)).casefold()
+
+
+def _is_image(name: str) -> bool:
+    return PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES
+
+
+def _with_last(folder: Path, part: str, other: str) -> Path:
+    """Returns a folder with its last part of a name replaced."""
+    parts = list(folder.parts)
+    parts[len(parts) - 1 - parts[::-1].index(part)] = other
+    return Path(*parts)
 
 
 def _hidden(name: str) -> bool:

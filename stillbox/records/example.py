@@ -80,6 +80,14 @@ OUTSIDE = "box reaches outside the image"
 WHOLLY_OUTSIDE = "box lies wholly outside the image"
 NO_AREA = "box without area"
 UNKNOWN_CLASS = "unknown class"
+CLASS_ZERO = "class id 0"
+ID_ZERO = "id 0"
+"""A box with label 0 and without a class text, among the unknown classes of a record."""
+COUNT_FROM_ONE = (
+    "ids of classes begin at 1: write the records again with every image/object/class/label one "
+    "higher, or with image/object/class/text, which has precedence"
+)
+"""The remedy for records whose labels begin at 0."""
 
 # A sixteenth of a pixel at 640: rounding errors are clipped without a report.
 _ROUNDING = 1e-4
@@ -114,7 +122,7 @@ def apply_box_policy(
         return example, []
     review = _Review(boxes.astype(np.float64), policy)
     for box, said in sorted(unknown.items()):
-        review.drop(box, UNKNOWN_CLASS, said)
+        review.drop(box, CLASS_ZERO if said == ID_ZERO else UNKNOWN_CLASS, said)
     for bad in np.flatnonzero(~np.isfinite(boxes).all(axis=1)):
         review.drop(int(bad), NOT_A_NUMBER, format_box(boxes[bad]))
     if pixels_possible:

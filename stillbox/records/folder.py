@@ -1,143 +1,71 @@
-"""Converts a folder of annotated images in any known format to records, label map and report.
+"""Converts a folder of annotated images in any known format to records, label map and report."""
 
-A finished conversion is recognised by its settings and files; `former_conversion` tells whether it
-can be reused.
-"""
-
-import hashlib
-import json
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from stillbox.errors import UserError
-from stillbox.printing import count_text, json_text
+from stillbox.printing import count_text
 from stillbox.records.annotations import AnnotatedImage
-from stillbox.records.conversion import LABEL_MAP_NAME, ConversionOptions, ConversionReport, convert
-from stillbox.records.data_folder import FINISHED, DataFolder, Split
-from stillbox.records.files import new_folder, write_whole
+from stillbox.records.box_numbers import BoxNumbers
+from stillbox.records.conversion import (
+    LABEL_MAP_NAME,
+    ConversionOptions,
+    ConversionReport,
+    brightest_of,
+    convert,
+    no_boxes,
+)
+from stillbox.records.converted import (
+    PAGE_NAME,
+    REPORT_NAME,
+    ConvertedFolder,
+    conversion_key,
+    former_conversion,
+    write_conversion,
+)
+from stillbox.records.data_folder import DataFolder, Split
+from stillbox.records.files import new_folder
 from stillbox.records.formats.registry import FolderContents, Recognised, recognise
 from stillbox.records.label_map import LabelMap
-from stillbox.records.problems import BoxPolicy, ConversionLog, RecordPolicy
+from stillbox.records.pixels import Brightest
+from stillbox.records.problems import BoxPolicy, ConversionLog, Problem, RecordPolicy
+from stillbox.records.review import Stated, report_without_annotation, review
 from stillbox.records.splits import (
     assign_splits,
     fingerprints,
     report_duplicates,
     report_similar_classes,
 )
-from stillbox.untrusted import read_untrusted
-
-# Names of classes take most of it.
-_MOST_BYTES = 2**24
-
-REPORT_NAME = "conversion.txt"
-_VERSION = "stillbox conversion 3"
+from stillbox.records.unread import report_unread
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertedFolder:
-    """A data set that is ready to train on."""
+class ConversionView:
+    """The content of a conversion, for a page that shows it."""
 
-    format: str
-    """Name of the format, such as `yolo`."""
     title: str
     """Name of the format for people."""
-    train: str
-    """The records as in `data.train.paths`, such as `out/train.record@1`."""
-    validation: str
-    test: str = ""
-    """Empty unless the data set has a third part."""
-    label_map: Path
-    classes: tuple[str, ...]
-    """In the order of their ids."""
-    train_images: int
-    validation_images: int
-    test_images: int = 0
-    boxes: int
-    """Boxes of all sets."""
+    folder: str
+    """The folder as it was given."""
     split: str
     """The origin of the split."""
-    problems: tuple[str, ...]
-    """A line for each kind of problem, with its first case."""
-    report: Path
-    """All of this as text, with the report of each set."""
-    reused: bool = False
-    """The records existed already, and the folder has not changed since."""
+    label_map: LabelMap
+    items: Sequence[AnnotatedImage]
+    """Boxes as they were read, before any is repaired or dropped."""
+    splits: Sequence[str | None]
+    """The set of each item, as `train`; None: the image is left out."""
+    problems: Sequence[Problem]
+    options: ConversionOptions
+    brightest: Brightest
+    """The brightest pixels of all items."""
 
 
-def conversion_key(data: DataFolder, settings: dict[str, object]) -> str:
-    """Returns a hash of the settings and of name, size and time of every file."""
-    digest = hashlib.sha256(json.dumps([_VERSION, settings], sort_keys=True).encode())
-    for file in data.files:
-        state = file.stat()
-        line = f"{file.relative_to(data.root)}\0{state.st_size}\0{state.st_mtime_ns}\n"
-        digest.update(line.encode(errors="surrogateescape"))
-    return digest.hexdigest()
-
-
-def former_conversion(output: Path, key: str, *, overwrite: bool) -> ConvertedFolder | None:
-    """Returns the conversion in the output folder if it can be used again.
-
-    Raises:
-        UserError: the folder holds something else that is not to be replaced.
-    """
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return None
-    try:
-        stored = json.loads(read_untrusted(output / FINISHED, most=_MOST_BYTES))
-        files = {FINISHED, *stored["files"]}
-        there = {entry.name for entry in output.iterdir()}
-        if stored["key"] == key and files <= there:
-            return _reused(output, stored["result"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        what = "the output folder holds files that are no conversion"
-        fix = "choose another --output, or empty the folder"
-        raise UserError(what, where=str(output), fix=fix) from error
-    if not overwrite:
-        what = "the output folder holds a conversion of other data or with other options"
-        fix = "replace it with --overwrite, or choose another --output"
-        raise UserError(what, where=str(output), fix=fix)
-    if foreign := sorted(there - files):
-        what = f"the output folder holds a file that is not the conversion's: {foreign[0]}"
-        raise UserError(what, where=str(output), fix="move it away, or choose another --output")
-    return None
-
-
-def _reused(output: Path, result: dict[str, Any]) -> ConvertedFolder:
-    tuples = {name: tuple(map(str, result[name])) for name in ("classes", "problems")}
-    paths = {name: output / Path(result[name]).name for name in ("label_map", "report")}
-    sets = {
-        name: str(output / Path(result[name]).name) if result[name] else ""
-        for name in ("train", "validation", "test")
-    }
-    return ConvertedFolder(**(result | tuples | paths | sets | {"reused": True}))
-
-
-def write_conversion(
-    unfinished: Path,
-    key: str,
-    converted: ConvertedFolder,
-    reports: dict[Split, ConversionReport],
-    log: ConversionLog,
-) -> None:
-    """Writes the report and `conversion.json` into the folder before it gets its name."""
-    lines = [f"Format: {converted.title}", f"Split: {converted.split}"]
-    lines += ["Special or wrong in the annotations"] if list(log) else []
-    for problem in log:
-        lines += [f"  {problem}", *(f"    {case}" for case in problem.examples)]
-    text = "\n".join(lines) + "\n" + "".join(report.to_text() for report in reports.values())
-    write_whole(unfinished / REPORT_NAME, text.encode())
-    content = {
-        "key": key,
-        "files": sorted(entry.name for entry in unfinished.iterdir()),
-        "result": asdict(converted),
-        "problems": [asdict(problem) for problem in log],
-    }
-    write_whole(unfinished / FINISHED, f"{json_text(content)}\n".encode())
+PageWriter = Callable[[ConversionView, Path], None]
+"""Writes the page of a conversion into a file."""
 
 
 _SETS: tuple[Split, ...] = ("train", "val", "test")
@@ -157,7 +85,9 @@ def convert_folder(
     options: ConversionOptions | None = None,
     bad_records: RecordPolicy = "drop",
     bad_boxes: BoxPolicy = "fix",
+    box_numbers: str = "",
     on_image: StageProgress = lambda stage, done, total: None,
+    write_page: PageWriter | None = None,
 ) -> ConvertedFolder:
     """Converts a folder of annotated images, whose format is recognised by content.
 
@@ -170,6 +100,8 @@ def convert_folder(
         format: the format, if the folder has several.
         label_map: the classes and ids; by default those of the annotations.
         options: `overwrite` replaces a conversion of something else.
+        box_numbers: unit and layout of the boxes, as `pixels:corners`; by default recognised.
+        write_page: writes `conversion.html`, which shows what was read.
 
     Raises:
         UserError: the format is unknown, ambiguous or not convertible, nothing is usable, `output`
@@ -179,6 +111,7 @@ def convert_folder(
         what, fix = f"{validation_share:g} is no share of the images", "give a number such as 0.2"
         raise UserError(what, where="--validation-share", fix=fix)
     output, options = Path(output), options or ConversionOptions()
+    chosen = BoxNumbers.from_name(box_numbers) if box_numbers else None
     data = DataFolder(folder, without=[output])
     log = ConversionLog(bad_records, bad_boxes)
     settings = {
@@ -187,6 +120,7 @@ def convert_folder(
         "seed": seed,
         "format": format,
         "label_map": label_map.to_text() if label_map else "",
+        "box_numbers": box_numbers,
         "policies": [bad_records, bad_boxes],
     }
     key = conversion_key(data, settings)
@@ -196,14 +130,18 @@ def convert_folder(
     on_image("reading", 0, 0)
     recognised = recognise(data, format)
     reading = _read(data, recognised, log)
-    items, label_map = reading.with_ids(label_map)
-    splits, origin = _split(items, reading, data, validation_share, seed, options, log, on_image)
+    stated, label_map = reading.with_ids(label_map)
+    stated = review(stated, data, reading.numbers, log, chosen)
+    report_without_annotation([one.item for one in stated], data, log)
+    items = [one.item for one in stated]
+    splits, origin = _split(stated, data, validation_share, seed, options, log, on_image)
     report_similar_classes([item.name for item in label_map], log)
     items = _own_names(items, splits, data, log)
 
     def check() -> object:
         return former_conversion(output, key, overwrite=options.overwrite)
 
+    brightest = brightest_of(items, workers=options.workers)
     with new_folder(output, check) as unfinished:
         reports = {
             name: convert(
@@ -214,13 +152,35 @@ def convert_folder(
                 options=options,
                 log=ConversionLog(bad_records, bad_boxes),
                 on_image=partial(on_image, name),
+                brightest=brightest,
+                need_boxes=False,
             )
             for name in _SETS
             if name in splits
         }
+        if not any(report.boxes_written for report in reports.values()):
+            raise no_boxes(recognised.format.title, [*log, *_problems_of(reports)])
         converted = _converted(output, recognised, label_map, reports, log, origin, options)
+        if write_page is not None:
+            view = ConversionView(
+                title=recognised.format.title,
+                folder=str(data.shown),
+                split=origin,
+                label_map=label_map,
+                items=items,
+                splits=splits,
+                problems=[*log, *_problems_of(reports)],
+                options=options,
+                brightest=brightest,
+            )
+            write_page(view, unfinished / PAGE_NAME)
+            converted = replace(converted, page=output / PAGE_NAME)
         write_conversion(unfinished, key, converted, reports, log)
     return converted
+
+
+def _problems_of(reports: Mapping[Split, ConversionReport]) -> list[Problem]:
+    return [problem for report in reports.values() for problem in report.problems]
 
 
 def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> FolderContents:
@@ -234,6 +194,7 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Folde
         log.add(f"{title}", count_text(count, "file"), action="passed over")
     reading = recognised.format.read(data, recognised.files, log)
     data.forget()
+    report_unread(data, recognised.all_files, log)
     if not any(one.names for one in reading.images):
         title, where = recognised.format.title, data.relative(recognised.files[0])
         raise data.behind_links() or UserError(
@@ -247,8 +208,7 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Folde
 
 
 def _split(
-    items: Sequence[AnnotatedImage],
-    reading: FolderContents,
+    stated: Sequence[Stated],
     data: DataFolder,
     share: float,
     seed: int,
@@ -257,6 +217,7 @@ def _split(
     on_image: StageProgress,
 ) -> tuple[list[Split | None], str]:
     """Returns the split of each image, and its origin in words; reports images that occur twice."""
+    items = [one.item for one in stated]
     prints = fingerprints(items, workers=options.workers, on_image=partial(on_image, "comparing"))
     if not len(prints.rows):
         raise data.behind_links() or UserError(
@@ -265,12 +226,11 @@ def _split(
             where=items[0].where,
             fix="put the images into the folder, with the names that the annotations have",
         )
-    stated = [one.split for one in reading.images]
-    splits, origin = assign_splits(items, stated, prints, share, seed, log)
+    splits, origin = assign_splits(items, [one.split for one in stated], prints, share, seed, log)
     for item, split in zip(items, splits, strict=True):
         if split is None:
             log.add("image in no split", item.where, action="image left out")
-    report_duplicates([item.where for item in items], splits, prints, log)
+    report_duplicates(items, splits, prints, log)
     return splits, origin
 
 
@@ -326,7 +286,7 @@ def _converted(
     def images(name: Split) -> int:
         return reports[name].images_written if name in reports else 0
 
-    problems = [*log, *(problem for report in reports.values() for problem in report.problems)]
+    problems = [*log, *_problems_of(reports)]
     return ConvertedFolder(
         format=recognised.format.name,
         title=recognised.format.title,
@@ -339,6 +299,7 @@ def _converted(
         validation_images=images("val"),
         test_images=images("test"),
         boxes=sum(report.boxes_written for report in reports.values()),
+        without_boxes=tuple(name for name, one in reports.items() if not one.boxes_written),
         split=origin,
         problems=tuple(f"{problem}: {problem.examples[0]}" for problem in problems),
         report=output / REPORT_NAME,

@@ -7,6 +7,8 @@ files are treated as follows, and reported:
 - BMP, GIF, TIFF, JPEG 2000, PPM, PCX and Sun raster: PNG without loss, of the first frame; WEBP,
   AVIF and HEIC: JPEG, quality 95;
 - an EXIF orientation: see `Exif`;
+- integers of more than 8 bits, and floats: PNG of the 8 bits that the set uses, unless it is a PNG
+  file of gray that uses all of 16; of colours with 16 bits, the upper 8 are taken;
 - an image that cannot be decoded to its last row: refused.
 
 `costly` recognises, by their structure alone, files that take far longer to decode than their bytes
@@ -18,13 +20,23 @@ import io
 import re
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import IO, Literal
 
-import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
+from stillbox.records.pixels import (
+    FEW_VALUES,
+    NO_DEEP,
+    Brightest,
+    brightest_pixel,
+    few_values,
+    in_eight_bits,
+    is_deep,
+    used_bits,
+)
 from stillbox.records.problems import BadRecordError
 
 _JPEG_START, _PNG_START = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
@@ -121,7 +133,7 @@ does not change it."""
 
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"),
-    *(".avif", ".jp2", ".j2k", ".jpx", ".heic", ".heif"),
+    *(".avif", ".jp2", ".j2k", ".jpx", ".heic", ".heif", ".ppm", ".pgm", ".pbm", ".pnm"),
 )
 """Names of image files, in folders and patterns of all verbs; HEIC needs `pillow-heif`."""
 
@@ -149,7 +161,13 @@ _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b
 _HEIF_BYTES = 64
 """The first box of a file names its kinds."""
 _LOSSY = ("WEBP", "AVIF", "HEIF")
+_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_NEVER_DEEP = (_JPEG_START, b"BM", b"GIF8", b"RIFF")
 _JPEG = ("JPEG", "MPO")  # MPO is a JPEG with a second picture behind the first
+
+
+_Note = tuple[str, str, str]
+_SIXTEEN, _SCALED = "image with 16 bits per channel", "scaled to 8 bits"
 
 
 @dataclass(frozen=True)
@@ -164,6 +182,10 @@ class ImageInfo:
     width: int
     orientation: int
     """The EXIF tag, 1 to 8; 1 is upright."""
+    upper_bytes: bool = False
+    """Channels have 16 bits, of which Pillow reads the upper 8."""
+    few_values: int = 0
+    """See `few_values`; 0 too if only the header was read."""
 
     @property
     def upright_size(self) -> tuple[int, int]:
@@ -180,47 +202,116 @@ class PreparedImage:
     """JPEG or PNG."""
     height: int
     width: int
-    notes: tuple[tuple[str, str, str], ...] = ()
+    notes: tuple[_Note, ...] = ()
     """(reason, detail, action) for the report."""
 
 
-def inspect_image(data: bytes, *, whole: bool = True) -> ImageInfo:
+def inspect_image(data: bytes, *, whole: bool = True, quick: bool = False) -> ImageInfo:
     """Returns the properties of an image file, decoded to its end or from its header only.
+
+    `quick` decodes a JPEG file to an eighth of its size, unless that shows few values.
 
     Raises:
         BadRecordError: it cannot be decoded.
     """
-    return _open(data, whole)[1]
+    image, info = _open(data, whole, quick)
+    if not whole:
+        return info
+    with _reported(data):
+        few = few_values(in_eight_bits(image))
+    return inspect_image(data) if few and quick else replace(info, few_values=few)
 
 
-def prepare_image(data: bytes, claimed: tuple[int, int], exif: Exif = "auto") -> PreparedImage:
+def prepare_image(
+    data: bytes,
+    claimed: tuple[int, int],
+    exif: Exif = "auto",
+    brightest: Brightest = NO_DEEP,
+) -> PreparedImage:
     """Returns an image as it goes into a record.
 
-    `claimed` is height and width in the annotation, 0 if it has none.
+    `claimed` is height and width in the annotation, 0 if it has none; `brightest` is of the set.
 
     Raises:
-        BadRecordError: it cannot be decoded, or not to the end.
+        BadRecordError: it cannot be decoded, or not to the end, or has no usable 8 bits.
     """
     image, info = _open(data, True)
-    notes = []
-    upright = False
-    if info.orientation != 1:
-        upright, why = _is_upright(info, claimed, exif)
-        outcome = "turned upright and re-encoded" if upright else "kept as stored, tag ignored"
-        notes.append((f"EXIF orientation ({why})", f"orientation {info.orientation}", outcome))
+    notes: list[_Note] = []
+    upright = _note_orientation(info, claimed, exif, notes)
+    plain = in_eight_bits(turned_upright(image) if upright else image, brightest)
+    few = few_values(plain)
+    _note_channels(info, few, notes)
+    scaled = _note_scaling(image, info, brightest, notes)
+    target = _target_format(info, notes)
+    if few:
+        notes.append((FEW_VALUES, f"{few} of 256", "kept"))
+    if not (scaled or target or upright):
+        return PreparedImage(data, info.height, info.width, tuple(notes))
+    encoded = encode_image(plain, target or ("JPEG" if info.format in _JPEG else "PNG"))
+    return PreparedImage(encoded, plain.height, plain.width, tuple(notes))
+
+
+def _note_orientation(
+    info: ImageInfo, claimed: tuple[int, int], exif: Exif, notes: list[_Note]
+) -> bool:
+    """Returns whether the image must be turned."""
+    if info.orientation == 1:
+        return False
+    upright, why = _is_upright(info, claimed, exif)
+    outcome = "turned upright and re-encoded" if upright else "kept as stored, tag ignored"
+    notes.append((f"EXIF orientation ({why})", f"orientation {info.orientation}", outcome))
+    return upright
+
+
+def _note_channels(info: ImageInfo, few: int, notes: list[_Note]) -> None:
     if info.mode in ("L", "LA", "1"):
         notes.append(("grayscale image", info.format, "kept; decoders make three channels"))
     if info.mode in ("RGBA", "LA", "PA"):
         notes.append(("image with transparency", info.format, "kept; decoders drop it"))
-    if info.mode.startswith("I") and info.format == "PNG":
-        notes.append(("image with 16 bits per channel", info.mode, "kept; decoders use 8"))
-    target = _target_format(info, notes)
-    if not target and not upright:
-        return PreparedImage(data, info.height, info.width, tuple(notes))
-    if upright:
-        image = turned_upright(image)
-    encoded = encode_image(image, target or ("JPEG" if info.format in _JPEG else "PNG"))
-    return PreparedImage(encoded, image.height, image.width, tuple(notes))
+    if not info.upper_bytes:
+        return
+    if few:
+        detail = f"the upper 8 hold {few} of 256 values; save it with 8 bits"
+        raise BadRecordError(_SIXTEEN, detail)
+    action = "kept; decoders use 8" if info.format == "PNG" else "the upper 8 kept"
+    notes.append((_SIXTEEN, info.mode, action))
+
+
+def _note_scaling(
+    image: Image.Image, info: ImageInfo, brightest: Brightest, notes: list[_Note]
+) -> bool:
+    """Returns whether pixels of more than 8 bits are others than decoders take of the file."""
+    if not is_deep(image):
+        return False
+    own = brightest_pixel(image)
+    bits = used_bits(info.mode, own.joined(brightest))
+    if info.mode == "F":
+        notes.append(("image of floats", f"0 to {2**bits - 1 or 1}", _SCALED))
+        return True
+    kept = info.format == "PNG" and used_bits(info.mode, own) == bits == 16
+    action = "kept; decoders use 8" if kept else _SCALED
+    notes.append((f"image with {bits} bits per channel", info.mode, action))
+    return not kept
+
+
+def brightest_in(data: bytes) -> Brightest:
+    """Returns the brightest pixel of an image file if it is a deep one; see `brightest_pixel`.
+
+    Raises:
+        BadRecordError: it cannot be decoded, or no pixel is the brightest.
+    """
+    if not may_be_deep(data):
+        return NO_DEEP
+    with _reported(data):
+        return brightest_pixel(_header(data))
+
+
+def may_be_deep(start: bytes) -> bool:
+    """Returns whether an image can have more than 8 bits by the first 32 bytes of its file."""
+    if start.startswith(_PNG_START):
+        # Depth and kind, of the header; Pillow reads the upper bytes of colours.
+        return start[24:26] == b"\x10\0"
+    return not start.startswith(_NEVER_DEEP)
 
 
 def claims_too_much(size: tuple[int, int], count: int) -> bool:
@@ -233,7 +324,7 @@ def not_decoded(data: bytes) -> str:
     return costly(data) or _heif(data[:_HEIF_BYTES])
 
 
-def open_image(file: IO[bytes]) -> Image.Image:
+def open_image(file: IO[bytes]) -> ImageFile.ImageFile:
     """Opens an image file of `READ_FORMATS` by its header, as Pillow's `open` does.
 
     The content decides about the format, whatever the name, and Pillow has EPS files run as
@@ -260,26 +351,45 @@ def _pillow_reads_heif() -> bool:
     return True
 
 
-def _open(data: bytes, whole: bool) -> tuple[Image.Image, ImageInfo]:
-    if reason := not_decoded(data):
-        raise BadRecordError("unreadable image", reason)
-    try:
-        image = open_image(io.BytesIO(data))
-        if claims_too_much(image.size, len(data)):
-            raise ValueError(f"{len(data):,} bytes claim to have {image.width} x {image.height}")
+def _open(data: bytes, whole: bool, quick: bool = False) -> tuple[Image.Image, ImageInfo]:
+    with _reported(data):
+        image = _header(data)
+        width, height = image.size
+        # Formats with channels of 16 bits. Pillow forgets the kind of the pixels as it reads them.
+        wide = image.format in ("PNG", "TIFF") and ";16" in repr(image.tile) and not is_deep(image)
+        if quick:
+            image.draft(image.mode, (1, 1))
         if whole:
             image.load()
+    info = ImageInfo(str(image.format), image.mode, height, width, exif_orientation(image), wide)
+    return image, info
+
+
+def _header(data: bytes) -> ImageFile.ImageFile:
+    if reason := not_decoded(data):
+        raise ValueError(reason)
+    image = open_image(io.BytesIO(data))
+    if claims_too_much(image.size, len(data)):
+        raise ValueError(f"{len(data):,} bytes claim to have {image.width} x {image.height}")
+    return image
+
+
+@contextmanager
+def _reported(data: bytes) -> Iterator[None]:
+    """Raises what Pillow raises at a damaged or unknown file as `BadRecordError`."""
+    try:
+        yield
+    except BadRecordError:
+        raise
     except UnidentifiedImageError as error:
         start, known = data[:8].hex(" ") or "no bytes", ", ".join(READ_FORMATS)
         detail = f"no known format; it starts with {start}; known are {known}"
+        if data.startswith(_TIFF_STARTS):
+            detail = "a TIFF file of pixels that Pillow does not read; save it with 8 bits"
         raise BadRecordError("unreadable image", detail) from error
     except (OSError, SyntaxError, ValueError, TypeError, Image.DecompressionBombError) as error:
         # Pillow's decoders use all of these for damaged files.
         raise BadRecordError("unreadable image", str(error)) from error
-    info = ImageInfo(
-        str(image.format), image.mode, image.height, image.width, exif_orientation(image)
-    )
-    return image, info
 
 
 def exif_orientation(image: Image.Image) -> int:
@@ -315,7 +425,7 @@ def _is_upright(info: ImageInfo, claimed: tuple[int, int], exif: Exif) -> tuple[
     return True, "annotation has neither size"
 
 
-def _target_format(info: ImageInfo, notes: list[tuple[str, str, str]]) -> str:
+def _target_format(info: ImageInfo, notes: list[_Note]) -> str:
     """Returns the format to re-encode in, or nothing if the file can stay as it is."""
     if info.mode in ("CMYK", "YCCK"):
         notes.append(("CMYK image", info.format, "re-encoded as RGB JPEG"))
@@ -327,17 +437,9 @@ def _target_format(info: ImageInfo, notes: list[tuple[str, str, str]]) -> str:
     return target
 
 
-def in_eight_bits(image: Image.Image) -> Image.Image:
-    """Returns the upper 8 of 16 bits, which `convert` would saturate; others as they are."""
-    if not image.mode.startswith("I"):
-        return image
-    return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
-
-
 def encode_image(image: Image.Image, target: str) -> bytes:
-    """Returns an image as PNG, or as JPEG with full colours and little loss."""
-    buffer, plain = io.BytesIO(), in_eight_bits(image)
-    plain = plain if plain.mode in ("L", "RGB") else plain.convert("RGB")
+    """Returns an image of 8 bits as PNG, or as JPEG with full colours and little loss."""
+    buffer, plain = io.BytesIO(), image if image.mode in ("L", "RGB") else image.convert("RGB")
     if target == "JPEG":
         # 4:4:4: the colours of small objects are not averaged a second time.
         plain.save(buffer, "JPEG", quality=_QUALITY, subsampling=0)

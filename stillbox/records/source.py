@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from stillbox.errors import UserError, nearest
 from stillbox.object_storage import ObjectFolder, ObjectPath, url_of
 from stillbox.printing import count_text, printable_line
-from stillbox.records.example import UNKNOWN_CLASS, BoxProblem, Example, apply_box_policy
+from stillbox.records.example import (
+    CLASS_ZERO,
+    UNKNOWN_CLASS,
+    BoxProblem,
+    Example,
+    apply_box_policy,
+)
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import (
@@ -37,8 +43,8 @@ from stillbox.untrusted import named_path
 
 _SHARDS = re.compile(r"(?P<stem>.+)@(?P<count>\d{1,5})(?P<ending>\.\w+)?$")
 _OF = re.compile(r"(?P<stem>.+)-(?P<shard>\d{5})-of-(?P<count>\d{5})(?P<ending>\.\w+)?$")
-_BESIDE = re.compile(r".+\.report\.(json|txt)|conversion\.(json|txt)|.+\.pbtxt")
-"""Names of reports and label maps, which lie beside records."""
+_BESIDE = re.compile(r".+\.report\.(json|txt|html)|conversion\.(json|txt|html)|.+\.pbtxt")
+"""Names of reports, pages and label maps, which lie beside records."""
 _WILD = re.compile(r"[*?\[\]]")
 _SHOWN = 8
 _LONGEST_HINT = 200
@@ -49,7 +55,8 @@ def expand(paths: Sequence[str]) -> list[PurePath]:
 
     A path, or a URL such as `s3://bucket/train*`, is a file, a glob pattern (`*`, `?`, `[...]`),
     `name@10` for `name-00000-of-00010` to `name-00009-of-00010`, or `name@10.tfrecord` for names
-    with that ending. A pattern passes over the reports and label maps that conversions write.
+    with that ending. A pattern passes over the reports, pages and label maps that conversions
+    write.
 
     Raises:
         UserError: no path is given, a pattern matches nothing, or a shard of `name@10` is absent.
@@ -187,6 +194,11 @@ class Report(NamedTuple):
     problems: list[Problem]
 
 
+def _set_path(path: PurePath) -> PurePath:
+    match = _OF.match(path.name)
+    return (path.with_name(match["stem"]) if match else path).with_suffix("")
+
+
 def _cases(parsed: ParsedExample, problems: Iterable[BoxProblem], where: str) -> Iterator[Problem]:
     for p in problems:
         yield one_case(p.reason, f"{where}, box {p.box}", p.detail, action=f"box {p.action}")
@@ -316,7 +328,7 @@ class ExampleSource:
             UserError: the first such box.
         """
         for problem in self.problems:
-            if problem.reason == UNKNOWN_CLASS:
+            if problem.reason in (UNKNOWN_CLASS, CLASS_ZERO):
                 what = f"no box has a class of the label map; {problem.examples[0]}"
                 raise UserError(what, where=self.where, fix=fix)
 
@@ -341,6 +353,15 @@ class ExampleSource:
         """Returns `file: record n (byte b)` of an example; records are counted from 0."""
         file, record = self._find(index)
         return file.location(record)
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """Names of the files, without numbers of shards and without suffixes."""
+        return tuple(path.name for path in dict.fromkeys(_set_path(f.path) for f in self.files))
+
+    def set_of(self, index: int) -> str:
+        """Returns the path of an example's file, as `sets` names it."""
+        return str(_set_path(self._find(index)[0].path))
 
     def _find(self, index: int) -> tuple[RecordFile, int]:
         if not 0 <= index < len(self):

@@ -5,12 +5,17 @@ difference hash apart and correlate above 0.9 as thumbnails of 16 x 16. Re-encod
 brightened and squeezed copies of photographs are at most 26 bits apart, different photographs at
 least 60. Crops are different images. Source: N. Krawetz, "Kind of Like That", 2013 (difference
 hash).
+
+Mirrored and turned copies are found in the same way after each image is brought into one of its
+eight positions by where its brightness lies. Versions that Roboflow has made of a photograph have
+its name.
 """
 
 import hashlib
 import io
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,8 +27,9 @@ from stillbox.errors import UserError
 from stillbox.printing import count_text
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.data_folder import Split
-from stillbox.records.image_files import in_eight_bits, inspect_image, open_image
+from stillbox.records.image_files import inspect_image, open_image
 from stillbox.records.parallel import ordered_map
+from stillbox.records.pixels import in_eight_bits
 from stillbox.records.problems import BadRecordError, ProblemLog
 
 _SIDE = 16
@@ -36,6 +42,26 @@ _MOST_FLAT = 2000
 
 
 @dataclass(frozen=True)
+class Views:
+    """Images as small as they are compared."""
+
+    hashes: NDArray[np.uint64]
+    """`[N, 4]`, difference hash of 256 bits."""
+    thumbnails: NDArray[np.float32]
+    """`[N, 256]`, gray, of mean 0 and norm 1."""
+
+    @classmethod
+    def of(cls, pixels: NDArray[np.uint8]) -> "Views":
+        """Returns the views of small gray images `[N, 17, 17]`, without their last row."""
+        rows = pixels[:, :_SIDE]
+        hashes = np.packbits((rows[:, :, 1:] > rows[:, :, :-1]).reshape(-1, _SIDE**2), axis=1)
+        flat = rows[:, :, :-1].reshape(-1, _SIDE**2).astype(np.float32)
+        flat -= flat.mean(axis=1, keepdims=True)
+        flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6)
+        return cls(hashes.view(np.uint64), flat)
+
+
+@dataclass(frozen=True)
 class Fingerprints:
     """Fingerprints of N images that can be decoded."""
 
@@ -43,10 +69,11 @@ class Fingerprints:
     """`[N]`, their places in the list of all images."""
     digests: list[bytes]
     """`[N]`, of the file's content."""
-    hashes: NDArray[np.uint64]
-    """`[N, 4]`, difference hash of 256 bits."""
-    thumbnails: NDArray[np.float32]
-    """`[N, 256]`, gray, of mean 0 and norm 1."""
+    versions: list[str]
+    """`[N]`, name of the photograph of which an image is a version, or nothing."""
+    upright: Views
+    turned: Views
+    """In the position that all mirrored and turned copies of an image share."""
 
     @cached_property
     def near_identical(self) -> list[list[int]]:
@@ -55,7 +82,28 @@ class Fingerprints:
         A row belongs to a group if it is near-identical to any of its rows, as frames of a video
         are.
         """
-        return _near_identical(self)
+        same = _chained(identical(self))
+        close = _close_pairs(self.digests, self.upright, _bands(len(self.digests)))
+        return _joined(len(self.digests), [*same, *close])
+
+    @cached_property
+    def of_one_photograph(self) -> list[list[int]]:
+        """Groups of two or more rows that are near-identical, copies in other positions, versions.
+
+        They show the same, whatever was done to the pixels.
+        """
+        # Copies differ in few bits: few bands find them.
+        turned = _close_pairs(self.digests, self.turned, np.uint16)
+        known = [*_chained(self.near_identical), *_chained(self.same_versions)]
+        return _joined(len(self.digests), [*known, *turned])
+
+    @property
+    def same_versions(self) -> list[list[int]]:
+        """Groups of two or more rows that have the name of one photograph."""
+        groups: dict[str, list[int]] = defaultdict(list)
+        for row, name in enumerate(self.versions):
+            groups[name].append(row)
+        return [rows for name, rows in groups.items() if name and len(rows) > 1]
 
 
 def fingerprints(
@@ -65,37 +113,56 @@ def fingerprints(
     on_image: Callable[[int, int], None] = lambda done, total: None,
 ) -> Fingerprints:
     """Reads the images; those that cannot be decoded are left out."""
-    rows, found = [], []
+    rows, digests, small = [], [], []
     for row, one in enumerate(ordered_map(_fingerprint, items, workers)):
         on_image(row + 1, len(items))
         if one is not None:
             rows.append(row)
-            found.append(one)
+            digests.append(one[0])
+            small.append(one[1])
+    side = _SIDE + 1
+    pixels = np.frombuffer(b"".join(small), np.uint8).reshape(-1, side, side)
     return Fingerprints(
         np.array(rows, np.int64),
-        [digest for digest, _, _ in found],
-        np.array([hashed for _, hashed, _ in found], np.uint64).reshape(-1, 4),
-        np.array([small for _, _, small in found], np.float32).reshape(-1, _SIDE * _SIDE),
+        digests,
+        [_version_of(items[row].path.name) for row in rows],
+        Views.of(pixels),
+        Views.of(_in_position(pixels)),
     )
 
 
-def _fingerprint(item: AnnotatedImage) -> tuple[bytes, NDArray, NDArray] | None:
+# `NAME_jpg.rf.HASH.jpg`
+_VERSION = re.compile(r"(.+)\.rf\.[0-9a-zA-Z]{8,}\.\w+$")
+
+
+def _version_of(name: str) -> str:
+    found = _VERSION.match(name)
+    return found[1] if found else ""
+
+
+def _fingerprint(item: AnnotatedImage) -> tuple[bytes, bytes] | None:
+    """Returns the digest of an image file, and the image as 17 x 17 gray pixels."""
     try:
         data = item.content()
         inspect_image(data, whole=False)  # refuses images of gigapixels
         image = open_image(io.BytesIO(data))
         image.draft("L", (4 * _SIDE, 4 * _SIDE))
-        size = (_SIDE + 1, _SIDE)
+        size = (_SIDE + 1, _SIDE + 1)
         box = Image.Resampling.BOX
         small = in_eight_bits(image).convert("L").resize(size, box, reducing_gap=2.0)
     except (OSError, BadRecordError, SyntaxError, ValueError):
         return None
-    pixels = np.asarray(small, np.float32)
-    hashed = np.packbits(pixels[:, 1:] > pixels[:, :-1]).view(np.uint64)
-    flat = pixels[:, :-1].reshape(-1)
-    flat = flat - flat.mean()
-    norm = max(float(np.linalg.norm(flat)), 1e-6)
-    return hashlib.blake2b(data, digest_size=16).digest(), hashed, flat / norm
+    return hashlib.blake2b(data, digest_size=16).digest(), small.tobytes()
+
+
+def _in_position(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns images `[N, 17, 17]` mirrored and turned: the right is brightest, then below."""
+    from_centre = np.arange(_SIDE + 1, dtype=np.int64) - _SIDE // 2
+    down, across = pixels.sum(2) @ from_centre, pixels.sum(1) @ from_centre
+    turned = np.where((down < 0)[:, None, None], pixels[:, ::-1], pixels)
+    turned = np.where((across < 0)[:, None, None], turned[:, :, ::-1], turned)
+    upright = np.abs(across) >= np.abs(down)
+    return np.where(upright[:, None, None], turned, turned.transpose(0, 2, 1))
 
 
 def identical(prints: Fingerprints) -> list[list[int]]:
@@ -106,44 +173,55 @@ def identical(prints: Fingerprints) -> list[list[int]]:
     return [rows for rows in groups.values() if len(rows) > 1]
 
 
-def _near_identical(prints: Fingerprints) -> list[list[int]]:
-    parent = list(range(len(prints.digests)))
+def _chained(groups: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
+    """Yields the first row of each group with each other one."""
+    return ((group[0], row) for group in groups for row in group[1:])
+
+
+def _joined(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Returns the groups of two or more of `count` rows that pairs connect."""
+    parent = list(range(count))
 
     def root(row: int) -> int:
         while parent[row] != row:
             parent[row] = row = parent[parent[row]]
         return row
 
-    for group in identical(prints):
-        for row in group[1:]:
-            parent[root(row)] = root(group[0])
-    for one, other in _close_pairs(prints):
+    for one, other in pairs:
         parent[max(root(one), root(other))] = min(root(one), root(other))
     groups: dict[int, list[int]] = defaultdict(list)
-    for row in range(len(parent)):
+    for row in range(count):
         groups[root(row)].append(row)
     return [rows for rows in groups.values() if len(rows) > 1]
 
 
-def _close_pairs(prints: Fingerprints) -> Iterator[tuple[int, int]]:
+def _bands(count: int) -> type[np.unsignedinteger]:
+    """Returns the type whose bits are a band."""
+    return np.uint8 if count < _EXACT_BELOW else np.uint16
+
+
+def _close_pairs(
+    digests: Sequence[bytes], views: Views, band: type[np.unsignedinteger]
+) -> Iterator[tuple[int, int]]:
     """Yields pairs of rows, of images with different content.
 
     Two hashes that differ in fewer bits than there are bands agree in a band, so only images that
     agree in one are compared. A band of many images that is all zeros or ones, as of walls and
     skies, says nothing of them.
     """
-    first = np.array(sorted({digest: row for row, digest in enumerate(prints.digests)}.values()))
-    band = np.uint8 if len(first) < _EXACT_BELOW else np.uint16
-    bands = prints.hashes[first].view(band)
+    first = np.array(sorted({digest: row for row, digest in enumerate(digests)}.values()))
+    if not len(first):
+        return
+    bands = views.hashes[first].view(band)
     for column in bands.T:
         flat = (column == 0) | (column == np.iinfo(band).max)
         compared = ~flat | (flat.sum() <= _MOST_FLAT)
         rows, keys = first[compared], column[compared]
-        yield from _pairs_of_runs(prints, rows[np.argsort(keys, kind="stable")], np.sort(keys))
+        yield from _pairs_of_runs(views, rows[np.argsort(keys, kind="stable")], np.sort(keys))
 
 
 def _pairs_of_runs(
-    prints: Fingerprints, order: NDArray[np.int64], keys: NDArray
+    views: Views, order: NDArray[np.int64], keys: NDArray
 ) -> Iterator[tuple[int, int]]:
     """Yields the close pairs among rows `order` `[M]` with the same of the sorted `keys` `[M]`."""
     starts = np.arange(len(order))
@@ -153,9 +231,9 @@ def _pairs_of_runs(
         if not len(starts):
             return
         one, other = order[starts], order[starts + step]
-        apart = np.bitwise_count(prints.hashes[one] ^ prints.hashes[other]).sum(axis=1)
+        apart = np.bitwise_count(views.hashes[one] ^ views.hashes[other]).sum(axis=1)
         one, other = one[apart <= _BITS], other[apart <= _BITS]
-        alike = np.einsum("nd,nd->n", prints.thumbnails[one], prints.thumbnails[other])
+        alike = np.einsum("nd,nd->n", views.thumbnails[one], views.thumbnails[other])
         for a, b in zip(one[alike > _CORRELATION], other[alike > _CORRELATION], strict=True):
             yield int(a), int(b)
 
@@ -220,15 +298,23 @@ def own_split(
 
 
 def _groups(prints: Fingerprints, log: ProblemLog) -> list[list[int]]:
-    groups = prints.near_identical
-    greatest = max(map(len, groups), default=0)
-    if greatest <= max(2, _MOST_IN_A_GROUP * len(prints.digests)):
+    """Returns the groups that stay on one side."""
+    groups = prints.of_one_photograph
+    if _small(groups, prints):
         return groups
-    action = "split image by image: scores will be too high"
-    log.add(
-        "most images are near-identical", f"{greatest:,} of {len(prints.digests):,}", action=action
-    )
-    return identical(prints)
+    near = prints.near_identical
+    if not _small(near, prints):
+        greatest, action = max(map(len, near)), "split image by image: scores will be too high"
+        count = f"{greatest:,} of {len(prints.digests):,}"
+        log.add("most images are near-identical", count, action=action)
+        near = identical(prints)
+    versions = _joined(len(prints.digests), [*_chained(near), *_chained(prints.same_versions)])
+    return versions if _small(versions, prints) else near
+
+
+def _small(groups: Sequence[Sequence[int]], prints: Fingerprints) -> bool:
+    most = max(2, _MOST_IN_A_GROUP * len(prints.digests))
+    return max(map(len, groups), default=0) <= most
 
 
 def _place(key: bytes, seed: int) -> float:
@@ -238,17 +324,29 @@ def _place(key: bytes, seed: int) -> float:
 
 
 def report_duplicates(
-    names: Sequence[str], splits: Sequence[Split | None], prints: Fingerprints, log: ProblemLog
+    items: Sequence[AnnotatedImage],
+    splits: Sequence[Split | None],
+    prints: Fingerprints,
+    log: ProblemLog,
 ) -> None:
     """Reports images that occur twice, within a split or in two; arguments are of all images."""
+    names = [item.where for item in items]
     same = {row: group[0] for group in identical(prints) for row in group[1:]}
-    for group in prints.near_identical:
+    near = {row: group[0] for group in prints.near_identical for row in group[1:]}
+    version = {row: group[0] for group in prints.same_versions for row in group[1:]}
+    kinds = (
+        ("identical", same),
+        ("near-identical", near),
+        ("versions of one photograph by their names:", version),
+    )
+    for group in prints.of_one_photograph:
         rows = [int(prints.rows[row]) for row in group]
         for place, row in zip(group[1:], rows[1:], strict=True):
-            kind = "identical" if place in same else "near-identical"
-            twin = same.get(place, group[0])
-            detail = f"as {names[int(prints.rows[twin])]}"
-            log.add(f"{kind} images", names[row], detail, action="kept")
+            found = ((kind, twins[place]) for kind, twins in kinds if place in twins)
+            kind, twin = next(found, ("mirrored or turned", group[0]))
+            log.add(
+                f"{kind} images", names[row], f"as {names[int(prints.rows[twin])]}", action="kept"
+            )
         _report_leak(rows, names, splits, log)
 
 

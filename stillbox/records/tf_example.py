@@ -199,5 +199,5 @@ def _classes(
         elif 0 < label < 2**31 and (label_map is None or label in label_map):
             ids[box] = label
         if not ids[box]:
-            unknown[box] = repr(text) if text else f"id {label}"
+            unknown[box] = repr(text) if text or not len(labels) else f"id {label}"
     return ids, unknown, tuple(disagreeing)

@@ -18,6 +18,7 @@ from stillbox.records.files import write_whole
 from stillbox.records.image_files import encode_image, inspect_image, open_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
+from stillbox.records.pixels import in_eight_bits
 from stillbox.records.problems import BadRecordError, Problem, RecordPolicy
 from stillbox.records.source import ExampleSource, expand
 from stillbox.records.tf_example import serialize_example
@@ -176,14 +177,17 @@ def tile_example(example: Example, options: TileOptions) -> Iterator[Example]:
         return
     size = np.array([info.height, info.width] * 2, np.float64)
     boxes = example.boxes * size
+    target = "PNG" if info.format == "PNG" else "JPEG"
     with open_image(io.BytesIO(example.encoded)) as image:
+        plain = in_eight_bits(image)  # by all of its pixels, not those of a tile
         for window in windows:
-            yield _tile(example, image, boxes, window, options)
+            yield _tile(example, plain, target, boxes, window, options)
 
 
 def _tile(
     example: Example,
     image: Image.Image,
+    target: str,
     boxes: NDArray[np.float64],
     window: TileWindow,
     options: TileOptions,
@@ -194,7 +198,6 @@ def _tile(
     kept = share >= options.min_visible
     frame = np.array([ymax - ymin, xmax - xmin] * 2)
     inside = ((clipped[kept] - [ymin, xmin, ymin, xmin]) / frame).astype(np.float32)
-    target = "PNG" if image.format == "PNG" else "JPEG"
     stem, _, suffix = example.filename.rpartition(".")
     return replace(
         example,

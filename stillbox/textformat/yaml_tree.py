@@ -92,10 +92,11 @@ class Node:
         return [n.plain() for n in self.value] if isinstance(self.value, list) else self.value
 
 
-def compose(text: str, file: str, *, lines: bool = True) -> Node:
+def compose(text: str, file: str, *, lines: bool = True, as_text: bool = False) -> Node:
     """Parses YAML into nodes with positions in `file`, with line and column if `lines`.
 
-    Dates are text. Aliases and merge keys (`<<`) are followed.
+    Dates are text. Aliases and merge keys (`<<`) are followed. With `as_text` each scalar is its
+    characters, so that `yes`, `010` and `~` can be names.
 
     Raises:
         UserError: it is not YAML, a mapping has one name twice, a tag stands for more than text,
@@ -106,7 +107,7 @@ def compose(text: str, file: str, *, lines: bool = True) -> Node:
         what = f"{len(text):,} characters are too many for YAML; {MAX_BYTES:,} are read"
         raise UserError(what, where=file, fix="is this the right file?")
     try:
-        reader = _Reader(text, file, lines)
+        reader = _Reader(text, file, lines, as_text)
         root = reader.get_single_node()
         return Node(None, file) if root is None else reader.convert(root)
     except yaml.reader.ReaderError as error:
@@ -125,8 +126,8 @@ def compose(text: str, file: str, *, lines: bool = True) -> Node:
 class _Reader(yaml.SafeLoader):
     """PyYAML's parser with limits; the values are built here, with their positions."""
 
-    def __init__(self, text: str, file: str, lines: bool) -> None:
-        self._file, self._lines = file, lines
+    def __init__(self, text: str, file: str, lines: bool, as_text: bool) -> None:
+        self._file, self._lines, self._as_text = file, lines, as_text
         self._depth = self._composed = self._converted = 0
         super().__init__(text)
 
@@ -187,6 +188,8 @@ class _Reader(yaml.SafeLoader):
             raise UserError(what, where=where, fix=fix)
 
     def _scalar(self, node: yaml.Node, where: str) -> bool | int | float | str | None:
+        if self._as_text:
+            return node.value
         kind = node.tag.removeprefix(_STANDARD)
         if kind in ("int", "float") and len(node.value) > _LONGEST_NUMBER:
             what = f"a number of {len(node.value):,} characters"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stillbox.errors import UserError
-from stillbox.records.annotations import AnnotatedImage, ImageRoot, read_lines
+from stillbox.records.annotations import AnnotatedImage, ImageRoot
+from stillbox.records.foreign_files import read_lines
 from stillbox.records.formats.voc import annotated, read_image_set, read_voc, read_voc_file
 from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.label_map import LabelMap

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stillbox.extras import import_extra
-from stillbox.records.annotations import read_lines
+from stillbox.records.foreign_files import read_lines
 
 Feature = Any
 """A message `tf.train.Feature`."""

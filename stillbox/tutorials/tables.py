@@ -13,15 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.records.annotations import (
-    AnnotatedImage,
-    ImageRoot,
-    number,
-    parse_int,
-    read_csv,
-    read_lines,
-)
+from stillbox.records.annotations import AnnotatedImage, ImageRoot
 from stillbox.records.files import write_whole
+from stillbox.records.foreign_files import number, parse_int, read_csv, read_lines
 from stillbox.records.formats.voc import read_voc_file
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError, ConversionLog

@@ -1,5 +1,6 @@
 """Findings of a check of records, and their statistics."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -12,6 +13,7 @@ from stillbox.errors import UserError
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.wire import parse_features, serialize_features
+from tests.checking.checked_records import found, sound
 from tests.records.builders import CAT_DOG, image_bytes, make_example, write_records
 from tests.small import SHARED, needs_shared
 
@@ -30,11 +32,6 @@ def check(tmp_path):
     return run
 
 
-def found(result, severity=None):
-    wanted = [f for f in result.findings if severity in (None, f.severity)]
-    return {finding.what: finding.count for finding in wanted}
-
-
 def with_classes(*texts):
     count = len(texts)
     example = make_example([[0.1, 0.2, 0.5, 0.6]] * count, [1] * count)
@@ -42,11 +39,6 @@ def with_classes(*texts):
     features["image/object/class/text"] = [text.encode() for text in texts]
     del features["image/object/class/label"]
     return serialize_features(features)
-
-
-def sound(number, class_ids=(1, 2)):
-    boxes = [[0.1, 0.2, 0.5, 0.6]] * len(class_ids)
-    return make_example(boxes, class_ids, image_id=str(number))
 
 
 def test_sound_data_has_no_finding(check):
@@ -116,7 +108,7 @@ BOXES = {
 def test_single_bad_boxes_are_warnings(check, reason):
     result = check(make_example([BOXES[reason]], image_id="b"), sound(1))
     assert found(result, "warning") == {reason: 1}
-    assert result.sound
+    assert result.summary()[-1] == "Nothing stops training; see the warning above."
     assert "data.bad_boxes=fix" in result.findings[0].fix
 
 
@@ -129,7 +121,8 @@ def test_boxes_beyond_max_boxes_are_counted(check):
 
 
 def test_an_image_id_that_occurs_twice_names_both(check):
-    result = check(sound(0), sound(1), sound(0))
+    again = dataclasses.replace(sound(2), image_id="0")
+    result = check(sound(0), sound(1), again)
     assert found(result) == {"image id occurs twice": 1}
     (example,) = result.findings[0].examples
     assert "record 2" in example
@@ -152,7 +145,8 @@ def test_unusual_images_are_warnings(check):
         sound(1),
     )
     assert found(result) == {"EXIF orientation": 1, "CMYK image": 1, "neither JPEG nor PNG": 1}
-    assert result.sound
+    assert not result.sound
+    assert result.summary()[-1] == "Nothing stops training; see the 3 warnings above."
 
 
 def test_background_images_are_notes_unless_no_image_has_a_box(check):

@@ -105,10 +105,12 @@ def test_convert_voc_by_set_and_whole(data_verb, voc, tmp_path):
         assert json.loads(out)["images_written"] == images
     assert sorted(p.name for p in (tmp_path / "o").iterdir()) == [
         "all.record-00000-of-00001",
+        "all.report.html",
         "all.report.json",
         "all.report.txt",
         "label_map.pbtxt",
         "train.record-00000-of-00001",
+        "train.report.html",
         "train.report.json",
         "train.report.txt",
     ]

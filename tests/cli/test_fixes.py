@@ -60,8 +60,6 @@ ONLY = {
     "devices.launcher._open_mpi": JOBS,
     "devices.launcher.ProcessInfo": JOBS,
     "devices.launcher._WHERE": JOBS,
-    # The readers of folders give paths, and no ids to keep.
-    "records.formats.coco._in_folder": SETS,
     "records.formats.coco._own_ids": ("data convert coco",),
     # Sets of folders and of scenes have names of ours.
     "records.tfrecord.prepare_folder --name": SETS,

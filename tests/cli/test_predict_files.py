@@ -78,6 +78,14 @@ def test_bad_files_are_passed_over_and_listed_at_the_end(stillbox, photos, batch
     assert [line.split(": ")[0].strip() for line in last[1:]] == ["photos/1.png", "photos/3.png"]
 
 
+def test_images_of_few_values_are_counted(stillbox, photos):
+    Image.new("RGB", (60, 40), (3, 3, 9)).save(photos / "black.png")
+    Image.new("I;16", (60, 40)).save(photos / "c.tif")
+    _, _, err = stillbox("predict", "model", "photos", "--recursive")
+    line = "2 images with few of the 256 values, almost of one colour: first photos/black.png"
+    assert line in err.splitlines()
+
+
 def test_names_that_are_no_text(stillbox, photos):
     names = [b"\xff.png", b"\x1b[31m.png", "\u96fb {0} [b].png".encode()]
     for name in names:

@@ -294,6 +294,134 @@ def test_a_file_that_is_no_result_list_is_refused_by_name(tmp_path):
         results_from_coco_json(tmp_path / "none.json")
 
 
+def changed_truth(folder, **values):
+    """A ground truth with three annotations, of which the second has these values."""
+    content = truths_to_coco([truth("5", [BOX, OTHER_BOX]), truth("6", [BOX])], {1: "cat"})
+    entry = content["annotations"][1] | values
+    content["annotations"][1] = {name: one for name, one in entry.items() if one != "absent"}
+    (folder / "truth.json").write_text(json.dumps(content))
+    return folder / "truth.json"
+
+
+BAD_BOXES = {
+    "empty": ([], r"is \[\]"),
+    "three numbers": ([1, 2, 3], r"is \[1, 2, 3\]"),
+    "five numbers": ([1, 2, 3, 4, 5], r"is \[1, 2, 3, 4, 5\]"),
+    "null": (None, "is null"),
+    "null inside": ([1, 2, None, 4], r"is \[1, 2, null, 4\]"),
+    "text": ("box", 'is "box"'),
+    "text inside": ([1, 2, "wide", 4], "wide"),
+    "not a number": ([1, 2, float("nan"), 4], "NaN"),
+    "infinite": ([1, 2, float("inf"), 4], "Infinity"),
+    "nested": ([[1, 2, 3, 4]], r"is \[\[1, 2, 3, 4\]\]"),
+    "missing": ("absent", "is missing"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_BOXES)
+def test_an_annotation_without_a_box_is_named(tmp_path, case):
+    bbox, said = BAD_BOXES[case]
+    with pytest.raises(UserError, match=f"the bbox .*{said}.*, not the four numbers") as caught:
+        from_coco_json(changed_truth(tmp_path, bbox=bbox))
+    assert caught.value.where == f"{tmp_path}/truth.json: annotations[1] (id 2, image_id 5)"
+    assert caught.value.fix == "write its box, or leave the entry out"
+
+
+def test_a_segmentation_in_place_of_a_box_is_named_in_the_remedy(tmp_path):
+    outline = [[10, 10, 60, 10, 60, 60]]
+    with pytest.raises(UserError, match="the bbox is missing") as caught:
+        from_coco_json(changed_truth(tmp_path, bbox="absent", segmentation=outline))
+    assert "the box around its segmentation" in caught.value.fix
+
+
+@pytest.mark.parametrize("category", [None, "cat", 1.5, "absent", []])
+def test_an_annotation_without_a_class_is_named(tmp_path, category):
+    with pytest.raises(UserError, match=r"annotations\[1\] \(id 2, .*category_id is .* whole"):
+        from_coco_json(changed_truth(tmp_path, category_id=category))
+
+
+def test_a_detection_without_a_box_is_named(tmp_path):
+    found = results_to_coco([result("7", [BOX, BOX], [0.5, 0.25])])
+    found[1]["bbox"] = []
+    (tmp_path / "r.json").write_text(json.dumps(found))
+    with pytest.raises(UserError, match=r"r\.json: detection 1 \(image_id 7\): the bbox is \[\]"):
+        results_from_coco_json(tmp_path / "r.json")
+
+
+def test_numbers_that_are_spelt_as_text_are_numbers(tmp_path):
+    values = {"bbox": ["1", "2.5", "30", "4e1"], "category_id": "1", "iscrowd": "0", "area": "50"}
+    truths, _ = from_coco_json(changed_truth(tmp_path, **values))
+    # x 1, y 2.5, 30 wide, 40 high.
+    assert truths[0].boxes[1].tolist() == [2.5, 1, 42.5, 31]
+    assert truths[0].is_crowd.tolist() == [False, False]
+    assert truths[0].areas()[1] == 50
+    assert from_coco_json(changed_truth(tmp_path, iscrowd=True))[0][0].is_crowd.tolist()[1]
+    detection = {"image_id": 1, "category_id": "2", "bbox": ["1", 2, 3, 4], "score": "0.5"}
+    (tmp_path / "r.json").write_text(json.dumps([detection]))
+    (found,) = results_from_coco_json(tmp_path / "r.json")
+    assert (found.class_ids.tolist(), found.scores.tolist()) == ([2], [0.5])
+
+
+@pytest.mark.parametrize("spell", [str, int, float])
+@pytest.mark.parametrize("of", ["truth", "annotations", "results"])
+def test_an_image_id_is_the_same_as_text_and_as_number(tmp_path, of, spell):
+    content = truths_to_coco([truth("5", [BOX])], {1: "cat"})
+    found = results_to_coco([result("5", [BOX], [0.9]), result("5", [OTHER_BOX], [0.1])])
+    entries = {"truth": content["images"], "annotations": content["annotations"], "results": found}
+    entry = entries[of][0]
+    name = "id" if of == "truth" else "image_id"
+    entry[name] = spell(entry[name])
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    (tmp_path / "r.json").write_text(json.dumps(found))
+    truths, names = from_coco_json(tmp_path / "t.json")
+    results = results_from_coco_json(tmp_path / "r.json")
+    # One result of two detections, in whichever way each has its id.
+    assert [one.image_id for one in results] == ["5"]
+    assert score_coco(truths, results, names).summary["AP"] == pytest.approx(1)
+
+
+def grid(count):
+    """Boxes of 30 x 30 pixels that do not overlap."""
+    places = np.stack(np.divmod(np.arange(count), 20), axis=1) * 50.0
+    return np.concatenate([places, places + 30], axis=1)
+
+
+def test_boxes_beyond_the_limit_of_detections_are_counted():
+    crowd = [True] * 50
+    truths = [
+        truth("1", grid(300), size=(1000, 1000)),
+        truth("2", grid(130), [1] * 101 + [2] * 29),
+        # Neither two classes of 100 boxes nor crowds are beyond the limit.
+        truth("3", grid(200), [1] * 100 + [2] * 100),
+        truth("4", grid(150), is_crowd=[False] * 100 + crowd),
+    ]
+    found = [result("1", grid(300), np.linspace(1, 0.7, 300))]
+    scores = score_coco(truths, found, NAMES)
+    assert scores.beyond_limit == (2, 201)
+    assert scores.warnings() == [
+        "2 images have more than 100 boxes of one class, 201 in excess: COCO scores at most 100 "
+        "detections of a class in an image, so recall and AP stay below 1"
+    ]
+    alone = score_coco(truths[:1], found, {1: "cat"})
+    # 100 of 300 are found: precision is 1 at the recalls 0 to .33 of 101.
+    assert alone.summary["AP"] == pytest.approx(34 / 101)
+    assert "1 image has more" in alone.warnings()[0]
+    assert score_coco(truths[2:], [], NAMES).warnings() == []
+
+
+@needs_shared
+def test_a_dense_truth_scores_as_in_pycocotools():
+    folder = SHARED / "cases" / "data" / "ev"
+    truths, names = from_coco_json(folder / "dense_truth.json")
+    results = results_from_coco_json(folder / "dense_results.json")
+    scores = score_coco(truths, results, names)
+    stats, _ = reference_numbers(truths, results, names)
+    assert scores.summary["AP"] == pytest.approx(stats[0]) == pytest.approx(0.337, abs=5e-4)
+    assert scores.beyond_limit == (1, 200)
+    with pytest.raises(UserError, match=r"annotations\[0\] \(id 1, image_id 1\): the bbox is \[\]"):
+        from_coco_json(folder / "truth_empty_bbox.json")
+
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
 
 

@@ -17,7 +17,10 @@ from stillbox.inputs.decode import decode_image
 from stillbox.inputs.loader import EvalLoader, TrainLoader
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.source import ExampleSource
+from stillbox.records.tf_example import serialize_example
+from stillbox.records.wire import parse_features, serialize_features
 from tests.inputs.helpers import MODEL, dataset, example, write
+from tests.records.builders import write_records
 from tests.small import SHARED, needs_shared
 
 CONTIGUOUS = replace(MODEL, num_classes=3, class_slots="contiguous")
@@ -86,6 +89,35 @@ def test_a_label_map_without_any_of_the_classes_is_refused_with_both_sides(scene
     assert "'ring'" in str(caught.value)
     assert "'cat', 'dog'" in str(caught.value)
     assert "give the label map that was written together" in caught.value.fix
+
+
+def labelled_from_zero(path, labels):
+    """Records of a box each with these labels and no text."""
+    payloads = []
+    for number, label in enumerate(labels):
+        features = parse_features(serialize_example(example(number, BOXES[:1], [1])))
+        features["image/object/class/label"] = np.array([label])
+        payloads.append(serialize_features(features))
+    return ExampleSource([str(write_records(path / "zero.record", payloads))], SHAPE_MAP)
+
+
+SHAPE_MAP = LabelMap.from_names(SHAPES)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_labels_that_begin_at_0_are_refused_with_the_remedy(tmp_path, order):
+    # Of 100 records, 64 are looked at first, among them not the third.
+    source = labelled_from_zero(tmp_path, [1, 0, 5, *[0] * 97][::order])
+    said = r"labels begin at 0: the greatest of 100 boxes is 5, .* end at 6"
+    with pytest.raises(UserError, match=said) as caught:
+        reject_unrelated_label_map(source, SHAPE_MAP, use_display_name=False)
+    assert "one higher" in caught.value.fix
+
+
+@pytest.mark.parametrize("greatest", [4, 6])
+def test_a_label_of_0_is_no_count_from_0_unless_the_greatest_id_says_so(tmp_path, greatest):
+    source = labelled_from_zero(tmp_path, [0, 1, greatest])
+    reject_unrelated_label_map(source, SHAPE_MAP, use_display_name=False)
 
 
 def test_display_names_that_would_match_are_the_remedy(scenes):

@@ -79,6 +79,18 @@ def test_pillows_16_bits_are_scaled_not_saturated(monkeypatch):
     assert (decode_image(deep) == PICTURE[..., :1]).all()
 
 
+@pytest.mark.parametrize("reduction", [1, 2])
+def test_12_of_16_bits_and_floats_are_not_black(reduction):
+    gray = PICTURE[..., 0]
+    expected = decode_image(saved(Image.fromarray(gray), "PNG"), reduction=reduction)
+    deep = gray.astype(np.uint16) * 16 + 15
+    for pixels, kind in ((deep, "PNG"), (deep, "TIFF"), (np.float32(gray / 255), "TIFF")):
+        data = saved(Image.fromarray(pixels), kind)
+        assert (decode_image(data, reduction=reduction) == expected).all()
+    with pytest.raises(ImageError, match="no brightness: F from nan to nan"):
+        decode_image(saved(Image.fromarray(np.full((8, 8), np.nan, np.float32)), "TIFF"))
+
+
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.95, 0.999])
 def test_a_truncated_jpeg_is_refused_wherever_it_ends(share, progressive):

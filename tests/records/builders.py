@@ -26,7 +26,8 @@ def image_bytes(
 ) -> bytes:
     """An image that is dark on its left and bright on its right."""
     ramp = np.tile(np.linspace(0, 255, width, dtype=np.uint8), (height, 1))
-    image = Image.fromarray(ramp).convert(mode)
+    deep = mode == "I;16"
+    image = Image.fromarray(ramp * np.uint16(257)) if deep else Image.fromarray(ramp).convert(mode)
     exif = Image.Exif()
     if orientation:
         exif[0x0112] = orientation
@@ -84,7 +85,7 @@ def put(folder, name, content):
 
 def yolo(folder):
     y, x, v, u = BOX[0] / HEIGHT, BOX[1] / WIDTH, BOX[2] / HEIGHT, BOX[3] / WIDTH
-    put(folder, "data.yaml", "path: .\ntrain: ../images\nval: nowhere\nnames: [dog, cat]\n")
+    put(folder, "data.yaml", "path: .\ntrain: ../images\nval:\nnames: [dog, cat]\n")
     put(folder, "labels/a.txt", f"1 {(x + u) / 2} {(y + v) / 2} {u - x} {v - y}\n")
     put(folder, "labels/b.txt", f"1 {x} {y} {u} {y} {u} {v} {x} {v}\n")
 

@@ -86,7 +86,8 @@ def test_an_unknown_category_is_marked(read):
 
 @pytest.mark.parametrize("spelt", ["18", 18.0])
 def test_category_ids_may_be_spelt_as_text_or_with_a_point(read, spelt):
-    boxes, categories = [box(), box(2, category_id=spelt)], [{"id": spelt, "name": "dog"}]
+    boxes = [box(), box(2, category_id=spelt, bbox=[0, 0, 5, 5])]
+    categories = [{"id": spelt, "name": "dog"}]
     (item,), _, problems = read(annotations=boxes, categories=categories)
     assert item.class_ids.tolist() == [18, 18]
     assert not list(problems)
@@ -158,7 +159,7 @@ def test_two_boxes_with_one_id_or_none_are_both_kept(read):
     (item,), _, problems = read(annotations=[box(), box(bbox=[0, 0, 5, 5])])
     assert len(item.pixel_boxes) == 2
     assert next(iter(problems)).action == "box kept: it is another one"
-    annotations = [box(), box()]  # without ids
+    annotations = [box(), box(bbox=[0, 0, 5, 5])]  # without ids
     for annotation in annotations:
         del annotation["id"]
     (item,), _, problems = read(annotations=annotations)

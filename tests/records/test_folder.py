@@ -186,9 +186,10 @@ def test_near_identical_images_are_on_one_side_and_the_split_is_stable(tmp_path)
 
 def test_images_are_compared_once(tmp_path, monkeypatch):
     compared, compare = [], splits._close_pairs
-    monkeypatch.setattr(splits, "_close_pairs", lambda p: compared.append(p) or compare(p))
+    monkeypatch.setattr(splits, "_close_pairs", lambda *a: compared.append(a) or compare(*a))
     convert_folder(voc_folder(tmp_path / "photos"), tmp_path / "out")
-    assert len(compared) == 1
+    # Upright, and in the position of mirrored and turned copies.
+    assert len(compared) == 2
 
 
 def test_bands_that_are_flat_in_many_images_are_not_compared(monkeypatch):
@@ -207,7 +208,9 @@ def test_bands_that_are_flat_in_many_images_are_not_compared(monkeypatch):
     small = rng.normal(size=(6, 256)).astype(np.float32)
     small[5] = small[4]
     small /= np.linalg.norm(small, axis=1, keepdims=True)
-    prints = splits.Fingerprints(np.arange(6), [b"%d" % n for n in range(6)], hashes, small)
+    views = splits.Views(hashes, small)
+    digests = [b"%d" % n for n in range(6)]
+    prints = splits.Fingerprints(np.arange(6), digests, [""] * 6, views, views)
     assert prints.near_identical == [[4, 5]]
     assert sorted(lengths) == [0] * 8 + [6] * 24
 
@@ -305,6 +308,9 @@ def test_an_empty_training_folder_counts_as_none(tmp_path):
 
 def test_a_lone_training_set_is_split_and_that_is_reported(tmp_path):
     folder = yolo_set(tmp_path / "set", "train/images", "train/labels", val="../valid/images")
+    with pytest.raises(UserError, match=r"data\.yaml: val: the images of val are not here"):
+        convert_folder(folder, tmp_path / "out")
+    folder = yolo_set(tmp_path / "set", "train/images", "train/labels")
     converted = convert_folder(folder, tmp_path / "out", validation_share=0.4)
     assert converted.train_images
     assert converted.train_images + converted.validation_images == 3

@@ -108,10 +108,11 @@ def test_numbers_may_stand_before_the_ending(tmp_path):
 
 
 def test_patterns_pass_over_what_conversions_write_beside_records(tmp_path):
-    for name in ("train.record-00000-of-00001", "train.report.json", "train.report.txt"):
+    for name in ("train.record-00000-of-00001", "label_map.pbtxt"):
         (tmp_path / name).touch()
-    for name in ("conversion.json", "conversion.txt", "label_map.pbtxt"):
-        (tmp_path / name).touch()
+    for ending in ("json", "txt", "html"):
+        (tmp_path / f"train.report.{ending}").touch()
+        (tmp_path / f"conversion.{ending}").touch()
     for pattern in ("train*", "*"):
         found = [file.name for file in expand([str(tmp_path / pattern)])]
         assert found == ["train.record-00000-of-00001"]

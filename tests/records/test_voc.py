@@ -36,11 +36,12 @@ def read(root):
 def test_an_object_with_everything(read, root):
     flags = "<truncated>1</truncated><difficult>1</difficult>"
     (root / "JPEGImages" / "a.jpg").touch()
+    other = DOG.replace("<xmin>6", "<xmin>5")
     (item,), label_map, problems = read(
-        {"a.xml": annotation(f"<object><name>dog</name>{flags}{BOX}</object>{DOG}")}
+        {"a.xml": annotation(f"<object><name>dog</name>{flags}{BOX}</object>{other}")}
     )
     # Coordinates as they are: no 1 is subtracted.
-    np.testing.assert_array_equal(item.pixel_boxes, [[4, 6, 24, 36]] * 2)
+    np.testing.assert_array_equal(item.pixel_boxes, [[4, 6, 24, 36], [4, 5, 24, 36]])
     assert item.class_ids.tolist() == [1, 1]
     assert item.difficult.tolist() == item.truncated.tolist() == [True, False]
     assert (item.height, item.width) == (40, 60)
@@ -76,7 +77,7 @@ def test_ids_are_those_of_a_given_label_map(read):
 
 
 def test_files_come_sorted_or_in_the_order_of_the_set(read):
-    files = {f"{name}.xml": annotation() for name in "cab"}
+    files = {f"{name}.xml": annotation(filename=f"{name}.jpg") for name in "cab"}
     assert [item.where[-5] for item in read(files)[0]] == ["a", "b", "c"]
     assert [item.where[-5] for item in read(files, stems=["b", "a"])[0]] == ["b", "a"]
 

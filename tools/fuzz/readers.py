@@ -52,9 +52,11 @@ from stillbox.records.formats.registry import recognise
 from stillbox.records.formats.voc import read_image_set, read_voc
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
+from stillbox.records.review import review
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import frame
+from stillbox.records.unread import report_unread
 from stillbox.records.wire import bytes_field, varint_field
 from tools.fuzz.graphs import tfjs_seeds, tfjs_shards, tflite_seeds
 
@@ -240,7 +242,8 @@ _CVAT = b"""<?xml version="1.0" encoding="utf-8"?><annotations><version>1.1</ver
 </annotations>
 """
 _YOLO = b"0 0.5 0.5 0.2 0.3\n1 .1 0.1 0.5 0.1 4e-1 0.6\n\n"
-_YOLO_YAML = b"path: .\ntrain: images\nval: [a.txt, ../x]\nnc: 2\nnames: {0: dog, 1: 'cat'}\n"
+_YOLO_YAML = b"path: .\ntrain: .\nval: [list.txt]\nnc: 2\nnames: {0: dog, 1: 'cat'}\n"
+_LIST = {"list.txt": b"/content/set/a.jpg\n"}
 _PIXEL = cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1].tobytes()
 _LABELME = {
     "imagePath": "a.jpg", "imageHeight": 8, "imageWidth": 6,
@@ -294,7 +297,10 @@ def _folder(
         recognised = recognise(found)
         assert recognised.format.read is not None
         reading = recognised.format.read(found, recognised.files, log)
-        _converted(*reading.with_ids(), folder=folder)
+        report_unread(found, recognised.all_files, log)
+        stated, label_map = reading.with_ids()
+        items = [one.item for one in review(stated, found, reading.numbers, log)]
+        _converted(items, label_map, folder=folder)
 
     return read
 
@@ -646,8 +652,8 @@ READERS: Mapping[str, Reader] = {
     "folder_coco": Reader(_folder("x.json"), _plain(json.dumps(_COCO).encode())),
     "folder_voc": Reader(_folder("a.xml"), _plain(_VOC)),
     "folder_cvat": Reader(_folder("annotations.xml"), _plain(_CVAT)),
-    "folder_yolo": Reader(_folder("a.txt", {"data.yaml": _YOLO_YAML}), _plain(_YOLO)),
-    "folder_yolo_yaml": Reader(_folder("data.yaml", {"a.txt": _YOLO}), _plain(_YOLO_YAML)),
+    "folder_yolo": Reader(_folder("a.txt", {"data.yaml": _YOLO_YAML, **_LIST}), _plain(_YOLO)),
+    "folder_yolo_yaml": Reader(_folder("data.yaml", {"a.txt": _YOLO, **_LIST}), _plain(_YOLO_YAML)),
     "folder_labelme": Reader(_folder("a.json"), _plain(json.dumps(_LABELME).encode())),
     "folder_labelme_embedded": Reader(_folder("b.json"), _plain(json.dumps(_EMBEDDED).encode())),
     "folder_label_studio": Reader(_folder("x.json"), _plain(json.dumps(_LABEL_STUDIO).encode())),

@@ -1,9 +1,9 @@
-"""Exports of annotation tools: CVAT for images 1.1, Label Studio and LabelMe; foreign formats.
+"""Exports of annotation tools: CVAT for images 1.1, Label Studio and LabelMe.
 
 CVAT writes one XML file for many images; pixels count from 0, sides are continuous coordinates.
 Label Studio writes JSON tasks with rectangles in per cent of the sides. LabelMe writes one JSON
 file for each image, with shapes of points in pixels; `imageData` may hold the image file in
-Base64. Foreign formats are named and not converted.
+Base64.
 
 Sources: docs.cvat.ai, "CVAT for image"; labelstud.io, "Label Studio JSON format of annotated
 tasks".
@@ -20,18 +20,19 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from stillbox.errors import UserError
-from stillbox.records.annotations import (
+from stillbox.records.annotations import line_of
+from stillbox.records.box_numbers import BoxNumbers
+from stillbox.records.data_folder import DataFolder, folder_split, name_split, word_split
+from stillbox.records.foreign_files import (
     Json,
     json_list,
     json_object,
-    line_of,
+    name_text,
     number,
     parse_int,
-    read_head,
     read_json,
     read_xml,
 )
-from stillbox.records.data_folder import DataFolder, folder_split, name_split, word_split
 from stillbox.records.formats.registry import (
     NO_BOX,
     Box,
@@ -45,9 +46,7 @@ from stillbox.records.formats.registry import (
     rotated,
     xml_files,
 )
-from stillbox.records.formats.tables import INFOS
 from stillbox.records.problems import ConversionLog
-from stillbox.records.tfrecord import HEADER_BYTES, is_header
 
 
 def _is_cvat(root: str, marks: frozenset[str]) -> bool:
@@ -57,7 +56,7 @@ def _is_cvat(root: str, marks: frozenset[str]) -> bool:
 @register("cvat", "CVAT for images", xml_files(_is_cvat))
 def read_cvat(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads XML files; polygons, ellipses and masks become the boxes around them."""
-    reading = FolderContents()
+    reading = FolderContents(numbers=BoxNumbers("pixels"))
     classes: dict[str, None] = {}
     for file in files:
         tree = read_xml(file)
@@ -139,7 +138,7 @@ def _is_label_studio(outline: JsonOutline) -> bool:
 @register("label_studio", "Label Studio JSON", json_files(_is_label_studio))
 def read_label_studio(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads exports; polygons and ellipses become boxes; other tasks are left out."""
-    reading = FolderContents()
+    reading = FolderContents(numbers=BoxNumbers("percent"))
     for file in files:
         for place, task in enumerate(map(json_object, json_list(folder.json(file)))):
             where = f"{folder.relative(file)}: task {place}"
@@ -153,18 +152,56 @@ def read_label_studio(folder: DataFolder, files: list[Path], log: ConversionLog)
             path = _task_image(folder, address, file, log)
             if path is None:
                 continue
-            shapes = [shape for shape in results if isinstance(shape, dict) and "value" in shape]
-            found = [(_label_of(shape), _percent_box(shape)) for shape in shapes]
-            for name, box in found:
-                if box == NO_BOX:
-                    log.bad_box("result without a box", where, f"label {name!r}")
-            names = [name for name, box in found if box != NO_BOX]
-            boxes = [box for _, box in found if box != NO_BOX]
-            size = max(map(_original_size, shapes), default=(0, 0))
+            names, boxes = _regions(results, where, log)
+            size = max(map(_original_size, map(json_object, results)), default=(0, 0))
             split = folder_split(path.relative_to(folder.root))
             one = labelled(path, where, names, boxes, size=size, split=split, relative=True)
             reading.images.append(one)
     return reading
+
+
+def _regions(results: list[Json], where: str, log: ConversionLog) -> tuple[list[str], list[Box]]:
+    """Returns label and box of each region.
+
+    Several results with one id are about one region: its shape, its labels, choices, a text. A
+    choice is the label of a region that has no other.
+    """
+    regions: dict[object, list[dict[str, Json]]] = {}
+    for place, shape in enumerate(map(json_object, results)):
+        if isinstance(shape.get("value"), dict):
+            key = shape.get("id")
+            regions.setdefault(key if isinstance(key, str) else place, []).append(shape)
+    names: list[str] = []
+    boxes: list[Box] = []
+    for shapes in regions.values():
+        found = [box for box in map(_percent_box, shapes) if box != NO_BOX]
+        labels = _labels_of(shapes)
+        if not found:
+            if kind := _marked_by(shapes):
+                log.bad_box("result without a box", where, kind)
+            continue
+        if len(labels) > 1:
+            reason, action = "region with several labels", "the first is used"
+            log.add(reason, where, ", ".join(map(repr, labels)), action=action)
+        names.append(labels[0] if labels else "")
+        boxes.append(found[0])
+    return names, boxes
+
+
+def _marked_by(shapes: list[dict[str, Json]]) -> str:
+    """Returns the kind of labels of a region, as `brushlabels`; nothing for one of no labels."""
+    kinds = (key for shape in shapes for key in json_object(shape["value"]))
+    return next((kind for kind in kinds if kind.endswith("labels")), "")
+
+
+def _labels_of(shapes: list[dict[str, Json]]) -> list[str]:
+    """Returns the labels of a region, or else its choices."""
+    for keys in (_LABELS, ("choices",)):
+        values = (json_object(shape["value"]).get(key) for shape in shapes for key in keys)
+        labels = [name_text(one) for value in values for one in json_list(value)]
+        if labels:
+            return list(dict.fromkeys(labels))
+    return []
 
 
 def _task_results(task: dict[str, Json], where: str, log: ConversionLog) -> list[Json] | None:
@@ -188,18 +225,13 @@ def _task_image(folder: DataFolder, address: str, file: Path, log: ConversionLog
     if ".." in Path(name).parts:
         what = f"the image address {address!r} leads out of the folder of the images"
         raise UserError(what, where=line_of(file, address), fix="export the project again")
-    last = Path(name).name or "image"
-    path = folder.image(last, file, file.parent, log)
-    # os.path: a name may be too long for a file.
-    if path is not None and not os.path.isfile(path) and _UPLOAD_PREFIX.match(last):  # noqa: PTH113
-        return folder.image(_UPLOAD_PREFIX.sub("", last), file, file.parent, log)
-    return path
-
-
-def _label_of(shape: dict[str, Json]) -> str:
-    value = json_object(shape["value"])
-    labels = next((found for key in _LABELS if isinstance(found := value.get(key), list)), [])
-    return str(labels[0]) if labels else ""
+    # Folders of the server tell images of one name apart, if they are here too.
+    name = name.strip("/").removeprefix("data/") or "image"
+    last = Path(name).name
+    path = folder.image(name, file, file.parent, log)
+    if path is None or folder.has(path) or not _UPLOAD_PREFIX.match(last):
+        return path
+    return folder.image(_UPLOAD_PREFIX.sub("", last), file, file.parent, log)
 
 
 def _original_size(shape: dict[str, Json]) -> tuple[int, int]:
@@ -228,7 +260,9 @@ def _percent_box(shape: dict[str, Json]) -> Box:
     return box[0] / high, box[1] / wide, box[2] / high, box[3] / wide
 
 
-_WITH_AREA = ("rectangle", "polygon", "circle", "mask")
+_WITH_AREA = ("rectangle", "polygon", "circle", "mask", "rotation", "oriented_rectangle")
+_NO_CLASSES = ("__ignore__", "_background_")
+"""Labels that LabelMe reserves."""
 
 
 @register(
@@ -238,12 +272,13 @@ _WITH_AREA = ("rectangle", "polygon", "circle", "mask")
 )
 def read_labelme(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads JSON files; polygons and circles become the boxes around them."""
-    reading = FolderContents()
+    reading = FolderContents(numbers=BoxNumbers("pixels"))
     for file in files:
         try:
             content = json_object(folder.json(file))
         except UserError as error:
             log.bad_record("annotation file is no JSON", folder.relative(file), error.what)
+            folder.used.update(folder.images_of_stem(file.stem))
             continue
         image = _labelme_image(folder, file, content, log)
         if image is None:
@@ -254,12 +289,16 @@ def read_labelme(folder: DataFolder, files: list[Path], log: ConversionLog) -> F
         boxes: list[Box] = []
         for place, item in enumerate(json_list(content["shapes"])):
             shape = json_object(item)
+            label = name_text(shape.get("label", "")).strip()
+            if label in _NO_CLASSES:
+                log.add("shape to be ignored", f"{where}, shape {place}", label, action="left out")
+                continue
             kind = str(shape.get("shape_type", "polygon")) if isinstance(item, dict) else "no shape"
             box = _labelme_box(shape, kind)
             if box == NO_BOX:
                 log.bad_box("shape without a box", f"{where}, shape {place}", kind)
                 continue
-            names.append(str(shape.get("label", "")).strip())
+            names.append(label)
             boxes.append(box)
         size = (parse_int(content.get("imageHeight")), parse_int(content.get("imageWidth")))
         split = folder_split(file.relative_to(folder.root))
@@ -272,7 +311,7 @@ def _labelme_image(
     folder: DataFolder, file: Path, content: dict[str, Json], log: ConversionLog
 ) -> tuple[Path, Callable[[], bytes] | None] | None:
     """Returns the image file, or what returns the embedded image; None if it is left out."""
-    near = folder.image_of_stem(file.stem, file)
+    near = folder.image_of_stem(file.stem, file, str(content["imagePath"]))
     if near is not None:
         return near, None
     embedded = partial(_embedded, file) if isinstance(content.get("imageData"), str) else None
@@ -303,67 +342,3 @@ def _labelme_box(shape: dict[str, Json], kind: str) -> Box:
         radius = math.hypot(x - u, y - v)
         pairs = [(x - radius, y - radius), (x + radius, y + radius)]
     return bounds(pairs)
-
-
-def _is_records(file: Path) -> bool:
-    return is_header(read_head(file)[:HEADER_BYTES])
-
-
-def _records(folder: DataFolder) -> list[Path]:
-    annotations = {".xml", ".json", ".csv", ".txt", ".yaml", ".yml", ".jsonl"}
-    known = {*annotations, *(file.suffix for file in folder.images)}
-    return [
-        f for f in folder.files if f.suffix.lower() not in known and folder.memoized(_is_records, f)
-    ]
-
-
-def _masks(folder: DataFolder) -> list[Path]:
-    """Returns images in folders of masks, each of which has the name of another image."""
-    folders = ("masks", "mask", "SegmentationClass", "SegmentationObject", "labels", "annotations")
-    masks = [f for f in folder.images if f.parent.name in folders and f.suffix == ".png"]
-    others = {file.stem for file in folder.images if file.parent.name not in folders}
-    return [file for file in masks if file.stem in others]
-
-
-def _is_createml(outline: JsonOutline) -> bool:
-    keys = outline.keys
-    return outline.is_list and {"image", "annotations"} <= keys and "data" not in keys
-
-
-def _without_rows(folder: DataFolder) -> list[Path]:
-    """Returns the descriptions of Hugging Face data sets whose rows are elsewhere."""
-    rows = folder.with_suffix(".jsonl", ".parquet")
-    return [] if rows else [file for file in folder.files if file.name == INFOS]
-
-
-_CONVERT = "boxes are needed: convert the masks to COCO JSON first"
-register_foreign("masks", "a set of segmentation masks", _masks, _CONVERT, beside=("*",))
-register_foreign(
-    "tfrecord",
-    "TFRecord data",
-    _records,
-    "records need no conversion: give them to a config as data.train.paths, and see "
-    "`stillbox data check`",
-    beside=("*",),
-)
-_is_imglab = xml_files(lambda root, marks: root == "dataset")
-register_foreign("imglab", "dlib's imglab XML", _is_imglab, "convert it to Pascal VOC first")
-_is_via = json_files(lambda outline: "_via_img_metadata" in outline.keys)
-register_foreign("via", "a VGG Image Annotator project", _is_via, "export it as COCO")
-_EXPORT = "export the data set as COCO or YOLO"
-register_foreign("createml", "Create ML JSON", json_files(_is_createml), _EXPORT)
-register_foreign(
-    "arrow",
-    "Hugging Face datasets as Arrow (save_to_disk)",
-    lambda folder: [
-        file for file in folder.with_suffix(".arrow") if file.name.startswith(("data-", "dataset"))
-    ],
-    "write it with `dataset.to_parquet(...)`",
-)
-register_foreign(
-    "hugging_face_script",
-    "a Hugging Face data set whose rows a script makes",
-    _without_rows,
-    "load it with `datasets` and write it with `dataset.to_parquet(...)`",
-    beside=("*",),
-)

@@ -4,6 +4,7 @@ Category ids stay what they are. Source: cocodataset.org, "Data format". A box t
 width, height] in pixels.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,17 +13,21 @@ from typing import TypeVar
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.records.annotations import (
-    AnnotatedImage,
-    ImageRoot,
+from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.box_numbers import BoxNumbers
+from stillbox.records.data_folder import DataFolder, folder_split, name_split
+from stillbox.records.foreign_files import (
     Json,
+    json_list,
     json_object,
+    name_text,
     parse_int,
     read_json,
 )
-from stillbox.records.annotations import number as parse_number
-from stillbox.records.data_folder import DataFolder, folder_split, name_split
+from stillbox.records.foreign_files import number as parse_number
 from stillbox.records.formats.registry import (
+    NO_BOX,
+    Box,
     FolderContents,
     JsonOutline,
     Labelled,
@@ -30,40 +35,62 @@ from stillbox.records.formats.registry import (
     register,
     register_foreign,
 )
+from stillbox.records.formats.segments import segment_box
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.problems import ConversionLog
+from stillbox.records.review import Stated, report_without_annotation, review
 
 T = TypeVar("T")
 _GREATEST_AREA = 1e18
 """No image has as many pixels."""
 
 
+NUMBERS = BoxNumbers("pixels", "corner_size")
+"""Boxes as the format defines them."""
+
+
 def read_coco(
     annotations: str | Path,
-    images: str | Path | Callable[[str], Path | None],
+    images: str | Path,
     log: ConversionLog,
     *,
     label_map: LabelMap | None = None,
-    renumber: bool | None = False,
-    read: Callable[[Path], Json] = read_json,
+    renumber: bool = False,
+    chosen: BoxNumbers | None = None,
 ) -> tuple[list[AnnotatedImage], LabelMap]:
     """Reads a COCO file of object instances; images without annotations are kept as background.
 
     Args:
-        images: the folder that its `file_name`s are relative to and that they may not leave, or a
-            function that returns the path of a `file_name`, or None if the image is left out.
+        images: the folder that its `file_name`s are relative to and that they may not leave.
         label_map: gives the ids by category name; by default the category ids are kept.
-        renumber: give the categories the ids 1, 2, ... in the order of their own ids; None: only if
-            one of these is below 1 and has boxes.
+        renumber: give the categories the ids 1, 2, ... in the order of their own ids.
+        chosen: unit and layout of the boxes; by default recognised.
 
     Raises:
-        UserError: the file is not COCO JSON, its categories make no label map, or a policy is
-            `fail`.
+        UserError: the file is not COCO JSON, its categories make no label map, the numbers of its
+            boxes are not clear, or a policy is `fail`.
     """
-    path = Path(annotations)
-    if not callable(images):
-        images = _in_folder(Path(images), path)
-    content = _checked(read(path), path)
+    path, folder = Path(annotations), Path(images)
+    if not folder.is_dir():
+        raise UserError("there is no such folder of images", where=str(folder), fix="see --images")
+    data = DataFolder(folder)
+    locate = partial(data.image, annotation=path, near=data.root, log=log)
+    content = _checked(read_json(path), path)
+    items, label_map = _read(content, path, locate, log, label_map, renumber)
+    reviewed = [one.item for one in review(map(Stated, items), data, NUMBERS, log, chosen)]
+    report_without_annotation(reviewed, data, log)
+    return reviewed, label_map
+
+
+def _read(
+    content: "_Lists",
+    path: Path,
+    locate: Callable[[str], Path | None],
+    log: ConversionLog,
+    label_map: LabelMap | None = None,
+    renumber: bool | None = None,
+) -> tuple[list[AnnotatedImage], LabelMap]:
+    """Returns the images of a file; `renumber` None: only if an id below 1 has boxes."""
     names = _category_names(content, path)
     if label_map is not None:
         ids = {category: label_map.find(name) for category, name in names.items()}
@@ -74,23 +101,17 @@ def read_coco(
     entries = _images(content, path, log)
     objects = _annotations(content, path, log, entries)
     annotated = [
-        _annotated(entry, file, path, objects[image_id], ids, names)
+        _annotated(entry, file, path, objects[image_id], ids, names, log)
         for image_id, entry in entries.items()
-        if (file := images(str(entry["file_name"]))) is not None
+        if (file := locate(str(entry["file_name"]))) is not None
     ]
     return annotated, label_map
 
 
-def _in_folder(images: Path, annotations: Path) -> Callable[[str], Path]:
-    if not images.is_dir():
-        raise UserError("there is no such folder of images", where=str(images), fix="see --images")
-    return partial(ImageRoot(images).path, annotation=annotations)
-
-
 _Lists = Mapping[str, list[Json]]
 """The `images`, `annotations` and `categories` of a file."""
-_Objects = dict[int | str, dict[str, Json]]
-"""Objects by id."""
+_Objects = dict[str, dict[str, Json]]
+"""Objects by the text of their id: 1, 1.0 and "1" are one."""
 
 
 def _checked(content: Json, path: Path) -> _Lists:
@@ -106,7 +127,7 @@ def _category_names(content: _Lists, path: Path) -> dict[int, str]:
     names: dict[int, str] = {}
     for category in content["categories"]:
         fields = json_object(category)
-        category_id, name = _category_id(fields.get("id")), str(fields.get("name", ""))
+        category_id, name = _category_id(fields.get("id")), name_text(fields.get("name", ""))
         if category_id is None or "name" not in fields:
             what = f"a category has no usable id and name: {category!r}"[:200]
             raise UserError(what, where=str(path))
@@ -166,9 +187,9 @@ def _images(content: _Lists, path: Path, log: ConversionLog) -> _Objects:
 
 
 def _annotations(
-    content: _Lists, path: Path, log: ConversionLog, images: Iterable[int | str]
-) -> dict[int | str, list[dict[str, Json]]]:
-    grouped: dict[int | str, list[dict[str, Json]]] = {image_id: [] for image_id in images}
+    content: _Lists, path: Path, log: ConversionLog, images: Iterable[str]
+) -> dict[str, list[dict[str, Json]]]:
+    grouped: dict[str, list[dict[str, Json]]] = {image_id: [] for image_id in images}
     seen: _Objects = {}
     for number, entry in enumerate(content["annotations"]):
         where = f"{path.name}: annotations[{number}]"
@@ -180,7 +201,7 @@ def _annotations(
             log.bad_box("annotation of an unknown image", where, f"image_id {image_id}")
             continue
         own_id = _key(entry.get("id"))
-        former = seen.setdefault(-1 - number if own_id is None else own_id, entry)
+        former = seen.setdefault(f"annotation {number}" if own_id is None else own_id, entry)
         if former is not entry:
             same = all(former.get(k) == entry.get(k) for k in ("image_id", "category_id", "bbox"))
             action = "box dropped" if same else "box kept: it is another one"
@@ -199,19 +220,21 @@ def _annotated(
     objects: Sequence[Mapping[str, Json]],
     ids: Mapping[int, int],
     names: Mapping[int, str],
+    log: ConversionLog,
 ) -> AnnotatedImage:
     filename = str(entry["file_name"])
+    where = f"{path.name}: image {entry['id']} ({filename})"
     categories = [o.get("category_id") for o in objects]
     class_ids = [_found(ids, category) or 0 for category in categories]
     areas = np.array([_number(o.get("area")) for o in objects], np.float64)
     return AnnotatedImage(
         path=file,
-        where=f"{path.name}: image {entry['id']} ({filename})",
+        where=where,
         image_id=str(entry["id"]),
         filename=filename,
         height=parse_int(entry.get("height")),
         width=parse_int(entry.get("width")),
-        pixel_boxes=np.array([_box(o.get("bbox")) for o in objects], np.float64).reshape(-1, 4),
+        pixel_boxes=np.array([_box(o, where, log) for o in objects], np.float64).reshape(-1, 4),
         class_ids=np.array(class_ids, np.int32),
         unknown={r: _unknown(categories[r], names) for r, i in enumerate(class_ids) if not i},
         is_crowd=np.array([bool(o.get("iscrowd")) for o in objects], np.bool_),
@@ -229,21 +252,30 @@ def _unknown(category: object, names: Mapping[int, str]) -> str:
     return repr(name) if name else f"category id {category}"
 
 
-def _box(stored: object) -> tuple[float, float, float, float]:
-    """Returns ymin, xmin, ymax, xmax in pixels; NaN if there is no such box."""
-    if not isinstance(stored, list) or len(stored) != 4:
-        return (np.nan,) * 4
-    x, y, width, height = map(_number, stored)
-    return y, x, y + height, x + width
+def _box(annotation: Mapping[str, Json], where: str, log: ConversionLog) -> Box:
+    """Returns the box of an annotation, or the box around its segment if it has none."""
+    stored = annotation.get("bbox")
+    box = NO_BOX
+    if isinstance(stored, list) and len(stored) == 4:
+        x, y, width, height = map(parse_number, stored)
+        box = y, x, y + height, x + width
+    if math.isnan(sum(box)) or not any(json_list(stored)):
+        around = segment_box(annotation.get("segmentation"))
+        if around != NO_BOX:
+            log.add("annotation without a bbox", where, action="the box around its segment is used")
+            return around
+    return box
 
 
 def _number(value: object) -> float:
     return parse_number(value) if isinstance(value, int | float) else np.nan
 
 
-def _key(value: object) -> int | str | None:
-    """Returns an id, None if the value cannot be one."""
-    return value if isinstance(value, int | str) else None
+def _key(value: object) -> str | None:
+    """Returns the text of an id, None if the value cannot be one."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip() if isinstance(value, int | str) else None
 
 
 def _kind(outline: JsonOutline) -> str:
@@ -267,7 +299,7 @@ def read_coco_folder(folder: DataFolder, files: list[Path], log: ConversionLog) 
     maps: list[LabelMap] = []
     for file in files:
         locate = partial(folder.image, annotation=file, near=file.parent, log=log)
-        items, label_map = read_coco(file, locate, log, renumber=None, read=folder.json)
+        items, label_map = _read(_checked(folder.json(file), file), file, locate, log)
         maps.append(label_map)
         stated = name_split(file.relative_to(folder.root))
         for item in items:
@@ -275,7 +307,7 @@ def read_coco_folder(folder: DataFolder, files: list[Path], log: ConversionLog) 
             split = stated or folder_split(item.path.relative_to(folder.root))
             images.append(Labelled(item, names, split))
     names = [item.name for label_map in maps for item in label_map]
-    return FolderContents(images=images, classes=names, label_map=_merged(maps))
+    return FolderContents(images=images, classes=names, label_map=_merged(maps), numbers=NUMBERS)
 
 
 def _merged(maps: Sequence[LabelMap]) -> LabelMap | None:

@@ -1,8 +1,6 @@
 """Annotation formats: recognising the format of a folder, and helpers that formats share."""
 
-import csv
 import importlib
-import io
 import math
 import pkgutil
 from collections import defaultdict
@@ -18,20 +16,20 @@ from numpy.typing import NDArray
 from stillbox.errors import UserError, nearest
 from stillbox.printing import count_text
 from stillbox.records import formats
-from stillbox.records.annotations import (
+from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.box_numbers import BoxNumbers
+from stillbox.records.data_folder import DataFolder, Split
+from stillbox.records.foreign_files import (
     MAX_ANNOTATION_BYTES,
-    AnnotatedImage,
     Json,
     json_object,
     read_head,
-    read_json,
-    read_xml,
-    read_yaml,
     xml_root,
 )
-from stillbox.records.data_folder import DataFolder, Split
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
+from stillbox.records.review import Stated
+from stillbox.records.unread import unread_files
 from stillbox.untrusted import read_untrusted
 
 
@@ -55,8 +53,10 @@ class FolderContents:
     """All classes in their order; by default those of the boxes, sorted."""
     label_map: LabelMap | None = None
     """Classes with ids, if the format has ids."""
+    numbers: BoxNumbers
+    """Unit and layout of the boxes as the format defines them."""
 
-    def with_ids(self, label_map: LabelMap | None = None) -> tuple[list[AnnotatedImage], LabelMap]:
+    def with_ids(self, label_map: LabelMap | None = None) -> tuple[list[Stated], LabelMap]:
         """Returns the images with class ids, and the label map, by default the format's own.
 
         Raises:
@@ -70,7 +70,7 @@ class FolderContents:
                 what = "no annotation names an object, so there is no class"
                 raise UserError(what, fix="give the classes with --label-map")
             label_map = LabelMap.from_names(names)
-        return [_with_ids(one, label_map) for one in self.images], label_map
+        return [Stated(_with_ids(one, label_map), one.split) for one in self.images], label_map
 
 
 def _with_ids(one: Labelled, label_map: LabelMap) -> AnnotatedImage:
@@ -145,6 +145,8 @@ class Recognised(NamedTuple):
     """Its annotation files."""
     others: dict[str, int]
     """Number of the files of formats that are passed over, by title."""
+    all_files: list[Path]
+    """The files of all formats."""
 
 
 def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
@@ -179,10 +181,11 @@ def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
         )
     if not own:
         raise _no_format(folder, found)
+    every = [file for _, files in found.values() for file in files]
     one, files = found.pop(own.pop())
     same = dict.fromkeys(rivals, ", which has the same boxes")
     others = {o.title + same.get(name, ""): len(paths) for name, (o, paths) in found.items()}
-    return Recognised(one, files, others)
+    return Recognised(one, files, others, every)
 
 
 FoundFormats = Mapping[str, tuple[FolderFormat, list[Path]]]
@@ -227,12 +230,23 @@ def _same(first: _Boxes, second: _Boxes) -> bool:
     """Tells whether each box has a counterpart; formats count pixels from 0 or 1, and round."""
     if first.keys() != second.keys():
         return False
-    for key, boxes in first.items():
-        gaps = np.abs(boxes[:, None] - second[key][None]).max(axis=-1, initial=0)
-        close = gaps <= _SAME_PIXELS
-        if gaps.shape[0] != gaps.shape[1] or not (close.any(0).all() and close.any(1).all()):
+    return all(_close(boxes, second[key]) for key, boxes in first.items())
+
+
+_COMPARED_AT_ONCE = 256
+
+
+def _close(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+    """Tells whether each of the boxes `[N, 4]` is close to one of the other, and vice versa."""
+    if len(one) != len(other):
+        return False
+    reached = np.zeros(len(other), np.bool_)
+    for start in range(0, len(one), _COMPARED_AT_ONCE):
+        gaps = np.abs(one[start : start + _COMPARED_AT_ONCE, None] - other[None]).max(axis=-1)
+        if not (gaps <= _SAME_PIXELS).any(axis=1).all():
             return False
-    return True
+        reached |= (gaps <= _SAME_PIXELS).any(axis=0)
+    return bool(reached.all())
 
 
 def _rivals(one: FolderFormat, readable: set[str]) -> bool:
@@ -254,18 +268,20 @@ def _no_format(folder: DataFolder, found: FoundFormats) -> UserError:
     for one, files in found.values():
         where = str(folder.shown / folder.relative(files[0]))
         return UserError(f"this is {one.title}, which is not converted", where=where, fix=one.fix)
-    # An annotation file that cannot be parsed is the more likely reason.
-    for file in folder.with_suffix(".json", ".xml", ".yaml", ".yml"):
-        {".json": read_json, ".xml": read_xml}.get(file.suffix.lower(), read_yaml)(file)
     titles = ", ".join(all_formats()[name].title for name in readable_formats())
     images = count_text(len(folder.images), "image")
+    unread = unread_files(folder, folder.used)
+    shown = "".join(
+        f"\n  {folder.relative(file)}{line}: {why}" for file, line, why in unread[:_SHOWN_UNREAD]
+    )
     return folder.behind_links() or UserError(
-        f"the folder has {images} and no annotations that are known",
+        f"the folder has {images} and no annotations that are known{shown}",
         where=str(folder.shown),
         fix=f"give a folder with one of: {titles}",
     )
 
 
+_SHOWN_UNREAD = 5
 Box = tuple[float, float, float, float]
 """ymin, xmin, ymax, xmax."""
 NO_BOX: Box = (math.nan,) * 4
@@ -339,6 +355,8 @@ class JsonOutline:
     is_list: bool = False
     inner: dict[str, frozenset[str]] = field(default_factory=dict)
     """Keys of the first object in each list of the object."""
+    first: frozenset[str] = NOTHING
+    """Keys of the first object in the object."""
 
 
 def json_files(accepts: Callable[[JsonOutline], bool]) -> Finder:
@@ -366,7 +384,8 @@ def _outline(file: Path, read: Callable[[Path], Json]) -> JsonOutline:
         return JsonOutline(_keys(content), is_list=True)
     fields = json_object(content)
     lists = {key: _keys(value) for key, value in fields.items() if isinstance(value, list)}
-    return JsonOutline(frozenset(fields), inner=lists)
+    first = frozenset(json_object(next(iter(fields.values()), None)))
+    return JsonOutline(frozenset(fields), inner=lists, first=first)
 
 
 def _keys(values: list[Json]) -> frozenset[str]:
@@ -382,14 +401,3 @@ def xml_outline(path: Path) -> tuple[str, frozenset[str]]:
     marks = ("bndbox", "polygon", "object", "image", "track")
     found = (m for m in marks if any(f"<{m}{end}".encode() in content for end in "> "))
     return root, frozenset(found)
-
-
-def csv_header(path: Path) -> tuple[str, ...]:
-    """Returns the first row of a CSV file, empty if it is not text."""
-    try:
-        errors = "strict" if path.stat().st_size < 65536 else "ignore"
-        text = read_head(path).decode("utf-8-sig", errors)
-        # Lines end as for `read_csv`.
-        return tuple(next(csv.reader(io.StringIO(text, newline=""), strict=True), ()))
-    except (ValueError, OSError, csv.Error):
-        return ()

@@ -14,6 +14,7 @@ detection" and "ClassLabel".
 """
 
 import csv
+import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,10 +24,14 @@ from typing import TYPE_CHECKING
 
 from stillbox.errors import UserError
 from stillbox.extras import import_extra
-from stillbox.records.annotations import (
+from stillbox.records.box_numbers import BoxNumbers
+from stillbox.records.data_folder import DataFolder, folder_split, name_split
+from stillbox.records.foreign_files import (
     Json,
+    csv_header,
     json_list,
     json_object,
+    name_text,
     number,
     numbered_lines,
     parse_int,
@@ -35,20 +40,18 @@ from stillbox.records.annotations import (
     read_head,
     read_json,
     read_lines,
-    without_surrogates,
+    yaml_content,
 )
-from stillbox.records.data_folder import DataFolder, folder_split, name_split
 from stillbox.records.formats.registry import (
     NO_BOX,
     Box,
     FolderContents,
     Labelled,
-    csv_header,
     labelled,
     register,
 )
 from stillbox.records.problems import ConversionLog
-from stillbox.textformat.yaml_tree import compose, read_text_file
+from stillbox.textformat.yaml_tree import read_text_file
 from stillbox.untrusted import open_untrusted
 
 if TYPE_CHECKING:
@@ -64,14 +67,34 @@ def _row_box(row: Mapping[str, str], sides: Sequence[str]) -> Box:
     return ymin, xmin, ymax, xmax
 
 
+# The column that this module reads, by names that other programs give it.
+_SAME_COLUMN: dict[str, str] = {
+    **dict.fromkeys(("image", "image_path", "image_name", "file_name", "file", "path"), "filename"),
+    **dict.fromkeys(("label", "class_name", "category", "name", "label_name"), "class"),
+    **dict.fromkeys(("x1", "x_min", "left"), "xmin"),
+    **dict.fromkeys(("y1", "y_min", "top"), "ymin"),
+    **dict.fromkeys(("x2", "x_max", "right"), "xmax"),
+    **dict.fromkeys(("y2", "y_max", "bottom"), "ymax"),
+    **dict.fromkeys(("image_width", "img_width"), "width"),
+    **dict.fromkeys(("image_height", "img_height"), "height"),
+}
+
+
+def _columns(header: Sequence[str]) -> Mapping[str, str]:
+    """Returns the column of a file by the name that this module has for it."""
+    plain = {name.strip().lower(): name for name in header}
+    same = {_SAME_COLUMN[name]: own for name, own in plain.items() if name in _SAME_COLUMN}
+    return same | plain
+
+
 def _is_voc_csv(file: Path) -> bool:
-    return {name.strip().lower() for name in csv_header(file)} >= {"filename", "class", *_SIDES}
+    return _columns(csv_header(file)[0]).keys() >= {"filename", "class", *_SIDES}
 
 
 @register(
     "voc_csv",
     "CSV with the columns filename, class, xmin, ymin, xmax, ymax",
-    lambda folder: folder.matching(_is_voc_csv, ".csv"),
+    lambda folder: folder.matching(_is_voc_csv, ".csv", ".tsv"),
 )
 def read_voc_csv(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads CSV files; passes over one of no split, as `labels.csv` beside `train_labels.csv`.
@@ -79,25 +102,21 @@ def read_voc_csv(folder: DataFolder, files: list[Path], log: ConversionLog) -> F
     Raises:
         UserError: a row is not like the header, or names a file outside the folder.
     """
-    reading = FolderContents()
+    reading = FolderContents(numbers=BoxNumbers("pixels", "corners"))
     parts = [file for file in files if name_split(file.relative_to(folder.root))]
     for file in files:
         if parts and file not in parts:
             log.add("CSV file of no split", folder.relative(file), action="passed over")
             continue
         split = name_split(file.relative_to(folder.root))
-        rows: dict[str, list[tuple[str, Box, tuple[int, int]]]] = {}
-        for _, row in read_csv(file):
-            plain = {key.strip().lower(): value.strip() for key, value in row.items()}
-            size = (parse_int(plain.get("height")), parse_int(plain.get("width")))
-            one = (plain["class"], _row_box(plain, _SIDES), size)
-            rows.setdefault(plain["filename"], []).append(one)
-        for name, boxes in rows.items():
+        for name, rows in _rows_by_image(folder, file, log).items():
             path = folder.image(name, file, file.parent, log)
             if path is not None:
                 where = f"{folder.relative(file)}: {name}"
                 own = split or folder_split(path.relative_to(folder.root))
-                names, sides, sizes = zip(*boxes, strict=True)
+                names, sides, sizes = zip(*rows, strict=True)
+                kept = [(n, s) for n, s in zip(names, sides, strict=True) if n or s != NO_BOX]
+                names, sides = zip(*kept, strict=True) if kept else ((), ())
                 image = labelled(path, where, names, sides, size=sizes[0], split=own)
                 reading.images.append(image)
     if not reading.images:
@@ -105,15 +124,34 @@ def read_voc_csv(folder: DataFolder, files: list[Path], log: ConversionLog) -> F
     return reading
 
 
+_Row = tuple[str, Box, tuple[int, int]]
+"""Class, sides, and height and width of the image. A row of an empty image has no class."""
+
+
+def _rows_by_image(folder: DataFolder, file: Path, log: ConversionLog) -> dict[str, list[_Row]]:
+    header, separator = csv_header(file)
+    columns = _columns(header)
+    if separator != ",":
+        what = f"columns are {', '.join(header)}"
+        log.add(f"CSV with {separator!r} between its columns", folder.relative(file), what)
+    rows: dict[str, list[_Row]] = {}
+    for _, row in read_csv(file):
+        plain = {name: row[own].strip() for name, own in columns.items()}
+        size = (parse_int(plain.get("height")), parse_int(plain.get("width")))
+        one = (plain["class"], _row_box(plain, _SIDES), size)
+        rows.setdefault(plain["filename"], []).append(one)
+    return rows
+
+
 _COLUMNS = ("YMin", "XMin", "YMax", "XMax")
 
 
 def _is_boxes(file: Path) -> bool:
-    return set(csv_header(file)) >= {"ImageID", "LabelName", *_COLUMNS}
+    return set(csv_header(file)[0]) >= {"ImageID", "LabelName", *_COLUMNS}
 
 
 def _is_names(file: Path) -> bool:
-    header = csv_header(file)
+    header, _ = csv_header(file)
     return len(header) == 2 and (header[0].startswith("/m/") or header[0] == "LabelName")
 
 
@@ -121,7 +159,7 @@ def _is_names(file: Path) -> bool:
 def read_open_images(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads CSV files; leaves out absent objects (Confidence 0) and rows of absent images."""
     names = _label_names(folder)
-    reading = FolderContents()
+    reading = FolderContents(numbers=BoxNumbers("fractions", "corners"))
     for file in files:
         stated = name_split(file.relative_to(folder.root))
         for path, boxes in _boxes_of_images(folder, file, log).items():
@@ -168,6 +206,7 @@ def _label_names(folder: DataFolder) -> Mapping[str, str]:
     """Returns the readable name of each label, as `/m/0cmf2`."""
     names: dict[str, str] = {}
     for file in folder.matching(_is_names, ".csv"):
+        folder.used.add(file)
         try:
             rows = [row for row in csv.reader(read_lines(file)) if len(row) == 2]
         except csv.Error as error:
@@ -183,6 +222,7 @@ def stated_names(folder: DataFolder, file: Path, log: ConversionLog) -> Sequence
     """Returns the names that the nearest `README.md` or `dataset_infos.json` gives the classes."""
     stating = [f for f in folder.files if f.name in (_CARD, INFOS) and f.parent in file.parents]
     for other in sorted(stating, key=lambda other: (-len(other.parts), other.name != _CARD)):
+        folder.used.add(other)
         try:
             names = class_names(_front_matter(other) if other.name == _CARD else read_json(other))
         except UserError as error:
@@ -210,7 +250,7 @@ def class_names(content: Json) -> Sequence[str]:
         if isinstance(names, dict):
             names = [names.get(str(number), "") for number in range(len(names))]
         if found := json_list(names):
-            return [str(name) for name in found]
+            return [name_text(name) for name in found]
     return ()
 
 
@@ -232,7 +272,7 @@ def _front_matter(file: Path) -> Json:
     if first.rstrip() != "---" or not rules:
         return None
     # An empty first line keeps the line numbers of errors right.
-    return without_surrogates(compose("\n".join(["", *lines[: rules[0]]]), str(file)).plain())
+    return yaml_content("\n".join(["", *lines[: rules[0]]]), str(file))
 
 
 _CLASS_KEYS = ("category", "categories", "label", "labels", "class", "category_id")
@@ -249,7 +289,7 @@ def _find(folder: DataFolder) -> list[Path]:
 @register("hugging_face", "Hugging Face datasets", _find)
 def read_hugging_face(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
     """Reads metadata and parquet files."""
-    reading = FolderContents()
+    reading = FolderContents(numbers=BoxNumbers("pixels", "corner_size"))
     for file in files:
         if file.suffix.lower() == ".jsonl":
             images, names = _from_lines(folder, file, log)
@@ -297,8 +337,8 @@ def _objects(
 
 
 def _name(label: object, classes: Sequence[str]) -> str:
-    if not isinstance(label, int):
-        return str(label)
+    if isinstance(label, bool) or not isinstance(label, int):
+        return label if isinstance(label, str) else json.dumps(label, default=str)
     return classes[label] if 0 <= label < len(classes) else f"class_{label}"
 
 

@@ -6,33 +6,32 @@ do not say which. Coordinates are divided by the size as they are, without subtr
 VOC development kit, section "Annotations".
 """
 
+import math
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from stillbox.errors import UserError, nearest
-from stillbox.records.annotations import (
-    MAX_LIST_BYTES,
-    AnnotatedImage,
-    ImageRoot,
-    number,
-    parse_int,
-    read_lines,
-    read_xml,
-)
+from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.box_numbers import BoxNumbers
 from stillbox.records.data_folder import DataFolder, Split, folder_split, word_split
+from stillbox.records.foreign_files import MAX_LIST_BYTES, number, parse_int, read_lines, read_xml
 from stillbox.records.formats.registry import (
+    Box,
     FolderContents,
     Labelled,
+    bounds,
     register,
     register_foreign,
+    rotated,
     xml_files,
 )
 from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError, ConversionLog
+from stillbox.records.review import Stated, report_without_annotation, review
 from stillbox.untrusted import read_untrusted
 
 
@@ -43,6 +42,7 @@ def read_voc(
     *,
     stems: Sequence[str] | None = None,
     label_map: LabelMap | None = None,
+    chosen: BoxNumbers | None = None,
 ) -> tuple[list[AnnotatedImage], LabelMap]:
     """Reads a folder of VOC XML files.
 
@@ -50,9 +50,11 @@ def read_voc(
         stems: file names without suffix of the images, in their order; by default all, sorted.
         label_map: the classes; by default those of *all* XML files in the folder, sorted by name:
             every set of one data set gets the same ids.
+        chosen: unit and layout of the boxes; by default recognised.
 
     Raises:
-        UserError: a folder is absent or holds nothing, or a policy is `fail`.
+        UserError: a folder is absent or holds nothing, the numbers of the boxes are not clear, or
+            a policy is `fail`.
     """
     folder, pictures = Path(annotations), Path(images)
     for path, option in ((folder, "--annotations"), (pictures, "--images")):
@@ -69,22 +71,29 @@ def read_voc(
             what = "no XML file names an object, so there is no class"
             raise UserError(what, where=str(folder), fix="give the classes with --label-map")
         label_map = LabelMap.from_names(sorted(names))
-    # If two images have one stem, the suffix that sorts first counts.
-    ordered = sorted(pictures.iterdir(), reverse=True)
-    by_stem = {file.stem: file for file in ordered if file.suffix.lower() in IMAGE_SUFFIXES}
-    items, written = [], {file.stem for file in files}
-    root = ImageRoot(pictures)
+    stated, written = [], {file.stem for file in files}
+    data = DataFolder(pictures)
     for stem in [file.stem for file in files] if stems is None else stems:
         file = folder / f"{stem}.xml"
         if stem in trees:
-            inside = trees[stem].findtext("filename") or stem
-            # The `filename` inside is often left over from a copy or a renaming.
-            known = by_stem.get(stem) or by_stem.get(Path(inside).stem)
-            path = root.path(known.name if known else inside, file)
-            items.append(annotated(trees[stem], f"{folder.name}/{file.name}", path, label_map))
+            image = _image_of(trees[stem], file, pictures, data, log)
+            if image is not None:
+                where = f"{folder.name}/{file.name}"
+                stated.append(Stated(annotated(trees[stem], where, image, label_map)))
         elif stem not in written:
             log.bad_record("annotation file is missing", str(file))
+    items = [one.item for one in review(stated, data, NUMBERS, log, chosen)]
+    if stems is None:
+        report_without_annotation(items, data, log)
     return items, label_map
+
+
+def _image_of(
+    tree: ElementTree.Element, file: Path, near: Path, data: DataFolder, log: ConversionLog
+) -> Path | None:
+    """Returns the image of an annotation; the `filename` inside is often left over from a copy."""
+    inside = tree.findtext("filename") or file.stem
+    return data.image_of_stem(file.stem, file, inside) or data.image(inside, file, near, log)
 
 
 def read_image_set(root: str | Path, name: str) -> list[str]:
@@ -146,7 +155,7 @@ def annotated(
     objects = tree.findall("object")
     names = object_names(tree)
     class_ids = [label_map.find(name) for name in names]
-    sides = [[number(o.findtext(f"bndbox/{side}")) for side in _SIDES] for o in objects]
+    sides = [_object_box(o) for o in objects]
     return AnnotatedImage(
         path=path,
         where=where,
@@ -162,6 +171,23 @@ def annotated(
     )
 
 
+def _object_box(element: ElementTree.Element) -> Box:
+    """Returns the box of an object: `bndbox`, or around a `polygon` or roLabelImg's `robndbox`."""
+    polygon, turned = element.find("polygon"), element.find("robndbox")
+    if element.find("bndbox") is None and polygon is not None:
+        leaves = [leaf for leaf in polygon.iter() if not len(leaf)]
+        xs, ys = ([number(leaf.text) for leaf in leaves if leaf.tag[:1] == axis] for axis in "xy")
+        return bounds(list(zip(xs, ys, strict=False)))
+    if element.find("bndbox") is None and turned is not None:
+        x, y, w, h, angle = (
+            number(turned.findtext(key)) for key in ("cx", "cy", "w", "h", "angle")
+        )
+        box = (y - h / 2, x - w / 2, y + h / 2, x + w / 2)
+        return rotated(box, math.degrees(angle), centre=True)
+    ymin, xmin, ymax, xmax = (number(element.findtext(f"bndbox/{side}")) for side in _SIDES)
+    return ymin, xmin, ymax, xmax
+
+
 def object_names(tree: ElementTree.Element) -> list[str]:
     """Returns the class of each object."""
     return [(o.findtext("name") or "").strip() for o in tree.findall("object")]
@@ -171,6 +197,8 @@ def _flags(objects: Sequence[ElementTree.Element], name: str) -> np.ndarray:
     return np.array([parse_int(o.findtext(name)) != 0 for o in objects], np.bool_)
 
 
+NUMBERS = BoxNumbers("pixels", "corners")
+"""Boxes as the format defines them."""
 _NO_CLASSES = LabelMap(())
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 
@@ -193,9 +221,9 @@ def read_voc_folder(folder: DataFolder, files: list[Path], log: ConversionLog) -
             tree = read_voc_file(file)
         except BadRecordError as error:
             log.bad_record(error.reason, folder.relative(file), error.detail)
+            folder.used.update(folder.images_of_stem(file.stem))
             continue
-        inside = tree.findtext("filename") or file.stem
-        path = folder.image_of_stem(file.stem, file) or folder.image(inside, file, file.parent, log)
+        path = _image_of(tree, file, file.parent, folder, log)
         if path is None:
             continue
         split = folder_split(file.relative_to(folder.root))
@@ -204,7 +232,7 @@ def read_voc_folder(folder: DataFolder, files: list[Path], log: ConversionLog) -
                 split = members.get(file.stem)
         item = annotated(tree, folder.relative(file), path, _NO_CLASSES)
         images.append(Labelled(item, object_names(tree), split))
-    return FolderContents(images=images)
+    return FolderContents(images=images, numbers=NUMBERS)
 
 
 def _image_sets(folder: DataFolder) -> Mapping[Path, Mapping[str, Split]]:
@@ -213,10 +241,22 @@ def _image_sets(folder: DataFolder) -> Mapping[Path, Mapping[str, Split]]:
     lists = [f for f in folder.with_suffix(".txt") if f.parts[-3:-1] == ("ImageSets", "Main")]
     for file in sorted(lists, key=lambda file: file.stem != "trainval"):
         split = word_split(file.stem)
+        folder.used.add(file)
         if split is not None:
+            stems = [_stem(line.split()[0]) for line in read_lines(file)]
+            if stems and not any(map(folder.images_of_stem, stems)):
+                what = f"none of the images of {split} is here: {stems[0]}"
+                fix = "let the list name images of the folder, or take it out"
+                raise UserError(what, where=f"{file}:1", fix=fix)
             members = sets.setdefault(file.parents[2], {})
-            members |= dict.fromkeys((line.split()[0] for line in read_lines(file)), split)
+            members |= dict.fromkeys(stems, split)
     return sets
+
+
+def _stem(name: str) -> str:
+    """Returns the stem of an image that a list names, with or without folder and suffix."""
+    path = PurePosixPath(name)
+    return path.stem if path.suffix.lower() in IMAGE_SUFFIXES else path.name
 
 
 register_foreign(

@@ -1,0 +1,167 @@
+"""Unit and layout of the boxes of a set, recognised from all of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stillbox.errors import UserError
+from stillbox.records.annotations import AnnotatedImage
+from stillbox.records.box_numbers import BoxNumbers, read_numbers
+from stillbox.records.problems import ConversionLog
+from tests.records.builders import image_bytes
+
+HEIGHT, WIDTH = 480, 640
+
+
+def boxes_of(count=40, seed=0):
+    """ymin, xmin, ymax, xmax in pixels of boxes that are spread over the image."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.uniform(12, 200, (count, 2))
+    low = rng.uniform(0, 1, (count, 2)) * (np.array([HEIGHT, WIDTH]) - sizes)
+    return np.concatenate([low, low + sizes], axis=1)
+
+
+def written(boxes, numbers):
+    """The four numbers of each box, x first, as a file of such numbers has them."""
+    low, high = boxes[:, 1::-1], boxes[:, 3:1:-1]
+    sides = np.array([WIDTH, HEIGHT])
+    scale = {"pixels": 1, "fractions": 1 / sides, "percent": 100 / sides}[numbers.unit]
+    first, second = {
+        "corners": (low, high),
+        "corner_size": (low, high - low),
+        "centre_size": ((low + high) / 2, high - low),
+    }[numbers.layout]
+    return np.concatenate([first * scale, second * scale], axis=1)
+
+
+def read_as(values, numbers):
+    """Corners, y first, as a reader of a format makes them of four numbers."""
+    first, second = values[:, :2], values[:, 2:]
+    low, high = {
+        "corners": (first, second),
+        "corner_size": (first, first + second),
+        "centre_size": (first - second / 2, first + second / 2),
+    }[numbers.layout]
+    return np.concatenate([low[:, ::-1], high[:, ::-1]], axis=1)
+
+
+def item(boxes, numbers, size=(HEIGHT, WIDTH), **values):
+    defaults = {
+        "path": Path("gone.jpg"), "where": "a.json: image 1", "image_id": "1", "filename": "1.jpg",
+        "height": size[0], "width": size[1], "pixel_boxes": boxes,
+        "class_ids": np.ones(len(boxes), np.int32), "relative": numbers.unit != "pixels",
+    }  # fmt: skip
+    return AnnotatedImage(**(defaults | values))
+
+
+def pixels_of(one):
+    """The boxes of an item in pixels."""
+    return one.pixel_boxes * (np.array([HEIGHT, WIDTH] * 2) if one.relative else 1)
+
+
+FORMATS = {
+    "VOC": BoxNumbers("pixels", "corners"),
+    "COCO": BoxNumbers("pixels", "corner_size"),
+    "YOLO": BoxNumbers("fractions", "centre_size"),
+    "Open Images": BoxNumbers("fractions", "corners"),
+}
+MEANT = [
+    BoxNumbers(unit, layout)
+    for unit in ("pixels", "fractions", "percent")
+    for layout in ("corners", "corner_size", "centre_size")
+]
+
+
+@pytest.mark.parametrize("meant", MEANT, ids=str)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("seed", range(3))
+def test_numbers_of_any_unit_and_layout_are_found_in_any_format(name, meant, seed):
+    numbers, boxes = FORMATS[name], boxes_of(seed=seed)
+    stored = read_as(written(boxes, meant), numbers)
+    items = [item(rows, numbers) for rows in np.array_split(stored, 10)]
+    log = ConversionLog()
+    found = read_numbers(items, [None] * 10, numbers, log)
+    np.testing.assert_allclose(np.concatenate(list(map(pixels_of, found))), boxes, atol=1e-6)
+    assert bool(list(log)) == (meant != numbers)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_boxes_as_the_format_says_are_left_alone(name):
+    numbers, log = FORMATS[name], ConversionLog()
+    for seed in range(30):
+        stored = read_as(written(boxes_of(1 + seed % 12, seed), numbers), numbers)
+        one = item(stored, numbers)
+        (found,) = read_numbers([one], [None], numbers, log)
+        assert found is one or np.array_equal(found.pixel_boxes, one.pixel_boxes)
+    assert not list(log)
+
+
+def test_the_real_size_is_looked_up_where_none_is_claimed():
+    numbers, boxes = FORMATS["YOLO"], boxes_of()
+    stored = read_as(written(boxes, BoxNumbers("pixels", "corners")), numbers)
+    content = image_bytes(HEIGHT, WIDTH)
+    one = item(stored, numbers, (0, 0), stored=lambda: content)
+    (found,) = read_numbers([one], [None], numbers, ConversionLog())
+    np.testing.assert_allclose(found.pixel_boxes, boxes, atol=1e-6)
+    assert not found.relative
+
+
+def test_each_split_has_numbers_of_its_own():
+    numbers, boxes = FORMATS["VOC"], boxes_of()
+    right = item(boxes, numbers)
+    other = item(boxes / ([HEIGHT, WIDTH] * 2), numbers)
+    log = ConversionLog()
+    found = read_numbers([right, other], ["train", "val"], numbers, log)
+    for one in found:
+        np.testing.assert_allclose(pixels_of(one), boxes, atol=1e-6)
+    assert [problem.count for problem in log] == [1]
+
+
+def test_two_readings_that_fit_stop_and_the_user_chooses():
+    # In the middle third of the image, corners are also some centre and size, and vice versa.
+    boxes = np.array([[160.0, 200, 200, 240]] * 5) + np.arange(5)[:, None]
+    numbers = FORMATS["YOLO"]
+    stored = read_as(written(boxes, BoxNumbers("pixels", "corners")), numbers)
+    with pytest.raises(UserError, match="all boxes fit as") as caught:
+        read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
+    assert "--box-numbers pixels:corners" in caught.value.fix
+    chosen = BoxNumbers.from_name("pixels:corners")
+    (found,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog(), chosen)
+    np.testing.assert_allclose(found.pixel_boxes, boxes)
+
+
+def test_numbers_that_are_nothing_stop():
+    numbers = FORMATS["VOC"]
+    stored = boxes_of() * 1000
+    with pytest.raises(UserError, match="no other reading fits all boxes"):
+        read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
+
+
+def test_single_boxes_of_another_unit_are_dropped():
+    for numbers, wrong, reason in (
+        (FORMATS["YOLO"], [30, 20, 130, 120], "box in pixels, not in 0..1"),
+        (FORMATS["VOC"], [0.1, 0.2, 0.5, 0.6], "box in fractions, in a format of pixels"),
+    ):
+        stored = read_as(written(boxes_of(), numbers), numbers)
+        log = ConversionLog()
+        one = item(np.concatenate([stored, [wrong]]), numbers)
+        (found,) = read_numbers([one], [None], numbers, log)
+        np.testing.assert_array_equal(found.pixel_boxes, stored)
+        assert [(problem.reason, problem.action) for problem in log] == [(reason, "box dropped")]
+
+
+def test_inverted_corners_and_boxes_beyond_the_border_keep_their_reading():
+    numbers, boxes = FORMATS["VOC"], boxes_of()
+    inverted = boxes.copy()
+    inverted[::3] = inverted[::3][:, [2, 3, 0, 1]]
+    beyond = boxes.copy()
+    beyond[::4, 3] += 60
+    for stored in (inverted, beyond):
+        (found,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
+        np.testing.assert_array_equal(found.pixel_boxes, stored)
+
+
+def test_a_name_that_is_no_reading_is_refused():
+    with pytest.raises(UserError, match="did you mean 'pixels:corners'"):
+        BoxNumbers.from_name("pixel:corner")
