@@ -32,6 +32,7 @@ from stillbox.evaluation.results import (
 from stillbox.printing import count_text, json_text
 from stillbox.records.foreign_files import number as parse_number
 from stillbox.records.foreign_files import read_json
+from stillbox.records.formats.segments import segment_box
 
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
 _1, _10, _100 = range(3)
@@ -78,7 +79,7 @@ _NUMBERS = {
     "ARl": _Number("recall", None, _LARGE, _100, "AR@100 (large)", "recall of large objects"),
 }
 
-SUMMARY_MEANINGS = {key: number.meaning for key, number in _NUMBERS.items()}
+SUMMARY_MEANINGS: dict[str, str] = {key: number.meaning for key, number in _NUMBERS.items()}
 """The keys of `CocoScores.summary`, in COCO's order, with their meaning."""
 ORIGINAL_NAMES = {
     key: f"DetectionBoxes_{number.kind.capitalize()}/{number.original}"
@@ -363,7 +364,7 @@ def _complete(path: str | Path, what: str) -> Iterator[None]:
 
 
 def _read_object(entry: dict[str, Any], where: str) -> _Object:
-    """Reads an entry whose numbers may be spelt as text.
+    """Reads an entry, without bbox the box around its segment; numbers may be spelt as text.
 
     Raises:
         UserError: it has no box or no class.
@@ -371,6 +372,9 @@ def _read_object(entry: dict[str, Any], where: str) -> _Object:
     bbox = entry.get("bbox")
     numbers = [parse_number(side) for side in bbox] if isinstance(bbox, list) else []
     if len(numbers) != 4 or not all(map(isfinite, numbers)):
+        ymin, xmin, ymax, xmax = segment_box(entry.get("segmentation"))
+        numbers = [xmin, ymin, xmax - xmin, ymax - ymin]
+    if not all(map(isfinite, numbers)):
         raise _no_box(entry, where)
     class_id = parse_number(entry.get("category_id"))
     if not class_id.is_integer():
@@ -384,10 +388,8 @@ def _read_object(entry: dict[str, Any], where: str) -> _Object:
 
 def _no_box(entry: dict[str, Any], where: str) -> UserError:
     found = f"is {_shown(entry['bbox'])}" if "bbox" in entry else "is missing"
-    fix = "write its box, or leave the entry out"
-    if entry.get("segmentation"):
-        fix = "write the box around its segmentation, or leave the entry out"
     what = f"the bbox {found}, not the four numbers x, y, width and height"
+    fix = "write its box, or leave the entry out"
     return UserError(what, where=_named(where, entry), fix=fix)
 
 

@@ -14,12 +14,10 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from stillbox.records.costly_images import JPEG_FRAMES, JPEG_SCAN, jpeg_segments
 from stillbox.records.image_files import (
-    JPEG_FRAMES,
-    JPEG_SCAN,
     READ_FORMATS,
     claims_too_much,
-    jpeg_segments,
     may_be_deep,
     not_decoded,
     open_image,

@@ -163,6 +163,8 @@ _REACHING = 5
 """Fewer boxes may well lie in a corner."""
 _SURE = 20
 """So many boxes do not lie in a corner by chance."""
+_BROKEN = 0.25
+"""Share of numbers with digits behind the point, above which they may be percent."""
 _CORNER = 0.011
 """Part of the sides that boxes reach at most if they were divided once too often."""
 _PEEKED = 500
@@ -260,11 +262,16 @@ def _misfits(boxes: Floats, sides: Floats, numbers: BoxNumbers) -> float:
 
 
 def _could_be_percent(boxes: Floats, sides: Floats, numbers: BoxNumbers) -> bool:
-    """Tells whether no number is above 100, and all boxes of pixels lie at the left or the top."""
-    most = numbers.raw(boxes).max(axis=0)
+    """Tells whether no number is above 100, and all boxes of pixels lie at the left or the top.
+
+    Whole numbers are pixels.
+    """
+    raw = numbers.raw(boxes)
+    most = raw.max(axis=0)
     at_most = bool((most <= 100).all() and (most >= 100 * _REACH).any())
     reach = (boxes[:, 2:] / np.where(sides > 0, sides, np.inf)).max(axis=0)
-    return len(boxes) >= _REACHING and at_most and bool((reach < _REACH).any())
+    in_corner = len(boxes) >= _REACHING and bool((reach < _REACH).any())
+    return in_corner and at_most and bool((raw % 1 != 0).mean() > _BROKEN)
 
 
 def _inside(low: Floats, high: Floats, sides: Floats, margin: Floats | float) -> NDArray[np.bool_]:

@@ -201,7 +201,7 @@ class DataFolder:
         found = self._by_stem.get(stem, []) or self._by_loose_stem.get(_loose(stem), [])
         if len(found) == 1:
             return found[0]
-        beside = [path for path in self._in_place.get((near.parent, stem), ()) if path in found]
+        beside = self._in_place.get((near.parent, stem), [])
         suffix = PurePosixPath(named.replace("\\", "/")).suffix.lower()
         best = _best(
             beside or found,

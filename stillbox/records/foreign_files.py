@@ -11,8 +11,10 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
+from xml.parsers import expat
 
 from stillbox.errors import UserError
 from stillbox.printing import SURROGATE
@@ -69,22 +71,48 @@ def _xml_text(content: bytes) -> bytes | str:
     return content
 
 
+class _Ended(Exception):  # noqa: N818 - it is no error
+    """The prolog has ended."""
+
+
+def _declares_entities(content: bytes | str) -> bool:
+    """Tells whether XML declares entities before its root, by which few bytes become many."""
+
+    def ended(*_: object) -> None:
+        raise _Ended
+
+    parser, entities = expat.ParserCreate(), False
+
+    def declared(*_: object) -> None:
+        nonlocal entities
+        entities = True
+        raise _Ended
+
+    parser.StartElementHandler, parser.EntityDeclHandler = ended, declared
+    with suppress(_Ended, expat.ExpatError):  # said by the parser that follows
+        parser.Parse(content, True)
+    return entities
+
+
 def read_xml(path: Path) -> ElementTree.Element:
     """Returns the root element of an XML file.
 
     Raises:
-        UserError: it cannot be read, it is not XML, or its entities multiply it, which expat
-            recognises since 2.4.1.
+        UserError: it cannot be read, it is not XML, or it declares entities.
     """
     content = read_untrusted(path, most=_MOST_XML_BYTES, where=str(path))
     try:
-        return ElementTree.fromstring(_xml_text(content))
+        text = _xml_text(content)
+        if not _declares_entities(text):
+            return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         what = f"this is not XML: {error.msg}"
         raise UserError(what, where=f"{path}:{error.position[0]}", fix=_AGAIN) from error
     except (ValueError, LookupError) as error:  # an encoding that does not exist
         what = f"this is not XML: {error}"
         raise UserError(what, where=str(path), fix=_AGAIN) from error
+    what = "the XML declares entities, which can multiply it"
+    raise UserError(what, where=str(path), fix="write their texts in their places")
 
 
 def xml_root(head: bytes) -> str:

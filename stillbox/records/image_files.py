@@ -10,16 +10,12 @@ files are treated as follows, and reported:
 - integers of more than 8 bits, and floats: PNG of the 8 bits that the set uses, unless it is a PNG
   file of gray that uses all of 16; of colours with 16 bits, the upper 8 are taken;
 - an image that cannot be decoded to its last row: refused.
-
-`costly` recognises, by their structure alone, files that take far longer to decode than their bytes
-and pixels justify. Costs are of one core of 2023.
 """
 
 import importlib
 import io
-import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,6 +23,7 @@ from typing import IO, Literal
 
 from PIL import Image, ImageFile, UnidentifiedImageError
 
+from stillbox.records.costly_images import JPEG_START, PNG_START, costly
 from stillbox.records.pixels import (
     FEW_VALUES,
     NO_DEEP,
@@ -38,90 +35,6 @@ from stillbox.records.pixels import (
     used_bits,
 )
 from stillbox.records.problems import BadRecordError
-
-_JPEG_START, _PNG_START = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
-# The next marker, past stuffed zeros and restarts of entropy-coded data, and past rubbish.
-_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
-JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of the segments with the size of a JPEG image."""
-JPEG_SCAN, _END = 0xDA, 0xD9
-# Every scan visits all blocks of its components, even if it changes none: up to 0.8 ns a pixel.
-# Encoders write 10 scans, of 14 components together.
-_MOST_SCANNED, _FEW_SCANS = 100, 4
-_ANY_SCANNED, _MOST_SCANNED_A_BYTE = 2**29, 1000
-# Decoders keep every chunk of text, and search all of them for each: real files have a few dozen.
-_MOST_CHUNKS = 1000
-# The loop over them is in Python.
-_MOST_SEGMENTS = 10_000
-# Compressions of bitmaps; Pillow takes 0.4 us for a byte of them.
-_RUNS = (1, 2)
-_MOST_RUN_BYTES = 2**22
-
-
-def costly(data: bytes) -> str:
-    """Returns why a file must not be decoded; empty if there is no reason."""
-    for start, look in _COSTLY_BY_START.items():
-        if data.startswith(start):
-            return look(data)
-    return ""
-
-
-def _costly_jpeg(data: bytes) -> str:
-    """Adds up the pixels of all scans, by component, of the first image of a file."""
-    pixels = scans = walked = 0
-    for count, (marker, place) in enumerate(jpeg_segments(data)):
-        if count >= _MOST_SEGMENTS:
-            return f"more than {_MOST_SEGMENTS:,} segments"
-        if marker in JPEG_FRAMES:
-            height, width = (int.from_bytes(data[place + at : place + at + 2]) for at in (3, 5))
-            pixels = max(pixels, height * width)
-        elif marker == JPEG_SCAN:
-            scans += 1
-            walked += pixels * min(data[place + 2] if place + 2 < len(data) else 0, 4)
-            most = max(_ANY_SCANNED, _MOST_SCANNED_A_BYTE * len(data))
-            if scans > _FEW_SCANS and walked > min(most, max(_MOST_SCANNED * pixels, 2**22)):
-                return f"{len(data):,} bytes that hold {scans} scans or more of {pixels:,} pixels"
-    return ""
-
-
-def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yields the marker of each segment up to the end of the image, and the place of its length."""
-    place = len(_JPEG_START)
-    while found := _MARKER.search(data, place):
-        place = found.end()
-        marker = data[place - 1]
-        if marker == _END:
-            return
-        yield marker, place
-        place += max(2, int.from_bytes(data[place : place + 2]))
-
-
-def _costly_png(data: bytes) -> str:
-    place, chunks = len(_PNG_START), 0
-    while place + 8 <= len(data):
-        length, chunk = int.from_bytes(data[place : place + 4]), data[place + 4 : place + 8]
-        chunks += chunk != b"IDAT"
-        if chunks > _MOST_CHUNKS:
-            return f"more than {_MOST_CHUNKS:,} chunks beside those of its pixels"
-        # Behind the data is a checksum.
-        place += 8 + length + 4
-        if chunk == b"IEND":  # no decoder reads what follows
-            break
-    return ""
-
-
-def _costly_bitmap(data: bytes) -> str:
-    if int.from_bytes(data[30:34], "little") in _RUNS and len(data) > _MOST_RUN_BYTES:
-        return f"a bitmap that is compressed by runs and has more than {_MOST_RUN_BYTES:,} bytes"
-    return ""
-
-
-_COSTLY_BY_START: dict[bytes, Callable[[bytes], str]] = {
-    _JPEG_START: _costly_jpeg,
-    _PNG_START: _costly_png,
-    b"BM": _costly_bitmap,
-}
-
 
 Exif = Literal["auto", "upright", "stored"]
 """The relation of boxes to a camera's rotation tag.
@@ -162,7 +75,7 @@ _HEIF_BYTES = 64
 """The first box of a file names its kinds."""
 _LOSSY = ("WEBP", "AVIF", "HEIF")
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-_NEVER_DEEP = (_JPEG_START, b"BM", b"GIF8", b"RIFF")
+_NEVER_DEEP = (JPEG_START, b"BM", b"GIF8", b"RIFF")
 _JPEG = ("JPEG", "MPO")  # MPO is a JPEG with a second picture behind the first
 
 
@@ -308,7 +221,7 @@ def brightest_in(data: bytes) -> Brightest:
 
 def may_be_deep(start: bytes) -> bool:
     """Returns whether an image can have more than 8 bits by the first 32 bytes of its file."""
-    if start.startswith(_PNG_START):
+    if start.startswith(PNG_START):
         # Depth and kind, of the header; Pillow reads the upper bytes of colours.
         return start[24:26] == b"\x10\0"
     return not start.startswith(_NEVER_DEEP)

@@ -343,7 +343,7 @@ def report_duplicates(
         rows = [int(prints.rows[row]) for row in group]
         for place, row in zip(group[1:], rows[1:], strict=True):
             found = ((kind, twins[place]) for kind, twins in kinds if place in twins)
-            kind, twin = next(found, ("mirrored or turned", group[0]))
+            kind, twin = next(found, ("similar, mirrored or turned", group[0]))
             log.add(
                 f"{kind} images", names[row], f"as {names[int(prints.rows[twin])]}", action="kept"
             )

@@ -327,11 +327,12 @@ def test_an_annotation_without_a_box_is_named(tmp_path, case):
     assert caught.value.fix == "write its box, or leave the entry out"
 
 
-def test_a_segmentation_in_place_of_a_box_is_named_in_the_remedy(tmp_path):
-    outline = [[10, 10, 60, 10, 60, 60]]
-    with pytest.raises(UserError, match="the bbox is missing") as caught:
-        from_coco_json(changed_truth(tmp_path, bbox="absent", segmentation=outline))
-    assert "the box around its segmentation" in caught.value.fix
+def test_a_segmentation_in_place_of_a_box_gives_the_box_around_it(tmp_path):
+    outline = [[10, 20, 60, 20, 60, 70]]
+    truths, _ = from_coco_json(changed_truth(tmp_path, bbox="absent", segmentation=outline))
+    assert [20, 10, 70, 60] in [box for truth in truths for box in truth.boxes.tolist()]
+    with pytest.raises(UserError, match="the bbox is missing"):
+        from_coco_json(changed_truth(tmp_path, bbox="absent", segmentation=[]))
 
 
 @pytest.mark.parametrize("category", [None, "cat", 1.5, "absent", []])

@@ -191,13 +191,17 @@ FORMATS: dict[str, Writer] = {
 }
 
 
+def save_picture(path: Path, number: int) -> None:
+    """Writes a picture that is near-identical to none of another number."""
+    blocks = np.random.default_rng(number).integers(0, 255, (5, 6, 3), dtype=np.uint8)
+    image = Image.fromarray(blocks).resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+
+
 def pictures(root: Path) -> None:
     for number, stem in enumerate(STEMS):
-        blocks = np.random.default_rng(number).integers(0, 255, (5, 6, 3), dtype=np.uint8)
-        image = Image.fromarray(blocks).resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)
-        path = root / "images" / f"{stem}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image.save(path)
+        save_picture(root / "images" / f"{stem}.png", number)
 
 
 def annotation_files(root: Path) -> list[Path]:
@@ -276,7 +280,8 @@ def no_boxes(root: Path, write: Writer) -> None:
 def twelve_bits(root: Path, write: Writer) -> None:
     write(root, Boxes())
     for file in (root / "images").glob("*.png"):
-        gray = np.asarray(Image.open(file).convert("L"), np.uint16)
+        with Image.open(file) as image:
+            gray = np.asarray(image.convert("L"), np.uint16)
         Image.fromarray(gray << 4).save(file)
 
 

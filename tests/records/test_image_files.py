@@ -17,7 +17,8 @@ from stillbox.errors import UserError
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.predicting.images import read_image
 from stillbox.records import image_files
-from stillbox.records.image_files import costly, inspect_image, prepare_image
+from stillbox.records.costly_images import costly
+from stillbox.records.image_files import inspect_image, prepare_image
 from stillbox.records.problems import BadRecordError
 from tests.records.builders import image_bytes
 from tests.small import SHARED, needs_shared

@@ -240,12 +240,18 @@ def _close(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
     """Tells whether each of the boxes `[N, 4]` is close to one of the other, and vice versa."""
     if len(one) != len(other):
         return False
+    one, other = (boxes[np.argsort(boxes.sum(axis=1))] for boxes in (one, other))
+    sums = other.sum(axis=1)
     reached = np.zeros(len(other), np.bool_)
     for start in range(0, len(one), _COMPARED_AT_ONCE):
-        gaps = np.abs(one[start : start + _COMPARED_AT_ONCE, None] - other[None]).max(axis=-1)
-        if not (gaps <= _SAME_PIXELS).any(axis=1).all():
+        rows = one[start : start + _COMPARED_AT_ONCE]
+        # The sums of close boxes are close too.
+        ends = rows[[0, -1]].sum(axis=1) + 4 * _SAME_PIXELS * np.array([-1, 1])
+        low, high = np.searchsorted(sums, ends)
+        close = np.abs(rows[:, None] - other[None, low:high]).max(axis=-1) <= _SAME_PIXELS
+        if not close.any(axis=1).all():
             return False
-        reached |= (gaps <= _SAME_PIXELS).any(axis=0)
+        reached[low:high] |= close.any(axis=0)
     return bool(reached.all())
 
 
