@@ -15,11 +15,11 @@ from urllib.parse import unquote
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
 from stillbox.records.annotations import ImageRoot, line_of
+from stillbox.records.file_kinds import ARCHIVES
 from stillbox.records.foreign_files import Json, read_json
 from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.problems import ConversionLog
 
-ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 FINISHED = "conversion.json"
 """File of a folder that `stillbox.records.folder` wrote; its records are not data."""
 
@@ -218,8 +218,22 @@ class DataFolder:
         return self._by_stem.get(stem, [])
 
     def has(self, path: Path) -> bool:
-        """Tells whether a path is one of the images."""
-        return path in self._image_set
+        """Tells whether a path is one of the files, whatever its suffix."""
+        return path in self._image_set or path in self._file_set
+
+    @cached_property
+    def _file_set(self) -> set[Path]:
+        return {*self.files}
+
+    def folder_like(self, place: Path) -> Path | None:
+        """Returns the folder of images whose path is the same but for capitals, if there is one."""
+        return self._by_loose_folder.get(_loose(str(place)))
+
+    @cached_property
+    def _by_loose_folder(self) -> dict[str, Path]:
+        folders = {above for file in self.images for above in file.parents}
+        inside = (folder for folder in folders if folder.is_relative_to(self.root))
+        return {_loose(str(folder)): folder for folder in inside}
 
     def nearest_name(self, path: Path) -> str:
         """Returns the most similar name of an image for a message; it takes long."""

@@ -202,7 +202,7 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Folde
             f"{count_text(max(len(reading.images), len(data.images)), 'image')}",
             where=f"{data.shown}: {where}",
             fix="see that the whole export is in the folder"
-            + "".join(f"; {problem}: {problem.examples[0]}" for problem in list(log)[:1]),
+            + "".join(f"; {problem}: {problem.examples[0]}" for problem in list(log)[:3]),
         )
     return reading
 

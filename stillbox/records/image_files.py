@@ -24,6 +24,7 @@ from typing import IO, Literal
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from stillbox.records.costly_images import JPEG_START, PNG_START, costly
+from stillbox.records.file_kinds import other_content
 from stillbox.records.pixels import (
     FEW_VALUES,
     NO_DEEP,
@@ -295,9 +296,11 @@ def _reported(data: bytes) -> Iterator[None]:
     except BadRecordError:
         raise
     except UnidentifiedImageError as error:
-        start, known = data[:8].hex(" ") or "no bytes", ", ".join(READ_FORMATS)
+        start, known = data[:8].hex(" "), ", ".join(READ_FORMATS)
         detail = f"no known format; it starts with {start}; known are {known}"
-        if data.startswith(_TIFF_STARTS):
+        if other := other_content(data[:64]):
+            detail = other
+        elif data.startswith(_TIFF_STARTS):
             detail = "a TIFF file of pixels that Pillow does not read; save it with 8 bits"
         raise BadRecordError("unreadable image", detail) from error
     except (OSError, SyntaxError, ValueError, TypeError, Image.DecompressionBombError) as error:

@@ -4,7 +4,6 @@ Recognition looks at the content of files, so a damaged file is of no format. Pa
 silence, it takes its labels with it, or a whole split.
 """
 
-import codecs
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import NamedTuple
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
-from stillbox.records.data_folder import ARCHIVES, DataFolder, name_split
+from stillbox.records.data_folder import DataFolder, name_split
+from stillbox.records.file_kinds import ARCHIVES, OTHER_IMAGES, other_content
 from stillbox.records.foreign_files import (
     csv_header,
     decode_text,
@@ -24,29 +24,8 @@ from stillbox.records.foreign_files import (
 from stillbox.records.problems import ConversionLog
 
 _READ = (".json", ".xml", ".yaml", ".yml", ".csv", ".tsv", ".jsonl", ".ndjson", ".txt", ".parquet")
-_MARKS: tuple[tuple[bytes, str], ...] = (
-    (b"version https://git-lfs", "a Git LFS pointer: run `git lfs pull` for the file itself"),
-    (b"<!doctype html", "an HTML page, which a server sends in place of a file: download it again"),
-    (b"<html", "an HTML page, which a server sends in place of a file: download it again"),
-    (b"PK\3\4", "an archive: unpack it"),
-    (b"Rar!", "an archive: unpack it"),
-    (b"7z\xbc\xaf", "an archive: unpack it"),
-    (b"\x1f\x8b", "an archive: unpack it"),
-    (b"BZh", "an archive: unpack it"),
-    (b"\xfd7zXZ", "an archive: unpack it"),
-    (codecs.BOM_UTF16_LE, "text in UTF-16: save it as UTF-8"),
-    (codecs.BOM_UTF16_BE, "text in UTF-16: save it as UTF-8"),
-)
 _NUMBERS = re.compile(r"[-+.\d]+([\s,;]+[-+.\d]+){3,}")
 _NOT_DATA = re.compile(r"(readme|license|licence|notice|requirements|changelog)", re.I)
-
-
-def other_content(head: bytes) -> str:
-    """Returns what the first bytes of a file are in place of data, with the remedy, or nothing."""
-    if not head.strip():
-        return "the file is empty"
-    start = head.lstrip()[:64].lower() if head.lstrip()[:1] in b"<v" else head[:64]
-    return next((reason for mark, reason in _MARKS if start.startswith(mark)), "")
 
 
 class Unread(NamedTuple):
@@ -61,6 +40,8 @@ class Unread(NamedTuple):
 def _why_unread(file: Path) -> Unread:
     try:
         reason = other_content(read_head(file))
+        if file.suffix.lower() in OTHER_IMAGES:
+            return Unread(file, "", reason or _OTHER_IMAGE)
         return Unread(file, "", reason or _READERS.get(file.suffix.lower(), _as_text)(file))
     except UserError as error:
         place = (error.where or "").removeprefix(f"{file}")
@@ -68,6 +49,7 @@ def _why_unread(file: Path) -> Unread:
 
 
 _NO_FORMAT = "it has no format that is read"
+_OTHER_IMAGE = f"{_NO_FORMAT}: save images as JPEG or PNG, and frames of videos too"
 
 
 def _as_json(file: Path) -> str:
@@ -147,7 +129,7 @@ def report_unread(data: DataFolder, read: Collection[Path], log: ConversionLog) 
 
 def _could_be_annotations(file: Path, data: DataFolder) -> bool:
     suffix = file.suffix.lower()
-    if suffix in ARCHIVES:
+    if suffix in (*ARCHIVES, *OTHER_IMAGES):
         return True
     if suffix not in _READ or _NOT_DATA.match(file.name):
         return False

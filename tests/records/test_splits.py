@@ -88,6 +88,7 @@ PLACES = {
     "Kaggle": ("../input/set", "images/a", "images/b"),
     "quotes": (".", "'images/a'", '"images/b"'),
     "dots": (".", "../images/a", "./images/b/"),
+    "capitals": (".", "Images/A", "IMAGES/b"),
     "lists": (".", "a.txt", "b.txt"),
 }
 

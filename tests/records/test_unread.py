@@ -9,6 +9,7 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.records.folder import convert_folder
 from tests.records.builders import put
+from tests.records.situations import FORMATS, Boxes, pictures
 from tests.records.test_folder import voc_folder
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
@@ -156,3 +157,33 @@ def test_a_foreign_format_is_named_with_the_way_out(tmp_path, title):
     with pytest.raises(UserError, match=f"this is .*{title}.*, which is not converted") as caught:
         convert_folder(folder, tmp_path / "out")
     assert caught.value.fix
+
+
+def yolo_folder(root):
+    pictures(root)
+    FORMATS["YOLO"](root, Boxes())
+    return root
+
+
+def test_a_pointer_in_place_of_any_file_is_named(tmp_path):
+    folder = yolo_folder(tmp_path / "set")
+    put(folder, "labels/p0.txt", LFS)
+    put(folder, "images/p1.png", LFS)
+    said = convert_folder(folder, tmp_path / "out").problems
+    for name in ("p0.txt", "p1.txt"):
+        assert any(name in problem and "git lfs pull" in problem for problem in said)
+    (folder / "data.yaml").unlink()
+    put(folder, "classes.txt", LFS)
+    with pytest.raises(UserError, match=r"classes\.txt: this is no list of classes: a Git LFS"):
+        convert_folder(folder, tmp_path / "other")
+
+
+def test_images_of_other_kinds_are_named(tmp_path):
+    folder = yolo_folder(tmp_path / "set")
+    (folder / "images/p0.png").rename(folder / "images/p0.CR2")
+    said = convert_folder(folder, tmp_path / "out").problems
+    assert any("images/p0.CR2" in p and "save images as JPEG" in p for p in said)
+    for image in folder.rglob("*.png"):
+        image.rename(image.with_suffix(".nef"))
+    with pytest.raises(UserError, match="save images as JPEG"):
+        convert_folder(folder, tmp_path / "other")

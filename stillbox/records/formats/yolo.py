@@ -13,7 +13,8 @@ from stillbox.errors import UserError
 from stillbox.printing import count_text
 from stillbox.records.box_numbers import BoxNumbers, Layout
 from stillbox.records.data_folder import DataFolder
-from stillbox.records.foreign_files import Json, json_object, read_lines, read_yaml
+from stillbox.records.file_kinds import other_content
+from stillbox.records.foreign_files import Json, json_object, read_head, read_lines, read_yaml
 from stillbox.records.formats.registry import FolderContents, Labelled, labelled, register
 from stillbox.records.formats.yolo_lines import (
     Columns,
@@ -62,13 +63,20 @@ def class_names(folder: DataFolder, yamls: Sequence[Path]) -> list[str]:
     named = [f for f in folder.files if f.name in _NAME_FILES or f.suffix == ".names"]
     folder.used.update(named)
     if not lists:
-        lists = {file: read_lines(file) for file in named}
+        lists = {file: _listed_names(file) for file in named}
     different = {tuple(names) for names in lists.values() if names}
     if len(different) > 1:
         shown = ", ".join(folder.relative(file) for file in lists)
         fix = "keep the one that belongs to the label files"
         raise UserError(f"the lists of classes differ: {shown}", where=str(folder.shown), fix=fix)
     return list(different.pop()) if different else []
+
+
+def _listed_names(file: Path) -> list[str]:
+    head = read_head(file)
+    if head.strip() and (reason := other_content(head)):
+        raise UserError(f"this is no list of classes: {reason}", where=str(file), fix="mend it")
+    return read_lines(file)
 
 
 def _yaml_names(file: Path) -> list[str]:
@@ -201,14 +209,16 @@ def _label_files(
 
 def _content(file: Path, where: str, columns: Columns, log: ConversionLog) -> LabelFile | None:
     """Returns the lines of a label file; None, and a bad record, if none can be a box."""
+    data = read_untrusted(file, most=_MOST_LABEL_BYTES)
     try:
-        content = parse_labels(read_untrusted(file, most=_MOST_LABEL_BYTES), columns)
+        content = parse_labels(data, columns)
     except UnicodeDecodeError:
         log.bad_record("label file is not YOLO", where, "it is no UTF-8 text")
         return None
     if content.bad and not content.lines:
         place, text = content.bad[0]
-        log.bad_record("label file is not YOLO", f"{where}:{place}", shown_line(text))
+        reason = other_content(data) or shown_line(text)
+        log.bad_record("label file is not YOLO", f"{where}:{place}", reason)
         return None
     for place, text in content.bad:
         log.bad_box("line is neither a box nor an outline", f"{where}:{place}", shown_line(text))

@@ -79,19 +79,17 @@ class Splits:
                 continue
             if place not in literal and self._folders.get(place, split) != split:
                 continue  # the end of two paths, as `images` of two machines
-            # A folder without images may be meant only where it is named.
-            if place.is_dir() and (place in literal or self._has_images(place)):
+            if place.is_dir() and place in literal:  # it may be empty
                 # Files have the names behind the links.
                 self._folders[Path(os.path.realpath(place))] = split
+                return True
+            if found := self._folder.folder_like(Path(os.path.realpath(place))):
+                self._folders[found] = split
                 return True
             if place.suffix == ".txt" and place.is_file():
                 self._add_list(place, split)
                 return True
         return False
-
-    def _has_images(self, place: Path) -> bool:
-        real = Path(os.path.realpath(place))
-        return any(path.is_relative_to(real) for path in self._folder.images)
 
     def _add_list(self, file: Path, split: Split) -> None:
         """Adds the images of a list.
