@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from stillbox.errors import UserError, nearest
 from stillbox.printing import count_text
 from stillbox.records.annotations import AnnotatedImage, only_boxes
-from stillbox.records.example import IN_PIXELS, format_box
+from stillbox.records.example import IN_PIXELS, format_box, no_numbers
 from stillbox.records.image_files import inspect_image
 from stillbox.records.problems import BadRecordError, ConversionLog
 
@@ -95,7 +95,8 @@ _INVERSE: dict[Layout, _Halves] = {
 
 
 def _all_readings() -> list[BoxNumbers]:
-    return [BoxNumbers(unit, layout) for unit in get_args(Unit) for layout in get_args(Layout)]
+    layouts = (*get_args(Layout), None)
+    return [BoxNumbers(unit, layout) for unit in get_args(Unit) for layout in layouts]
 
 
 def read_numbers(
@@ -115,6 +116,8 @@ def read_numbers(
     Raises:
         UserError: boxes are not as the format says, and no other reading or several fit.
     """
+    if chosen and numbers.layout is None:
+        chosen = BoxNumbers(chosen.unit)
     members: dict[object, list[int]] = defaultdict(list)
     for place, (item, group) in enumerate(zip(items, groups, strict=True)):
         if len(item.pixel_boxes):
@@ -138,13 +141,11 @@ def read_numbers(
 
 
 def _converted(item: AnnotatedImage, numbers: BoxNumbers, found: BoxNumbers) -> AnnotatedImage:
-    sides = np.array([[item.height, item.width]], np.float64)
-    if found.unit == "pixels":
-        # Without a claimed size, the pixels are those of the file.
-        boxes = found.fractions(numbers.raw(item.pixel_boxes), np.ones((1, 2)))
-        return replace(item, pixel_boxes=boxes, relative=False)
-    boxes = found.fractions(numbers.raw(item.pixel_boxes), sides)
-    return replace(item, pixel_boxes=boxes, relative=True)
+    """Returns an item in which boxes are pixels or fractions, and areas are unknown."""
+    # Pixels stay pixels: without a claimed size, they are those of the file.
+    boxes = found.fractions(numbers.raw(item.pixel_boxes), np.ones((1, 2)))
+    relative = found.unit != "pixels"
+    return replace(item, pixel_boxes=boxes, relative=relative, area=no_numbers())
 
 
 _FEW = 3
@@ -153,6 +154,8 @@ _MANY = 0.1
 """Share of the boxes that must not fit before other readings are tried."""
 _MOST = 0.5
 """Share of the boxes above which a set that fits nothing stops."""
+_CLEAR = 0.25
+"""Share of the boxes below which another layout is asked for and not taken."""
 _ALL = 0.99
 """Share of the boxes that must lie in their images in another reading."""
 _MARGIN = 0.02
@@ -173,13 +176,13 @@ _PEEKED = 500
 
 def _recognised(items: Sequence[AnnotatedImage], numbers: BoxNumbers, of: str) -> BoxNumbers:
     """Returns the numbers of the items; `of` names the group for messages."""
-    boxes, sides = _stacked(items, numbers)
+    boxes, sides = _stacked(items)
     if not _is_much(_misfits(boxes, sides, numbers), len(boxes)):
         return numbers
     # The claimed sizes may be wrong too.
     places = np.unique(np.linspace(0, len(items) - 1, _PEEKED).round().astype(int))
     seen = [_with_real_size(items[place], numbers) for place in places]
-    boxes, sides = _stacked([one for one in seen if min(one.height, one.width) > 0], numbers)
+    boxes, sides = _stacked([one for one in seen if min(one.height, one.width) > 0])
     misfits = _misfits(boxes, sides, numbers)
     if not _is_much(misfits, len(boxes)):
         return numbers
@@ -191,8 +194,10 @@ def _recognised(items: Sequence[AnnotatedImage], numbers: BoxNumbers, of: str) -
     small = numbers.unit == "pixels" and _could_be_percent(boxes, sides, numbers)
     # The policy of boxes repairs corners in another order.
     own = _are_inside(_in_order(numbers.fractions(raw, sides)))
-    in_doubt = len(boxes) < _SURE if small else (boxes[:, :2] > boxes[:, 2:]).all()
-    if own and fitting and in_doubt:
+    in_doubt = len(boxes) < _SURE if small else bool((boxes[:, :2] > boxes[:, 2:]).all())
+    in_doubt &= own
+    in_doubt |= misfits < _CLEAR and any(one.unit == numbers.unit for one in fitting)
+    if fitting and in_doubt:
         fitting.append(numbers)
     elif len(fitting) == 1:
         return fitting[0]
@@ -233,7 +238,7 @@ def _unclear(
     return UserError(what, where=first.where, fix=fix)
 
 
-def _stacked(items: Sequence[AnnotatedImage], numbers: BoxNumbers) -> tuple[Floats, Floats]:
+def _stacked(items: Sequence[AnnotatedImage]) -> tuple[Floats, Floats]:
     """Returns finite boxes `[N, 4]` and the sides `[N, 2]` of their images, 0 if unknown."""
     boxes = np.concatenate([item.pixel_boxes for item in items] or [np.zeros((0, 4))])
     counts = [len(item.pixel_boxes) for item in items]
@@ -301,7 +306,7 @@ def _in_order(boxes: Floats) -> Floats:
 
 def _with_real_size(item: AnnotatedImage, numbers: BoxNumbers) -> AnnotatedImage:
     """Returns an item with its file's size if there is no claimed one that its boxes fit."""
-    if min(item.height, item.width) > 0 and not _misfits(*_stacked([item], numbers), numbers):
+    if min(item.height, item.width) > 0 and not _misfits(*_stacked([item]), numbers):
         return item
     try:
         height, width = inspect_image(item.content(), whole=False).upright_size

@@ -194,7 +194,7 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Folde
         log.add(f"{title}", count_text(count, "file"), action="passed over")
     reading = recognised.format.read(data, recognised.files, log)
     data.forget()
-    report_unread(data, recognised.all_files, log)
+    report_unread(data, recognised, {one.split for one in reading.images}, log)
     if not any(one.names for one in reading.images):
         title, where = recognised.format.title, data.relative(recognised.files[0])
         raise data.behind_links() or UserError(

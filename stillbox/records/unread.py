@@ -7,11 +7,11 @@ silence, it takes its labels with it, or a whole split.
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
-from stillbox.records.data_folder import DataFolder, name_split
+from stillbox.records.data_folder import DataFolder, Split, name_split
 from stillbox.records.file_kinds import ARCHIVES, OTHER_IMAGES, other_content
 from stillbox.records.foreign_files import (
     csv_header,
@@ -22,6 +22,9 @@ from stillbox.records.foreign_files import (
     read_yaml,
 )
 from stillbox.records.problems import ConversionLog
+
+if TYPE_CHECKING:
+    from stillbox.records.formats.registry import Recognised
 
 _READ = (".json", ".xml", ".yaml", ".yml", ".csv", ".tsv", ".jsonl", ".ndjson", ".txt", ".parquet")
 _NUMBERS = re.compile(r"[-+.\d]+([\s,;]+[-+.\d]+){3,}")
@@ -69,7 +72,7 @@ def _as_yaml(file: Path) -> str:
 def _as_csv(file: Path) -> str:
     columns, _ = csv_header(file)
     shown = printable_line(", ".join(columns[:12]))
-    return f"its columns are no format that is read: {shown}" if columns else "it is no text"
+    return f"{_NO_FORMAT}: its columns are {shown}" if columns else "it is no text"
 
 
 def _as_text(file: Path) -> str:
@@ -99,32 +102,50 @@ def unread_files(data: DataFolder, read: Collection[Path]) -> list[Unread]:
     ]
 
 
-def report_unread(data: DataFolder, read: Collection[Path], log: ConversionLog) -> None:
+def report_unread(
+    data: DataFolder, recognised: "Recognised", splits: Collection[Split | None], log: ConversionLog
+) -> None:
     """Reports the files that could be annotations and that no format has read.
 
     A file that states a split or the classes stops the conversion: the images of a lost split
     would be divided at random, and a model would be scored on what it was trained on.
 
     Args:
-        read: files of all formats that were recognised.
+        recognised: the format that was read, and the files of all formats.
+        splits: the splits of the images that were read.
 
     Raises:
         UserError: such a file cannot be read, or the policy of records is `fail`.
     """
-    for file, line, reason in unread_files(data, {*read, *data.used}):
+    yamls = {file for file in recognised.files if file.suffix.lower() in _YAML}
+    needs_yaml = recognised.format.name == "yolo" and not yamls
+    for file, line, reason in unread_files(data, {*recognised.all_files, *data.used}):
         where = data.relative(file) + line
-        alone = not data.images_of_stem(file.stem)
-        yaml = file.suffix.lower() in (".yaml", ".yml")
+        lost = ""
+        if file.suffix.lower() in _YAML and needs_yaml:
+            lost = "classes and splits may be"
+        elif not data.images_of_stem(file.stem) and _is_lost(file, data, splits):
+            lost = "a split is"
         if reason.startswith(_NO_FORMAT):
             log.add("file of no format that is read", where, reason, action="not read")
-        elif alone and (yaml or name_split(file.relative_to(data.root))):
-            lost = "classes and splits may be" if yaml else "a split is"
+        elif lost:
             what = f"the file cannot be read, and {lost} lost with it: {reason}"
             fix = "mend the file, or take it out of the folder"
             raise UserError(what, where=str(data.shown / where), fix=fix)
+        elif file.suffix.lower() in ARCHIVES:
+            log.add("archive", where, reason, action="not read")
         else:
             log.bad_record("annotation file cannot be read", where, reason)
             data.used.update(data.images_of_stem(file.stem))
+
+
+_YAML = (".yaml", ".yml")
+
+
+def _is_lost(file: Path, data: DataFolder, splits: Collection[Split | None]) -> bool:
+    """Tells whether the split that the name of a file states is not among those that were read."""
+    split = name_split(file.relative_to(data.root))
+    return split is not None and not {split, "val" if split == "test" else split} & {*splits}
 
 
 def _could_be_annotations(file: Path, data: DataFolder) -> bool:

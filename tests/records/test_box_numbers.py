@@ -14,10 +14,10 @@ from tests.records.builders import image_bytes
 HEIGHT, WIDTH = 480, 640
 
 
-def boxes_of(count=40, seed=0):
+def boxes_of(count=40, seed=0, least=12, most=200):
     """ymin, xmin, ymax, xmax in pixels of boxes that are spread over the image."""
     rng = np.random.default_rng(seed)
-    sizes = rng.uniform(12, 200, (count, 2))
+    sizes = rng.uniform(least, most, (count, 2))
     low = rng.uniform(0, 1, (count, 2)) * (np.array([HEIGHT, WIDTH]) - sizes)
     return np.concatenate([low, low + sizes], axis=1)
 
@@ -77,7 +77,8 @@ MEANT = [
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("seed", range(3))
 def test_numbers_of_any_unit_and_layout_are_found_in_any_format(name, meant, seed):
-    numbers, boxes = FORMATS[name], boxes_of(seed=seed)
+    # Enough large boxes that a wrong layout puts a quarter of them outside.
+    numbers, boxes = FORMATS[name], boxes_of(seed=seed, least=80, most=300)
     stored = read_as(written(boxes, meant), numbers)
     items = [item(rows, numbers) for rows in np.array_split(stored, 10)]
     log = ConversionLog()
@@ -129,6 +130,18 @@ def test_two_readings_that_fit_stop_and_the_user_chooses():
     chosen = BoxNumbers.from_name("pixels:corners")
     (found,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog(), chosen)
     np.testing.assert_allclose(found.pixel_boxes, boxes)
+
+
+def test_another_layout_of_few_boxes_that_stick_out_is_asked_for():
+    # Objects that enter the image from the left: 4 of 20 boxes reach beyond the border.
+    boxes = np.array([[200.0, 200, 240, 260]] * 16 + [[200, -60, 240, 60]] * 4)
+    numbers = FORMATS["YOLO"]
+    stored = read_as(written(boxes, numbers), numbers)
+    with pytest.raises(UserError, match="20% of 20 boxes do not lie in their images") as caught:
+        read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
+    assert caught.value.fix.endswith("--box-numbers fractions:centre_size")
+    (found,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog(), numbers)
+    np.testing.assert_array_equal(found.pixel_boxes, stored)
 
 
 def test_numbers_that_are_nothing_stop():

@@ -10,7 +10,7 @@ from stillbox.errors import UserError
 from stillbox.records.folder import convert_folder
 from tests.records.builders import put
 from tests.records.situations import FORMATS, Boxes, pictures
-from tests.records.test_folder import voc_folder
+from tests.records.test_folder import picture, voc_folder
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 HTML = "\n<!DOCTYPE html><html><body>Not Found</body></html>"
@@ -61,11 +61,39 @@ def test_a_file_alone_is_the_reason(tmp_path, case):
 
 @pytest.mark.parametrize("name", ["val.json", "valid/labels.csv", "test/all.xml", "data.yaml"])
 def test_a_lost_split_stops(tmp_path, name):
-    folder = voc_folder(tmp_path / "photos")
+    folder = yolo_folder(tmp_path / "set")
+    (folder / "data.yaml").unlink()
     put(folder, name, LFS + "\t:\n")
     with pytest.raises(UserError, match="lost with it"):
         convert_folder(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_a_split_that_is_there_stops_nothing(tmp_path):
+    for number, part in enumerate(("train", "valid")):
+        names = [f"{part}{n}" for n in range(3)]
+        voc_folder(tmp_path / "set" / part, names)
+        for n, name in enumerate(names):
+            picture(tmp_path / "set" / part / f"{name}.png", 10 * number + n)
+    put(tmp_path / "set", "valid/more.json", LFS)
+    put(tmp_path / "set", "train/conf.yaml", "a:\n\tb\n")
+    put(tmp_path / "set", "test/classes.csv", "name,id\ncat,1\n")
+    with zipfile.ZipFile(tmp_path / "set" / "train.zip", "w") as archive:
+        archive.writestr("a.txt", "")
+    converted = convert_folder(tmp_path / "set", tmp_path / "out")
+    assert (converted.train_images, converted.validation_images) == (3, 3)
+    said = converted.report.read_text()
+    assert all(name in said for name in ("more.json", "conf.yaml", "classes.csv", "train.zip"))
+
+
+def test_an_archive_of_a_split_that_is_not_there_stops(tmp_path):
+    voc_folder(tmp_path / "set" / "train")
+    with zipfile.ZipFile(tmp_path / "set" / "val.zip", "w") as archive:
+        archive.writestr("a.txt", "")
+    with pytest.raises(
+        UserError, match=r"val\.zip: .* a split is lost with it: an archive: unpack"
+    ):
+        convert_folder(tmp_path / "set", tmp_path / "out")
 
 
 def test_the_policy_fail_stops_at_a_file_that_cannot_be_read(tmp_path):

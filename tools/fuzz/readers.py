@@ -297,7 +297,7 @@ def _folder(
         recognised = recognise(found)
         assert recognised.format.read is not None
         reading = recognised.format.read(found, recognised.files, log)
-        report_unread(found, recognised.all_files, log)
+        report_unread(found, recognised, {one.split for one in reading.images}, log)
         stated, label_map = reading.with_ids()
         items = [one.item for one in review(stated, found, reading.numbers, log)]
         _converted(items, label_map, folder=folder)
