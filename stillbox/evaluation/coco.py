@@ -32,7 +32,7 @@ from stillbox.evaluation.results import (
 from stillbox.printing import count_text, json_text
 from stillbox.records.foreign_files import number as parse_number
 from stillbox.records.foreign_files import read_json
-from stillbox.records.formats.segments import segment_box
+from stillbox.records.shapes import segment_box
 
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
 _1, _10, _100 = range(3)

@@ -61,6 +61,8 @@ ONLY = {
     "devices.launcher.ProcessInfo": JOBS,
     "devices.launcher._WHERE": JOBS,
     "records.formats.coco._own_ids": ("data convert coco",),
+    # Unit and layout of boxes are an option of conversions.
+    "records.box_numbers.BoxNumbers": (*SETS, "data convert FOLDER"),
     # Sets of folders and of scenes have names of ours.
     "records.tfrecord.prepare_folder --name": SETS,
     "records.tile_grid.check_grid": ("predict", "data tile"),

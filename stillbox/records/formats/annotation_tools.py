@@ -34,19 +34,16 @@ from stillbox.records.foreign_files import (
     read_xml,
 )
 from stillbox.records.formats.registry import (
-    NO_BOX,
-    Box,
     FolderContents,
     JsonOutline,
-    bounds,
     json_files,
     labelled,
     register,
     register_foreign,
-    rotated,
     xml_files,
 )
 from stillbox.records.problems import ConversionLog
+from stillbox.records.shapes import NO_BOX, Box, around_ellipse, bounds, rotated
 
 
 def _is_cvat(root: str, marks: frozenset[str]) -> bool:
@@ -98,7 +95,7 @@ def _cvat_box(shape: ElementTree.Element) -> Box | None:
         return rotated(box, angle, centre=True) if angle else box
     if shape.tag == "ellipse":
         cx, cy, rx, ry = at("cx", "cy", "rx", "ry")
-        return _around_ellipse((cx, cy), rx, ry, values.get("rotation", 0.0))
+        return around_ellipse((cx, cy), rx, ry, values.get("rotation", 0.0))
     if shape.tag == "mask":
         left, top, width, height = at("left", "top", "width", "height")
         return top, left, top + height, left + width
@@ -106,15 +103,6 @@ def _cvat_box(shape: ElementTree.Element) -> Box | None:
         pairs = (pair.partition(",")[::2] for pair in shape.get("points", "").split(";"))
         return bounds([(number(x), number(y)) for x, y in pairs])
     return None
-
-
-def _around_ellipse(centre: tuple[float, float], rx: float, ry: float, degrees: float) -> Box:
-    """Returns the box around an ellipse that is turned about its centre (x, y)."""
-    if not math.isfinite(degrees):
-        return NO_BOX
-    (x, y), c, s = centre, math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    across, down = math.hypot(c * rx, s * ry), math.hypot(s * rx, c * ry)
-    return y - down, x - across, y + down, x + across
 
 
 register_foreign(
@@ -250,7 +238,7 @@ def _percent_box(shape: dict[str, Json]) -> Box:
     elif {"radiusX", "radiusY"} <= at.keys():
         x, y, u, v = (at.get(key, NO_BOX[0]) / 100 for key in ("x", "y", "radiusX", "radiusY"))
         centre = (x * wide, y * high)
-        box = _around_ellipse(centre, u * wide, v * high, at.get("rotation", 0.0))
+        box = around_ellipse(centre, u * wide, v * high, at.get("rotation", 0.0))
     elif {"x", "y", "width", "height"} <= at.keys():
         x, y, w, h = (at[key] / 100 for key in ("x", "y", "width", "height"))
         box = (y * high, x * wide, (y + h) * high, (x + w) * wide)

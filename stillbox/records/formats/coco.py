@@ -26,8 +26,6 @@ from stillbox.records.foreign_files import (
 )
 from stillbox.records.foreign_files import number as parse_number
 from stillbox.records.formats.registry import (
-    NO_BOX,
-    Box,
     FolderContents,
     JsonOutline,
     Labelled,
@@ -35,10 +33,10 @@ from stillbox.records.formats.registry import (
     register,
     register_foreign,
 )
-from stillbox.records.formats.segments import segment_box
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.problems import ConversionLog
 from stillbox.records.review import Stated, report_without_annotation, review
+from stillbox.records.shapes import NO_BOX, Box, segment_box
 
 T = TypeVar("T")
 _GREATEST_AREA = 1e18

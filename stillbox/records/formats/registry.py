@@ -1,7 +1,6 @@
 """Annotation formats: recognising the format of a folder, and helpers that formats share."""
 
 import importlib
-import math
 import pkgutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +28,7 @@ from stillbox.records.foreign_files import (
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
 from stillbox.records.review import Stated
+from stillbox.records.shapes import Box
 from stillbox.records.unread import unread_files
 from stillbox.untrusted import read_untrusted
 
@@ -288,9 +288,6 @@ def _no_format(folder: DataFolder, found: FoundFormats) -> UserError:
 
 
 _SHOWN_UNREAD = 5
-Box = tuple[float, float, float, float]
-"""ymin, xmin, ymax, xmax."""
-NO_BOX: Box = (math.nan,) * 4
 
 
 def labelled(
@@ -326,27 +323,6 @@ def labelled(
         stored=stored,
     )
     return Labelled(image, list(names), split)
-
-
-def bounds(points: Sequence[tuple[float, float]]) -> Box:
-    """Returns the box around points (x, y); NaN without points."""
-    if not points:
-        return NO_BOX
-    xs, ys = zip(*points, strict=True)
-    # min and max ignore a NaN that is not the first.
-    bad = any(map(math.isnan, (*xs, *ys)))
-    return NO_BOX if bad else (min(ys), min(xs), max(ys), max(xs))
-
-
-def rotated(box: Box, degrees: float, *, centre: bool) -> Box:
-    """Returns the box around a box turned clockwise about its centre or its first corner."""
-    if not math.isfinite(degrees):
-        return NO_BOX
-    ymin, xmin, ymax, xmax = box
-    x, y = ((xmin + xmax) / 2, (ymin + ymax) / 2) if centre else (xmin, ymin)
-    c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    corners = [(cx - x, cy - y) for cx in (xmin, xmax) for cy in (ymin, ymax)]
-    return bounds([(x + c * u - s * v, y + s * u + c * v) for u, v in corners])
 
 
 NOTHING: frozenset[str] = frozenset()

@@ -42,15 +42,9 @@ from stillbox.records.foreign_files import (
     read_lines,
     yaml_content,
 )
-from stillbox.records.formats.registry import (
-    NO_BOX,
-    Box,
-    FolderContents,
-    Labelled,
-    labelled,
-    register,
-)
+from stillbox.records.formats.registry import FolderContents, Labelled, labelled, register
 from stillbox.records.problems import ConversionLog
+from stillbox.records.shapes import NO_BOX, Box
 from stillbox.textformat.yaml_tree import read_text_file
 from stillbox.untrusted import open_untrusted
 

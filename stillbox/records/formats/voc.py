@@ -19,19 +19,17 @@ from stillbox.records.box_numbers import BoxNumbers
 from stillbox.records.data_folder import DataFolder, Split, folder_split, word_split
 from stillbox.records.foreign_files import MAX_LIST_BYTES, number, parse_int, read_lines, read_xml
 from stillbox.records.formats.registry import (
-    Box,
     FolderContents,
     Labelled,
-    bounds,
     register,
     register_foreign,
-    rotated,
     xml_files,
 )
 from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError, ConversionLog
 from stillbox.records.review import Stated, report_without_annotation, review
+from stillbox.records.shapes import Box, bounds, rotated
 from stillbox.untrusted import read_untrusted
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from stillbox.errors import UserError
 from stillbox.printing import count_text, printable_line
 from stillbox.records.foreign_files import decode_text, number
-from stillbox.records.formats.registry import NO_BOX, Box, bounds
+from stillbox.records.shapes import NO_BOX, Box, bounds
 
 BOX_COLUMNS = 5
 _FEWEST_OUTLINE = 7

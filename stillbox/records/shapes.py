@@ -1,16 +1,51 @@
-"""The boxes around COCO's segments: polygons, and run lengths as numbers or as text.
+"""The boxes around shapes: points, rotated boxes, ellipses, and COCO's polygons and run lengths.
 
 Run lengths alternate between background and object, down the columns of a mask. As text each is a
 number in groups of five bits, from the third on as the difference to the one before the last.
 Source: cocoapi, `common/maskApi.c`, `rleToBbox` and `rleFrString`.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from stillbox.records.foreign_files import Json, json_list, number
-from stillbox.records.formats.registry import NO_BOX, Box, bounds
+
+Box = tuple[float, float, float, float]
+"""ymin, xmin, ymax, xmax."""
+NO_BOX: Box = (math.nan,) * 4
+
+
+def bounds(points: Sequence[tuple[float, float]]) -> Box:
+    """Returns the box around points (x, y); NaN without points."""
+    if not points:
+        return NO_BOX
+    xs, ys = zip(*points, strict=True)
+    # min and max ignore a NaN that is not the first.
+    bad = any(map(math.isnan, (*xs, *ys)))
+    return NO_BOX if bad else (min(ys), min(xs), max(ys), max(xs))
+
+
+def rotated(box: Box, degrees: float, *, centre: bool) -> Box:
+    """Returns the box around a box turned clockwise about its centre or its first corner."""
+    if not math.isfinite(degrees):
+        return NO_BOX
+    ymin, xmin, ymax, xmax = box
+    x, y = ((xmin + xmax) / 2, (ymin + ymax) / 2) if centre else (xmin, ymin)
+    c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    corners = [(cx - x, cy - y) for cx in (xmin, xmax) for cy in (ymin, ymax)]
+    return bounds([(x + c * u - s * v, y + s * u + c * v) for u, v in corners])
+
+
+def around_ellipse(centre: tuple[float, float], rx: float, ry: float, degrees: float) -> Box:
+    """Returns the box around an ellipse that is turned about its centre (x, y)."""
+    if not math.isfinite(degrees):
+        return NO_BOX
+    (x, y), c, s = centre, math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    across, down = math.hypot(c * rx, s * ry), math.hypot(s * rx, c * ry)
+    return y - down, x - across, y + down, x + across
+
 
 _MOST_PIXELS = 2**40
 _FIRST, _MORE, _NEGATIVE, _BITS = 48, 0x20, 0x10, 5
