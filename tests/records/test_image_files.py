@@ -175,9 +175,23 @@ def test_truncated_images_are_refused(kind, share):
         prepare_image(data[: int(share * len(data))], (40, 60))
 
 
-@pytest.mark.parametrize("data", [b"", b"hello", b"GIF89a", b"\xff\xd8\xff\xd9", b"<svg/>"])
+@pytest.mark.parametrize("data", [b"hello", b"GIF89a", b"\xff\xd8\xff\xd9", b"<svg/>"])
 def test_other_files_are_refused_with_their_first_bytes(data):
     with pytest.raises(BadRecordError, match="unreadable image: no known format; it starts with"):
+        inspect_image(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+        (b"\n<!DOCTYPE html><html></html>", "an HTML page"),
+        (b"PK\3\4\0\0", "an archive: unpack it"),
+    ],
+)
+def test_files_that_came_in_place_of_an_image_are_named(data, reason):
+    with pytest.raises(BadRecordError, match=f"unreadable image: {reason}"):
         inspect_image(data)
 
 
