@@ -33,6 +33,8 @@ Interpolation = Literal["all_points", "eleven_points"]
 """The area under the best precisions, or their mean at recalls 0, .1, ... 1 (VOC 2007)."""
 
 _RECALLS = np.arange(101) / 100
+# Multiples of 0.1, as in the devkit: 3, 6 and 7 of them are above a recall of so many tenths.
+_TENTHS = np.arange(11) * 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +149,7 @@ def average_precision(
 ) -> float:
     """Returns the average of the best precision at each recall or more; `[D]`, recall ascending."""
     if interpolation == "eleven_points":
-        # k / 10 is the float that a recall of k tenths is; a multiple of 0.1 is not.
-        return float(np.mean(_best_precision(precision, recall, np.arange(11) / 10)))
+        return float(np.mean(_best_precision(precision, recall, _TENTHS)))
     steps = np.diff(recall, prepend=0.0)
     return float(np.sum(steps * _best_precision(precision, recall, recall)))
 

@@ -59,17 +59,30 @@ def test_the_published_evaluation_of_three_images():
 
 
 def test_eleven_points_by_hand():
-    # Ten boxes, the first three detections find three: precision 1 up to recall .3, exactly.
-    boxes = [[0, 20 * n, 10, 20 * n + 10] for n in range(10)]
+    # Twenty boxes, the first seven detections find seven: precision 1 up to recall .35.
+    boxes = [[0, 20 * n, 10, 20 * n + 10] for n in range(20)]
     scores = score_voc(
         [truth("1", boxes)],
-        [result("1", boxes[:3], [0.9, 0.8, 0.7])],
+        [result("1", boxes[:7], 0.9 - np.arange(7) / 10)],
         {1: "a"},
         rules=VocRules(interpolation="eleven_points"),
     )
     assert scores.mean_ap == pytest.approx(4 / 11)  # recalls 0, .1, .2, .3
     curve = scores.per_class["a"].precision
-    assert (curve[30], curve[31]) == (1, 0)
+    assert (curve[35], curve[36]) == (1, 0)
+
+
+@pytest.mark.parametrize("truths", [10, 20, 30, 70])
+@pytest.mark.parametrize("tenths", range(11))
+def test_a_recall_of_whole_tenths_reaches_the_points_of_the_devkit(tenths, truths):
+    # VOCevaldet.m asks `rec >= t` for t of 0:0.1:1. In double precision 3 * .1, 6 * .1 and 7 * .1
+    # are above 3 / 10, 6 / 10 and 7 / 10, so the highest point is not reached; all others are.
+    found = tenths * truths // 10
+    precision, recall = precision_recall(
+        -np.arange(found, dtype=float), np.ones(found, bool), truths
+    )
+    points = 0 if not tenths else tenths + 1 - (tenths in (3, 6, 7))
+    assert average_precision(precision, recall, "eleven_points") == pytest.approx(points / 11)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +172,7 @@ def brute_force(verdicts, wanted):
         for k in range(wanted + 1)
     ]
     eleven = [
-        max((Fraction(tp, n) for tp, n in points if 10 * tp >= k * wanted), default=Fraction(0))
+        max((Fraction(tp, n) for tp, n in points if tp / wanted >= k * 0.1), default=Fraction(0))
         for k in range(11)
     ]
     return float(sum(best[1:]) / wanted), float(sum(eleven) / 11)
@@ -215,7 +228,7 @@ def devkit_ap(truths, results, class_id, min_iou, *, points):
         recall.append(right / wanted)
     precision, recall = np.array(precision), np.array(recall)
     if points == 11:
-        return np.mean([max(precision[recall >= t / 10], default=0) for t in range(11)])
+        return np.mean([max(precision[recall >= t * 0.1], default=0) for t in range(11)])
     rises = np.flatnonzero(np.diff(recall, prepend=0))
     return sum((recall[i] - (recall[i - 1] if i else 0)) * precision[i:].max() for i in rises)
 
