@@ -107,6 +107,8 @@ class Costs:
     ap: float | None
     kinds: dict[Kind, float]
     """The gain in AP if all mistakes of this kind alone were corrected."""
+    counts: dict[Kind, int]
+    """The mistakes that the gain is about."""
     false_positives: float
     """The gain in AP without any wrong detection."""
     false_negatives: float
@@ -128,7 +130,13 @@ def cost_of(flat: FlatSet, matched: Matched, mistakes: Mistakes) -> Costs:
 
     if not len(ids):
         nothing = dict.fromkeys(KINDS, 0.0)
-        return Costs(ap=None, kinds=nothing, false_positives=0.0, false_negatives=0.0)
+        return Costs(
+            ap=None,
+            kinds=nothing,
+            counts=mistakes.counts(),
+            false_positives=0.0,
+            false_negatives=0.0,
+        )
 
     ap = mean_ap(correct, classes, ~matched.ignored, wanted)
 
@@ -157,6 +165,7 @@ def cost_of(flat: FlatSet, matched: Matched, mistakes: Mistakes) -> Costs:
     return Costs(
         ap=ap,
         kinds=kinds,
+        counts=mistakes.counts(),
         false_positives=gained(correct, classes, correct, wanted),
         false_negatives=gained(correct, classes, ~matched.ignored, wanted & taken),
     )

@@ -180,7 +180,7 @@ def _names(texts: list[str], margin: int, cell: int, size: int) -> str:
         parts.append(f'{rule}x1="{at}" y1="{margin}" x2="{at}" y2="{side}"/>')
     for place, text in enumerate([*texts, None]):
         line = f"{margin + (place + 0.5) * cell + size / 3:.0f}"
-        row, column = text or "background", text or "missed"
+        row, column = text or "background", text or "nothing"
         start = '<text fill="var(--ink)"'
         parts.append(
             f'{start} text-anchor="end" x="{margin - 6}" y="{line}">{html_text(row)}</text>'
@@ -193,7 +193,7 @@ def _names(texts: list[str], margin: int, cell: int, size: int) -> str:
 def _about(full: list[str], row: int, column: int, count: int, total: int) -> str:
     if row == len(full):
         return f"{count_text(count, 'detection')} of {full[column]} without an object"
-    what = "missed" if column == len(full) else f"found as {full[column]}"
+    what = f"found as {'nothing' if column == len(full) else full[column]}"
     return f"{count:,} of {count_text(total, 'object')} of {full[row]} {what}, {count / total:.0%}"
 
 
@@ -284,7 +284,7 @@ def histogram_figure(histogram: Histogram, title: str, measure: str) -> Figure |
     width = 0.94 * (high - low)
     found, missed = histogram.correct, histogram.missed
     axes.bar(low, found, color=GOOD, label="found", align="edge", width=width)
-    axes.bar(low, missed, bottom=found, color=BAD, label="missed", align="edge", width=width)
+    axes.bar(low, missed, bottom=found, color=BAD, label="not found", align="edge", width=width)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))

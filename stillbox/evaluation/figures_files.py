@@ -57,7 +57,12 @@ def figures(analysis: Analysis) -> dict[str, Any]:
             "counts": analysis.confusion.counts.tolist(),
         },
         "mistakes": {
-            kind: {"count": counts[kind], "cost": analysis.costs.kinds[kind]} for kind in KINDS
+            kind: {
+                "count": counts[kind],
+                "count_over_all_scores": analysis.costs.counts[kind],
+                "cost": analysis.costs.kinds[kind],
+            }
+            for kind in KINDS
         },
         "AP50": analysis.costs.ap,
         "cost_of_false_positives": analysis.costs.false_positives,

@@ -32,7 +32,7 @@ def draw_gallery(
     The choice does not depend on the scores: every evaluation shows the same images. `count`
     replaces the number of images of the settings.
     """
-    images = len(evaluation.records)
+    images, most_boxes = len(evaluation.records), settings.max_boxes_drawn
     most = min(settings.num_visualizations if count is None else count, images)
     for place in np.unique(np.linspace(0, images - 1, most).round().astype(int)):
         truth, result = evaluation.truths[place], evaluation.results[place]
@@ -40,13 +40,14 @@ def draw_gallery(
         if example is None:
             continue
         least = evaluation.shown_from(settings.min_score)
-        shown = len(result.at_least(least, settings.max_boxes_drawn).boxes)
+        found = int((result.scores >= least).sum())
+        best = f", the best {most_boxes} of them drawn" if found > most_boxes else ""
         yield ReportPicture(
             image=decode_image(example.encoded),
             panels=draw_panels(truth, result, class_names, settings, least),
             name=truth.image_id,
             about=f"{count_text(len(truth.boxes), 'box')} in the ground truth, "
-            f"{shown} found with a score of at least {least:.3g}",
+            f"{count_text(found, 'detection')} with a score of at least {least:.3g}{best}",
         )
 
 

@@ -303,6 +303,12 @@ class Confusion:
     """`[C + 1, C + 1]`: rows are classes of objects, columns those of detections. In the last row
     are detections without an object, in the last column objects without a detection."""
 
+    @property
+    def between_classes(self) -> int:
+        """Objects that are found as another class."""
+        classes = self.counts[:-1, :-1]
+        return int(classes.sum() - np.trace(classes))
+
 
 def confusion(flat: FlatSet, matched: Matched, class_ids: tuple[int, ...]) -> Confusion:
     """Counts classes against classes; the caller chooses the detections, as by `FlatSet.above`.

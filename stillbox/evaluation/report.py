@@ -26,7 +26,7 @@ from stillbox.evaluation.html_page import (
 from stillbox.evaluation.pictures import Mark, Picture, beside, draw_marks, panels_svg, save_picture
 from stillbox.evaluation.runtimes import RuntimeTable, runtime_section
 from stillbox.evaluation.scores import OPEN_IMAGES_MEANINGS, VOC_MEANINGS, Scores
-from stillbox.printing import html_text
+from stillbox.printing import count_text, html_text
 from stillbox.records.files import write_whole
 
 # matplotlib takes half a second to import. A training imports this module before its first step.
@@ -135,8 +135,7 @@ def class_table(scores: Scores, analysis: Analysis, *, all_metrics: bool) -> str
         one = analysis.per_class[class_id]
         at_best = one.at_best
         cells = [
-            number_cell(one.truths),
-            number_cell(one.found),
+            *(number_cell(count) for count in (one.truths, one.found, one.correct)),
             *(
                 number_cell(value, why=_NOTHING_CORRECT)
                 for value in (at_best["precision"], at_best["recall"], at_best["F1"], one.threshold)
@@ -149,10 +148,8 @@ def class_table(scores: Scores, analysis: Analysis, *, all_metrics: bool) -> str
         ]
         rows.append(f'<tr><th scope="row">{html_text(name)}</th>{"".join(cells)}</tr>')
     metrics = [part for key in columns for part in ([key, ""] if key == drawn else [key])]
-    head = head_row(
-        ["class"], ["objects", "found", "precision", "recall", "F1", "threshold", *metrics]
-    )
-    return table("", head, rows, sortable=True)
+    counted = ["objects", "detections", "correct", "precision", "recall", "F1", "threshold"]
+    return table("", head_row(["class"], [*counted, *metrics]), rows, sortable=True)
 
 
 def mistake_table(analysis: Analysis) -> str:
@@ -167,9 +164,10 @@ def mistake_table(analysis: Analysis) -> str:
         rows.append(
             # The meaning is below the name: a phone would not show a column at the end.
             f'<tr><th scope="row">{kind}<small>{html_text(MEANINGS[kind])}</small></th>'
-            f"{number_cell(cost)}{bar_cell(cost / longest)}{number_cell(counts[kind])}</tr>"
+            f"{number_cell(cost)}{bar_cell(cost / longest)}{number_cell(costs.counts[kind])}"
+            f"{number_cell(counts[kind])}</tr>"
         )
-    head = head_row(["mistake"], ["costs AP50", "", "count"])
+    head = head_row(["mistake"], ["costs AP50", "", "over all scores", "above the threshold"])
     both = (
         f"Without any wrong detection AP50 would rise by {costs.false_positives:.3f}; if objects "
         f"that are not found did not count, by {costs.false_negatives:.3f}."
@@ -242,8 +240,8 @@ _FIGURE_TEXTS = {
     "precision_recall": "Precision over recall for every class at IoU .50",
     "confidence": "Precision, recall and F1 of all classes over the least score",
     "class_f1": "F1 of every class over the least score",
-    "sizes": "Objects by size, found and missed",
-    "ratios": "Objects by aspect ratio, found and missed",
+    "sizes": "Objects by size, found and not found",
+    "ratios": "Objects by aspect ratio, found and not found",
 }
 
 
@@ -258,8 +256,9 @@ def render_page(report: Report, figures: Mapping[str, str]) -> str:
         section(
             "Classes",
             _note(
-                "Found, precision, recall and F1 are about detections with at least the score of "
-                "the class's own threshold, which has the highest F1; IoU .50."
+                "Detections, precision, recall and F1 are about detections with at least the "
+                "score of the class's own threshold, which has the highest F1; IoU .50. An object "
+                "can have several detections, of which one is correct."
             )
             + classes,
         ),
@@ -269,7 +268,9 @@ def render_page(report: Report, figures: Mapping[str, str]) -> str:
         section("Confusion matrix", _confusion(analysis)),
         section(
             "Sizes and shapes",
-            shape_tables(scores, analysis) + _figure_list(figures, ["sizes", "ratios"]),
+            _note(f"Recall, precision and figures are of {_above(analysis)}, at IoU .50.")
+            + shape_tables(scores, analysis)
+            + _figure_list(figures, ["sizes", "ratios"]),
         ),
         section("Scores", score_tables(scores)),
         section(
@@ -293,7 +294,7 @@ def _cards(scores: Scores, analysis: Analysis) -> str:
         cards += [
             (f"{at_best['F1']:.3f}", "highest F1, all classes together"),
             (f"{overall.threshold:.3f}", "the score with that F1, the best threshold"),
-            (f"{at_best['precision']:.1%}", "precision: found boxes that are right"),
+            (f"{at_best['precision']:.1%}", "precision: detections that are correct"),
             (f"{at_best['recall']:.1%}", "recall: objects that are found"),
         ]
     cards += [(f"{scores.first.images:,}", "images scored")]
@@ -325,7 +326,8 @@ def _mistakes(report: Report) -> str:
     parts = [
         _note(
             "What each kind costs is the AP50 that would be gained if its mistakes alone were "
-            f"mended, over all scores. Counts and examples are of {_above(analysis)}."
+            "mended, over all scores: so many as the first count. The second count and the "
+            f"examples are of {_above(analysis)}."
         ),
         listed,
     ]
@@ -356,11 +358,26 @@ def _confusion(analysis: Analysis) -> str:
         f"At IoU .50, of {_above(analysis)}. Rows are objects, columns what they are found as; a "
         "darker cell has a greater share of its row. Objects are matched within their class first. "
         "The row background has every detection that is left without an object at that IoU, also "
-        "a misplaced or double one; the mistake of that name has only those far from any object."
+        "a misplaced or double one; the mistake of that name has only those far from any object. "
+        f"The column nothing has every object that is left without a detection.{_beside(analysis)}"
     )
     matrix = charts.matrix_svg(analysis.confusion, analysis.names)
     figure = f'<figure class="matrix scroll">{matrix}</figure>'
     return note + figure + confusion_table(analysis)
+
+
+def _beside(analysis: Analysis) -> str:
+    """Returns a sentence if matrix and mistakes count confused detections differently."""
+    matrix = analysis.confusion.between_classes
+    mistakes = analysis.mistakes.counts()["confused"]
+    if matrix == mistakes:
+        return ""
+    return (
+        f" Between classes the matrix counts {count_text(matrix, 'object')}, the mistakes "
+        f"{count_text(mistakes, 'confused detection')}: in the matrix an object has one detection "
+        "at most, in the mistakes several are confused on one object, and a detection that "
+        "overlaps an object of its own class too is misplaced."
+    )
 
 
 def _figure_list(figures: Mapping[str, str], names: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import io
+import json
 import re
 import subprocess
 import sys
@@ -151,6 +152,49 @@ def test_embedded_images_are_whole(folder):
     for uri in uris:
         with Image.open(io.BytesIO(base64.b64decode(uri, validate=True))) as image:
             image.load()
+
+
+def page_text(truths, results, names, tmp_path):
+    own = score(truths, results, names)
+    report = Report(title="r", scores=own, analysis=analyse(truths, results, names))
+    return " ".join(parse(write_report(report, tmp_path))[1].split())
+
+
+def test_missed_objects_that_cost_nothing_are_counted_over_all_scores_too(tmp_path):
+    # The second owl has a detection below the best threshold: missed above it, and not over all.
+    truths = [truth("1", [BOX]), truth("2", [BOX])]
+    low = [[200, 200, 240, 240]] * 3
+    results = [result("1", [BOX], [0.9]), result("2", [*low, BOX], [0.5, 0.5, 0.5, 0.1])]
+    text = page_text(truths, results, {1: "owl"}, tmp_path)
+    assert "costs AP50 over all scores above the threshold" in text
+    assert "(TIDE: Miss) 0.000 0 1" in text
+    mistakes = json.loads((tmp_path / "report.json").read_text())["mistakes"]
+    assert mistakes["missed"] == {"count": 1, "count_over_all_scores": 0, "cost": 0.0}
+
+
+def test_confused_detections_beside_fewer_objects_in_the_matrix_are_explained(tmp_path):
+    # Three cats are on the owl; the cat in the other image has the lowest score.
+    names = {1: "owl", 2: "cat"}
+    truths = [truth("1", [BOX], [1]), truth("2", [BOX], [2])]
+    results = [result("1", [BOX] * 3, [0.8, 0.7, 0.6], [2] * 3), result("2", [BOX], [0.5], [2])]
+    text = page_text(truths, results, names, tmp_path)
+    assert "the matrix counts 1 object, the mistakes 3 confused detections" in text
+    one = [dataclasses.replace(results[0], **first_of(results[0])), results[1]]
+    assert "Between classes" not in page_text(truths, one, names, tmp_path)
+
+
+def first_of(one):
+    return {"boxes": one.boxes[:1], "scores": one.scores[:1], "class_ids": one.class_ids[:1]}
+
+
+def test_detections_of_a_class_are_not_called_found_objects(tmp_path):
+    # Two detections of one object: more than there are objects.
+    far = [200, 200, 240, 240]
+    results = [result("1", [far, BOX], [0.9, 0.8])]
+    text = page_text([truth("1", [BOX])], results, {1: "owl"}, tmp_path)
+    assert "class objects detections correct precision recall F1 threshold" in text
+    assert "owl 1 2 1 0.500 1.000" in text
+    assert "found boxes" not in text
 
 
 def test_empty_sections_are_left_out(tmp_path):

@@ -52,8 +52,18 @@ class Source:
 def test_the_gallery_is_spread_evenly_and_captioned():
     shown = list(draw_gallery(evaluation(), Source(), NAMES, Evaluation(num_visualizations=3)))
     assert [picture.name for picture in shown] == ["a", "c", "e"]
-    assert shown[1].about == "2 boxes in the ground truth, 1 found with a score of at least 0.9"
+    assert shown[1].about == (
+        "2 boxes in the ground truth, 1 detection with a score of at least 0.9"
+    )
     assert all(picture.picture.dtype == np.uint8 for picture in shown)
+
+
+def test_a_caption_counts_detections_that_are_not_drawn():
+    settings = Evaluation(num_visualizations=1, max_boxes_drawn=1, min_score=0.3)
+    (shown,) = draw_gallery(evaluation(), Source(), NAMES, settings)
+    assert shown.about.endswith(
+        "2 detections with a score of at least 0.3, the best 1 of them drawn"
+    )
 
 
 @pytest.mark.parametrize(("wanted", "count", "drawn"), [(50, None, 5), (0, None, 0), (50, 2, 2)])
