@@ -134,18 +134,14 @@ _NAME_WIDTH = 150
 
 
 def matrix_svg(confusion: Confusion, names: dict[int, str]) -> str:
-    """Returns the matrix, without classes that have neither objects nor detections.
+    """Returns the matrix.
 
     A cell is darker the greater its share of the objects of its row is.
     """
-    counts = confusion.counts
-    used = counts.sum(axis=0) + counts.sum(axis=1)
-    used[-1] = 1
-    places = np.flatnonzero(used).tolist()
-    shown = counts[np.ix_(places, places)]
-    cell = min(46, max(16, 700 // len(places)))
+    shown = confusion.counts
+    cell = min(46, max(16, 700 // len(shown)))
     size = min(13, max(9, round(cell * 0.6)))
-    full = [names[confusion.class_ids[at]] for at in places[:-1]]
+    full = [names[class_id] for class_id in confusion.class_ids]
     texts = [clipped(name, size, _NAME_WIDTH) for name in full]
     margin = round(max(text_width(text, size) for text in ("background", *texts))) + 26
     parts = [_names(texts, margin, cell, size)]
@@ -157,7 +153,7 @@ def matrix_svg(confusion: Confusion, names: dict[int, str]) -> str:
                 correct = row == column
                 x, y = margin + column * cell, margin + row * cell
                 parts.append(_cell(x, y, cell, count, count / total, about, correct=correct))
-    side = margin + len(places) * cell + 8
+    side = margin + len(shown) * cell + 8
     return (
         f'<svg class="wide" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {side} {side}" '
         f'width="{side}" height="{side}" font-size="{size}" role="img" '

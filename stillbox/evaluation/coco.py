@@ -152,11 +152,14 @@ def score_coco(
     expected = truths_to_coco(truths, class_names, numbers)
     found = _rows(results, numbers)
     known = found[np.isin(found[:, _CLASS], list(class_names))]
-    evaluated = _evaluate(expected, known)
+    # The library's arrays have 97 kB for a class; without ground truth a class has no numbers.
+    wanted = sorted({annotation["category_id"] for annotation in expected["annotations"]})
+    expected["categories"] = [one for one in expected["categories"] if one["id"] in set(wanted)]
+    evaluated = _evaluate(expected, known[np.isin(known[:, _CLASS], wanted)])
     crowds = sum(annotation["iscrowd"] for annotation in expected["annotations"])
     return CocoScores(
         summary=_summary(evaluated, slice(None)),
-        per_class=_per_class(evaluated, class_names, expected["annotations"], known),
+        per_class=_per_class(evaluated, wanted, class_names, expected["annotations"], known),
         recalls=np.linspace(0.0, 1.0, 101),
         images=len(truths),
         truths=len(expected["annotations"]) - crowds,
@@ -208,23 +211,27 @@ def _summary(evaluated: dict[str, Any], classes: slice | int) -> dict[str, float
 
 def _per_class(
     evaluated: dict[str, Any],
+    scored_ids: Sequence[int],
     class_names: Mapping[int, str],
     expected: list[dict[str, Any]],
     found: FloatArray,
 ) -> dict[str, ClassScores]:
     truths = Counter(a["category_id"] for a in expected if not a["iscrowd"])
     detections = Counter(found[:, _CLASS].astype(int).tolist())
+    columns = {class_id: column for column, class_id in enumerate(scored_ids)}
+    nothing = dict.fromkeys(_NUMBERS)
     scores = {}
-    for column, (class_id, key) in enumerate(class_keys(class_names).items()):
-        precision = evaluated["precision"][:, :, column, _ALL, _100]
-        scored = bool((precision > -1).any())
+    for class_id, key in class_keys(class_names).items():
+        column = columns.get(class_id)
+        curves = None if column is None else evaluated["precision"][:, :, column, _ALL, _100]
+        scored = curves is not None and bool((curves > -1).any())
         scores[key] = ClassScores(
             class_id=class_id,
             truths=truths[class_id],
             detections=detections[class_id],
-            numbers=_summary(evaluated, column),
-            precision50=precision[_IOU_50].copy() if scored else None,
-            precision=precision.mean(axis=0) if scored else None,
+            numbers=nothing if column is None else _summary(evaluated, column),
+            precision50=curves[_IOU_50].copy() if scored else None,
+            precision=curves.mean(axis=0) if scored else None,
         )
     return scores
 

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from stillbox.evaluation.analysis import KINDS, MISSED, Analysis, Histogram, ShapeGroup
-from stillbox.evaluation.matching import IOU, Confidence
+from stillbox.evaluation.matching import IOU, Confidence, Confusion
 from stillbox.evaluation.results import FloatArray
 from stillbox.printing import json_text
 from stillbox.records.files import write_whole
 
 FIGURES = "report.json"
+
+_MOST_IN_MATRIX = 1000
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 _FORMULA = re.compile("[\t\r\n]|\\s*[=+@\uff1d\uff0b\uff20\uff0d-]")
@@ -44,17 +46,23 @@ def write_figures(analysis: Analysis, directory: Path) -> None:
 def figures(analysis: Analysis) -> dict[str, Any]:
     """Returns all figures as objects of JSON; `None`: there is no such number."""
     counts, shapes = analysis.mistakes.counts(), analysis.shapes
+    confusion = analysis.confusion
     return {
         "iou": IOU,
         "threshold": analysis.overall.threshold,
         "all_classes": _numbers(analysis.overall) | {"curve": _curve(analysis.overall)},
         "per_class": {
-            analysis.names[class_id]: {"id": class_id, **_numbers(one), "curve": _curve(one)}
+            analysis.names[class_id]: {
+                "id": class_id,
+                **_numbers(one),
+                "curve": _curve(one) if one.occurs else None,
+            }
             for class_id, one in analysis.per_class.items()
         },
         "confusion": {
-            "classes": [*analysis.names.values(), None],
-            "counts": analysis.confusion.counts.tolist(),
+            "classes": [*_confused_names(analysis), None],
+            "counts": confusion.counts.tolist() if fits_matrix(confusion) else None,
+            "cells": confusion.cells.tolist(),
         },
         "mistakes": {
             kind: {
@@ -128,16 +136,31 @@ def _classes(analysis: Analysis) -> Iterator[CsvRow]:
 
 def _curves(analysis: Analysis) -> Iterator[CsvRow]:
     yield "class", "score", "precision", "recall", "F1"
-    every = [(analysis.names[class_id], one) for class_id, one in analysis.per_class.items()]
+    every = [(analysis.names[i], one) for i, one in analysis.per_class.items() if one.occurs]
     for name, one in [("", analysis.overall), *every]:
         for row in zip(*_curve(one).values(), strict=True):
             yield (name, *row)
 
 
+def fits_matrix(confusion: Confusion) -> bool:
+    """Returns whether the whole matrix is written; beyond, it is too large and nearly empty."""
+    return len(confusion.class_ids) <= _MOST_IN_MATRIX
+
+
+def _confused_names(analysis: Analysis) -> list[str]:
+    return [analysis.names[class_id] for class_id in analysis.confusion.class_ids]
+
+
 def _confusion(analysis: Analysis) -> Iterator[CsvRow]:
-    names = list(analysis.names.values())
-    yield ("object", *names, "missed")
-    for name, counts in zip([*names, "background"], analysis.confusion.counts, strict=True):
+    names, confusion = _confused_names(analysis), analysis.confusion
+    rows, columns = [*names, "background"], [*names, "missed"]
+    if not fits_matrix(confusion):
+        yield "object", "detection", "count"
+        for row, column, count in confusion.cells.tolist():
+            yield rows[row], columns[column], count
+        return
+    yield ("object", *columns)
+    for name, counts in zip(rows, confusion.counts, strict=True):
         yield (name, *counts.tolist())
 
 

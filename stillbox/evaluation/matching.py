@@ -4,7 +4,8 @@ From the matches: precision, recall and F1 against the score from which detectio
 confusion matrix.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -228,6 +229,11 @@ class Confidence:
     """`[101]`; NaN without either."""
 
     @property
+    def occurs(self) -> bool:
+        """There are objects or detections."""
+        return bool(np.isfinite(self.f1).any())
+
+    @property
     def at_best(self) -> dict[str, float | None]:
         """Precision, recall and F1 at the threshold."""
         return {
@@ -250,16 +256,32 @@ def match_classes(flat: FlatSet) -> Matched:
     return Matched(truth=truth, ignored=passed & (truth < 0))
 
 
-def confidence(flat: FlatSet, matched: Matched, class_id: int | None = None) -> Confidence:
-    """Returns the figures of one class, or of all classes together."""
-    counts, wanted = ~matched.ignored, ~flat.truth_ignored
-    if class_id is not None:
-        counts, wanted = (
-            counts & (flat.class_ids == class_id),
-            wanted & (flat.truth_class == class_id),
-        )
-    scores, truths = flat.scores[counts], int(wanted.sum())
-    right = np.concatenate([[0], np.cumsum(matched.correct[counts])])
+def confidence(flat: FlatSet, matched: Matched) -> Confidence:
+    """Returns the figures of all classes together."""
+    counts = ~matched.ignored
+    return _confidence(
+        flat.scores[counts], matched.correct[counts], int((~flat.truth_ignored).sum())
+    )
+
+
+def class_confidences(
+    flat: FlatSet, matched: Matched, class_ids: Iterable[int]
+) -> dict[int, Confidence]:
+    """Returns the figures of each class."""
+    truths = Counter(flat.truth_class[~flat.truth_ignored].tolist())
+    order = np.flatnonzero(~matched.ignored)
+    order = order[np.argsort(flat.class_ids[order], kind="stable")]
+    scores, correct, ids = flat.scores[order], matched.correct[order], flat.class_ids[order]
+    found = {}
+    for class_id in class_ids:
+        own = slice(np.searchsorted(ids, class_id), np.searchsorted(ids, class_id, side="right"))
+        found[class_id] = _confidence(scores[own], correct[own], truths[class_id])
+    return found
+
+
+def _confidence(scores: FloatArray, matches: BoolArray, truths: int) -> Confidence:
+    """Returns the figures of detections, `[D]`, best first, that match one of `truths` or not."""
+    right = np.concatenate([[0], np.cumsum(matches)])
     low, high = scores.min(initial=0.0), scores.max(initial=1.0)
     levels = np.linspace(low, high, 101)
     found = np.searchsorted(-scores, -levels, side="right")
@@ -298,19 +320,33 @@ class Confusion:
     """The confusions between classes at one threshold of the score."""
 
     class_ids: tuple[int, ...]
-    """C label map ids, ascending."""
-    counts: IntArray
-    """`[C + 1, C + 1]`: rows are classes of objects, columns those of detections. In the last row
-    are detections without an object, in the last column objects without a detection."""
+    """C label map ids with objects or detections, ascending."""
+    cells: IntArray
+    """`[N, 3]`, row, column and number of what is counted, ascending. Rows are classes of objects,
+    columns those of detections. In row C are detections without an object, in column C objects
+    without a detection. Most pairs of classes are never confused: N grows with what is counted."""
 
     @property
-    def between_classes(self) -> int:
-        """Objects that are found as another class."""
-        classes = self.counts[:-1, :-1]
-        return int(classes.sum() - np.trace(classes))
+    def counts(self) -> IntArray:
+        """The whole matrix, `[C + 1, C + 1]`."""
+        counts = np.zeros((len(self.class_ids) + 1,) * 2, np.int64)
+        counts[self.cells[:, 0], self.cells[:, 1]] = self.cells[:, 2]
+        return counts
+
+    @property
+    def objects(self) -> IntArray:
+        """`[C]`, objects of each class."""
+        sizes = len(self.class_ids) + 1
+        return np.bincount(self.cells[:, 0], self.cells[:, 2], sizes)[:-1].astype(np.int64)
+
+    @property
+    def between_classes(self) -> IntArray:
+        """The cells of objects that are found as another class."""
+        row, column, _ = self.cells.T
+        return self.cells[(row != column) & (np.maximum(row, column) < len(self.class_ids))]
 
 
-def confusion(flat: FlatSet, matched: Matched, class_ids: tuple[int, ...]) -> Confusion:
+def confusion(flat: FlatSet, matched: Matched) -> Confusion:
     """Counts classes against classes; the caller chooses the detections, as by `FlatSet.above`.
 
     Objects are matched with detections of their class first, so that the diagonal has the correct
@@ -325,14 +361,13 @@ def confusion(flat: FlatSet, matched: Matched, class_ids: tuple[int, ...]) -> Co
     places = places[match(flat.pair_detection[places], flat.pair_truth[places])]
     truth = matched.truth.copy()
     truth[flat.pair_detection[places]] = flat.pair_truth[places]
-    background = len(class_ids)
-    # Detections without an object, -1, have a place of their own.
-    rows = np.append(np.searchsorted(class_ids, flat.truth_class), background)
-    columns = np.searchsorted(class_ids, flat.class_ids)
-    counts = np.zeros((background + 1, background + 1), np.int64)
-    valid = ~matched.ignored
-    np.add.at(counts, (rows[truth[valid]], columns[valid]), 1)
-    left = ~flat.truth_ignored
+    valid, left = ~matched.ignored, ~flat.truth_ignored
+    ids = np.union1d(flat.truth_class[left], flat.class_ids[valid])
     left[truth[truth >= 0]] = False
-    counts[:, background] += np.bincount(rows[:-1][left], minlength=background + 1)
-    return Confusion(class_ids=class_ids, counts=counts)
+    # Detections without an object, -1, have a place of their own.
+    rows = np.append(np.searchsorted(ids, flat.truth_class), len(ids))
+    columns = np.searchsorted(ids, flat.class_ids)
+    found = np.stack([rows[truth[valid]], columns[valid]], axis=1)
+    missed = np.stack([rows[:-1][left], np.full(left.sum(), len(ids))], axis=1)
+    pairs, numbers = np.unique(np.concatenate([found, missed]), axis=0, return_counts=True)
+    return Confusion(class_ids=tuple(ids.tolist()), cells=np.column_stack([pairs, numbers]))

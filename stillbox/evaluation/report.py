@@ -11,7 +11,7 @@ import numpy as np
 
 from stillbox.evaluation.analysis import KINDS, MEANINGS, Analysis, Kind, ShapeGroup
 from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS
-from stillbox.evaluation.figures_files import write_figures
+from stillbox.evaluation.figures_files import fits_matrix, write_figures
 from stillbox.evaluation.history import History
 from stillbox.evaluation.html_page import (
     bar_cell,
@@ -177,20 +177,17 @@ def mistake_table(analysis: Analysis) -> str:
 
 def confusion_table(analysis: Analysis) -> str:
     """Returns the most frequent confusions of two classes."""
-    counts = analysis.confusion.counts[:-1, :-1].copy()
-    totals = analysis.confusion.counts[:-1].sum(axis=1)
-    np.fill_diagonal(counts, 0)
-    names = list(analysis.names.values())
-    order = np.argsort(-counts, axis=None, kind="stable")[:_CONFUSIONS]
+    cells = analysis.confusion.between_classes
+    totals = analysis.confusion.objects
+    names = [analysis.names[class_id] for class_id in analysis.confusion.class_ids]
     rows = []
-    for row, column in zip(*np.unravel_index(order, counts.shape), strict=True):
-        if count := int(counts[row, column]):
-            share = count / int(totals[row])
-            rows.append(
-                f'<tr><th scope="row">{html_text(names[row])}</th>'
-                f"<td>{html_text(names[column])}</td>{number_cell(count)}{number_cell(share)}"
-                f"{bar_cell(share)}</tr>"
-            )
+    for row, column, count in cells[np.argsort(-cells[:, 2], kind="stable")[:_CONFUSIONS]].tolist():
+        share = count / int(totals[row])
+        rows.append(
+            f'<tr><th scope="row">{html_text(names[row])}</th>'
+            f"<td>{html_text(names[column])}</td>{number_cell(count)}{number_cell(share)}"
+            f"{bar_cell(share)}</tr>"
+        )
     if not rows:
         return ""
     head = head_row(["object", "found as"], ["count", "share of the objects", ""])
@@ -361,6 +358,10 @@ def _confusion(analysis: Analysis) -> str:
         "a misplaced or double one; the mistake of that name has only those far from any object. "
         f"The column nothing has every object that is left without a detection.{_beside(analysis)}"
     )
+    if not fits_matrix(analysis.confusion):
+        classes = len(analysis.confusion.class_ids)
+        many = _note(f"The matrix of {classes:,} classes is not drawn; report.json has its cells.")
+        return note + many + confusion_table(analysis)
     matrix = charts.matrix_svg(analysis.confusion, analysis.names)
     figure = f'<figure class="matrix scroll">{matrix}</figure>'
     return note + figure + confusion_table(analysis)
@@ -368,7 +369,7 @@ def _confusion(analysis: Analysis) -> str:
 
 def _beside(analysis: Analysis) -> str:
     """Returns a sentence if matrix and mistakes count confused detections differently."""
-    matrix = analysis.confusion.between_classes
+    matrix = int(analysis.confusion.between_classes[:, 2].sum())
     mistakes = analysis.mistakes.counts()["confused"]
     if matrix == mistakes:
         return ""

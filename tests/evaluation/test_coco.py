@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -438,3 +439,20 @@ def test_the_programs_on_the_page_run(tmp_path, monkeypatch, capsys):
     assert "AP50 1.000" in said
     assert "APl no ground truth of this size" in said
     assert Path("scenes/label_map.pbtxt").is_file()
+
+
+def test_classes_without_objects_need_no_memory():
+    # The library's arrays have 10 x 101 x 4 x 3 numbers for a class, 97 kB.
+    names = {number: f"class {number}" for number in range(1, 5001)}
+    truths = [truth("1", [[0, 0, 50, 50]], [4999])]
+    results = [result("1", [[0, 0, 50, 50]] * 2, [0.9, 0.8], [4999, 3])]
+    tracemalloc.start()
+    scores = score_coco(truths, results, names)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5000 * 5_000
+    assert (scores.detections, len(scores.per_class)) == (2, 5000)
+    assert scores.summary["AP"] == pytest.approx(1.0)
+    assert scores.per_class["class 4999"].numbers["AP50"] == pytest.approx(1.0)
+    assert scores.per_class["class 3"].numbers["AP50"] is None
+    assert scores.per_class["class 3"].detections == 1

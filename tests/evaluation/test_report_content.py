@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tracemalloc
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from stillbox.errors import UserError
+from stillbox.evaluation import figures_files
 from stillbox.evaluation.analysis import analyse
 from stillbox.evaluation.evaluator import EvaluationResult, Timings
 from stillbox.evaluation.figures_files import figures, write_figures
@@ -216,6 +218,61 @@ def test_the_tables_have_the_same_figures(tmp_path):
     assert len(read_rows(tmp_path / "csv/confidence.csv")) == 1 + 3 * 101
     sizes = read_rows(tmp_path / "csv/sizes.csv")
     assert [row[0] for row in sizes[1:4]] == ["small", "medium", "large"]
+
+
+def many_classes(classes, occurring):
+    """Sixty images with objects and detections of so many classes."""
+    rng = np.random.default_rng(0)
+    names = {number: f"class {number}" for number in range(1, classes + 1)}
+    places = [[0, 20 * k, 10, 20 * k + 10] for k in range(100)]
+    ids = rng.permutation(np.arange(6000) % occurring + 1).reshape(60, 100)
+    scores = rng.uniform(size=(60, 100))
+    truths = [truth(str(k), places, ids[k]) for k in range(60)]
+    results = [result(str(k), places, scores[k], rng.permutation(ids[k])) for k in range(60)]
+    return truths, results, names
+
+
+def written_bytes(folder, arguments):
+    write_figures(analyse(*arguments), folder)
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_files_and_memory_are_linear_in_the_classes_that_occur(tmp_path):
+    # A whole matrix of 4,000 classes has 16 million numbers, 128 MB. Of each class there are four
+    # columns of 101 numbers in memory, and twice in files with about 10 characters.
+    tracemalloc.start()
+    size = written_bytes(tmp_path / "many", many_classes(4000, 4000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert size < 4000 * 10_000
+    assert peak < 4000 * 30_000
+    few = written_bytes(tmp_path / "few", many_classes(6, 6))
+    absent = written_bytes(tmp_path / "absent", many_classes(4000, 6))
+    assert absent - few < 4000 * 500
+
+
+def test_a_matrix_of_many_classes_is_written_as_its_cells(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures_files, "_MOST_IN_MATRIX", 1)
+    analysis = analyse(TRUTHS, RESULTS, AWKWARD_NAMES)
+    write_figures(analysis, tmp_path)
+    confusion = read_json(tmp_path / "report.json")["confusion"]
+    assert confusion["counts"] is None
+    assert confusion["cells"] == [[0, 0, 2], [1, 2, 2], [2, 0, 1], [2, 1, 1]]
+    rows = read_rows(tmp_path / "csv/confusion.csv")
+    assert rows == [
+        ["object", "detection", "count"],
+        ['cat, "small"', 'cat, "small"', "2"],
+        ["'=owl\n", "missed", "2"],
+        ["background", 'cat, "small"', "1"],
+        ["background", "'=owl\n", "1"],
+    ]
+
+
+def test_classes_that_do_not_occur_are_not_in_the_matrix():
+    written = figures(analyse(TRUTHS, RESULTS, AWKWARD_NAMES | {7: "absent"}))
+    assert written["confusion"]["classes"] == ['cat, "small"', "=owl\n", None]
+    assert written["confusion"]["counts"] == [[2, 0, 0], [0, 0, 2], [1, 1, 0]]
+    assert written["per_class"]["absent"]["curve"] is None
 
 
 def test_without_detections_every_number_is_null():
