@@ -224,14 +224,15 @@ def _per_class(
     for class_id, key in class_keys(class_names).items():
         column = columns.get(class_id)
         curves = None if column is None else evaluated["precision"][:, :, column, _ALL, _100]
-        scored = curves is not None and bool((curves > -1).any())
+        if curves is not None and not (curves > -1).any():
+            curves = None
         scores[key] = ClassScores(
             class_id=class_id,
             truths=truths[class_id],
             detections=detections[class_id],
             numbers=nothing if column is None else _summary(evaluated, column),
-            precision50=curves[_IOU_50].copy() if scored else None,
-            precision=curves.mean(axis=0) if scored else None,
+            precision50=None if curves is None else curves[_IOU_50].copy(),
+            precision=None if curves is None else curves.mean(axis=0),
         )
     return scores
 

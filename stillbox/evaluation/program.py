@@ -23,12 +23,14 @@ from stillbox.devices.mesh import (
     replicated,
     tracing_for,
 )
+from stillbox.evaluation.free_memory import refuse_program_shortage
 from stillbox.experiment import schema
 from stillbox.models.build import abstract_detector
 from stillbox.models.detector import DetectFunction, detect_function
 from stillbox.models.layers.conv import may_prepare_kernels
 from stillbox.models.layers.lowering.winograd import PreparedKernels
 from stillbox.models.variables import Arrays
+from stillbox.printing import count_text
 
 BoundDetect = Callable[[AnyArray, AnyArray], Detections]
 """From images `[B, H, W, 3]` and true sizes `[B, 2]`, on the host, to detections."""
@@ -110,8 +112,22 @@ class DetectProgram:
 
     @cached_property
     def compiled(self) -> jax.stages.Compiled:
-        """The compiled program; it is compiled once."""
-        return self._compilation.result()
+        """The compiled program; it is compiled once.
+
+        Raises:
+            UserError: it needs more memory than this machine has.
+        """
+        compiled = self._compilation.result()
+        memory = compiled.memory_analysis()
+        if memory is not None:
+            refuse_program_shortage(
+                memory.temp_size_in_bytes + memory.output_size_in_bytes,
+                f"the compiled detector for {count_text(self.images.shape[0], 'image')} at a time",
+                where="model.postprocessing",
+                fix="lower the limits of its nms, evaluation.batch_size or the size of "
+                "model.resizer, or end other programs",
+            )
+        return compiled
 
     @cached_property
     def _compilation(self) -> Compilation:

@@ -15,6 +15,7 @@ from stillbox.devices.process import input_threads
 from stillbox.errors import UserError
 from stillbox.evaluation.coco import encode_results
 from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress, evaluate
+from stillbox.evaluation.free_memory import refuse_shortage
 from stillbox.evaluation.gallery import cut_out, draw_gallery, export_pictures
 from stillbox.evaluation.ground_truth import check_agreement, read_annotations, read_truths
 from stillbox.evaluation.history import History
@@ -92,10 +93,12 @@ def score_dataset(
     trained with, by default that of the evaluation set.
 
     Raises:
-        UserError: label map, model and annotations disagree, or there is no image.
+        UserError: label map, model and annotations disagree, there is no image, or a batch needs
+            more memory than there is.
     """
     settings = experiment.evaluation
     slots = check_label_maps(experiment.model, dataset, trained)
+    _refuse_large_batches(experiment, len(dataset))
     loader = EvalLoader(
         dataset,
         batch_size=score_batch_size(experiment),
@@ -122,6 +125,28 @@ def score_dataset(
             nms=experiment.model.nms,
             progress=progress,
         )
+
+
+def _refuse_large_batches(experiment: schema.Experiment, images: int) -> None:
+    """Refuses batches that exceed the memory of this machine, before one is made.
+
+    Raises:
+        UserError: their images, boxes and detections need more than is free.
+    """
+    model, records = experiment.model, experiment.data.evaluation
+    height, width = model.network_size
+    # Float32: pixels, four sides, class and weight of a box, and the same of a detection.
+    row = 4 * (3 * height * width + 6 * records.max_boxes + 6 * model.max_detections)
+    batch = score_batch_size(experiment)
+    # One is made while another one is used.
+    ahead = min(1 + experiment.data.prefetch, -(-images // batch))
+    refuse_shortage(
+        ahead * row * -(-batch // jax.process_count()),
+        f"scoring {count_text(batch, 'image')} at a time",
+        where="evaluation.batch_size",
+        fix=f"--set evaluation.batch_size={min(batch, schema.Evaluation().batch_size)}, or lower "
+        "the size of model.resizer, max_boxes and the limits of nms",
+    )
 
 
 def score_batches(

@@ -34,7 +34,7 @@ Interpolation = Literal["all_points", "eleven_points"]
 
 _RECALLS = np.arange(101) / 100
 # Multiples of 0.1, as in the devkit: 3, 6 and 7 of them are above a recall of so many tenths.
-_TENTHS = np.arange(11) * 0.1
+_TENTHS: FloatArray = np.arange(11) * np.float64(0.1)
 
 
 @dataclass(frozen=True, kw_only=True)

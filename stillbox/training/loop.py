@@ -1,6 +1,5 @@
 """The training loop, from an experiment to a model directory."""
 
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
@@ -19,15 +18,15 @@ from stillbox.devices import job
 from stillbox.devices.announcing import StallReporter, announcing, waiting_for
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import build_mesh
-from stillbox.devices.process import input_threads, keep_freed_memory, release_freed_memory
+from stillbox.devices.process import input_threads, keep_freed_memory
 from stillbox.devices.setup import PeakMemory, versions
 from stillbox.errors import UserError
+from stillbox.evaluation.free_memory import refuse_program_shortage
 from stillbox.experiment import schema
 from stillbox.experiment.rules import check_trainable, frozen_fresh_statistics
 from stillbox.experiment.yaml_config import store_paths, to_yaml
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.loader import DevicePrefetcher, TrainLoader, open_train_loader
-from stillbox.inputs.memory import available_memory
 from stillbox.printing import count_text, sides_text, size_text
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
@@ -314,7 +313,13 @@ def _describe_memory(steps: Sequence[jax.stages.Compiled]) -> str:
     if not analyses:
         return "compiled"
     # The programs of all input sizes run one after the other, and share their memory.
-    refuse_what_exceeds_memory(max(one.temp_size_in_bytes for one in analyses))
+    refuse_program_shortage(
+        max(one.temp_size_in_bytes for one in analyses),
+        "the compiled train step",
+        where="train.batch_size",
+        fix="raise train.accumulation_steps, lower train.batch_size or the size of model.resizer, "
+        "or end other programs; on a CPU, bfloat16 takes as much memory as float32",
+    )
     peak = max(one.temp_size_in_bytes + one.argument_size_in_bytes for one in analyses)
     return f"compiled; the step needs {size_text(peak)} on each device"
 
@@ -393,32 +398,3 @@ def _metadata(
             "files": dataset.source.fingerprint(),
         },
     }
-
-
-def refuse_what_exceeds_memory(temporary: int) -> None:
-    """Refuses a step that needs more memory than is free, on a CPU under Linux.
-
-    `temporary` are its bytes on each device beyond the state and the batch.
-
-    The kernel would kill the process without a message. Accelerators refuse by themselves.
-
-    Raises:
-        UserError: there is less memory than the step needs.
-    """
-    devices = jax.local_devices()
-    if devices[0].platform != "cpu" or sys.platform != "linux":
-        return
-    needed = temporary * len(devices)
-    if needed > available_memory():
-        # The process keeps freed memory, which the system counts as used.
-        release_freed_memory()
-    free = available_memory()
-    if needed > free:
-        raise UserError(
-            f"the compiled train step needs {size_text(needed)} of memory, and {size_text(free)} "
-            "are free",
-            where="train.batch_size",
-            fix="raise train.accumulation_steps, lower train.batch_size or the size of "
-            "model.resizer, or end other programs; on a CPU, bfloat16 takes as much memory as "
-            "float32",
-        )

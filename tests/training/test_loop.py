@@ -5,13 +5,13 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-import jax
 import numpy as np
 import pytest
 
 from stillbox.checkpoints.checkpoint import MANIFEST
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
+from stillbox.evaluation import free_memory
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import read_config
@@ -239,24 +239,13 @@ def test_a_checkpoint_from_before_a_part_of_the_state_was_there_is_resumed(tmp_p
     assert train(experiment("train.steps=3", evaluated=False), tmp_path).step == 3
 
 
-def test_a_step_that_exceeds_free_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(loop, "available_memory", lambda: 2**30 * jax.local_device_count())
-    loop.refuse_what_exceeds_memory(2**30)
+def test_a_step_that_exceeds_free_memory_is_refused(monkeypatch, tmp_path, experiment):
+    monkeypatch.setattr(free_memory, "available_memory", lambda: 2**10)
     with pytest.raises(
         UserError, match=r"train\.batch_size: the compiled train step needs"
     ) as error:
-        loop.refuse_what_exceeds_memory(2**30 + 2**28)
+        train(experiment("train.steps=1", evaluated=False), tmp_path)
     assert "lower train.batch_size" in str(error.value)
-
-
-def test_memory_that_the_process_has_freed_is_free_for_the_step(monkeypatch):
-    free = [2**29]
-    monkeypatch.setattr(loop, "available_memory", lambda: free[-1] * jax.local_device_count())
-    monkeypatch.setattr(loop, "release_freed_memory", lambda: free.append(2**30))
-    loop.refuse_what_exceeds_memory(2**29)
-    assert free == [2**29]
-    loop.refuse_what_exceeds_memory(2**30)
-    assert free == [2**29, 2**30]
 
 
 # ---- The length of a run: steps or epochs, and what fixes the schedule ---------------------------
