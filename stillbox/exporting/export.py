@@ -133,18 +133,19 @@ def _verify(
     artefact = ExportBackend(folder, stand_in=stand_in and stand_in(program, folder))
     inputs = [artefact.resized_by_client(image) for image in images]
     # Rounding to simulated levels depends on the last digits of floats, which differ by runtime.
+    nms = program.description.nms
+    threshold = nms.score_threshold if nms is not None else 0.0
     if program.settings.quantize != "none" or program.quantization is not None:
-        return agree(artefact, checkpoint, inputs)
+        return agree(artefact, checkpoint, inputs, score_threshold=threshold)
     blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]
     # Neither fits a small canvas.
     blank = _fitting(blank, program) or [np.full((*program.input_size, 3), 128, np.uint8)]
-    nms = program.description.nms
     return verify(
         artefact,
         checkpoint,
         inputs,
         blank=[artefact.resized_by_client(image) for image in blank],
-        score_threshold=nms.score_threshold if nms is not None else 0.0,
+        score_threshold=threshold,
         choices=choices_of(program, checkpoint),
     )
 

@@ -29,6 +29,9 @@ SURE = 0.3
 """Least score of a detection in the comparison of a quantised artefact."""
 LEAST_FOUND = 0.8
 """Least part of the checkpoint's detections that a quantised artefact has to find."""
+QUANTISED_TOLERANCE = 0.1
+"""Of the best score of a class, where the checkpoint is sure of nothing."""
+_SHOW = "`stillbox export --images` compares on images that show objects"
 _REPORT = "nothing was written; please report this with the model's experiment.yaml"
 
 
@@ -50,8 +53,7 @@ class Verification:
         if not self.detections:
             return (
                 f"compared with the checkpoint on {count_text(self.images, 'image')}, in which "
-                "neither finds anything: `stillbox export --images` compares on images that show "
-                "objects"
+                f"neither finds anything: {_SHOW}"
             )
         others = "1 other is" if self.ties == 1 else f"{self.ties} others are"
         ties = f"; {others} a choice among equal scores" if self.ties else ""
@@ -72,13 +74,24 @@ class Agreement:
     """Detections of the checkpoint with a score of at least `SURE`."""
     found: int
     """How many the artefact finds too: same class, IoU of at least a half."""
+    max_score_difference: float | None = None
+    """Greatest difference between the best scores of a class in an image, where the checkpoint has
+    no such detection; None: neither finds anything, or the detections were compared."""
 
     def render(self) -> str:
         """Returns the comparison as a sentence."""
+        images = f"compared with the checkpoint on {count_text(self.images, 'image')}"
+        if self.detections:
+            return (
+                f"{images}: {self.found} of {count_text(self.detections, 'detection')} with a "
+                f"score of {SURE} or more found; `stillbox evaluate` measures the loss of AP"
+            )
+        if self.max_score_difference is None:
+            return f"{images}, in which neither finds anything: nothing is verified; {_SHOW}"
         return (
-            f"compared with the checkpoint on {count_text(self.images, 'image')}: {self.found} of "
-            f"{count_text(self.detections, 'detection')} with a score of {SURE} or more found; "
-            "`stillbox evaluate` measures the loss of AP"
+            f"{images}, in which it has no detection with a score of {SURE} or more: the best "
+            f"scores of the classes are within {self.max_score_difference:.2g}, and boxes were not "
+            f"compared; {_SHOW}"
         )
 
 
@@ -249,11 +262,20 @@ def verify(
     )
 
 
-def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> Agreement:
+def agree(
+    artefact: Backend,
+    checkpoint: Backend,
+    images: Sequence[Pixels],
+    *,
+    score_threshold: float = 0.0,
+) -> Agreement:
     """Counts the sure detections of a checkpoint that its quantised artefact finds too.
 
+    If there are none, the best scores of the classes are compared instead.
+
     Raises:
-        UserError: fewer than `LEAST_FOUND` of them are found.
+        UserError: fewer than `LEAST_FOUND` of them are found, or scores differ by more than
+            `QUANTISED_TOLERANCE`.
     """
     got, wanted = (_detect(backend, images) for backend in (artefact, checkpoint))
     matches: list[bool] = []
@@ -261,11 +283,26 @@ def agree(artefact: Backend, checkpoint: Backend, images: Sequence[Pixels]) -> A
         same = theirs.class_ids[:, None] == mine.class_ids[None]
         near = iou_matrix(theirs.boxes, mine.boxes) >= 0.5
         matches += np.any(same & near, axis=1)[theirs.scores >= SURE].tolist()
-    found = Agreement(images=len(images), detections=len(matches), found=sum(matches))
-    if found.found < LEAST_FOUND * found.detections:
+    pairs = [] if matches else [(a, b) for a, b in zip(got, wanted, strict=True) if _any(a, b)]
+    most = checkpoint.max_detections
+    found = Agreement(
+        images=len(images),
+        detections=len(matches),
+        found=sum(matches),
+        max_score_difference=max(
+            (_score_difference(mine, theirs, most, score_threshold) for mine, theirs in pairs),
+            default=None,
+        ),
+    )
+    lost = found.found < LEAST_FOUND * found.detections
+    if lost or (found.max_score_difference or 0.0) > QUANTISED_TOLERANCE:
         fix = "calibrate on some tens of typical images with --images, or export in float"
         raise UserError(f"quantising loses too much: {found.render()}", where="--quantize", fix=fix)
     return found
+
+
+def _any(mine: RawDetections, theirs: RawDetections) -> bool:
+    return bool(len(mine.scores) or len(theirs.scores))
 
 
 def _score_difference(

@@ -175,6 +175,38 @@ def test_a_quantised_artefact_has_to_find_sure_detections():
         agree(Fixed((*OWL[:5], 2)), Fixed(OWL), [IMAGE])
 
 
+FAINT = (10, 20, 30, 40, 0.29, 1)
+
+
+def test_without_sure_detections_the_best_scores_are_compared():
+    result = agree(Fixed((50, 60, 70, 80, 0.25, 1)), Fixed(FAINT, LAST), [IMAGE])
+    # The class of LAST has .1, and the artefact lacks it.
+    assert (result.detections, result.max_score_difference) == (0, pytest.approx(0.1))
+    assert "no detection with a score of 0.3 or more" in result.render()
+    assert "within 0.1, and boxes were not compared" in result.render()
+    assert "0 of 0" not in result.render()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [(), ((*FAINT[:4], 0.9, 1),), ((*FAINT[:5], 2),), (FAINT, (*MOUSE[:4], 0.8, 5))],
+)
+def test_a_quantised_artefact_with_other_scores_is_refused_without_sure_detections(rows):
+    with pytest.raises(UserError, match=r"quantising loses too much: .* best scores"):
+        agree(Fixed(*rows), Fixed(FAINT), [IMAGE])
+
+
+def test_scores_below_the_end_of_a_list_are_within_it():
+    result = agree(Fixed(), Fixed(FAINT), [IMAGE], score_threshold=0.25)
+    assert result.max_score_difference == pytest.approx(0.04)
+
+
+def test_nothing_is_verified_where_neither_finds_anything():
+    result = agree(Fixed(), Fixed(), [IMAGE, IMAGE])
+    assert (result.detections, result.max_score_difference) == (0, None)
+    assert "in which neither finds anything: nothing is verified" in result.render()
+
+
 def test_a_comparison_without_detections_is_reported():
     assert "neither finds anything" in verify(Fixed(), Fixed(), [IMAGE]).render()
 
