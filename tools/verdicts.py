@@ -92,8 +92,10 @@ _HEAD = """# {title}
 
 Each recipe of this release, its steps compiled in bfloat16 by {compiler}. This page is made by
 `python -m tools.verdicts`; one row is what
-`stillbox check RECIPE --target {target}` says, and [accelerators.md](accelerators.md) says what
-that means. {caution} "Images/s at most" is an estimate from published
+`stillbox check RECIPE --target {target} {changes}`
+says, and [accelerators.md](accelerators.md) says what
+that means. Without the two changes the precisions are the recipe's own, mostly float32.
+{caution} "Images/s at most" is an estimate from published
 peaks, which no program reaches.
 
 The batch is the recipe's over all {slot}s, rounded up to a multiple of {devices}. Where another
@@ -165,7 +167,7 @@ def _multiple(batch: int, devices: int) -> int:
 
 def write_page(rows: dict[str, Row], about: Page) -> str:
     """Returns the page; below the table it names recipes without a row."""
-    facts = vars(about)
+    facts = vars(about) | {"changes": " ".join(f"--set {change}" for change in _BFLOAT16)}
     lines = [_line(_COLUMNS).format(**facts), _line("---" for _ in _COLUMNS)]
     lines += [_line(_cells(rows[recipe])) for recipe in in_order() if recipe in rows]
     missing = [f"`{recipe}`" for recipe in in_order() if recipe not in rows]

@@ -17,7 +17,7 @@ from stillbox.checking.advice import advise
 from stillbox.checking.advice.files import read_label_map
 from stillbox.checking.data import DataCheck, check_records
 from stillbox.checking.findings import TOO_MANY_BOXES, count_severity, render_findings
-from stillbox.checking.memory_verdict import memory_advice
+from stillbox.checking.memory_verdict import Machine, memory_advice
 from stillbox.errors import UserError
 from stillbox.experiment.refusals import ConfigErrors, find_refusals
 from stillbox.experiment.resolve import Resolved
@@ -185,11 +185,13 @@ def check_config(
     overrides: Sequence[str] = (),
     *,
     records: RecordsToCheck = "present",
+    machine: Machine | None = None,
     on_record: Callable[[int, int], None] = lambda done, total: None,
 ) -> ConfigCheck:
     """Checks a config as `resolve` takes it; a refusal is a finding, and nothing is raised.
 
     Args:
+        machine: the memory that a run has to fit into; None: this machine's, without accelerator.
         records: check some records if they are on this machine (`present`), all of them and expect
             them to be there (`all`), or none (`none`).
         on_record: called with the numbers of records done and in all.
@@ -197,7 +199,7 @@ def check_config(
     refusals = find_refusals(config, overrides)
     if refusals.errors or refusals.read is None:
         return ConfigCheck(str(config), tuple(_refusals(refusals, config)))
-    return check_experiment(refusals.read, records=records, on_record=on_record)
+    return check_experiment(refusals.read, records=records, machine=machine, on_record=on_record)
 
 
 def check_experiment(
@@ -205,18 +207,19 @@ def check_experiment(
     *,
     records: RecordsToCheck = "present",
     memory: bool = True,
+    machine: Machine | None = None,
     on_record: Callable[[int, int], None] = lambda done, total: None,
 ) -> ConfigCheck:
     """Checks an experiment that is read already; for the arguments see `check_config`.
 
-    With `memory`, the findings include what does not fit into the memory of this or any machine.
+    With `memory`, the findings include what does not fit into the memory of `machine` or any.
     """
     experiment = read.experiment
     broken = find(experiment)
     # Advice and the estimate assume an experiment without contradictions.
     sound = not count_severity(broken, "error")
     found = [
-        *(memory_advice(experiment) if memory and sound else ()),
+        *(memory_advice(experiment, machine) if memory and sound else ()),
         *_missing(read),
         *broken,
         *(advise(experiment, read.origins) if sound else ()),

@@ -186,7 +186,8 @@ def _tunables(experiment: Experiment, machine: Machine) -> Iterator[_Tunable]:
     yield _Tunable(_BATCH, train.batch_size, 32, images, images)
     yield _Tunable("data.train.max_boxes", data.train.max_boxes, 100, 1)
     yield _Tunable("data.prefetch", data.prefetch, 2, 0)
-    yield _Tunable("evaluation.batch_size", evaluation.batch_size, 32, 1)
+    rows = _rows(experiment, machine)
+    yield _Tunable("evaluation.batch_size", evaluation.batch_size, 32, rows, rows)
     if many_classes(experiment.model):
         yield _Tunable("model.num_classes", experiment.model.num_classes, 90, 1)
     yield _Tunable(_SIDE, round(math.sqrt(math.prod(experiment.model.network_size))), 640, 64, 64)
@@ -194,9 +195,12 @@ def _tunables(experiment: Experiment, machine: Machine) -> Iterator[_Tunable]:
 
 def _shares(experiment: Experiment, machine: Machine) -> int:
     """Returns the number of equal parts that devices and replicas divide a micro-batch into."""
-    settings = experiment.devices
-    rows = max(machine.devices // settings.spatial_partitions, 1)
-    return math.lcm(rows, max(settings.replicas, 1))
+    return math.lcm(_rows(experiment, machine), max(experiment.devices.replicas, 1))
+
+
+def _rows(experiment: Experiment, machine: Machine) -> int:
+    """Returns the number of devices, or groups of them, that divide a batch."""
+    return max(machine.devices // experiment.devices.spatial_partitions, 1)
 
 
 def _changed(experiment: Experiment, path: str, value: int) -> Experiment:
@@ -252,10 +256,11 @@ def _needs(experiment: Experiment, sizes: Sizes, machine: Machine) -> MemoryEsti
     return estimate(experiment, sizes, machine.platform, devices=devices, processes=processes)
 
 
-def memory_advice(experiment: Experiment) -> Findings:
-    """Yields an error for a run that fits nowhere, a warning if it does not fit on this CPU.
+def memory_advice(experiment: Experiment, target: Machine | None = None) -> Findings:
+    """Yields an error for a run that fits nowhere, a warning if it does not fit on the target.
 
-    No device is started; a run on an accelerator is checked when it starts.
+    Without a target that is this machine if it has no accelerator. No device is started; a run on
+    an accelerator is checked when it starts, and on a target by its compiler.
     """
     largest = experiment.at_largest_input
     try:
@@ -266,13 +271,13 @@ def memory_advice(experiment: Experiment) -> Findings:
     except (TypeError, ValueError):
         # As for `_shortage_if_known`.
         return
-    machine = processor()
+    machine = target or processor()
     here = _shortage_if_known(experiment, machine) if machine else None
     anywhere = _shortage_if_known(experiment, LARGEST)
     if anywhere is not None and anywhere.severity == "error":
         yield replace(here or anywhere, severity="error")
     elif here is not None:
-        refused = ": training refuses it here" if here.severity == "error" else ""
+        refused = ": training refuses it here" if here.severity == "error" and not target else ""
         yield replace(here, severity="warning", what=here.what + refused)
 
 

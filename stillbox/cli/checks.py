@@ -66,7 +66,11 @@ def run_check(arguments: argparse.Namespace) -> int:
         target = find_target(arguments.target)
     with progress_bar("records") as progress:
         check = check_config(
-            arguments.config, arguments.overrides, records=arguments.records, on_record=progress
+            arguments.config,
+            arguments.overrides,
+            records=arguments.records,
+            machine=target.machine if target else None,
+            on_record=progress,
         )
     compiled = None
     if target is not None and not check.count("error"):

@@ -53,9 +53,12 @@ _LOADERS = {
     "onnx": {
         "onnxruntime": "stillbox.exporting.onnx.format:load_onnxruntime",
         "openvino": "stillbox.exporting.onnx.format:load_openvino",
+        "openvino_default": "stillbox.exporting.onnx.format:load_openvino_default",
     },
 }
 """By format and runtime; the first runtime is the default."""
+_INEXACT = ("openvino_default",)
+"""Runtimes that may compute in less than float32; they run if they are named, and in benchmarks."""
 _STAND_INS = {
     "saved_model": ("tensorflow", "stillbox.exporting.saved_model.format:load_stand_in"),
     "frozen_graph": ("tensorflow", "stillbox.exporting.saved_model.format:load_frozen"),
@@ -68,6 +71,7 @@ RUNTIME_PACKAGES: Mapping[str, tuple[str, str]] = {
     "litert": ("ai_edge_litert", "tflite"),
     "onnxruntime": ("onnxruntime", "onnx"),
     "openvino": ("openvino", "openvino"),
+    "openvino_default": ("openvino", "openvino"),
 }
 """The package that each runtime imports, and the extra that brings it; jax is always there."""
 
@@ -321,7 +325,9 @@ def fastest_backend(folder: Path, say: Callable[[str], None]) -> ExportBackend:
     Raises:
         UserError: there is no export, no runtime of its format is installed, or each refuses it.
     """
-    runtimes = runtimes_of(Manifest.read(folder).settings.format)
+    runtimes = [
+        one for one in runtimes_of(Manifest.read(folder).settings.format) if one not in _INEXACT
+    ]
     installed = [one for one in runtimes if find_spec(RUNTIME_PACKAGES[one][0]) is not None]
     if len(installed) < 2:
         return ExportBackend(folder, *installed)

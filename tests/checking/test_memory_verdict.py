@@ -1,5 +1,6 @@
 """What does not fit into memory is known without allocating it, with the field to lower."""
 
+import math
 import resource
 
 import pytest
@@ -70,6 +71,20 @@ def test_a_batch_beyond_every_machine_is_an_error_of_the_config():
     for found in (*memory_advice(experiment), find_shortage(experiment, LARGEST)):
         assert (found.severity, found.path) == ("error", "train.batch_size")
     assert len(list(memory_advice(experiment))) == 1
+
+
+@pytest.mark.parametrize("field", ["train.batch_size", "evaluation.batch_size"])
+@pytest.mark.parametrize("chips", [8, 48])
+def test_advice_about_a_target_is_of_its_memory_and_its_chips_divide_it(field, chips):
+    target = Machine("a slice", "tpu", GIB / 4, math.inf, chips)
+    (found,) = memory_advice(small(f"{field}=1000000"), target)
+    assert (found.severity, found.path) == ("warning", field)
+    assert f"for each of {chips} devices; a slice has 256 MiB" in found.what
+    # Its compiler says later whether it fits.
+    assert "this machine" not in found.what and "refuses it here" not in found.what
+    value = int(found.fix.split(f"--set {field}=")[1].split(",")[0])
+    assert value > 0 and value % chips == 0
+    assert not list(memory_advice(small(f"{field}={value}"), target))
 
 
 def test_what_may_not_fit_is_said_and_not_refused():

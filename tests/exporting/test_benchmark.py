@@ -156,6 +156,7 @@ def test_a_missing_runtime_and_a_failing_format_are_rows(
     assert [(row.name, row.runtime, row.state, row.message) for row in table.rows[1:]] == [
         ("onnx", "onnxruntime", "not installed", install_command("onnx")),
         ("onnx", "openvino", "not installed", install_command("openvino")),
+        ("onnx", "openvino_default", "not installed", install_command("openvino")),
         ("stablehlo", "jax", "failed", "its process was killed by SIGSEGV"),
     ]
 
@@ -396,6 +397,7 @@ def test_every_format_in_a_process_of_its_own(trained_once, tmp_path):
         ("checkpoint", "jax"),
         ("onnx", "onnxruntime"),
         ("onnx", "openvino"),
+        ("onnx", "openvino_default"),
         ("stablehlo", "jax"),
     ]
     assert seen == {", ".join(row) for row in rows}

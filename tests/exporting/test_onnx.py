@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from stillbox.experiment.updating import apply_overrides
 from stillbox.exporting.backend import find_loader
 from stillbox.exporting.export import export_model
 from stillbox.exporting.onnx import format as onnx_format
-from stillbox.exporting.onnx.format import FILE, RAW_FILE, raw_model
+from stillbox.exporting.onnx.format import FILE, RAW_FILE, openvino_core, raw_model
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.extras import install_command
@@ -344,3 +345,29 @@ def test_an_input_that_does_not_fit_is_refused(free, runtime):
     run = load(free.folder, free.manifest, runtime)
     with pytest.raises(UserError, match=r"does not take uint8 \[1, 8, 8, 4\]"):
         run(np.zeros((1, 8, 8, 4), np.uint8))
+
+
+def test_the_export_says_that_openvino_computes_in_bfloat16_by_default(free):
+    assert free.manifest.needs["INFERENCE_PRECISION_HINT"].startswith("f32 in OpenVINO")
+    assert "bfloat16" in free.manifest.needs["INFERENCE_PRECISION_HINT"]
+
+
+def test_openvino_in_float32_and_by_its_defaults_are_two_runtimes(free, images, monkeypatch):
+    core, settings = openvino_core(), []
+
+    def compile_model(model, device, given):
+        settings.append(given)
+        return core.compile_model(model, device, given)
+
+    fake = SimpleNamespace(read_model=core.read_model, compile_model=compile_model)
+    monkeypatch.setattr(onnx_format, "openvino_core", lambda: fake)
+    for runtime in ("openvino", "openvino_default"):
+        load(free.folder, free.manifest, runtime)(images[0][None])
+    assert [one.get("INFERENCE_PRECISION_HINT") for one in settings] == ["f32", None]
+
+
+def test_the_fastest_runtime_is_one_that_computes_in_float32(free, monkeypatch):
+    monkeypatch.setattr(onnx_format, "load_openvino_default", None)
+    said = []
+    stillbox.load(free.folder, runtime="fastest", say=said.append)
+    assert "openvino_default" not in said[0]

@@ -6,6 +6,7 @@ of that algorithm is not known.
 """
 
 import importlib.util
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any
 
 import jax
 
+from stillbox.checking.memory_estimate import Platform
+from stillbox.checking.memory_verdict import Machine
 from stillbox.devices.chips import Chip, Figures, describe_gpus, parse_gpus, parse_slice
 from stillbox.devices.process import silence_libtpu
 from stillbox.errors import UserError
@@ -40,6 +43,18 @@ class Target:
     def slot(self) -> str:
         """The word for a device: `GPU`, `chip` or `core`."""
         return self.chip.slot if self.chip else "device"
+
+    @property
+    def machine(self) -> Machine | None:
+        """The devices as the estimate of memory takes them; None for a CPU, which is this machine.
+
+        The memory of their hosts is unknown.
+        """
+        platform = self.devices[0].platform
+        if platform == "cpu":
+            return None
+        kind: Platform = "tpu" if platform == "tpu" else "gpu"
+        return Machine(self.name, kind, self.usable_bytes, math.inf, len(self.devices))
 
     def describe(self) -> str:
         """Returns a phrase with the name, number and kind of the devices."""

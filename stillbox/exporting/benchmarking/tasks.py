@@ -144,7 +144,7 @@ class MeasureTask:
         """
         package, _ = RUNTIME_PACKAGES[self.runtime]
         # openvino is not imported by its name, because its telemetry would send a report.
-        import_openvino() if self.runtime == "openvino" else import_module(package)
+        import_openvino() if package == "openvino" else import_module(package)
         before, began = resident_bytes(), time.perf_counter()
         backend = self._open()
         _refuse_batches(backend)

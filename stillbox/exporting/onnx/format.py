@@ -6,7 +6,7 @@ The runtimes are onnxruntime and OpenVINO.
 import functools
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
@@ -48,6 +48,11 @@ if TYPE_CHECKING:
     import openvino
 
 FILE, RAW_FILE = "model.onnx", "model_raw.onnx"
+# OpenVINO reads no such setting from the metadata of a model, in ONNX or in its own format.
+_PRECISION = "INFERENCE_PRECISION_HINT"
+_FLOAT32 = (
+    "f32 in OpenVINO, which by default computes in bfloat16 on processors that have it: AP falls"
+)
 _PIXELS, _RAW_BOXES, _RAW_SCORES = "pixels", "raw_detection_boxes", "raw_detection_scores"
 
 
@@ -71,6 +76,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
         needs={
             "onnxruntime": ">=1.16",
             "openvino": ">=2024.6",
+            _PRECISION: _FLOAT32,
             "onnx": f"opset {OPSET}, IR version {IR_VERSION}",
         },
         written_with={"onnx": library.__version__},
@@ -198,18 +204,29 @@ def load_onnxruntime(folder: Path, manifest: Manifest) -> Run:
 
 
 def load_openvino(folder: Path, manifest: Manifest) -> Run:
-    """Loads an artefact into OpenVINO, whose order of detections with equal scores differs.
+    """Loads an artefact into OpenVINO in float32.
+
+    Its order of detections with equal scores differs.
 
     Raises:
         UserError: OpenVINO is not installed, or refuses the file. The result raises it for an
             input of another type or shape.
     """
+    return _load_openvino(folder, manifest, {_PRECISION: "f32"})
+
+
+def load_openvino_default(folder: Path, manifest: Manifest) -> Run:
+    """Loads an artefact into OpenVINO in its default precision; see `load_openvino`.
+
+    Raises:
+        UserError: see `load_openvino`.
+    """
+    return _load_openvino(folder, manifest, {})
+
+
+def _load_openvino(folder: Path, manifest: Manifest, precision: Mapping[str, str]) -> Run:
     core = openvino_core()
-    settings = {
-        # On some processors the default is bfloat16.
-        "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": own_processors(),
-    }
+    settings = {**precision, "INFERENCE_NUM_THREADS": own_processors()}
     with _refusal("openvino", folder, manifest):
         model = core.read_model(folder / FILE)
         compiled = core.compile_model(model, "CPU", settings)
