@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from stillbox.devices.announcing import announcing
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
-from stillbox.experiment.resolve import read_config, resolve, with_overrides
+from stillbox.experiment.resolve import classes_of_weights, read_config, resolve, with_overrides
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.manifest import finished_export, is_export
 from stillbox.exporting.settings import FASTEST, ExportSettings
@@ -107,6 +107,7 @@ def load_model(
     from stillbox.checkpoints.trained import load_trained, load_weights
 
     if weights is not None:
+        overrides = [*classes_of_weights(source, weights), *overrides]
         model = load_weights(as_experiment(source, overrides), str(weights))
         if model.report is not None:
             say(model.report.render())

@@ -21,7 +21,7 @@ from stillbox.checkpoints.model_directory import ModelDirectory, is_model_direct
 from stillbox.checkpoints.pretrained import find_weights
 from stillbox.devices.job import is_main_process, main_process_first
 from stillbox.errors import UserError
-from stillbox.experiment.known_weights import known_weights
+from stillbox.experiment.known_weights import KnownWeights, known_weights
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import Resolved, is_recipe, overridden, read_config
 from stillbox.experiment.rules.warnings import CHECKPOINT
@@ -84,6 +84,30 @@ def choose_recipe(stats: DatasetStats, machine: Machine) -> Choice:
     if stats.images >= _MANY_IMAGES:
         return Choice(LARGE, f"{count_text(stats.images, 'image')}: enough for a ResNet-50")
     return Choice(PYRAMID, f"{count_text(stats.images, 'image')}: few for a ResNet-50")
+
+
+def _recipe_for_weights(chosen: Choice, overrides: Sequence[str]) -> Choice:
+    """Returns a recipe that takes the known weights of the overrides, the chosen one if it does.
+
+    Raises:
+        UserError: no recipe takes them.
+    """
+    row = _weights_of(overrides)
+    if row is None or chosen.value in row.recipes:
+        return chosen
+    if row.fits(read_config(chosen.value).experiment.model):
+        return chosen
+    if not row.recipes:
+        what = f"no recipe takes the weights {row.name}"
+        fix = "give the pipeline.config of their archive as the config"
+        raise UserError(what, where=CHECKPOINT, fix=fix)
+    return Choice(row.recipes[0], f"the weights {row.name} are for it")
+
+
+def _weights_of(overrides: Sequence[str]) -> KnownWeights | None:
+    """Returns the known weights that overrides name."""
+    given = [one.partition("=")[2] for one in overrides if one.startswith(f"{CHECKPOINT}=")]
+    return known_weights().get(given[-1]) if given else None
 
 
 def _has_weights(recipe: str) -> bool:
@@ -243,8 +267,9 @@ def _refuse_other_model(
 
 def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence[str]) -> None:
     """Reads config and overrides before the conversion of a folder, which may take an hour."""
-    faults = []
-    for candidate in (config,) if config is not None else (SMALL, SSD, PYRAMID, LARGE):
+    row, faults = _weights_of(overrides), []
+    recipes = (SMALL, SSD, PYRAMID, LARGE, *(row.recipes if row else ()))
+    for candidate in (config,) if config is not None else recipes:
         try:
             read_config(candidate, overrides)
         except UserError as error:
@@ -265,7 +290,7 @@ def _choose(
     say: Callable[[str], None],
 ) -> Resolved:
     if config is None:
-        recipe = choose_recipe(stats, machine)
+        recipe = _recipe_for_weights(choose_recipe(stats, machine), overrides)
         say(f"recipe {recipe.value}: {recipe.reason}")
         config = recipe.value
     read = read_config(config, chosen)
@@ -336,7 +361,8 @@ def first_weights(experiment: Experiment, say: Callable[[str], None]) -> list[st
     if checkpoint and Path(checkpoint).exists():
         say(f"weights to start from: {checkpoint}")
         return []
-    fitting = [row for row in known_weights().values() if row.fits(experiment.model)]
+    rows = known_weights().values()
+    fitting = [row for row in rows if row.fits(experiment.model) and not row.folded]
     fitting.sort(key=lambda row: experiment.name not in row.recipes)
     for row in fitting:
         if find_weights(row.name) is not None:

@@ -198,7 +198,8 @@ def _notes_on_folds(
     count = arrays.count_folded(loaded) if isinstance(arrays, MatchedArrays) else 0
     return (
         f"{count_text(count, 'batch norm')} folded into kernels, whose statistics are lost: "
-        "training changes what they compute, unless --set model.freeze_batch_norm=true",
+        "training begins with another network, and hardly learns at the rates of a recipe from "
+        "such weights; they are for predict, evaluate and export",
     ) * bool(count)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from stillbox.errors import UserError
 from stillbox.experiment.imports import imports_of
 from stillbox.experiment.recipes import recipe_names, recipe_path
-from stillbox.experiment.resolve import Resolved, resolve
+from stillbox.experiment.resolve import Resolved, classes_of_weights, resolve
 from stillbox.experiment.schema import Experiment
 from stillbox.printing import json_text
 
@@ -166,7 +166,8 @@ def find_process_info(arguments: argparse.Namespace) -> "ProcessInfo | None":
 
 def resolve_config(arguments: argparse.Namespace, *, notes: bool = False) -> Resolved:
     """Resolves CONFIG with its overrides; warnings, and notes, go to standard error."""
-    resolved = resolve(arguments.config, arguments.overrides)
+    classes = classes_of_weights(arguments.config, getattr(arguments, "weights", None) or "")
+    resolved = resolve(arguments.config, [*classes, *arguments.overrides])
     show_remarks(resolved, resolved.warnings, notes=notes)
     return resolved
 

@@ -13,7 +13,8 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownWeights, known_weights, weight_families
 from stillbox.experiment.recipes import COCO, RecipeHeader, read_headers
 from stillbox.experiment.resolve import resolve
-from stillbox.printing import size_text
+from stillbox.printing import count_text, size_text
+from stillbox.records.label_map import LabelMap
 
 if TYPE_CHECKING:
     from stillbox.training.progress import PrintableConsole
@@ -93,9 +94,13 @@ def _list(arguments: argparse.Namespace) -> int:
             size = size_text(file["bytes"]) if file["bytes"] else "size unknown"
             console.print(f"  {file['source']}  ({size})", markup=False)
             console.print(f"    sha256 {file['checksum']}", markup=False)
+        if row["classes"]:
+            names = ", ".join(row["classes"])
+            about = f"{count_text(len(row['classes']), 'class')}, label map"
+            console.print(f"  {about} {row['label_map']}: {names}", markup=False)
         console.print(f"  for {row['taken_by']}", markup=False)
-        console.print(f"    {' '.join(f'--set {o}' for o in row['overrides'])}\n", markup=False)
-    console.print("stillbox weights get NAME downloads them; --set takes their name then")
+        console.print(f"    {row['command']}\n", markup=False)
+    console.print("stillbox weights get NAME downloads them; --weights takes their name then")
     return 0
 
 
@@ -154,6 +159,10 @@ def _describe(row: KnownWeights) -> dict[str, Any]:
         "files": files,
         "overrides": row.overrides(),
         "taken_by": ", ".join(row.recipes) or f"configs with {model}",
+        "classes": [item.name for item in LabelMap.from_file(row.label_map).items]
+        if row.label_map
+        else [],
+        "command": "; ".join(_commands(row)),
         **_find(row),
     }
 
@@ -186,9 +195,29 @@ def _get(arguments: argparse.Namespace) -> int:
     for file in () if installed else row.files:
         checked = "verified" if file.sha256 else "not published, so not verified"
         print(f"  sha256 {receipt.get(file.name, {}).get('sha256')} ({checked}): {file.name}")
-    options = " ".join(f"--set {override}" for override in row.overrides(str(path) * bool(root)))
-    print(f"  stillbox train {row.recipes[0] if row.recipes else 'CONFIG'} {options}")
+    for command in _commands(row, str(path) * bool(root)):
+        print(f"  {command}")
     return 0
+
+
+_FOLDED = (
+    "not to train from: its batch norms are folded into kernels, and it hardly learns at its "
+    "recipe's rates"
+)
+
+
+def _commands(row: KnownWeights, path: str = "") -> Iterator[str]:
+    """Yields what the weights are for; `path`: where they lie, if not under their name."""
+    recipe = row.recipes[0] if row.recipes else "CONFIG"
+    if row.scope == "detection":
+        # A path says nothing of classes.
+        sets = "".join(f" --set {one}" for one in row.detector_overrides() if path)
+        yield f"stillbox predict {recipe} IMAGES --weights {path or row.name}{sets}"
+    if row.folded:
+        yield _FOLDED
+    else:
+        options = " ".join(f"--set {override}" for override in row.overrides(path))
+        yield f"stillbox train {recipe} {options}"
 
 
 def _save(arguments: argparse.Namespace) -> int:

@@ -105,6 +105,10 @@ class KnownWeights:
     recipes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     """Further overrides that these weights want."""
+    label_map: str = ""
+    """The built-in label map of a detector's classes."""
+    num_classes: int = 0
+    """The classes of a detector; 0: of a classifier."""
     files: tuple[KnownFile, ...]
 
     @property
@@ -115,12 +119,27 @@ class KnownWeights:
         found = _FAMILY.match(self.name)
         return found[0] if found else "others"
 
+    @property
+    def folded(self) -> bool:
+        """A detector without batch norms of its own: a converter has folded them into kernels.
+
+        It predicts as the original does, and hardly learns at the rates of its recipe.
+        """
+        return self.scope == "detection" and self.kind in ("tfjs", "tflite")
+
     def fits(self, model: Model) -> bool:
         """Returns whether a model takes them."""
         try:
             return all(attrgetter(path)(model) == value for path, value in self.model.items())
         except AttributeError:
             return False
+
+    def detector_overrides(self) -> tuple[str, ...]:
+        """Returns the overrides that make a recipe the detector of these weights."""
+        if not self.num_classes:
+            return ()
+        classes = f"model.num_classes={self.num_classes}"
+        return (classes, f"data.evaluation.label_map={self.label_map}", *self.settings)
 
     def overrides(self, path: str = "") -> tuple[str, ...]:
         """Returns the overrides that start training from them; `path`: where they lie."""
@@ -163,7 +182,7 @@ def suggest_weights(text: str, model: Model | None, scope: str = "") -> tuple[Kn
         parts = [part for part in Path(text).parts if part in words]
         close = parts or difflib.get_close_matches(Path(text).name, words, n=1, cutoff=0.7)
         return tuple(words[word] for word in close[:_SUGGESTED])
-    fitting = [row for row in rows if row.fits(model)]
+    fitting = [row for row in rows if row.fits(model) and not row.folded]
     fitting.sort(key=lambda row: (row.scope != scope, row.name not in text))
     return tuple(fitting[:_SUGGESTED])
 

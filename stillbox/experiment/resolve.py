@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import rules
+from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.model_garden import is_experiment, read_garden_layers
 from stillbox.experiment.params_dict import is_dictionary, read_layers
 from stillbox.experiment.pipeline_config.reader import read_block
@@ -169,6 +170,14 @@ def is_recipe(config: str | Path | Experiment) -> bool:
     if isinstance(config, Experiment) or str(config) not in recipe_names():
         return False
     return not Path(config).is_file()
+
+
+def classes_of_weights(config: str | Path | Experiment, weights: str | Path) -> tuple[str, ...]:
+    """Returns the overrides that give a recipe the classes of a detector's weights by name."""
+    row = known_weights().get(str(weights))
+    if row is None or Path(weights).exists() or not is_recipe(config):
+        return ()
+    return row.detector_overrides()
 
 
 def find_config(config: str | Path) -> Path:

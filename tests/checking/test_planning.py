@@ -48,6 +48,44 @@ def stats(**changes):
     return DatasetStats(**(usual | {"max_boxes": 20} | changes))
 
 
+FREE = "train.fine_tune.checkpoint="
+
+
+@pytest.mark.parametrize(
+    ("weights", "picked"),
+    [
+        # What fits the recipe of the data leaves it, as do files and random weights.
+        ("efficientnet_lite0", SMALL),
+        ("", SMALL),
+        ("own.npz", SMALL),
+        ("ssdlite_mobilenet_v2_coco_tfjs", "ssdlite_mobilenet_v2_coco"),
+        ("faster_rcnn_resnet101_coco", "faster_rcnn_resnet101_coco"),
+        ("torchvision_resnet34", "ssd_resnet34"),
+    ],
+)
+def test_the_recipe_is_one_that_takes_the_weights(weights, picked):
+    chosen = planning.Choice(SMALL, "it is small")
+    found = planning._recipe_for_weights(chosen, ["train.steps=3", f"{FREE}{weights}"])
+    assert found.value == picked
+    assert planning._recipe_for_weights(chosen, []) == chosen
+
+
+def test_weights_that_no_recipe_takes_are_refused_with_what_does():
+    chosen = planning.Choice(SMALL, "it is small")
+    with pytest.raises(
+        UserError, match="no recipe takes the weights ssd_inception_v2_coco"
+    ) as error:
+        planning._recipe_for_weights(chosen, [f"{FREE}ssd_inception_v2_coco"])
+    assert "pipeline.config" in str(error.value)
+
+
+def test_weights_with_folded_norms_are_not_picked(monkeypatch):
+    monkeypatch.setattr(planning, "find_weights", lambda name: Path(name))
+    experiment = read_config("ssdlite_mobilenet_v2_coco").experiment
+    (first, *_) = planning.first_weights(experiment, lambda line: None)
+    assert first == f"{FREE}ssdlite_mobilenet_v2_coco"
+
+
 @pytest.fixture
 def plan(scenes, tmp_path, no_installed_weights):
     """The function from arguments of `plan_run` to its answer and what was said."""
@@ -323,3 +361,18 @@ def test_records_that_are_not_of_training_are_refused(plan, tmp_path):
     (tmp_path / "train.record").rename(tmp_path / "val.record")
     with pytest.raises(UserError, match="no file of the folder is named as records of training"):
         plan(data=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        ("torchvision_resnet34", "ssd_resnet34"),
+        ("ssd_mobilenet_v1_0.75_depth_coco", "ssd_mobilenet_v1_300x300"),
+        ("ssdlite_mobilenet_v2_coco", "ssdlite_mobilenet_v2_coco"),
+    ],
+)
+def test_a_folder_and_weights_by_name_have_a_recipe(plan, name, recipe):
+    experiment, said = plan(overrides=known_weights()[name].overrides())
+    assert experiment.name == recipe
+    assert f"recipe {recipe}: the weights {name} are for it" in said
+    assert experiment.train.fine_tune.checkpoint == name

@@ -74,6 +74,7 @@ ONLY = {
     # The commands that it shows are of `train` and of uv.
     "cli.weights._get": ("train",),
     "cli.weights._list": ("train",),
+    "cli.weights._commands": ("train", "predict"),
     "extras._pip_install": (),
     # `train` names its own option of slices.
     "devices.chips.parse_slice": ("check",),

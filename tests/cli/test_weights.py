@@ -172,6 +172,33 @@ def test_installed_weights_are_not_downloaded(stillbox, cache, monkeypatch, tmp_
     assert (row["installed"], row["downloaded"]) == (str(path), None)
 
 
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [
+        ("ssd_mobilenet_v1_coco", "80 classes, label map coco: person, bicycle, car"),
+        ("ssd_mobilenet_v2_fpnlite_640x640_hands_tfjs", "7 classes, label map hands: open, closed"),
+    ],
+)
+def test_the_list_prints_the_classes_of_a_detector(stillbox, name, classes):
+    recipe = known_weights()[name].recipes[0]
+    out = stillbox("weights", "list", name).out
+    assert classes in out
+    assert f"stillbox predict {recipe} IMAGES --weights {name}" in out
+    (row,) = json.loads(stillbox("weights", "list", name, "--json").out)
+    assert row["classes"][:1] in (["person"], ["open"])
+    assert "classes, label map" not in stillbox("weights", "list", "mobilenet_v1_1.0_224").out
+
+
+def test_weights_with_folded_norms_are_not_recommended_to_train_from(stillbox):
+    folded = [row for row in known_weights().values() if row.folded]
+    assert {row.kind for row in folded} == {"tfjs"}
+    for row in folded:
+        out = stillbox("weights", "list", row.name).out
+        assert "not to train from" in out
+        assert "stillbox train" not in out
+    assert "stillbox train" in stillbox("weights", "list", "ssd_mobilenet_v1_coco").out
+
+
 def _unreachable(address, *_):
     raise URLError("no network")
 
