@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -26,6 +27,7 @@ from uvicorn.server import ServerState
 
 from stillbox.serving.bodies import AsciiJson, http_error
 from stillbox.serving.middleware import HEALTH_PATHS
+from stillbox.serving.turns import PacedConnection, PacedFlow, Turn, Turns
 
 # Connections that the socket keeps until they are accepted, and those accepted at a time.
 BACKLOG, _ACCEPTED_AT_ONCE = 2048, 8
@@ -48,6 +50,8 @@ class ConnectionLimits:
     """Most bytes of unread responses; beyond it the oldest connection is cut."""
     grace: float = 1.0
     """Seconds for a request to arrive on an open connection while the server stops."""
+    body: float = 5.0
+    """Seconds for the rest of a body to arrive while the server stops."""
 
     @classmethod
     def of_process(cls, seconds: float) -> "ConnectionLimits":
@@ -66,6 +70,7 @@ class Connection(H11Protocol):
         self,
         *,
         limits: ConnectionLimits,
+        turns: Turns,
         tls: ssl.SSLContext | None,
         config: uvicorn.Config,
         server_state: ServerState,
@@ -74,6 +79,8 @@ class Connection(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.app = cast(Any, self._respond)
+        self._paced = self.conn = PacedConnection()
+        self._turns, self._turn = turns, Turn(self._take_turn)
         self._limits, self._tls = limits, tls
         self._timer: asyncio.TimerHandle | None = None
         self._handshake: asyncio.Task[None] | None = None
@@ -92,7 +99,7 @@ class Connection(H11Protocol):
         self._wait_for_client()
         self._make_room()
         if self._tls is None:
-            super().connection_made(transport)
+            self._begin(transport)
         elif not transport.is_closing():
             transport.pause_reading()
             self._handshake = self.loop.create_task(self._encrypt(transport, self._tls))
@@ -108,9 +115,13 @@ class Connection(H11Protocol):
         if encrypted is None:  # it was cut meanwhile
             self.connection_lost(None)
         else:
-            super().connection_made(encrypted)
+            self._begin(encrypted)
             for data in self._early:
                 self.data_received(data)
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self.flow = self._paced_flow = PacedFlow(transport)
 
     def data_received(self, data: bytes) -> None:
         """Takes bytes of requests; the first may come together with the end of the handshake."""
@@ -118,6 +129,31 @@ class Connection(H11Protocol):
             self._early.append(data)
         else:
             super().data_received(data)
+
+    def handle_events(self) -> None:
+        """Waits for a turn to parse what has arrived."""
+        self._paced_flow.wait(waits=True)
+        self._turns.ask(self._turn)
+
+    def _take_turn(self) -> bool:
+        """Parses some events. Returns whether more are left; none are of a connection that ends."""
+        if self.transport.is_closing():
+            return False
+        self._paced.begin_turn()
+        try:
+            super().handle_events()
+        except BaseException:
+            self._cut()
+            raise
+        self._paced_flow.wait(waits=self._paced.more)
+        return self._paced.more
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses an invalid request, and cuts a connection that has an answer to it."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(self._paced.fault or msg)
+        else:
+            self._cut()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the timer of a connection that has ended."""
@@ -138,6 +174,8 @@ class Connection(H11Protocol):
             self._cut_in(self._limits.grace)
         else:
             super().shutdown()
+            if self.cycle.more_body:
+                self._cut_in(self._limits.body)
 
     def _wait_for_client(self) -> None:
         self._since, self.working = self.loop.time(), False
@@ -188,7 +226,7 @@ class Connection(H11Protocol):
         async def deliver(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._wait_for_client()
-                if self._ends_at < math.inf:
+                if self._ends_at < math.inf or _frames_twice(scope):
                     message = {**message, "headers": [*message["headers"], _CLOSE]}
                 await send(message)
             else:
@@ -201,6 +239,7 @@ class Connection(H11Protocol):
                 if full := self._full(scope):
                     raise http_error(503, full, _LATER)
                 self.working = True
+                self._cut_in(3 * self._limits.seconds)
             return message
 
         try:
@@ -233,6 +272,11 @@ _LATER = {"Retry-After": "1"}
 _CLOSE = (b"connection", b"close")
 
 
+def _frames_twice(scope: Scope) -> bool:
+    """Whether a proxy may have taken another end of the body (RFC 9112, section 6.1)."""
+    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}
+
+
 class Server(uvicorn.Server):
     """uvicorn's server of `Connection`s, whose stop resets none.
 
@@ -247,7 +291,7 @@ class Server(uvicorn.Server):
         tls: ssl.SSLContext | None = None,
         access_log: bool = False,
     ) -> None:
-        self._protocol = partial(Connection, limits=limits, tls=tls)
+        self._protocol = partial(Connection, limits=limits, turns=Turns(), tls=tls)
         config = uvicorn.Config(
             app,
             # Clients could fill the log with warnings about invalid requests.
