@@ -30,6 +30,7 @@ from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject, 
 from stillbox.predicting.web_page import page_files, render_index
 from stillbox.serving import bodies, open_inference, tensorflow_serving
 from stillbox.serving.engine import INPUTS, OUTPUTS, Engine, engine_of, respond_ready
+from stillbox.serving.foreign_bodies import refuse_other_than_image
 from stillbox.serving.middleware import (
     PUBLIC_PATHS,
     AddHeaders,
@@ -54,6 +55,7 @@ async def _detect(request: Request) -> Response:
             name, file = await engine.read(partial(bodies.read_file, form), body)
         else:
             name, file = "", body
+            refuse_other_than_image(body)
         del body
         if kind != "json":
             return await engine.draw(file, partial(_draw, engine.predictor, selection, kind))
@@ -291,6 +293,7 @@ def _post(summary: str, wanted: Schema, found: Schema) -> Schema:
             "400": _error("The request is invalid, or holds no image."),
             "408": _error("The body did not arrive in time."),
             "413": _error("The body or an image is too large."),
+            "415": _error("The body is compressed."),
             "503": _error("All places are taken, or a slow body gave way.") | {"headers": wait},
             "504": _error("There was no response in time."),
         },

@@ -19,6 +19,7 @@ from stillbox.inputs.decode import FewReads, decode_image
 from stillbox.predicting.backend import Pixels
 from stillbox.printing import count_text
 from stillbox.serving.bodies import bad_request, http_error
+from stillbox.serving.foreign_bodies import refuse_other_than_json
 
 ImageInput = bytes | NDArray[np.uint8]
 """An image file, or pixels `[h, w, 3]`."""
@@ -117,12 +118,15 @@ class PixelText:
         return values.reshape(shape)
 
 
-def parse_json(body: bytes) -> dict[str, object]:
+def parse_json(body: bytes, form: str = "a JSON object") -> dict[str, object]:
     """Returns the JSON object of a body, with `PixelText` in place of long lists of pixels.
 
+    `form` is what the path takes, for errors.
+
     Raises:
-        HTTPException: 400, it is none, or too much beside pixels.
+        HTTPException: 400, it is none, or too much beside pixels; 415, it is compressed.
     """
+    refuse_other_than_json(body, form)
     pieces = body.split(b'"', 2 * MOST_STRINGS + 1)
     if len(pieces) > 2 * MOST_STRINGS + 1:
         raise bad_request(f"the JSON has more than {MOST_STRINGS} strings")
@@ -160,7 +164,7 @@ def _load(text: bytes, found: Iterator[PixelText]) -> dict[str, object]:
 def _without_pixels(text: bytes, found: list[PixelText]) -> bytes:
     """Returns JSON outside of strings with NaN in place of each `PixelText`, added to `found`."""
     if b"N" in text or b"I" in text:
-        raise bad_request("JSON Parse error: NaN and Infinity are no JSON")
+        raise bad_request("JSON Parse error: NaN, Infinity and None are no JSON, nor other words")
     parts, begin = [], 0
     for run in _RUN.finditer(text):
         if run.start() - begin > MOST_OTHER:

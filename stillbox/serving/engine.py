@@ -33,6 +33,7 @@ from stillbox.serving import bodies
 from stillbox.serving.batching import Batcher, ClosedError
 from stillbox.serving.bodies import bad_request
 from stillbox.serving.decoding import ImageInput, PixelText, decode_input, image_size
+from stillbox.serving.foreign_bodies import refuse_compressed
 from stillbox.serving.middleware import Metrics
 from stillbox.serving.settings import ServeSettings, choose_batch_sizes
 
@@ -199,11 +200,12 @@ class Engine:
         `work` is cancelled.
 
         Raises:
-            HTTPException: 503 if too many images are in flight, 413 and 408 if the body is too
-                large or too slow, 503 if later ones need its memory, 504 if the response is too
+            HTTPException: 415 if the body is compressed, 503 if too many images are in flight, 413
+                and 408 if the body is too large or too slow, 503 if later ones need its memory, 504 if the response is too
                 slow.
         """
         seconds = self.settings.timeout
+        refuse_compressed(request.headers)
         if bodies.content_length(request) > self.settings.max_body:
             raise bodies.too_large(self.settings.max_body)
         # Refuses before the body arrives.

@@ -34,6 +34,7 @@ from stillbox.serving.engine import (
     output_shapes,
     respond_ready,
 )
+from stillbox.serving.foreign_bodies import OPEN_INFERENCE_FORM
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _LONGEST_ID = 1024
@@ -124,7 +125,9 @@ def _read_request(
             given = shown(header_length)
             raise bad_request(f"{HEADER_LENGTH} is {given}, the body has {length} bytes")
         length = int(header_length)
-    content = parse_json(body[:length])
+    elif b"\0" in body and body.lstrip().startswith(b"{"):
+        raise bad_request(f"bytes follow the JSON: the header {HEADER_LENGTH} says where it ends")
+    content = parse_json(body[:length], OPEN_INFERENCE_FORM)
     inputs = content.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], Mapping):
         raise bad_request(f"'inputs' must be a list of one tensor, '{INPUT}'")

@@ -21,6 +21,7 @@ from stillbox.serving.engine import (
     names_model,
     output_shapes,
 )
+from stillbox.serving.foreign_bodies import TENSORFLOW_SERVING_FORM
 
 SIGNATURE = "serving_default"
 
@@ -95,7 +96,7 @@ def _check_model(request: Request) -> None:
 
 def _read_request(body: bytes, most: int) -> tuple[list[ImageInput], bool]:
     """Returns at most `most` images, and whether they are `instances`, with an object for each."""
-    content = parse_json(body)
+    content = parse_json(body, TENSORFLOW_SERVING_FORM)
     signature = content.get("signature_name") or SIGNATURE
     if signature != SIGNATURE:
         raise bad_request(
