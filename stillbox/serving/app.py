@@ -131,6 +131,9 @@ def _describe(settings: ServeSettings) -> Schema:
                 _object(name=_TEXT, version=_TEXT, extensions=_array({})),
             )
         },
+        "/v2/repository/index": {
+            "post": _get("Triton: the models, here one.", _array(_OBJECT)),
+        },
         "/v2/health/live": {"get": _get("The server runs.", _object(live=_BOOLEAN))},
         "/v2/health/ready": {"get": _readiness("The server takes requests.", ready)},
         "/detect": {"post": _describe_detect()},
@@ -226,6 +229,7 @@ def _open_inference(ready: Schema) -> Schema:
     model = _object(name=_TEXT, inputs={"type": "array"}, outputs={"type": "array"})
     return {
         "": {"get": _get("Open Inference Protocol: the tensors.", model)},
+        "/config": {"get": _get("Triton: the model's configuration.", _OBJECT)},
         "/ready": {"get": _readiness("The model takes requests.", ready)},
         "/infer": {"post": _post("Open Inference Protocol: detect.", wanted, found)},
     }

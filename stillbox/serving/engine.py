@@ -201,8 +201,8 @@ class Engine:
 
         Raises:
             HTTPException: 415 if the body is compressed, 503 if too many images are in flight, 413
-                and 408 if the body is too large or too slow, 503 if later ones need its memory, 504 if the response is too
-                slow.
+                and 408 if the body is too large or too slow, 503 if later ones need its memory, 504
+                if the response is too slow.
         """
         seconds = self.settings.timeout
         refuse_compressed(request.headers)

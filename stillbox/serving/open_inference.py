@@ -38,6 +38,7 @@ from stillbox.serving.foreign_bodies import OPEN_INFERENCE_FORM
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _LONGEST_ID = 1024
+_FILES = "image_bytes"  # one of INPUTS
 
 
 class _Options(NamedTuple):
@@ -83,6 +84,38 @@ async def _model(request: Request) -> Response:
     )
 
 
+async def _config(request: Request) -> Response:
+    """Triton's configuration: either input, the dimensions of a batch of any size."""
+    _check_model(request)
+    engine = engine_of(request)
+    shapes = output_shapes(engine.predictor.backend.max_detections)
+    inputs = {INPUT: ("UINT8", [-1, -1, -1, 3]), _FILES: ("STRING", [-1])}
+    return AsciiJson(
+        {
+            "name": engine.settings.name,
+            "platform": "stillbox",
+            "backend": "stillbox",
+            "max_batch_size": 0,
+            "input": [
+                {"name": name, "data_type": f"TYPE_{kind}", "dims": dims, "optional": True}
+                for name, (kind, dims) in inputs.items()
+            ],
+            "output": [
+                {"name": name, "data_type": "TYPE_FP32", "dims": [-1, *shape]}
+                for name, shape in shapes.items()
+            ],
+        }
+    )
+
+
+async def _index(request: Request) -> Response:
+    """Triton's index of the repository, which has one model."""
+    engine = engine_of(request)
+    state = "READY" if engine.ready else "UNAVAILABLE"
+    name, version = engine.settings.name, str(engine.settings.version)
+    return AsciiJson([{"name": name, "version": version, "state": state, "reason": ""}])
+
+
 async def _infer(request: Request) -> Response:
     """Detects in the images of the one input."""
     _check_model(request)
@@ -102,7 +135,9 @@ ROUTES = [
     Route("/v2/health/ready", respond_ready),
     *(Route(f"{model}/infer", _infer, methods=["POST"]) for model in _MODELS),
     *(Route(f"{model}/ready", _model_ready) for model in _MODELS),
+    *(Route(f"{model}/config", _config) for model in _MODELS),
     *(Route(model, _model) for model in _MODELS),
+    Route("/v2/repository/index", _index, methods=["POST"]),
 ]
 
 
