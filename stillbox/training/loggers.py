@@ -10,7 +10,6 @@ import json
 import os
 import socket
 import struct
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from stillbox.extras import import_extra
 from stillbox.records.files import append_file, make_folder, refuse_links
 from stillbox.records.tfrecord import frame
 from stillbox.records.wire import bytes_field, varint_field
+from stillbox.training.queued_logger import QueuedLogger
 from stillbox.untrusted import read_untrusted
 
 _FLUSH_SECONDS = 30.0
@@ -219,6 +219,8 @@ def open_loggers(
 
 def _open_tracker(name: str, directory: Path, experiment: schema.Experiment) -> Logger:
     runs = _read_runs(directory)
+    for variable, seconds in _TIMEOUTS.items():
+        os.environ.setdefault(variable, seconds)
     refuse_links(directory / name, below=directory)
     try:
         tracker, run = _TRACKERS[name](directory, experiment, runs.get(name))
@@ -229,7 +231,7 @@ def _open_tracker(name: str, directory: Path, experiment: schema.Experiment) -> 
         raise UserError(what, where="train.loggers", fix=fix) from error
     if runs.get(name) != run:
         replace_durably(directory / _RUNS, json.dumps(runs | {name: run}))
-    return _FaultTolerantLogger(tracker, name)
+    return QueuedLogger(tracker, name)
 
 
 def _read_runs(directory: Path) -> dict[str, str]:
@@ -244,38 +246,6 @@ def _read_runs(directory: Path) -> dict[str, str]:
     except (ValueError, RecursionError, AttributeError) as error:
         fix = "delete it: the trackers begin a new run then"
         raise UserError("the file is damaged", where=str(path), fix=fix) from error
-
-
-class _FaultTolerantLogger:
-    """A tracker that receives everything until it fails once, which is reported."""
-
-    def __init__(self, tracker: Logger, name: str) -> None:
-        self._tracker: Logger | None = tracker
-        self._name = name
-
-    def metrics(self, values: Mapping[str, float], step: int) -> None:
-        self._try(lambda tracker: tracker.metrics(values, step))
-
-    def evaluation(
-        self, scores: Mapping[str, float], original: Mapping[str, float], step: int
-    ) -> None:
-        self._try(lambda tracker: tracker.evaluation(scores, original, step))
-
-    def image(self, name: str, image: np.ndarray, step: int) -> None:
-        self._try(lambda tracker: tracker.image(name, image, step))
-
-    def close(self, *, failed: bool) -> None:
-        self._try(lambda tracker: tracker.close(failed=failed))
-
-    def _try(self, tell: Callable[[Logger], None]) -> None:
-        if self._tracker is None:
-            return
-        try:
-            tell(self._tracker)
-        except Exception as error:
-            self._tracker = None
-            what = f"{self._name} has failed and gets no more of this run: {error}"
-            print(f"warning: {what}", file=sys.stderr, flush=True)
 
 
 class _WandbApi(Protocol):
@@ -383,6 +353,12 @@ class _MlflowRun:
 _TRACKERS: dict[str, Callable[[Path, schema.Experiment, str | None], tuple[Logger, str]]] = {
     "wandb": _WandbRun.open,
     "mlflow": _MlflowRun.open,
+}
+# Without them a server that is away is asked for minutes.
+_TIMEOUTS = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "WANDB_INIT_TIMEOUT": "30",
 }
 _FIXES = {
     "wandb": "wandb login, or WANDB_MODE=offline",
