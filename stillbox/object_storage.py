@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath, PurePosixPath
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from stillbox.errors import UserError, nearest
 from stillbox.extras import import_extra, not_installed
@@ -21,6 +21,8 @@ _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):/+(?P<rest>.*)", re.DOTALL)
 _TAGS = ("ETag", "etag", "generation", "md5", "LastModified", "mtime", "last_modified", "created")
 # The packages for the services repeat single requests; these are repetitions of whole uploads.
 _PAUSES = (1.0, 4.0)
+# What no repetition changes.
+_LASTING = (PermissionError, FileExistsError, FileNotFoundError)
 _OF_EXTRA = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 _LOGIN = {
     "s3fs": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`",
@@ -61,15 +63,15 @@ class Entry(NamedTuple):
 class ObjectFolder:
     """The objects below a URL; their names are relative to it.
 
-    Every method raises `UserError` if the service refuses or does not answer. Objects appear
-    complete or not at all.
+    Every method raises `UserError` if the service refuses, or does not answer for `patience`
+    seconds. Objects appear complete or not at all.
 
     Raises:
         UserError: the package for the service is not installed, or the URL is malformed.
     """
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+        self.url, self.patience = url.rstrip("/"), 0.0
         scheme = url.partition("://")[0]
         if "::" in url or not url.partition("://")[2].strip("/"):
             raise UserError("this is no address of objects", where=url, fix="s3://BUCKET/FOLDER")
@@ -90,12 +92,15 @@ class ObjectFolder:
 
     def list(self, below: str = "") -> dict[str, Entry]:
         """Returns all objects, or those of a folder, by name."""
-        with _translated(self.url):
+
+        def ask() -> dict[str, Any]:
             self._files.invalidate_cache()
-            try:
-                found = self._files.find(f"{self._root}/{below}".rstrip("/"), detail=True)
-            except FileNotFoundError:
-                return {}
+            return dict(self._files.find(f"{self._root}/{below}".rstrip("/"), detail=True))
+
+        try:
+            found = self._asked("", ask)
+        except FileNotFoundError:
+            return {}
         names = {path: path.removeprefix(self._root).lstrip("/") for path in found}
         return {
             names[path]: Entry(int(info.get("size") or 0), _version(info))
@@ -105,11 +110,10 @@ class ObjectFolder:
 
     def find(self, name: str) -> Entry | None:
         """Returns an object's size and version; None if there is none."""
-        with _translated(self._url(name)):
-            try:
-                info = self._files.info(self._path(name))
-            except FileNotFoundError:
-                return None
+        try:
+            info = self._asked(name, lambda: self._files.info(self._path(name)))
+        except FileNotFoundError:
+            return None
         return Entry(int(info["size"]), _version(info)) if info.get("type") == "file" else None
 
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
@@ -118,8 +122,8 @@ class ObjectFolder:
         Raises:
             FileNotFoundError: there is none.
         """
-        with _translated(self._url(name)):
-            return bytes(self._files.cat_file(self._path(name), start=start, end=end))
+        path = self._path(name)
+        return bytes(self._asked(name, lambda: self._files.cat_file(path, start=start, end=end)))
 
     def write(self, name: str, content: bytes) -> None:
         """Writes or replaces a small object."""
@@ -159,13 +163,31 @@ class ObjectFolder:
         Raises:
             FileNotFoundError: there is none.
         """
-        with _translated(self._url(name)):
-            self._files.get_file(self._path(name), str(target))
+        self._asked(name, lambda: self._files.get_file(self._path(name), str(target)))
 
     def remove(self, name: str) -> None:
         """Removes an object, if there is one."""
-        with _translated(self._url(name)), suppress(FileNotFoundError):
-            self._files.rm_file(self._path(name))
+        with suppress(FileNotFoundError):
+            self._asked(name, lambda: self._files.rm_file(self._path(name)))
+
+    def _asked(self, name: str, ask: Callable[[], Result]) -> Result:
+        """Asks for an object, and repeats it for the time of `patience`."""
+        with _translated(self._url(name).rstrip("/")):
+            return self._patiently(ask)
+
+    def _patiently(self, call: Callable[[], Result]) -> Result:
+        waited = sum(_PAUSES)
+        while 0 < waited < self.patience:
+            try:
+                return call()
+            except _LASTING:
+                raise
+            except Exception as error:
+                if _lacks_credentials(error):
+                    raise
+                time.sleep(_PAUSES[-1])
+                waited += _PAUSES[-1]
+        return call()
 
     def _sent(self, name: str, send: Callable[[], Result]) -> Result:
         """Sends an object, several times if the connection or an upload of parts is lost."""
@@ -183,7 +205,7 @@ class ObjectFolder:
                         raise
                     time.sleep(pause)
             try:
-                return send()
+                return self._patiently(send)
             except FileNotFoundError as error:
                 # s3fs says that of a lost upload too.
                 raise OSError(f"the bucket, or the upload itself, is gone: {error}") from error

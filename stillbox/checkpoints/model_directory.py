@@ -10,9 +10,10 @@ A step's folder gets its name in one rename, after the disk has all of its conte
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -72,6 +73,8 @@ class ModelDirectory(StoredExperiment):
         self._checkpoints = self.path / CHECKPOINTS
         self._writer: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
+        self._uploader: ThreadPoolExecutor | None = None
+        self._uploads: list[Future[None]] = []
         self._lock: DirectoryLock | None = None
         self._remote: RemoteDirectory | None = None
         self._writes = True
@@ -215,22 +218,33 @@ class ModelDirectory(StoredExperiment):
         sections = {name: flatten_section(tree) for name, tree in arrays.items()}
         if wait:
             self._write(step, sections, metadata)
+            self._end_uploads(wait=True)
             return
         self._writer = self._writer or ThreadPoolExecutor(1, "checkpoint")
         self._pending = self._writer.submit(self._write, step, sections, metadata)
 
     def wait(self) -> None:
-        """Waits for a checkpoint that is being written; raises as `save`."""
+        """Waits for a checkpoint that is being written here, not for its upload; raises as `save`,
+        also if an upload has failed."""
+        self._end_uploads(wait=False)
         pending, self._pending = self._pending, None
         if pending:
             with announcing(lambda: f"writing a checkpoint into {self.path}"):
                 pending.result()
 
     def close(self) -> None:
-        """Waits as `wait`, then ends the thread and releases the lock."""
+        """Waits as `wait` and for all uploads, then ends the threads and releases the lock."""
         try:
             self.wait()
+            self._end_uploads(wait=True)
+        except BaseException:
+            if self._remote:
+                self._remote.hurry()
+            raise
         finally:
+            if self._uploader:
+                self._uploader.shutdown(cancel_futures=True)
+                self._uploader = None
             if self._writer:
                 self._writer.shutdown()
                 self._writer = None
@@ -246,9 +260,26 @@ class ModelDirectory(StoredExperiment):
         with _waiting(self.path):
             best = Best(self.checkpoint(step).step, metric, value)
             replace_durably(self.path / BEST, write_manifest(best._asdict()).decode())
-            if self._remote:
-                self._remote.publish_files()
-            self._prune()
+        if self._remote:
+            self._upload(step, self._remote.publish_files)
+        else:
+            self._prune(step)
+
+    def _upload(self, step: int, send: Callable[[], None]) -> None:
+        """Sends results on a thread, in their order, and removes what is no longer kept."""
+
+        def upload() -> None:
+            send()
+            self._prune(step)
+
+        self._uploader = self._uploader or ThreadPoolExecutor(1, "upload")
+        self._uploads.append(self._uploader.submit(upload))
+
+    def _end_uploads(self, *, wait: bool) -> None:
+        """Raises the error of an upload that has ended; all have with `wait`."""
+        with announcing(lambda: f"uploading {self.path}") if wait else nullcontext():
+            while self._uploads and (wait or self._uploads[0].done()):
+                self._uploads.pop(0).result()
 
     def restore(self, step: int, like: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the sections that `like` names; see `Checkpoint.restore`."""
@@ -283,14 +314,16 @@ class ModelDirectory(StoredExperiment):
                 + self._list_steps(),
             ) from error
         if self._remote:
-            self._remote.publish_checkpoint(step)
-        self._prune()
+            self._upload(step, partial(self._remote.publish_checkpoint, step))
+        else:
+            self._prune(step)
 
     def _list_steps(self) -> str:
         return ", ".join(map(str, self.steps())) or "none"
 
-    def _prune(self) -> None:
-        best, local = self.best(), self.steps()
+    def _prune(self, newest: int) -> None:
+        """Removes old checkpoints; those after `newest` are not in the storage yet."""
+        best, local = self.best(), [step for step in self.steps() if step <= newest]
         # The copy of a directory in a bucket lacks most of the older checkpoints.
         everywhere = {*local, *(self._remote.steps() if self._remote else ())}
         for step in sorted(everywhere)[: -self._keep]:

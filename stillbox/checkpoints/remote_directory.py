@@ -65,9 +65,9 @@ class WriterLease:
         self._thread = threading.Thread(target=self._renew, name="writer-lease", daemon=True)
         self._thread.start()
 
-    def check(self) -> None:
-        """Raises `UserError` if another process has taken over."""
-        if self._newest() > self._number:
+    def check(self, objects: ObjectFolder | None = None) -> None:
+        """Raises `UserError` if another process has taken over; asks with the patience given."""
+        if self._newest(objects) > self._number:
             raise UserError(
                 "another process has taken over this model directory; this one was silent for long",
                 where=self._objects.url,
@@ -82,11 +82,11 @@ class WriterLease:
             if self._newest() == self._number:
                 self._objects.write(self._name(self._number), json.dumps({}).encode())
 
-    def _newest(self) -> int:
-        return max(self._numbers(), default=0)
+    def _newest(self, objects: ObjectFolder | None = None) -> int:
+        return max(self._numbers(objects), default=0)
 
-    def _numbers(self) -> list[int]:
-        names = [name.rpartition("/")[2] for name in self._objects.list(_LEASES)]
+    def _numbers(self, objects: ObjectFolder | None = None) -> list[int]:
+        names = [name.rpartition("/")[2] for name in (objects or self._objects).list(_LEASES)]
         return [int(name) for name in names if name.isdecimal()]
 
     def _wait_for_silence(self, number: int) -> None:
@@ -126,6 +126,19 @@ class WriterLease:
     @staticmethod
     def _name(number: int) -> str:
         return f"{_LEASES}/{number:06d}"
+
+
+def _patience() -> float:
+    """Returns the seconds for which a storage may be away: `STILLBOX_STORAGE_SECONDS`, or 600.
+
+    Raises:
+        UserError: it is no number of seconds.
+    """
+    text = os.environ.get("STILLBOX_STORAGE_SECONDS", "600")
+    if not re.fullmatch(r"[0-9]{1,6}", text):
+        what = f"{text[:40]!r} is no whole number of seconds"
+        raise UserError(what, where="STILLBOX_STORAGE_SECONDS", fix="600 are ten minutes")
+    return float(text)
 
 
 class RemoteDirectory:
@@ -188,7 +201,9 @@ class RemoteDirectory:
         Raises:
             UserError: another process writes, or this account may not.
         """
-        self._lease = WriterLease(self._objects)
+        # Renewals ask without patience: the end of a run waits for one that is under way.
+        self._lease = WriterLease(ObjectFolder(self.url))
+        self._objects.patience = _patience()
         there = self._objects.list(CHECKPOINTS)
         finished = _finished(there)
         for name in there:
@@ -233,6 +248,10 @@ class RemoteDirectory:
         self._check()
         self._objects.upload(path, name)
 
+    def hurry(self) -> None:
+        """Waits no longer for a storage that is away."""
+        self._objects.patience = 0.0
+
     @contextmanager
     def _keeping_results(self) -> Iterator[None]:
         """Says where the results are that cannot be uploaded."""
@@ -240,6 +259,7 @@ class RemoteDirectory:
             yield
         except UserError as error:
             self.failed = True
+            self.hurry()
             kept = f"all results are in {self._rescued}, from which training can go on too"
             fix = f"{error.fix}; {kept}" if error.fix else kept
             raise UserError(error.what, where=error.where, fix=fix) from error
@@ -264,7 +284,7 @@ class RemoteDirectory:
 
     def _check(self) -> None:
         if self._lease is not None:
-            self._lease.check()
+            self._lease.check(self._objects)
 
     def _fetch_file(self, name: str) -> None:
         path = self.folder / name
@@ -404,6 +424,7 @@ def model_place(
             remote.end()
         except BaseException as error:
             # What was measured up to the error is worth keeping; the error itself is reported.
+            remote.hurry()
             try:
                 remote.end()
             except UserError as unsent:
