@@ -6,7 +6,7 @@ reach the disk and other services through one address.
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
@@ -29,7 +29,12 @@ _LOGIN = {
     "gcsfs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
 }
 _LOCAL = {"file", "local"}
-_WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
+_BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
+_SCHEMES = _BUCKETS | _LOCAL | {"memory"}
+_BUCKET = re.compile(rf"\b(?:{'|'.join(_BUCKETS)}):/+[^/\s\"',\[\]]+")
+# Buckets that the user has named, and those that experiments stored with a model name.
+_named: set[str] = set()
+_stored: set[str] = set()
 
 Result = TypeVar("Result")
 
@@ -42,6 +47,39 @@ def url_of(path: str | PurePath) -> str | None:
     # Two slashes before a path of this machine would make its first folder a host.
     slashes = "///" if match["scheme"] in _LOCAL else "//"
     return f"{match['scheme']}:{slashes}{match['rest']}"
+
+
+def name_buckets(text: str) -> None:
+    """Notes the buckets that a text of the user names, such as an option or a config's path."""
+    _named.update(_buckets_of(text))
+
+
+def note_stored_buckets(text: str) -> None:
+    """Notes the buckets of a stored experiment, which may be of somebody else.
+
+    `ObjectFolder` connects to none of them that the user has not named.
+    """
+    _stored.update(_buckets_of(text))
+
+
+def _buckets_of(text: str) -> set[str]:
+    return {url_of(found) or found for found in _BUCKET.findall(text)}
+
+
+def _check_address(url: str, registered: Collection[str]) -> None:
+    """Refuses other services than buckets, and buckets that a stored experiment alone names.
+
+    `registered` are the schemes of file systems that the running program has added.
+    """
+    scheme = url.partition("://")[0]
+    if scheme not in {*_SCHEMES, *registered}:
+        what = f"nothing is known of {scheme}:// as the address of a bucket"
+        raise UserError(what, where=url, fix=nearest(scheme, _SCHEMES))
+    for bucket in _buckets_of(url) & _stored - _named:
+        fix = f"if you trust it, name it: --set data.evaluation.paths={bucket}/..., or data.train"
+        what = f"the experiment that is stored with the model names {bucket}, and you do not"
+        raise UserError(what, where=url, fix=fix)
+    name_buckets(url)
 
 
 class ObjectPath(PurePosixPath):
@@ -76,10 +114,7 @@ class ObjectFolder:
         if "::" in url or not url.partition("://")[2].strip("/"):
             raise UserError("this is no address of objects", where=url, fix="s3://BUCKET/FOLDER")
         fsspec = import_extra("fsspec", _EXTRA)
-        known = {*fsspec.available_protocols(), *fsspec.registry}
-        if scheme not in known:
-            what = f"nothing is known of {scheme}://"
-            raise UserError(what, where=url, fix=nearest(scheme, known))
+        _check_address(self.url, set(fsspec.registry) - set(fsspec.available_protocols()))
         try:
             with _translated(self.url):
                 self._files, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
@@ -88,7 +123,7 @@ class ObjectFolder:
                 raise not_installed(_OF_EXTRA[scheme], _EXTRA) from error
             fix = f"install the package of fsspec for {scheme}://"
             raise UserError(str(error), where=url, fix=fix) from error
-        self._root, self._makes_folders = root.rstrip("/"), scheme not in _WITHOUT_FOLDERS
+        self._root, self._makes_folders = root.rstrip("/"), scheme not in _BUCKETS
 
     def list(self, below: str = "") -> dict[str, Entry]:
         """Returns all objects, or those of a folder, by name."""

@@ -25,7 +25,7 @@ from stillbox.checkpoints.files import MAX_JSON_BYTES, unfinished_files
 from stillbox.devices.announcing import announcing, say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.yaml_config import CHECKPOINTS
-from stillbox.object_storage import Entry, ObjectFolder, url_of
+from stillbox.object_storage import Entry, ObjectFolder, name_buckets, url_of
 from stillbox.printing import printable_line, size_text
 from stillbox.records.byte_source import cache_folder
 from stillbox.records.files import make_folder, partial_folder
@@ -410,6 +410,7 @@ def model_place(
     if url is None:
         yield path if isinstance(path, ModelPlace) else ModelPlace(Path(path))
         return
+    name_buckets(url)
     rescued = cache_folder() / "model_directories" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
     with partial_folder(rescued) as folder:
         remote = RemoteDirectory(url, folder, rescued)

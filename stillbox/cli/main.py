@@ -23,6 +23,7 @@ from stillbox.devices.compiling import compilation_left_behind, end_process
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.devices.process import restart_with_large_pages, silence_libtpu
 from stillbox.errors import UserError, nearest
+from stillbox.object_storage import name_buckets
 from stillbox.printing import make_output_printable, printable_line, printable_output
 from stillbox.training.signals import RunInterrupted
 
@@ -199,6 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     silence_libtpu()
     words = sys.argv[1:] if arguments is None else arguments
+    for word in words:
+        name_buckets(word)
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb in _SPELLINGS:
         own = _program(verb, words)

@@ -18,7 +18,8 @@ from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.run_length import resolve_schedule
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import apply_overrides
-from stillbox.experiment.yaml_config import place_paths, read_tree
+from stillbox.experiment.yaml_config import CHECKPOINTS, input_paths, place_paths, read_tree
+from stillbox.object_storage import name_buckets, note_stored_buckets
 from stillbox.textformat.parser import Block, parse
 from stillbox.textformat.yaml_tree import Node, compose, read_text_file
 
@@ -111,7 +112,7 @@ def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
         UserError: there is no such file or recipe, it cannot be read, or it contradicts itself.
     """
     path = find_config(config)
-    return resolve_reading(_read(path), overrides, str(path))
+    return resolve_reading(_read_named(path), overrides, str(path))
 
 
 def resolve_reading(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
@@ -147,7 +148,16 @@ def read_config(config: str | Path | Experiment, overrides: Sequence[str] = ()) 
     if isinstance(config, Experiment):
         return overridden(Reading(experiment=config, origins={}), overrides, "")
     path = find_config(config)
-    return overridden(_read(path), overrides, str(path))
+    return overridden(_read_named(path), overrides, str(path))
+
+
+def _read_named(path: Path) -> Reading:
+    """Reads a config; it names its buckets, unless it is a copy in a model directory."""
+    reading, folder = _read(path), path.parent
+    copied = (folder / CHECKPOINTS).is_dir() or folder.parent.name == CHECKPOINTS
+    for address in input_paths(reading.experiment):
+        (note_stored_buckets if copied else name_buckets)(address)
+    return reading
 
 
 def overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:

@@ -18,6 +18,7 @@ from stillbox.experiment.imports import import_entry_points
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import Outside
 from stillbox.experiment.values import Hint, Value, choices, field_marks, field_types, leaf_paths
+from stillbox.object_storage import name_buckets
 from stillbox.textformat.yaml_tree import Node, compose
 
 WANTED: dict[Hint, str] = {
@@ -335,6 +336,7 @@ def apply_overrides(
         UserError: an unknown path or a value of the wrong type.
     """
     for override in overrides:
+        name_buckets(override)
         experiment = update(experiment, _parse(override), origins)
     return experiment
 

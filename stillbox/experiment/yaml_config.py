@@ -23,6 +23,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import INPUT, Outside
 from stillbox.experiment.updating import UnknownKindError, update
 from stillbox.experiment.values import Plain, Value, field_marks, section_to_plain
+from stillbox.object_storage import note_stored_buckets
 from stillbox.textformat.yaml_tree import Node, compose
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
@@ -46,7 +47,10 @@ def from_stored(
 
 def read_stored(text: str, where: str) -> Reading:
     """Reads as `from_stored`, with the position of each value."""
-    return read_tree(compose(text, where), stored=True)
+    reading = read_tree(compose(text, where), stored=True)
+    for path in input_paths(reading.experiment):
+        note_stored_buckets(path)
+    return reading
 
 
 def from_yaml(text: str, where: str = "yaml") -> Experiment:
@@ -196,6 +200,18 @@ def place_paths(experiment: Experiment, folder: Path) -> Experiment:
     """
     directory = folder.parent.parent if folder.parent.name == CHECKPOINTS else folder
     return _with_paths(experiment, partial(_placed, directory))
+
+
+def input_paths(experiment: Experiment) -> list[str]:
+    """Returns all paths and addresses that an experiment reads."""
+    found: list[str] = []
+
+    def note(path: str) -> str:
+        found.append(path)
+        return path
+
+    _with_paths(experiment, note)
+    return found
 
 
 def without_own_paths(experiment: Experiment) -> Experiment:

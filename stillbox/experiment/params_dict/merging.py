@@ -57,7 +57,9 @@ _SECTIONS_OF = {
     "classification": ("classification_parser", "classification_head", "classification_loss"),
     "segmentation": ("segmentation_parser", "segmentation_head", "segmentation_loss"),
 }
-SECTIONS = {section: model for model, names in _SECTIONS_OF.items() for section in names}
+SECTIONS: dict[str, str] = {
+    section: model for model, names in _SECTIONS_OF.items() for section in names
+}
 """Sections of other models -> the `type` that they belong to."""
 
 
