@@ -1,6 +1,7 @@
 """The command line. The docstring of a verb's module, or of its `add_VERB`, is its help.
 
-Ctrl-C ends a program that has not begun its verb at once.
+Ctrl-C ends a program that has not begun its verb at once. Standard streams that are closed are
+opened on nothing.
 """
 
 import os
@@ -20,8 +21,23 @@ def interrupt_by_exception() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def open_standard_streams() -> None:
+    """Opens closed descriptors 0 to 2 on nothing: the next file would be one of them."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            opened = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, opened)
+            setattr(sys, f"__{name}__", opened)
+
+
 # This package is imported before all others, which take a while, and also by programs of others.
 _IS_PROGRAM = os.path.basename(sys.argv[0]) in ("stillbox", "-m")  # noqa: PTH119
+if _IS_PROGRAM:
+    open_standard_streams()
 if _IS_PROGRAM and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _end)
     # Blocked by a restart, see `restart_with_large_pages`.

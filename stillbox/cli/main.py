@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 done with findings, 2 the input cannot be used, 3 the loss
 
 import argparse
 import contextlib
-import errno
 import gc
 import os
 import re
@@ -19,12 +18,13 @@ from importlib import import_module
 from stillbox import __version__
 from stillbox.cli import interrupt_by_exception
 from stillbox.cli.parsing import VerbParser, refuse_addresses
+from stillbox.cli.sentences import describe_lack, describe_system_error, is_interruption
 from stillbox.devices.compiling import compilation_left_behind, end_process
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.devices.process import restart_with_large_pages, silence_libtpu
 from stillbox.errors import UserError, nearest
 from stillbox.object_storage import name_buckets
-from stillbox.printing import make_output_printable, printable_line, printable_output
+from stillbox.printing import make_output_printable, printable_output
 from stillbox.training.signals import RunInterrupted
 
 # Names in the errors of a collective after a process has ended; that process prints the cause.
@@ -143,8 +143,6 @@ _SPELLINGS = {spelling for _, names in _ALL_NAMES for spelling in names}
 _NEW_OBJECTS = 100_000
 # Exit codes of SIGHUP, Ctrl-C and SIGTERM.
 _STOPPED = (129, 130, 143)
-# The beginning of XLA's message about a failed allocation.
-_NO_MEMORY = "RESOURCE_EXHAUSTED"
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -272,15 +270,16 @@ def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _complain(_describe(error), verb)
-    except RuntimeError as error:
-        if _NO_MEMORY not in str(error):
+        return _complain(describe_system_error(error), verb)
+    except Exception as error:
+        if is_interruption(error):
+            if place is not None:
+                raise KeyboardInterrupt from error
+            return 130
+        sentence = describe_lack(error)
+        if sentence is None:
             raise
-        return _complain(
-            f"the device has not enough memory: {str(error).splitlines()[0]}\n  fix: lower "
-            "train.batch_size or evaluation.batch_size, or the model.resizer's size",
-            verb,
-        )
+        return _complain(sentence, verb)
     return code
 
 
@@ -305,20 +304,6 @@ def _complain(text: str, verb: str | None = None, *, code: int = 2) -> int:
         text = own_flags(text, verb_options(name))
     print(f"{' '.join(filter(None, ('stillbox', verb)))}: {text}", file=sys.stderr)
     return code
-
-
-def _describe(error: OSError) -> str:
-    """Returns a sentence about a full disk, a read-only folder and the like."""
-    if error.strerror is None:
-        return str(error)
-    where = f"{printable_line(str(error.filename))}: " if error.filename is not None else ""
-    fix = {
-        errno.ENOSPC: "make room on the disk, or choose a folder on another one",
-        errno.EDQUOT: "make room within your quota, or choose a folder on another disk",
-        errno.EACCES: "choose a folder that you may write to, or change its permissions",
-        errno.EROFS: "choose a folder that can be written to",
-    }.get(error.errno or 0)
-    return f"{where}{error.strerror}" + (f"\n  fix: {fix}" if fix else "")
 
 
 if __name__ == "__main__":

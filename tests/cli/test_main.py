@@ -86,6 +86,16 @@ def test_the_version_is_printed(stillbox):
         (PermissionError(errno.EACCES, "Permission denied", "runs"), 2, "runs: Permission denied"),
         (OSError("no number"), 2, "no number"),
         (RuntimeError("RESOURCE_EXHAUSTED: 9 GiB\nmore"), 2, "the device has not enough memory"),
+        (MemoryError(), 2, "this process has not enough memory: an allocation failed\n  fix: "),
+        (MemoryError("Unable to allocate 45.8 GiB"), 2,
+         "this process has not enough memory: Unable to allocate 45.8 GiB\n  fix: "),
+        (RuntimeError("std::bad_alloc"), 2, "this process has not enough memory"),
+        (RuntimeError("can't start new thread"), 2, "this process has not enough memory"),
+        (ImportError("a.so: failed to map segment from shared object"), 2,
+         "this process has not enough memory: a.so"),
+        (RuntimeError("Unable to initialize backend 'tpu': INTERNAL: no libtpu.so"), 2,
+         "JAX finds no tpu: Unable to initialize"),
+        (RuntimeError("Unknown backend gpux"), 2, "JAX finds no gpux"),
     ],
 )  # fmt: skip
 def test_errors_become_one_message_and_a_code(stillbox, monkeypatch, error, code, message):
@@ -104,6 +114,75 @@ def test_an_interrupt_ends_with_130_and_prints_nothing(stillbox, monkeypatch):
 
     monkeypatch.setattr(checks, "run_doctor", interrupt)
     assert stillbox("doctor") == (130, "", "")
+
+
+@pytest.mark.parametrize("cause", [True, False], ids=["cause", "context"])
+def test_an_interrupt_of_which_a_compiled_module_makes_another_error_is_one(
+    stillbox, monkeypatch, cause
+):
+    def interrupt(arguments):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as stop:
+            error = ImportError("Encountered an error while initializing the extension.")
+            raise error from (stop if cause else None)
+
+    monkeypatch.setattr(checks, "run_doctor", interrupt)
+    assert stillbox("doctor") == (130, "", "")
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda", "rocm", "nonsense"])
+def test_a_platform_that_this_machine_lacks_is_a_sentence(platform):
+    done = subprocess.run(
+        [sys.executable, "-c", PLATFORM],
+        env=os.environ | {"JAX_PLATFORMS": platform},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if done.returncode == 7:
+        pytest.skip(f"this machine has {platform}")
+    assert done.returncode == 2, done.stderr
+    assert "stillbox doctor: JAX finds no " in done.stderr
+    assert "fix: unset JAX_PLATFORMS" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+PLATFORM = """
+import argparse, sys
+from stillbox.cli import main
+def run(parsed):
+    import jax
+    return 7 if jax.devices() else 0
+sys.exit(main._run(argparse.Namespace(run=run), "doctor"))
+"""
+
+CLOSED = """
+import os, sys
+for number in map(int, sys.argv[1]):
+    os.close(number)
+words = [sys.executable, "-m", "stillbox.cli.main", "config", "demo_scenes"]
+os.execv(sys.executable, words)
+"""
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "2", "01", "12", "02", "012"])
+def test_closed_standard_streams_are_opened_on_nothing(closed):
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSED, closed], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("1" in closed) == (done.stdout == "")
+    assert done.stderr == ""
+
+
+def test_a_file_gets_no_number_of_a_closed_stream(tmp_path):
+    """Output would be written into it."""
+    code = (
+        "import os, sys; os.close(1); os.close(2); sys.argv = ['stillbox']; import stillbox.cli\n"
+        f"file = open({str(tmp_path / 'checkpoint')!r}, 'wb'); assert file.fileno() > 2"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 # Sends Ctrl-C at the beginning of an import.
