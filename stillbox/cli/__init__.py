@@ -16,9 +16,22 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def interrupt_by_exception() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt, as usual."""
+    """From now on Ctrl-C raises KeyboardInterrupt, as usual, but while JAX is being imported."""
     if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    # Compiled modules of JAX print an exception, and make an ImportError of it.
+    if hasattr(sys.modules.get("jax"), "jit") or not _imports(frame):
+        raise KeyboardInterrupt
+    _end(number, frame)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def open_standard_streams() -> None:

@@ -198,13 +198,24 @@ sys.meta_path.insert(0, Interrupt())
 
 
 @pytest.mark.parametrize(
-    "module", ["argparse", "stillbox.errors", "stillbox.cli.checks", "stillbox.experiment.imports"]
+    ("words", "module"),
+    [
+        (["config", "demo_scenes"], "argparse"),
+        (["config", "demo_scenes"], "stillbox.errors"),
+        (["config", "demo_scenes"], "stillbox.cli.checks"),
+        (["config", "demo_scenes"], "stillbox.experiment.imports"),
+        (["doctor"], "numpy"),
+        (["doctor"], "numpy._core.multiarray"),
+        (["doctor"], "numpy._core.shape_base"),
+        (["doctor"], "jaxlib"),
+        (["doctor"], "jax._src.core"),
+    ],
 )
-def test_an_interrupt_of_a_program_that_starts_prints_no_traceback(tmp_path, module):
+def test_an_interrupt_of_a_program_that_starts_prints_no_traceback(tmp_path, words, module):
     (tmp_path / "sitecustomize.py").write_text(INTERRUPT)
     folders = [str(tmp_path), str(Path(stillbox_package.__file__).parents[1])]
     done = subprocess.run(
-        [sys.executable, "-m", "stillbox.cli.main", "config", "demo_scenes"],
+        [sys.executable, "-m", "stillbox.cli.main", *words],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(folders), "AT": module},
         capture_output=True,
         text=True,
