@@ -237,6 +237,70 @@ def test_the_limit_of_boxes_is_that_of_the_reader():
     assert "of the input readers is the limit" in warnings
 
 
+# Fields that the protos had once: value of their time that is so anyway, another value, and words
+# of its refusal; after the line before which they stand.
+OLD_FIELDS = {
+    "batch_norm_trainable": ("min_depth: 8", "true", "false", "Ssd.freeze_batchnorm: true"),
+    "weight_regression_loss_by_score": ("num_classes: 3", "false", "true", "field of 2018; scores"),
+    "use_expected_classification_loss_under_sampling": (
+        "num_classes: 3",
+        "false",
+        "true",
+        "expected-sampling weights of the anchors",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OLD_FIELDS)
+def test_an_old_field_is_read_where_it_says_what_is_so(name):
+    line, same, other, reason = OLD_FIELDS[name]
+    before = read(SAMPLE)
+    reading = read(changed((line, f"{line} {name}: {same}")))
+    assert (reading.experiment, reading.warnings) == (before.experiment, before.warnings)
+    caught = refusal((line, f"{line} {name}: {other}"))
+    assert f"{name} = {other}: a field" in caught.what
+    assert reason in caught.what
+    assert caught.fix == f"leave it at its default, {same}"
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("shuffle: false", "prefetch_buffer_size: 5"),
+        ("num_classes: 3", "minimum_negative_sampling: 7"),
+        ("num_classes: 3", "min_num_negative_samples: 7"),
+        ("num_classes: 3", "desired_negative_sampling_ratio: 4"),
+    ],
+)
+def test_an_old_field_without_effect_is_named(line, field):
+    reading = read(changed((line, f"{line} {field}")))
+    assert reading.experiment == read(SAMPLE).experiment
+    name = field.partition(":")[0]
+    assert any(f".{name} is deprecated and has no effect" in said for said in reading.warnings)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            "ssd_random_crop {}",
+            "ssd_random_crop_pad_fixed_aspect_ratio { operations { max_padded_size_ratio: [2, 2] "
+            "max_area: 1 } }",
+            "max_padded_size_ratio = 2.0: a field from before March 2018; write the pair into ssd_",
+        ),
+        (
+            "score_converter: SIGMOID",
+            "score_converter: SIGMOID calibration_config { label_sigmoid_calibrations { "
+            'label_map_path: "x" } }',
+            "write class_id_sigmoid_calibrations with their numbers",
+        ),
+        ("kernel_size: 3", "kernel_size: 3 mask_head { mask_height: 9 }", "masks are not supp"),
+    ],
+)
+def test_an_old_message_is_refused_with_the_truth(old, new, reason):
+    assert reason in refusal((old, new)).what
+
+
 @pytest.mark.parametrize(("text", "schedule"), [
     ("constant_learning_rate {}", schema.ConstantSchedule(learning_rate=0.002)),
     (

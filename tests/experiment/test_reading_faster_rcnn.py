@@ -318,6 +318,13 @@ def test_one_stage_leaves_the_second_without_effect():
         assert caught.value.fix == "there is: 1, 2"
 
 
+def test_the_first_stage_alone_has_the_name_of_2017_too():
+    old = ("number_of_stages: 2", "first_stage_only: true")
+    assert model_of(old) == model_of(("number_of_stages: 2", "number_of_stages: 1"))
+    assert any("write number_of_stages: 1" in warning for warning in read(old).warnings)
+    assert model_of(("number_of_stages: 2", "first_stage_only: false")) == model_of()
+
+
 def test_combined_nms_keeps_what_lies_outside_and_overlaps_of_the_threshold():
     combined = ("use_combined_nms_in_first_stage: false", "use_combined_nms_in_first_stage: true")
     proposals = model_of(combined).proposals

@@ -348,7 +348,11 @@ def read_faster_rcnn(section: MessageSection) -> schema.FasterRcnn:
 
 
 def _count_stages(section: MessageSection) -> int:
+    # The name that the field had in 2017.
+    alone = section.value("first_stage_only", "model.boxes")
     stages: int = section.value(_STAGES, "model.boxes")
+    if alone:
+        stages = 1
     if stages not in (1, 2):
         masks = "the third stage predicts masks, which are not supported" if stages == 3 else None
         section.refuse(_STAGES, masks, "there is: 1, 2")

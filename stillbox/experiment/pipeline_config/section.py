@@ -33,11 +33,20 @@ _PLACEMENT = "it chooses an implementation, not a result"
 _MASK = "it needs predict_instance_masks"
 _NO_MASKS_HERE = "masks are not supported"
 _NO_FEATURES = "features of detections are not returned"
+_EXPECTED = "it needs use_expected_classification_loss_under_sampling"
+_LABEL_CURVES = "a field of 2019 for classes by name; write class_id_{} with their numbers"
+_PADDED_SIZE = (
+    "a field from before March 2018; write the pair into ssd_random_crop_pad_fixed_aspect_ratio, "
+    "where it holds for all operations"
+)
 
 NO_EFFECT: dict[str, dict[str, str]] = {
     "Ssd": {
         "inplace_batchnorm_update": "every step updates all moving statistics",
         "implicit_example_weight": "it needs use_confidences_as_targets",
+        "minimum_negative_sampling": _EXPECTED,
+        "min_num_negative_samples": _EXPECTED,
+        "desired_negative_sampling_ratio": _EXPECTED,
         "return_raw_detections_during_predict": "it concerns exported graphs",
     },
     "FasterRcnn": {
@@ -119,6 +128,7 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "num_readers": _NO_QUEUES,
         "num_parallel_batches": _NO_QUEUES,
         "num_prefetch_batches": _NO_QUEUES,
+        "prefetch_buffer_size": _NO_QUEUES,
         "queue_capacity": _NO_QUEUES,
         "prefetch_size": _NO_QUEUES,
         "num_parallel_map_calls": _NO_QUEUES,
@@ -144,10 +154,19 @@ REFUSED: dict[str, str] = {
     "Initializer.keras_initializer_by_name": "initializers of Keras are not looked up by name",
     "InputReader.external_input_reader": "records are TFRecords",
     "Ssd.mask_head_config": _NO_MASKS_HERE,
+    "Ssd.weight_regression_loss_by_score": "a field of 2018; scores of the ground truth are not "
+    "read from the records",
+    "Ssd.use_expected_classification_loss_under_sampling": "a field of 2018; expected-sampling "
+    "weights of the anchors are not supported",
     "Ssd.explicit_background_class": "the background is slot 0 (add_background_class) or absent",
+    "SsdFeatureExtractor.batch_norm_trainable": "a field from before April 2018, when its false "
+    "froze the statistics of this extractor alone; the nearest is Ssd.freeze_batchnorm: true, "
+    "which freezes all of the model's",
     "SsdFeatureExtractor.fpn": "this feature extractor has no feature pyramid",
     "SsdFeatureExtractor.bifpn": "this feature extractor has no BiFPN",
     "SsdFeatureExtractor.replace_preprocessor_with_placeholder": "there is no graph to patch",
+    "ConvolutionalBoxPredictor.mask_head": _NO_MASKS_HERE,
+    "WeightSharedConvolutionalBoxPredictor.mask_head": _NO_MASKS_HERE,
     "ConvolutionalBoxPredictor.apply_sigmoid_to_scores": "post_processing.score_converter SIGMOID "
     "does that where it belongs",
     "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_to_heads": _SEPARABLE_KERAS,
@@ -159,6 +178,12 @@ REFUSED: dict[str, str] = {
     "does in the original, which stops at more",
     "MultiscaleAnchorGenerator.normalize_coordinates": _IN_PIXELS,
     "FlexibleGridAnchorGenerator.normalize_coordinates": _IN_PIXELS,
+    "CalibrationConfig.label_function_approximations": _LABEL_CURVES.format(
+        "function_approximations"
+    ),
+    "CalibrationConfig.label_sigmoid_calibrations": _LABEL_CURVES.format("sigmoid_calibrations"),
+    "SSDRandomCropPadFixedAspectRatioOperation.min_padded_size_ratio": _PADDED_SIZE,
+    "SSDRandomCropPadFixedAspectRatioOperation.max_padded_size_ratio": _PADDED_SIZE,
     "BoxCoder.keypoint_box_coder": "keypoints are not supported",
     "ClassificationLoss.penalty_reduced_logistic_focal_loss": _CENTERNET,
     "ClassificationLoss.weighted_dice_classification_loss": _CENTERNET,
