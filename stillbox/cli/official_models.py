@@ -25,6 +25,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.model_garden import EXPERIMENTS, read_garden
 from stillbox.experiment.model_garden import resolved_text as garden_text
 from stillbox.experiment.params_dict import ParamsReading, read_params, resolved_text
+from stillbox.experiment.params_dict.keras_dialect import FLAG_FIX as KERAS
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import Resolved, resolve_reading
 from stillbox.printing import count_text
@@ -43,6 +44,12 @@ def _unread(name: str, parameter: str) -> Flag:
     )
 
 
+# Of the program of the same name and keys that trains with Keras.
+_KERAS_FLAGS = (
+    *("strategy_type", "num_gpus", "training_file_pattern", "eval_file_pattern"),
+    *("checkpoint_path", "all_reduce_alg", "num_packs", "worker_hosts", "task_index"),
+    *("enable_xla", "log_steps", "save_checkpoint_freq", "distribution_strategy"),
+)
 _RETINANET = (
     Flag("mode",
          "eval scores new checkpoints of --model_dir; predict writes detections (default: train)",
@@ -68,6 +75,7 @@ _RETINANET = (
     _unread("skip_host_call", "enable_summary"),
     _unread("iterations_per_loop", "train.iterations_per_loop"),
     _unread("precision", "architecture.use_bfloat16"),
+    *(Flag(name, refusal=KERAS) for name in _KERAS_FLAGS),
 )  # fmt: skip
 _USED = ("model_dir", "eval.eval_timeout", "eval.min_eval_interval", "eval.suffix")
 

@@ -26,6 +26,18 @@ from stillbox.textformat.yaml_tree import Node, compose, read_text_file
 _ANOTHER = "write the experiment as a pipeline.config or as YAML of stillbox: `stillbox recipes`"
 _DATA = "convert the data set, `stillbox data convert --help`, and name a recipe as the config"
 _NO_MODEL = "give the config of a model"
+_AUTOML_FIX = "take a recipe of EfficientDet, `stillbox recipes`, with --set for what differs"
+# Names of AutoML's EfficientDet (`hparams_config.py` of google/automl) that no other format has.
+_AUTOML = (
+    *("var_freeze_expr", "moving_average_decay", "lr_warmup_epoch", "lr_warmup_init"),
+    *("fpn_cell_repeats", "box_class_repeats", "fpn_num_filters", "fpn_weight_method"),
+    *("anchor_scale", "num_scales", "is_training_bn", "input_rand_hflip", "nms_configs"),
+    *("max_instances_per_image", "jitter_min", "jitter_max", "ckpt_var_scope", "skip_mismatch"),
+    *("clip_gradients_norm", "autoaugment_policy"),
+    *("first_lr_drop_epoch", "second_lr_drop_epoch", "lr_decay_method", "positives_momentum"),
+    *("map_freq", "survival_prob", "iou_loss_type", "grad_checkpoint"),
+    *("num_classes image_size", "num_classes label_map", "num_classes num_epochs"),
+)
 # Names at the top, all of which a file has; what it is; the remedy. The first that fits counts.
 _SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
     (frozenset(names.split()), what, fix)
@@ -50,6 +62,7 @@ _SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
         ("dependencies name", "an environment of conda", _NO_MODEL),
         ("jobs", "a workflow of GitHub", _NO_MODEL),
         ("cluster_name provider", "a cluster of Ray", _NO_MODEL),
+        *((names, "a config of AutoML's EfficientDet", _AUTOML_FIX) for names in _AUTOML),
     )
 )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.params_dict.keras_dialect import refuse_own
 from stillbox.experiment.params_dict.keys import BLOCKS, FINAL, KEYS, OLD, Key, names_in
 from stillbox.experiment.updating import WANTED, convert, describe, refuse
 from stillbox.experiment.values import Value
@@ -116,7 +117,7 @@ class Params:
 
 def _other_model(name: str, node: Node) -> UserError | None:
     if name not in SECTIONS:
-        return None
+        return refuse_own(name, node.where)
     return refuse_type(SECTIONS[name], node.where, f"{name} belongs to type {SECTIONS[name]}")
 
 
@@ -131,7 +132,7 @@ class Names:
     """What all of it is called."""
     example: str
     foreign: Callable[[str, Node], UserError | None]
-    """The refusal of a name at the top that belongs to another model, None for all others."""
+    """The refusal of a path that belongs to another model or program, None for all others."""
 
 
 DICTIONARY = Names(KEYS, FINAL, "the dictionary", "{train: {total_steps: 1000}}", _other_model)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.params_dict.keras_dialect import TOP, note_either
 from stillbox.experiment.params_dict.keys import BLOCKS, NORM, OLD, names_in
 from stillbox.experiment.params_dict.merging import (
     FIX,
@@ -204,7 +205,7 @@ class _Folding:
 
 
 _EXPERIMENT = {"recipe", *(field.name for field in dataclasses.fields(Experiment))}
-_DICTIONARY = {*names_in(""), *SECTIONS} - _EXPERIMENT
+_DICTIONARY = {*names_in(""), *SECTIONS, *TOP} - _EXPERIMENT
 _TRAIN = {*names_in("train")} - {field.name for field in dataclasses.fields(Training)}
 
 
@@ -256,6 +257,7 @@ def read_layers(
     for layer in layers:
         _check_sections(layer)
         params = params.over(rename(read_layer(layer), old))
+    either = note_either({path: (entry.value, entry.where) for path, entry in params.given.items()})
     params = fold(params, old)
     root = KeySection(params, log)
     experiment = _read(root, name)
@@ -264,7 +266,7 @@ def read_layers(
         experiment=experiment,
         origins=log.origins,
         warnings=(*old.warnings(), *log.warnings),
-        notes=(*old.notes(), *log.notes),
+        notes=(*old.notes(), *log.notes, *either),
         params=params,
     )
 
