@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, NoReturn, cast
 
 from stillbox.errors import UserError
+from stillbox.textformat.foreign_text import explain
 
 TokenKind = Literal["name", "number", "string", "symbol", "end"]
 
@@ -167,8 +168,11 @@ def parse(text: str, file: str) -> Block:
     Raises:
         UserError: the text is not protobuf text format; says file, line and column.
     """
-    parser = _Parser(tokenize(text, file))
-    return Block(parser.fields(closing=None, depth=0), f"{file}:1:1")
+    try:
+        parser = _Parser(tokenize(text, file))
+        return Block(parser.fields(closing=None, depth=0), f"{file}:1:1")
+    except UserError as error:
+        raise explain(error, text) from None
 
 
 class _Parser:
@@ -260,9 +264,6 @@ class _Parser:
                 text += unquote(self._take())
             return Scalar(text, True, token.where)
         if token.kind in ("name", "number"):
-            if self._peek().text in (".", "/"):
-                what = f"the text that starts with {token.text!r} has no quotation marks"
-                raise UserError(what, where=token.where, fix='for example "data/train.record"')
             return Scalar(token.text, False, token.where)
         if token.text in ("{", "<"):
             return Block(self.fields(closing=token, depth=depth + 1), token.where)
