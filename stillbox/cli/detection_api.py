@@ -51,7 +51,7 @@ _MODEL_MAIN = (
          "new: write checkpoints as the original names them too, such as ckpt-3 or model.ckpt-2000",
          choices=("tf1", "tf2")),
     Flag("num_eval_steps", note="every image of the evaluation set is scored once"),
-    Flag("use_tpu", refusal=_ONE_MACHINE),
+    Flag("use_tpu", kind=bool, refusal=_ONE_MACHINE),
     Flag("tpu_name", refusal=_ONE_MACHINE),
     Flag("tpu_zone", refusal=_ONE_MACHINE),
     Flag("gcp_project", refusal=_ONE_MACHINE),
@@ -62,9 +62,8 @@ _MODEL_MAIN = (
     Flag("iterations_per_loop", refusal="the metrics of every step are recorded; leave it out"),
     Flag("mode", refusal="leave it out to train, give --checkpoint_dir to evaluate"),
     Flag("hparams_overrides", refusal=_SET),
-    # Flags of absl, and summaries, which are always written.
-    *map(Flag, ("alsologtostderr", "logtostderr", "record_summaries", "stderrthreshold")),
-    Flag("verbosity"),
+    # Summaries are always written.
+    Flag("record_summaries", kind=bool),
 )  # fmt: skip
 
 
@@ -177,7 +176,6 @@ _COMMON = (
     Flag("pipeline_config_path", "any CONFIG", dest="config", metavar="CONFIG"),
     Flag("model_config_path", refusal=_ONE_CONFIG),
     Flag("input_config_path", refusal=_ONE_CONFIG),
-    *map(Flag, ("alsologtostderr", "logtostderr", "stderrthreshold", "verbosity")),
 )
 _TRAIN = (
     Flag("train_dir", "folder of all results", Path, required=True, metavar="DIR"),
@@ -186,7 +184,7 @@ _TRAIN = (
     Flag("master", note=_ONE_PROGRAM),
     Flag("task", note=_ONE_PROGRAM),
     Flag("num_clones", note=_ONE_PROGRAM),
-    Flag("clone_on_cpu", note=_ONE_PROGRAM),
+    Flag("clone_on_cpu", kind=bool, note=_ONE_PROGRAM),
     Flag("ps_tasks", note=_ONE_PROGRAM),
     Flag("worker_replicas", note=_ONE_PROGRAM),
 )
@@ -223,7 +221,11 @@ _EVAL = (
     Flag("eval_dir", "folder of the results", Path, required=True, metavar="DIR"),
     *_COMMON,
     Flag("eval_config_path", refusal=_ONE_CONFIG),
-    Flag("eval_training_data", refusal="use model_main.py, which evaluates on training records"),
+    Flag(
+        "eval_training_data",
+        kind=bool,
+        refusal="use model_main.py, which evaluates on training records",
+    ),
     Flag("run_once", "evaluate the newest checkpoint and end", bool),
 )
 

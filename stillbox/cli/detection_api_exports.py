@@ -34,9 +34,9 @@ _INPUT_TYPES = ("image_tensor", "float_image_tensor", "encoded_image_string_tens
 _INPUT_TYPE = Flag("input_type", ", ".join(_INPUT_TYPES), default="image_tensor", metavar="TYPE")
 _CENTERNET = "CenterNet has no anchors, and stillbox no keypoints; leave it out"
 _CONTEXT = "side inputs belong to context models, which stillbox does not have; leave it out"
-_SIDE_INPUTS = tuple(
-    Flag(name, refusal=_CONTEXT)
-    for name in ("use_side_inputs", "side_input_shapes", "side_input_types", "side_input_names")
+_SIDE_INPUTS = (
+    Flag("use_side_inputs", kind=bool, refusal=_CONTEXT),
+    *(Flag(f"side_input_{name}", refusal=_CONTEXT) for name in ("shapes", "types", "names")),
 )
 _MODEL_FLAGS = (
     Flag("pipeline_config_path", "any CONFIG; left out for a model directory, which has its own",
@@ -48,7 +48,7 @@ _MODEL_FLAGS = (
     Flag("overwrite", "replace an existing export", bool),
     CONFIG_OVERRIDE,
     *_SIDE_INPUTS,
-    Flag("centernet_include_keypoints", refusal=_CENTERNET),
+    Flag("centernet_include_keypoints", kind=bool, refusal=_CENTERNET),
     Flag("keypoint_label_map_path", refusal=_CENTERNET),
 )  # fmt: skip
 
@@ -225,7 +225,7 @@ _V1_MODEL_FLAGS = (
 _GRAPH = (
     *_V1_MODEL_FLAGS,
     Flag("input_shape", "batch, height, width and channels; -1: any", metavar="1,-1,-1,3"),
-    Flag("write_inference_graph", note="a graph without weights is not written"),
+    Flag("write_inference_graph", kind=bool, note="a graph without weights is not written"),
     Flag(
         "additional_output_tensor_names",
         refusal="the network is one operation; raw_detection_boxes and raw_detection_scores are "

@@ -17,7 +17,7 @@ from importlib import import_module
 
 from stillbox import __version__
 from stillbox.cli import interrupt_by_exception
-from stillbox.cli.parsing import VerbParser, refuse_addresses
+from stillbox.cli.parsing import VerbParser, refuse_addresses, with_two_dashes
 from stillbox.cli.sentences import describe_lack, describe_system_error, is_interruption
 from stillbox.devices.compiling import compilation_left_behind, end_process
 from stillbox.devices.launcher import ProcessInfo
@@ -207,6 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = own
     if verb is not None and verb not in _VERBS and verb not in _SCRIPTS:
         return _complain(f"there is no verb {verb!r}\n  fix: {nearest(verb, _VERBS)}")
+    if verb in _ORIGINALS or verb in _SCRIPTS:
+        words = with_two_dashes(words, verb_options(verb))
     # Without a verb the help names all of them, which needs the options of none.
     parsed = build_parser(verb or "").parse_args(words)
     from stillbox.cli.arguments import find_process_info

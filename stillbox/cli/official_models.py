@@ -35,11 +35,12 @@ _PARAMS = "params.yaml"
 _DEVICES = "all devices that JAX finds are used, and a batch is split over them"
 
 
-def _unread(name: str, parameter: str) -> Flag:
+def _unread(name: str, parameter: str, kind: type = str) -> Flag:
     """Returns a flag that the original never reads: it reads the parameter."""
     return Flag(
         name,
-        f"accepted: without effect, as in the original, which reads {parameter}",
+        kind=kind,
+        about=f"accepted: without effect, as in the original, which reads {parameter}",
         warning=f"has no effect, as in the original; give it in --params_override: {parameter}",
     )
 
@@ -72,7 +73,7 @@ _RETINANET = (
     _unread("train_batch_size", "train.train_batch_size"),
     _unread("train_steps", "train.total_steps"),
     _unread("eval_batch_size", "eval.eval_batch_size"),
-    _unread("skip_host_call", "enable_summary"),
+    _unread("skip_host_call", "enable_summary", bool),
     _unread("iterations_per_loop", "train.iterations_per_loop"),
     _unread("precision", "architecture.use_bfloat16"),
     *(Flag(name, refusal=KERAS) for name in _KERAS_FLAGS),
@@ -300,7 +301,9 @@ _EXPORT = (
     Flag("cast_detection_classes_to_float", "detection_classes as float32", bool),
     Flag("export_saved_model_subdir", refusal="--export_dir is the folder of the SavedModel"),
     Flag("export_checkpoint_subdir", refusal="`stillbox weights` writes checkpoints; leave it out"),
-    Flag("log_model_flops_and_params", note="`stillbox check` shows the size of a model"),
+    Flag(
+        "log_model_flops_and_params", kind=bool, note="`stillbox check` shows the size of a model"
+    ),
     Flag("function_keys", refusal="a SavedModel has one function; leave it out"),
 )
 

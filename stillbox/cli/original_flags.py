@@ -58,9 +58,19 @@ class Flag:
         return self.about or self.field or (f"accepted: {self.note}" if self.note else "")
 
 
+_ABSL = (
+    *(Flag(name, kind=bool) for name in ("alsologtostderr", "logtostderr", "showprefixforinfo")),
+    *map(Flag, ("stderrthreshold", "verbosity", "v", "log_dir")),
+    Flag("flagfile", refusal="write the flags of the file on the command line: $(cat FILE)"),
+    Flag("undefok", refusal="leave out the flags that are not known"),
+)
+"""The flags that absl adds to every program."""
+
+
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
-    """Adds flags to the parser of a verb."""
-    for flag in flags:
+    """Adds flags to the parser of a verb, and those of absl."""
+    parser.add_argument("--helpfull", "--helpshort", action="help", help=argparse.SUPPRESS)
+    for flag in (*flags, *_ABSL):
         option, help_text = f"--{flag.name}", flag.help or argparse.SUPPRESS
         if flag.kind is bool:
             add_switch(parser, flag.name, help_text, default=bool(flag.default), short=flag.short)
@@ -88,11 +98,11 @@ def explain_flags(arguments: argparse.Namespace, flags: Iterable[Flag]) -> None:
         UserError: a flag is not supported.
     """
     notes: dict[str, list[str]] = {}
-    for flag in flags:
+    for flag in (*flags, *_ABSL):
         value = getattr(arguments, flag.dest or flag.name)
         if value is None or value is False:
             continue
-        if flag.refusal and value.lower() not in _UNSET:
+        if flag.refusal and str(value).lower() not in _UNSET:
             raise UserError(f"--{flag.name} is not supported", fix=flag.refusal)
         if flag.note:
             notes.setdefault(flag.note, []).append(f"--{flag.name}")

@@ -3,7 +3,7 @@
 import argparse
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NoReturn
 
 from stillbox.errors import UserError, nearest
@@ -78,3 +78,16 @@ def refuse_addresses(words: Sequence[str]) -> None:
             address = re.sub(r"^--?[\w-]+=", "", word)
             fix = f"give a file: curl --location --remote-name {shlex.quote(address)} gets it"
             raise UserError(f"addresses are not taken: {address}", fix=fix)
+
+
+def with_two_dashes(words: Iterable[str], options: Collection[str]) -> list[str]:
+    """Returns the words of a command line with two dashes before each flag: absl takes one too.
+
+    `options` are those of the verb; its short ones keep their dash.
+    """
+
+    def two(word: str) -> str:
+        name = word.partition("=")[0]
+        return f"-{word}" if name not in options and f"-{name}" in options else word
+
+    return [two(word) for word in words]

@@ -66,7 +66,6 @@ add_model_builder_tf1_test, run_model_builder_tf1_test = (
 
 _MASKS = "masks are not read; leave it out"
 _KEYPOINTS = "keypoints are not read; leave it out"
-_ABSL = tuple(map(Flag, ("alsologtostderr", "logtostderr", "stderrthreshold", "verbosity")))
 
 _PASCAL = (
     Flag("data_dir", "folder VOCdevkit", Path, required=True, metavar="DIR"),
@@ -76,7 +75,6 @@ _PASCAL = (
     Flag("output_path", "file of the records, which is replaced", Path, required=True),
     Flag("label_map_path", "the classes", Path, Path("data/pascal_label_map.pbtxt"), "FILE"),
     Flag("ignore_difficult_instances", "leave difficult objects out", bool),
-    *_ABSL,
 )
 
 
@@ -111,7 +109,6 @@ _PET = (
     Flag("faces_only", "boxes of the heads (default: true)", bool, default=True),
     Flag("mask_type", note="no masks are written"),
     Flag("num_shards", "files of each set", default=10),
-    *_ABSL,
 )
 
 
@@ -151,7 +148,6 @@ _COCO = (
     Flag("val_densepose_annotations_file", refusal="DensePose is not read; leave it out"),
     Flag("remove_non_person_annotations", "keep boxes of persons only", bool),
     Flag("remove_non_person_images", "keep images with persons only", bool),
-    *_ABSL,
 )
 
 
