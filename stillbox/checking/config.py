@@ -148,6 +148,7 @@ def _boxes_gathered(check: DataCheck, augmentations: Sequence[Augmentation]) -> 
 
 
 _NOTES_SHOWN = 4
+_AWAIT_DATA = ("data.", "train.early_stopping")
 
 
 @dataclass(frozen=True)
@@ -248,12 +249,13 @@ def _refusals(refusals: ConfigErrors, config: str | Path) -> Findings:
 
 
 def _missing(read: Resolved) -> Findings:
-    """Yields as warnings what is refused when training starts."""
+    """Yields what is refused when training starts, as warnings where data can mend it."""
     unreal = list(paths_are_real(read.experiment))
     for broken in find_missing(read.experiment):
         # A config is often checked before its data is in place.
+        awaits_data = broken.path.startswith(_AWAIT_DATA)
         if broken not in unreal:
-            yield replace(broken, severity="warning")
+            yield replace(broken, severity="warning") if awaits_data else broken
     # The checkpoint's remedy names weights that can be had.
     yield from (replace(one, severity="warning") for one in unreal if one.path == CHECKPOINT)
     unreal = [broken for broken in unreal if broken.path != CHECKPOINT]

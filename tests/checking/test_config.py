@@ -12,6 +12,8 @@ from stillbox.checking import memory_estimate
 from stillbox.checking.config import ConfigCheck, check_config
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.experiment.resolve import resolve
+from stillbox.experiment.rules import check_trainable
 from stillbox.findings import Finding
 from stillbox.models import anchors, build
 from stillbox.records.label_map import LabelMap
@@ -263,3 +265,25 @@ def test_anchors_are_counted_before_they_are_made():
     anchors.check_number(many, ((40, 40),), where="model.anchors")
     with pytest.raises(UserError, match="an image has 16,777,216 anchors"):
         anchors.check_number(many, ((64, 64),), where="model.anchors")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path"),
+    [
+        (["model.proposals.max_proposals=50"], "model.boxes.sample_size"),
+        (["model.boxes.sample_size=301"], "model.boxes.sample_size"),
+    ],
+)
+def test_what_no_data_mends_is_an_error_as_of_training(overrides, path):
+    check = check_config("faster_rcnn_resnet50_v1_640x640", overrides, records="none")
+    assert [one.path for one in check.findings if one.severity == "error"] == [path]
+    experiment = resolve("faster_rcnn_resnet50_v1_640x640", overrides)
+    with pytest.raises(UserError, match="is more than the"):
+        check_trainable(experiment.experiment, {})
+
+
+def test_missing_data_is_a_warning():
+    check = check_config("faster_rcnn_resnet50_v1_640x640", records="none")
+    assert not check.count("error")
+    missing = {one.path: one.severity for one in check.findings if one.path.startswith("data.")}
+    assert missing["data.train.paths"] == "warning"
