@@ -248,6 +248,8 @@ class _Update:
             return self._elements(hint, current or (), node, path)
         # The old elements are gone, and with them what was known about their origins.
         items = node.value if isinstance(node.value, list) else [node]
+        if node.value == "" or (node.text is not None and not node.text.strip()):
+            items = []  # `--set data.evaluation.paths=` names nothing
         self._forget(path)
         outside, self._is_new = self._is_new, True
         result = tuple(

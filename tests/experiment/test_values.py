@@ -437,3 +437,9 @@ def test_what_does_not_fit_is_refused_with_the_option_and_the_remedy(override, m
     error = override_refusal(override)
     assert message in error.what
     assert fix is None or fix in error.fix
+
+
+@pytest.mark.parametrize("text", ["", " ", "''", '""', "[]"])
+def test_a_list_without_letters_has_no_elements(text):
+    changed = apply_overrides(schema.Experiment(), [f"data.evaluation.paths={text}"], {})
+    assert changed.data.evaluation.paths == ()

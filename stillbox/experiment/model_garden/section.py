@@ -201,11 +201,6 @@ class GardenSection(KeySection):
             yield f"{generator}.soft_nms_sigma", "nms_version is not v1"
         if version == "batched":
             yield f"{generator}.pre_nms_top_k", "nms_version is batched, which compares all boxes"
-        if not as_texts(value("task.validation_data.input_path")):
-            why = "task.validation_data.input_path names no records"
-            yield f"{TRAINER}.validation_interval", why
-        if not value("task.init_checkpoint"):
-            yield "task.init_checkpoint_modules", "task.init_checkpoint names no checkpoint"
 
 
 def read_conv(

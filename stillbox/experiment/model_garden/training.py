@@ -30,7 +30,7 @@ def read_data(root: GardenSection) -> schema.Data:
         evaluation=replace(
             evaluation,
             shuffle=False,
-            annotations=annotations if evaluation.paths else "",
+            annotations=annotations,
             label_map=evaluation.label_map or train.label_map,
         ),
         seed=seed,
@@ -79,10 +79,10 @@ def _read_paths(data: GardenSection, path: str) -> tuple[str, ...]:
 
 def read_training(root: GardenSection) -> schema.Training:
     """Reads `trainer`."""
-    trainer = root.child("trainer")
-    every = 0
-    if as_texts(root.get(f"{_VALIDATION}.input_path")):
-        every = trainer.value("validation_interval", "train.evaluate_every")
+    trainer, every, interval = root.child("trainer"), 0, "trainer.validation_interval"
+    # Records can still be named, by --set.
+    if as_texts(root.get(f"{_VALIDATION}.input_path")) or root.params.differs(interval):
+        every = root.value(interval, "train.evaluate_every")
     batch = root.value(f"{_TRAIN}.global_batch_size", "train.batch_size")
     frozen = root.value("task.freeze_backbone", "train.freeze")
     norms = root.get(f"{MODEL}.backbone.type") == "resnet" and not root.get(
@@ -357,21 +357,19 @@ _MODULES = ("all", "backbone", "decoder")
 
 def _read_fine_tune(root: GardenSection) -> schema.FineTune:
     place, name = "train.fine_tune", "task.init_checkpoint"
-    path = root.value(name, f"{place}.checkpoint")
+    path = root.value(name, f"{place}.checkpoint") or ""
     given = root.value("task.init_checkpoint_modules", f"{place}.scope", f"{place}.load_heads")
     modules = as_texts(given)
     for module in modules:
         if module not in _MODULES:
             fix = nearest(module, _MODULES)
             root.refuse("task.init_checkpoint_modules", None, fix, value=module)
-    if not path:
-        return schema.FineTune()
     if path == PRETRAINED:
+        path = ""
         root.log.warnings.append(
             f"{name} is {PRETRAINED}, which is not fetched: weights are random; "
             f"give {name}=PATH, or '' to be rid of this warning"
         )
-        return schema.FineTune()
     if "://" in path:
         root.refuse(name, "it is not a local file", "copy it to this machine first")
     # The original refuses a checkpoint that lacks a variable.

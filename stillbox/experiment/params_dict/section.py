@@ -87,13 +87,8 @@ def _idle(params: Params) -> Iterator[tuple[str, str]]:
     optimizer = params.value("train.optimizer.type")
     if optimizer not in ("momentum", "rmsprop"):
         yield "train.optimizer.momentum", f"the optimiser is {optimizer}"
-    if not params.value("train.checkpoint.path"):
-        for name in ("prefix", "skip_variables_regex"):
-            yield f"train.checkpoint.{name}", "train.checkpoint.path names no checkpoint"
     if not params.value("eval.use_json_file"):
         yield "eval.val_json_file", "use_json_file is false, so the records' boxes are the truth"
-    if not params.value("eval.eval_file_pattern"):
-        yield "eval.num_steps_per_eval", "eval.eval_file_pattern names no records"
     # A policy that is in use has become aug_policy.
     yield "retinanet_parser.autoaugment_policy_name", "use_autoaugment is false or not given"
     version = params.value("postprocess.nms_version")

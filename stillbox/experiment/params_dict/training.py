@@ -112,9 +112,10 @@ def read_training(
     root: KeySection, model: schema.Model, augmentations: tuple[schema.Augmentation, ...]
 ) -> schema.Training:
     """Reads `train`."""
-    every = 0
-    if root.get("eval.eval_file_pattern"):
-        every = root.value("eval.num_steps_per_eval", "train.evaluate_every")
+    # Records can still be named, by --set.
+    every, interval = 0, "eval.num_steps_per_eval"
+    if root.get("eval.eval_file_pattern") or root.params.differs(interval):
+        every = root.value(interval, "train.evaluate_every")
     bfloat16 = root.value("architecture.use_bfloat16", "train.precision")
     if not root.value("use_tpu", "train.precision") and bfloat16:
         root.note(
@@ -226,10 +227,11 @@ def _read_fine_tune(root: KeySection) -> schema.FineTune:
     skip = section.value("skip_variables_regex", f"{place}.skip")
     if skip:
         compile_regex(root, f"{_CHECKPOINT}.skip_variables_regex", _REGEX_FIX)
-    if not path:
+    # A checkpoint can still be named, and these keys are about it.
+    if not (path or prefix or skip):
         return schema.FineTune()
     # The names of a classifier's checkpoint lack the backbone's prefix.
-    if prefix:
+    if path and prefix:
         _check_prefix(root, prefix)
     return schema.FineTune(
         checkpoint=path,

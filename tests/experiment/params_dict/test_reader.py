@@ -341,6 +341,13 @@ def test_a_missing_label_map_is_refused_with_a_remedy(tmp_path):
         rules.check_trainable(resolve(file).experiment, {})
 
 
+def test_an_interval_is_kept_for_records_that_set_names(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("type: retinanet\neval: {num_steps_per_eval: 57}\n")
+    train = resolve(file, ["data.evaluation.paths=val-*"]).experiment.train
+    assert train.evaluate_every == 57
+
+
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -354,7 +361,8 @@ def test_a_missing_label_map_is_refused_with_a_remedy(tmp_path):
                 checkpoint="m.ckpt", scope="detection", load_heads=True, skip=("^(?:retinanet/.*)",)
             ),
         ),
-        ("train.checkpoint.prefix=resnet50/", schema.FineTune()),
+        # `--set train.fine_tune.checkpoint` can still name one.
+        ("train.checkpoint.prefix=resnet50/", schema.FineTune(scope="classification")),
     ],
 )  # fmt: skip
 def test_first_weights(override, expected):
