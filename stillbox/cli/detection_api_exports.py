@@ -21,9 +21,13 @@ from stillbox.cli.original_flags import (
 )
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.pipeline_config.reader import merged_text
+from stillbox.experiment.resolve import find_config, open_config
 from stillbox.experiment.rules.warnings import PLACEHOLDER
 from stillbox.experiment.schema import Experiment
 from stillbox.records.files import make_folder
+from stillbox.textformat.parser import Block
+from stillbox.textformat.yaml_tree import read_text_file
 
 if TYPE_CHECKING:
     from stillbox.exporting.export import Exported
@@ -106,7 +110,7 @@ def _add_originals(arguments: argparse.Namespace) -> None:
     from stillbox.checkpoints.model_directory import is_model_directory
     from stillbox.checkpoints.trained import save_weights, write_list
 
-    _copy_config(arguments)
+    _write_config(arguments)
     output: Path = arguments.output_directory
     directory = _own_directory(arguments.trained_checkpoint_dir)
     if is_model_directory(directory):
@@ -253,7 +257,7 @@ def run_export_inference_graph(arguments: argparse.Namespace) -> int:
     inner = _export(model, arguments, format="saved_model", **beside, **settings)
     (inner.folder / "saved_model").rename(output / "saved_model")
     shutil.rmtree(inner.folder)
-    _copy_config(arguments)
+    _write_config(arguments)
     show_export(exported)
     print(f"  saved_model: {inner.verification.render()}")
     return 0
@@ -290,10 +294,24 @@ def _input_shape(text: str | None) -> dict[str, Any]:
     return {"batch_size": max(batch, 0), "image_size": size}
 
 
-def _copy_config(arguments: argparse.Namespace) -> None:
-    config = arguments.pipeline_config_path
-    if config and Path(config).is_file():
-        shutil.copyfile(config, arguments.output_directory / "pipeline.config")
+def _write_config(arguments: argparse.Namespace) -> None:
+    """Writes the `pipeline.config` of the model, with what was merged into it.
+
+    A recipe and YAML have none. What --set has changed stands in comments.
+    """
+    if arguments.pipeline_config_path is None:
+        return
+    path = find_config(arguments.pipeline_config_path)
+    tree, _ = open_config(path)
+    if not isinstance(tree, Block):
+        note(f"no pipeline.config is written: {arguments.pipeline_config_path} is none")
+        return
+    changes = "".join(f"# changed by --set {change}\n" for change in arguments.overrides)
+    text = read_text_file(path, fix="give a pipeline.config")
+    if arguments.config_override:
+        text = merged_text(text, str(path), arguments.config_override)
+    file: Path = arguments.output_directory / "pipeline.config"
+    file.write_text(changes + text, encoding="utf-8")
 
 
 _TFLITE = (
@@ -334,7 +352,7 @@ def run_export_tflite_ssd_graph(arguments: argparse.Namespace) -> int:
     )
     if not quantized:
         _write_convertible(model, arguments)
-    _copy_config(arguments)
+    _write_config(arguments)
     note("no tflite_graph.pb is written: model.tflite is what tflite_convert would make of it")
     show_export(exported)
     return 0

@@ -205,7 +205,30 @@ def test_the_flags_of_the_detection_api(stillbox, asked, tmp_path, trained, conf
     assert arguments["weights"] == tmp_path
     assert (arguments["format"], arguments["signature"]) == ("saved_model", "detection_api")
     assert arguments["input_type"] == "tf_example"
-    assert (tmp_path / "pipeline.config").read_text() == config_file.read_text()
+    written = (tmp_path / "pipeline.config").read_text()
+    assert resolve(tmp_path / "pipeline.config").experiment.model.num_classes == 5
+    assert written.count("num_classes") == 1
+
+
+@pytest.mark.parametrize("config", ["demo_scenes", "e.yaml", "p.config"])
+def test_an_export_has_a_pipeline_config_of_its_own_or_none(
+    stillbox, asked, tmp_path, config, config_file, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("p.config").write_text(config_file.read_text())
+    Path("e.yaml").write_text("recipe: demo_scenes\n")
+    Path("out").mkdir()
+    change = ("--set", "evaluation.batch_size=3") if config == "p.config" else ()
+    _, err = stillbox(
+        *("exporter_main_v2", "--pipeline_config_path", config, "--output_directory", "out"),
+        *("--trained_checkpoint_dir", tmp_path, *change),
+    ).ended()
+    if config == "p.config":
+        first = "# changed by --set evaluation.batch_size=3\n"
+        assert Path("out/pipeline.config").read_text() == first + config_file.read_text()
+    else:
+        assert not Path("out/pipeline.config").exists()
+        assert f"no pipeline.config is written: {config} is none" in err
 
 
 @pytest.mark.parametrize("with_config", [False, True])

@@ -19,6 +19,7 @@ from stillbox.experiment.pipeline_config.training import (
 from stillbox.experiment.reading import Reading, ReadTracker, field_mapping
 from stillbox.textformat.messages import Decoder
 from stillbox.textformat.parser import Block, parse
+from stillbox.textformat.writing import message_text
 
 _read_input = field_mapping(
     schema.Records,
@@ -199,6 +200,18 @@ def read_pipeline_config(
     """
     merged = parse(override, "--config_override") if override else None
     return read_block(parse(text, file), name=name, override=merged)
+
+
+def merged_text(text: str, file: str, override: str) -> str:
+    """Returns a text with another one merged into it, as `read_pipeline_config` reads them.
+
+    Raises:
+        UserError: a text cannot be parsed.
+    """
+    decoder = Decoder(load_schema())
+    message = decoder.decode(parse(text, file), ROOT)
+    decoder.merge(message, parse(override, "--config_override"))
+    return message_text(message)
 
 
 def read_block(
