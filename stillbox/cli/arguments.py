@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from stillbox.counting import is_count
 from stillbox.errors import UserError
 from stillbox.experiment.imports import imports_of
 from stillbox.experiment.recipes import recipe_names, recipe_path
@@ -49,8 +50,8 @@ def add_count(parser: "argparse._ActionsContainer", name: str, default: int, abo
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    if not is_count(text):
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is no whole number from 0 on")
     return int(text)
 
 
@@ -242,7 +243,7 @@ def parse_step(text: str) -> int | Literal["best", "latest"]:
         return "best"
     if text == "latest":
         return "latest"
-    if text.isdecimal():
+    if is_count(text):
         return int(text)
-    what = f"{text!r} names no checkpoint"
+    what = f"{text[:20]!r} names no checkpoint"
     raise UserError(what, where="--step", fix="give best, latest or a step's number")

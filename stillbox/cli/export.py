@@ -14,6 +14,7 @@ from stillbox.cli.arguments import (
     say_next,
 )
 from stillbox.cli.running import add_model, model_arguments
+from stillbox.counting import is_count
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.exporting.manifest import EXPIRES
@@ -147,7 +148,7 @@ def image_size(text: str | None, where: str) -> tuple[int, int] | None:
     if text is None:
         return None
     sides = text.split(",")
-    if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) for side in sides):
+    if len(sides) != 2 or not all(is_count(side.strip()) and int(side) for side in sides):
         raise UserError(f"{text!r} is no size", where=where, fix="for example 640,640")
     return int(sides[0]), int(sides[1])
 

@@ -1,10 +1,11 @@
 """The parser of all verbs: what it refuses is one message with its remedy."""
 
 import argparse
+import math
 import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from stillbox.errors import UserError, nearest
 
@@ -12,10 +13,53 @@ _REQUIRED = "the following arguments are required: "
 _ADDRESS = re.compile(r"(?:--?[\w-]+=)?(?:https?|ftp)://")
 
 
+# Arrays and files have no greater numbers.
+_GREATEST = 2**63 - 1
+_MOST_DIGITS = 100
+
+
+def whole_number(text: str) -> int:
+    """Returns the whole number that a text spells.
+
+    Raises:
+        ValueError: it spells none.
+        argparse.ArgumentTypeError: it has more than 64 bits; Python reads no thousands of digits.
+    """
+    if len(text) > _MOST_DIGITS or abs(int(text)) > _GREATEST:
+        raise argparse.ArgumentTypeError(f"{text[:20]}... has more than 64 bits")
+    return int(text)
+
+
+def finite_number(text: str) -> float:
+    """Returns the number that a text spells.
+
+    Raises:
+        ValueError: it spells none.
+        argparse.ArgumentTypeError: it is infinite, or `nan`.
+    """
+    number = float(text)
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is no finite number")
+    return number
+
+
 class VerbParser(argparse.ArgumentParser):
     """A parser that names the nearest option of a misspelt one."""
 
     _words: Sequence[str] = ()
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **options)
+        self.register("type", int, whole_number)
+        self.register("type", float, finite_number)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:  # noqa: ANN401
+        """Takes `--option=--` as the value that it is; argparse takes it for none."""
+        if arg_strings != ["--"] or not action.option_strings:
+            return super()._get_values(action, arg_strings)
+        value = self._get_value(action, "--")
+        self._check_value(action, value)
+        return value if action.nargs in (None, "?") else [value]
 
     def parser_of(self, words: Sequence[str]) -> "VerbParser":
         """Returns the parser that reads these words."""

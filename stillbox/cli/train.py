@@ -15,6 +15,7 @@ from stillbox.cli.running import (
     run_training,
     training_place,
 )
+from stillbox.counting import is_count
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import known_weights
@@ -114,7 +115,7 @@ def _workers(text: str | None) -> int | tuple[int, int] | None:
     if text is None:
         return None
     numbers = text.split(":")
-    if len(numbers) > 2 or not all(one.isascii() and one.isdecimal() for one in numbers):
+    if len(numbers) > 2 or not all(map(is_count, numbers)):
         fix = "--workers 2, or --workers 2:8 for two to eight"
         raise UserError(f"{text!r} is no number of workers", where="--workers", fix=fix)
     return int(numbers[0]) if len(numbers) == 1 else (int(numbers[0]), int(numbers[1]))

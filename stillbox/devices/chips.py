@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from stillbox.counting import is_count
 from stillbox.errors import UserError, nearest
 from stillbox.extras import install_command
 from stillbox.jax_internals import topologies
@@ -330,7 +331,7 @@ def parse_slice(name: str, where: str = "--target") -> tuple[Chip, str]:
         raise UserError(what, where=where, fix=_names_near(name, where))
     chip = known[found["kind"]]
     size = found["size"] or ""
-    if size.isdecimal():
+    if is_count(size):
         cores = chip.cores if chip.counted_in_cores else 1
         sizes = {chips_of(sides) * cores: sides for sides in chip.slices}
         size = sizes.get(int(size), "")

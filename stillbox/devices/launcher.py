@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stillbox.counting import is_count
 from stillbox.errors import UserError
 
 # JAX counts its own ports down from 65535; these are below, and above what people choose.
@@ -40,7 +41,7 @@ class ProcessInfo:
                 fix=f"number them from 0 to {self.count - 1}",
             )
         host, _, port = self.coordinator.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        if not host or not is_count(port) or not 0 < int(port) < 65_536:
             raise UserError(
                 f"{self.coordinator!r} is no host with a port",
                 where=_WHERE,
