@@ -82,6 +82,22 @@ def _check_address(url: str, registered: Collection[str]) -> None:
     name_buckets(url)
 
 
+def local_path(path: str | PurePath, where: str | None = None) -> Path:
+    """Returns a path of this machine, which may be spelled as a URL of `file://`.
+
+    Raises:
+        UserError: it is the URL of another service.
+    """
+    url = url_of(path)
+    if url is None:
+        return Path(path)
+    scheme, _, rest = url.partition("://")
+    if scheme not in _LOCAL:
+        what = f"{url} is not a local file or folder"
+        raise UserError(what, where=where, fix="copy it to this machine first")
+    return Path(rest)
+
+
 class ObjectPath(PurePosixPath):
     """The path of an object; its text is the URL."""
 

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from stillbox import object_storage
+from stillbox.cli import ssd_resnet34
 from stillbox.errors import UserError
-from stillbox.object_storage import ObjectFolder, ObjectPath, read_object, url_of
+from stillbox.experiment.resolve import resolve
+from stillbox.object_storage import ObjectFolder, ObjectPath, local_path, read_object, url_of
 from tests.buckets import FAULTS
 
 
@@ -132,3 +134,37 @@ def test_large_objects_are_not_read(folder):
         read_object(f"{folder.url}/a", most=4)
     with pytest.raises(UserError, match="no such object"):
         read_object(f"{folder.url}/b", most=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("file:///data/a.config", "/data/a.config"),
+        (Path("file:///data/a.config"), "/data/a.config"),
+        ("data/a.config", "data/a.config"),
+        ("C:/a.config", "C:/a.config"),
+    ],
+)
+def test_a_url_of_this_machine_is_a_path(given, path):
+    assert local_path(given) == Path(path)
+
+
+@pytest.mark.parametrize("url", ["gs://b/p.config", Path("s3://b/p.config"), "hdfs://h/p.config"])
+def test_a_url_of_another_service_is_refused_with_its_two_slashes(url):
+    with pytest.raises(UserError, match=r"\w+://\w+/p.config is not a local file or folder"):
+        local_path(url, "--pipeline_config_path")
+    with pytest.raises(UserError, match=r"\w+://\w+/p.config is not a local file or folder"):
+        resolve(url)
+
+
+def test_a_config_and_records_are_read_from_a_url_of_this_machine(tmp_path):
+    (tmp_path / "e.yaml").write_text("recipe: demo_scenes\n")
+    assert (
+        resolve(f"file://{tmp_path}/e.yaml").experiment == resolve(tmp_path / "e.yaml").experiment
+    )
+    (tmp_path / "train-0.tfrecord").write_bytes(b"")
+    (tmp_path / "label_map.pbtxt").write_text("item { id: 1 name: 'owl' }\n")
+    found = list(ssd_resnet34._records(Path(f"file://{tmp_path}"), "train"))
+    assert f'data.train.label_map="{tmp_path}/label_map.pbtxt"' in found
+    with pytest.raises(UserError, match="s3://b/x is not a local file or folder"):
+        list(ssd_resnet34._records(Path("s3://b/x"), "train"))

@@ -21,6 +21,7 @@ from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Experiment
+from stillbox.object_storage import local_path
 from stillbox.printing import printable_line
 from stillbox.records.label_map import LabelMap
 
@@ -211,6 +212,7 @@ def _workers(arguments: argparse.Namespace) -> int:
 
 def _records(folder: Path, name: str) -> Iterator[str]:
     """Yields the paths of the records, their label map and the number of its classes."""
+    folder = local_path(folder, "--data_dir")
     prefix = {"train": "train", "evaluation": "val"}[name]
     patterns = [f"{prefix}*-of-*", f"{prefix}*.tfrecord", f"{prefix}*.record"]
     pattern = next((one for one in patterns if any(folder.glob(one))), None)

@@ -19,7 +19,7 @@ from stillbox.experiment.run_length import resolve_schedule
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import apply_overrides
 from stillbox.experiment.yaml_config import CHECKPOINTS, input_paths, place_paths, read_tree
-from stillbox.object_storage import name_buckets, note_stored_buckets
+from stillbox.object_storage import local_path, name_buckets, note_stored_buckets
 from stillbox.textformat.parser import Block, parse
 from stillbox.textformat.yaml_tree import Node, compose, read_text_file
 
@@ -212,7 +212,7 @@ def find_config(config: str | Path) -> Path:
     # A recipe goes before a folder of its name, which is most likely its model directory.
     if is_recipe(config):
         return recipe_path(str(config))
-    path = Path(config)
+    path = local_path(config)
     if path.is_dir():
         own = path / "experiment.yaml"
         raise UserError(
