@@ -9,6 +9,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.params_dict.keys import NECKS
 from stillbox.experiment.params_dict.section import KeySection, compile_regex, freezes_norm
+from stillbox.object_storage import url_of
 
 LABEL_MAP = "label_map.pbtxt"
 """Name of the label map that `stillbox data convert` writes beside its records."""
@@ -60,6 +61,8 @@ def _note_label_map(root: KeySection, train: schema.Records) -> None:
     if train.paths and train.label_map:
         is_coco = train.label_map == "coco"
         why = f"COCO's, for its {_COCO_CLASSES} classes" if is_coco else "it is beside the records"
+        if is_coco and url_of(train.paths[0]):
+            why += "; one beside records at a URL is not looked for"
         root.note(
             "train.train_file_pattern",
             f"the label map is {train.label_map}: {why}; "

@@ -563,3 +563,10 @@ def test_swish_does_not_reach_the_relu_between_the_coarsest_levels():
     assert model.backbone.conv.activation == "swish"
     assert model.head.conv.activation == "swish"
     assert model.neck.conv.activation == "relu"
+
+
+def test_a_label_map_beside_records_at_a_url_is_not_taken_and_the_note_says_so():
+    notes = read_params(params_override="train.train_file_pattern=gs://b/train-*").notes
+    assert any("label map is coco" in n and "beside records at a URL is not" in n for n in notes)
+    notes = read_params(params_override="train.train_file_pattern=b/train-*").notes
+    assert not any("at a URL" in note for note in notes)
