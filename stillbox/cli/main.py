@@ -211,6 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = with_two_dashes(words, verb_options(verb))
     # Without a verb the help names all of them, which needs the options of none.
     parsed = build_parser(verb or "").parse_args(words)
+    parsed.words = words
     from stillbox.cli.arguments import find_process_info
 
     try:

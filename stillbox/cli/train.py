@@ -7,7 +7,13 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from stillbox.cli.arguments import add_overrides, add_processes, add_profile, find_process_info
+from stillbox.cli.arguments import (
+    add_overrides,
+    add_processes,
+    add_profile,
+    find_process_info,
+    say_next,
+)
 from stillbox.cli.running import (
     add_weights,
     fetch_weights,
@@ -82,8 +88,22 @@ def run(arguments: argparse.Namespace) -> int:
     """Trains; returns 128 plus the signal's number if a signal ended the run early."""
     engine = _engine(arguments)
     fetch_weights(arguments.weights, download=arguments.download)
+    again = list(arguments.words)
     if arguments.model_dir is None:
         arguments.model_dir = _new_directory(arguments)
+        # Without it the same command would begin another run.
+        again += ["--model-dir", str(arguments.model_dir)]
+    try:
+        code = _run(arguments, engine)
+    except KeyboardInterrupt:
+        say_next(*again)
+        raise
+    if code:
+        say_next(*again)
+    return code
+
+
+def _run(arguments: argparse.Namespace, engine: dict[str, Any]) -> int:
     if arguments.weights is not None:
         arguments.overrides = [*_weights(arguments.weights), *arguments.overrides]
     with training_place(arguments.model_dir, engine["engine"]) as place:

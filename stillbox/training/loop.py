@@ -42,6 +42,7 @@ from stillbox.training.start import (
     find_previous,
     recorded_teacher,
     replicas_before,
+    require_weights,
     start_run,
 )
 from stillbox.training.step import MetricsGuard, TrainState
@@ -140,6 +141,8 @@ def _train(
         "teacher", str(teacher and teacher.identity), fix="give all processes the same"
     )
     evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
+    if previous is None:
+        require_weights(experiment)
 
     # ---- programs: XLA compiles while the weights are read --------------------------------------
     parts = settings.accumulation_steps

@@ -15,6 +15,7 @@ from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.model_directory import CHECKPOINTS, ModelDirectory, is_model_directory
 from stillbox.checkpoints.names import reference_names
 from stillbox.checkpoints.remote_directory import ModelPlace
+from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import depends_on_replicas
@@ -111,6 +112,13 @@ def find_previous(
     _refuse_other_experiment(experiment, checkpoint, directory)
     _refuse_other_data(dataset, checkpoint, directory)
     return ResumePoint(place, found, latest)
+
+
+def require_weights(experiment: schema.Experiment) -> None:
+    """Refuses first weights that are absent or of an unknown kind, before anything is traced."""
+    fine_tune = experiment.train.fine_tune
+    if fine_tune.checkpoint:
+        open_weights(fine_tune.checkpoint, model=experiment.model, scope=fine_tune.scope)
 
 
 def start_run(

@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import re
+import shlex
 import shutil
 import signal
 import threading
@@ -512,3 +513,47 @@ def test_without_a_model_directory_the_run_gets_a_new_one(
     assert "nothing is left" in out
     _, err = stillbox("train").ended(2)
     assert "nothing says what to train" in err
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_an_interrupted_run_names_the_command_that_goes_on(
+    stillbox, settings, here, monkeypatch, given
+):
+    # Without --model-dir the same command would begin another run, in runs/demo_scenes-2.
+    words = ["demo_scenes", *settings("train.steps=4", evaluated=False)]
+    words += ["--model-dir", "own run"] if given else []
+    with monkeypatch.context() as patch:
+        send_at(patch, 1, signal.SIGINT)
+        answer = stillbox("train", *words)
+    assert answer.code == 130
+    (line,) = [line for line in answer.err.splitlines() if line.startswith("next: ")]
+    again = shlex.split(line)[2:]
+    assert again[-2:] == ["--model-dir", "own run" if given else "runs/demo_scenes"]
+    assert "resuming at step 1" in stillbox(*again).ended()[1]
+    assert not (here / "runs" / "demo_scenes-2").exists()
+
+
+def test_a_run_that_ends_before_its_first_checkpoint_names_that_command_too(
+    stillbox, settings, here, monkeypatch
+):
+    def compile_slowly(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the signal came before")
+
+    monkeypatch.setattr(loop.Compilation, "result", compile_slowly)
+    answer = stillbox("train", "demo_scenes", *settings(evaluated=False))
+    assert answer.code == 130
+    (line,) = [line for line in answer.err.splitlines() if line.startswith("next: ")]
+    assert line.startswith("next: stillbox train demo_scenes --set ")
+    assert line.endswith(" --model-dir runs/demo_scenes")
+
+
+@pytest.mark.parametrize("name", ["absent.npz", "model.ckpt", "folder/", "weights.txt"])
+def test_first_weights_that_are_absent_are_refused_before_anything_is_traced(
+    untrained, tmp_path, monkeypatch, name
+):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "weights.txt").touch()
+    monkeypatch.setattr(loop, "train_programs", None)
+    message = untrained(f"train.fine_tune.checkpoint={tmp_path}/{name}", evaluated=False)
+    assert name.rstrip("/") in message
