@@ -96,13 +96,15 @@ def _table_to_records(arguments: argparse.Namespace) -> None:
     images = arguments.image_dir or Path("images")
     found = read_boxes(arguments.csv_input, images, given)
     if given is None:
-        names = ", ".join(f"{one.id} {one.name}" for one in found.label_map)
+        names = ", ".join(one.name for one in found.label_map)
         note(
-            f"class ids by name: {names}; training finds the ids of its label map by these names, "
-            "so that there is nothing to edit in this script"
+            f"classes by name, without ids: {names}; training finds the ids of its label map by "
+            "these names, so that there is nothing to edit in this script"
         )
     writer = tfrecord_writer(_placed(output))
-    written = write_records(found.images, found.label_map, writer, log)
+    # Ids of our own choice would contradict the label map of training.
+    labels = given is not None
+    written = write_records(found.images, found.label_map, writer, log, labels=labels)
     _show(log)
     print(f"{written}\nSuccessfully created the TFRecords: {output.absolute()}")
 

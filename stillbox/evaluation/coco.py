@@ -258,6 +258,43 @@ def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
     Raises:
         UserError: the file is no COCO ground truth.
     """
+    return _read_truths(path)[1:]
+
+
+def by_record(path: str | Path) -> tuple[dict[str, ImageTruth], dict[int, str]]:
+    """Reads a ground-truth file by the ids that records may have.
+
+    Returns:
+        The images by `source_id`, which `data export coco` writes, or else by id and by the name of
+        the file; and the class names by id.
+
+    Raises:
+        UserError: the file is no COCO ground truth.
+    """
+    images, truths, class_names = _read_truths(path)
+    if any("source_id" in image for image in images):
+        # The file's own numbers may be the ids of other records.
+        return _unique("source_id", images, truths), class_names
+    own = {truth.image_id: truth for truth in truths}
+    return _unique("file_name", images, truths) | own, class_names
+
+
+def _unique(
+    key: str, images: Sequence[dict[str, Any]], truths: Sequence[ImageTruth]
+) -> dict[str, ImageTruth]:
+    """Returns the images that alone have a value of a key, by that value."""
+    values = [_text(image[key]) if key in image else None for image in images]
+    times = Counter(values)
+    return {
+        value: truth
+        for value, truth in zip(values, truths, strict=True)
+        if value is not None and times[value] == 1
+    }
+
+
+def _read_truths(
+    path: str | Path,
+) -> tuple[list[dict[str, Any]], list[ImageTruth], dict[int, str]]:
     content: Any = read_json(Path(path))
     if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= set(content):
         what = "no COCO ground truth: it has no images, annotations and categories"
@@ -266,7 +303,7 @@ def from_coco_json(path: str | Path) -> tuple[list[ImageTruth], dict[int, str]]:
         by_image = _by_image(content, path)
         truths = [_truth(image, by_image[_text(image["id"])]) for image in content["images"]]
         names = {int(c["id"]): str(c["name"]) for c in content["categories"]}
-    return truths, names
+    return content["images"], truths, names
 
 
 def _by_image(content: dict[str, Any], path: str | Path) -> dict[str, list[_Object]]:

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.evaluation.coco import from_coco_json
+from stillbox.evaluation.coco import by_record
 from stillbox.evaluation.results import ImageTruth
 from stillbox.printing import count_text
 from stillbox.records.example import Example
@@ -134,7 +134,7 @@ class Annotations:
 
     path: str
     truths: dict[str, ImageTruth]
-    """Every image of the file by its id."""
+    """Every image of the file by the id that its record has."""
     class_names: dict[int, str]
     """Category id -> name."""
 
@@ -179,8 +179,8 @@ def read_annotations(path: str) -> Annotations:
     Raises:
         UserError: there is no such file, or it is no COCO ground truth.
     """
-    truths, names = from_coco_json(path)
-    return Annotations(path, {truth.image_id: truth for truth in truths}, names)
+    truths, class_names = by_record(path)
+    return Annotations(path, truths, class_names)
 
 
 class TruthSource(Protocol):

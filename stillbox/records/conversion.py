@@ -48,6 +48,8 @@ class ConversionOptions:
     shard_names: ShardNames = "record"
     exif: Exif = "auto"
     skip_images_without_boxes: bool = False
+    labels: bool = True
+    """Write the ids of classes beside their texts."""
     overwrite: bool = False
     workers: int = 0
     """Threads that read and check images; 0 takes one for each core, at most 8."""
@@ -97,9 +99,8 @@ def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | Non
     example = _prepare(item, job, log)
     if example is None:
         return None, ConvertedImage(None, list(log))
-    return serialize_example(example, job.label_map), ConvertedImage(
-        example.class_ids.tolist(), list(log)
-    )
+    record = serialize_example(example, job.label_map, labels=job.options.labels)
+    return record, ConvertedImage(example.class_ids.tolist(), list(log))
 
 
 def _prepare(item: AnnotatedImage, job: ConversionJob, log: ConversionLog) -> Example | None:

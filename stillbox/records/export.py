@@ -323,15 +323,19 @@ def _yaml(content: Mapping[str, object]) -> bytes:
 def _write_coco(
     output: Path, split: str, label_map: LabelMap, images: Sequence[LabelledImage]
 ) -> None:
-    """Writes `annotations/instances_<split>.json`; image ids stay if all are numbers."""
+    """Writes `annotations/instances_<split>.json`; image ids stay if all are numbers.
+
+    Otherwise `source_id` names the record, so that the file can be its ground truth.
+    """
     ids = [image.example.image_id for image in images]
     own = len(set(ids)) == len(ids) and all(i.isdecimal() and len(i) < 19 for i in ids)
     annotations: list[dict[str, object]] = []
-    entries = []
+    entries: list[dict[str, object]] = []
     for number, image in enumerate(images, start=1):
         image_id = int(image.example.image_id) if own else number
         size = {"height": image.height, "width": image.width}
-        entries.append({"id": image_id, "file_name": str(image.name), **size})
+        source = {} if own else {"source_id": image.example.image_id}
+        entries.append({"id": image_id, "file_name": str(image.name), **size, **source})
         for row, (ymin, xmin, ymax, xmax) in enumerate(image.pixels.tolist()):
             area = float(image.example.area[row])
             annotations.append({

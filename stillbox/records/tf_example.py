@@ -104,7 +104,9 @@ def class_texts(data: bytes) -> list[tuple[str, int]]:
     return [(text, label) for text, label in zip(texts, labels, strict=False) if text]
 
 
-def serialize_example(example: Example, label_map: LabelMap | None = None) -> bytes:
+def serialize_example(
+    example: Example, label_map: LabelMap | None = None, *, labels: bool = True
+) -> bytes:
     """Writes an example with class labels, and with class texts if a label map is given."""
     kind = b"png" if example.encoded.startswith(b"\x89PNG") else b"jpeg"
     features: dict[str, Feature] = {
@@ -115,8 +117,9 @@ def serialize_example(example: Example, label_map: LabelMap | None = None) -> by
         "image/key/sha256": [hashlib.sha256(example.encoded).hexdigest().encode()],
         "image/height": np.array([example.height]),
         "image/width": np.array([example.width]),
-        _LABEL: example.class_ids.astype(np.int64),
     }
+    if labels:
+        features[_LABEL] = example.class_ids.astype(np.int64)
     for column, side in enumerate(_SIDES):
         features[f"{_OBJECT}bbox/{side}"] = example.boxes[:, column]
     if label_map is not None:

@@ -35,6 +35,7 @@ def write_records(
     log: ConversionLog,
     *,
     keep_empty: bool = False,
+    labels: bool = True,
 ) -> Written:
     """Writes the images that have a file and a usable box, as the originals do.
 
@@ -44,6 +45,7 @@ def write_records(
         writer: see `tfrecord_writer` and `sharded_writer`.
         log: gets what is left out, and why.
         keep_empty: write the images without a box too.
+        labels: write the ids of classes beside their texts.
 
     Raises:
         UserError: a class is not in the label map, or no image can be used.
@@ -57,7 +59,7 @@ def write_records(
         output=Path(),
         name="",
         shards=1,
-        options=ConversionOptions(skip_images_without_boxes=not keep_empty),
+        options=ConversionOptions(skip_images_without_boxes=not keep_empty, labels=labels),
         bad_records=log.bad_records,
         bad_boxes=log.bad_boxes,
     )

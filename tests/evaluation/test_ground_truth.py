@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from stillbox.errors import UserError
@@ -10,10 +11,13 @@ from stillbox.evaluation.coco import truths_to_coco
 from stillbox.evaluation.ground_truth import check_agreement, read_annotations, read_truths
 from stillbox.evaluation.scoring import check_annotations, score_dataset
 from stillbox.inputs.dataset import open_dataset
+from stillbox.records.export import export_records
 from stillbox.records.label_map import ClassSlots
+from stillbox.records.source import ExampleSource
 from tests.evaluation.builders import by_id, truth
 from tests.evaluation.test_scoring import perfect
 from tests.helpers import refusal
+from tests.records.builders import CAT_DOG, make_example, write_records
 
 BOX = [0, 0, 10, 10]
 NAMES = {1: "cat", 3: "dog"}
@@ -153,3 +157,44 @@ def test_ids_may_be_padded_with_zeros(tmp_path):
     assert annotations.truth_of("000139", (20, 30)).image_id == "139"
     with pytest.raises(UserError, match="the id 13, 14, 15 and 1 more, which"):
         annotations.refuse_missing(["13", "139", "14", "15", "16"])
+
+
+def exported(tmp_path, ids):
+    """The records of these ids, and the file that `data export coco` writes of them."""
+    boxes = [[0.1 * number, 0, 1, 1] for number in range(1, len(ids) + 1)]
+    examples = [
+        make_example(image_id=one, filename="a.png", boxes=np.array([box], np.float32))
+        for one, box in zip(ids, boxes, strict=True)
+    ]
+    path = str(write_records(tmp_path / "val.record", examples))
+    export_records([path], CAT_DOG, tmp_path / "coco", "coco", split="val")
+    return ExampleSource([path], CAT_DOG), tmp_path / "coco/annotations/instances_val.json"
+
+
+@pytest.mark.parametrize("ids", [["b.png", "a/b.png", "7"], ["3", "2", "1"], ["2", "1", "x"]])
+def test_an_export_is_the_ground_truth_of_its_own_records(tmp_path, ids):
+    source, path = exported(tmp_path, ids)
+    truths = read_truths(source, range(3), read_annotations(str(path)))
+    own = read_truths(source, range(3))
+    for record in range(3):
+        np.testing.assert_allclose(truths[record].boxes, own[record].boxes, atol=1e-4)
+
+
+def test_records_of_one_id_have_no_ground_truth_in_an_export(tmp_path):
+    # The file numbers its images 1 to 3: its number 2 is not the image with the id 2.
+    source, path = exported(tmp_path, ["2", "2", "2"])
+    message = str(refusal(read_truths, source, range(3), read_annotations(str(path))))
+    assert "the file has no image with the id 2" in message
+
+
+def test_a_file_of_another_program_is_matched_by_the_names_of_its_images(tmp_path):
+    source, path = exported(tmp_path, ["x.png", "y.png"])
+    content = json.loads(path.read_text())
+    for image, name in zip(content["images"], ("x.png", "y.png"), strict=True):
+        image.pop("source_id")
+        image["file_name"] = name
+    path.write_text(json.dumps(content))
+    truths = read_truths(source, range(2), read_annotations(str(path)))
+    own = read_truths(source, range(2))
+    assert truths[1].image_id == "2"
+    np.testing.assert_allclose(truths[1].boxes, own[1].boxes, atol=1e-4)

@@ -14,6 +14,7 @@ import pytest
 from stillbox.cli.main import main
 from stillbox.records.label_map import LabelMap
 from stillbox.records.record_file import RecordFile
+from stillbox.records.source import ExampleSource
 from stillbox.records.wire import parse_features
 from stillbox.tutorials.folder import folder_files
 from stillbox.tutorials.installation import ModelBuilderTF2Test, check_installation
@@ -134,7 +135,7 @@ def test_tables_and_records_of_the_three_forms(research, python, labelled):
         f"python {research}/generate_tfrecord.py --csv_input=images/train_labels.csv "
         "--image_dir=images/train --output_path=train.record"
     )
-    assert "class ids by name: 1 cat, 2 dog" in said
+    assert "classes by name, without ids: cat, dog" in said
     python(
         f"python {research}/generate_tfrecord.py -x images/train -l labels.pbtxt "
         "-o xml.record -c copy.csv"
@@ -149,10 +150,24 @@ def test_tables_and_records_of_the_three_forms(research, python, labelled):
     assert [list(one["image/object/class/text"]) for one in second] == [
         list(one["image/object/class/text"]) for one in first
     ]
+    assert not any("image/object/class/label" in one for one in second)
     one = next(one for one in first if len(one["image/object/class/text"]) == 2)
     assert list(one["image/object/class/text"]) == [b"cat", b"dog"]
     assert list(one["image/object/class/label"]) == [2, 1]
     np.testing.assert_allclose(one["image/object/bbox/xmin"], [8 / 96, 50 / 96], rtol=1e-6)
+
+
+@pytest.mark.parametrize("order", [("cat", "dog"), ("dog", "cat")])
+def test_records_without_a_label_map_agree_with_every_order_of_it(research, python, labelled, order):
+    python(f"python {research}/xml_to_csv.py -i images/all -o boxes.csv")
+    python(
+        f"python {research}/generate_tfrecord.py --csv_input=boxes.csv --image_dir=images/all "
+        "--output_path=train.record"
+    )
+    source = ExampleSource(["train.record"], LabelMap.from_names(order))
+    found = {i for n in range(len(source)) for i in source.example(n).class_ids.tolist()}
+    assert found == {1, 2}
+    assert not list(source.problems)
 
 
 def test_a_table_without_a_folder_reads_images(research, python, labelled):
