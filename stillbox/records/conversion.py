@@ -48,8 +48,6 @@ class ConversionOptions:
     shard_names: ShardNames = "record"
     exif: Exif = "auto"
     skip_images_without_boxes: bool = False
-    labels: bool = True
-    """Write the ids of classes beside their texts."""
     overwrite: bool = False
     workers: int = 0
     """Threads that read and check images; 0 takes one for each core, at most 8."""
@@ -71,6 +69,8 @@ class ConversionJob:
     bad_boxes: BoxPolicy
     brightest: Brightest = NO_DEEP
     """The brightest pixels of the images; see `brightest_of`."""
+    labels: bool = True
+    """Write the ids of classes beside their texts."""
 
 
 class ConvertedImage(NamedTuple):
@@ -99,7 +99,7 @@ def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | Non
     example = _prepare(item, job, log)
     if example is None:
         return None, ConvertedImage(None, list(log))
-    record = serialize_example(example, job.label_map, labels=job.options.labels)
+    record = serialize_example(example, job.label_map, labels=job.labels)
     return record, ConvertedImage(example.class_ids.tolist(), list(log))
 
 

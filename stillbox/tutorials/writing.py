@@ -59,9 +59,10 @@ def write_records(
         output=Path(),
         name="",
         shards=1,
-        options=ConversionOptions(skip_images_without_boxes=not keep_empty, labels=labels),
+        options=ConversionOptions(skip_images_without_boxes=not keep_empty),
         bad_records=log.bad_records,
         bad_boxes=log.bad_boxes,
+        labels=labels,
     )
     with writer as write:
         for payload, outcome in ordered_map(partial(convert_image, job), items, 0):

@@ -270,6 +270,28 @@ def test_formats_that_agree_need_no_choice(folder, tmp_path):
             convert_folder(folder, tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"classes.txt": "cat\n", "obj.names": "dog\n"}, "the lists of classes differ"),
+        ({"data.yaml": "train: .\nnames: {0: cat, 2: dog}\n"}, "numbers of the classes have gaps"),
+        ({"data.yaml": "names: [cat]\ntrain: .\nval: elsewhere\n"}, "the images of val are not"),
+    ],
+)
+def test_a_format_that_would_be_refused_is_no_remedy(folder, tmp_path, files, reason):
+    voc_folder(folder, NAMES)
+    for name in NAMES:
+        put(folder, f"{name}.txt", "0 0.5 0.5 0.1 0.1\n")
+    for name, content in files.items():
+        put(folder, name, content)
+    with pytest.raises(UserError, match="several formats") as caught:
+        convert_folder(folder, tmp_path / "out")
+    assert caught.value.fix == "--format voc"
+    assert reason in caught.value.what.partition("as YOLO it cannot be read: ")[2]
+    refused(folder, tmp_path, reason, format="yolo")
+    assert convert_folder(folder, tmp_path / "out", format="voc").format == "voc"
+
+
 def test_several_formats_are_named_and_one_is_chosen(folder, tmp_path):
     coco(folder)
     voc_csv(folder)

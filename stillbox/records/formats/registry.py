@@ -170,15 +170,12 @@ def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
     readable = {name for name, (one, _) in found.items() if one.read is not None}
     own = {chosen} if chosen else readable
     rivals = set() if chosen else {n for n, (one, _) in found.items() if _rivals(one, own)}
-    if len(rivals) > 1 and rivals <= readable and (best := _best_of_same(folder, found, rivals)):
+    if len(rivals) > 1:
+        readings, faults = _read_all(folder, found, rivals & readable)
+        best = _best_of_same(readings) if len(readings) == len(rivals) else ""
+        if not best:
+            raise _several(folder, found, rivals, readings, faults)
         own, rivals = {best}, rivals - {best}
-    elif len(rivals) > 1:
-        raise UserError(
-            f"the folder has several formats: {_described(folder, found, rivals)}",
-            where=str(folder.shown),
-            fix=" or ".join(f"--format {name}" for name in sorted(rivals & readable))
-            or "give a folder with one of them",
-        )
     if not own:
         raise _no_format(folder, found)
     every = [file for _, files in found.values() for file in files]
@@ -192,16 +189,40 @@ FoundFormats = Mapping[str, tuple[FolderFormat, list[Path]]]
 """Formats by name, with their files."""
 
 
-def _best_of_same(folder: DataFolder, found: FoundFormats, names: Iterable[str]) -> str:
-    """Returns the format with the most images and stated splits, empty if the boxes differ."""
+def _read_all(
+    folder: DataFolder, found: FoundFormats, names: Iterable[str]
+) -> tuple[dict[str, FolderContents], list[str]]:
+    """Returns the contents by format, and a sentence about each format that cannot be read."""
     readings: dict[str, FolderContents] = {}
+    faults = []
     for name in sorted(names):
         one, files = found[name]
         assert one.read is not None  # the caller gives readable formats
         try:
-            readings[name] = one.read(folder, files, ConversionLog("drop", "drop"))
-        except UserError:  # raised again when the format is chosen
-            return ""
+            contents = one.read(folder, files, ConversionLog("drop", "drop"))
+            contents.with_ids()
+            readings[name] = contents
+        except UserError as error:
+            where = f"{error.where}: " if error.where else ""
+            faults.append(f"as {one.title} it cannot be read: {where}{error.what}")
+    return readings, faults
+
+
+def _several(
+    folder: DataFolder,
+    found: FoundFormats,
+    names: set[str],
+    readings: Iterable[str],
+    faults: Sequence[str],
+) -> UserError:
+    """Returns the error about formats to choose from, with those that can be read as its remedy."""
+    what = f"the folder has several formats: {_described(folder, found, names)}"
+    fix = " or ".join(f"--format {name}" for name in readings) or "give a folder with one of them"
+    return UserError("\n  ".join([what, *faults]), where=str(folder.shown), fix=fix)
+
+
+def _best_of_same(readings: Mapping[str, FolderContents]) -> str:
+    """Returns the format with the most images and stated splits, empty if the boxes differ."""
     sizes: dict[Path, tuple[int, int]] = {}
     for image in (labelled.image for one in readings.values() for labelled in one.images):
         if min(image.height, image.width) > 0:
