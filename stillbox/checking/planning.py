@@ -32,6 +32,7 @@ from stillbox.experiment.yaml_config import place_paths, read_stored
 from stillbox.printing import count_text
 from stillbox.records.files import refuse_links
 from stillbox.training.length import set_length
+from stillbox.training.start import another_directory
 
 SMALL, SSD, PYRAMID, LARGE = (
     "gfl_mobile",
@@ -261,7 +262,7 @@ def _refuse_other_model(
         more = len(changes) - _SHOWN
         lines += changes[:_SHOWN] + [f"and {more} more"] * (more > 0)
         what = "the model directory holds a run of another model:\n    " + "\n    ".join(lines)
-        fix = "leave the config out to resume the run, or take a new --model-dir"
+        fix = f"leave the config out to resume the run, {another_directory(model_directory)}"
         raise UserError(what, where=str(model_directory), fix=fix)
 
 

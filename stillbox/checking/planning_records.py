@@ -28,6 +28,7 @@ from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import class_texts
 from stillbox.records.tfrecord import RecordError
+from stillbox.training.start import another_directory
 
 SOURCE = "data_source.json"
 """The file of a model directory with a checksum of the names and sizes of its training data."""
@@ -146,7 +147,7 @@ def refuse_other_source(folder: Path, model_directory: Path) -> None:
         f"the model directory holds a run on other data: {changed}",
         where=str(folder),
         fix="give the folder that it was begun with, leave --data out to resume the run as it is, "
-        "or take a new --model-dir",
+        + another_directory(model_directory),
     )
 
 

@@ -1,6 +1,7 @@
 """The start of a run: resume, fine-tune or from scratch."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,10 +69,11 @@ _FOLLOWING = {
     "train.ema_from_zero": "average",
 }
 
-_NEW_DIRECTORY = (
-    "or take a new --model-dir (with train.fine_tune.checkpoint set to this one, if its weights "
-    "are wanted)"
-)
+
+def another_directory(directory: Path) -> str:
+    """Returns the remedy for what does not belong to the run in a directory."""
+    own = shlex.quote(str(directory))
+    return f"or take a new --model-dir; `--weights {own}` there begins with the weights of this run"
 
 
 @dataclass(frozen=True)
@@ -220,8 +222,10 @@ def _refuse_other_data(dataset: Dataset, previous: Checkpoint, directory: Path) 
     else:
         return
     what = f"the model directory holds checkpoints of different data: {what}"
-    fix = f"give the records and the label map that it was begun with, {_NEW_DIRECTORY}"
-    raise UserError(what, where=str(directory), fix=fix)
+    fix = (
+        f"give the records and the label map that it was begun with, {another_directory(directory)}"
+    )
+    raise UserError(what, where=str(directory), fix=f"{begun}, {another_directory(directory)}")
 
 
 def _refuse_other_experiment(
@@ -239,7 +243,7 @@ def _refuse_other_experiment(
             "the model directory holds checkpoints of a different experiment:\n    "
             + "\n    ".join(changed),
             where=str(directory),
-            fix=f"{_undoing(found)}, {_NEW_DIRECTORY}",
+            fix=f"{_undoing(found)}, {another_directory(directory)}",
         )
 
 

@@ -282,7 +282,8 @@ def test_a_run_on_other_data_is_refused(plan, tmp_path):
     (data / "b.jpg").write_bytes(b"45")
     with pytest.raises(UserError, match="1 file of 3 bytes -> 2 files of 5 bytes") as caught:
         refuse_other_source(data, tmp_path / "run")
-    assert "--model-dir" in caught.value.fix
+    # As where a class was added: the weights of the run are a start for the new one.
+    assert f"a new --model-dir; `--weights {tmp_path}/run` there begins" in caught.value.fix
     (data / "b.jpg").unlink()
     (data / "a.jpg").rename(data / "c.jpg")
     with pytest.raises(UserError, match="other names or sizes"):

@@ -158,7 +158,9 @@ def test_tables_and_records_of_the_three_forms(research, python, labelled):
 
 
 @pytest.mark.parametrize("order", [("cat", "dog"), ("dog", "cat")])
-def test_records_without_a_label_map_agree_with_every_order_of_it(research, python, labelled, order):
+def test_records_without_a_label_map_agree_with_every_order_of_it(
+    research, python, labelled, order
+):
     python(f"python {research}/xml_to_csv.py -i images/all -o boxes.csv")
     python(
         f"python {research}/generate_tfrecord.py --csv_input=boxes.csv --image_dir=images/all "
