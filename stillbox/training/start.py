@@ -222,9 +222,7 @@ def _refuse_other_data(dataset: Dataset, previous: Checkpoint, directory: Path) 
     else:
         return
     what = f"the model directory holds checkpoints of different data: {what}"
-    fix = (
-        f"give the records and the label map that it was begun with, {another_directory(directory)}"
-    )
+    begun = "give the records and the label map that it was begun with"
     raise UserError(what, where=str(directory), fix=f"{begun}, {another_directory(directory)}")
 
 
