@@ -16,7 +16,12 @@ from rich.text import Text
 from stillbox.checking.advice import advise
 from stillbox.checking.advice.files import read_label_map
 from stillbox.checking.data import DataCheck, check_records
-from stillbox.checking.findings import TOO_MANY_BOXES, count_severity, render_findings
+from stillbox.checking.findings import (
+    TOO_MANY_BOXES,
+    Unbroken,
+    count_severity,
+    render_findings,
+)
 from stillbox.checking.memory_verdict import Machine, memory_advice
 from stillbox.errors import UserError
 from stillbox.experiment.refusals import ConfigErrors, find_refusals
@@ -178,7 +183,7 @@ class ConfigCheck:
         """Returns what a terminal shows: one screen, unless all notes are wanted."""
         most_notes = None if all_notes else _NOTES_SHOWN
         shown = render_findings(self.findings, source=self.source, most_notes=most_notes)
-        return Group(Text(self.source), shown)
+        return Group(Unbroken(Text(self.source)), shown)
 
 
 def check_config(

@@ -11,10 +11,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from stillbox.checking.data_tally import Tally
-from stillbox.checking.findings import RecordFinding, count_severity, finding_of, render_findings
+from stillbox.checking.findings import (
+    RecordFinding,
+    Unbroken,
+    count_severity,
+    finding_of,
+    render_findings,
+)
 from stillbox.experiment.schema import FixedShapeResizer, Resizer
 from stillbox.findings import SEVERITIES, Severity, by_severity
 from stillbox.inputs.resize import misfit, resized_size
@@ -106,6 +113,10 @@ class DataCheck:
     def render(self) -> RenderableType:
         """Returns the findings as a terminal shows them."""
         return render_findings(self.findings)
+
+    def render_summary(self) -> RenderableType:
+        """Returns the result as a terminal shows it."""
+        return Group(*(Unbroken(Text(line)) for line in self.summary()))
 
 
 def check_records(

@@ -121,7 +121,7 @@ def render_findings(
     for number, finding in enumerate(findings[: len(findings) - hidden], start=1):
         mark = f"{number}. " if errors > 1 and finding.severity == "error" else ""
         lines = _lines(finding, source, mark)
-        parts += [_Unbroken(line, 2 + 2 * (place > 0)) for place, line in enumerate(lines)]
+        parts += [Unbroken(line, 2 + 2 * (place > 0)) for place, line in enumerate(lines)]
     if hidden:
         parts.append(Text(f"... and {count_text(hidden, 'more note')}; --notes shows all", "dim"))
     totals = (count_text(count_severity(findings, one), one) for one in SEVERITIES)
@@ -140,10 +140,10 @@ def _lines(finding: Finding, source: str, mark: str) -> Iterator[Text]:
         yield Text(f"fix: {finding.fix}", "green")
 
 
-class _Unbroken:
+class Unbroken:
     """An indented text that is broken only between words, so paths and addresses stay whole."""
 
-    def __init__(self, text: Text, indent: int) -> None:
+    def __init__(self, text: Text, indent: int = 0) -> None:
         self._text, self._indent = text, indent
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

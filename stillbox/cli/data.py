@@ -257,10 +257,10 @@ def run_check(args: argparse.Namespace) -> int:
         print_json(check.to_dict())
     else:
         console = PrintableConsole(highlight=False)
+        # Words that are longer than a line continue on the next one, and are not cut.
         if check.findings:
-            # Words that are longer than a line continue on the next one, and are not cut.
             console.print(check.render(), crop=False)
-        console.print(*check.summary(), sep="\n", markup=False, highlight=False)
+        console.print(check.render_summary(), crop=False)
         if args.page:
             print(f"page: {args.page}")
         elif check.findings:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stillbox.cli.arguments import add_option, note, warn
 from stillbox.errors import UserError
+from stillbox.printing import count_text
 from stillbox.records.files import write_whole
 from stillbox.records.formats.voc import read_voc
 from stillbox.records.label_map import LabelMap
@@ -215,7 +216,8 @@ def _write_tables(sets: list[tuple[Path, Path]]) -> int:
         if not table.rows:
             raise UserError("no XML file has a box", where=str(path), fix="label the images first")
         write_table(table.rows, path)
-        print(f"{path}: {len(table.rows)} boxes of {table.files} files")
+        boxes, files = count_text(len(table.rows), "box"), count_text(table.files, "file")
+        print(f"{path}: {boxes} of {files}")
         print("Successfully converted xml to csv.")
     return 0
 
@@ -243,7 +245,7 @@ def run_partition_dataset(arguments: argparse.Namespace) -> int:
         arguments.images, output, ratio=arguments.ratio, with_xml=arguments.xml, seed=arguments.seed
     )
     for part in ("train", "test"):
-        print(f"{output / part}: {len(parts[part])} images")
+        print(f"{output / part}: {count_text(len(parts[part]), 'image')}")
     return 0
 
 

@@ -22,7 +22,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Experiment
 from stillbox.object_storage import local_path
-from stillbox.printing import printable_line
+from stillbox.printing import count_text, printable_line
 from stillbox.records.label_map import LabelMap
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ def _count_processes(arguments: argparse.Namespace) -> None:
     each = arguments.batch_size
     arguments.batch_size *= place.count
     note(
-        f"--use_horovod: {place.count} processes with {each} images each, "
-        f"{arguments.batch_size} images a step"
+        f"--use_horovod: {place.count} processes with {count_text(each, 'image')} each, "
+        f"{count_text(arguments.batch_size, 'image')} a step"
     )
 
 
@@ -259,7 +259,7 @@ def note_size(experiment: Experiment, arguments: argparse.Namespace) -> None:
     images = len(open_dataset(data, data.train, experiment.model))
     if images != counted:
         note(
-            f"the records hold {images:,} images, an epoch counts {counted:,}: "
+            f"the records hold {count_text(images, 'image')}, an epoch counts {counted:,}: "
             f"--num_examples_per_epoch {images} makes them agree"
         )
 

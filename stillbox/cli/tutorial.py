@@ -12,6 +12,7 @@ from pathlib import Path
 from stillbox.cli.arguments import add_bool, warn
 from stillbox.cli.original_flags import Flag, add_flags, explain_flags
 from stillbox.errors import UserError, nearest
+from stillbox.printing import count_text
 from stillbox.records.annotations import AnnotatedImage, only_boxes
 from stillbox.records.files import make_folder
 from stillbox.records.formats.coco import read_coco
@@ -220,7 +221,8 @@ def _write_set(
     count = min(shards, written.images)
     _show(log, str(output / f"{name}.record-?????-of-{count:05d}"), written)
     if count < shards:
-        warn(f"there are {count} files, and not {shards}: no file is empty")
+        there = "is" if count == 1 else "are"
+        warn(f"there {there} {count_text(count, 'file')}, and not {shards}: no file is empty")
 
 
 def _show(log: ConversionLog, records: str, written: Written) -> None:

@@ -234,11 +234,13 @@ def _save(arguments: argparse.Namespace) -> int:
     return 0
 
 
-_LINE = "{:{width}}  {:>9}  {:>10}  {:>9}  {:>5}  {}"
+_COLUMNS = 80
+"""Of a terminal."""
 _NOTE = (
-    "AP in percent, as published or measured; APs on different data do not compare; memory is an "
-    "estimate for the recipe's batch over all devices, a smaller train.batch_size needs less. The "
-    "header of each recipe's file says how; --json prints it. stillbox config NAME prints a recipe."
+    "Input in pixels, of one side if both are equal; size in parameters; AP in percent, as "
+    "published or measured; APs on different data do not compare; memory is an estimate for the "
+    "recipe's batch over all devices, a smaller train.batch_size needs less. The header of each "
+    "recipe's file says how; --json prints it. stillbox config NAME prints a recipe."
 )
 
 
@@ -258,27 +260,40 @@ def run_recipes(arguments: argparse.Namespace) -> int:
         print_json(content)
         return 0
     sets = dict.fromkeys((COCO, *(header.data for header, _ in rows)))
-    tables = ["\n".join(_table(rows, data)) for data in sets]
-    sys.stdout.write("\n\n".join((*tables, "\n".join((*textwrap.wrap(_NOTE, 100), "")))))
+    tables = [
+        "\n".join(_table([row for row in rows if row[0].data == data], data)) for data in sets
+    ]
+    note = "\n".join((*textwrap.wrap(_NOTE, _COLUMNS), ""))
+    sys.stdout.write("\n\n".join((*tables, note)))
     return 0
 
 
 def _table(rows: list[tuple[RecipeHeader, tuple[int, int]]], data: str) -> Iterator[str]:
     """Yields a line of figures for each recipe of a data set, and one of hardware and speed."""
-    longest = max(len(header.name) for header, _ in rows)
-    head = ("recipe", "input", "parameters", "memory", "batch", f"AP on {data}")
-    yield _LINE.format(*head, width=longest)
-    for header, (height, width) in rows:
-        if header.data != data:
-            continue
-        yield _LINE.format(
-            header.name,
-            f"{height}x{width}",
-            f"{header.parameters:g} M",
-            f"{header.memory:,.4g} GiB",
-            header.batch,
-            header.ap,
-            width=longest,
-        )
-        if header.hardware or header.speed:
-            yield f"    {'; '.join(filter(None, (header.hardware, header.speed)))}"
+    cells: list[tuple[str, ...]] = [("recipe", "input", "size", "memory", "batch", f"AP on {data}")]
+    cells += [_figures(header, sides) for header, sides in rows]
+    *widths, _ = (max(map(len, column)) for column in zip(*cells, strict=True))
+    for line, about in zip(cells, ["", *(_speed(header) for header, _ in rows)], strict=True):
+        name, *figures = (f"{cell:>{width}}" for cell, width in zip(line, widths, strict=False))
+        yield "  ".join((name.strip().ljust(widths[0]), *figures, line[-1]))
+        if about:
+            yield from textwrap.wrap(
+                about, _COLUMNS, initial_indent="    ", subsequent_indent="    "
+            )
+
+
+def _figures(header: RecipeHeader, sides: tuple[int, int]) -> tuple[str, ...]:
+    height, width = sides
+    return (
+        header.name,
+        f"{height}" if height == width else f"{height}x{width}",
+        f"{header.parameters:g} M",
+        f"{header.memory:,.4g} GiB",
+        str(header.batch),
+        # A range.
+        header.ap.replace(" to ", "-"),
+    )
+
+
+def _speed(header: RecipeHeader) -> str:
+    return "; ".join(filter(None, (header.hardware, header.speed)))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from stillbox.errors import UserError
+from stillbox.printing import count_text
 from stillbox.records.files import make_folder, write_whole
 from stillbox.records.image_files import IMAGE_SUFFIXES, MAX_IMAGE_BYTES
 from stillbox.untrusted import read_untrusted
@@ -133,8 +134,10 @@ def _check_xml(folder: Path, names: Iterable[str]) -> None:
     missing = [name for name in names if not (folder / _xml(name)).is_file()]
     # A stopped run may have moved the XML of one image.
     if len(missing) > 1 or (missing and not any(folder.parent.glob(f"*/{_xml(missing[0])}"))):
+        have = "has" if len(missing) == 1 else "have"
         raise UserError(
-            f"{len(missing)} images have no XML file of their name, such as {missing[0]}",
+            f"{count_text(len(missing), 'image')} {have} no XML file of their name, such as "
+            f"{missing[0]}",
             where=str(folder),
             fix="label them with labelImg, as Pascal VOC, or move them away",
         )

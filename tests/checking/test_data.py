@@ -1,7 +1,9 @@
 """Findings of a check of records, and their statistics."""
 
 import dataclasses
+import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -183,6 +185,17 @@ def test_text_and_json(check):
     stored = json.loads(json.dumps(result.to_dict()))
     assert stored["sound"] is False
     assert stored["findings"][0]["reason"] == "unknown class"
+
+
+@pytest.mark.parametrize("name", ["a" * 60, "b" * 90, "of/many/" + "folders/" * 12 + "c"])
+def test_names_in_the_summary_stay_whole_on_a_narrow_terminal(check, name):
+    result = replace(check(sound(0)), sets=(name, "val"))
+    console = Console(file=io.StringIO(), width=40)
+    console.print(result.render_summary(), crop=False)
+    lines = console.file.getvalue().splitlines()
+    assert any(name in line for line in lines)
+    assert " ".join(lines) == " ".join(result.summary())
+    assert all(len(line) <= 40 or " " not in line for line in lines)
 
 
 @pytest.mark.parametrize("run", [check_records, records_stats])

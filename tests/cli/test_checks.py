@@ -259,6 +259,7 @@ def test_all_recipes_are_listed_with_all_columns(stillbox):
     code, out, err = stillbox("recipes")
     assert (code, err) == (0, "")
     assert all(name in out for name in recipe_names())
+    assert max(map(len, out.splitlines())) <= 80
     coco, drawn, bccd = (part.partition("AP on ")[2] for part in out.split("recipe   ")[1:])
     assert coco.startswith("COCO\n")
     assert "retinanet_nasfpn" in coco

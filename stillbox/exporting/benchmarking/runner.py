@@ -28,6 +28,7 @@ from stillbox.exporting.manifest import is_export
 from stillbox.inputs.dataset import Dataset
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.images import read_image
+from stillbox.printing import count_text
 from stillbox.records.files import make_folder, write_whole
 from stillbox.records.scenes import draw_images
 
@@ -189,7 +190,8 @@ class _Run:
         """Returns the row with its differences to the checkpoint, and keeps the checkpoint's."""
         self._count = len(measured.results)
         if len(measured.seconds) < self.settings.repeats:
-            what = f"{row.name} in {row.runtime}: {len(measured.seconds)} images in a minute"
+            images = count_text(len(measured.seconds), "image")
+            what = f"{row.name} in {row.runtime}: {images} in a minute"
             self._notes.append(f"{what}, of {self.settings.repeats}")
         if row.name == runtimes.CHECKPOINT:
             self._reference = measured.results

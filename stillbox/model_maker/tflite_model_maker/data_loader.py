@@ -16,6 +16,7 @@ from stillbox.model_maker.datasets import (
     read_automl_csv,
     refuse_cloud,
 )
+from stillbox.printing import count_text
 from stillbox.records.annotations import AnnotatedImage, only_boxes
 from stillbox.records.files import write_whole
 from stillbox.records.formats.voc import read_voc
@@ -81,7 +82,7 @@ class DataLoader:
         write_whole(path, classes.to_text().encode())
         counted = len(ExampleSource([tfrecord_file_patten]))
         if counted != size:
-            say_aside(f"{tfrecord_file_patten}: {counted} images, not size={size}")
+            say_aside(f"{tfrecord_file_patten}: {count_text(counted, 'image')}, not size={size}")
         self._hold(RecordSet((tfrecord_file_patten,), path, counted, annotations_json_file or ""))
 
     def _hold(self, records: RecordSet) -> "DataLoader":
