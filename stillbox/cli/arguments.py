@@ -138,7 +138,8 @@ def add_processes(parser: Parser) -> None:
     """Adds the options that identify this process in a job without a launcher."""
     group = parser.add_argument_group(
         "several processes",
-        "mpirun, srun, GKE and Cloud TPU identify each process of a job; elsewhere give all three.",
+        "mpirun, srun, torchrun, GKE and Cloud TPU identify each process of a job; elsewhere give "
+        "all three.",
     )
     group.add_argument(
         "--coordinator", metavar="HOST:PORT", help="machine of process 0 and a free port of it"

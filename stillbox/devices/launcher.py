@@ -1,6 +1,8 @@
 """The index of this process in a job, as the command line or a launcher gives it.
 
-`mpirun`, `srun`, GKE and Cloud TPU number their processes, each in its own way.
+`mpirun`, `srun`, `torchrun`, GKE and Cloud TPU number their processes, each in its own way. A job
+whose processes are numbered but not told where the first of them is, is refused: each process would
+train by itself.
 """
 
 import os
@@ -72,7 +74,9 @@ def find_process(
         )
     else:
         variables = os.environ if environment is None else environment
-        info = _open_mpi(variables) or _slurm(variables) or _tpu_slice(variables)
+        read = (_open_mpi, _slurm, _tpu_slice, _torchrun, _mpich)
+        found = (reader(variables) for reader in read)
+        info = next(filter(None, found), None) or _refuse_indexed(variables)
     return info if info and info.count > 1 else None
 
 
@@ -92,11 +96,7 @@ def _open_mpi(variables: Mapping[str, str]) -> ProcessInfo | None:
     elif found:
         host = found[1]
     else:
-        raise UserError(
-            "this Open MPI does not say on which machine process 0 is",
-            where="mpirun",
-            fix="add --coordinator HOST:PORT --processes N --process $OMPI_COMM_WORLD_RANK",
-        )
+        raise _no_first("this Open MPI", "mpirun", "$OMPI_COMM_WORLD_RANK")
     return ProcessInfo(
         index=int(variables["OMPI_COMM_WORLD_RANK"]),
         count=count,
@@ -135,6 +135,66 @@ def _tpu_slice(variables: Mapping[str, str]) -> ProcessInfo | None:
         coordinator=f"{hosts[0]}:{FIRST_PORT}",
         launcher="GKE or Cloud TPU",
     )
+
+
+def _torchrun(variables: Mapping[str, str]) -> ProcessInfo | None:
+    """Reads the variables of torchrun and of Kubeflow's PyTorchJob."""
+    if not _of_several(variables, "WORLD_SIZE", "RANK"):
+        return None
+    host = variables.get("MASTER_ADDR", "")
+    if not host:
+        raise _no_first("WORLD_SIZE without MASTER_ADDR", "MASTER_ADDR", "$RANK")
+    return ProcessInfo(
+        index=int(variables["RANK"]),
+        count=int(variables["WORLD_SIZE"]),
+        # The launcher's own server has its port.
+        coordinator=f"{host}:{_port_of(variables.get('MASTER_PORT', ''))}",
+        local_index=int(variables.get("LOCAL_RANK", 0)),
+        local_count=int(variables.get("LOCAL_WORLD_SIZE", 1)),
+        launcher="torchrun",
+    )
+
+
+def _mpich(variables: Mapping[str, str]) -> ProcessInfo | None:
+    """Reads the variables of MPICH and of Intel MPI, which name no machine."""
+    if not _of_several(variables, "PMI_SIZE", "PMI_RANK"):
+        return None
+    launcher = "Intel MPI" if any(name.startswith("I_MPI_") for name in variables) else "MPICH"
+    count, local_count = int(variables["PMI_SIZE"]), int(variables.get("MPI_LOCALNRANKS", 0))
+    if local_count != count:
+        raise _no_first(launcher, "mpiexec", "$PMI_RANK")
+    return ProcessInfo(
+        index=int(variables["PMI_RANK"]),
+        count=count,
+        coordinator=f"127.0.0.1:{_port_of(variables.get('I_MPI_HYDRA_UUID', ''))}",
+        local_index=int(variables.get("MPI_LOCALRANKID", 0)),
+        local_count=local_count,
+        launcher=launcher,
+    )
+
+
+def _of_several(variables: Mapping[str, str], count: str, index: str) -> bool:
+    """Whether variables with these common names number the processes of a job."""
+    numbers = [variables.get(name, "") for name in (count, index)]
+    return all(number.isdecimal() for number in numbers) and int(numbers[0]) > 1
+
+
+def _refuse_indexed(variables: Mapping[str, str]) -> None:
+    """Refuses an indexed Job of Kubernetes, unless it is a TPU of one machine."""
+    if "JOB_COMPLETION_INDEX" in variables and "TPU_WORKER_HOSTNAMES" not in variables:
+        what = "an indexed Job of Kubernetes does not say how many processes train together"
+        fix = (
+            "add --coordinator JOB-0.SERVICE:53000 --processes N --process $(JOB_COMPLETION_INDEX);"
+            " for a run of its own in each pod --coordinator localhost:53000 --processes 1 "
+            "--process 0, with a --model-dir of its own"
+        )
+        raise UserError(what, where="JOB_COMPLETION_INDEX", fix=fix)
+
+
+def _no_first(who: str, where: str, index: str) -> UserError:
+    what = f"{who} does not say on which machine process 0 is"
+    fix = f"add --coordinator HOST:PORT --processes N --process {index}"
+    return UserError(what, where=where, fix=fix)
 
 
 def first_host(nodes: str) -> str:

@@ -334,10 +334,12 @@ class StepReport:
             f"{totals.images_per_second:,.1f} images/s in training"
         )
         self._progress.say(totals.peak_memory.describe())
-        self._progress.say(self._loader.stats.summary())
+        # Each process reads a part of the records.
+        own = f"process {jax.process_index()}: " if jax.process_count() > 1 else ""
+        self._progress.say(f"{own}{self._loader.stats.summary()}")
         self._describe_cache(again=True)
         for line in self._loader.dataset.source.problems.lines():
-            self._progress.say(line)
+            self._progress.say(f"{own}{line}")
         return totals
 
     def _say_waiting(self, done: int) -> None:

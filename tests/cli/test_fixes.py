@@ -58,6 +58,8 @@ ONLY = {
     "experiment.known_weights._FETCHING": (),
     "devices.launcher.find_process": JOBS,
     "devices.launcher._open_mpi": JOBS,
+    "devices.launcher._refuse_indexed": JOBS,
+    "devices.launcher._no_first": JOBS,
     "devices.launcher.ProcessInfo": JOBS,
     "devices.launcher._WHERE": JOBS,
     "records.formats.coco._own_ids": ("data convert coco",),

@@ -118,6 +118,8 @@ def test_two_processes_give_the_results_of_one_and_one_process_resumes(scenes, t
     (code, said), (other_code, other_said) = ends(processes)
     assert (code, other_code) == (0, 0), said + other_said
     assert "batch 4 on 2 cpu devices of 2 processes" in said
+    # Half of the images: the other process has counted the rest.
+    assert "process 0: inputs: 8 images with" in said
     assert other_said == ""
     # The same run in one process with two devices, resumed from two processes and not.
     words = run_plainly(*(command(scenes, directory) for directory in (two, one)))

@@ -77,6 +77,74 @@ def test_open_mpi_without_the_first_machine_needs_a_coordinator(variables):
         find_process(OPEN_MPI | variables)
 
 
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "node1",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+"""As `torchrun --nnodes 2 --nproc-per-node 4` sets them."""
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+"""As Hydra sets them, the process manager of MPICH and Intel MPI."""
+INTEL = {"I_MPI_HYDRA_UUID": "462d0000-ec7b-3a9b-6061-0600c30d420f", "I_MPI_INFO_NP": "1"}
+
+
+def test_torchrun_and_a_job_of_kubeflow():
+    place = find_process(TORCHRUN)
+    assert (place.index, place.count, place.local_index, place.local_count) == (5, 8, 1, 4)
+    host, _, port = place.coordinator.partition(":")
+    # The server of torchrun has its own port.
+    assert (host, place.launcher) == ("node1", "torchrun")
+    assert port != "29500"
+    kubeflow = {name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")}
+    place = find_process(kubeflow)
+    assert (place.index, place.count, place.local_count) == (5, 8, 1)
+    for alone in ({"RANK": "0", "WORLD_SIZE": "1"}, {"WORLD_SIZE": "large"}, {"RANK": "captain"}):
+        assert find_process(TORCHRUN | alone) is None
+
+
+@pytest.mark.parametrize(("more", "launcher"), [({}, "MPICH"), (INTEL, "Intel MPI")])
+def test_mpich_and_intel_mpi_on_one_machine(more, launcher):
+    place = find_process(MPICH | more)
+    assert (place.index, place.count, place.local_index, place.local_count) == (1, 2, 1, 2)
+    assert place.coordinator.startswith("127.0.0.1:")
+    assert place.launcher == launcher
+    assert find_process({"PMI_RANK": "0", "PMI_SIZE": "1"} | more) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "message", "flags"),
+    [
+        (MPICH | {"PMI_SIZE": "4"}, "MPICH does not say on which machine", "--process $PMI_RANK"),
+        (
+            MPICH | INTEL | {"PMI_SIZE": "4"},
+            "Intel MPI does not say on which machine",
+            "--coordinator HOST:PORT",
+        ),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPICH does not say", "--processes N"),
+        (TORCHRUN | {"MASTER_ADDR": ""}, "without MASTER_ADDR", "--process $RANK"),
+        ({"JOB_COMPLETION_INDEX": "0"}, "how many processes", "--process $(JOB_COMPLETION_INDEX)"),
+        ({"JOB_COMPLETION_INDEX": "3"}, "how many processes", "--processes 1 --process 0"),
+    ],
+)
+def test_processes_that_cannot_find_each_other_are_refused(variables, message, flags):
+    with pytest.raises(UserError, match=message) as caught:
+        find_process(variables)
+    assert flags in caught.value.fix
+    # The flags that the message names are taken.
+    assert find_process(variables, coordinator="a:1", processes=4, process=1).index == 1
+    assert find_process(variables, coordinator="a:1", processes=1, process=0) is None
+
+
+def test_an_indexed_job_with_a_tpu_is_told_by_its_own_variables():
+    one = {"JOB_COMPLETION_INDEX": "0", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
+    assert find_process(one) is None
+    assert find_process(one | {"TPU_WORKER_HOSTNAMES": "a,b"}).count == 2
+
+
 def test_slurm():
     place = find_process(SLURM)
     assert (place.index, place.count, place.local_index, place.local_count) == (6, 7, 0, 1)
