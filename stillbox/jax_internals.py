@@ -12,6 +12,7 @@ from typing import Protocol, cast
 
 import jax
 import jax._src.distributed
+import jax._src.xla_bridge
 
 # Shape and type of what a primitive returns, without values.
 from jax.core import ShapedArray as ShapedArray
@@ -39,6 +40,11 @@ from jax.extend.core import Primitive as Primitive
 from jaxlib.mlir import ir as ir
 from jaxlib.mlir.dialects import stablehlo as stablehlo
 from jaxlib.mlir.passmanager import PassManager as PassManager
+
+
+def backend_errors() -> dict[str, str]:
+    """Returns why platforms did not start, by name; empty before JAX has started its devices."""
+    return dict(getattr(jax._src.xla_bridge, "_backend_errors", {}))
 
 
 class CoordinationClient(Protocol):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax
 
 from stillbox import __version__
+from stillbox.checking.accelerators import idle_accelerators, plugins_heard
 from stillbox.checkpoints import checkpoint
 from stillbox.checkpoints.checkpoint import Checkpoint
 from stillbox.checkpoints.files import Checksums, list_folder, read_manifest
@@ -88,15 +89,17 @@ def _version(name: str) -> str | None:
 
 def _devices() -> tuple[str, list[str]]:
     """Returns the devices of jax, and problems of starting them."""
-    try:
-        devices = jax.devices()
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        return "none", [f"jax cannot start its devices: {reason}"]
+    with plugins_heard() as said:
+        try:
+            devices = jax.devices()
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            return "none", [f"jax cannot start its devices: {reason}"]
+    idle = idle_accelerators({device.platform for device in devices}, said)
     kinds = sorted({f"{device.platform} ({device.device_kind})" for device in devices})
     limit = (devices[0].memory_stats() or {}).get("bytes_limit")
     memory = f", {size_text(limit)} each" if limit else ""
-    return f"{len(devices)} x {', '.join(kinds)}{memory}", []
+    return f"{len(devices)} x {', '.join(kinds)}{memory}", idle
 
 
 _AGAIN = "copy it again from its source"

@@ -76,7 +76,9 @@ def find_process(
         variables = os.environ if environment is None else environment
         read = (_open_mpi, _slurm, _tpu_slice, _torchrun, _mpich)
         found = (reader(variables) for reader in read)
-        info = next(filter(None, found), None) or _refuse_indexed(variables)
+        info = next(filter(None, found), None)
+        if info is None:
+            _refuse_indexed(variables)
     return info if info and info.count > 1 else None
 
 

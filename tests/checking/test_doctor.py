@@ -1,12 +1,14 @@
 """`stillbox doctor`: pairs of versions known not to work, broken machines, files that changed."""
 
+import logging
 import re
 import shutil
 from types import SimpleNamespace
 
 import pytest
 
-from stillbox.checking import doctor
+from stillbox.checking import accelerators, doctor
+from stillbox.checking.accelerators import idle_accelerators
 from stillbox.checking.doctor import Examination, bad_pairs, examine
 from stillbox.cli.main import main
 from stillbox.exporting.manifest import MANIFEST, Manifest
@@ -57,6 +59,93 @@ def test_the_memory_of_accelerators_is_reported(monkeypatch):
     )
     monkeypatch.setattr(doctor.jax, "devices", lambda: [card, card])
     assert "devices: 2 x gpu (H200), 100.00 GiB each" in examine().lines
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """The function from packages, files, programs and errors of JAX to what is found."""
+
+    def look(packages=(), files=(), programs=(), errors=None, said=(), platforms=("cpu",)):
+        for file in files:
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).touch()
+        monkeypatch.setattr(accelerators, "_installed", lambda: list(packages))
+        monkeypatch.setattr(accelerators.shutil, "which", lambda name: name in programs or None)
+        monkeypatch.setattr(accelerators, "backend_errors", lambda: errors or {})
+        return idle_accelerators(platforms, said, tmp_path)
+
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return look
+
+
+CUDA = "jax-cuda13-plugin"
+DRIVER = "proc/driver/nvidia/version"
+
+
+@pytest.mark.parametrize(
+    ("here", "cause"),
+    [
+        ({"packages": [CUDA]}, "has none of /dev/nvidia"),
+        ({"packages": ["jax-cuda12-pjrt"]}, "has none of /dev/nvidia"),
+        ({"files": ["dev/nvidia0"]}, "install stillbox with '.[cuda]'"),
+        ({"files": [DRIVER]}, "install stillbox with '.[cuda]'"),
+        ({"programs": ["nvidia-smi"]}, "install stillbox with '.[cuda]'"),
+        ({"packages": [CUDA], "files": [DRIVER]}, "give the container its devices"),
+        (
+            {"packages": [CUDA], "files": ["dev/nvidia0"], "errors": {"cuda": "no\n such  ABI"}},
+            "JAX has no such device: no such ABI",
+        ),
+        (
+            {"packages": [CUDA], "files": ["dev/nvidia0"], "said": ["xla_cuda13 is too old"]},
+            "xla_cuda13 is too old",
+        ),
+        ({"packages": [CUDA], "files": ["dev/nvidia0"]}, "it did not start"),
+        ({"packages": ["libtpu"]}, "has none of /dev/accel"),
+        ({"files": ["dev/accel0"]}, "install stillbox with '.[tpu]'"),
+        ({"files": ["dev/vfio/0"]}, "install stillbox with '.[tpu]'"),
+        (
+            {"packages": ["libtpu"], "files": ["dev/accel0"], "errors": {"tpu": "lock held"}},
+            "lock held",
+        ),
+    ],
+)
+def test_an_accelerator_that_jax_does_not_have_is_a_problem_with_its_cause(machine, here, cause):
+    (said,) = machine(**here)
+    assert said.startswith(("NVIDIA GPU: there is ", "TPU: there is "))
+    assert cause in said
+    everything = ("cpu", "gpu", "tpu")
+    assert machine(**here, platforms=everything) == []
+
+
+@pytest.mark.parametrize("value", ["", "-1"])
+def test_variables_that_hide_an_accelerator_are_its_cause(machine, monkeypatch, value):
+    here = {"packages": [CUDA], "files": ["dev/nvidia0"], "errors": {"cuda": "no device"}}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert "CUDA_VISIBLE_DEVICES hides every device" in machine(**here)[0]
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert "JAX_PLATFORMS is cpu; unset it" in machine(**here)[0]
+
+
+def test_a_machine_without_a_trace_of_an_accelerator_is_sound(machine):
+    # The accelerators of other makers lie in /dev/accel, the control device of vfio beside it.
+    files = ["dev/accel/accel0", "dev/vfio/vfio", "dev/nvidiactl.txt"]
+    assert machine(packages=["jax", "nvidia-ml-py"], files=files) == []
+
+
+def test_the_causes_that_jax_logs_are_heard_and_end_in_the_report(machine, monkeypatch, tmp_path):
+    def start():
+        try:
+            raise RuntimeError("cuSPARSE is too old")
+        except RuntimeError:
+            logging.getLogger("jax._src.xla_bridge").exception("Error calling xla_cuda13")
+        return [SimpleNamespace(platform="cpu", device_kind="cpu", memory_stats=lambda: None)]
+
+    machine(packages=[CUDA], files=["dev/nvidia0"])
+    look = accelerators.idle_accelerators
+    monkeypatch.setattr(doctor.jax, "devices", start)
+    monkeypatch.setattr(doctor, "idle_accelerators", lambda *found: look(*found, tmp_path))
+    assert any("xla_cuda13 cuSPARSE is too old" in line for line in examine().problems)
 
 
 def test_an_unsupported_python_is_a_problem(monkeypatch):
