@@ -25,6 +25,11 @@ RUN set -eu; \
 
 FROM python:${PYTHON}-slim-bookworm
 COPY --from=build /opt/stillbox /opt/stillbox
+# KubeRay asks Ray for its health with wget, unless it and Ray (2.53) are of 2026 or later.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends wget \
+    && rm -rf /var/lib/apt/lists/*
 RUN useradd --uid 1000 --create-home stillbox
 USER 1000
 WORKDIR /home/stillbox

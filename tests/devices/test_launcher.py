@@ -485,6 +485,20 @@ def test_the_build_has_every_file_that_the_dockerfile_copies():
     assert {project["readme"], *project["license-files"]} <= allowed
 
 
+def test_the_image_has_what_the_probes_of_kuberay_call():
+    last = DOCKERFILE.rpartition("\nFROM ")[2]
+    installed = last.index("apt-get install --yes --no-install-recommends wget")
+    # Later it would lack the rights.
+    assert installed < last.index("USER 1000")
+
+
+def test_the_page_of_containers_names_the_versions_of_jax():
+    page = (PAGES / "container.md").read_text(encoding="utf-8")
+    locked = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    versions = set(re.findall(r"^jax==([\d.]+)", locked, re.MULTILINE))
+    assert set(re.findall(r"jax ([\d.]+\d)", page)) == versions
+
+
 def test_the_page_of_containers_has_the_arguments_of_the_dockerfile():
     page = (PAGES / "container.md").read_text(encoding="utf-8")
     arguments = re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE)
