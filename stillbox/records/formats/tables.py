@@ -272,6 +272,8 @@ def _front_matter(file: Path) -> Json:
 _CLASS_KEYS = ("category", "categories", "label", "labels", "class", "category_id")
 # Files of the hub have half a gigabyte; their row groups are read one by one.
 _MOST_PARQUET_BYTES = 2**34
+# A run of equal values takes a few bytes, whatever its length. Images have more bytes than boxes.
+_FEW_VALUES = 100_000
 _LOCK = threading.Lock()
 
 
@@ -345,9 +347,32 @@ def _box(values: object) -> Box:
 
 @contextmanager
 def _opened(file: Path) -> "Iterator[ParquetFile]":
+    """Yields a parquet file with no more values than bytes.
+
+    Raises:
+        UserError: it is damaged, or claims more values.
+    """
     parquet = import_extra("pyarrow.parquet", "parquet")
-    with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
-        yield parquet.ParquetFile(content)
+    arrow = import_extra("pyarrow", "parquet")
+    try:
+        with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
+            table = parquet.ParquetFile(content)
+            values, most = _values(table), max(file.stat().st_size, _FEW_VALUES)
+            if values > most:
+                what = f"the parquet file claims {values:,} values; one of its size has {most:,}"
+                raise UserError(what, where=str(file), fix="see what it is")
+            yield table
+    except (arrow.ArrowException, OSError) as error:
+        what = f"the parquet file cannot be read: {str(error).splitlines()[0]}"
+        raise UserError(what, where=str(file), fix="fetch it again") from error
+
+
+def _values(table: "ParquetFile") -> int:
+    """Returns the number of values of all columns, by the footer of the file."""
+    groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
+    return sum(
+        group.column(column).num_values for group in groups for column in range(group.num_columns)
+    )
 
 
 def _from_table(
