@@ -2,7 +2,8 @@
 
 `python -m tools.fuzz.run coco,voc 600` fuzzes two of them for ten minutes of processor time each.
 Needs atheris. A failure is an exception other than `UserError`, an input that takes over a second,
-or one that needs over a gigabyte more memory. The first input of each kind is kept in
+one that needs over a gigabyte more memory, or one that takes more than its size allows
+(`tools/fuzz/costs.py`). The first input of each kind is kept in
 `FOLDER/NAME-failures/` with its traceback, and the fuzzer goes on.
 """
 
@@ -29,6 +30,7 @@ def fuzz(name: str, seconds: float, output: Path) -> None:
 
     with atheris.instrument_imports(include=["stillbox", "yaml", "zipfile", "tarfile", "pickle"]):
         from stillbox.errors import UserError
+        from tools.fuzz.costs import Budget, Cost, cost_of
         from tools.fuzz.mutations import mutate_json
         from tools.fuzz.readers import READERS
     reader = READERS[name]
@@ -37,7 +39,8 @@ def fuzz(name: str, seconds: float, output: Path) -> None:
     corpus, failures = output / name, output / f"{name}-failures"
     for folder in (corpus, failures, scratch / "seeds"):
         folder.mkdir(parents=True, exist_ok=True)
-    for number, seed in enumerate(reader.seeds(scratch / "seeds")):
+    seeds = reader.seeds(scratch / "seeds")
+    for number, seed in enumerate(seeds):
         (corpus / f"seed-{number}").write_bytes(seed)
     known: set[str] = set()
 
@@ -48,8 +51,7 @@ def fuzz(name: str, seconds: float, output: Path) -> None:
             (failures / stem).write_bytes(data)
             (failures / f"{stem}.txt").write_text(f"{kind}\n{text}")
 
-    def once(data: bytes) -> None:
-        begin = time.process_time()
+    def attempt(data: bytes) -> None:
         try:
             reader.read(data, scratch)
         except UserError:
@@ -59,13 +61,24 @@ def fuzz(name: str, seconds: float, output: Path) -> None:
             own = [frame for frame in frames if "/stillbox/" in frame.filename] or frames
             place = f"{Path(own[-1].filename).name}:{own[-1].lineno}"
             keep(data, f"{type(error).__name__} at {place}", traceback.format_exc())
-        took = time.process_time() - begin
-        if took > SECONDS:
-            keep(data, f"slow ({'over 3' if took > 3 else 'over 1'} s)", f"{took:.2f} s")
+
+    def cost(data: bytes) -> Cost:
+        return cost_of(lambda: attempt(data))
+
+    def once(data: bytes) -> None:
+        found = cost(data)
+        if found.seconds > SECONDS:
+            over = "over 3" if found.seconds > 3 else "over 1"
+            keep(data, f"slow ({over} s)", f"{found.seconds:.2f} s")
+        if budget.excess(len(data), found) and (what := budget.excess(len(data), cost(data))):
+            keep(data, what, f"{len(data):,} bytes: {found}")
         if time.process_time() > seconds:
             # Wall-clock time, libFuzzer's own limit, is shorter on a busy machine.
             raise KeyboardInterrupt
 
+    # The first reading imports modules.
+    cost(seeds[0])
+    budget = Budget(map(cost, seeds))
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (in_use + MEMORY_BYTES,) * 2)
     flags = ["-timeout=60", "-rss_limit_mb=0", "-print_final_stats=1", "-max_len=20000"]
