@@ -15,8 +15,11 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 import stillbox
+from stillbox.checkpoints import files, tf1
 from stillbox.checkpoints.array_files import SafetensorsFile
 from stillbox.checkpoints.checkpoint import Checkpoint, write_checkpoint
+from stillbox.checkpoints.graphs import tensorflow, tfjs
+from stillbox.checkpoints.graphs import tflite as tflite_graph
 from stillbox.checkpoints.pretrained import read_receipt
 from stillbox.checkpoints.tf1 import Tf1Checkpoint
 from stillbox.checkpoints.weights_file import open_weights
@@ -28,10 +31,11 @@ from stillbox.exporting.manifest import Manifest, check_files
 from stillbox.exporting.tflite.metadata import LABEL_IDS, label_ids
 from stillbox.predicting.images import read_image
 from stillbox.predicting.video import Video
-from stillbox.records import foreign_files
+from stillbox.records import foreign_files, image_files, label_map, tfrecord
 from stillbox.records.annotations import line_of
 from stillbox.records.data_folder import DataFolder
 from stillbox.records.foreign_files import read_xml
+from stillbox.records.formats import tables, yolo
 from stillbox.records.formats.coco import read_coco
 from stillbox.records.formats.registry import labelled, recognise
 from stillbox.records.formats.voc import read_image_set, read_voc
@@ -40,6 +44,7 @@ from stillbox.records.problems import ConversionLog
 from stillbox.records.record_file import RecordFile
 from stillbox.records.source import expand
 from stillbox.records.tfrecord import sharded_writer
+from stillbox.textformat import yaml_tree
 from stillbox.untrusted import open_untrusted, read_untrusted
 from tests.checkpoints.tf_writer import write_checkpoint as write_tf1
 from tests.helpers import refusal
@@ -479,3 +484,34 @@ def test_an_unknown_service_makes_no_folder_of_its_name(options):
     error = refusal(stillbox.train, "demo_scenes", model_directory="s4://bucket/run", **options)
     assert error.where == "s4://bucket/run"
     assert "nothing is known of s4://" in error.what and not Path("s4:").exists()
+
+
+def test_the_page_has_the_limits_of_the_readers():
+    limits = {
+        "configuration": [yaml_tree.MAX_BYTES],
+        "label map": [label_map.MAX_LABEL_MAP_BYTES],
+        "annotations in JSON": [foreign_files.MAX_ANNOTATION_BYTES],
+        "annotations in XML": [foreign_files._MOST_XML_BYTES],
+        "CSV": [foreign_files._MOST_CSV_BYTES, foreign_files._LONGEST_ROW],
+        "lists of images": [foreign_files.MAX_LIST_BYTES],
+        "YOLO labels of an image": [yolo._MOST_LABEL_BYTES],
+        "parquet": [tables._MOST_PARQUET_BYTES],
+        "image": [image_files.MAX_IMAGE_BYTES],
+        "record": [tfrecord.MAX_RECORD_BYTES],
+        "weights": [
+            *(files.MAX_WEIGHTS_BYTES, tensorflow._MOST_BYTES, tfjs._MOST_JSON_BYTES),
+            tf1._MOST_INDEX_BYTES,
+        ],
+    }
+    assert tflite_graph._MOST_BYTES == tensorflow._MOST_BYTES
+    _, _, section = PAGE.partition("\n## Limits\n")
+    rows = re.findall(r"^\| (.*?) \| (.*?) \|", section.partition("\n## ")[0], re.MULTILINE)[1:]
+    units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+    found = {
+        name: [int(size) * units[unit] for size, unit in re.findall(r"(\d+) ([KMG]iB)", text)]
+        for name, text in rows
+    }
+    assert [next(row for row in found if row.startswith(name)) for name in limits] == [*found]
+    assert list(found.values()) == list(limits.values())
+    assert f"{yaml_tree.MAX_VALUES:,} values of YAML" in section
+    assert f"as bytes, or {tables._FEW_VALUES:,}" in section
