@@ -8,6 +8,7 @@ import pytest
 
 from stillbox.errors import UserError
 from tests.fuzz.corpus import FAILURES
+from tools.fuzz.costs import Budget, cost_of
 from tools.fuzz.mutations import mutate_bytes, mutate_json
 from tools.fuzz.readers import READERS
 
@@ -67,3 +68,16 @@ def test_former_failures_are_read_or_refused(folder, little_memory, name, conten
         READERS[name].read(content, folder)
     except UserError as error:
         assert len(str(error)) < 4000
+
+
+def test_objects_with_a_key_of_their_own_take_what_their_bytes_allow(folder):
+    """The table of their keys would have the square of their number."""
+    reader = READERS["folder_hugging_face"]
+    rows = ",".join(f'{{"k{number}":1,"bbox":[1,1,9,9],"label":"x"}}' for number in range(2_000))
+    content = f'{{"file_name":"a.png","objects":[{rows}]}}\n'.encode()
+    (folder / "seeds").mkdir()
+    sound = reader.seeds(folder / "seeds")[0]
+    reader.read(sound, folder)  # imports modules
+    seed = cost_of(lambda: reader.read(sound, folder))
+    cost = cost_of(lambda: reader.read(content, folder))
+    assert not Budget([seed]).excess(len(content), cost)

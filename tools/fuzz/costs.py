@@ -26,13 +26,13 @@ class Cost(NamedTuple):
 
 def cost_of(read: Callable[[], object]) -> Cost:
     """Returns what a call takes; its exceptions pass."""
-    if not tracemalloc.is_tracing():
-        tracemalloc.start()
-    before, _ = tracemalloc.get_traced_memory()
-    tracemalloc.reset_peak()
-    began = time.process_time()
-    read()
-    return Cost(time.process_time() - began, tracemalloc.get_traced_memory()[1] - before)
+    tracemalloc.start()
+    try:
+        began = time.process_time()
+        read()
+        return Cost(time.process_time() - began, tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
 
 
 class Budget:

@@ -269,7 +269,9 @@ def _front_matter(file: Path) -> Json:
     return yaml_content("\n".join(["", *lines[: rules[0]]]), str(file))
 
 
+_BOX_KEYS = ("bbox", "bboxes")
 _CLASS_KEYS = ("category", "categories", "label", "labels", "class", "category_id")
+_OBJECT_KEYS = (*_BOX_KEYS, *_CLASS_KEYS)
 # Files of the hub have half a gigabyte; their row groups are read one by one.
 _MOST_PARQUET_BYTES = 2**34
 # A run of equal values takes a few bytes, whatever its length. Images have more bytes than boxes.
@@ -322,7 +324,9 @@ def _objects(
     """Returns class names and boxes of a row: columns, or a list of objects."""
     columns = json_object(objects)
     if rows := [one for one in json_list(objects) if isinstance(one, dict)]:
-        columns = {key: [row.get(key) for row in rows] for key in {k for row in rows for k in row}}
+        # Not every key: each row may have another one.
+        used = [key for key in _OBJECT_KEYS if any(key in row for row in rows)]
+        columns = {key: [row.get(key) for row in rows] for key in used}
     boxes = columns.get("bbox", columns.get("bboxes")) or []
     stated = (columns[key] for key in _CLASS_KEYS if columns.get(key) is not None)
     labels: Json = next(stated, [])
