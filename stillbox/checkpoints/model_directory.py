@@ -9,10 +9,11 @@ A step's folder gets its name in one rename, after the disk has all of its conte
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,6 +32,7 @@ from stillbox.checkpoints.checkpoint import (
 )
 from stillbox.checkpoints.files import (
     DELETED,
+    MAX_JSON_BYTES,
     DirectoryLock,
     list_folder,
     read_manifest,
@@ -46,6 +48,8 @@ from stillbox.experiment.yaml_config import CHECKPOINTS
 from stillbox.object_storage import url_of
 from stillbox.printing import size_text
 from stillbox.records.files import lack_of_room, make_folder, remove_tree
+from stillbox.records.label_map import LabelMap
+from stillbox.untrusted import read_untrusted
 
 OF_TRAINING = (CHECKPOINTS, BEST, MANIFEST)
 """Names that a model directory or a checkpoint has, and no other folder of stillbox."""
@@ -108,8 +112,9 @@ class ModelDirectory(StoredExperiment):
         directory = cls(path, keep=keep)
         directory._writes, directory._lock = writes, lock
         directory._remote = remote if writes else None
-        files = {EXPERIMENT: experiment, LABEL_MAP: label_map}
-        files[VERSIONS] = json.dumps(dict(versions), indent=1)
+        # The experiment comes last: with it, all are there.
+        files = {VERSIONS: json.dumps(dict(versions), indent=1), LABEL_MAP: label_map}
+        files[EXPERIMENT] = experiment
         with _waiting(directory.path):
             if directory.path.exists() and not directory.path.is_dir():
                 raise UserError("the model directory is a file", where=str(path))
@@ -118,6 +123,9 @@ class ModelDirectory(StoredExperiment):
         return directory
 
     def _begin(self, files: Mapping[str, str]) -> None:
+        others = () if is_model_directory(self.path) else files
+        for name in others:
+            self._refuse_to_replace(name, files[name])
         make_folder(self._checkpoints, below=self.path)
         self._lock = self._lock or DirectoryLock(self.path)
         for leftover in self._checkpoints.iterdir():
@@ -126,7 +134,24 @@ class ModelDirectory(StoredExperiment):
         for leftover in self.path.glob(".*.unfinished"):
             remove_tree(leftover)
         for name, content in files.items():
-            replace_durably(self.path / name, content)
+            # A label map of the same classes may be the user's, with comments.
+            if name != LABEL_MAP or not self._has_classes(content):
+                replace_durably(self.path / name, content)
+
+    def _refuse_to_replace(self, name: str, content: str) -> None:
+        path = self.path / name
+        same = self._has_classes if name == LABEL_MAP else partial(_holds, path)
+        if os.path.lexists(path) and not same(content):
+            what = "this file would be replaced, and no run wrote it"
+            fix = "move it away, or take a new --model-dir"
+            raise UserError(what, where=str(path), fix=fix)
+
+    def _has_classes(self, label_map: str) -> bool:
+        """Whether the folder's label map has the classes of a text."""
+        with suppress(UserError, OSError):
+            there = LabelMap.from_text(self.label_map)
+            return there == LabelMap.from_text(label_map)
+        return False
 
     @classmethod
     def open(cls, path: str | Path) -> "ModelDirectory":
@@ -338,6 +363,12 @@ class ModelDirectory(StoredExperiment):
 def _waiting(path: Path) -> AbstractContextManager[None]:
     """Reports that a disk does not answer: a dead mount blocks every call."""
     return announcing(lambda: f"waiting for the model directory {path}")
+
+
+def _holds(path: Path, content: str) -> bool:
+    with suppress(UserError):
+        return read_untrusted(path, most=MAX_JSON_BYTES) == content.encode()
+    return False
 
 
 def _checked(best: Best) -> Best:

@@ -22,6 +22,7 @@ from typing import Any
 
 from stillbox.checkpoints.checkpoint import BEST, MANIFEST
 from stillbox.checkpoints.files import MAX_JSON_BYTES, unfinished_files
+from stillbox.checkpoints.other_runs import refuse_other_objects, refuse_other_run
 from stillbox.devices.announcing import announcing, say_aside
 from stillbox.errors import UserError
 from stillbox.experiment.yaml_config import CHECKPOINTS
@@ -199,8 +200,10 @@ class RemoteDirectory:
         """Becomes the one writer, and removes checkpoints that were left unfinished.
 
         Raises:
-            UserError: another process writes, or this account may not.
+            UserError: another process writes, this account may not, or another program's run is
+                there.
         """
+        refuse_other_objects(self.url, self._objects.list())
         # Renewals ask without patience: the end of a run waits for one that is under way.
         self._lease = WriterLease(ObjectFolder(self.url))
         self._objects.patience = _patience()
@@ -404,10 +407,12 @@ def model_place(
     `RemoteDirectory.fetch`; with `writes` this process becomes the one writer.
 
     Raises:
-        UserError: see `ObjectFolder` and `WriterLease`.
+        UserError: see `ObjectFolder` and `WriterLease`; or, with `writes`, `refuse_other_run`.
     """
     url = None if isinstance(path, ModelPlace) else url_of(path)
     if url is None:
+        if writes and not isinstance(path, ModelPlace):
+            refuse_other_run(Path(path))
         yield path if isinstance(path, ModelPlace) else ModelPlace(Path(path))
         return
     name_buckets(url)

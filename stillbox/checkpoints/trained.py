@@ -1,15 +1,12 @@
 """A trained model: loaded from a model directory or from weights, and written in other formats.
 
-The other formats hold the weights under the names of the original. Programs of tutorials name
-checkpoints: `ckpt-3` of TF2, the first of which is that of step 0, and `model.ckpt-2000` of TF1.
-Source: `object_detection/model_lib_v2.py`, `legacy/trainer.py`.
+The other formats hold the weights under the names of the original.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import jax
 import numpy as np
@@ -18,11 +15,7 @@ from safetensors.numpy import save
 from stillbox.checkpoints.array_files import check_finite, write_npz
 from stillbox.checkpoints.files import replacing, write_durably
 from stillbox.checkpoints.importer import ImportOptions, ImportReport, import_weights
-from stillbox.checkpoints.model_directory import (
-    CheckpointChoice,
-    ModelDirectory,
-    is_model_directory,
-)
+from stillbox.checkpoints.model_directory import CheckpointChoice
 from stillbox.checkpoints.names import object_paths, parts_without_names, reference_names
 from stillbox.checkpoints.packed import find_model, open_model
 from stillbox.checkpoints.pretrained import resolve_weights
@@ -33,7 +26,6 @@ from stillbox.experiment import schema
 from stillbox.experiment.resolve import with_overrides
 from stillbox.models.build import abstract_detector, build_detector
 from stillbox.models.variables import Arrays, split_detector
-from stillbox.records.files import write_whole
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
 
 
@@ -293,44 +285,3 @@ def _check_place(files: tuple[Path, ...], overwrite: bool) -> None:
     if existing and not overwrite:
         fix = "choose another name, or add --overwrite"
         raise UserError("the file exists", where=str(existing[0]), fix=fix)
-
-
-Form = Literal["tf1", "tf2"]
-
-
-def prefix_of(step: int, every: int, form: Form) -> str:
-    """Returns the name of a checkpoint: TF1 counts steps, TF2 checkpoints."""
-    return f"model.ckpt-{step}" if form == "tf1" else f"ckpt-{1 + math.ceil(step / every)}"
-
-
-def write_checkpoints(directory: Path, form: Form, say: Callable[[str], None]) -> None:
-    """Writes the kept checkpoints of a model directory into it, in the form of the original.
-
-    The file `checkpoint` lists them, as TensorFlow's `latest_checkpoint` expects. Beside those of
-    TF1 lies an empty graph (`.meta`), since programs of tutorials look for the step in its name.
-    Nothing is written if `directory` is no model directory or has no checkpoint. `say` gets the
-    reason if the original has no names for the model.
-    """
-    if not is_model_directory(directory):
-        return
-    run = ModelDirectory.open(directory)
-    steps = [step for step in run.steps() if step]
-    every = run.read_experiment().train.checkpoint_every or max(steps, default=1)
-    names = [prefix_of(step, every, form) for step in steps]
-    try:
-        for step, name in zip(steps, names, strict=True):
-            save_weights(directory, directory / name, step=step, tf2=form == "tf2", overwrite=True)
-            if form == "tf1":
-                write_whole(directory / f"{name}.meta", b"", below=directory)
-    except UserError as error:
-        say(f"no {form.upper()} checkpoints are written beside those of stillbox: {error.what}")
-        return
-    if names:
-        write_list(directory, names)
-
-
-def write_list(folder: Path, names: Sequence[str]) -> None:
-    """Writes the file `checkpoint`, which gives `latest_checkpoint` the names, oldest first."""
-    lines = [f'model_checkpoint_path: "{names[-1]}"']
-    lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-    write_whole(folder / "checkpoint", "\n".join([*lines, ""]).encode(), below=folder)

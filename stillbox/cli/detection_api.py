@@ -24,7 +24,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, resolve
 
 if TYPE_CHECKING:
-    from stillbox.checkpoints.trained import Form
+    from stillbox.checkpoints.original_checkpoints import Form
 
 
 _ONE_MACHINE = "all devices of this machine are used, of any kind; leave it out"
@@ -111,7 +111,7 @@ def writing_checkpoints(directory: Path, form: "Form | None") -> Iterator[None]:
         from stillbox.devices.job import is_main_process
 
         if form is not None and is_main_process():
-            from stillbox.checkpoints.trained import write_checkpoints
+            from stillbox.checkpoints.original_checkpoints import write_checkpoints
 
             write_checkpoints(directory, form, note)
 

@@ -108,7 +108,8 @@ def _add_originals(arguments: argparse.Namespace) -> None:
     Only the weights of a model directory are written again.
     """
     from stillbox.checkpoints.model_directory import is_model_directory
-    from stillbox.checkpoints.trained import save_weights, write_list
+    from stillbox.checkpoints.original_checkpoints import write_list
+    from stillbox.checkpoints.trained import save_weights
 
     _write_config(arguments)
     output: Path = arguments.output_directory

@@ -29,8 +29,10 @@ from stillbox.experiment.params_dict.keras_dialect import FLAG_FIX as KERAS
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import Resolved, resolve_reading
 from stillbox.printing import count_text
+from stillbox.textformat.yaml_tree import read_text_file
 
 _PARAMS = "params.yaml"
+_OURS = "# Written by stillbox: the parameters of the run in this folder.\n"
 
 _DEVICES = "all devices that JAX finds are used, and a batch is split over them"
 
@@ -148,6 +150,7 @@ def _train(
     with training_place(arguments.model_dir) as place:
         resumes = is_model_directory(place.folder)
         if not resumes:
+            _refuse_other_params(place.folder, params)
             _write_params(place.folder, params)
         code = run_training(resolved, place, profile=arguments.profile)
         # A refused resumption leaves the parameters of the run.
@@ -156,13 +159,24 @@ def _train(
     return code
 
 
+def _refuse_other_params(folder: Path, params: str) -> None:
+    """Refuses to replace a file that another program wrote, or the user."""
+    path = folder / _PARAMS
+    if path.is_file():
+        text = read_text_file(path, fix="move it away")
+        if text != params and not text.startswith(_OURS):
+            what = "this file would be replaced, and no run of stillbox wrote it"
+            fix = "move it away, or take a new --model_dir"
+            raise UserError(what, where=str(path), fix=fix)
+
+
 def _write_params(folder: Path, params: str) -> None:
     from stillbox.checkpoints.files import replace_durably
     from stillbox.devices.job import is_main_process
     from stillbox.records.files import make_folder
 
     if is_main_process():
-        replace_durably(make_folder(folder, below=folder) / _PARAMS, params)
+        replace_durably(make_folder(folder, below=folder) / _PARAMS, _OURS + params)
 
 
 def _evaluate(

@@ -79,6 +79,26 @@ def test_without_checkpoint_dir_it_trains_evaluates_and_resumes(stillbox, config
     assert ModelDirectory.open("run").steps() == (1, 2, 3)
 
 
+@pytest.mark.parametrize("verb", ["model_main_tf2.py", "train", "legacy_train"])
+def test_the_folder_of_another_run_is_refused_with_the_line_that_starts_from_it(
+    refused, config, here, trained_with, verb
+):
+    (here / "run").mkdir()
+    files = [here / "run" / name for name in ("ckpt-7.index", "ckpt-7.data-00000-of-00001")]
+    for file in files:
+        file.write_bytes(b"theirs")
+    words = {
+        "model_main_tf2.py": [*config, "--checkpoint_format=tf2"],
+        "train": ["p.yaml", "--model-dir=run", *config[2:]],
+        "legacy_train": ["--pipeline_config_path=p.yaml", "--train_dir=run", *config[2:]],
+    }
+    message = refused(verb, *words[verb])
+    assert "run: the folder holds the run of another program; its newest checkpoint is" in message
+    assert "--set train.fine_tune.checkpoint=run/ckpt-7 --set train.fine_tune.scope=" in message
+    assert sorted((here / "run").iterdir()) == sorted(files)
+    assert not trained_with
+
+
 def test_flags_become_overrides(stillbox, config, trained_with):
     flags = ["--num_train_steps=70", "--train_batch_size", "12", "--checkpoint_every_n=7"]
     stillbox("model_main", *config, *flags, "--sample_1_of_n_eval_examples=5").ended()
@@ -225,7 +245,7 @@ def test_the_first_generation_writes_its_checkpoints_into_a_bucket_too(monkeypat
     train = lambda resolved, directory, profile: done.append(directory) or 0  # noqa: E731
     monkeypatch.setattr(detection_api, "run_training", train)
     write = lambda directory, form, say: done.append((directory, form))  # noqa: E731
-    monkeypatch.setattr("stillbox.checkpoints.trained.write_checkpoints", write)
+    monkeypatch.setattr("stillbox.checkpoints.original_checkpoints.write_checkpoints", write)
     words = ["--train_dir=s3://bucket/run", "--pipeline_config_path=demo_scenes"]
     assert main(["legacy_train", *words]) == 0
     assert done == [place, (tmp_path, "tf1")]
@@ -238,7 +258,7 @@ def test_one_process_of_a_job_writes_the_original_s_checkpoints(
     monkeypatch.setattr("stillbox.devices.job.is_main_process", lambda: main_process)
     written = []
     write = lambda *arguments: written.append(arguments)  # noqa: E731
-    monkeypatch.setattr("stillbox.checkpoints.trained.write_checkpoints", write)
+    monkeypatch.setattr("stillbox.checkpoints.original_checkpoints.write_checkpoints", write)
     with detection_api.writing_checkpoints(tmp_path, "tf2"):
         pass
     assert len(written) == main_process

@@ -152,6 +152,29 @@ def test_a_refused_resumption_leaves_the_parameters(tmp_path, params, monkeypatc
     assert read_params(config_file=kept).experiment.train.steps == 2
 
 
+def test_parameters_that_the_user_wrote_are_not_replaced(tmp_path, params, monkeypatch, capsys):
+    monkeypatch.setattr(official_models, "run_training", lambda *arguments, **options: 0)
+    mine = tmp_path / "params.yaml"
+    mine.write_text("type: retinanet  # mine\n")
+    words = ["main.py", f"--model_dir={tmp_path}"]
+    assert main([*words, f"--params_override={params()}"]) == 2
+    assert "params.yaml: this file would be replaced, and no run" in capsys.readouterr().err
+    assert mine.read_text() == "type: retinanet  # mine\n"
+    mine.unlink()
+    # Those of an attempt that did not begin are a run's own.
+    for steps in (2, 4):
+        assert main([*words, f"--params_override={params(steps=steps)}"]) == 0
+        assert read_params(config_file=mine).experiment.train.steps == steps
+
+
+def test_a_run_of_the_original_is_refused_before_its_parameters(tmp_path, params, capsys):
+    for name in ("model.ckpt-9.index", "params.yaml"):
+        (tmp_path / name).write_bytes(b"theirs")
+    assert main(["main.py", f"--model_dir={tmp_path}", f"--params_override={params()}"]) == 2
+    assert f"its newest checkpoint is {tmp_path}/model.ckpt-9," in capsys.readouterr().err
+    assert (tmp_path / "params.yaml").read_bytes() == b"theirs"
+
+
 @pytest.mark.slow
 def test_evaluation_may_begin_before_training(command, params, tmp_path, monkeypatch):
     def begin(seconds):
