@@ -11,14 +11,14 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
-from stillbox.records.files import create_file, open_in_place, remove_tree
+from stillbox.records.files import create_file, files_below, open_in_place, remove_tree
 from stillbox.untrusted import open_untrusted, read_untrusted
 
 DELETED = ".deleted-"
@@ -137,6 +137,7 @@ FileState = Literal["ok", "changed", "missing", "unknown"]
 
 _OWN = "sha256"
 _DIGITS = set("0123456789abcdef")
+_MOVE = "move the folder away, or give another one"
 _ELSEWHERE = "copy the folder again from its source; `stillbox doctor {}` checks all of it"
 
 
@@ -153,7 +154,7 @@ class Checksums:
     @classmethod
     def of_folder(cls, folder: Path, manifest: str) -> "Checksums":
         """Returns those of all files below a folder but its manifest."""
-        names = [name for name in _files_below(folder) if name != manifest]
+        names = [name for name in files_below(folder) if name != manifest]
         return cls(folder, {name: _measure(folder / name) for name in names}, manifest)
 
     @classmethod
@@ -170,6 +171,30 @@ class Checksums:
             raise UserError(what, where=str(folder / manifest), fix=_ELSEWHERE.format(folder))
         files = {name: (entry["bytes"], entry["sha256"]) for name, entry in content.items()}
         return cls(folder, files, manifest)
+
+    @classmethod
+    def written(cls, folder: Path, manifest: str) -> set[str]:
+        """Returns the files of a folder that were written with its manifest; none without one.
+
+        Raises:
+            UserError: the manifest is damaged, or of an older version that listed no files.
+        """
+        if not (folder / manifest).is_file():
+            return set()
+        what = "the folder is not replaced"
+        content = read_manifest(folder / manifest, what=what, fix=_MOVE)
+        files = cls.parse(content.get("checksums"), folder, manifest).files
+        if files is None:
+            what = f"{what}: {manifest} does not say which files were written with it"
+            raise UserError(what, where=str(folder), fix=_MOVE)
+        return {manifest, *files}
+
+    def with_files(self, *names: str) -> "Checksums":
+        """Returns the checksums with those of more files, or of all files below folders."""
+        below = tuple(f"{name}/" for name in names)
+        found = [one for one in files_below(self.folder) if one in names or one.startswith(below)]
+        more = {name: _measure(self.folder / name) for name in found}
+        return replace(self, files={**(self.files or {}), **more})
 
     def to_json(self) -> dict[str, dict[str, int | str]]:
         """Returns a part of a manifest."""
@@ -208,7 +233,7 @@ class Checksums:
     def states(self) -> Iterator[tuple[str, FileState]]:
         """Yields the state of every file that is there or should be, by name."""
         known = self.files or {}
-        there = [name for name in _files_below(self.folder) if name != self.manifest]
+        there = [name for name in files_below(self.folder) if name != self.manifest]
         for name in sorted({*known, *there}):
             if name not in known:
                 yield name, "unknown"
@@ -260,15 +285,6 @@ def _measure(path: Path) -> tuple[int, str]:
 
 def _digest(file: BufferedReader) -> str:
     return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _files_below(folder: Path) -> list[str]:
-    """Returns the paths of everything but folders; links are not followed."""
-    found = []
-    for root, folders, names in os.walk(folder):
-        links = [name for name in folders if Path(root, name).is_symlink()]
-        found += [Path(root, name).relative_to(folder).as_posix() for name in [*names, *links]]
-    return sorted(found)
 
 
 def _is_entry(item: tuple[str, Any]) -> bool:

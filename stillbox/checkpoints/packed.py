@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from stillbox.checkpoints.checkpoint import (
     Checkpoint,
     write_checkpoint,
 )
-from stillbox.checkpoints.files import replacing, write_durably
+from stillbox.checkpoints.files import Checksums, replacing, write_durably
 from stillbox.checkpoints.model_directory import (
     CheckpointChoice,
     ModelDirectory,
@@ -226,7 +227,7 @@ def _write_file(
 def _write_folder(
     target: Path, model: Checkpoint, experiment: str, sections: Mapping[str, Arrays]
 ) -> int:
-    with new_folder(target) as folder:
+    with new_folder(target, written=partial(Checksums.written, manifest=MANIFEST)) as folder:
         write_durably(folder / EXPERIMENT, experiment.encode())
         copies = [model.folder / name for name in (LABEL_MAP, VERSIONS)]
         write_checkpoint(folder, model.step, sections, {}, copies)

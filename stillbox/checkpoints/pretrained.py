@@ -34,7 +34,7 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownFile, KnownWeights, Package, known_weights
 from stillbox.extras import install_package_command
 from stillbox.records.byte_source import cache_folder
-from stillbox.records.files import new_folder, remove_tree, try_lock
+from stillbox.records.files import files_below, new_folder, remove_tree, try_lock
 from stillbox.untrusted import named_path, open_untrusted, open_zip, read_untrusted
 
 _RECEIPT = "download.json"
@@ -81,11 +81,11 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[PurePosixPath], bool])
             raise
         what = f"the archive cannot be unpacked: {error}"
         raise UserError(what, where=str(archive), fix="remove it, and fetch it again") from error
-    for entry in unfinished.iterdir():
-        target = folder / entry.name
-        remove_tree(target)
-        entry.replace(target)
-    unfinished.rmdir()
+    for name in files_below(unfinished):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (unfinished / name).replace(target)
+    remove_tree(unfinished)
     archive.unlink()
 
 
@@ -230,7 +230,7 @@ def get_weights(
     try:
         with blamed(folder), _alone(folder):
             if again:
-                with new_folder(folder) as fresh:
+                with new_folder(folder, written=partial(_fetched, row)) as fresh:
                     _fill(row, fresh, progress)
             # Every process of a job asks for them.
             elif not _is_complete(row, folder):
@@ -240,6 +240,14 @@ def get_weights(
         fix = kept if again else _by_hand(row, folder)
         raise UserError(error.what, where=error.where, fix=fix) from error
     return folder / row.path
+
+
+def _fetched(row: KnownWeights, folder: Path) -> set[str]:
+    """Returns the files of a folder that fetching weights writes."""
+    names = {_RECEIPT, *(file.name for file in row.files)}
+    names |= {f".{file.name}.part" for file in row.files}
+    there = files_below(folder)
+    return names | {name for name in there if _is_wanted(row, PurePosixPath(name))}
 
 
 def _fill(row: KnownWeights, folder: Path, progress: DownloadProgress) -> None:

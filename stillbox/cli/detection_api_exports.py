@@ -122,6 +122,7 @@ def _add_originals(arguments: argparse.Namespace) -> None:
         except UserError as error:
             folder.rmdir()
             note(f"no checkpoint/ckpt-0 is written: {error.what}")
+        _list_files(output, "checkpoint")
 
 
 def _trained_model(arguments: argparse.Namespace, changes: Sequence[str] = ()) -> dict[str, Any]:
@@ -216,6 +217,7 @@ def _write_convertible(model: dict[str, Any], arguments: argparse.Namespace) -> 
     )
     program = ExportProgram(load_model(**model).named_by_config(), settings)
     place = write_convertible(program, arguments.output_directory)
+    _list_files(arguments.output_directory, "saved_model")
     note(f"{place} is for TensorFlow's converter; model.tflite is the same network, converted")
 
 
@@ -258,6 +260,7 @@ def run_export_inference_graph(arguments: argparse.Namespace) -> int:
     inner = _export(model, arguments, format="saved_model", **beside, **settings)
     (inner.folder / "saved_model").rename(output / "saved_model")
     shutil.rmtree(inner.folder)
+    _list_files(output, "saved_model")
     _write_config(arguments)
     show_export(exported)
     print(f"  saved_model: {inner.verification.render()}")
@@ -295,6 +298,13 @@ def _input_shape(text: str | None) -> dict[str, Any]:
     return {"batch_size": max(batch, 0), "image_size": size}
 
 
+def _list_files(output: Path, *names: str) -> None:
+    """Enters files beside an export into its manifest, so that --overwrite replaces them too."""
+    from stillbox.exporting.manifest import add_files
+
+    add_files(output, *names)
+
+
 def _write_config(arguments: argparse.Namespace) -> None:
     """Writes the `pipeline.config` of the model, with what was merged into it.
 
@@ -313,6 +323,7 @@ def _write_config(arguments: argparse.Namespace) -> None:
         text = merged_text(text, str(path), arguments.config_override)
     file: Path = arguments.output_directory / "pipeline.config"
     file.write_text(changes + text, encoding="utf-8")
+    _list_files(arguments.output_directory, "pipeline.config")
 
 
 _TFLITE = (

@@ -5,6 +5,7 @@ The comparison takes the artefact's detections and its checkpoint's, on the same
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,13 +13,21 @@ import numpy as np
 from jax.export import default_export_platform
 
 from stillbox import __version__
+from stillbox.checkpoints.files import Checksums
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.announcing import announcing_alone
 from stillbox.errors import UserError
 from stillbox.experiment.values import section_to_plain
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.exporting.backend import ExportBackend, StandIn, find_stand_in, find_writer
-from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, Written, is_export
+from stillbox.exporting.manifest import (
+    EXPERIMENT,
+    LABEL_MAP,
+    MANIFEST,
+    Manifest,
+    Written,
+    is_export,
+)
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import DECODES, ExportSettings
 from stillbox.exporting.verification import Agreement, Verification, agree, choices_of, verify
@@ -73,25 +82,27 @@ def export_model(
     _check_platforms(settings)
     images = _fitting(images, program, say)
     write = find_writer(settings.format)
-    with new_folder(output, lambda: check_free(output, overwrite=overwrite)) as partial:
+    written_before = partial(Checksums.written, manifest=MANIFEST)
+    check = partial(check_free, output, overwrite=overwrite)
+    with new_folder(output, check, written=written_before) as folder:
         say(f"{model.source}: writing {settings.format}")
         with announcing_alone(f"writing {settings.format}"):
-            written = write(program, partial, images)
+            written = write(program, folder, images)
         manifest = _manifest(program, written)
         assert model.label_map is not None  # the program uses its class slots
-        (partial / EXPERIMENT).write_text(to_yaml(model.experiment), encoding="utf-8")
-        (partial / LABEL_MAP).write_text(model.label_map.to_text(), encoding="utf-8")
-        manifest.write(partial)
+        (folder / EXPERIMENT).write_text(to_yaml(model.experiment), encoding="utf-8")
+        (folder / LABEL_MAP).write_text(model.label_map.to_text(), encoding="utf-8")
+        manifest.write(folder)
         stand_in = find_stand_in(settings.format)
         say(
             "loading it again and comparing it with the checkpoint" if stand_in is None else _PARTLY
         )
         with announcing_alone("comparing it with the checkpoint"):
-            verified = _verify(partial, program, images, stand_in)
+            verified = _verify(folder, program, images, stand_in)
         manifest = dataclasses.replace(
             manifest, verified={**dataclasses.asdict(verified), "whole": stand_in is None}
         )
-        manifest.write(partial)
+        manifest.write(folder)
     return Exported(output, manifest, verified)
 
 

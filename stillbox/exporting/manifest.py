@@ -162,6 +162,18 @@ def _settings(content: object, where: str) -> ExportSettings:
     return settings
 
 
+def add_files(folder: Path, *names: str) -> None:
+    """Enters files or folders that were written into an artefact's folder into its manifest.
+
+    Nothing happens in a folder without a manifest.
+    """
+    if not (path := folder / MANIFEST).is_file():
+        return
+    content = read_manifest(path, what=f"{MANIFEST} cannot be read", fix=_FOLDER)
+    checksums = Checksums.parse(content["checksums"], folder, MANIFEST).with_files(*names)
+    write_whole(path, write_manifest({**content, "checksums": checksums.to_json()}))
+
+
 def check_files(folder: Path) -> None:
     """Opens every file of an export, which a runtime is about to read.
 

@@ -41,7 +41,7 @@ from stillbox.models.build import build_detector
 from stillbox.models.variables import Arrays, bind_detector, split_detector
 from stillbox.predicting.backend import Pixels
 from stillbox.printing import count_text
-from stillbox.records.files import write_whole
+from stillbox.records.files import files_below, new_folder, write_whole
 from stillbox.records.source import ExampleSource
 from stillbox.untrusted import read_untrusted
 
@@ -253,12 +253,14 @@ def export_saved_model(directory: Path, target: Path) -> None:
         raise UserError(
             "this is not a SavedModel, and is not replaced", where=str(target), fix="move it away"
         )
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(folder / "saved_model", partial)
-    if target.exists():
-        shutil.rmtree(target)
-    partial.replace(target)
+    with new_folder(target, written=_of_saved_model) as fresh:
+        shutil.copytree(folder / "saved_model", fresh, dirs_exist_ok=True)
+
+
+def _of_saved_model(folder: Path) -> list[str]:
+    """Returns the files that belong to a SavedModel."""
+    names = ("saved_model.pb", "fingerprint.pb", "variables/", "assets/")
+    return [name for name in files_below(folder) if name.startswith(names)]
 
 
 def _with_data(model: TrainedModel, data: RecordSet) -> TrainedModel:

@@ -94,6 +94,14 @@ def former_conversion(output: Path, key: str, *, overwrite: bool) -> ConvertedFo
     return None
 
 
+def written_files(output: Path) -> set[str]:
+    """Returns the files of a finished conversion; nothing if there is none."""
+    if not (output / FINISHED).is_file():
+        return set()
+    stored = json.loads(read_untrusted(output / FINISHED, most=_MOST_BYTES))
+    return {FINISHED, *map(str, stored["files"])}
+
+
 def _reused(output: Path, result: dict[str, Any]) -> ConvertedFolder:
     tuples = {
         name: tuple(map(str, result[name])) for name in ("classes", "problems", "without_boxes")

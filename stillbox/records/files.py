@@ -6,6 +6,7 @@ Its writer holds a lock, which the system releases when the process ends; the ne
 same place removes folders without a lock.
 """
 
+import ctypes
 import errno
 import os
 import shutil
@@ -13,7 +14,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -152,6 +153,8 @@ _PARTIAL, _OLD = ".stillbox-partial", ".stillbox-old"
 # For the lock of a folder.
 _ATTEMPTS, _SECONDS = 3, 0.05
 _FULL = os.strerror(errno.ENOSPC)
+# Of `renameat2`: AT_FDCWD, RENAME_EXCHANGE.
+_HERE, _EXCHANGE = -100, 2
 _FOLDER_ALONE = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -171,14 +174,33 @@ def try_lock(descriptor: int) -> bool | None:
     return True
 
 
+def files_below(folder: Path) -> list[str]:
+    """Returns the paths of everything but folders; links are not followed."""
+    found = []
+    for root, folders, names in os.walk(folder):
+        links = [name for name in folders if Path(root, name).is_symlink()]
+        found += [Path(root, name).relative_to(folder).as_posix() for name in [*names, *links]]
+    return sorted(found)
+
+
 @contextmanager
-def new_folder(target: Path, check: Callable[[], object] = lambda: None) -> Iterator[Path]:
+def new_folder(
+    target: Path,
+    check: Callable[[], object] = lambda: None,
+    *,
+    written: Callable[[Path], Collection[str]] = files_below,
+) -> Iterator[Path]:
     """Yields an empty folder that replaces `target` at the end; after an error nothing has changed.
 
-    `check` is called as soon as no other process can write the folder.
+    Args:
+        target: the folder, which need not exist.
+        check: called as soon as no other process can write the folder.
+        written: returns the files of an older folder, by their paths below it, that this program
+            wrote; all others stay.
 
     Raises:
-        UserError: another process writes it, it is the current folder, or the disk takes no more.
+        UserError: another process writes it, it is the current folder, the disk takes no more, or
+            a new file has the name of one that stays.
     """
     real = target.resolve()
     if Path.cwd().is_relative_to(real):
@@ -188,6 +210,11 @@ def new_folder(target: Path, check: Callable[[], object] = lambda: None) -> Iter
     with partial_folder(real) as partial:
         check()
         yield partial
+        if real.is_dir():
+            _keep_others(real, partial, written(real))
+        if _exchange(partial, real):
+            shutil.rmtree(partial, ignore_errors=True)
+            return
         if real.exists():
             real.rename(old)
         try:
@@ -197,6 +224,37 @@ def new_folder(target: Path, check: Callable[[], object] = lambda: None) -> Iter
                 old.rename(real)
             raise
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _keep_others(old: Path, new: Path, own: Collection[str]) -> None:
+    """Puts what a folder holds beside own files into another one too."""
+    for name in files_below(old):
+        if name in own:
+            continue
+        try:
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            _link_or_copy(old / name, new / name)
+        except (FileExistsError, NotADirectoryError) as error:
+            what = f"{name} would be replaced, and this program did not write it"
+            fix = "move it away, or give another folder"
+            raise UserError(what, where=str(old), fix=fix) from error
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except (OSError, NotImplementedError):  # the file system has no hard links
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchanges the names of two folders in one step, and returns whether the system can."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    if rename is None:
+        return False
+    return not rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE)
 
 
 @contextmanager

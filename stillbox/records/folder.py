@@ -26,6 +26,7 @@ from stillbox.records.converted import (
     conversion_key,
     former_conversion,
     write_conversion,
+    written_files,
 )
 from stillbox.records.data_folder import DataFolder, Split
 from stillbox.records.files import new_folder
@@ -142,7 +143,7 @@ def convert_folder(
         return former_conversion(output, key, overwrite=options.overwrite)
 
     brightest = brightest_of(items, workers=options.workers)
-    with new_folder(output, check) as unfinished:
+    with new_folder(output, check, written=written_files) as unfinished:
         reports = {
             name: convert(
                 [item for item, split in zip(items, splits, strict=True) if split == name],

@@ -23,6 +23,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.scenes_shapes import SHAPES, Floats, PixelWindow, Placement
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import sharded_writer
+from stillbox.untrusted import open_untrusted
 
 SIDES = (160, 256)
 """Least and greatest height and width of a scene, in pixels."""
@@ -193,6 +194,8 @@ def _with_truth(
 
 _JPEG_QUALITY = 90
 _RECORDS_PER_SHARD = 200
+# The description of a set, at the head of its annotations.
+_MARK, _HEAD_BYTES = "stillbox scenes, ", 100
 # First image id of the second set: the two sets can be merged.
 _ID_STRIDE = 1_000_000
 
@@ -246,6 +249,8 @@ def write_scenes(
         fix = "use at least 32 pixels, and a greatest side that is no smaller than the least"
         raise UserError(what, fix=fix)
     output = Path(output)
+    if overwrite:
+        _refuse_others(output)
     label_map = LabelMap.from_names(SHAPES)
     check_label_map(output, label_map)
     for name in ("train", "val"):
@@ -263,6 +268,27 @@ def write_scenes(
         sets.append(writer.finish())
     path = write_whole(output / LABEL_MAP_NAME, label_map.to_text().encode())
     return Scenes(label_map=path, train=sets[0], val=sets[1])
+
+
+def _refuse_others(output: Path) -> None:
+    """Refuses to replace records or annotations of the names of the sets."""
+    for name in ("train", "val"):
+        path = _annotations(output, name)
+        if _is_own(path):
+            continue
+        names = (f"annotations/{name}.json", f"{name}.record-*")
+        there = next((one for pattern in names for one in output.glob(pattern)), None)
+        if there is not None:
+            what = "this file would be replaced, and is not one of drawn scenes"
+            raise UserError(what, where=str(there), fix="move it away, or give another --output")
+
+
+def _is_own(annotations: Path) -> bool:
+    try:
+        with open_untrusted(annotations, most=None) as file:
+            return _MARK.encode() in file.read(_HEAD_BYTES)
+    except UserError:
+        return False
 
 
 def _annotations(output: Path, name: str) -> Path:
@@ -318,7 +344,7 @@ class _SetWriter:
     def finish(self) -> SceneSet:
         """Writes the COCO JSON and returns the content of the set."""
         content = {
-            "info": {"description": f"stillbox scenes, {self._name}"},
+            "info": {"description": f"{_MARK}{self._name}"},
             "images": self._images,
             "annotations": self._annotations,
             "categories": [{"id": item.id, "name": item.name} for item in self._label_map],

@@ -4,6 +4,7 @@ Its files are a few lines each over the programs and modules of stillbox; it is 
 `models/research` of github.com/tensorflow/models.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
 from stillbox.tutorials.absent import REPLACEMENTS
 from stillbox.tutorials.protos import MODULES
+from stillbox.untrusted import read_untrusted
 
 _API = "object_detection"
 _PROGRAMS: Mapping[str, tuple[str, ...]] = {
@@ -56,7 +58,9 @@ _PACKAGES = (
     *("metrics", "protos", "utils"),
 )
 
-_WRITTEN = f"Written by `stillbox tutorial`, version {__version__}."
+_MARK = "Written by `stillbox tutorial`, version "
+_WRITTEN = f"{_MARK}{__version__}."
+_MOST_BYTES = 2**20
 _SCRIPT = '''"""{about}
 
 {written} It runs the command `stillbox {verb}`.
@@ -151,12 +155,25 @@ def folder_files() -> Iterator[tuple[Path, str]]:
         ("pascal", LabelMap.from_names(_PASCAL)),
         ("mscoco", LabelMap.from_file("coco")),
     ):
-        yield Path(_API, "data", f"{name}_label_map.pbtxt"), label_map.to_text()
+        yield Path(_API, "data", f"{name}_label_map.pbtxt"), f"# {_WRITTEN}\n{label_map.to_text()}"
 
 
 def _script(place: str, words: tuple[str, ...]) -> str:
     about = f"`{place}` of the Object Detection API and its tutorials, over stillbox."
     return _SCRIPT.format(about=about, verb=words[0], words=list(words), written=_WRITTEN)
+
+
+def _refuse_other_file(path: Path, text: str) -> None:
+    """Refuses to replace a file of somebody else, such as a program of the original."""
+    if not os.path.lexists(path):
+        return
+    try:
+        there = read_untrusted(path, most=_MOST_BYTES).decode(errors="replace")
+    except UserError:
+        there = ""
+    if there != text and _MARK not in there:
+        what = "this file would be replaced, and `stillbox tutorial` did not write it"
+        raise UserError(what, where=str(path), fix="move it away, or give another folder")
 
 
 def write_folder(folder: Path, *, overwrite: bool) -> int:
@@ -167,7 +184,8 @@ def write_folder(folder: Path, *, overwrite: bool) -> int:
         overwrite: write into a folder that holds anything too; other files stay.
 
     Raises:
-        UserError: the folder holds something, or cannot be written.
+        UserError: the folder holds something, or a file that would be replaced and is not one of
+            these, or cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError("this is a file", where=str(folder), fix="give the name of a folder")
@@ -178,6 +196,8 @@ def write_folder(folder: Path, *, overwrite: bool) -> int:
             fix="give another one, or write these files among its own with --overwrite",
         )
     files = list(folder_files())
+    for place, text in files:
+        _refuse_other_file(folder / place, text)
     for place, text in files:
         write_whole(folder / place, text.encode(), below=folder)
     return len(files)

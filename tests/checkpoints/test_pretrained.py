@@ -240,6 +240,19 @@ def test_a_repeated_download_keeps_the_weights_until_it_is_complete(server, know
     assert list(weights_folder("ours").parent.iterdir()) == [weights_folder("ours")]
 
 
+def test_files_of_the_user_stay_in_the_folder_of_weights(server, known, tmp_path):
+    known(row(server, archive_of(checkpoint_members(tmp_path))))
+    folder = weights_folder("ours")
+    # What somebody unpacked by hand before, into the folder that the archive has.
+    inside = folder / "zoo"
+    inside.mkdir(parents=True)
+    for mine in (folder / "notes.txt", inside / "notes.txt"):
+        mine.write_text("mine")
+    for again in (False, True):
+        get_weights("ours", progress=quiet, again=again)
+        assert (folder / "notes.txt").read_text() == (inside / "notes.txt").read_text() == "mine"
+
+
 def test_a_full_disk_is_not_said_of_the_archive(server, known, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -255,6 +255,16 @@ def test_nothing_is_replaced_unasked(trained_once, packed):
     assert sorted(path.name for path in packed.iterdir()) == ["model", "model.stillbox"]
 
 
+def test_files_beside_a_packed_model_stay_when_it_is_replaced(trained_once, packed):
+    target = packed / "model"
+    own = sorted(path.name for path in target.iterdir())
+    (target / "notes").mkdir()
+    (target / "notes/q.txt").write_text("mine")
+    pack_model(trained_once, target, overwrite=True)
+    assert sorted(path.name for path in target.iterdir()) == sorted([*own, "notes"])
+    assert (target / "notes/q.txt").read_text() == "mine"
+
+
 def test_a_folder_that_is_no_packed_model_is_not_replaced(tmp_path):
     run = tmp_path / "run"
     with closing(ModelDirectory.create(run, experiment="", label_map="", versions={})) as made:

@@ -12,7 +12,7 @@ from stillbox.exporting import export as exporting
 from stillbox.exporting.backend import ExportBackend
 from stillbox.exporting.export import export_model
 from stillbox.exporting.images import choose_images
-from stillbox.exporting.manifest import MANIFEST, Manifest, Written
+from stillbox.exporting.manifest import MANIFEST, Manifest, Written, add_files
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.verification import Choices, agree, choices_of, verify
@@ -333,6 +333,29 @@ def test_a_folder_with_something_else_is_never_replaced(model, images, tmp_path)
     with pytest.raises(UserError, match="this is not an empty folder"):
         export_model(model, tmp_path, ExportSettings(), images, overwrite=True)
     assert (tmp_path / "diary.txt").exists()
+
+
+def test_files_beside_an_export_stay_when_it_is_replaced(
+    model, tmp_path, wrong_format, monkeypatch
+):
+    monkeypatch.setattr("stillbox.exporting.export._verify", lambda *arguments: SAME)
+    out = tmp_path / "out"
+    export_model(model, out, ExportSettings(), [])
+    own = sorted(path.name for path in out.iterdir())
+    for name in ("diary.txt", "own/q.txt", "mine"):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("mine")
+    (out / "added").mkdir()
+    (out / "added/ckpt-0.index").touch()
+    add_files(out, "added", "mine")
+    Manifest.read(out).verify()
+    export_model(model, out, ExportSettings(), [], overwrite=True)
+    assert sorted(path.name for path in out.iterdir()) == sorted([*own, "diary.txt", "own"])
+    assert (out / "own/q.txt").read_text() == "mine"
+    (out / MANIFEST).write_text("{}")  # nobody knows what it wrote
+    with pytest.raises(UserError, match="does not say which files were written with it"):
+        export_model(model, out, ExportSettings(), [], overwrite=True)
+    assert (out / "diary.txt").exists()
 
 
 def test_a_manifest_of_a_later_version_is_refused(tmp_path):

@@ -94,9 +94,11 @@ def test_an_error_of_another_file_is_not_blamed_on_records_or_folder(tmp_path, r
 WRITE = """
 import signal, sys
 from pathlib import Path
+from stillbox.records import files
 from stillbox.records.files import new_folder
 target, moment = Path(sys.argv[1]), sys.argv[2]
 if moment == "between":
+    files._exchange = lambda one, other: False  # as on other systems than Linux
     rename = Path.rename
     def halfway(self, other):
         if self.name.endswith("-partial"):
@@ -193,6 +195,37 @@ def test_a_writer_that_is_killed_between_two_renames_loses_nothing(tmp_path, wri
     write(tmp_path / "other")
     assert names(tmp_path) == ["other", "out"]
     assert names(tmp_path / "out") == ["old"]
+
+
+def test_files_of_others_stay_in_a_folder_that_is_replaced(tmp_path):
+    out = tmp_path / "out"
+    write(out, "own")
+    (out / "sub").mkdir()
+    (out / "sub" / "diary").write_text("mine")
+    (out / "link").symlink_to("diary")
+    with new_folder(out, written=lambda folder: {"own"}) as folder:
+        (folder / "new").touch()
+    assert names(out) == ["link", "new", "sub"]
+    assert (out / "sub" / "diary").read_text() == "mine"
+    assert names(tmp_path) == ["out"]
+    for name in ("sub/diary", "sub"):
+        with (
+            pytest.raises(UserError, match="diary would be replaced, and this program did not"),
+            new_folder(out, written=lambda folder: {"new"}) as folder,
+        ):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text("theirs")
+        assert (out / "sub" / "diary").read_text() == "mine"
+        assert names(out) == ["link", "new", "sub"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems exchange no names")
+def test_a_folder_has_its_name_at_every_moment(tmp_path, monkeypatch):
+    write(tmp_path / "out", "old")
+    monkeypatch.delattr(Path, "rename")
+    write(tmp_path / "out", "new")
+    assert names(tmp_path) == ["out"]
+    assert names(tmp_path / "out") == ["new"]
 
 
 def test_a_link_is_not_written_through(tmp_path):

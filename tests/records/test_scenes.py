@@ -210,3 +210,15 @@ def test_unusable_sizes_are_refused(tmp_path, options, message):
     with pytest.raises(UserError, match=message):
         write_scenes(tmp_path, **options)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["annotations/val.json", "train.record-00000-of-00001"])
+def test_a_set_of_somebody_else_is_not_replaced(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"info": {"description": "mine"}}')
+    with pytest.raises(UserError, match="would be replaced, and is not one of drawn scenes"):
+        write_scenes(tmp_path, train=1, val=1, overwrite=True)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / name]
+    (tmp_path / name).unlink()
+    for overwrite in (False, True):
+        write_scenes(tmp_path, train=1, val=1, overwrite=overwrite)

@@ -39,6 +39,21 @@ def test_a_folder_that_holds_something_is_not_written_to(research, tmp_path, cap
     assert (tmp_path / "object_detection" / "model_main_tf2.py").is_file()
 
 
+@pytest.mark.parametrize(
+    "place", ["object_detection/model_main_tf2.py", "object_detection/data/pet_label_map.pbtxt"]
+)
+def test_a_program_of_the_original_is_not_replaced(tmp_path, capsys, place):
+    mine = tmp_path / "research" / place
+    mine.parent.mkdir(parents=True)
+    mine.write_text("# Copyright 2020 The TensorFlow Authors.\n")
+    words = ["tutorial", str(tmp_path / "research"), "--overwrite"]
+    assert main(words) == 2
+    assert f"{place}: this file would be replaced" in capsys.readouterr().err
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
+    mine.unlink()
+    assert main(words) == main(words) == 0  # its own files are replaced
+
+
 def test_every_script_has_a_help(research, python):
     scripts = [place for place, text in folder_files() if "command()" in text]
     assert len(scripts) > 20
