@@ -13,7 +13,7 @@ import math
 import os
 import zipfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import jax.numpy as jnp
 import numpy as np
 
-from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES
+from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES, damage_of
 from stillbox.errors import UserError
 from stillbox.records.files import create_file
 from stillbox.untrusted import open_untrusted, open_zip
@@ -74,11 +74,31 @@ def check_unpacked(claimed: int, held: int) -> None:
         raise ValueError(f"it unpacks to more than {_MOST_COMPRESSION} times of its size")
 
 
+MOST_AXES = 32
+"""Greatest number of axes of an array, as in NumPy 1."""
+
+
+def count_of(shape: Sequence[int]) -> int:
+    """Returns the number of values of a shape that a file states.
+
+    Raises:
+        ValueError: it has too many axes, or an impossible length of one. Numbers that grow with
+            each of a million axes would take minutes.
+    """
+    if len(shape) > MOST_AXES:
+        raise ValueError(f"an array has {len(shape):,} axes")
+    if not all(isinstance(axis, int) and 0 <= axis <= MAX_WEIGHTS_BYTES for axis in shape):
+        raise ValueError("an array has an impossible shape")
+    return math.prod(shape)
+
+
 # numpy's format has no bfloat16: its bits are stored as uint16 under a marked name.
 _BFLOAT16 = ":bfloat16"
 _FIX = "copy the file again, or write it with numpy.savez"
 # The kinds of numpy's types that weights can have.
 _KINDS = "biuf"
+# Characters of the type and shape of an array, which are read as Python; usual ones have 60.
+_MOST_NPY_HEADER = 1000
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -158,8 +178,7 @@ class NpzFile(LazyArrays[_Member]):
             yield
         # zipfile, zlib and numpy can raise anything at broken bytes.
         except Exception as error:
-            reason = str(error) or type(error).__name__
-            what = f"the file is damaged or no .npz of plain arrays: {reason}"
+            what = f"the file is damaged or no .npz of plain arrays: {damage_of(error)}"
             raise UserError(what, where=str(self._path), fix=_FIX) from error
 
 
@@ -178,10 +197,10 @@ def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
             if version == (1, 0)
             else (np.lib.format.read_array_header_2_0)
         )
-        shape, _, dtype = header(file)
+        shape, _, dtype = header(file, max_header_size=_MOST_NPY_HEADER)
         held = info.file_size - file.tell()
     marked = info.filename.removesuffix(".npy").endswith(_BFLOAT16)
-    true = math.prod(shape) * dtype.itemsize == held and all(axis >= 0 for axis in shape)
+    true = count_of(shape) * dtype.itemsize == held
     if dtype.hasobject or not true or (marked and dtype != np.uint16):
         raise ValueError(f"{info.filename} claims to hold {dtype} of shape {list(shape)}")
     return _Member(info, dtype, shape, marked)
@@ -235,7 +254,7 @@ class SafetensorsFile(LazyArrays[_StoredTensor]):
                 places = _places(header, _LENGTH_BYTES + length, size)
             # JSON of other types than the format's can raise several kinds.
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                what = f"the file is damaged or no .safetensors: {error}"
+                what = f"the file is damaged or no .safetensors: {damage_of(error)}"
                 raise UserError(what, where=str(path), fix="copy the file again") from error
         super().__init__(places)
 
@@ -277,7 +296,7 @@ def _places(header: dict[str, Any], start: int, size: int) -> dict[str, _StoredT
         if not sound or place.start != end or place.end < end:
             raise ValueError(f"{name!r} has no place of its own")
         if place.dtype in _DTYPES:
-            expected = math.prod(place.shape) * np.dtype(_DTYPES[place.dtype]).itemsize
+            expected = count_of(place.shape) * np.dtype(_DTYPES[place.dtype]).itemsize
             if expected != place.end - place.start:
                 raise ValueError(f"{name!r} is not as long as its shape says")
         end = place.end

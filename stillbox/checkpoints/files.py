@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
+from stillbox.records.file_kinds import other_content
 from stillbox.records.files import create_file, files_below, open_in_place, remove_tree
 from stillbox.untrusted import open_untrusted, read_untrusted
 
@@ -27,6 +28,30 @@ MAX_WEIGHTS_BYTES = 2**33
 """Greatest size of a file of weights, and of its arrays: a billion parameters take half of it."""
 MAX_JSON_BYTES = 2**24
 """Greatest size of a manifest or another JSON file; real ones have some kilobytes."""
+
+
+def refuse_other_content(path: Path) -> None:
+    """Refuses what lies in place of a binary file, such as a pointer of Git LFS or a web page.
+
+    Raises:
+        UserError: it does, or the file cannot be read.
+    """
+    with open_untrusted(path, most=None) as file:
+        kind, _, fix = other_content(file.read(_HEAD_BYTES)).partition(": ")
+    # Weights of several kinds are archives themselves, and readers know what may be empty.
+    if fix and "archive" not in kind:
+        raise UserError(f"this is {kind}, and not the file itself", where=str(path), fix=fix)
+
+
+_HEAD_BYTES = 512
+_OF_PYTHON = (TypeError, AttributeError, KeyError, IndexError, RecursionError, AssertionError)
+
+
+def damage_of(error: Exception) -> str:
+    """Returns the reason why a file cannot be read, in place of what Python says of its code."""
+    if isinstance(error, _OF_PYTHON) or not str(error):
+        return "its content has another form"
+    return str(error).splitlines()[0]
 
 
 @contextmanager
@@ -213,6 +238,7 @@ class Checksums:
         known_size, known_digest = self.files.get(name, (-1, ""))
         # A huge file is not read if its size already differs.
         if size != known_size or _digest(file) != known_digest:
+            refuse_other_content(self.folder / name)
             what = f"the file is damaged, or not the one that was written with {self.manifest}"
             raise UserError(what, where=str(self.folder / name), fix=_ELSEWHERE.format(self.folder))
         file.seek(0)

@@ -6,6 +6,7 @@
 import importlib
 import pkgutil
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -273,16 +274,26 @@ def _candidates(
 
 
 def _common_prefix(names: list[str], weights: Weights) -> str:
-    """Finds the prefix of all names, such as the `module.` of data-parallel training."""
-    held = weights.arrays
-    ends = [name for name in held if names and name.endswith(f".{names[0]}")]
-    prefixes = [end.removesuffix(names[0]) for end in ends]
-    complete = [prefix for prefix in prefixes if all(prefix + name in held for name in names)]
-    if len(complete) > 1 and not all(name in held for name in names):
+    """Finds the prefix of most names, such as the `module.` of data-parallel training.
+
+    A backbone of another depth lacks some of the names.
+    """
+    wanted, depth = set(names), max((name.count(".") for name in names), default=0)
+    found: Counter[str] = Counter()
+    for held in weights.arrays:
+        parts = held.rsplit(".", depth + 1)
+        for cut in range(1, len(parts)):
+            if ".".join(parts[cut:]) in wanted:
+                found[".".join([*parts[:cut], ""])] += 1
+    most = max(found.values(), default=0)
+    # Some names are ends of others by chance.
+    if 2 * most <= len(wanted) or sum(name in weights.arrays for name in wanted) >= most:
+        return ""
+    prefixes = sorted(prefix for prefix, count in found.items() if count == most)
+    if len(prefixes) > 1:
         raise UserError(
-            f"the file holds these weights {len(complete)} times, under "
-            + ", ".join(sorted(complete)),
+            f"the file holds these weights {len(prefixes)} times, under {', '.join(prefixes)}",
             where=weights.path,
             fix="save those that you want in a file of their own",
         )
-    return complete[0] if complete else ""
+    return prefixes[0]

@@ -25,7 +25,7 @@ from stillbox.checkpoints.checkpoint import (
     Checkpoint,
     write_checkpoint,
 )
-from stillbox.checkpoints.files import Checksums, replacing, write_durably
+from stillbox.checkpoints.files import Checksums, refuse_other_content, replacing, write_durably
 from stillbox.checkpoints.model_directory import (
     CheckpointChoice,
     ModelDirectory,
@@ -52,6 +52,7 @@ class PackedModel:
     """
 
     def __init__(self, path: Path) -> None:
+        refuse_other_content(path)
         self.folder, self._arrays = path, SafetensorsFile(path)
         found = self._arrays.metadata
         if found.get("stillbox") != _FORMAT:

@@ -26,6 +26,7 @@ import numpy as np
 from stillbox.checkpoints.array_files import LazyArrays
 from stillbox.checkpoints.files import (
     MAX_WEIGHTS_BYTES,
+    refuse_other_content,
     sync_folder,
     unfinished_files,
     write_durably,
@@ -206,6 +207,7 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
         index = Path(f"{prefix}.index")
         if not index.is_file():
             raise UserError("this checkpoint has no index", where=str(index))
+        refuse_other_content(index)
         try:
             content = read_untrusted(index, most=_MOST_INDEX_BYTES)
             self._shards, entries = read_index(content)
@@ -264,6 +266,7 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
             data = file.read(min(entry.size, available))
         expected = entry.size if expected is None else expected
         if len(data) != entry.size or entry.size != expected:
+            refuse_other_content(path)
             what = f"{name!r} should have {expected} bytes and has {len(data)}"
             fix = "copy the file again: it is cut off, or belongs to another index"
             raise UserError(what, where=str(path), fix=fix)

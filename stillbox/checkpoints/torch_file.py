@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from stillbox.checkpoints.array_files import LazyArrays
-from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES
+from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES, damage_of
 from stillbox.checkpoints.torch_pickle import (
+    MOST_AXES,
     ForbiddenCallError,
     Storage,
     StridedView,
@@ -37,7 +38,6 @@ _ZIP_START = b"PK\x03\x04"
 _TAR_MARK, _TAR_MARK_AT = b"ustar", 257
 # The first two pickles of a sequence.
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
-_MOST_AXES = 32
 _PIECE_BYTES = 2**22
 _BIG_ENDIAN = "its numbers are big-endian, which is not supported"
 
@@ -153,7 +153,7 @@ def _tar_tensors(archive: tarfile.TarFile, storages: dict[int, Storage]) -> dict
         number, storage, _ = load_pickle(file)
         # Four bytes of the number of axes, and four zeros.
         (axes,) = struct.unpack("<q", file.read(8))
-        if not 0 <= axes <= _MOST_AXES:
+        if not 0 <= axes <= MOST_AXES:
             raise DamagedFileError(f"a tensor has {axes} axes")
         *numbers, offset = struct.unpack(f"<{2 * axes + 1}q", file.read(8 * (2 * axes + 1)))
         shape, strides = numbers[:axes], numbers[axes:]
@@ -249,6 +249,5 @@ def _view(tensor: StridedView, data: bytes) -> np.ndarray:
 
 
 def _damage(path: Path, error: Exception) -> UserError:
-    reason = str(error) or type(error).__name__
-    what = f"the file is damaged, truncated or not from torch.save: {reason}"
+    what = f"the file is damaged, truncated or not from torch.save: {damage_of(error)}"
     return UserError(what, where=str(path), fix="copy the file again")

@@ -8,7 +8,7 @@ Python's unpickler, because the one in C allocates what a file asks for before i
 import math
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import IO, Any, ClassVar, NamedTuple
 
@@ -41,6 +41,9 @@ class StridedView(NamedTuple):
     strides: tuple[int, ...]
 
 
+MOST_AXES = 32
+"""Greatest number of axes of a tensor."""
+_MOST_NUMBER = 2**63
 # How often a tensor may repeat one number, as PyTorch's `expand` does.
 _MOST_REPEATS = 1000
 # Characters of all names together. Dictionaries may share a key of megabytes.
@@ -70,16 +73,17 @@ def resolve_storage(reference: Any) -> Storage:  # noqa: ANN401
         raise pickle.UnpicklingError("a reference to something other than a storage")
     # In old files a storage may be part of another: name, offset and size of the part.
     offset = view[0][1] if view and view[0] else 0
-    return Storage(str(key), dtype, int(size), int(offset))
+    return Storage(str(key), dtype, *_whole(size, offset))
 
 
 def make_tensor(
-    storage: object, offset: int, shape: Iterable[int], strides: Iterable[int], *_: object
+    storage: object, offset: object, shape: object, strides: object, *_: object
 ) -> StridedView:
     """Returns a tensor, checking that its strides stay inside of the storage."""
     if not isinstance(storage, Storage):
         raise pickle.UnpicklingError("a tensor without a storage")
-    tensor = StridedView(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
+    (first,) = _whole(offset)
+    tensor = StridedView(storage, first, _whole(*_axes(shape)), _whole(*_axes(strides)))
     shape, strides, first = tensor.shape, tensor.strides, storage.offset + tensor.offset
     steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
     behind = first if 0 in shape else first + sum(steps) + 1
@@ -89,6 +93,21 @@ def make_tensor(
     if math.prod(shape) > _MOST_REPEATS * storage.size:
         raise pickle.UnpicklingError(f"a tensor of {list(shape)} repeats its numbers too often")
     return tensor
+
+
+def _axes(shape: object) -> Collection[object]:
+    """Refuses a shape of many axes: as many tensors as a file has bytes may share it."""
+    if not isinstance(shape, tuple | list) or len(shape) > MOST_AXES:
+        raise pickle.UnpicklingError(f"a tensor has no shape of up to {MOST_AXES} axes")
+    return shape
+
+
+def _whole(*numbers: object) -> tuple[int, ...]:
+    """Returns whole numbers; products of those of millions of digits would take minutes."""
+    found = [one for one in numbers if isinstance(one, int) and abs(one) <= _MOST_NUMBER]
+    if len(found) < len(numbers):
+        raise pickle.UnpicklingError("a tensor has an impossible shape")
+    return tuple(map(int, found))
 
 
 def named_tensors(saved: object) -> Iterator[tuple[str, StridedView]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from stillbox.checkpoints.array_files import SafetensorsFile, read_npz_weights
-from stillbox.checkpoints.files import MAX_JSON_BYTES, list_folder
+from stillbox.checkpoints.files import MAX_JSON_BYTES, list_folder, refuse_other_content
 from stillbox.checkpoints.graphs.tensorflow import GraphConstants
 from stillbox.checkpoints.graphs.tfjs import MODEL_JSON, TfjsModel
 from stillbox.checkpoints.graphs.tflite import TfliteModel
@@ -78,6 +78,8 @@ def open_weights(
         UserError: there is nothing, or nothing readable, under that path.
     """
     path = resolve_weights(path)
+    if path.is_file():
+        refuse_other_content(path)
     checkpoint = find_model(path)
     if checkpoint:
         return Weights(str(checkpoint.folder), checkpoint.parameters(prefer_ema=prefer_ema))

@@ -28,6 +28,7 @@ from stillbox.evaluation.results import (
     boxes_beyond,
     class_keys,
     number_images,
+    numeric_id,
 )
 from stillbox.printing import count_text, json_text
 from stillbox.records.foreign_files import number as parse_number
@@ -480,4 +481,5 @@ def coco_boxes(boxes: FloatArray) -> FloatArray:
 
 def _number(image_id: str) -> int | str:
     # "000123" must stay text: 123 is another id.
-    return int(image_id) if image_id.isdecimal() and str(int(image_id)) == image_id else image_id
+    number = numeric_id(image_id)
+    return image_id if number is None or str(number) != image_id else number

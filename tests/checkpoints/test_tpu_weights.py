@@ -159,13 +159,31 @@ def test_a_file_with_the_weights_twice_is_refused(tmp_path):
     assert take(tmp_path / "d.pth")[1].loaded["backbone.stem.kernel"] == "conv1.weight"
 
 
-def test_a_prefix_of_only_some_names_is_not_used(tmp_path):
-    arrays = {f"module.{name}": array for name, array in torch_arrays().items()}
-    del arrays["module.layer3.5.bn2.bias"]
+@pytest.mark.parametrize("prefix", ["module.", "backbone.", "backbone.body.", "a.b.c.d.e."])
+@pytest.mark.parametrize("lacking", ["layer3.5.bn2.bias", "bn1.weight", "conv1.weight"])
+def test_a_prefix_of_most_names_is_used_as_without_it(tmp_path, prefix, lacking):
+    arrays = {f"{prefix}{name}": array for name, array in torch_arrays().items()}
+    arrays["head.bn1.weight"] = np.zeros(3)
+    del arrays[f"{prefix}{lacking}"]
     write_zip(tmp_path / "c.pth", arrays)
+    with pytest.raises(UserError, match="only 144 of 145 wanted"):
+        take(tmp_path / "c.pth")
+
+
+def test_a_prefix_of_few_names_is_not_used(tmp_path):
+    some = list(torch_arrays().items())[:60]
+    write_zip(tmp_path / "c.pth", {f"module.{name}": array for name, array in some})
     with pytest.raises(UserError, match="only 0 of 145 wanted") as caught:
         take(tmp_path / "c.pth")
     assert "did you mean 'module.bn1.bias'" in str(caught.value)
+
+
+def test_two_incomplete_copies_are_refused_by_their_prefixes(tmp_path):
+    arrays = torch_arrays()
+    del arrays["conv1.weight"]
+    write_zip(tmp_path / "c.pth", {"model": {"backbone": arrays, "ema": arrays}})
+    with pytest.raises(UserError, match=r"2 times, under model\.backbone\., model\.ema\."):
+        take(tmp_path / "c.pth")
 
 
 def test_half_precision_of_torch_becomes_float32(tmp_path):

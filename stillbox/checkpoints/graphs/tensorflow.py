@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stillbox.checkpoints.array_files import check_unpacked
+from stillbox.checkpoints.files import damage_of
 from stillbox.checkpoints.graphs.graph import MOST_OPERATIONS, GraphArrays, Operation, OperationKind
 from stillbox.checkpoints.tf1 import DTYPES
 from stillbox.errors import UserError
@@ -149,7 +150,7 @@ class GraphConstants(GraphArrays[Constant]):
         return np.concatenate([found, rest]).reshape(entry.shape)
 
     def _unusable(self, error: Exception) -> UserError:
-        what = f"the file is damaged or no graph of TensorFlow: {error}"
+        what = f"the file is damaged or no graph of TensorFlow: {damage_of(error)}"
         fix = "copy the file again, or give the checkpoint that it was made of"
         return UserError(what, where=str(self._path), fix=fix)
 

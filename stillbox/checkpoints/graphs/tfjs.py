@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES
+from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES, damage_of, refuse_other_content
 from stillbox.checkpoints.graphs.graph import MOST_OPERATIONS, GraphArrays, Operation
 from stillbox.checkpoints.graphs.tensorflow import Node, operation_of
 from stillbox.errors import UserError
@@ -35,6 +35,9 @@ _MOST_SHARDS = 10_000
 _DTYPES = {"float32": "<f4", "int32": "<i4", "bool": "u1", "complex64": "<c8"}
 _STORED = {"float16": "<f2", "uint8": "u1", "uint16": "<u2"}
 # What JSON of other types than the format's can raise.
+_NO_GRAPH = "weights without a graph, as in weights_manifest.json; model.json has the graph too"
+# A shard of a few numbers may begin like anything else, longer ones by chance never.
+_POINTER_BYTES = 200
 _ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _COPY = "copy the whole folder again: model.json and all its shards"
 
@@ -77,6 +80,8 @@ class TfjsModel(GraphArrays[_Weight]):
         text = read_untrusted(path, most=_MOST_JSON_BYTES)
         try:
             document = json.loads(text)
+            if isinstance(document, list) or not document.get("modelTopology", True):
+                raise ValueError(_NO_GRAPH)
             kind = document.get("format", "graph-model")
             if kind != "graph-model":
                 what = f"the model of TensorFlow.js is of the format {str(kind)[:40]!r}"
@@ -129,7 +134,8 @@ class TfjsModel(GraphArrays[_Weight]):
                     yield file.read(end - start)
 
     def _damaged(self, error: Exception) -> UserError:
-        problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        missing = isinstance(error, KeyError)
+        problem = f"{error} is missing" if missing else damage_of(error)
         what = f"the file is damaged or no graph model of TensorFlow.js: {problem}"
         return UserError(what, where=str(self._path), fix=_COPY)
 
@@ -187,6 +193,8 @@ def _measure(names: list[str], folder: Path) -> _Shards:
     for name in names:
         with _open(folder / name, folder) as file:
             sizes.append(os.fstat(file.fileno()).st_size)
+        if sizes[-1] <= _POINTER_BYTES:
+            refuse_other_content(folder / name)
     return _Shards(tuple(folder / name for name in names), tuple(sizes))
 
 

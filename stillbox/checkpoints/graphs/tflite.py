@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from stillbox.checkpoints.array_files import check_unpacked
+from stillbox.checkpoints.files import damage_of
 from stillbox.checkpoints.graphs.graph import MOST_OPERATIONS, GraphArrays, Operation, OperationKind
 from stillbox.errors import UserError
 from stillbox.untrusted import read_untrusted
@@ -245,7 +246,7 @@ class TfliteModel(GraphArrays[_Tensor]):
         return values if dtype.kind == "f" else _dequantize(values, entry)
 
     def _damaged(self, error: Exception) -> UserError:
-        what = f"the file is damaged or no TFLite model: {error}"
+        what = f"the file is damaged or no TFLite model: {damage_of(error)}"
         return UserError(what, where=str(self._path), fix=_FIX)
 
 
