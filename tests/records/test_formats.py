@@ -579,3 +579,41 @@ def test_a_cvat_file_is_not_taken_for_voc(folder, tmp_path):
     voc_folder(folder / "images", NAMES)
     cvat(folder)
     refused(folder, tmp_path, r"several formats: CVAT for images.*Pascal VOC XML")
+
+
+def parquet_of(folder, rows, **options):
+    """A folder with a parquet file of images and objects."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    folder.mkdir(exist_ok=True)
+    images, objects = zip(*rows, strict=True)
+    table = pyarrow.table({"image": list(images), "objects": list(objects)})
+    parquet.write_table(table, folder / "train.parquet", **options)
+    return folder / "train.parquet"
+
+
+BOXES = {"bbox": [[1.0, 1.0, 9.0, 9.0]], "category": [0]}
+
+
+@pytest.mark.parametrize("rows", [
+    [({"bytes": bytes(2**26), "path": "a"}, BOXES)],
+    [({"bytes": b"x", "path": "a"}, {"bbox": [[1.0] * 4] * 300_000, "category": [0] * 300_000})],
+])  # fmt: skip
+def test_a_small_parquet_file_that_unpacks_to_much_is_refused(tmp_path, rows):
+    file = parquet_of(tmp_path / "set", rows, compression="zstd")
+    assert file.stat().st_size < 2**20
+    with pytest.raises(UserError, match=r"damaged or too large: (it unpacks|a column has)"):
+        convert_folder(tmp_path / "set", tmp_path / "out")
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: b"PAR1", lambda data: b"PAR1" + bytes(range(256)) * 10,
+    lambda data: b"PAR1" + bytes(100) + b"PAR1", lambda data: data[: len(data) // 2],
+    lambda data: data[:-8] + b"\xff\xff\xff\x7fPAR1", lambda data: data[:-4],
+    lambda data: data[:4] + bytes(200) + data[204:],
+])  # fmt: skip
+def test_a_damaged_parquet_file_is_a_sentence(tmp_path, damage):
+    file = parquet_of(tmp_path / "set", [({"bytes": b"x" * 300, "path": "a"}, BOXES)])
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(UserError):
+        convert_folder(tmp_path / "set", tmp_path / "out")

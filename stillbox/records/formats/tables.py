@@ -15,15 +15,17 @@ detection" and "ClassLabel".
 
 import csv
 import json
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stillbox.errors import UserError
 from stillbox.extras import import_extra
+from stillbox.printing import size_text
 from stillbox.records.box_numbers import BoxNumbers
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
 from stillbox.records.foreign_files import (
@@ -274,8 +276,14 @@ _CLASS_KEYS = ("category", "categories", "label", "labels", "class", "category_i
 _OBJECT_KEYS = (*_BOX_KEYS, *_CLASS_KEYS)
 # Files of the hub have half a gigabyte; their row groups are read one by one.
 _MOST_PARQUET_BYTES = 2**34
-# A run of equal values takes a few bytes, whatever its length. Images have more bytes than boxes.
-_FEW_VALUES = 100_000
+# Images hardly shrink, and columns of boxes some ten times; small files may be of one color.
+_MOST_GROWTH, _LEAST_GROUP = 100, 2**24
+# Of the footer: bytes of a text, and of a list.
+_PARQUET_LIMITS: dict[str, Any] = {
+    "thrift_string_size_limit": 2**26,
+    "thrift_container_size_limit": 2**20,
+}
+_LEAST_VALUES = 2**18
 _LOCK = threading.Lock()
 
 
@@ -351,32 +359,38 @@ def _box(values: object) -> Box:
 
 @contextmanager
 def _opened(file: Path) -> "Iterator[ParquetFile]":
-    """Yields a parquet file with no more values than bytes.
-
-    Raises:
-        UserError: it is damaged, or claims more values.
-    """
+    """Opens a parquet file; damage and values that unpack to too much are refused."""
     parquet = import_extra("pyarrow.parquet", "parquet")
-    arrow = import_extra("pyarrow", "parquet")
-    try:
-        with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
-            table = parquet.ParquetFile(content)
-            values, most = _values(table), max(file.stat().st_size, _FEW_VALUES)
-            if values > most:
-                what = f"the parquet file claims {values:,} values; one of its size has {most:,}"
-                raise UserError(what, where=str(file), fix="see what it is")
+    import pyarrow as pa
+
+    with open_untrusted(file, most=_MOST_PARQUET_BYTES) as content:
+        size = os.fstat(content.fileno()).st_size
+        try:
+            table = parquet.ParquetFile(content, **_PARQUET_LIMITS)
+            paths = {table.metadata.schema.column(n).path for n in range(len(table.schema))}
+            # An image that many rows have is held once.
+            shared = sorted({"image", "image.bytes"} & paths)
+            table = parquet.ParquetFile(content, read_dictionary=shared, **_PARQUET_LIMITS)
+            _refuse_growth(table, size)
             yield table
-    except (arrow.ArrowException, OSError) as error:
-        what = f"the parquet file cannot be read: {str(error).splitlines()[0]}"
-        raise UserError(what, where=str(file), fix="fetch it again") from error
+        except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+            if isinstance(error, UserError):
+                raise
+            reason = str(error).partition("\n")[0] or "its content has another form"
+            what = f"the parquet file is damaged or too large: {reason}"
+            raise UserError(what, where=str(file), fix="copy the file again") from error
 
 
-def _values(table: "ParquetFile") -> int:
-    """Returns the number of values of all columns, by the footer of the file."""
-    groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
-    return sum(
-        group.column(column).num_values for group in groups for column in range(group.num_columns)
-    )
+def _refuse_growth(table: "ParquetFile", size: int) -> None:
+    """Refuses row groups that unpack to many times the bytes of the file."""
+    groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
+    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
+    values = max((column.num_values for column in columns), default=0)
+    if values > max(size, _LEAST_VALUES):
+        raise ValueError(f"a column has {values:,} values in a file of {size_text(size)}")
+    stated = max((group.total_byte_size for group in groups), default=0)
+    if stated > max(_MOST_GROWTH * size, _LEAST_GROUP):
+        raise ValueError(f"it unpacks to {size_text(stated)}, and has {size_text(size)}")
 
 
 def _from_table(
