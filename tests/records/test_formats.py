@@ -92,13 +92,6 @@ def test_a_format_is_recognised_and_its_boxes_are_read(folder, tmp_path, name):
         assert both[image].class_ids == {"yolo": 2, "coco": 7, "cvat": 2}.get(name, 1)
 
 
-@pytest.mark.parametrize("content", [b"PAR1", b"PAR1damagedPAR1", b"PAR1" + bytes(100) + b"PAR1"])
-def test_damaged_parquet_files_are_refused_by_name(folder, tmp_path, content):
-    pytest.importorskip("pyarrow.parquet")
-    (folder / "x.parquet").write_bytes(content)
-    refused(folder, tmp_path, "the parquet file cannot be read")
-
-
 @pytest.mark.parametrize("lists", [True, False])
 def test_a_parquet_file_has_no_more_values_than_bytes(folder, tmp_path, lists):
     arrow = pytest.importorskip("pyarrow")
@@ -109,7 +102,7 @@ def test_a_parquet_file_has_no_more_values_than_bytes(folder, tmp_path, lists):
     path = folder / "x.parquet"
     parquet.write_table(arrow.table({"image": images, "objects": rows}), path, compression="zstd")
     assert path.stat().st_size < 100_000
-    refused(folder, tmp_path, "claims [0-9,]+ values; one of its size has 100,000")
+    refused(folder, tmp_path, "damaged or too large: it claims [0-9,]+ values")
 
 
 def test_parquet_files_keep_their_images(folder, tmp_path):
@@ -602,7 +595,7 @@ BOXES = {"bbox": [[1.0, 1.0, 9.0, 9.0]], "category": [0]}
 def test_a_small_parquet_file_that_unpacks_to_much_is_refused(tmp_path, rows):
     file = parquet_of(tmp_path / "set", rows, compression="zstd")
     assert file.stat().st_size < 2**20
-    with pytest.raises(UserError, match=r"damaged or too large: (it unpacks|a column has)"):
+    with pytest.raises(UserError, match=r"damaged or too large: (it unpacks|it claims)"):
         convert_folder(tmp_path / "set", tmp_path / "out")
 
 
