@@ -514,4 +514,4 @@ def test_the_page_has_the_limits_of_the_readers():
     assert [next(row for row in found if row.startswith(name)) for name in limits] == [*found]
     assert list(found.values()) == list(limits.values())
     assert f"{yaml_tree.MAX_VALUES:,} values of YAML" in section
-    assert f"as bytes, or {tables._FEW_VALUES:,}" in section
+    assert f"as bytes, or {tables._LEAST_VALUES:,}" in section
