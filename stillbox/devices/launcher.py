@@ -188,7 +188,7 @@ def _refuse_indexed(variables: Mapping[str, str]) -> None:
         fix = (
             "add --coordinator JOB-0.SERVICE:53000 --processes N --process $(JOB_COMPLETION_INDEX);"
             " for a run of its own in each pod --coordinator localhost:53000 --processes 1 "
-            "--process 0, with a --model-dir of its own"
+            "--process 0, with a folder of its own"
         )
         raise UserError(what, where="JOB_COMPLETION_INDEX", fix=fix)
 

@@ -23,6 +23,7 @@ QUOTED = re.compile(r"`[^`]*`|='[^']*'")
 COMMAND = re.compile(r"`stillbox ([^`]*)`")
 ROOT = Path(stillbox.__file__).parent
 JOBS = ("train", "model_main", "retinanet", "ssd_resnet34", "evaluate")
+TRAINING = ("train", "model_main", "retinanet", "model_garden", "ssd_resnet34")
 SETS = ("data convert coco", "data convert voc")
 STORED = tuple(f"experiment.{module}" for module in ("overrides", "pipeline_config", "updating"))
 ONLY = {
@@ -57,7 +58,12 @@ ONLY = {
     "checkpoints.downloading._command": (),
     "experiment.known_weights._FETCHING": (),
     "devices.launcher.find_process": JOBS,
-    "devices.launcher._open_mpi": JOBS,
+    # Only a run writes into a model directory.
+    "checkpoints.model_directory.ModelDirectory": TRAINING,
+    "checkpoints.other_runs._refusal": TRAINING,
+    # A stored experiment is read by verbs that take --set.
+    "object_storage._check_address": (*TRAINING, "evaluate", "predict", "export"),
+    "experiment.resolve._AUTOML_FIX": (*TRAINING, "check", "config"),
     "devices.launcher._refuse_indexed": JOBS,
     "devices.launcher._no_first": JOBS,
     "devices.launcher.ProcessInfo": JOBS,

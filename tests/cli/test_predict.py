@@ -255,7 +255,7 @@ def test_the_flags_choose_the_objects(stillbox, drawn_photos, here, flags, expec
     [
         (("--classes", "tenn"), "--classes: the model has no class 'tenn'"),
         (("--iou", "2"), "--iou: 2 is no overlap"),
-        (("--min-score", "nan"), "--min-score: nan is no score"),
+        (("--min-score", "nan"), "--min-score: 'nan' is no finite number"),
         (("--classes-per-object", "all", "--iou", "0.5"), "--iou: every class has boxes of"),
     ],
 )

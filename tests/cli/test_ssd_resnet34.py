@@ -167,7 +167,6 @@ def test_lengths_of_epochs_are_noted_and_our_own_command_is_printed(here, traine
         (["--static"], "--static is not supported"),
         (["--batch_size", "0"], "--batch_size is 0"),
         (["--epochs", "0.5"], "--epochs is 0.5"),
-        (["--epochs", "nan"], "--epochs is nan"),
         (["--lr_warmup_epoch", "16"], "after the decay begins at 15"),
         (["--data_dir", "nowhere"], "there are no records train*"),
         (["--resnet_checkpoint", "nowhere"], "there are no such weights"),
@@ -179,6 +178,13 @@ def test_unsupported_flags_are_refused_with_a_remedy(here, trained_with, capsys,
     message = capsys.readouterr().err
     assert printed in message
     assert "fix: " in message
+    assert not trained_with
+
+
+def test_numbers_that_are_none_are_refused(here, trained_with, capsys):
+    with pytest.raises(SystemExit):
+        main(["ssd.py", *FLAGS, "--epochs", "nan"])
+    assert "'nan' is no finite number" in capsys.readouterr().err
     assert not trained_with
 
 
