@@ -256,7 +256,7 @@ def _misfits(boxes: Floats, sides: Floats, numbers: BoxNumbers) -> float:
     if numbers.unit != "pixels":
         if boxes.max() <= _CORNER:
             return 1.0
-        return 1 - float(_inside(low, high, np.ones((1, 2)), _MARGIN).mean())
+        return 1 - float(_in_fractions(boxes).mean())
     if _could_be_percent(boxes, sides, numbers):
         return 1.0
     # Without a size, only boxes in other units than pixels are found.
@@ -284,18 +284,22 @@ def _inside(low: Floats, high: Floats, sides: Floats, margin: Floats | float) ->
     return np.asarray(fine.all(axis=1))
 
 
+def _in_fractions(boxes: Floats) -> NDArray[np.bool_]:
+    """Tells which boxes in fractions `[N, 4]` lie in their images."""
+    return _inside(boxes[:, :2], boxes[:, 2:], np.ones((1, 2)), _MARGIN)
+
+
 def _fits(fractions: Floats, sides: Floats) -> bool:
     """Tells whether boxes lie in their images, are seen there, and are not all in a corner."""
     low, high = fractions[:, :2], fractions[:, 2:]
-    fine = _inside(low, high, np.ones((1, 2)), _MARGIN)
+    fine = _in_fractions(fractions)
     fine &= ((high - low) * sides >= 1).any(axis=1)
     return bool(fine.mean() >= _ALL and (high.max(axis=0) >= _REACH).all())
 
 
 def _are_inside(fractions: Floats) -> bool:
     """Tells whether nearly all boxes lie in their images."""
-    inside = _inside(fractions[:, :2], fractions[:, 2:], np.ones((1, 2)), _MARGIN)
-    return bool(inside.mean() >= _ALL)
+    return bool(_in_fractions(fractions).mean() >= _ALL)
 
 
 def _in_order(boxes: Floats) -> Floats:
