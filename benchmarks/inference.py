@@ -45,7 +45,7 @@ from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
 from stillbox.evaluation.program import score_program
 from stillbox.evaluation.scoring import open_evaluation, score_dataset
-from stillbox.experiment.resolve import resolve
+from stillbox.experiment.resolve import changed, resolve
 from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import ExportSettings
 from stillbox.models.build import build_detector
@@ -231,7 +231,7 @@ def files(predictor: Predictor, paths: Sequence[Path]) -> Callable[[], int]:
 def evaluated(model: TrainedModel, batch_size: int, records: str) -> float:
     """Returns images a second of reading, decoding, resizing and detecting."""
     changes = {"data.evaluation.paths": [records], "evaluation.batch_size": batch_size}
-    experiment = model.experiment.with_changes(changes)
+    experiment = changed(model.experiment, changes)
     detect = score_program(experiment).bind(model.params, model.stats)
     dataset = open_evaluation(experiment)
     score_dataset(detect, experiment, dataset)  # compiles

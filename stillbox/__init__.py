@@ -19,10 +19,12 @@ _NAMES = {
     "Tiling": "stillbox.predicting.tiling",
     "UserError": "stillbox.errors",
     "benchmark": "stillbox.exporting.benchmarking.runner",
+    "changed": "stillbox.experiment.resolve",
     "evaluate": "stillbox.api",
     "export": "stillbox.api",
     "import_parts": "stillbox.experiment.imports",
     "load": "stillbox.api",
+    "read_experiment": "stillbox.experiment.resolve",
     "train": "stillbox.api",
 }
 

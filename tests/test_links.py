@@ -16,6 +16,7 @@ from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.tf1 import write_tf1_checkpoint
 from stillbox.errors import UserError
 from stillbox.evaluation.report import write_report
+from stillbox.experiment.resolve import changed
 from stillbox.experiment.schema import Experiment
 from stillbox.predicting.files import json_lines, write_list
 from stillbox.predicting.video import VideoFile
@@ -203,7 +204,7 @@ def test_event_files_are_not_appended_to_a_link(tmp_path, outside, monkeypatch):
 def test_the_folder_of_a_tracker_is_no_link(tmp_path, outside):
     (tmp_path / "model").mkdir()
     outside.link(tmp_path / "model/wandb", "folder")
-    settings = Experiment().with_changes({"train.loggers": ["wandb"]})
+    settings = changed(Experiment(), {"train.loggers": ["wandb"]})
     with pytest.raises(UserError, match="nothing is written there"):
         Summaries(tmp_path / "model", from_step=0, experiment=settings)
 

@@ -3,7 +3,7 @@ name.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from stillbox.experiment.reading import READERS, Reading
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.run_length import resolve_schedule
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes, apply_overrides
 from stillbox.experiment.yaml_config import CHECKPOINTS, input_paths, place_paths, read_tree
 from stillbox.object_storage import local_path, name_buckets, note_stored_buckets
 from stillbox.textformat.parser import Block, parse
@@ -138,6 +138,25 @@ def resolve_reading(reading: Reading, overrides: Sequence[str], source: str) -> 
     rules.check(read.experiment, read.origins)
     warnings = rules.warnings_about(read.experiment, read.origins)
     return replace(read, warnings=(*read.warnings, *warnings))
+
+
+def read_experiment(config: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Reads an experiment of any dialect; arguments and errors as of `resolve`."""
+    return resolve(config, overrides).experiment
+
+
+def changed(experiment: Experiment, changes: Mapping[str, object]) -> Experiment:
+    """Returns an experiment with other values, such as `{"train.batch_size": 8}`.
+
+    Args:
+        experiment: what is changed.
+        changes: dotted field -> value. A new `kind` takes that variant's defaults.
+
+    Raises:
+        UserError: an unknown field, a wrong value, or values that contradict each other.
+    """
+    read = Reading(experiment=apply_changes(experiment, changes), origins={})
+    return resolve_reading(read, (), "").experiment
 
 
 def with_overrides(experiment: Experiment, overrides: Sequence[str]) -> Experiment:

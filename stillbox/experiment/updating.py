@@ -10,7 +10,8 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Literal, NoReturn
 
 from stillbox.errors import UserError, nearest
@@ -343,6 +344,38 @@ def apply_overrides(
     return experiment
 
 
+def apply_changes(experiment: Experiment, changes: Mapping[str, object]) -> Experiment:
+    """Applies changes in order; a later one wins.
+
+    Args:
+        experiment: what they change.
+        changes: dotted path -> value; lists and sections are sequences and mappings.
+
+    Raises:
+        UserError: an unknown path or a value of the wrong type.
+    """
+    for path, value in changes.items():
+        node = _at_path(path.split("."), _node_of(value, path))
+        experiment = update(experiment, node, {})
+    return experiment
+
+
+def _node_of(value: object, where: str) -> Node:
+    """Returns a value as the tree that YAML would have of it."""
+    if isinstance(value, Mapping):
+        return Node({str(name): _node_of(item, where) for name, item in value.items()}, where)
+    if isinstance(value, list | tuple):
+        return Node([_node_of(item, where) for item in value], where)
+    return Node(str(value) if isinstance(value, PurePath) else value, where)
+
+
+def _at_path(names: Sequence[str], node: Node) -> Node:
+    """Returns the tree that has a value at a path and nothing else."""
+    for name in reversed(names):
+        node = Node({name: node}, node.where)
+    return node
+
+
 def _parse(override: str) -> Node:
     where = f"--set {override}"
     path, equals, text = override.partition("=")
@@ -350,10 +383,7 @@ def _parse(override: str) -> Node:
     if not equals or not all(names):
         what = "an override is a path, an equals sign and a value"
         raise UserError(what, where=where, fix="for example --set train.batch_size=8")
-    node = _parse_value(text, where)
-    for name in reversed(names):
-        node = Node({name: node}, where)
-    return node
+    return _at_path(names, _parse_value(text, where))
 
 
 def _parse_value(text: str, where: str) -> Node:

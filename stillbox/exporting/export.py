@@ -17,6 +17,7 @@ from stillbox.checkpoints.files import Checksums
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.announcing import announcing_alone
 from stillbox.errors import UserError
+from stillbox.experiment.resolve import changed
 from stillbox.experiment.values import section_to_plain
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.exporting.backend import ExportBackend, StandIn, find_stand_in, find_writer
@@ -76,7 +77,7 @@ def export_model(
     """
     settings = settings.checked().with_sizes(model.experiment.model.resizer)
     # Other runtimes have no bfloat16 convolutions on a CPU.
-    experiment = model.experiment.with_changes({"evaluation.precision": "float32"})
+    experiment = changed(model.experiment, {"evaluation.precision": "float32"})
     model = dataclasses.replace(model, experiment=experiment).named_by_config()
     program = ExportProgram(model, settings)
     _check_platforms(settings)

@@ -8,6 +8,7 @@ import numpy as np
 
 from stillbox.errors import UserError
 from stillbox.evaluation.scoring import open_evaluation
+from stillbox.experiment.resolve import changed
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.settings import ExportSettings
 from stillbox.inputs.dataset import Dataset, open_dataset
@@ -56,7 +57,7 @@ def choose_images(
 def _evaluation_images(experiment: Experiment, settings: ExportSettings) -> list[Pixels]:
     """Returns the first images of the evaluation set that the artefact takes, if there are any."""
     try:
-        dataset = open_evaluation(experiment.with_changes({"data.bad_records": "drop"}))
+        dataset = open_evaluation(changed(experiment, {"data.bad_records": "drop"}))
     except UserError:  # the records may be on another machine
         return []
     images = (one.image for one in map(dataset.load, range(len(dataset))) if one is not None)

@@ -11,7 +11,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.recipes import recipe_names, recipe_path
-from stillbox.experiment.resolve import read_config, resolve, with_overrides
+from stillbox.experiment.resolve import changed, read_config, resolve, with_overrides
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import Outside
 from stillbox.experiment.values import choices, field_marks, field_types
@@ -325,7 +325,7 @@ def test_an_override_of_such_a_field_says_what_to_use(field, variable):
 
 
 def test_no_weights_to_start_from_can_be_said(tmp_path):
-    tuned = Experiment().with_changes({"train.fine_tune.checkpoint": "model.ckpt"})
+    tuned = changed(Experiment(), {"train.fine_tune.checkpoint": "model.ckpt"})
     for word in ("", "null", "~"):
         experiment = with_overrides(tuned, [f"train.fine_tune.checkpoint={word}"])
         assert experiment.train.fine_tune.checkpoint == ""
@@ -340,7 +340,7 @@ def test_no_weights_to_start_from_can_be_said(tmp_path):
 @pytest.mark.parametrize("place", ["/tmp/x", "../x", "a/../../x", "a\0b", "a\nb"])
 def test_pictures_lead_out_of_no_folder(place):
     with pytest.raises(UserError, match="leads out of the folder of the results") as caught:
-        Experiment().with_changes({"evaluation.pictures_directory": place})
+        changed(Experiment(), {"evaluation.pictures_directory": place})
     assert "evaluation.pictures_directory" in caught.value.where
 
 

@@ -8,6 +8,7 @@ import pytest
 from jax.export import default_export_platform
 
 from stillbox.errors import UserError
+from stillbox.experiment.resolve import changed
 from stillbox.exporting import export as exporting
 from stillbox.exporting.backend import ExportBackend
 from stillbox.exporting.export import export_model
@@ -137,7 +138,7 @@ def test_equal_scores_let_suppression_choose_other_boxes(found, explained):
 )
 def test_a_checkpoint_finds_what_suppression_may_choose(model, images, changes):
     fields = {f"model.postprocessing.nms.{name}": value for name, value in changes.items()}
-    model = replace(model, experiment=model.experiment.with_changes(fields))
+    model = replace(model, experiment=changed(model.experiment, fields))
     checkpoint = CheckpointBackend(model)
     choices = choices_of(ExportProgram(model, ExportSettings()), checkpoint)(images[0])
     found = checkpoint.run([checkpoint.prepare(images[0])])[0]
@@ -153,7 +154,7 @@ def test_a_checkpoint_finds_what_suppression_may_choose(model, images, changes):
 )
 def test_other_suppression_has_to_find_the_same(model, changes):
     fields = {f"model.postprocessing.nms.{name}": value for name, value in changes.items()}
-    model = replace(model, experiment=model.experiment.with_changes(fields))
+    model = replace(model, experiment=changed(model.experiment, fields))
     program = ExportProgram(model, ExportSettings())
     assert choices_of(program, CheckpointBackend(model)) is None
 
@@ -283,7 +284,7 @@ def exported_up_to(model, images, tmp_path, wrong_format, monkeypatch):
 
         monkeypatch.setattr(exporting, "verify", compare)
         changes = {"model.resizer": {"kind": "identity", "canvas": canvas}}
-        small = replace(model, experiment=model.experiment.with_changes(changes))
+        small = replace(model, experiment=changed(model.experiment, changes))
         settings = ExportSettings(format="stablehlo", any_size=True)
         found = export_model(small, tmp_path / "out", settings, images, say=said.append)
         return found, sizes, said
@@ -395,7 +396,7 @@ def test_unusable_records_of_the_evaluation_are_skipped(model, tmp_path, setting
         "data.evaluation.label_map": records.label_map,
     }
     said = []
-    found = choose_images(model.experiment.with_changes(changes), [], settings, said.append)
+    found = choose_images(changed(model.experiment, changes), [], settings, said.append)
     assert [image.shape for image in found] == [(20, 30, 3)]
     assert said == [f"{use} 1 image of the evaluation set"]
 
@@ -404,13 +405,13 @@ NOWHERE = {"data.evaluation.paths": ["nowhere/*"]}
 
 
 def test_integers_are_calibrated_on_images_of_training_never_on_drawn_scenes(model):
-    absent = model.experiment.with_changes(NOWHERE)
+    absent = changed(model.experiment, NOWHERE)
     said = []
     assert len(choose_images(absent, [], ExportSettings(), said.append)) == 4
     training = choose_images(absent, [], INTEGERS, said.append)
     assert "compared on drawn scenes, since no image of the evaluation set" in said[0]
     assert f"calibrated on {len(training)} images of the training set" in said[1]
-    absent = absent.with_changes({"data.train.paths": ["nowhere/*"]})
+    absent = changed(absent, {"data.train.paths": ["nowhere/*"]})
     with pytest.raises(UserError, match="the records of training, to calibrate on") as caught:
         choose_images(absent, [], INTEGERS, said.append)
     assert "--images" in caught.value.fix

@@ -13,6 +13,7 @@ import stillbox
 from stillbox import api
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.errors import UserError
+from stillbox.experiment.resolve import changed
 from stillbox.exporting import backend
 from stillbox.exporting.benchmarking.runner import benchmark
 from stillbox.exporting.export import export_model
@@ -251,7 +252,7 @@ def test_a_step_or_changes_of_the_model_are_refused(folder, loaded, use):
 def padded(model):
     """The tiny model with a resizer that keeps the aspect ratio and pads."""
     changes = {"model.resizer": {"kind": "scale_jitter", "height": 64, "width": 64}}
-    return replace(model, experiment=model.experiment.with_changes(changes))
+    return replace(model, experiment=changed(model.experiment, changes))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pycocotools.cocoeval import COCOeval
 import stillbox
 from stillbox.api import load_model
 from stillbox.checkpoints.trained import TrainedModel
-from stillbox.experiment.resolve import resolve
+from stillbox.experiment.resolve import changed, resolve
 from stillbox.exporting.backend import ExportBackend
 from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import ExportSettings
@@ -165,7 +165,7 @@ def test_the_detection_operation_keeps_the_ap_within_a_hundredth(ssd, quantize, 
 def measured(model, files):
     """The model as after training for integers at a rate of 0: with ranges measured on images."""
     changes = {"train.quantization": {"delay": 0}, "model.freeze_batch_norm": True}
-    experiment = model.experiment.with_changes(changes)
+    experiment = changed(model.experiment, changes)
     quantization = experiment.train.quantization
     graph, _, fresh = split_detector(build_detector(experiment.model, quantization=quantization))
 

@@ -10,6 +10,7 @@ import pytest
 
 from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.errors import UserError
+from stillbox.experiment.resolve import changed
 from stillbox.exporting.backend import ExportBackend
 from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import ExportSettings
@@ -297,7 +298,7 @@ def test_integers_need_images(model, tmp_path):
 
 def test_integers_of_training_have_its_ranges_and_need_no_images(model, tmp_path):
     pytest.importorskip("ai_edge_quantizer")
-    experiment = model.experiment.with_changes({"train.quantization": {"delay": 0}})
+    experiment = changed(model.experiment, {"train.quantization": {"delay": 0}})
     _, _, stats = abstract_detector(experiment.model, "float32", experiment.train.quantization)
     ranges = {path: np.float32(path.endswith("max") * 5.1) for path in stats if "quant" in path}
     trained = dataclasses.replace(model, experiment=experiment, stats={**model.stats, **ranges})
@@ -315,7 +316,7 @@ def test_integers_of_training_have_its_ranges_and_need_no_images(model, tmp_path
 
 def test_integers_have_eight_bits(model, tmp_path):
     bits = {"delay": 0, "activation_bits": 4}
-    experiment = model.experiment.with_changes({"train.quantization": bits})
+    experiment = changed(model.experiment, {"train.quantization": bits})
     with pytest.raises(UserError, match="training has rounded to 4 bits, and int8 has 8"):
         trained = dataclasses.replace(model, experiment=experiment)
         exported(trained, [], tmp_path / "out", quantize="int8")

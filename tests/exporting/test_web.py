@@ -19,6 +19,7 @@ import pytest
 from stillbox.api import load, load_model
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.experiment.resolve import changed
 from stillbox.experiment.values import section_to_plain
 from stillbox.exporting.export import export_model
 from stillbox.exporting.program import ExportProgram
@@ -234,7 +235,7 @@ def test_the_page_detects_the_same_as_the_export(
         # Images that the browser resizes differ by a level from OpenCV; these are not resized.
         files = [resized_file(file, size, tmp_path) for file in files]
     changes = {"model.resizer": resizer} if resizer else {}
-    model = dataclasses.replace(hostile, experiment=hostile.experiment.with_changes(changes))
+    model = dataclasses.replace(hostile, experiment=changed(hostile.experiment, changes))
     settings = ExportSettings(format="tflite", web=True, max_detections=20, **settings)
     images = [read_image(file)[0] for file in files]
     exported = export_model(model, tmp_path / "out", settings, images)

@@ -9,7 +9,7 @@ from pathlib import Path
 import cv2
 import pytest
 
-from stillbox.experiment.resolve import read_config
+from stillbox.experiment.resolve import changed, read_config
 from stillbox.model_maker import mediapipe_model_maker, tflite_model_maker
 from tests.small import SHARED
 
@@ -132,7 +132,7 @@ def short_runs(monkeypatch):
     def short(experiment, folder):
         changes = {"train.steps": 2, "train.checkpoint_every": 2, "train.evaluate_every": 0}
         schedule = {"train.optimizer.schedule": {"kind": "constant", "learning_rate": 0.001}}
-        return train_run(experiment.with_changes(changes | schedule), folder)
+        return train_run(changed(experiment, changes | schedule), folder)
 
     monkeypatch.setattr(detectors, "train_run", short)
 

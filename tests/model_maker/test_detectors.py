@@ -5,7 +5,7 @@ import pytest
 from stillbox.api import load_model
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
-from stillbox.experiment.resolve import with_overrides
+from stillbox.experiment.resolve import changed, with_overrides
 from stillbox.model_maker import detectors, mediapipe_model_maker, tflite_model_maker
 from stillbox.model_maker.tflite_model_maker.config import ExportFormat, QuantizationConfig
 from stillbox.training.loop import Outcome
@@ -81,7 +81,7 @@ def test_batch_norms_settle_within_short_runs(
 
     monkeypatch.setattr(detectors, "train", train)
     experiment = spec_in(tmp_path).experiment(data.records, None, epochs=1, batch_size=4)
-    detectors.train_run(experiment.with_changes({"train.steps": steps}), tmp_path)
+    detectors.train_run(changed(experiment, {"train.steps": steps}), tmp_path)
     model = trained[0].model
     for path in ("backbone.conv", "neck.conv", "head.conv"):
         assert model.convolutions()[path].batch_norm.decay == decay

@@ -9,6 +9,7 @@ import pytest
 
 import stillbox
 from stillbox.experiment import schema
+from stillbox.experiment.resolve import changed
 from stillbox.inputs.decode import decode_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.tiling import Tiling
@@ -72,8 +73,8 @@ def scored(predictor) -> tuple[float, float, int]:
 def test_tiles_find_four_times_as_many_objects_at_the_same_precision():
     nms = schema.Nms(score_threshold=1e-8, iou_threshold=0.6, max_total=100, max_per_class=100)
     model = schema.Postprocessing(score_converter="sigmoid", nms=nms)
-    experiment = stillbox.Experiment.from_file("ssd_mobilenet_v1_300x300")
-    experiment = experiment.with_changes({"data.evaluation.label_map": "coco"})
+    experiment = stillbox.read_experiment("ssd_mobilenet_v1_300x300")
+    experiment = changed(experiment, {"data.evaluation.label_map": "coco"})
     experiment = replace(experiment, model=replace(_model(0.75), postprocessing=model))
     weights = WEIGHTS / "ssd_mobilenet_v1_0.75_coco_folded.npz"
     backend = stillbox.load(experiment, weights=str(weights)).backend

@@ -5,12 +5,8 @@ command reads them from the model directory. A class with a `kind` is one member
 module exports every name of its modules: others write `schema.X`, and no name is listed twice.
 """
 
-import json
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 from stillbox.experiment.schema.augmentations import *
 from stillbox.experiment.schema.backbones import *
@@ -67,34 +63,3 @@ class Experiment:
     def at_largest_input(self) -> "Experiment":
         """That of `at_input_sizes` whose steps take the most memory."""
         return max(self.at_input_sizes, key=lambda one: math.prod(one.model.network_size))
-
-    @classmethod
-    def from_file(cls, config: str | Path, overrides: Sequence[str] = ()) -> "Experiment":
-        """Reads an experiment of any dialect.
-
-        Args:
-            config: a recipe's name, a `pipeline.config`, a YAML file of stillbox, or a parameter
-                dictionary of "Object Detection Models on TPU".
-            overrides: changes of the form `field=value`, as `--set` takes them.
-
-        Raises:
-            UserError: it cannot be read, or contradicts itself.
-        """
-        from stillbox.experiment.resolve import resolve
-
-        return resolve(config, overrides).experiment
-
-    def with_changes(self, changes: Mapping[str, Any]) -> "Experiment":
-        """Returns the experiment with other values, such as `{"train.batch_size": 8}`.
-
-        Args:
-            changes: dotted field -> value. A new `kind` takes that variant's defaults.
-
-        Raises:
-            UserError: an unknown field, a wrong value, or values that contradict each other.
-        """
-        from stillbox.experiment.resolve import with_overrides
-
-        # JSON is YAML, which is what overrides are written in.
-        texts = [f"{path}={json.dumps(value, default=str)}" for path, value in changes.items()]
-        return with_overrides(self, texts)

@@ -19,6 +19,7 @@ from stillbox.evaluation.html_page import html_page
 from stillbox.evaluation.results import ImageResult, iou_matrix
 from stillbox.evaluation.scoring import cut_short, open_evaluation
 from stillbox.experiment.imports import imports_of
+from stillbox.experiment.resolve import changed
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.backend import runtimes_of
 from stillbox.exporting.benchmarking import subjects, tasks
@@ -65,7 +66,7 @@ class _Run:
             )
         experiment = subject.experiment
         if settings.limit:
-            experiment = experiment.with_changes({"evaluation.max_examples": settings.limit})
+            experiment = changed(experiment, {"evaluation.max_examples": settings.limit})
         self._dataset = self._open(experiment)
         self._scored = experiment if self._dataset is not None and settings.scored else None
         self._given = images
