@@ -1,7 +1,8 @@
 """The server's connections: deadlines, a limit of their number, and a stop that resets none.
 
-uvicorn has no deadline for a TLS handshake, for the header of a request and for a response that its
-client does not read, and no limit of connections that still answers health checks.
+uvicorn has no deadline for the header of a request and for a response that its client does not
+read, and no limit of connections that still answers health checks. docs/dependencies.md compares
+servers.
 """
 
 import asyncio
@@ -23,14 +24,15 @@ import h11
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 from stillbox.serving.bodies import AsciiJson, http_error
 from stillbox.serving.middleware import HEALTH_PATHS
 from stillbox.serving.turns import PacedConnection, PacedFlow, Turn, Turns
 
-# Connections that the socket keeps until they are accepted, and those accepted at a time.
-BACKLOG, _ACCEPTED_AT_ONCE = 2048, 8
+# Connections that the socket keeps until they are accepted, and those accepted in a round of the
+# event loop. The limit counts a connection three rounds later: all that come meanwhile have spare
+# descriptors.
+BACKLOG, _ACCEPTED_AT_ONCE = 2048, 4
 # Connections that only health checks use, and descriptors that no connection uses.
 _SPARE_CONNECTIONS, _SPARE_DESCRIPTORS = 4, 24
 _MOST = 1000
@@ -72,14 +74,11 @@ class Connection(H11Protocol):
         limits: ConnectionLimits,
         turns: Turns,
         tls: ssl.SSLContext | None,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
+        **of_uvicorn: Any,  # noqa: ANN401
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        super().__init__(**of_uvicorn)
         self.app = cast(Any, self._respond)
-        self._paced = self.conn = PacedConnection()
+        self.conn = self._paced = PacedConnection()
         self._turns, self._turn = turns, Turn(self._take_turn)
         self._limits, self._tls = limits, tls
         self._timer: asyncio.TimerHandle | None = None
@@ -110,14 +109,12 @@ class Connection(H11Protocol):
                 transport, self, tls, server_side=True, ssl_handshake_timeout=self._limits.seconds
             )
         except OSError as error:  # ssl.SSLError and TimeoutError are some
-            self.connection_lost(error)
-            return
+            return self.connection_lost(error)
         if encrypted is None:  # it was cut meanwhile
-            self.connection_lost(None)
-        else:
-            self._begin(encrypted)
-            for data in self._early:
-                self.data_received(data)
+            return self.connection_lost(None)
+        self._begin(encrypted)
+        for data in self._early:
+            self.data_received(data)
 
     def _begin(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -199,19 +196,19 @@ class Connection(H11Protocol):
         self.unread = 0
         self.transport.abort()
 
-    def _all(self) -> list["Connection"]:
-        return cast("list[Connection]", list(self.connections))
+    def _all(self) -> set["Connection"]:
+        return cast("set[Connection]", self.connections)
 
     def _make_room(self) -> None:
-        if len(self.connections) > self._limits.most:
-            waiting = [one for one in self._all() if not one.working]
-            min(waiting, key=lambda one: one._since)._cut()
+        if len(self._all()) > self._limits.most:
+            waiting = [other for other in self._all() if not other.working]
+            min(waiting, key=lambda other: other._since)._cut()
 
     def _count_unread(self, size: int) -> None:
         self.unread = size
-        others = sorted((one for one in self._all() if one.unread), key=lambda one: one._since)
-        for other in others:
-            if sum(one.unread for one in others) <= self._limits.unread:
+        unread = [connection for connection in self._all() if connection.unread]
+        for other in sorted(unread, key=lambda connection: connection._since):
+            if sum(connection.unread for connection in unread) <= self._limits.unread:
                 break
             if other is not self:
                 other._cut()
@@ -253,19 +250,18 @@ class Connection(H11Protocol):
     def _full(self, scope: Scope) -> str:
         """Returns the reason to refuse a request while others are in progress, or an empty text."""
         most = max(self._limits.most - _SPARE_CONNECTIONS, 1)
-        others = sum(one.working for one in self._all() if one is not self)
-        spared = scope["path"] in HEALTH_PATHS or others < most
+        working = sum(connection.working for connection in self._all()) - self.working
+        spared = scope["path"] in HEALTH_PATHS or working < most
         return "" if spared else f"all {most} connections are taken; try again"
 
     async def _deliver_body(self, message: Message, send: Send) -> None:
         """Sends a body in pieces: each waits until the client has read most of the earlier ones."""
         body, more = message.get("body", b""), message.get("more_body", False)
         self._count_unread(len(body))
-        for start in range(0, max(len(body), 1), _PIECE):
-            end = start + _PIECE
+        for end in range(_PIECE, max(len(body), 1) + _PIECE, _PIECE):
             self.unread = max(len(body) - end, 0)
-            last = not more and end >= len(body)
-            await send({**message, "body": body[start:end], "more_body": not last})
+            last = not more and not self.unread
+            await send({**message, "body": body[end - _PIECE : end], "more_body": not last})
 
 
 _LATER = {"Retry-After": "1"}
@@ -336,9 +332,9 @@ class Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         loop = asyncio.get_running_loop()
-        for one in kept:
+        for accepted in kept:
             with suppress(OSError):
-                await loop.connect_accepted_socket(self._connect, one)
+                await loop.connect_accepted_socket(self._connect, accepted)
         await super().shutdown(sockets)
 
     def _connect(self) -> asyncio.Protocol:

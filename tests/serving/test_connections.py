@@ -1,5 +1,6 @@
 """Deadlines and limits of connections, and a stop that resets none."""
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -9,17 +10,22 @@ import ssl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 from starlette.responses import Response
 from starlette.routing import Route
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from stillbox.predicting.predictor import Predictor
 from stillbox.serving.app import build_app
-from stillbox.serving.connections import ConnectionLimits, Server
+from stillbox.serving.connections import Connection, ConnectionLimits, Server
 from stillbox.serving.settings import ServeSettings
+from stillbox.serving.turns import PacedFlow
 from tests.serving.conftest import encoded, make_certificate, running
 
 RED = encoded(204)
@@ -348,3 +354,36 @@ def test_a_closed_terminal_stops_the_server_like_sigterm(ignored):
         assert caught == ([] if ignored else [signal.SIGTERM])
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_uvicorn_has_the_private_names_that_connections_use():
+    """Another version may move them; pyproject.toml has its upper bound."""
+
+    async def objects():
+        config = uvicorn.Config(lambda *_: None, lifespan="off")
+        server = uvicorn.Server(config)
+        protocol = H11Protocol(config=config, server_state=server.server_state, app_state={})
+        unused = dict.fromkeys(list(signature(RequestResponseCycle).parameters))
+        cycle = RequestResponseCycle(**unused | {"conn": protocol.conn})
+        return server, protocol, cycle, FlowControl(asyncio.Transport())
+
+    names = (
+        "config server_state handle_exit _captured_signals",
+        "app conn flow cycle connections loop transport config",
+        "more_body response_complete",
+        "_transport read_paused",
+    )
+    for holder, its_names in zip(asyncio.run(objects()), names, strict=True):
+        assert set(its_names.split()) <= {*vars(holder), *dir(type(holder))}
+    overridden = {
+        Server: "capture_signals startup shutdown",
+        Connection: "connection_made connection_lost data_received handle_events send_400_response "
+        "on_response_complete shutdown",
+        PacedFlow: "pause_reading resume_reading",
+    }
+    for derived, methods in overridden.items():
+        (base,) = derived.__bases__
+        for method in methods.split():
+            mine, theirs = getattr(derived, method), getattr(base, method)
+            assert mine is not theirs
+            assert signature(mine).parameters.keys() == signature(theirs).parameters.keys()
