@@ -19,7 +19,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from stillbox import __version__
+from stillbox import __version__, numerals
 from stillbox.checkpoints.files import blamed, sync_folder
 from stillbox.errors import UserError
 from stillbox.experiment.known_weights import Package
@@ -34,7 +34,7 @@ MOST_DOWNLOAD_BYTES = 2**32
 _SCHEMES = ("https",)
 _SECONDS, _PACKAGE_SECONDS = 30, 1800
 _CHUNK = 1 << 20
-_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
+_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18})")
 
 
 class NoNetworkError(UserError):
@@ -132,8 +132,7 @@ def _receive(address: str, part: Path, size: int, progress: DownloadProgress) ->
     with answer, blamed(part):
         continued = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         resumes = answer.status == 206 and continued is not None and int(continued[1]) == done
-        stated = answer.headers.get("Content-Length", "")
-        total = int(stated) if stated.isdecimal() else 0
+        total = numerals.count(answer.headers.get("Content-Length", "")) or 0
         total = int(continued[2]) if resumes and continued else total
         if not resumes:
             done = 0

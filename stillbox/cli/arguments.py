@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from stillbox.counting import is_count
+from stillbox import numerals
 from stillbox.errors import UserError
 from stillbox.experiment.imports import imports_of
 from stillbox.experiment.recipes import recipe_names, recipe_path
@@ -50,9 +50,10 @@ def add_count(parser: "argparse._ActionsContainer", name: str, default: int, abo
 
 
 def _count(text: str) -> int:
-    if not is_count(text):
+    count = numerals.count(text)
+    if count is None:
         raise argparse.ArgumentTypeError(f"{text[:20]!r} is no whole number from 0 on")
-    return int(text)
+    return count
 
 
 def add_bool(parser: "argparse._ActionsContainer", name: str, about: str) -> None:
@@ -244,7 +245,8 @@ def parse_step(text: str) -> int | Literal["best", "latest"]:
         return "best"
     if text == "latest":
         return "latest"
-    if is_count(text):
-        return int(text)
+    step = numerals.count(text)
+    if step is not None:
+        return step
     what = f"{text[:20]!r} names no checkpoint"
     raise UserError(what, where="--step", fix="give best, latest or a step's number")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stillbox import numerals
 from stillbox.cli.arguments import add_overrides, note, show_remarks
 from stillbox.cli.export import show_export
 from stillbox.cli.original_flags import (
@@ -285,10 +286,8 @@ def _input_shape(text: str | None) -> dict[str, Any]:
     """Returns the settings for `--input_shape`."""
     if text is None:
         return {}
-    try:
-        batch, height, width, channels = (int(word) for word in text.split(","))
-    except ValueError:
-        batch = height = width = channels = 0
+    sides = [numerals.whole(word) or 0 for word in text.split(",")]
+    batch, height, width, channels = sides if len(sides) == 4 else (0, 0, 0, 0)
     free = (height < 0) == (width < 0)
     if channels != 3 or 0 in (batch, height, width) or not free:
         raise UserError(

@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from stillbox import numerals
 from stillbox.cli.arguments import (
     add_bool,
     add_images,
@@ -14,7 +15,6 @@ from stillbox.cli.arguments import (
     say_next,
 )
 from stillbox.cli.running import add_model, model_arguments
-from stillbox.counting import is_count
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.exporting.manifest import EXPIRES
@@ -147,10 +147,10 @@ def image_size(text: str | None, where: str) -> tuple[int, int] | None:
     """
     if text is None:
         return None
-    sides = text.split(",")
-    if len(sides) != 2 or not all(is_count(side.strip()) and int(side) for side in sides):
-        raise UserError(f"{text!r} is no size", where=where, fix="for example 640,640")
-    return int(sides[0]), int(sides[1])
+    match [numerals.count(side) for side in text.split(",")]:
+        case [int(height), int(width)] if height and width:
+            return height, width
+    raise UserError(f"{text!r} is no size", where=where, fix="for example 640,640")
 
 
 def add_pack(parser: argparse.ArgumentParser) -> None:

@@ -7,15 +7,11 @@ import shlex
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
+from stillbox import numerals
 from stillbox.errors import UserError, nearest
 
 _REQUIRED = "the following arguments are required: "
 _ADDRESS = re.compile(r"(?:--?[\w-]+=)?(?:https?|ftp)://")
-
-
-# Arrays and files have no greater numbers.
-_GREATEST = 2**63 - 1
-_MOST_DIGITS = 100
 
 
 def whole_number(text: str) -> int:
@@ -23,22 +19,24 @@ def whole_number(text: str) -> int:
 
     Raises:
         ValueError: it spells none.
-        argparse.ArgumentTypeError: it has more than 64 bits; Python reads no thousands of digits.
+        argparse.ArgumentTypeError: it has more than 64 bits, as no array and no file holds.
     """
-    if len(text) > _MOST_DIGITS or abs(int(text)) > _GREATEST:
+    number = numerals.whole(text)
+    if number is None and re.fullmatch(r"\s*[+-]?[0-9]+\s*", text):
         raise argparse.ArgumentTypeError(f"{text[:20]}... has more than 64 bits")
-    return int(text)
+    if number is None:
+        raise ValueError(text)
+    return number
 
 
 def finite_number(text: str) -> float:
     """Returns the number that a text spells.
 
     Raises:
-        ValueError: it spells none.
-        argparse.ArgumentTypeError: it is infinite, or `nan`.
+        argparse.ArgumentTypeError: it spells none, or one that no float holds.
     """
-    number = float(text)
-    if not math.isfinite(number):
+    number = numerals.number(text)
+    if math.isnan(number):
         raise argparse.ArgumentTypeError(f"{text[:20]!r} is no finite number")
     return number
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stillbox import numerals
 from stillbox.cli.arguments import add_bool, add_option, add_profile
 from stillbox.cli.running import add_model, model_arguments, progress_bar, say_next_with_model
 from stillbox.devices.announcing import say_aside
@@ -21,6 +22,7 @@ from stillbox.records.export import FORMS
 if TYPE_CHECKING:
     from stillbox.predicting.tiling import Tiling
 
+_MOST_CAMERAS = 9999
 _CAMERA = "webcam:"
 
 
@@ -161,14 +163,15 @@ def _split_cameras(arguments: argparse.Namespace) -> tuple[list[str], list[int]]
     texts = [word[len(_CAMERA) :] for word in arguments.images if word.startswith(_CAMERA)]
     if arguments.camera is not None:
         texts.append(str(arguments.camera))
-    wrong = [text for text in texts if not text.isdecimal() or len(text) > 4]
+    cameras = [(text, numerals.count(text)) for text in texts]
+    wrong = [text for text, camera in cameras if camera is None or camera > _MOST_CAMERAS]
     if wrong:
         raise UserError(
             f"{wrong[0]!r} is no number of a camera", fix="cameras are webcam:0, webcam:1, ..."
         )
     if len(texts) > 1:
         raise UserError("a camera runs until Ctrl-C, so there can be one", fix="start two commands")
-    return words, [int(text) for text in texts]
+    return words, [camera for _, camera in cameras if camera is not None]
 
 
 def _tiling(arguments: argparse.Namespace) -> "Tiling | None":

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stillbox import numerals
 from stillbox.cli.arguments import add_bool, add_option, note
 from stillbox.cli.running import add_model, model_arguments, say
 from stillbox.devices.announcing import say_aside
@@ -260,7 +261,7 @@ def _explaining(host: str, port: int) -> Iterator[None]:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes, as 1,2,4,8") from None
+    sizes = [numerals.whole(size) for size in text.split(",")]
+    if None in sizes:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes, as 1,2,4,8")
+    return tuple(size for size in sizes if size is not None)

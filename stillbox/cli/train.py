@@ -7,6 +7,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from stillbox import numerals
 from stillbox.cli.arguments import (
     add_overrides,
     add_processes,
@@ -21,7 +22,6 @@ from stillbox.cli.running import (
     run_training,
     training_place,
 )
-from stillbox.counting import is_count
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import known_weights
@@ -134,20 +134,19 @@ def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
 def _workers(text: str | None) -> int | tuple[int, int] | None:
     if text is None:
         return None
-    numbers = text.split(":")
-    if len(numbers) > 2 or not all(map(is_count, numbers)):
-        fix = "--workers 2, or --workers 2:8 for two to eight"
-        raise UserError(f"{text!r} is no number of workers", where="--workers", fix=fix)
-    return int(numbers[0]) if len(numbers) == 1 else (int(numbers[0]), int(numbers[1]))
+    match [numerals.count(part) for part in text.split(":")]:
+        case [int(workers)]:
+            return workers
+        case [int(least), int(most)]:
+            return least, most
+    fix = "--workers 2, or --workers 2:8 for two to eight"
+    raise UserError(f"{text!r} is no number of workers", where="--workers", fix=fix)
 
 
 def _resource(text: str) -> tuple[str, float]:
     name, _, amount = text.partition("=")
-    try:
-        number = float(amount)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+    number = numerals.number(amount)
+    if math.isnan(number):
         what = f"{text!r} is no resource with its amount"
         raise UserError(what, where="--resources", fix="GPU=8")
     return name, number

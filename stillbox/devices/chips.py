@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from stillbox.counting import is_count
+from stillbox import numerals
 from stillbox.errors import UserError, nearest
 from stillbox.extras import install_command
 from stillbox.jax_internals import topologies
@@ -331,10 +331,11 @@ def parse_slice(name: str, where: str = "--target") -> tuple[Chip, str]:
         raise UserError(what, where=where, fix=_names_near(name, where))
     chip = known[found["kind"]]
     size = found["size"] or ""
-    if is_count(size):
+    number = numerals.count(size)
+    if number is not None:
         cores = chip.cores if chip.counted_in_cores else 1
         sizes = {chips_of(sides) * cores: sides for sides in chip.slices}
-        size = sizes.get(int(size), "")
+        size = sizes.get(number, "")
     if size not in chip.slices:
         what = f"{name!r} is no usual slice of TPU {chip.generation}"
         fix = f"one of {', '.join(f'{chip.generation}:{sides}' for sides in chip.slices)}"

@@ -10,12 +10,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stillbox.counting import is_count
+from stillbox import numerals
 from stillbox.errors import UserError
 
 # JAX counts its own ports down from 65535; these are below, and above what people choose.
 FIRST_PORT, PORTS = 53_000, 4_096
 _WHERE = "--coordinator"
+_NODES = 2**16
+"""No job has more machines."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class ProcessInfo:
                 fix=f"number them from 0 to {self.count - 1}",
             )
         host, _, port = self.coordinator.rpartition(":")
-        if not host or not is_count(port) or not 0 < int(port) < 65_536:
+        if not host or not 0 < (numerals.count(port) or 0) < 65_536:
             raise UserError(
                 f"{self.coordinator!r} is no host with a port",
                 where=_WHERE,
@@ -85,8 +87,8 @@ def find_process(
 def _open_mpi(variables: Mapping[str, str]) -> ProcessInfo | None:
     if not {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"} <= variables.keys():
         return None
-    count = int(variables["OMPI_COMM_WORLD_SIZE"])
-    local_count = int(variables.get("OMPI_COMM_WORLD_LOCAL_SIZE", count))
+    count = _number(variables, "OMPI_COMM_WORLD_SIZE")
+    local_count = _number(variables, "OMPI_COMM_WORLD_LOCAL_SIZE", count)
     # The machine of mpirun runs process 0, unless its list of machines leaves that one out:
     # "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911" of version 4, "prterun-node1-31159@1" of 5.
     uri = variables.get("OMPI_MCA_orte_hnp_uri", "")
@@ -100,10 +102,10 @@ def _open_mpi(variables: Mapping[str, str]) -> ProcessInfo | None:
     else:
         raise _no_first("this Open MPI", "mpirun", "$OMPI_COMM_WORLD_RANK")
     return ProcessInfo(
-        index=int(variables["OMPI_COMM_WORLD_RANK"]),
+        index=_number(variables, "OMPI_COMM_WORLD_RANK"),
         count=count,
         coordinator=f"{host}:{_port_of(job)}",
-        local_index=int(variables.get("OMPI_COMM_WORLD_LOCAL_RANK", 0)),
+        local_index=_number(variables, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
         local_count=local_count,
         launcher="Open MPI",
     )
@@ -116,12 +118,12 @@ def _slurm(variables: Mapping[str, str]) -> ProcessInfo | None:
         return None
     per_node = variables.get("SLURM_STEP_TASKS_PER_NODE", "1")
     return ProcessInfo(
-        index=int(variables["SLURM_PROCID"]),
-        count=int(variables["SLURM_STEP_NUM_TASKS"]),
+        index=_number(variables, "SLURM_PROCID"),
+        count=_number(variables, "SLURM_STEP_NUM_TASKS"),
         coordinator=f"{first_host(variables['SLURM_STEP_NODELIST'])}:"
         f"{_port_of(variables.get('SLURM_JOB_ID', ''))}",
-        local_index=int(variables.get("SLURM_LOCALID", 0)),
-        local_count=_tasks_of_node(per_node, int(variables.get("SLURM_NODEID", 0))),
+        local_index=_number(variables, "SLURM_LOCALID", 0),
+        local_count=_tasks_of_node(per_node, _number(variables, "SLURM_NODEID", 0)),
         launcher="SLURM",
     )
 
@@ -132,7 +134,7 @@ def _tpu_slice(variables: Mapping[str, str]) -> ProcessInfo | None:
     if len(hosts) < 2 or "TPU_WORKER_ID" not in variables:
         return None
     return ProcessInfo(
-        index=int(variables["TPU_WORKER_ID"]),
+        index=_number(variables, "TPU_WORKER_ID"),
         count=len(hosts),
         coordinator=f"{hosts[0]}:{FIRST_PORT}",
         launcher="GKE or Cloud TPU",
@@ -147,12 +149,12 @@ def _torchrun(variables: Mapping[str, str]) -> ProcessInfo | None:
     if not host:
         raise _no_first("WORLD_SIZE without MASTER_ADDR", "MASTER_ADDR", "$RANK")
     return ProcessInfo(
-        index=int(variables["RANK"]),
-        count=int(variables["WORLD_SIZE"]),
+        index=_number(variables, "RANK"),
+        count=_number(variables, "WORLD_SIZE"),
         # The launcher's own server has its port.
         coordinator=f"{host}:{_port_of(variables.get('MASTER_PORT', ''))}",
-        local_index=int(variables.get("LOCAL_RANK", 0)),
-        local_count=int(variables.get("LOCAL_WORLD_SIZE", 1)),
+        local_index=_number(variables, "LOCAL_RANK", 0),
+        local_count=_number(variables, "LOCAL_WORLD_SIZE", 1),
         launcher="torchrun",
     )
 
@@ -162,14 +164,14 @@ def _mpich(variables: Mapping[str, str]) -> ProcessInfo | None:
     if not _of_several(variables, "PMI_SIZE", "PMI_RANK"):
         return None
     launcher = "Intel MPI" if any(name.startswith("I_MPI_") for name in variables) else "MPICH"
-    count, local_count = int(variables["PMI_SIZE"]), int(variables.get("MPI_LOCALNRANKS", 0))
+    count, local_count = _number(variables, "PMI_SIZE"), _number(variables, "MPI_LOCALNRANKS", 0)
     if local_count != count:
         raise _no_first(launcher, "mpiexec", "$PMI_RANK")
     return ProcessInfo(
-        index=int(variables["PMI_RANK"]),
+        index=_number(variables, "PMI_RANK"),
         count=count,
         coordinator=f"127.0.0.1:{_port_of(variables.get('I_MPI_HYDRA_UUID', ''))}",
-        local_index=int(variables.get("MPI_LOCALRANKID", 0)),
+        local_index=_number(variables, "MPI_LOCALRANKID", 0),
         local_count=local_count,
         launcher=launcher,
     )
@@ -177,8 +179,18 @@ def _mpich(variables: Mapping[str, str]) -> ProcessInfo | None:
 
 def _of_several(variables: Mapping[str, str], count: str, index: str) -> bool:
     """Whether variables with these common names number the processes of a job."""
-    numbers = [variables.get(name, "") for name in (count, index)]
-    return all(number.isdecimal() for number in numbers) and int(numbers[0]) > 1
+    processes, number = (numerals.count(variables.get(name, "")) for name in (count, index))
+    return number is not None and processes is not None and processes > 1
+
+
+def _number(variables: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Returns the number that a launcher has put into a variable."""
+    text = variables.get(name)
+    found = default if text is None else numerals.count(text)
+    if found is None:
+        what = f"{text!r} is no number from 0 on"
+        raise UserError(what, where=name, fix="unset it, or start the job with its launcher")
+    return found
 
 
 def _refuse_indexed(variables: Mapping[str, str]) -> None:
@@ -215,12 +227,12 @@ def _tasks_of_node(counts: str, node: int) -> int:
     every: list[int] = []
     for part in counts.split(","):
         tasks, _, times = part.partition("(x")
-        every += [int(tasks)] * int(times.rstrip(")") or 1)
+        every += [numerals.count(tasks) or 1] * min(numerals.count(times.rstrip(")")) or 1, _NODES)
     return every[min(node, len(every) - 1)]
 
 
 def _port_of(job: str) -> int:
     """Returns a port that is the same for all processes of a job, and rarely for two jobs."""
-    number = int("".join(re.findall(r"\d+", job)) or "0")
+    number = numerals.digits("".join(re.findall("[0-9]+", job))[:300]) or 0
     # Open MPI numbers its jobs in steps of 4,096: without the division all would have one port.
     return FIRST_PORT + (number // PORTS + number) % PORTS

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import math
 import os
 import platform
 import re
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import jax
 
-from stillbox import __version__
+from stillbox import __version__, numerals
 from stillbox.devices.announcing import say_aside
 from stillbox.devices.process import keep_freed_memory, peak_bytes
 from stillbox.errors import UserError
@@ -120,17 +121,14 @@ def fault_of_folder(folder: Path) -> str:
 
 def _most_bytes() -> int:
     text = os.environ.get("STILLBOX_CACHE_GIB", "10")
-    try:
-        most = int(float(text) * 2**30)
-    except (ValueError, OverflowError):
-        most = 0
-    if most <= 0:
+    most = numerals.number(text) * 2**30
+    if not 0 < most < math.inf:
         raise UserError(
             f"{text!r} is no size of a folder in gibibytes",
             where="STILLBOX_CACHE_GIB",
             fix="give a number above 0, or unset it: 10 is the default",
         )
-    return most
+    return int(most)
 
 
 def prune(folder: Path, limit: int) -> None:

@@ -28,8 +28,8 @@ from stillbox.evaluation.results import (
     boxes_beyond,
     class_keys,
     number_images,
-    numeric_id,
 )
+from stillbox.numerals import digits, whole
 from stillbox.printing import count_text, json_text
 from stillbox.records.foreign_files import number as parse_number
 from stillbox.records.foreign_files import read_json
@@ -303,7 +303,7 @@ def _read_truths(
     with _complete(path, "ground truth"):
         by_image = _by_image(content, path)
         truths = [_truth(image, by_image[_text(image["id"])]) for image in content["images"]]
-        names = {int(c["id"]): str(c["name"]) for c in content["categories"]}
+        names = {_whole(c["id"], "id"): str(c["name"]) for c in content["categories"]}
     return content["images"], truths, names
 
 
@@ -422,14 +422,14 @@ def _read_object(entry: dict[str, Any], where: str) -> _Object:
         numbers = [xmin, ymin, xmax - xmin, ymax - ymin]
     if not all(map(isfinite, numbers)):
         raise _no_box(entry, where)
-    class_id = parse_number(entry.get("category_id"))
-    if not class_id.is_integer():
+    class_id = whole(entry.get("category_id"))
+    if class_id is None:
         what = f"the category_id is {_shown(entry.get('category_id'))}, not a whole number"
         raise UserError(what, where=_named(where, entry), fix="give the id of one of `categories`")
     flags = (entry.get(name) for name in ("iscrowd", "difficult"))
     crowd, difficult = (flag is True or parse_number(flag) > 0 for flag in flags)
     area, score = (parse_number(entry.get(name)) for name in ("area", "score"))
-    return _Object(numbers, int(class_id), crowd, difficult, area, score)
+    return _Object(numbers, class_id, crowd, difficult, area, score)
 
 
 def _no_box(entry: dict[str, Any], where: str) -> UserError:
@@ -451,8 +451,8 @@ def _shown(value: object) -> str:
 def _truth(image: dict[str, Any], objects: list[_Object]) -> ImageTruth:
     return ImageTruth(
         image_id=_text(image["id"]),
-        width=int(image["width"]),
-        height=int(image["height"]),
+        width=_whole(image["width"], "width"),
+        height=_whole(image["height"], "height"),
         boxes=_boxes(objects),
         class_ids=np.array([one.class_id for one in objects], np.int64),
         is_crowd=np.array([one.crowd for one in objects], np.bool_),
@@ -464,6 +464,14 @@ def _truth(image: dict[str, Any], objects: list[_Object]) -> ImageTruth:
 def _boxes(objects: list[_Object]) -> FloatArray:
     x, y, width, height = np.array([one.bbox for one in objects], np.float64).reshape(-1, 4).T
     return np.stack([y, x, y + height, x + width], axis=1)
+
+
+def _whole(value: object, name: str) -> int:
+    """Returns a whole number of an entry; `ValueError` says that it is none."""
+    found = whole(value)
+    if found is None:
+        raise ValueError(f"the {name} is {_shown(value)}, not a whole number")
+    return found
 
 
 def _text(image_id: object) -> str:
@@ -481,5 +489,5 @@ def coco_boxes(boxes: FloatArray) -> FloatArray:
 
 def _number(image_id: str) -> int | str:
     # "000123" must stay text: 123 is another id.
-    number = numeric_id(image_id)
+    number = digits(image_id)
     return image_id if number is None or str(number) != image_id else number

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError
+from stillbox.numerals import digits
 from stillbox.printing import count_text
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
-_MOST_DIGITS = 300
 FloatType = TypeVar("FloatType", np.float32, np.float64)
 
 
@@ -204,14 +204,8 @@ def _refuse_infinite_results(results: Sequence[ImageResult]) -> None:
             raise UserError(what, where=f"results of image {result.image_id!r}", fix=fix)
 
 
-def numeric_id(image_id: str) -> int | None:
-    """Returns the number that an id of digits is; None for others, and for hundreds of digits."""
-    # Python itself reads no number of thousands of digits.
-    return int(image_id) if image_id.isdecimal() and len(image_id) <= _MOST_DIGITS else None
-
-
 def _id_order(image_id: str) -> tuple[int, int, str]:
-    number = numeric_id(image_id)
+    number = digits(image_id)
     return (1, 0, image_id) if number is None else (0, number, "")
 
 

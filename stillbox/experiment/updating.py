@@ -6,14 +6,14 @@ read. Fields that a tree does not mention keep their values.
 """
 
 import dataclasses
-import re
-import sys
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Literal, NoReturn
 
+from stillbox import numerals
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.imports import import_entry_points
 from stillbox.experiment.schema import Experiment
@@ -32,8 +32,6 @@ WANTED: dict[Hint, str] = {
     tuple[str, ...]: "a list of texts",
 }
 """What a field of each type is, for messages."""
-# How people write a number. YAML 1.1 takes `1e-4` and `1e+3` for text.
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 def convert(hint: Hint, node: Node, path: str, *, loose: bool = False) -> Value:
@@ -95,13 +93,14 @@ def _text(node: Node, path: str, *, loose: bool) -> str:
 
 def _number(hint: Hint, node: Node, path: str, *, loose: bool) -> float:
     value, accepts_float = node.value, loose or hint is float
-    if accepts_float and isinstance(value, str) and _NUMBER.fullmatch(value):
-        value = float(value)
+    # YAML 1.1 takes `1e-4` and `1e+3` for text.
+    if accepts_float and isinstance(value, str) and not math.isnan(read := numerals.number(value)):
+        value = read
     # True is an int in Python, but no number of steps.
     if isinstance(value, bool) or not isinstance(value, int | float):
         refuse(node, path, WANTED[hint])
     # So is neither nan nor infinity, nor a number that a float cannot hold.
-    if accepts_float and not abs(value) <= sys.float_info.max:
+    if accepts_float and math.isnan(numerals.number(value)):
         refuse(node, path, WANTED[hint])
     if hint is float:
         return float(value)
@@ -266,12 +265,12 @@ class _Update:
         """Changes single elements of a list: `train.augmentations.0.probability`."""
         result = list(current)
         for name, item in node.value.items():
-            # Python reads no number of thousands of digits.
-            if len(name) > 9 or int(name) >= len(result):
+            place = numerals.count(name)
+            if place is None or place >= len(result):
                 what = f"{path} has no element {name}"
                 raise UserError(what, where=item.where, fix=f"it has {len(result)}, counted from 0")
-            old = result[int(name)]
-            result[int(name)] = self.value(hint, old, item, f"{path}.{name}")
+            old = result[place]
+            result[place] = self.value(hint, old, item, f"{path}.{name}")
         return tuple(result)
 
     def _set(self, value: Value, node: Node, path: str) -> Value:

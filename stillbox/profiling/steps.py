@@ -1,9 +1,9 @@
 """The steps of a run that are traced."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from stillbox import numerals
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
 from stillbox.errors import UserError
 
@@ -34,12 +34,12 @@ class ProfileSteps:
         Raises:
             UserError: it is not two numbers, or there are no such steps.
         """
-        numbers = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", text)
-        if not numbers:
+        numbers = [numerals.count(part) for part in text.split(",")]
+        if len(numbers) != 2 or None in numbers:
             what = f"{text!r} is not the first and the last step of a trace"
             fix = f"give both, for example {text},{text}" if text.isdecimal() else "50,53"
             raise UserError(what, where=_WHERE, fix=fix)
-        first, last = map(int, numbers.groups())
+        first, last = (number or 0 for number in numbers)
         return cls(first, last) if first or last else None
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 from xml.parsers import expat
 
+from stillbox import numerals
 from stillbox.errors import UserError
 from stillbox.printing import SURROGATE
 from stillbox.textformat.yaml_tree import Plain, compose, read_text_file
@@ -155,8 +156,11 @@ def parse_json(content: bytes | str, where: str) -> Json:
         raise UserError(what, where=line, fix=_AGAIN) from error
     except RecursionError as error:
         raise UserError("the JSON is nested too deep", where=where, fix=_AGAIN) from error
-    except ValueError as error:  # no UTF-8, or a number of thousands of digits
+    except UnicodeDecodeError as error:
         raise UserError(f"this is not JSON: {error}", where=where, fix=_AGAIN) from error
+    except ValueError as error:
+        what = "the JSON has a number of thousands of digits"
+        raise UserError(what, where=where, fix=_AGAIN) from error
 
 
 def without_surrogates(content: Json) -> Json:
@@ -260,19 +264,14 @@ def read_lines(path: Path) -> list[str]:
 
 
 # Three digits behind the comma may be thousands: 1,024 is no number of one meaning.
-_DECIMAL_COMMA = re.compile(r"\s*[+-]?(0?,\d+|\d+,(\d{1,2}|\d{4,}))\s*")
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?(0?,[0-9]+|[0-9]+,([0-9]{1,2}|[0-9]{4,}))\s*")
 
 
 def number(value: object) -> float:
-    """Returns a number, or the number that a text spells, with a decimal comma too; else NaN."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return float("nan")
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
-            return float(value.replace(",", "."))
-        return float("nan")
+    """Returns the number of `numerals.number`, which may be spelt with a decimal comma."""
+    if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
+        value = value.replace(",", ".")
+    return numerals.number(value)
 
 
 def parse_int(value: object) -> int:

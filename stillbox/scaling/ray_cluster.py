@@ -63,7 +63,7 @@ def connected(*, output_of_workers: bool = False) -> Iterator[None]:
 
 def _refuse_silence(address: str) -> None:
     """Refuses an address of a cluster that does not answer; others are Ray's to judge."""
-    found = re.fullmatch(r"(?:ray://)?\[?([^/\]]+?)\]?:(\d+)", address)
+    found = re.fullmatch(r"(?:ray://)?\[?([^/\]]+?)\]?:([0-9]{1,9})", address)
     if found is None:
         return
     try:

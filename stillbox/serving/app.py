@@ -5,7 +5,7 @@ The OpenAPI document has every route, its input and every status of its response
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stillbox import __version__
+from stillbox import __version__, numerals
 from stillbox.errors import UserError, nearest
 from stillbox.evaluation.pictures import picture_bytes
 from stillbox.predicting.backend import Pixels, RawDetections
@@ -104,9 +104,8 @@ def _read_query(request: Request, settings: ServeSettings) -> tuple[str, Selecti
 
 def _fraction(query: QueryParams, name: str, default: float) -> float:
     text = query.get(name, str(default))
-    with suppress(ValueError):
-        if 0 <= (value := float(text)) <= 1:
-            return value
+    if 0 <= (value := numerals.number(text)) <= 1:
+        return value
     raise bodies.bad_request(f"{name} is a number in 0..1, not {text!r}")
 
 

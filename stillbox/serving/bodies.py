@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stillbox import numerals
 from stillbox.errors import UserError
 from stillbox.printing import count_text
 
@@ -183,8 +184,7 @@ def check_count(images: int, most: int) -> None:
 
 def content_length(request: Request) -> int:
     """Returns the length of a body by its header; 0 if that has none, or no such number."""
-    text = request.headers.get("content-length", "")
-    return int(text) if text.isdecimal() and len(text) < 20 else 0
+    return numerals.count(request.headers.get("content-length", "")) or 0
 
 
 def too_large(most: int) -> Exception:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stillbox import __version__
+from stillbox import __version__, numerals
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject
 from stillbox.printing import count_text
 from stillbox.serving.bodies import AsciiJson, bad_request, check_count, http_error, shown
@@ -154,12 +154,11 @@ def _read_request(
     """Reads the body of an inference: JSON of `header_length` bytes, followed by binary tensors."""
     length = len(body)
     if header_length is not None:
-        # `int` refuses thousands of digits.
-        is_number = header_length.isdecimal() and len(header_length) < 20
-        if not is_number or int(header_length) > len(body):
+        stated = numerals.count(header_length)
+        if stated is None or stated > len(body):
             given = shown(header_length)
             raise bad_request(f"{HEADER_LENGTH} is {given}, the body has {length} bytes")
-        length = int(header_length)
+        length = stated
     elif b"\0" in body and body.lstrip().startswith(b"{"):
         raise bad_request(f"bytes follow the JSON: the header {HEADER_LENGTH} says where it ends")
     content = parse_json(body[:length], OPEN_INFERENCE_FORM)

@@ -15,8 +15,11 @@ from stillbox.experiment.model_garden.section import (
 from stillbox.experiment.params_dict.model import BOX_CODER
 from stillbox.experiment.params_dict.section import GLOROT_UNIFORM, VARIANCE_SCALING
 from stillbox.experiment.params_dict.training import PIXELS
+from stillbox.numerals import count
 
 _BACKBONE, _NECK, _HEAD = "model.backbone", "model.neck", "model.head"
+# A rule refuses sides that no image has; here they must only be numbers.
+_MOST_SIDE = 10**6
 _NMS = "model.postprocessing.nms"
 
 
@@ -72,15 +75,12 @@ def _read_size(root: GardenSection) -> tuple[int, int]:
     # A published file has `[320 320, 3]`, in which the first item is a text.
     items = value if isinstance(value, list | tuple) else [value]
     texts = [text for item in items for text in str(item).split()]
-    if len(texts) not in (2, 3) or texts[2:] not in ([], ["3"]) or not _are_whole(texts):
+    sides = [side for text in texts if (side := count(text)) is not None and side < _MOST_SIDE]
+    if len(sides) != len(texts) or len(texts) not in (2, 3) or texts[2:] not in ([], ["3"]):
         root.refuse(name, "it is a height, a width and 3 channels", f"{name}=[640, 640, 3]")
     if len(texts) != len(items):
         root.warn(name, f"{name} lacks a comma, and is read as [{', '.join(texts)}]")
-    return int(texts[0]), int(texts[1])
-
-
-def _are_whole(texts: list[str]) -> bool:
-    return all(text.isascii() and text.isdigit() and len(text) < 7 for text in texts)
+    return sides[0], sides[1]
 
 
 # They make all levels themselves.

@@ -13,9 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from stillbox import __version__
+from stillbox import __version__, numerals
 from stillbox.checkpoints.packed import find_model, is_packed, open_model
-from stillbox.counting import is_count
 from stillbox.devices.process import own_processors, processor_name
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.resolve import resolve, with_overrides
@@ -152,10 +151,11 @@ def _of_exports(folder: Path, exports: Sequence[Path], overrides: Sequence[str])
 
 def _checkpoint_of(source: str, experiment: Experiment) -> CheckpointSource | None:
     """Returns the place of the weights of an export; None: they are not on this machine."""
-    name, _, step = source.rpartition(", step ")
-    if name and is_count(step):
+    name, _, text = source.rpartition(", step ")
+    step = numerals.count(text)
+    if name and step is not None:
         try:
-            model = find_model(Path(name), int(step))
+            model = find_model(Path(name), step)
         except UserError:  # the run went on, and keeps other steps
             return None
         return CheckpointSource(path=Path(name), step=model.step) if model else None

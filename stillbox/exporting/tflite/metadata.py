@@ -15,6 +15,7 @@ import numpy as np
 
 from stillbox.errors import UserError
 from stillbox.exporting.settings import ExportSettings
+from stillbox.numerals import count
 from stillbox.printing import count_text
 from stillbox.untrusted import open_zip
 
@@ -113,9 +114,10 @@ def label_ids(content: bytes, where: str) -> list[int]:
             lines = file.read(_MOST_LABEL_BYTES + 1)
         if len(lines) > _MOST_LABEL_BYTES:
             raise ValueError(f"they unpack to more than {_MOST_LABEL_BYTES:,} bytes")
-        ids = [int(line) for line in lines.split()]
-        if not ids or not 0 <= min(ids) <= max(ids) <= _GREATEST_ID:
-            found = count_text(len(ids), "number")
+        words = lines.decode(errors="replace").split()
+        ids = [label for word in words if (label := count(word)) is not None]
+        if not ids or len(ids) < len(words) or max(ids) > _GREATEST_ID:
+            found = count_text(len(words), "number")
             raise ValueError(f"they are {found}, not all from 0 to {_GREATEST_ID}")
         return ids
     # zipfile and zlib can raise any exception for broken bytes.

@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from stillbox.errors import UserError
+from stillbox.numerals import whole
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.box_numbers import BoxNumbers
 from stillbox.records.data_folder import DataFolder, folder_split, name_split
@@ -125,7 +126,7 @@ def _category_names(content: _Lists, path: Path) -> dict[int, str]:
     names: dict[int, str] = {}
     for category in content["categories"]:
         fields = json_object(category)
-        category_id, name = _category_id(fields.get("id")), name_text(fields.get("name", ""))
+        category_id, name = whole(fields.get("id")), name_text(fields.get("name", ""))
         if category_id is None or "name" not in fields:
             what = f"a category has no usable id and name: {category!r}"[:200]
             raise UserError(what, where=str(path))
@@ -136,21 +137,13 @@ def _category_names(content: _Lists, path: Path) -> dict[int, str]:
     return names
 
 
-def _category_id(value: object) -> int | None:
-    """Returns the id of a category, which may be spelt as text or 3.0; None if it is none."""
-    try:
-        return int(value) if isinstance(value, int | float | str) else None
-    except (ValueError, OverflowError):
-        return None
-
-
 def _own_ids(
     content: _Lists, path: Path, names: Mapping[int, str], log: ConversionLog, renumber: bool | None
 ) -> dict[int, int]:
     """Returns class id by category id, without a label map."""
     ordered = sorted(names)
     background = [category for category in ordered if category < 1]
-    used = {_category_id(json_object(a).get("category_id")) for a in content["annotations"]}
+    used = {whole(json_object(a).get("category_id")) for a in content["annotations"]}
     taken = bool(used & set(background))
     if renumber or (renumber is None and taken):
         ids = {category: class_id for class_id, category in enumerate(ordered, start=1)}
@@ -241,7 +234,7 @@ def _annotated(
 
 
 def _found(by_category: Mapping[int, T], category: object) -> T | None:
-    category_id = _category_id(category)
+    category_id = whole(category)
     return None if category_id is None else by_category.get(category_id)
 
 

@@ -7,14 +7,23 @@ docs.ultralytics.com, "Object Detection Datasets Overview".
 
 import re
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 
 from stillbox.errors import UserError
+from stillbox.numerals import count
 from stillbox.printing import count_text
 from stillbox.records.box_numbers import BoxNumbers, Layout
 from stillbox.records.data_folder import DataFolder
 from stillbox.records.file_kinds import other_content
-from stillbox.records.foreign_files import Json, json_object, read_head, read_lines, read_yaml
+from stillbox.records.foreign_files import (
+    Json,
+    json_object,
+    number,
+    read_head,
+    read_lines,
+    read_yaml,
+)
 from stillbox.records.formats.registry import FolderContents, Labelled, labelled, register
 from stillbox.records.formats.yolo_lines import (
     Columns,
@@ -82,7 +91,7 @@ def _listed_names(file: Path) -> list[str]:
 def _yaml_names(file: Path) -> list[str]:
     names = yaml_of(file)["names"]
     if isinstance(names, dict):
-        numbers = [int(key) if re.fullmatch(r"\d{1,9}", str(key)) else -1 for key in names]
+        numbers = [-1 if (place := count(key)) is None else place for key in names]
         if sorted(numbers) != list(range(len(names))):
             what = "the numbers of the classes have gaps"
             raise UserError(what, where=f"{file}: names", fix="use 0, 1, ...")
@@ -135,11 +144,8 @@ def _is_labels(folder: DataFolder, file: Path) -> bool:
         return True
     if not folder.images_of_stem(file.stem):
         return False
-    try:
-        values = [float(word.replace(",", ".")) for word in split_words(first.decode())]
-    except ValueError:
-        return False
-    return len(values) >= 5 and is_class(values[0])
+    values = [number(word) for word in split_words(first.decode(errors="replace"))]
+    return len(values) >= 5 and all(map(isfinite, values)) and is_class(values[0])
 
 
 def _first_line(head: bytes) -> bytes:

@@ -1,0 +1,45 @@
+"""Numbers that other people wrote, in files, options, variables and headers.
+
+A numeral is ASCII digits with a sign, a point and an exponent; blanks around it do not count.
+Python itself reads more (`1_000`, the digits of all alphabets, `nan`) and less: it raises an error
+for thousands of digits.
+"""
+
+import re
+import sys
+
+_LIMIT = 2**63
+# Python reads no thousands of digits.
+_DIGITS = re.compile(r"[+-]?[0-9]{1,300}")
+_NUMERAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def digits(text: str) -> int | None:
+    """Returns the whole number that a text spells, of up to 300 digits; None if it spells none."""
+    text = text.strip()
+    return int(text) if _DIGITS.fullmatch(text) else None
+
+
+def whole(value: object) -> int | None:
+    """Returns the whole number below 64 bits that a value is, or that a text spells; else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    found = digits(value) if isinstance(value, str) else value
+    # Infinity and `nan` are no such number.
+    return int(found) if found is not None and abs(found) < _LIMIT and found % 1 == 0 else None
+
+
+def count(value: object) -> int | None:
+    """Returns the number from 0 on that `whole` finds, else None."""
+    found = whole(value)
+    return None if found is None or found < 0 else found
+
+
+def number(value: object) -> float:
+    """Returns the finite number that a value is, or that a text spells; else NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return float("nan")
+    if isinstance(value, str):
+        text = value.strip()
+        value = float(text) if _NUMERAL.fullmatch(text) else float("nan")
+    return float(value) if abs(value) <= sys.float_info.max else float("nan")

@@ -1,0 +1,39 @@
+"""Numbers that other people wrote."""
+
+import math
+
+import pytest
+
+from stillbox import numerals
+
+# Python reads the first five of them as numbers, and raises an error for thousands of digits.
+NONE = [
+    "1_000",
+    "\u0663",
+    "\uff11",
+    "nan",
+    "inf",
+    "9" * 5000,
+    "1e400",
+    "",
+    " ",
+    "1 2",
+    "0x10",
+    "1,5",
+]
+
+
+@pytest.mark.parametrize("text", NONE)
+def test_what_is_no_numeral_is_no_number(text):
+    assert math.isnan(numerals.number(text))
+    assert numerals.whole(text) is None and numerals.digits(text) is None
+
+
+def test_numbers_of_texts_and_values():
+    assert [numerals.number(one) for one in (" 1.5 ", ".5", "1.", "-2e-3", 7)] == [
+        1.5, 0.5, 1.0, -0.002, 7.0,
+    ]  # fmt: skip
+    assert [numerals.whole(one) for one in (" 12 ", "-3", 3.0, 2**63 - 1)] == [12, -3, 3, 2**63 - 1]
+    assert [numerals.whole(one) for one in (2**63, 3.5, True, None, "3.0")] == [None] * 5
+    assert [numerals.count(one) for one in ("0", "-1")] == [0, None]
+    assert all(math.isnan(numerals.number(one)) for one in (10**400, math.inf, True, None, []))
