@@ -191,7 +191,7 @@ def pack_model(
 
 
 def _check_target(target: Path, *, overwrite: bool) -> None:
-    """Refuses what must not be replaced: a folder that is no packed model, too."""
+    """Refuses what must not be replaced: a file or a folder that is no packed model, too."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     in_run = target.absolute().parent.name == CHECKPOINTS
@@ -201,6 +201,16 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
     if not overwrite:
         fix = "choose another name, or add --overwrite"
         raise UserError("it exists", where=str(target), fix=fix)
+    if not target.is_dir() and not _is_packed(target):
+        what = "this file is no packed model, and is not replaced"
+        raise UserError(what, where=str(target), fix="choose another name")
+
+
+def _is_packed(path: Path) -> bool:
+    try:
+        return "stillbox" in SafetensorsFile(path).metadata
+    except UserError:
+        return False
 
 
 def _write_file(

@@ -276,6 +276,14 @@ def test_a_folder_that_is_no_packed_model_is_not_replaced(tmp_path):
             pack_model(run, target, overwrite=True)
 
 
+def test_a_file_that_is_no_packed_model_is_not_replaced(trained_once, tmp_path):
+    target = tmp_path / "mine.stillbox"
+    target.write_text("mine")
+    with pytest.raises(UserError, match="this file is no packed model, and is not replaced"):
+        pack_model(trained_once, target, overwrite=True)
+    assert target.read_text() == "mine"
+
+
 def test_damaged_files_are_refused_by_name(packed, tmp_path):
     content = (packed / "model.stillbox").read_bytes()
     header = 8 + int.from_bytes(content[:8], "little")
