@@ -19,7 +19,13 @@ from typing import Any, Literal
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
 from stillbox.records.file_kinds import other_content
-from stillbox.records.files import create_file, files_below, open_in_place, remove_tree
+from stillbox.records.files import (
+    create_file,
+    files_below,
+    open_in_place,
+    remove_tree,
+    replace_file,
+)
 from stillbox.untrusted import open_untrusted, read_untrusted
 
 DELETED = ".deleted-"
@@ -90,7 +96,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields the path of a temporary file, which then replaces `path` in one step."""
     with unfinished_files(path) as (unfinished,):
         yield unfinished
-        unfinished.replace(path)
+        replace_file(unfinished, path)
     sync_folder(path.parent)
 
 

@@ -18,7 +18,7 @@ from stillbox.predicting.detections import Detections
 from stillbox.printing import count_text
 from stillbox.records.example import Example
 from stillbox.records.export import LabelledImage, export_images
-from stillbox.records.files import create_file
+from stillbox.records.files import create_file, replace_file
 from stillbox.records.foreign_files import number, read_json
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.untrusted import open_untrusted
@@ -65,7 +65,8 @@ def write_list(lines: Path, path: Path) -> Path:
             for number, line in enumerate(source):
                 target.write((b",\n" if number else b"\n") + line.rstrip(b"\n"))
             target.write(b"\n]\n")
-        return partial.replace(path)
+        with _naming(path):
+            return replace_file(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 

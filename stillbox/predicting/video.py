@@ -21,7 +21,7 @@ import cv2
 from stillbox.errors import UserError
 from stillbox.evaluation.pictures import Picture
 from stillbox.predicting.backend import Pixels
-from stillbox.records.files import create_file
+from stillbox.records.files import create_file, replace_file
 from stillbox.untrusted import open_untrusted
 
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"<?xml", b"<MPD", b"[playlist]", b"v=0")
@@ -159,7 +159,7 @@ class VideoFile:
         written.release()
         if count != self._written:
             raise _not_written(self._path)
-        self._partial.replace(self._path)
+        replace_file(self._partial, self._path)
 
     def _open(self, width: int, height: int) -> cv2.VideoWriter:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -118,12 +118,25 @@ def write_whole(path: Path, content: bytes, *, below: Path | None = None) -> Pat
         make_folder(path.parent, below=below or path.parent)
         with create_file(partial) as file:
             file.write(content)
-        return partial.replace(path)
+        return replace_file(partial, path)
     except OSError as error:
         with suppress(OSError):
             partial.unlink()
         needs = f"it needs {size_text(len(content))}"
         raise not_written(path, error, needs, len(content)) from error
+
+
+def replace_file(finished: Path, path: Path) -> Path:
+    """Gives a finished file its name, in place of an older file or link; returns the path.
+
+    Raises:
+        OSError: the name is taken by a device, a pipe, a socket or a folder.
+    """
+    with suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.EEXIST, "it is a device, a pipe or a socket")
+    return finished.replace(path)
 
 
 def not_written(path: Path, error: OSError, needs: str = "", size: int = 0) -> UserError:

@@ -20,7 +20,7 @@ import google_crc32c
 
 from stillbox.errors import UserError
 from stillbox.printing import count_text, size_text
-from stillbox.records.files import create_file, not_written, partial_folder
+from stillbox.records.files import create_file, not_written, partial_folder, replace_file
 
 _MASK_DELTA = 0xA282EAD8
 
@@ -143,9 +143,10 @@ def tfrecord_writer(path: str | Path) -> Iterator[Callable[[bytes], None]]:
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}{_PARTIAL}")
-    with _removed_on_error([partial], path), create_file(partial) as file:
-        yield lambda payload: _append(file, payload)
-    partial.replace(path)
+    with _removed_on_error([partial], path):
+        with create_file(partial) as file:
+            yield lambda payload: _append(file, payload)
+        replace_file(partial, path)
 
 
 @contextmanager

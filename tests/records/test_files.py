@@ -12,7 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from stillbox.checkpoints.files import replacing
 from stillbox.errors import UserError
+from stillbox.predicting.files import write_list
 from stillbox.records.files import make_folder, new_folder, not_written, partial_folder, write_whole
 from stillbox.records.tfrecord import sharded_writer, tfrecord_writer
 
@@ -25,6 +27,29 @@ def test_a_file_replaces_an_older_one_and_a_failure_leaves_nothing_behind(tmp_pa
     with pytest.raises(UserError, match=r"deep: cannot be written: .*directory"):
         write_whole(tmp_path / "deep", b"content")
     assert names(tmp_path) == ["deep"]
+
+
+@pytest.mark.parametrize("write", ["file", "records", "predictions", "checkpoint"])
+def test_a_pipe_is_no_older_file_and_stays(tmp_path, write):
+    """So is a device: a page written to /dev/null took its place."""
+    path = tmp_path / "out"
+    os.mkfifo(path)
+    (tmp_path / "lines").write_text("{}\n")
+    # Callers name the files of checkpoints.
+    kind = OSError if write == "checkpoint" else UserError
+    with pytest.raises(kind, match="it is a device, a pipe or a socket"):
+        if write == "file":
+            write_whole(path, b"content")
+        elif write == "predictions":
+            write_list(tmp_path / "lines", path)
+        elif write == "checkpoint":
+            with replacing(path) as unfinished:
+                unfinished.write_bytes(b"content")
+        else:
+            with tfrecord_writer(path) as append:
+                append(b"content")
+    assert path.is_fifo()
+    assert names(tmp_path) == ["lines", "out"]
 
 
 @contextmanager
