@@ -165,7 +165,7 @@ def test_other_sources_than_models_are_refused(
 
 def test_unusable_scores_and_output_folders_are_refused(refused, trained, photos):
     code_line = refused("predict", trained, "0.jpg", "--min-score", "much")
-    assert "argument --min-score: invalid float value: 'much'" in code_line
+    assert "argument --min-score: 'much' is no finite number" in code_line
     message = refused(
         "predict", trained, photos / "0.jpg", "--output", photos / "0.jpg" / "predictions"
     )
