@@ -80,13 +80,11 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 EXTRAS := $(addprefix --extra , cuda tpu tensorboard wandb mlflow saved_model tf tflite openvino cloud parquet serve ray weights tutorial dev site proof audit)
 lock: setup
 	$(LOCK) $(EXTRAS) pyproject.toml --output-file constraints.txt
-	$(LOCK) --extra beam pyproject.toml --output-file constraints-beam.txt
 
 # Known vulnerabilities of the pinned versions.
 audit: setup
 	$(INSTALL) --editable '.[audit]'
 	$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
-	$(BIN)/pip-audit --strict --requirement constraints-beam.txt --no-deps --disable-pip
 
 clean:
 	rm -rf $(VENV) $(DEMO) dist site .pytest_cache

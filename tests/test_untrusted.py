@@ -304,7 +304,7 @@ TRUSTED = (
     "experiment/pipeline_config/section.py", "experiment/recipes/__init__.py",
     "experiment/yaml_config.py", "extras.py",
     "inputs/memory.py", "inputs/processes.py", "predicting/web_page.py", "profiling/profiler.py",
-    "scaling/beam.py", "serving/app.py", "tutorials/protos.py",
+    "serving/app.py", "tutorials/protos.py",
 )  # fmt: skip
 BY_OTHERS = {"read_bytes", "read_text", "fromfile", "memmap", "mmap", "loadtxt", "genfromtxt"}
 

@@ -1,12 +1,10 @@
 """`stillbox data convert`: annotations to records, of a folder, of COCO JSON or of VOC XML."""
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, fields
-from functools import partial
 from pathlib import Path
 
 from stillbox.cli.arguments import add_bool, add_count, add_option, print_json
@@ -19,10 +17,8 @@ from stillbox.records.box_numbers import BoxNumbers
 from stillbox.records.conversion import (
     LABEL_MAP_NAME,
     ConversionOptions,
-    Engine,
     brightest_of,
     convert,
-    convert_on_threads,
 )
 from stillbox.records.converted import ConvertedFolder
 from stillbox.records.folder import ConversionView, StageProgress, convert_folder
@@ -203,10 +199,6 @@ def _add_voc(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> None:
     add_conversion(parser)
     parser.add_argument("--name", help="name of the set, as train")
-    about = "beam: as a pipeline of Apache Beam, with the same records (default: threads)"
-    parser.add_argument("--engine", choices=("threads", "beam"), default="threads", help=about)
-    about = "options of Beam in one word: --beam-options='--runner=SparkRunner --parallelism=8'"
-    parser.add_argument("--beam-options", metavar="OPTIONS", help=about)
 
 
 def run_coco(args: argparse.Namespace) -> int:
@@ -256,7 +248,6 @@ def _convert(
 ) -> int:
     from stillbox.checking.data_page import write_conversion_page
 
-    engine = _engine(args)
     brightest = brightest_of(items, workers=args.workers)
     with progress_bar("images") as progress:
         report = convert(
@@ -267,7 +258,6 @@ def _convert(
             options=_options(args),
             log=log,
             on_image=progress,
-            engine=engine,
             brightest=brightest,
         )
     view = ConversionView(
@@ -296,20 +286,3 @@ def _convert(
     ):
         print(f"{label}: {path}")
     return 0
-
-
-def _engine(args: argparse.Namespace) -> Engine:
-    """Returns the engine of the conversion."""
-    if args.engine == "threads":
-        if args.beam_options is not None:
-            raise UserError("--beam-options needs --engine beam", fix="give --engine beam too")
-        return convert_on_threads
-    if args.workers:
-        raise UserError(
-            "--workers counts threads, and Beam has its own workers",
-            fix="leave it out, or give Beam's option, as "
-            "--beam-options='--direct_num_workers=4 --direct_running_mode=multi_processing'",
-        )
-    from stillbox.scaling.beam import convert_with_beam
-
-    return partial(convert_with_beam, options=shlex.split(args.beam_options or ""))

@@ -35,7 +35,7 @@ class _Selection(TypedDict, total=False):
 class Predictor:
     """Detects objects in images. `stillbox.load` makes one.
 
-    It can be pickled for the workers of Ray Data, Beam or Spark, which each compile a program.
+    It can be pickled for the workers of Ray Data or Spark, which each compile a program.
 
     Args:
         backend: runs the model.

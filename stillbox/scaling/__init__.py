@@ -1,1 +1,1 @@
-"""Prediction, serving and conversion on several machines, by Ray and Apache Beam."""
+"""Training, prediction and serving on several machines, by Ray."""

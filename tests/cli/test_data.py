@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 
 import pytest
 from PIL import Image
@@ -74,20 +73,6 @@ def test_convert_coco_then_check_and_count(data_verb, coco, tmp_path):
     code, out = data_verb("stats", records, *label_map)
     assert code == 0
     assert "dog" in out
-
-
-def test_options_of_the_other_engine_are_refused(data_verb, coco):
-    with pytest.raises(UserError, match=r"--beam-options needs --engine beam"):
-        data_verb("convert", "coco", *coco, "--beam-options=--runner=FlinkRunner")
-    with pytest.raises(UserError, match=r"--workers counts threads.*\n  fix: .*direct_num_workers"):
-        data_verb("convert", "coco", *coco, "--engine", "beam", "--workers", 2)
-
-
-def test_convert_without_beam(data_verb, coco, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(UserError, match=r"apache-beam is not installed\n  fix: .*pip install -e"):
-        data_verb("convert", "coco", *coco, "--engine", "beam")
-    assert not (tmp_path / "out").exists()
 
 
 def test_convert_coco_with_renumbered_ids(data_verb, coco, tmp_path):

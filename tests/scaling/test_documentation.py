@@ -83,8 +83,7 @@ def test_every_block_belongs_to_a_test():
         "Training": ["sh", "python"],
         "Detections in many files": ["sh", "python", "python"],
         "A deployment of Ray Serve": ["python", "sh", "json"],
-        "Records with Apache Beam": ["sh"],
-        "In existing pipelines": ["python", "python"],
+        "In existing pipelines": ["python"],
     }
 
 
@@ -132,26 +131,11 @@ def test_a_deployment_of_ray_serve(folder, ray_cluster, capsys):
     assert real["detections"][0]["box"].keys() == shown["detections"][0]["box"].keys()
 
 
-@needs("apache_beam")
-def test_records_with_apache_beam(folder):
-    for line in lines("Records with Apache Beam"):
-        run(line)
-    for name in ("train", "val"):
-        (records,) = Path("beam-records").glob(f"{name}.record-*")
-        assert records.read_bytes() == Path("owls/records", records.name).read_bytes()
-
-
-@needs("apache_beam")
-def test_a_pipeline_of_beam(folder):
-    execute(blocks("In existing pipelines", "python")[0])
-    (found,) = Path().glob("beam-detections*")
-    assert found.read_text().count("'image': 'photos/owl_") == 2
-
-
 @needs("pyspark")
 def test_a_pipeline_of_spark(folder, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    execute(blocks("In existing pipelines", "python")[1])
+    (program,) = blocks("In existing pipelines", "python")
+    execute(program)
     paths = parquet.read_table("spark-detections").column("path").to_pylist()
     assert sorted(Path(path).name for path in paths) == ["owl_1.jpg", "owl_2.jpg"]

@@ -64,7 +64,7 @@ def test_data_files_are_in_the_wheel_and_tests_in_the_sdist(built):
     assert not any(name.startswith(("tests", "tools", "docs")) for name in wheel)
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"constraints-beam.txt", "docs/README.md", "tests/test_extras.py", "LICENSE"} <= names
+    assert {"constraints.txt", "docs/README.md", "tests/test_extras.py", "LICENSE"} <= names
 
 
 def test_a_file_that_the_wheel_lacks_is_named():
