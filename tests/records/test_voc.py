@@ -182,3 +182,11 @@ def test_a_filename_that_leads_out_of_the_folder_is_refused(read, name):
         bad = f"<annotation>\n<filename>{name}</filename></annotation>"
         read({"a.xml": bad, "b.xml": annotation()})
     assert caught.value.where.endswith("a.xml:2")
+
+
+def test_folders_may_be_relative(read, root, monkeypatch):
+    monkeypatch.chdir(root)
+    (root / "Annotations" / "a.xml").write_text(annotation())
+    items, _ = read_voc("Annotations", "JPEGImages", ConversionLog())
+    # The image is missing, which is told when it is converted.
+    assert [item.path for item in items] == [(root / "JPEGImages" / "a.jpg").resolve()]

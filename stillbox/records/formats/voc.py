@@ -74,7 +74,7 @@ def read_voc(
     for stem in [file.stem for file in files] if stems is None else stems:
         file = folder / f"{stem}.xml"
         if stem in trees:
-            image = _image_of(trees[stem], file, pictures, data, log)
+            image = _image_of(trees[stem], file, data.root, data, log)
             if image is not None:
                 where = f"{folder.name}/{file.name}"
                 stated.append(Stated(annotated(trees[stem], where, image, label_map)))
