@@ -1,6 +1,7 @@
 """Arguments that several verbs share."""
 
 import argparse
+import math
 import os
 import shlex
 import sys
@@ -116,6 +117,35 @@ def add_records(parser: Parser) -> None:
     parser.add_argument(
         "--label-map", help="label map of RECORDS: a .pbtxt file, or coco (default: the config's)"
     )
+
+
+def add_resources(parser: "argparse._ActionsContainer", default: str) -> None:
+    """Adds --resources, which a worker on a Ray cluster takes."""
+    about = (
+        "what each worker of --engine ray takes of the cluster, for example GPU=8; may be "
+        f"repeated (default: {default})"
+    )
+    parser.add_argument(
+        "--resources", metavar="NAME=AMOUNT", action="append", default=[], help=about
+    )
+
+
+def parse_resources(words: Sequence[str]) -> dict[str, float]:
+    """Returns the amounts of --resources by their names.
+
+    Raises:
+        UserError: one is no resource with its amount.
+    """
+    return dict(map(_resource, words))
+
+
+def _resource(text: str) -> tuple[str, float]:
+    name, _, amount = text.partition("=")
+    number = numerals.number(amount)
+    if math.isnan(number):
+        what = f"{text!r} is no resource with its amount"
+        raise UserError(what, where="--resources", fix="GPU=8")
+    return name, number
 
 
 def with_records(experiment: Experiment, arguments: argparse.Namespace) -> Experiment:

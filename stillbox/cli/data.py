@@ -14,7 +14,7 @@ from stillbox.cli.arguments import (
     resolve_config,
     with_records,
 )
-from stillbox.cli.data_convert import ConvertParser, add_common, add_convert, label_map_of
+from stillbox.cli.data_convert import ConvertParser, add_convert, label_map_of
 from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
 from stillbox.printing import count_text
@@ -222,7 +222,8 @@ def _add_records(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--label-map", help="label map of the records: a .pbtxt file, or coco")
     _add_display_name(parser)
-    add_common(parser)
+    add_count(parser, "--workers", 0, "threads; 0: one for each core")
+    add_bool(parser, "--json", "print JSON instead of tables")
 
 
 def _add_display_name(parser: argparse.ArgumentParser) -> None:

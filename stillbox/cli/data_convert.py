@@ -3,11 +3,20 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 
-from stillbox.cli.arguments import add_bool, add_count, add_option, print_json
+from stillbox.cli.arguments import (
+    add_bool,
+    add_count,
+    add_imports,
+    add_option,
+    add_resources,
+    parse_resources,
+    print_json,
+)
 from stillbox.cli.parsing import VerbParser
 from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
@@ -26,14 +35,9 @@ from stillbox.records.formats.coco import read_coco
 from stillbox.records.formats.registry import all_formats
 from stillbox.records.formats.voc import read_image_set, read_voc
 from stillbox.records.label_map import LabelMap
+from stillbox.records.parallel import OrderedMap, ordered_map
 from stillbox.records.problems import ConversionLog
 from stillbox.records.tfrecord import shard_name
-
-
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Adds --workers and --json."""
-    add_count(parser, "--workers", 0, "threads; 0: one for each core")
-    add_bool(parser, "--json", "print JSON instead of tables")
 
 
 def add_conversion(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +60,32 @@ def add_conversion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exif", choices=("auto", "upright", "stored"), default="auto", help=about)
     add_bool(parser, "--skip-images-without-boxes", "leave background images out")
     add_bool(parser, "--overwrite", "replace a set of this name")
-    add_common(parser)
+    _add_engine(parser)
+    add_imports(parser)
+    add_bool(parser, "--json", "print JSON instead of tables")
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    about = "ray: on a Ray cluster, or a local one if RAY_ADDRESS is not set (default: local)"
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help=about)
+    about = (
+        "threads, 0: one for each core; or tasks of --engine ray at a time, 0: as many as have room"
+    )
+    add_count(parser, "--workers", 0, about)
+    add_resources(parser, "one CPU")
+
+
+def _engine(args: argparse.Namespace) -> AbstractContextManager[OrderedMap]:
+    """Returns a context with what applies functions to the images."""
+    if args.engine == "ray":
+        from stillbox.scaling.ray_map import ray_map
+
+        resources = parse_resources(args.resources)
+        return ray_map(workers=args.workers, resources=resources, imports=args.imports)
+    if args.resources:
+        what = "--resources are what a worker of --engine ray takes"
+        raise UserError(what, fix="give --engine ray too, or leave them out")
+    return nullcontext(partial(ordered_map, workers=args.workers))
 
 
 def label_map_of(path: str | None) -> LabelMap | None:
@@ -91,7 +120,7 @@ def run_folder(args: argparse.Namespace) -> int:
     """Converts a folder."""
     from stillbox.checking.data_page import write_conversion_page
 
-    with ExitStack() as stack:
+    with _engine(args) as engine, ExitStack() as stack:
         converted = convert_folder(
             args.folder,
             args.output,
@@ -100,6 +129,7 @@ def run_folder(args: argparse.Namespace) -> int:
             format=args.format,
             label_map=label_map_of(args.label_map),
             options=_options(args),
+            engine=engine,
             bad_records=args.bad_records,
             bad_boxes=args.bad_boxes,
             box_numbers=args.box_numbers,
@@ -248,8 +278,8 @@ def _convert(
 ) -> int:
     from stillbox.checking.data_page import write_conversion_page
 
-    brightest = brightest_of(items, workers=args.workers)
-    with progress_bar("images") as progress:
+    with _engine(args) as engine, progress_bar("images") as progress:
+        brightest = brightest_of(items, engine)
         report = convert(
             items,
             label_map,
@@ -258,6 +288,7 @@ def _convert(
             options=_options(args),
             log=log,
             on_image=progress,
+            engine=engine,
             brightest=brightest,
         )
     view = ConversionView(

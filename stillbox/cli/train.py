@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,9 @@ from stillbox.cli.arguments import (
     add_overrides,
     add_processes,
     add_profile,
+    add_resources,
     find_process_info,
+    parse_resources,
     say_next,
 )
 from stillbox.cli.running import (
@@ -70,13 +71,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--engine", choices=("local", "ray"), default="local", help=about)
     about = "workers of --engine ray; with 2:8 the run goes on with any number from two to eight"
     group.add_argument("--workers", metavar="N|LEAST:MOST", help=about)
-    about = (
-        "what each worker takes of the cluster, for example GPU=8; may be repeated (default: "
-        "all GPUs of a machine, or one CPU)"
-    )
-    group.add_argument(
-        "--resources", metavar="NAME=AMOUNT", action="append", default=[], help=about
-    )
+    add_resources(group, "all GPUs of a machine, or one CPU")
     group.add_argument(
         "--slice",
         metavar="TPU",
@@ -122,7 +117,7 @@ def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
     found = {
         "engine": arguments.engine,
         "workers": _workers(arguments.workers),
-        "resources": dict(map(_resource, arguments.resources)),
+        "resources": parse_resources(arguments.resources),
         "tpu_slice": arguments.slice,
     }
     if find_workers(**found) is not None and find_process_info(arguments) is not None:
@@ -141,15 +136,6 @@ def _workers(text: str | None) -> int | tuple[int, int] | None:
             return least, most
     fix = "--workers 2, or --workers 2:8 for two to eight"
     raise UserError(f"{text!r} is no number of workers", where="--workers", fix=fix)
-
-
-def _resource(text: str) -> tuple[str, float]:
-    name, _, amount = text.partition("=")
-    number = numerals.number(amount)
-    if math.isnan(number):
-        what = f"{text!r} is no resource with its amount"
-        raise UserError(what, where="--resources", fix="GPU=8")
-    return name, number
 
 
 def _resolve(arguments: argparse.Namespace, folder: Path) -> Resolved:

@@ -1,12 +1,11 @@
 """Converts annotated images to a set of TFRecord shards, its label map, and a report.
 
-An engine converts the images of a set, each with `convert_image`. All shards get their names at
-the end: a conversion that is killed leaves none.
+An engine applies a function to all images, on threads or on several machines. This process writes
+the records. All shards get their names at the end: a conversion that is killed leaves none.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from stillbox.records.image_files import (
     prepare_image,
 )
 from stillbox.records.label_map import LabelMap
-from stillbox.records.parallel import ordered_map
+from stillbox.records.parallel import OrderedMap, ordered_map
 from stillbox.records.pixels import NO_DEEP, Brightest
 from stillbox.records.problems import (
     BadRecordError,
@@ -49,8 +48,6 @@ class ConversionOptions:
     exif: Exif = "auto"
     skip_images_without_boxes: bool = False
     overwrite: bool = False
-    workers: int = 0
-    """Threads that read and check images; 0 takes one for each core, at most 8."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +55,6 @@ class ConversionJob:
     """The arguments of a conversion apart from the images. It can be pickled."""
 
     label_map: LabelMap
-    output: Path
-    """Folder of the shards."""
-    name: str
-    """The set, as `train`."""
-    shards: int
-    """Files among which the records take turns."""
     options: ConversionOptions
     bad_records: RecordPolicy
     bad_boxes: BoxPolicy
@@ -76,20 +67,15 @@ class ConversionJob:
 class ConvertedImage(NamedTuple):
     """The result of converting one image."""
 
-    class_ids: list[int] | None
-    """Classes of its boxes; None if the image is left out."""
+    record: bytes | None
+    """None if the image is left out."""
+    class_ids: list[int]
+    """Classes of its boxes."""
     problems: list[Problem]
 
 
-Engine = Callable[
-    [ConversionJob, Sequence[AnnotatedImage]], AbstractContextManager[Iterator[ConvertedImage]]
-]
-"""Returns a context that yields the outcome of each image, in order. The shards get their names at
-its end, unless there was an exception."""
-
-
-def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | None, ConvertedImage]:
-    """Returns the record of an image, or None if it is left out, and its outcome.
+def convert_image(job: ConversionJob, item: AnnotatedImage) -> ConvertedImage:
+    """Returns the record of an image, with its problems.
 
     Raises:
         UserError: a policy is `fail`.
@@ -98,9 +84,9 @@ def convert_image(job: ConversionJob, item: AnnotatedImage) -> tuple[bytes | Non
     log = ConversionLog(job.bad_records, job.bad_boxes)
     example = _prepare(item, job, log)
     if example is None:
-        return None, ConvertedImage(None, list(log))
+        return ConvertedImage(None, [], list(log))
     record = serialize_example(example, job.label_map, labels=job.labels)
-    return record, ConvertedImage(example.class_ids.tolist(), list(log))
+    return ConvertedImage(record, example.class_ids.tolist(), list(log))
 
 
 def _prepare(item: AnnotatedImage, job: ConversionJob, log: ConversionLog) -> Example | None:
@@ -148,14 +134,14 @@ _NEVER_DEEP = (
 _START = 32
 
 
-def brightest_of(items: Sequence[AnnotatedImage], *, workers: int = 0) -> Brightest:
+def brightest_of(items: Sequence[AnnotatedImage], engine: OrderedMap = ordered_map) -> Brightest:
     """Returns the brightest pixels of the deep images, those that cannot be read left out.
 
     Of other files the first bytes are read at most.
     """
     brightest = NO_DEEP
     possible = [item for item in items if item.path.suffix.lower() not in _NEVER_DEEP]
-    for one in ordered_map(_brightest, possible, workers):
+    for one in engine(_brightest, possible):
         brightest = brightest.joined(one)
     return brightest
 
@@ -218,26 +204,6 @@ class ConversionReport:
         return "\n".join(lines) + "\n"
 
 
-@contextmanager
-def convert_on_threads(
-    job: ConversionJob, items: Sequence[AnnotatedImage]
-) -> Iterator[Iterator[ConvertedImage]]:
-    """The engine that uses the threads of this process."""
-    names, overwrite = job.options.shard_names, job.options.overwrite
-    with sharded_writer(
-        job.output, job.name, job.shards, names=names, overwrite=overwrite
-    ) as write:
-
-        def outcomes() -> Iterator[ConvertedImage]:
-            convert_one = partial(convert_image, job)
-            for payload, outcome in ordered_map(convert_one, items, job.options.workers):
-                if payload is not None:
-                    write(payload)
-                yield outcome
-
-        yield outcomes()
-
-
 def convert(
     items: Sequence[AnnotatedImage],
     label_map: LabelMap,
@@ -247,7 +213,7 @@ def convert(
     options: ConversionOptions,
     log: ConversionLog,
     on_image: Callable[[int, int], None] = lambda done, total: None,
-    engine: Engine = convert_on_threads,
+    engine: OrderedMap = ordered_map,
     brightest: Brightest | None = None,
     need_boxes: bool = True,
 ) -> ConversionReport:
@@ -277,20 +243,21 @@ def convert(
     per_class: Counter[int] = Counter()
     job = ConversionJob(
         label_map=label_map,
-        output=output,
-        name=name,
-        shards=options.shards or max(1, min(_MOST_SHARDS, -(-len(items) // _IMAGES_PER_SHARD))),
         options=options,
         bad_records=log.bad_records,
         bad_boxes=log.bad_boxes,
-        brightest=brightest or brightest_of(items, workers=options.workers),
+        brightest=brightest or brightest_of(items, engine),
     )
-    with engine(job, items) as outcomes:
-        for done, (class_ids, problems) in enumerate(outcomes, start=1):
+    shards = options.shards or max(1, min(_MOST_SHARDS, -(-len(items) // _IMAGES_PER_SHARD)))
+    names, overwrite = options.shard_names, options.overwrite
+    with sharded_writer(output, name, shards, names=names, overwrite=overwrite) as write:
+        converted = engine(partial(convert_image, job), items)
+        for done, (record, class_ids, problems) in enumerate(converted, start=1):
             on_image(done, len(items))
             log.extend(problems)
-            if class_ids is None:
+            if record is None:
                 continue
+            write(record)
             report.images_written += 1
             report.images_without_boxes += not class_ids
             report.boxes_written += len(class_ids)

@@ -32,6 +32,7 @@ from stillbox.records.data_folder import DataFolder, Split
 from stillbox.records.files import new_folder
 from stillbox.records.formats.registry import FolderContents, Recognised, recognise
 from stillbox.records.label_map import LabelMap
+from stillbox.records.parallel import OrderedMap, ordered_map
 from stillbox.records.pixels import Brightest
 from stillbox.records.problems import BoxPolicy, ConversionLog, Problem, RecordPolicy
 from stillbox.records.review import Stated, report_without_annotation, review
@@ -84,6 +85,7 @@ def convert_folder(
     format: str = "",
     label_map: LabelMap | None = None,
     options: ConversionOptions | None = None,
+    engine: OrderedMap = ordered_map,
     bad_records: RecordPolicy = "drop",
     bad_boxes: BoxPolicy = "fix",
     box_numbers: str = "",
@@ -101,6 +103,7 @@ def convert_folder(
         format: the format, if the folder has several.
         label_map: the classes and ids; by default those of the annotations.
         options: `overwrite` replaces a conversion of something else.
+        engine: reads the images; the result is the same with all.
         box_numbers: unit and layout of the boxes, as `pixels:corners`; by default recognised.
         write_page: writes `conversion.html`, which shows what was read.
 
@@ -116,7 +119,8 @@ def convert_folder(
     data = DataFolder(folder, without=[output])
     log = ConversionLog(bad_records, bad_boxes)
     settings = {
-        **asdict(replace(options, overwrite=False, workers=0)),
+        **asdict(replace(options, overwrite=False)),
+        "workers": 0,  # part of the key of every conversion so far
         "validation_share": validation_share,
         "seed": seed,
         "format": format,
@@ -135,14 +139,14 @@ def convert_folder(
     stated = review(stated, data, reading.numbers, log, chosen)
     report_without_annotation([one.item for one in stated], data, log)
     items = [one.item for one in stated]
-    splits, origin = _split(stated, data, validation_share, seed, options, log, on_image)
+    splits, origin = _split(stated, data, validation_share, seed, engine, log, on_image)
     report_similar_classes([item.name for item in label_map], log)
     items = _own_names(items, splits, data, log)
 
     def check() -> object:
         return former_conversion(output, key, overwrite=options.overwrite)
 
-    brightest = brightest_of(items, workers=options.workers)
+    brightest = brightest_of(items, engine)
     with new_folder(output, check, written=written_files) as unfinished:
         reports = {
             name: convert(
@@ -153,6 +157,7 @@ def convert_folder(
                 options=options,
                 log=ConversionLog(bad_records, bad_boxes),
                 on_image=partial(on_image, name),
+                engine=engine,
                 brightest=brightest,
                 need_boxes=False,
             )
@@ -213,13 +218,13 @@ def _split(
     data: DataFolder,
     share: float,
     seed: int,
-    options: ConversionOptions,
+    engine: OrderedMap,
     log: ConversionLog,
     on_image: StageProgress,
 ) -> tuple[list[Split | None], str]:
     """Returns the split of each image, and its origin in words; reports images that occur twice."""
     items = [one.item for one in stated]
-    prints = fingerprints(items, workers=options.workers, on_image=partial(on_image, "comparing"))
+    prints = fingerprints(items, engine=engine, on_image=partial(on_image, "comparing"))
     if not len(prints.rows):
         raise data.behind_links() or UserError(
             f"of {count_text(len(items), 'image')} of the annotations none is there and can be "

@@ -5,14 +5,21 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from typing import IO, TypeVar
+from typing import IO, Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 _MOST_WORKERS = 8
+
+
+class OrderedMap(Protocol):
+    """What applies a function to items: `ordered_map`, or the machines of a cluster."""
+
+    def __call__(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        """Yields `function(item)` in the order of the items."""
 
 
 def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int = 0) -> Iterator[R]:

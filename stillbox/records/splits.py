@@ -28,7 +28,7 @@ from stillbox.printing import count_text
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.data_folder import Split
 from stillbox.records.image_files import inspect_image, open_image
-from stillbox.records.parallel import ordered_map
+from stillbox.records.parallel import OrderedMap, ordered_map
 from stillbox.records.pixels import in_eight_bits
 from stillbox.records.problems import BadRecordError, ProblemLog
 
@@ -109,12 +109,12 @@ class Fingerprints:
 def fingerprints(
     items: Sequence[AnnotatedImage],
     *,
-    workers: int = 0,
+    engine: OrderedMap = ordered_map,
     on_image: Callable[[int, int], None] = lambda done, total: None,
 ) -> Fingerprints:
     """Reads the images; those that cannot be decoded are left out."""
     rows, digests, small = [], [], []
-    for row, one in enumerate(ordered_map(_fingerprint, items, workers)):
+    for row, one in enumerate(engine(_fingerprint, items)):
         on_image(row + 1, len(items))
         if one is not None:
             rows.append(row)

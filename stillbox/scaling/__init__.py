@@ -1,1 +1,1 @@
-"""Training, prediction and serving on several machines, by Ray."""
+"""Training, prediction, serving and conversion on several machines, by Ray."""

@@ -5,10 +5,12 @@ import os
 import re
 import socket
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from stillbox.errors import UserError
+from stillbox.experiment.imports import import_parts
 from stillbox.extras import import_extra
 
 # Ray itself asks an address that does not answer for many minutes.
@@ -59,6 +61,32 @@ def connected(*, output_of_workers: bool = False) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def running_machines() -> list[dict[str, float]]:
+    """Returns the resources of each machine of the cluster."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def may_grow() -> bool:
+    """Tells whether Ray starts the machines that work waits for."""
+    from ray._private.state import state
+
+    return bool(state.get_max_resources_from_cluster_config())
+
+
+def enter_driver(folder: Path, imports: Iterable[str]) -> None:
+    """Gives a worker the folder and the parts of the process that it works for.
+
+    Args:
+        folder: where the command runs, for relative paths. Ray starts a worker in one of its own.
+        imports: arguments of `--import`.
+    """
+    if folder.is_dir():
+        os.chdir(folder)
+    import_parts(imports)
 
 
 def _refuse_silence(address: str) -> None:

@@ -14,6 +14,7 @@ from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import USUAL, Selection
 from stillbox.scaling.image_files import ImageFile, list_images
 from stillbox.scaling.ray_cluster import connected
+from stillbox.scaling.ray_map import outcome_row, outcomes
 from stillbox.scaling.table import DetectionTable, PartCount, write_part
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _run(
     workers: int,
     options: dict[str, object],
 ) -> Iterator[PartCount]:
-    """Yields the counts of each part."""
+    """Returns the counts of each part, as they come."""
     import ray
 
     gpus = int(ray.cluster_resources().get("GPU", 0))
@@ -124,23 +125,16 @@ def _run(
     # With an autoscaler, no machine may have been started yet.
     workers = workers or gpus or max(machines, 1)
     size = _part_size(len(todo), workers, predictor.batch_size)
-    parts = [
-        {"images": pickle.dumps(todo[start : start + size])} for start in range(0, len(todo), size)
-    ]
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    outcomes = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
+    parts = [pickle.dumps(todo[start : start + size]) for start in range(0, len(todo), size)]
+    return outcomes(
         _Worker,
+        parts,
+        ordered=False,
         # By reference: one copy of the weights in the memory of each machine.
         fn_constructor_args=(ray.put(predictor), table, selection),
-        batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=min(workers, len(parts))),
         **options,
     )
-    for one in outcomes.iter_rows():
-        outcome = pickle.loads(one["outcome"])
-        if isinstance(outcome, Exception):
-            raise outcome
-        yield outcome
 
 
 def _part_size(images: int, workers: int, batch_size: int) -> int:
@@ -172,11 +166,8 @@ class _Worker:
         return predictor
 
     def __call__(self, batch: dict[str, Sequence[bytes]]) -> dict[str, list[bytes]]:
-        images = pickle.loads(batch["images"][0])
-        outcome: PartCount | Exception
+        images = pickle.loads(batch["part"][0])
         try:
-            outcome = write_part(self._compiled, self._table, images, self._selection)
+            return outcome_row(write_part(self._compiled, self._table, images, self._selection))
         except (UserError, OSError) as error:
-            # Raised here, it would be wrapped in tracebacks of Ray's workers.
-            outcome = error
-        return {"outcome": [pickle.dumps(outcome)]}
+            return outcome_row(error)

@@ -25,7 +25,7 @@ from stillbox.experiment.imports import imports_of
 from stillbox.experiment.yaml_config import store_paths, to_yaml
 from stillbox.extras import import_extra
 from stillbox.printing import printable_line
-from stillbox.scaling.ray_cluster import connected
+from stillbox.scaling.ray_cluster import connected, may_grow, running_machines
 from stillbox.scaling.ray_scale import (
     Workers,
     refuse_shortage,
@@ -80,16 +80,12 @@ def train_on_ray(
         refuse_uneven(experiment, workers)
     import_extra("ray.train", "ray")
     with connected(output_of_workers=True):
-        import ray
-        from ray._private.state import state
-
-        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        machines = running_machines()
         workers = with_resources(workers, machines)
         refuse_uneven(experiment, workers)
         if workers.slice is not None:
             refuse_slice(workers.slice)
-        # With an autoscaler Ray starts the machines that a run waits for.
-        if not state.get_max_resources_from_cluster_config():
+        if not may_grow():
             refuse_shortage(workers, machines)
         experiment = with_replicas(experiment, workers)
         say_aside(f"training on Ray: {workers.describe()}")

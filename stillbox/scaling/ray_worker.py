@@ -22,9 +22,9 @@ from stillbox.devices.process import silence_libtpu
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.imports import import_parts
 from stillbox.experiment.yaml_config import CHECKPOINTS, from_yaml, place_paths
 from stillbox.extras import install_command
+from stillbox.scaling.ray_cluster import enter_driver
 
 _REPORT_SECONDS = 5.0
 # What Ray's first worker announces to the others.
@@ -61,12 +61,9 @@ class Work:
         import ray.train
         from ray.train.collective import broadcast_from_rank_zero
 
-        # Ray starts a worker in a folder of its own.
-        if self.folder.is_dir():
-            os.chdir(self.folder)
         silence_libtpu()
         prepare_process()
-        import_parts(self.imports)
+        enter_driver(self.folder, self.imports)
         context = ray.train.get_context()
         rank, there = context.get_world_rank(), context.get_world_size()
         count = fitting_workers(from_yaml(self.experiment), self.devices, there, self.per_slice)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from stillbox.errors import UserError, nearest
@@ -53,24 +52,20 @@ def write_records(
     refuse_unknown(items, label_map)
     boxes = 0
     images = 0
-    # Where the records go is the writer's business.
     job = ConversionJob(
         label_map=label_map,
-        output=Path(),
-        name="",
-        shards=1,
         options=ConversionOptions(skip_images_without_boxes=not keep_empty),
         bad_records=log.bad_records,
         bad_boxes=log.bad_boxes,
         labels=labels,
     )
     with writer as write:
-        for payload, outcome in ordered_map(partial(convert_image, job), items, 0):
-            log.extend(outcome.problems)
-            if payload is not None:
-                write(payload)
+        for record, class_ids, problems in ordered_map(partial(convert_image, job), items):
+            log.extend(problems)
+            if record is not None:
+                write(record)
                 images += 1
-                boxes += len(outcome.class_ids or ())
+                boxes += len(class_ids)
         if not images:
             raise UserError(
                 "no image can be used: " + ("; ".join(log.lines()) or "none has a box"),

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from stillbox.records.annotations import AnnotatedImage, to_example
 from stillbox.records.conversion import ConversionOptions, ConversionReport, convert
 from stillbox.records.image_files import PreparedImage
 from stillbox.records.label_map import LabelMap
+from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import ConversionLog, ProblemLog
 from stillbox.records.source import ExampleSource
 from tests.records.builders import CAT_DOG, image_bytes
@@ -109,7 +111,7 @@ def annotated(tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    def run(items, log=None, name="train", label_map=CAT_DOG, **options):
+    def run(items, log=None, name="train", label_map=CAT_DOG, engine=ordered_map, **options):
         return convert(
             items,
             label_map,
@@ -117,6 +119,7 @@ def run(tmp_path):
             name,
             options=ConversionOptions(**options),
             log=log or ConversionLog(),
+            engine=engine,
         )
 
     return run
@@ -173,7 +176,8 @@ def test_the_same_input_gives_the_same_bytes_with_any_number_of_threads(tmp_path
     items = [annotated(str(n), [BOX, [5, 5, 5, 9]]) for n in range(30)]
     contents = []
     for workers in (1, 4):
-        run(items, overwrite=True, workers=workers, shards=3)
+        engine = partial(ordered_map, workers=workers)
+        run(items, overwrite=True, engine=engine, shards=3)
         contents.append({p.name: p.read_bytes() for p in sorted((tmp_path / "out").iterdir())})
     assert contents[0] == contents[1]
 

@@ -3,6 +3,7 @@
 import io
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import cv2
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 
 from stillbox.predicting.images import read_image
-from stillbox.records.conversion import ConversionOptions, convert, convert_on_threads
+from stillbox.records.conversion import ConversionOptions, convert
 from stillbox.records.folder import convert_folder
 from stillbox.records.image_files import inspect_image, prepare_image
 from stillbox.records.pixels import FEW_VALUES, Brightest, few_values, in_eight_bits
@@ -129,9 +130,10 @@ def test_a_dark_image_among_others_of_16_bits_stays_dark(tmp_path):
 def test_a_set_is_measured_before_its_engine_runs(tmp_path):
     seen = []
 
-    def engine(job, images):
-        seen.append(pickle.loads(pickle.dumps(job)).brightest)
-        return convert_on_threads(job, images)
+    def engine(function, items):
+        if isinstance(function, partial):  # of the job; the other measures
+            seen.append(pickle.loads(pickle.dumps(function)).args[0].brightest)
+        return map(function, items)
 
     def converted(name, brightest=None):
         item = replace(item_of(tmp_path, [[1, 1, 9, 9]], 0, 0), path=tmp_path / name)

@@ -83,6 +83,7 @@ def test_every_block_belongs_to_a_test():
         "Training": ["sh", "python"],
         "Detections in many files": ["sh", "python", "python"],
         "A deployment of Ray Serve": ["python", "sh", "json"],
+        "Records": ["sh", "python"],
         "In existing pipelines": ["python"],
     }
 
@@ -129,6 +130,18 @@ def test_a_deployment_of_ray_serve(folder, ray_cluster, capsys):
     assert real.keys() == shown.keys()
     assert real["detections"][0].keys() == shown["detections"][0].keys()
     assert real["detections"][0]["box"].keys() == shown["detections"][0]["box"].keys()
+
+
+@with_marks(*slow_with_ray)
+def test_records(folder, ray_cluster, capsys):
+    for line in lines("Records"):
+        run(line)
+    (records,) = Path("ray-coco").glob("train.record-*")
+    assert records.read_bytes() == Path("owls/records", records.name).read_bytes()
+    capsys.readouterr()
+    (program,) = blocks("Records", "python")
+    execute(program)
+    assert capsys.readouterr().out.endswith("True\n")
 
 
 @needs("pyspark")

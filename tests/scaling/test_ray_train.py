@@ -117,16 +117,14 @@ def test_gpus_that_only_the_cluster_knows_may_share_an_image(experiment, tmp_pat
 
 
 def test_a_cluster_without_a_machine_yet_detects_by_one_worker(monkeypatch):
-    data = SimpleNamespace(
-        DataContext=SimpleNamespace(get_current=SimpleNamespace),
-        ActorPoolStrategy=lambda size: sizes.append(size),
-        from_items=lambda parts, **_: SimpleNamespace(map_batches=lambda *_, **__: rows),
-    )
-    sizes, rows = [], SimpleNamespace(iter_rows=list)
+    sizes = []
+    data = SimpleNamespace(ActorPoolStrategy=lambda size: sizes.append(size))
     ray = SimpleNamespace(cluster_resources=dict, nodes=list, put=id, data=data)
     monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(ray_data, "outcomes", lambda work, parts, **options: parts)
     predictor = SimpleNamespace(batch_size=2)
-    assert list(ray_data._run(predictor, [None] * 3, None, None, 0, {})) == []
+    # Full batches: two images and one.
+    assert len(ray_data._run(predictor, [None] * 3, None, None, 0, {})) == 2
     assert sizes == [1]
 
 

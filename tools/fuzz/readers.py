@@ -168,11 +168,10 @@ def _record_seeds(folder: Path) -> Sequence[bytes]:
 # Annotations.
 
 
-def _converted(annotated: Sequence[AnnotatedImage], labels: LabelMap, folder: Path) -> None:
+def _converted(annotated: Sequence[AnnotatedImage], labels: LabelMap) -> None:
     job = ConversionJob(
-        label_map=labels, output=folder, name="x", shards=1, options=ConversionOptions(),
-        bad_records="drop", bad_boxes="fix",
-    )  # fmt: skip
+        label_map=labels, options=ConversionOptions(), bad_records="drop", bad_boxes="fix"
+    )
     for item in annotated:
         convert_image(job, item)
     labels.to_text()
@@ -186,9 +185,7 @@ def _with_photo(folder: Path) -> Path:
 def _coco(data: bytes, folder: Path) -> None:
     photo, path = _with_photo(folder), _put(folder, "x.json", data)
     for renumber in (False, True):
-        _converted(
-            *read_coco(path, photo.parent, ConversionLog(), renumber=renumber), folder=folder
-        )
+        _converted(*read_coco(path, photo.parent, ConversionLog(), renumber=renumber))
 
 
 _COCO = {
@@ -219,7 +216,7 @@ def _ground_truth(data: bytes, folder: Path) -> None:
 
 def _voc(data: bytes, folder: Path) -> None:
     photo, path = _with_photo(folder), _put(folder, "xml/a.xml", data)
-    _converted(*read_voc(path.parent, photo.parent, ConversionLog()), folder=folder)
+    _converted(*read_voc(path.parent, photo.parent, ConversionLog()))
 
 
 def _image_set(data: bytes, folder: Path) -> None:
@@ -300,7 +297,7 @@ def _folder(
         report_unread(found, recognised, {one.split for one in reading.images}, log)
         stated, label_map = reading.with_ids()
         items = [one.item for one in review(stated, found, reading.numbers, log)]
-        _converted(items, label_map, folder=folder)
+        _converted(items, label_map)
 
     return read
 
@@ -587,7 +584,7 @@ def _photo(data: bytes, folder: Path) -> None:
         path=path, where="x", image_id="b", filename="b.jpg", height=8, width=6,
         pixel_boxes=np.array([[1.0, 1, 5, 5]]), class_ids=np.array([1], np.int32),
     )  # fmt: skip
-    _converted([item], _LABELS, folder)
+    _converted([item], _LABELS)
 
 
 def _stored(data: bytes, folder: Path) -> None:
