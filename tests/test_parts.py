@@ -20,6 +20,8 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.yaml_config import to_yaml
+from stillbox.records.source import ExampleSource
+from tests.records.builders import image_bytes
 from tests.small import EVERY_DETECTION, small_experiment, small_overrides
 
 # One worker runs these tests one after the other: the kind is registered meanwhile.
@@ -169,6 +171,15 @@ for command in json.load(sys.stdin):
 """
 
 
+def write_pets(folder):
+    """Four images with a dog each, in the format of the page."""
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.png").write_bytes(image_bytes(height=40, width=60 + number))
+        (folder / f"{number}.boxes").write_text("a dog: 6 4 36 24\nno box\n")
+    (folder / "lost.boxes").write_text("a dog: 6 4 36 24\n")
+
+
 @pytest.fixture(scope="module")
 def done(scenes, tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")
@@ -176,15 +187,16 @@ def done(scenes, tmp_path_factory):
         (folder / name).write_text(text)
     (folder / "tiny.yaml").write_text(to_yaml(small_experiment(scenes, "train.steps=2")))
     (folder / "short.steps").write_text("demo_scenes 100\n")
+    write_pets(folder / "pets")
     words = [sys.executable, "-c", RUN]
     text = json.dumps(COMMANDS)
     run = subprocess.run(words, input=text, capture_output=True, text=True, cwd=folder, check=False)
     return folder, run
 
 
-def test_the_page_has_a_loss_an_augmentation_a_backbone_and_a_reader():
-    assert list(FILES) == ["charbonnier.py", "invert.py", "plain.py", "steps.py"]
-    assert len(COMMANDS) == 4
+def test_the_page_has_a_loss_an_augmentation_a_backbone_a_reader_and_a_data_format():
+    assert list(FILES) == ["charbonnier.py", "invert.py", "plain.py", "steps.py", "sidecars.py"]
+    assert len(COMMANDS) == 5
 
 
 def test_every_command_of_the_page_does_what_it_says(done):
@@ -192,7 +204,7 @@ def test_every_command_of_the_page_does_what_it_says(done):
     codes = [line for line in run.stdout.splitlines() if line.startswith("> ")]
     # `check` returns 1 for its findings, which the small experiment has.
     assert codes[0] in ("> 0", "> 1"), run.stderr
-    assert codes[1:] == ["> 0", "> 0", "> 0"], run.stderr
+    assert codes[1:] == ["> 0", "> 0", "> 0", "> 0"], run.stderr
 
 
 def test_the_model_directory_of_the_page_names_its_parts_and_was_trained_with_them(done):
@@ -209,21 +221,49 @@ def test_the_reader_of_the_page_reads_its_file(done):
     assert re.search(r"^name: short$", run.stdout, re.MULTILINE)
 
 
-def test_an_entry_point_makes_parts_available_without_import(done, tmp_path):
-    folder, _ = done
-    (tmp_path / "own_parts.py").write_text(FILES["charbonnier.py"])
-    information = tmp_path / "own_parts-1.0.dist-info"
+def test_the_data_format_of_the_page_is_converted(done):
+    folder, run = done
+    assert "format: boxes in files beside the images\n" in run.stdout
+    assert "classes: 1: a dog\n" in run.stdout
+    for problem in ("line without four numbers", "image file is missing"):
+        assert re.search(rf"^note: \d x {problem}", run.stdout, re.MULTILINE)
+    source = ExampleSource([f"{folder}/pets-records/val.record-*"], None)
+    assert len(source) == 1
+    example = source.example(0)
+    width = example.width
+    np.testing.assert_array_equal(
+        example.boxes, np.float32([[4 / 40, 6 / width, 24 / 40, 36 / width]])
+    )
+
+
+def run_installed(place, text, words):
+    """Runs a command beside an installed package whose entry point is a module with the text."""
+    (place / "own_parts.py").write_text(text)
+    information = place / "own_parts-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text("[stillbox.parts]\nown = own_parts\n")
-    words = ["config", str(folder / "tiny.yaml"), "--set", "model.loss.localization=charbonnier"]
-    code = f"import sys; sys.path.append({str(tmp_path)!r}); from stillbox.cli.main import main"
-    run = subprocess.run(
+    code = f"import sys; sys.path.append({str(place)!r}); from stillbox.cli.main import main"
+    return subprocess.run(
         [sys.executable, "-c", f"{code}; sys.exit(main({words!r}))"],
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_an_entry_point_makes_a_data_format_available_without_import(done, tmp_path):
+    folder, _ = done
+    words = ["data", "convert", str(folder / "pets"), "--output", str(tmp_path / "records")]
+    run = run_installed(tmp_path, FILES["sidecars.py"], words)
+    assert run.returncode == 0, run.stderr
+    assert "format: boxes in files beside the images\n" in run.stdout
+
+
+def test_an_entry_point_makes_parts_available_without_import(done, tmp_path):
+    folder, _ = done
+    words = ["config", str(folder / "tiny.yaml"), "--set", "model.loss.localization=charbonnier"]
+    run = run_installed(tmp_path, FILES["charbonnier.py"], words)
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("imports: [own_parts]\n")
     assert re.search(r"kind: charbonnier .*\n +epsilon: 0\.001", run.stdout)

@@ -17,6 +17,7 @@ from stillbox.checking.data import read_truth
 from stillbox.checking.data_page import write_conversion_page
 from stillbox.checkpoints.files import read_manifest, write_manifest
 from stillbox.errors import UserError
+from stillbox.experiment.imports import import_entry_points
 from stillbox.experiment.schema import FixedShapeResizer, Records
 from stillbox.printing import count_text, printable_line
 from stillbox.records.conversion import LABEL_MAP_NAME, ConversionOptions
@@ -67,6 +68,7 @@ def records_of(
     finished = _finished(folder, output)
     if finished is not None:
         return finished
+    import_entry_points()
     try:
         # What an earlier attempt converted of another state of the folder is replaced.
         options = ConversionOptions(overwrite=True)

@@ -93,7 +93,7 @@ def add_images(parser: Parser, about: str) -> None:
 def add_imports(parser: Parser) -> None:
     """Adds --import."""
     about = (
-        "import backbones, losses, augmentations and other parts of your own, for example "
+        "import backbones, losses, data formats and other parts of your own, for example "
         "--import my_parts.py; may be repeated"
     )
     parser.add_argument(

@@ -20,6 +20,7 @@ from stillbox.cli.arguments import (
 from stillbox.cli.parsing import VerbParser
 from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
+from stillbox.experiment.imports import import_entry_points
 from stillbox.printing import count_text, printable_line
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.box_numbers import BoxNumbers
@@ -120,6 +121,7 @@ def run_folder(args: argparse.Namespace) -> int:
     """Converts a folder."""
     from stillbox.checking.data_page import write_conversion_page
 
+    import_entry_points()
     with _engine(args) as engine, ExitStack() as stack:
         converted = convert_folder(
             args.folder,

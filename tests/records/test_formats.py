@@ -15,6 +15,7 @@ from stillbox.records import data_folder
 from stillbox.records.data_folder import DataFolder
 from stillbox.records.folder import convert_folder
 from stillbox.records.foreign_files import read_json
+from stillbox.records.formats import registry
 from stillbox.records.formats.registry import recognise
 from stillbox.records.problems import ConversionLog
 from tests.records.builders import (
@@ -610,3 +611,10 @@ def test_a_damaged_parquet_file_is_a_sentence(tmp_path, damage):
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(UserError):
         convert_folder(tmp_path / "set", tmp_path / "out")
+
+
+def test_a_format_that_is_registered_later_is_known(monkeypatch):
+    known = set(registry.all_formats())
+    monkeypatch.setattr(registry, "_FORMATS", dict(registry._FORMATS))
+    registry.register("later", "a format of a user", lambda folder: [])(print)
+    assert set(registry.readable_formats()) - known == {"later"}

@@ -124,12 +124,16 @@ def register_foreign(
     _FORMATS[name] = FolderFormat(name, title, find, None, fix, beside)
 
 
-@cache
 def all_formats() -> Mapping[str, FolderFormat]:
-    """Returns all formats by name."""
+    """Returns all formats by name, those of users that are imported so far among them."""
+    _import_formats()
+    return dict(sorted(_FORMATS.items()))
+
+
+@cache
+def _import_formats() -> None:
     for module in pkgutil.iter_modules(formats.__path__):
         importlib.import_module(f"{formats.__name__}.{module.name}")
-    return dict(sorted(_FORMATS.items()))
 
 
 def readable_formats() -> list[str]:
