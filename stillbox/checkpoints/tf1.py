@@ -14,8 +14,9 @@ means a complete checkpoint. Source: `tensorflow/core/protobuf/tensor_bundle.pro
 import math
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from itertools import count, takewhile
 from operator import eq
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +33,7 @@ from stillbox.checkpoints.files import (
     write_durably,
 )
 from stillbox.errors import UserError
-from stillbox.records.files import create_file
+from stillbox.records.files import create_file, link_or_copy
 from stillbox.records.tfrecord import masked_crc32c
 from stillbox.records.wire import (
     bytes_field,
@@ -300,10 +301,9 @@ def write_tf1_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray | b
             text.
     """
     data, index = checkpoint_files(prefix)
-    # A `BundleHeaderProto`: one data file, little-endian, the version.
-    entries = [(b"", varint_field(1, 1) + bytes_field(3, varint_field(1, _PRODUCER)))]
-    with unfinished_files(data, index) as unfinished:
-        with create_file(unfinished[0]) as file:
+    entries: list[TableEntry] = []
+    with unfinished_files(data, index) as (new_data, new_index):
+        with create_file(new_data) as file:
             for name, value in sorted(arrays.items(), key=lambda item: item[0].encode()):
                 content, covered = _encode(value)
                 entry = _entry(value, file.tell(), len(content), covered)
@@ -311,12 +311,40 @@ def write_tf1_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray | b
                 file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        write_durably(unfinished[1], _table(entries))
-        # An old index must not be found beside new data.
-        index.unlink(missing_ok=True)
-        unfinished[0].replace(data)
-        unfinished[1].replace(index)
-    sync_folder(data.parent)
+
+        def install(shards: int) -> None:
+            write_durably(new_index, _table([(b"", _header(shards)), *entries]))
+            new_index.replace(index)
+            sync_folder(index.parent)
+
+        with _second_name(prefix, new_data, install) if index.exists() else nullcontext():
+            new_data.replace(data)
+            sync_folder(data.parent)
+            install(1)
+
+
+@contextmanager
+def _second_name(prefix: str | Path, data: Path, install: Callable[[int], None]) -> Iterator[None]:
+    """Lets the index name new values under another name, while their final name has old ones.
+
+    A checkpoint that is replaced is thus complete at every moment, the old or the new one.
+
+    Args:
+        prefix: of the checkpoint.
+        data: the new values.
+        install: replaces the index by the one of new values, in the first of so many data files.
+    """
+    names = ((shards, Path(f"{prefix}.data-00000-of-{shards:05d}")) for shards in count(2))
+    shards, second = next((shards, path) for shards, path in names if not os.path.lexists(path))
+    link_or_copy(data, second)
+    install(shards)
+    yield
+    second.unlink()
+
+
+def _header(shards: int) -> bytes:
+    """Returns a `BundleHeaderProto`: the number of data files, little-endian, the version."""
+    return varint_field(1, shards) + bytes_field(3, varint_field(1, _PRODUCER))
 
 
 def _encode(value: np.ndarray | bytes) -> tuple[bytes, bytes]:

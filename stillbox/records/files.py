@@ -246,14 +246,19 @@ def _keep_others(old: Path, new: Path, own: Collection[str]) -> None:
             continue
         try:
             (new / name).parent.mkdir(parents=True, exist_ok=True)
-            _link_or_copy(old / name, new / name)
+            link_or_copy(old / name, new / name)
         except (FileExistsError, NotADirectoryError) as error:
             what = f"{name} would be replaced, and this program did not write it"
             fix = "move it away, or give another folder"
             raise UserError(what, where=str(old), fix=fix) from error
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
+    """Gives a file a second name, or a copy where there are no hard links.
+
+    Raises:
+        FileExistsError: the name is taken.
+    """
     try:
         os.link(source, target, follow_symlinks=False)
     except FileExistsError:

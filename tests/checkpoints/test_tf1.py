@@ -196,6 +196,29 @@ def test_same_arrays_same_bytes_and_nothing_else_in_the_folder(written_prefix, t
     assert sorted(tmp_path.iterdir()) == sorted(checkpoint_files(written_prefix))
 
 
+def test_a_replaced_checkpoint_is_readable_at_every_moment(written_prefix, tmp_path, monkeypatch):
+    write_tf1_checkpoint(written_prefix, {"w": np.zeros(3, np.float32)})
+    seen = []
+
+    def watched(name):
+        plain = getattr(Path, name)
+
+        def run(*args, **options):
+            result = plain(*args, **options)
+            seen.append(Tf1Checkpoint(written_prefix)["w"][0])
+            return result
+
+        monkeypatch.setattr(Path, name, run)
+
+    watched("replace")
+    watched("unlink")
+    write_tf1_checkpoint(written_prefix, {"w": np.ones(3, np.float32)})
+    # Files are made, the index names new values, they get their name, and the index names it.
+    assert seen == sorted(seen)
+    assert seen.count(1) >= 4
+    assert sorted(tmp_path.iterdir()) == sorted(checkpoint_files(written_prefix))
+
+
 def test_what_is_written_before_a_failure_is_no_checkpoint(written_prefix, monkeypatch):
     write_tf1_checkpoint(written_prefix, {"w": np.ones(3, np.float32)})
 
