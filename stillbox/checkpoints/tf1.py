@@ -16,6 +16,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from glob import escape
 from itertools import count, takewhile
 from operator import eq
 from pathlib import Path
@@ -339,7 +340,11 @@ def _second_name(prefix: str | Path, data: Path, install: Callable[[int], None])
     link_or_copy(data, second)
     install(shards)
     yield
-    second.unlink()
+    # Those of processes that were killed go too. A set of several files has a file 1.
+    for path in second.parent.glob(f"{escape(Path(prefix).name)}.data-00000-of-*"):
+        shards_of = path.name.rpartition("-")[2]
+        if shards_of != "00001" and not Path(f"{prefix}.data-00001-of-{shards_of}").exists():
+            path.unlink()
 
 
 def _header(shards: int) -> bytes:

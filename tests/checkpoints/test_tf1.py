@@ -219,6 +219,16 @@ def test_a_replaced_checkpoint_is_readable_at_every_moment(written_prefix, tmp_p
     assert sorted(tmp_path.iterdir()) == sorted(checkpoint_files(written_prefix))
 
 
+def test_what_killed_processes_left_goes_with_the_next_replacement(written_prefix, tmp_path):
+    write_tf1_checkpoint(written_prefix, {"w": np.zeros(3, np.float32)})
+    _data(written_prefix, shards=2).touch()
+    others = [_data(written_prefix, shard, shards=3) for shard in range(3)]
+    for path in others:
+        path.touch()
+    write_tf1_checkpoint(written_prefix, {"w": np.ones(3, np.float32)})
+    assert sorted(tmp_path.iterdir()) == sorted([*checkpoint_files(written_prefix), *others])
+
+
 def test_what_is_written_before_a_failure_is_no_checkpoint(written_prefix, monkeypatch):
     write_tf1_checkpoint(written_prefix, {"w": np.ones(3, np.float32)})
 
