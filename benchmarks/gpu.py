@@ -4,15 +4,13 @@
     python benchmarks/gpu.py --goldens
     python benchmarks/gpu.py --tiny                  # a rehearsal of all of it, also without a GPU
 
-One command of under ten minutes. Each row is a process of its own, which compiles, warms up,
-measures for some seconds and traces a few steps; peers run in the same minutes. Rows with a goal
-come first. A row that takes longer than its budget is stopped, and what no longer fits into
-`--minutes` is left out and named at the end: `--rows` takes names. Compiled programs are cached, so
-that a second run has time for more.
+One command of under ten minutes. Each row is a process of its own, which compiles, warms up and
+measures for some seconds; peers run in the same minutes. Rows with a goal come first. A row that
+takes longer than its budget is stopped, and what no longer fits into `--minutes` is left out and
+named at the end: `--rows` takes names. Compiled programs are cached, so that a second run has time
+for more.
 
 FLOPs are those of the convolutions, a multiply-add is two, a step is three forward passes.
-`outside` is the share of a step that its trace does not find in convolutions (see
-`stillbox.profiling`).
 
 `--torch-python` is a Python with torch and torchvision; without it, this one, if it has them.
 XLA reads XLA_FLAGS; the table says what they were.
@@ -39,8 +37,8 @@ _PEERS = {
     "torchvision RetinaNet 640": "retinanet-640",
 }
 _COLUMNS = (
-    *("row", "input", "type", "batch", "images/s", "goal", "ms a step", "TFLOP/s", "outside"),
-    *("between steps", "memory, GiB", "compiling, s"),
+    *("row", "input", "type", "batch", "images/s", "goal", "ms a step", "TFLOP/s"),
+    *("memory, GiB", "compiling, s"),
 )
 
 
@@ -128,8 +126,7 @@ def _report(lines: list[tuple[str, dict[str, Any]]], left_out: list[str]) -> str
     notes += [f"{name}: {found['failed']}" for name, found in lines if "failed" in found]
     if left_out:
         notes.append("no time left for: " + ", ".join(left_out))
-    goals = "The goal for time outside convolutions is below 10 %."
-    return "\n".join([head, "", *rows, "", goals, *notes]) + "\n"
+    return "\n".join([head, "", *rows, "", *notes]) + "\n"
 
 
 def _line(name: str, found: dict[str, Any]) -> str:
@@ -148,8 +145,6 @@ def _line(name: str, found: dict[str, Any]) -> str:
         _goal(row, found) if ours else "",
         f"{found['ms']:,.1f}",
         _number(found, "flops_per_second", 1e-12, ".1f"),
-        _number(found, "outside", 1, ".1%"),
-        _number(found, "between", 1, ".1%"),
         _number(found, "memory", 2**-30, ".1f"),
         _number(found, "compiling", 1, ".0f"),
     ]

@@ -19,17 +19,16 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
-from measuring import TrainStep, forward_flops, profile
+from measuring import TrainStep, forward_flops
 
 from stillbox.devices.setup import peak_memory, prepare_process
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from stillbox.profiling.profiler import text_lines
 from stillbox.records.scenes import write_scenes
 from stillbox.training.loop import train
 
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
-_WARM_UP, _PROFILED = 3, 6
+_WARM_UP = 3
 # Of the records for rows with real input: photographs' size, and the classes that scenes have.
 _SCENES, _SIDES, _CLASSES = 512, (480, 640), 6
 
@@ -120,15 +119,11 @@ def _measure(row: Row, seconds: float) -> dict[str, Any]:
         before, steps = metrics, steps + 1
     jax.block_until_ready(before)
     taken = (time.perf_counter() - began) / steps
-    summary = profile(step.dispatch, _PROFILED)
-    print("\n".join(text_lines(summary)))
     return {
         "batch": row.batch_size,
         "images_per_second": row.batch_size / taken,
         "ms": 1e3 * taken,
         "flops_per_second": 3 * row.batch_size * forward_flops(step.detector) / taken,
-        "outside": summary.outside_convolutions,
-        "between": summary.gap / summary.step,
         "compiling": step.compiling,
         "memory": peak_memory().nbytes,
     }

@@ -2,10 +2,8 @@
 
 import dataclasses
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,9 +20,6 @@ from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
 from stillbox.models.one_stage.detector import OneStageDetector
 from stillbox.models.variables import split_detector
-from stillbox.profiling.profiler import StepProfiler, summarize_folder
-from stillbox.profiling.steps import ProfileSteps
-from stillbox.profiling.summary import Summary
 from stillbox.training.program import train_program
 from stillbox.training.step import create_state
 
@@ -89,24 +84,6 @@ class TrainStep:
         began = time.perf_counter()
         jax.block_until_ready(self.dispatch())
         return time.perf_counter() - began
-
-
-def profile(run: Callable[[], Any], steps: int) -> Summary:
-    """Traces some steps and says where their time goes.
-
-    Args:
-        run: takes a step, or starts one and returns what it will have made.
-        steps: how many; all but the last are measured.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        here, said = Path(folder), list[str]()
-        with StepProfiler(ProfileSteps(1, steps), here, say=said.append) as profiler:
-            for _ in profiler.mark(iter(range(steps))):
-                profiler.dispatched(run())
-        (trace,) = here.glob("plugins/profile/*")
-        summary = summarize_folder(trace)
-    assert summary is not None, said
-    return summary
 
 
 def forward_flops(detector: OneStageDetector) -> int:

@@ -1,19 +1,17 @@
-"""What a train step spends outside its convolutions, found in two ways.
+"""What a train step spends outside its convolutions, found by leaving things out.
 
     python benchmarks/ssd_resnet34.py --parts
     python benchmarks/retinanet.py --parts
 
-In a trace, see `stillbox.profiling`. And by leaving things out: four programs take turns, so that
-all see the same moments of the machine. Each does less than the one before, and a part is the
-difference of two:
+Four programs take turns, so that all see the same moments of the machine. Each does less than the
+one before, and a part is the difference of two:
 
     the step
       - the step whose loss is a weighted sum of the predictions  = targets, losses, mining
       - forward and backward of the network, from a given gradient  = penalty, update, checks
       - the same without norms, biases, activations, pooling  = norms, biases, activations, pooling
     and the last program is the convolutions, with padding, the additions of residual connections
-    and pyramids, enlarged maps, and the pixels' normalisation; all of these the trace counts with
-    the norms.
+    and pyramids, enlarged maps, and the pixels' normalisation.
 
 Anchors are constants of the compiled program: they are made before it and take no time in it.
 
@@ -27,7 +25,6 @@ penalty's.
 import statistics
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -36,7 +33,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measuring import BOXES, TrainStep, profile
+from measuring import BOXES, TrainStep
 from rich.table import Table
 
 from stillbox.boxes.structures import Batch
@@ -49,13 +46,9 @@ from stillbox.models.layers.norm import NormLayer
 from stillbox.models.one_stage import loss as one_stage
 from stillbox.models.one_stage.loss import LossParts, batch_targets, detection_loss
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
-from stillbox.profiling.costs import Kind
-from stillbox.profiling.summary import Summary
 from stillbox.training import step as step_module
 
 Run = Callable[[], float]
-
-_AROUND = (Kind.ELEMENTWISE, Kind.REDUCTIONS, Kind.COPIES, Kind.PRODUCTS)
 
 
 def measure_parts(
@@ -82,46 +75,32 @@ def measure_parts(
             taken = run()
             if number >= warm_up:
                 seconds[name].append(taken)
-    # One more: the last of a trace is not measured.
-    traced = profile(whole.run, rounds + 1)
     title = f"parts of the step, {experiment.train.precision}, batch {batch_size}, {boxes} boxes"
-    return _table(title, traced, seconds)
+    return _table(title, seconds)
 
 
-def _table(title: str, traced: Summary, seconds: dict[str, list[float]]) -> Table:
+def _table(title: str, seconds: dict[str, list[float]]) -> Table:
     table = Table(title=title)
-    for column in ("part", "trace, s", "share", "left out, s", "share", "on its own, s"):
+    for column in ("part", "left out, s", "share", "on its own, s"):
         table.add_column(column, justify="right")
     step, no_loss, network, convolutions = (
         seconds[name] for name in ("step", "no loss", "network", "convolutions")
     )
-    middle = statistics.median(step)
+    whole = statistics.median(step)
 
-    def add(name: str, in_trace: float, times: list[float], alone: str = "") -> None:
+    def add(name: str, times: list[float], alone: str = "") -> None:
         left = statistics.median(times) if times else None
-        table.add_row(
-            name,
-            *_with_share(in_trace, traced.step),
-            *_with_share(left, middle),
-            f"{statistics.median(seconds[alone]):.3f}" if alone else "",
-        )
+        shown = ("", "") if left is None else (f"{left:.3f}", f"{left / whole:.1%}")
+        table.add_row(name, *shown, f"{statistics.median(seconds[alone]):.3f}" if alone else "")
 
-    in_trace = defaultdict(float, traced.kinds)
-    around = sum(in_trace[kind] for kind in _AROUND)
-    losses = in_trace[Kind.TARGETS] + in_trace[Kind.LOSSES]
-    add("the step", traced.step, step)
-    add("convolutions", in_trace[Kind.CONVOLUTIONS], convolutions)
-    add("all else", traced.step - in_trace[Kind.CONVOLUTIONS], _less(step, convolutions))
-    add("norms, biases, activations", around, _less(network, convolutions))
-    add("targets, losses, mining", losses, _less(step, no_loss), "losses")
-    add("of that targets", in_trace[Kind.TARGETS], [], "targets")
-    add("penalty, update, checks", in_trace[Kind.OPTIMIZER], _less(no_loss, network), "update")
-    add("nothing in the trace", traced.idle + traced.gap, [])
+    add("the step", step)
+    add("convolutions", convolutions)
+    add("all else", _less(step, convolutions))
+    add("norms, biases, activations", _less(network, convolutions))
+    add("targets, losses, mining", _less(step, no_loss), "losses")
+    add("of that targets", [], "targets")
+    add("penalty, update, checks", _less(no_loss, network), "update")
     return table
-
-
-def _with_share(part: float | None, whole: float) -> tuple[str, str]:
-    return ("", "") if part is None else (f"{part:.3f}", f"{part / whole:.1%}")
 
 
 def _less(more: list[float], less: list[float]) -> list[float]:

@@ -116,7 +116,7 @@ COMMAND = re.compile(r"^(\$ )?(stillbox|make|pip|uv|python\S*) ", re.MULTILINE)
 # `make` would run this test again, `pip` and `uv` would change the environment that it runs in,
 # `npm` needs a network, `python3` serves without end, and TensorBoard is not installed. `make`
 # targets and the page that is served must exist; TensorBoard's folder must hold events.
-NOT_RUN = {"make", "pip", "uv", "npm", "python3", "tensorboard"}
+NOT_RUN = {"make", "pip", "uv", "npm", "python3", "tensorboard", "xprof"}
 # tests/test_extras.py reads what is installed: the folder of the source, or the wheel.
 NOT_RUN_PIP = re.compile(
     r"(pip )?install ((--constraint|--build-constraints) constraints\.txt )*"
@@ -221,7 +221,8 @@ def check_not_run(program, words):
         assert words[:3] == ["-m", "http.server", "--directory"]
         assert (Path(words[3]) / "index.html").is_file()
     else:
-        assert list(Path(words[words.index("--logdir") + 1]).glob("events.*"))
+        logs = {"tensorboard": "events.*", "xprof": "plugins/profile/*/*.xplane.pb"}
+        assert list(Path(words[words.index("--logdir") + 1]).glob(logs[program]))
 
 
 def slow_if_long(page):

@@ -158,10 +158,7 @@ def with_records(experiment: Experiment, arguments: argparse.Namespace) -> Exper
 
 def add_profile(parser: Parser, what: str, where: str) -> None:
     """Adds --profile, which traces `what`, such as `steps of this run`, into the folder `where`."""
-    about = (
-        f"trace these {what} into {where}/plugins/profile and print where their time goes; "
-        "0,0: none"
-    )
+    about = f"trace these {what} into {where}/plugins/profile; 0,0: none"
     add_option(parser, "--profile", "0,0", about, "FIRST,LAST")
 
 

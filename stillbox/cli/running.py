@@ -197,7 +197,7 @@ def batch_profiler(
         profile: first and last batch of a trace, `0,0` for none.
         directory: folder of the trace.
         name: of the batches in the trace.
-        say: called with the place of the trace and its summary.
+        say: called with the place of the trace.
     """
     from stillbox.profiling.profiler import StepProfiler
     from stillbox.profiling.steps import ProfileSteps

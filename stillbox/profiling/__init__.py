@@ -1,1 +1,1 @@
-"""Where the time of a step goes: traces, what they hold, and a page about it."""
+"""Which steps are traced, and their trace."""

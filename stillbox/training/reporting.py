@@ -12,11 +12,11 @@ import numpy as np
 
 from stillbox.devices.chips import Figures, figures_of
 from stillbox.devices.process import own_processors
+from stillbox.devices.roofline import estimate
 from stillbox.devices.setup import PeakMemory, peak_memory
 from stillbox.experiment import schema
 from stillbox.inputs.loader import TrainLoader
 from stillbox.printing import count_text
-from stillbox.profiling.costs import estimate
 from stillbox.training.progress import RunProgress, duration_text
 from stillbox.training.summaries import Summaries
 

@@ -156,9 +156,9 @@ def test_a_model_is_checked_trained_scored_profiled_and_used(stillbox, scenes, w
     stillbox("evaluate", model, "--output", report, *profile).ended()
     assert 0 <= json.loads((report / "metrics.json").read_text())["summary"]["AP"] <= 1
     assert (report / "report.html").is_file()
-    (summary,) = report.glob("plugins/profile/*/summary.txt")
-    places = summary.read_text()
-    assert all(part in places for part in ("backbone", "proposals", "crops", "box_head"))
+    (trace,) = report.glob("plugins/profile/*/*.xplane.pb")
+    parts = (b"backbone", b"proposals", b"crops", b"box_head")
+    assert all(part in trace.read_bytes() for part in parts)
     photos = sorted((scenes / "images/val").iterdir())[:2]
     found = here / "found"
     stillbox("predict", model, *photos, "--output", found, "--min-score", "0.001").ended()

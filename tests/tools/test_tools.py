@@ -14,6 +14,7 @@ import pytest
 
 from stillbox import __version__
 from stillbox.checking.ahead_of_time.compiling import Memory, StepCheck
+from stillbox.devices.roofline import Roofline
 from stillbox.experiment.params_dict import section as unused_keys
 from stillbox.experiment.params_dict.keys import FINAL, KEYS, OLD
 from stillbox.experiment.params_dict.reader import RENAMED, REPEATED
@@ -23,7 +24,6 @@ from stillbox.experiment.pipeline_config.section import NO_EFFECT, REFUSED, ROOT
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import leaf_paths
 from stillbox.findings import Finding
-from stillbox.profiling.costs import Roofline
 from tests.programs import Programs
 from tools import distribution, params_dict, pipeline_config, verdicts, walk
 from tools.effects import Effect

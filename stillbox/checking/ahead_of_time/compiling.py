@@ -15,23 +15,18 @@ from typing import Any, Literal, Protocol
 
 import jax
 
+from stillbox.checking.ahead_of_time.costs import collective_bytes, count_flops, memory_traffic
+from stillbox.checking.ahead_of_time.hlo import Message, Program, read_program
 from stillbox.checking.ahead_of_time.targets import Target
 from stillbox.devices.compiling import Compilation
 from stillbox.devices.mesh import build_mesh
+from stillbox.devices.roofline import Roofline, estimate
 from stillbox.errors import UserError
 from stillbox.evaluation.program import predict_program, score_program, takes_images_one_by_one
 from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
 from stillbox.findings import Finding
 from stillbox.printing import count_text, sides_text, size_text
-from stillbox.profiling.costs import (
-    Roofline,
-    collective_bytes,
-    count_flops,
-    estimate,
-    memory_traffic,
-)
-from stillbox.profiling.hlo import Message, Program, read_program
 from stillbox.training.program import train_program
 
 # Names of the arguments of training, evaluation and prediction; any other is a part of the batch.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stillbox.profiling.hlo import Message, read_program
-from tests.profiling.made import module
+from stillbox.checking.ahead_of_time.hlo import Message, read_program
+from tests.checking.ahead_of_time.made import module
 
 if not Path("/dev/nvidiactl").exists():
     # Before other tests start the devices of this process, as `stillbox check` does it.

@@ -1,8 +1,6 @@
-"""Traces of a few events, and compiled programs from XLA's text, for tests."""
+"""Compiled programs from XLA's text, for tests."""
 
 import re
-
-from stillbox.profiling.hlo import Instruction, Program
 
 Field = tuple[int, "int | str | bytes"]
 
@@ -25,65 +23,6 @@ def varint(value: int) -> bytes:
         digits.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*digits, value])
-
-
-def space(planes: dict[str, dict[str, list[tuple]]], modules: dict[str, bytes] | None = None):
-    """Returns a serialised `XSpace`.
-
-    Args:
-        planes: by name, their lines by name, their events: (name, start, end in ns, stats).
-        modules: `HloProto` of each program, by its name in a trace.
-    """
-    content = b"".join(message((1, _plane(name, lines))) for name, lines in planes.items())
-    events = [
-        message((2, name), (5, message((1, 1), (6, proto))))
-        for name, proto in (modules or {}).items()
-    ]
-    entries = [(4, message((1, number), (2, event))) for number, event in enumerate(events)]
-    stats = (5, message((1, 1), (2, message((1, 1), (2, "hlo_proto")))))
-    return content + message((1, message((2, "/host:metadata"), *entries, stats)))
-
-
-def _plane(name: str, lines: dict[str, list[tuple]]) -> bytes:
-    every = [event for events in lines.values() for event in events]
-    names = list(dict.fromkeys(event[0] for event in every))
-    keys = list(dict.fromkeys(key for event in every for key in event[3]))
-    parts: list[Field] = [(2, name)]
-    for number, (line, events) in enumerate(lines.items()):
-        made = []
-        for name, start, end, stats in events:
-            times = (1, names.index(name) + 1), (2, start * 1000), (3, (end - start) * 1000)
-            known = ((4, _stat(keys.index(key) + 1, value)) for key, value in stats.items())
-            made.append((4, message(*times, *known)))
-        parts.append((3, message((1, number + 1), (2, line), *made)))
-    for field, known in ((4, names), (5, keys)):
-        for number, one in enumerate(known, start=1):
-            described = message((1, number), (2, one))
-            parts.append((field, message((1, number), (2, described))))
-    return message(*parts)
-
-
-def _stat(key: int, value: int | str) -> bytes:
-    return message((1, key), (5, value) if isinstance(value, str) else (4, value))
-
-
-def hlo(instructions: list[Instruction], name: str = "main") -> bytes:
-    """Returns an `HloProto` whose one computation has these instructions."""
-    numbers = {one.name: number for number, one in enumerate(instructions, start=1)}
-    made = []
-    for one in instructions:
-        file, _, line = one.source.partition(":")
-        metadata = message((2, one.op_name), (3, file), (4, int(line or 0)))
-        content = (1, one.name), (2, one.opcode), (7, metadata), (28, one.target)
-        operands = ((36, numbers[operand]) for operand in one.operands)
-        made.append((2, message(*content, (35, numbers[one.name]), *operands)))
-    computation = message((1, name), *made, (5, 99))
-    return message((1, message((1, "jit_step"), (3, computation), (6, 99))))
-
-
-def program(*instructions: Instruction, **bodies: tuple[str, ...]) -> Program:
-    """Returns a program; bodies name the instructions of each computation."""
-    return Program({one.name: one for one in instructions}, bodies)
 
 
 _TYPES = {"pred": 1, "s8": 2, "s32": 4, "u8": 6, "u32": 8, "f32": 11, "bf16": 16}
