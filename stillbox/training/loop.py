@@ -2,53 +2,49 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from signal import Signals
-from typing import Any
 
 import jax
 
+from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.files import DirectoryLock
-from stillbox.checkpoints.model_directory import ModelDirectory, locked_directory
+from stillbox.checkpoints.model_directory import locked_directory
 from stillbox.checkpoints.remote_directory import ModelPlace
 from stillbox.devices import job
-from stillbox.devices.announcing import StallReporter, announcing, waiting_for
-from stillbox.devices.compiling import Compilation
+from stillbox.devices.announcing import StallReporter, announcing
 from stillbox.devices.mesh import build_mesh
-from stillbox.devices.process import input_threads, keep_freed_memory
-from stillbox.devices.setup import PeakMemory, versions
-from stillbox.errors import UserError
-from stillbox.evaluation.free_memory import refuse_program_shortage
+from stillbox.devices.setup import PeakMemory
 from stillbox.experiment import schema
-from stillbox.experiment.rules import check_trainable, frozen_fresh_statistics
+from stillbox.experiment.rules import check_trainable
 from stillbox.experiment.yaml_config import store_paths, to_yaml
-from stillbox.inputs.dataset import Dataset
-from stillbox.inputs.loader import DevicePrefetcher, TrainLoader, open_train_loader
-from stillbox.printing import count_text, sides_text, size_text
+from stillbox.inputs.loader import DevicePrefetcher, TrainLoader
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training.distillation import TEACHER, open_teacher, without_teacher
 from stillbox.training.loggers import Logger, require_loggers
-from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
-from stillbox.training.program import TrainProgram, train_programs
+from stillbox.training.observing import Checkpoints, Moment, RunContext, StopAtSignal
+from stillbox.training.periodic import EvaluatedSteps, PeriodicEvaluation, draw_inputs
+from stillbox.training.preparing import (
+    check_memory,
+    compile_step,
+    describe_run,
+    metadata_of,
+    open_data,
+    open_directory,
+)
+from stillbox.training.program import train_programs
 from stillbox.training.progress import RunProgress
 from stillbox.training.reporting import StepReport, Waits, forecast
 from stillbox.training.signals import StopRequest
-from stillbox.training.start import (
-    Start,
-    find_previous,
-    recorded_teacher,
-    replicas_before,
-    require_weights,
-    start_run,
-)
-from stillbox.training.step import MetricsGuard, TrainState
+from stillbox.training.start import find_previous, recorded_teacher, require_weights, start_run
+from stillbox.training.step import MetricsGuard
 from stillbox.training.summaries import Summaries
 
 _SHARED = "give all processes a --model-dir that they share, on a network disk for example"
+_SAME = "give all processes the same"
 _OTHERS = "the other processes (the slow one reports the reason)"
 
 
@@ -101,303 +97,252 @@ def train(
     require_loggers(experiment.train)
 
     # ---- data: first, because it is most often wrong and fastest to check -----------------------
-    loader = _open_data(experiment)
+    loader = open_data(experiment)
     place = (
         model_directory if isinstance(model_directory, ModelPlace) else ModelPlace(model_directory)
     )
     with locked_directory(place.folder, writes=job.is_main_process()) as lock:
-        return _train(experiment, place, loader, lock, profile, loggers, began)
+        run = Run(experiment, place, loader, profile, began)
+        run.prepare()
+        with run.opened(lock, loggers):
+            run.steps()
+            return run.finish()
 
 
-def _train(
-    experiment: schema.Experiment,
-    place: ModelPlace,
-    loader: TrainLoader,
-    lock: DirectoryLock | None,
-    profile: ProfileSteps | None,
-    loggers: Sequence[Logger],
-    began: float,
-) -> Outcome:
-    """Trains on opened data, in a directory that is locked if it exists."""
-    settings, dataset, model_directory = experiment.train, loader.dataset, place.folder
-    stop_at = min(filter(None, (settings.steps, loader.steps)), default=None)
-    refuse_steps_beyond_the_end(profile, model_directory, stop_at)
+class Run:
+    """A run: `prepare`, then, in `opened`, `steps` and `finish`.
 
-    # ---- run to resume, evaluation: refused before anything is compiled -------------------------
-    with place.reading():
-        previous = find_previous(experiment, place, dataset)
-    first = previous.step if previous else 0
-    job.require_same("model directory", f"step {first}", fix=_SHARED)
-    job.require_same(
-        "experiment",
-        to_yaml(store_paths(experiment, model_directory)),
-        fix="give all processes the same",
-    )
-    finished = stop_at is not None and first >= stop_at
-    # A finished run needs no teacher, whose folder may be gone.
-    learning = without_teacher(experiment) if finished else experiment
-    teacher = open_teacher(learning, recorded_teacher(previous))
-    job.require_same(
-        "teacher", str(teacher and teacher.identity), fix="give all processes the same"
-    )
-    evaluation = PeriodicEvaluation(experiment, dataset.label_map, stop_at)
-    if previous is None:
-        require_weights(experiment)
+    Args:
+        place: folder of the results, locked if it exists.
+        profile: steps of this run that are traced.
+        began: `time.monotonic()` of the call.
+    """
 
-    # ---- programs: XLA compiles while the weights are read --------------------------------------
-    parts = settings.accumulation_steps
-    mesh = build_mesh(settings.batch_size, experiment.devices, parts=parts)
-    programs = train_programs(learning, mesh, teacher)
-    program, compilations = programs[0], [] if finished else list(map(_compile, programs))
+    def __init__(
+        self,
+        experiment: schema.Experiment,
+        place: ModelPlace,
+        loader: TrainLoader,
+        profile: ProfileSteps | None,
+        began: float,
+    ) -> None:
+        self._experiment, self._place, self._loader = experiment, place, loader
+        self._profile, self._began = profile, began
+        self._stop_at = min(filter(None, (experiment.train.steps, loader.steps)), default=None)
+        self._first_step_seconds = 0.0
+        self._report: StepReport | None = None
+        self._stopping = StopAtSignal(self._stop_at)
+        self._stalls = StallReporter()
 
-    # ---- model and state: resume, fine-tune or from scratch -------------------------------------
-    with place.reading(), announcing(lambda: "building the model and reading its weights"):
-        start = start_run(experiment, model_directory, previous)
-    state, taught_by = program.put_state(start.state), program.put_teacher(teacher)
-    identity = evaluation.identity | ({TEACHER: teacher.identity} if teacher else {})
-    guard = MetricsGuard(lambda rows: [dataset.describe(int(row)) for row in rows if row >= 0])
+    def prepare(self) -> None:
+        """Refuses what cannot be trained, starts the compilation and makes the first state."""
+        experiment, place, dataset = self._experiment, self._place, self._loader.dataset
+        refuse_steps_beyond_the_end(self._profile, place.folder, self._stop_at)
 
-    with (
-        closing(_open_directory(place, experiment, dataset, first, lock)) as directory,
-        Summaries(
-            model_directory, from_step=first, experiment=experiment, loggers=loggers
-        ) as summaries,
-        RunProgress(first, stop_at, quiet=not job.is_main_process()) as progress,
-        StopRequest() as stop,
-        ExitStack() as opened,
-    ):
-        for line in _describe_run(experiment, place, dataset, start, programs):
-            progress.say(line)
-        if teacher is not None:
-            progress.say(f"learning from {teacher.source} too")
-        scores = evaluation.catch_up(first, state, directory, summaries, progress, stop)
-        if finished:
-            reason = f"step {first} of {stop_at} is done, nothing is left"
-            return Outcome(first, reason, scores, seconds=time.monotonic() - began)
-        if why := evaluation.exhausted(summaries):
-            reason = f"stopped early at step {first} already: {why}"
-            return Outcome(first, reason, scores, seconds=time.monotonic() - began)
+        # ---- run to resume, evaluation: refused before anything is compiled ---------------------
+        with place.reading():
+            previous = find_previous(experiment, place, dataset)
+        self._first = self._step = previous.step if previous else 0
+        job.require_same("model directory", f"step {self._first}", fix=_SHARED)
+        job.require_same("experiment", to_yaml(store_paths(experiment, place.folder)), fix=_SAME)
+        self._finished = self._stop_at is not None and self._first >= self._stop_at
+        # A finished run needs no teacher, whose folder may be gone.
+        learning = without_teacher(experiment) if self._finished else experiment
+        teacher = self._teacher = open_teacher(learning, recorded_teacher(previous))
+        job.require_same("teacher", str(teacher and teacher.identity), fix=_SAME)
+        self._evaluation = PeriodicEvaluation(experiment, dataset.label_map, self._stop_at)
+        if previous is None:
+            require_weights(experiment)
 
+        # ---- programs: XLA compiles while the weights are read ----------------------------------
+        train = experiment.train
+        mesh = build_mesh(train.batch_size, experiment.devices, parts=train.accumulation_steps)
+        self._programs = train_programs(learning, mesh, teacher)
+        program = self._programs[0]
+        self._compilations = [] if self._finished else list(map(compile_step, self._programs))
+
+        # ---- model and state: resume, fine-tune or from scratch ---------------------------------
+        with place.reading(), announcing(lambda: "building the model and reading its weights"):
+            self._start = start_run(experiment, place.folder, previous)
+        self._state = program.put_state(self._start.state)
+        self._taught_by = program.put_teacher(teacher)
+        self._identity = self._evaluation.identity | (
+            {TEACHER: teacher.identity} if teacher else {}
+        )
+        self._guard = MetricsGuard(
+            lambda rows: [dataset.describe(int(row)) for row in rows if row >= 0]
+        )
+
+    @contextmanager
+    def opened(self, lock: DirectoryLock | None, loggers: Sequence[Logger]) -> Iterator[None]:
+        """Opens the model directory and the log, and catches signals."""
+        experiment, place, first = self._experiment, self._place, self._first
+        dataset = self._loader.dataset
+        with (
+            closing(open_directory(place, experiment, dataset, first, lock)) as directory,
+            Summaries(
+                place.folder, from_step=first, experiment=experiment, loggers=loggers
+            ) as summaries,
+            RunProgress(first, self._stop_at, quiet=not job.is_main_process()) as progress,
+            StopRequest() as stop,
+        ):
+            self._open = RunContext(directory, summaries, progress, stop)
+            yield
+
+    def steps(self) -> None:
+        """Takes the steps that are left, and shows each to the observers."""
+        self._introduce()
+        if over := self._over():
+            self._reason = over
+            return
+        self._reason = f"finished at step {self._stop_at}"
         # Another thread makes the first batches while XLA compiles.
-        shared = jax.process_count() > 1
-        batches = opened.enter_context(
-            DevicePrefetcher(
-                loader.iterate(first, stop_at),
-                program.put_batch,
-                stopped=lambda: stop.signal is not None and not shared,
-            )
-        )
-        progress.doing("compiling the train step")
-        with stop.ends("compiling the train step"):
-            steps = [compilation.result() for compilation in compilations]
-        progress.say(_describe_memory(steps))
-        compiled = dict(zip((one.input_size for one in programs), steps, strict=True))
-        del start, teacher  # the first step donates the buffers of the start
-
-        # ---- steps ------------------------------------------------------------------------------
-        waits = Waits(jax.process_count())
-        report = StepReport(
-            settings,
-            loader,
-            waits,
-            first=first,
-            stop_at=stop_at,
-            progress=progress,
-            summaries=summaries,
-        )
-        report.begin(forecast(steps, program.mesh.size, settings.precision, parts))
-        profiler = StepProfiler(profile, model_directory, first, progress.say, report.paused)
-
-        def save(step: int, state: TrainState) -> None:
-            metadata = identity | _metadata(experiment, dataset, step, program.replicas)
-            with jax.transfer_guard("allow"):
-                directory.save(step, job.replicated_tree(state._asdict()), metadata, wait=False)
-
-        # A stop requested of one process stops all of them after the same step.
-        gathering = job.AsyncAllGather(2)
-        step, reason, first_step_seconds = first, f"finished at step {stop_at}", 0.0
-        interrupted = 0
-        stalls, next_batch = StallReporter(), f"the next batch, from {dataset.source.where}"
-        waiting_for_others = partial(stalls.waiting, _OTHERS) if shared else nullcontext
-        with batches, profiler, stalls, jax.transfer_guard("disallow"):
-            for batch in profiler.mark(stalls.over(batches, next_batch)):
-                # -- dispatch: the device works while the host goes on --
-                state, metrics = compiled[batch.input_size](state, batch, *taught_by)
-                profiler.dispatched(metrics)
-                guard.push(step + 1, metrics, batch.records)
-                step += 1
-                if step == first + 1:
-                    jax.block_until_ready(metrics)
-                    first_step_seconds = time.monotonic() - began
-                    inputs = draw_inputs(batch, dataset)
-                    summaries.image(step, "train_input_images", inputs)
-
-                # -- agree with the other processes on a stop --
-                # The signal is read once: a later one ends the next step.
-                gathering.start(int(stop.signal or 0), batches.wait_seconds)
-                with waiting_for_others():
-                    heard = gathering.results()
-                asked = int(heard[..., 0].max(initial=0))
-                waits.add(heard[..., 1])
-
-                # -- metrics, checkpoint --
-                must_save = (
-                    step % settings.checkpoint_every == 0
-                    or step == stop_at
-                    or evaluation.due(step)
-                    or asked > 0
-                )
-                with waiting_for_others():
-                    # The first step is reported at once, because the loop waits for it anyway.
-                    done = guard.pop(leave=0 if must_save or step == first + 1 else 1)
-                report.steps(done)
-                if must_save:
-                    save(step, state)
-
-                # -- stop or evaluate --
-                if asked and step != stop_at:
-                    name = Signals(asked).name
-                    reason = f"stopped by {name} after step {step}; run again to go on"
-                    interrupted = asked
-                    break
-                if evaluation.due(step):
-                    with report.paused():
-                        scores = evaluation.run(step, state, directory, summaries, progress, stop)
-                    if why := evaluation.exhausted(summaries):
-                        reason = f"stopped early: {why}"
+        with self._prefetched() as batches:
+            self._observe(self._compile())
+            del self._start, self._teacher  # the first step donates the buffers of the start
+            next_batch = f"the next batch, from {self._loader.dataset.source.where}"
+            with self._profiler, self._stalls, jax.transfer_guard("disallow"):
+                for batch in self._profiler.mark(self._stalls.over(batches, next_batch)):
+                    self._dispatch(batch)
+                    asked = self._agree(batches.wait_seconds)
+                    if reason := self._show(asked):
+                        self._reason = reason
                         break
-            if batches.starved and stop.signal is not None:
-                # The storage of the records does not answer; the finished steps are kept.
-                report.steps(guard.pop(leave=0))
-                directory.wait()
-                if step not in (first, directory.latest_step()):
-                    save(step, state)
-                name, interrupted = stop.signal.name, int(stop.signal)
-                reason = (
-                    f"stopped by {name} after step {step}, without a next batch; run again to go on"
-                )
+                if batches.starved and self._open.stop.signal is not None:
+                    self._keep_finished_steps(self._open.stop.signal)
 
-        # ---- end --------------------------------------------------------------------------------
-        seconds = time.monotonic() - began
-        totals = report.end(step, seconds)
+    def finish(self) -> Outcome:
+        """Reports and returns the end of the run."""
+        seconds = time.monotonic() - self._began
+        scores = self._evaluation.scores
+        if self._report is None:  # no step was left
+            return Outcome(self._first, self._reason, scores, seconds=seconds)
+        totals = self._report.end(self._step, seconds)
         return Outcome(
-            step=step,
-            reason=reason,
+            step=self._step,
+            reason=self._reason,
             scores=scores,
-            interrupted=interrupted,
+            interrupted=self._stopping.signal,
             seconds=seconds,
-            seconds_to_first_step=first_step_seconds,
+            seconds_to_first_step=self._first_step_seconds,
             images=totals.images,
             images_per_second=totals.images_per_second,
             peak_memory=totals.peak_memory,
         )
 
+    def _introduce(self) -> None:
+        """Describes the run, and makes up for a missed evaluation."""
+        say, dataset = self._open.progress.say, self._loader.dataset
+        lines = describe_run(self._experiment, self._place, dataset, self._start, self._programs)
+        for line in lines:
+            say(line)
+        if self._teacher is not None:
+            say(f"learning from {self._teacher.source} too")
+        self._evaluation.catch_up(self._first, self._state, self._open)
 
-def _open_data(experiment: schema.Experiment) -> TrainLoader:
-    data = experiment.data
-    with waiting_for("the training records, and their index"):
-        return open_train_loader(
-            experiment,
-            workers=input_threads(data.workers, data.processes),
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
-            prepare=keep_freed_memory,
+    def _over(self) -> str:
+        """Returns why no step is left; empty if one is."""
+        first = self._first
+        if self._finished:
+            return f"step {first} of {self._stop_at} is done, nothing is left"
+        why = self._evaluation.exhausted(self._open.summaries)
+        return f"stopped early at step {first} already: {why}" if why else ""
+
+    def _prefetched(self) -> DevicePrefetcher:
+        stop, shared = self._open.stop, jax.process_count() > 1
+        return DevicePrefetcher(
+            self._loader.iterate(self._first, self._stop_at),
+            self._programs[0].put_batch,
+            stopped=lambda: stop.signal is not None and not shared,
         )
 
+    def _compile(self) -> list[jax.stages.Compiled]:
+        """Waits for the steps, one for each input size."""
+        doing = "compiling the train step"
+        self._open.progress.doing(doing)
+        with self._open.stop.ends(doing):
+            compiled = [compilation.result() for compilation in self._compilations]
+        self._open.progress.say(check_memory(compiled))
+        sizes = (program.input_size for program in self._programs)
+        self._step_of = dict(zip(sizes, compiled, strict=True))
+        return compiled
 
-def _compile(program: TrainProgram) -> Compilation:
-    with announcing(lambda: "tracing the train step"):
-        return Compilation(program.lower(), "the train step")
-
-
-def _describe_memory(steps: Sequence[jax.stages.Compiled]) -> str:
-    """Returns a line with the memory of the largest step."""
-    analyses = [found for step in steps if (found := step.memory_analysis()) is not None]
-    if not analyses:
-        return "compiled"
-    # The programs of all input sizes run one after the other, and share their memory.
-    refuse_program_shortage(
-        max(one.temp_size_in_bytes for one in analyses),
-        "the compiled train step",
-        where="train.batch_size",
-        fix="raise train.accumulation_steps, lower train.batch_size or the size of model.resizer, "
-        "or end other programs; on a CPU, bfloat16 takes as much memory as float32",
-    )
-    peak = max(one.temp_size_in_bytes + one.argument_size_in_bytes for one in analyses)
-    return f"compiled; the step needs {size_text(peak)} on each device"
-
-
-def _open_directory(
-    place: ModelPlace,
-    experiment: schema.Experiment,
-    dataset: Dataset,
-    first: int,
-    lock: DirectoryLock | None,
-) -> ModelDirectory:
-    """Creates or opens the model directory, whose newest checkpoint is that of step `first`."""
-    with job.main_process_first():
-        directory = ModelDirectory.create(
-            place.folder,
-            experiment=to_yaml(store_paths(experiment, place.folder)),
-            label_map=dataset.label_map.to_text(),
-            versions=versions(),
-            keep=experiment.train.keep_checkpoints,
-            writes=job.is_main_process(),
-            lock=lock,
-            remote=place.remote,
+    def _observe(self, compiled: Sequence[jax.stages.Compiled]) -> None:
+        """Makes the observers, in the order in which they look at a step."""
+        settings, context, program = self._experiment.train, self._open, self._programs[0]
+        dataset = self._loader.dataset
+        self._waits = Waits(jax.process_count())
+        self._report = report = StepReport(
+            settings,
+            self._loader,
+            self._waits,
+            first=self._first,
+            stop_at=self._stop_at,
+            progress=context.progress,
+            summaries=context.summaries,
         )
-    if (directory.latest_step() or 0) != first:
-        directory.close()
-        what = "another run wrote a checkpoint while this one was starting"
-        raise UserError(what, where=str(place), fix="run this again")
-    return directory
-
-
-def _describe_run(
-    experiment: schema.Experiment,
-    place: ModelPlace,
-    dataset: Dataset,
-    start: Start,
-    programs: Sequence[TrainProgram],
-) -> Iterator[str]:
-    yield start.decision.replace(str(place.folder), str(place))
-    weightless = frozen_fresh_statistics(experiment)
-    if weightless is not None and not int(start.state.step):
-        yield f"warning: {weightless.describe({})}"
-    program, count = programs[0], jax.process_count()
-    mesh = program.mesh
-    parameters = sum(start.state.params[path].size for path in start.trainable)
-    parts = experiment.train.accumulation_steps
-    pieces = f" in {parts} micro-batches" if parts > 1 else ""
-    yield (
-        f"{count_text(len(dataset), 'training image')}, "
-        f"batch {experiment.train.batch_size}{pieces} on "
-        f"{count_text(mesh.size, mesh.devices.flat[0].platform + ' device')}"
-        f"{f' of {count} processes' * (count > 1)}, {parameters:,} trainable parameters"
-    )
-    if len(programs) > 1:
-        sizes = ", ".join(sides_text(one.input_size) for one in programs)
-        yield f"input sizes {sizes}: one of them for each step, each compiled once"
-    before = replicas_before(place.folder, int(start.state.step), experiment)
-    if before not in (None, program.replicas):
-        yield (
-            f"warning: {count_text(before, 'replica')} before, now {program.replicas}; --set "
-            f"devices.replicas={before} keeps what a step computes"
+        parts = settings.accumulation_steps
+        report.begin(forecast(compiled, program.mesh.size, settings.precision, parts))
+        self._profiler = StepProfiler(
+            self._profile, self._place.folder, self._first, context.progress.say, report.paused
         )
-    if dataset.cache is not None:
-        yield dataset.cache.promise()
+        self._checkpoints = Checkpoints(
+            context.directory,
+            settings.checkpoint_every,
+            self._stop_at,
+            lambda step: (
+                self._identity | metadata_of(self._experiment, dataset, step, program.replicas)
+            ),
+        )
+        evaluated = EvaluatedSteps(self._evaluation, context, report.paused)
+        self._observers = (report, self._checkpoints, self._stopping, evaluated)
+        # A stop requested of one process stops all of them after the same step.
+        self._gathering = job.AsyncAllGather(2)
 
+    def _dispatch(self, batch: Batch) -> None:
+        """Starts a step; the device works while the host goes on."""
+        step = self._step_of[batch.input_size]
+        self._state, metrics = step(self._state, batch, *self._taught_by)
+        self._profiler.dispatched(metrics)
+        self._guard.push(self._step + 1, metrics, batch.records)
+        self._step += 1
+        if self._step == self._first + 1:
+            jax.block_until_ready(metrics)
+            self._first_step_seconds = time.monotonic() - self._began
+            inputs = draw_inputs(batch, self._loader.dataset)
+            self._open.summaries.image(self._step, "train_input_images", inputs)
 
-def _metadata(
-    experiment: schema.Experiment, dataset: Dataset, step: int, replicas: int
-) -> dict[str, Any]:
-    return {
-        "step": step,
-        "replicas": replicas,
-        "loader": {
-            "next_step": step,
-            "seed": experiment.data.seed,
-            "records": len(dataset),
-            "files": dataset.source.fingerprint(),
-        },
-    }
+    def _agree(self, waited: float) -> int:
+        """Returns the signal that asks the processes to stop, the same in all; 0: none.
+
+        `waited` are the seconds of this process without a batch.
+        """
+        # The signal is read once: a later one ends the next step.
+        self._gathering.start(int(self._open.stop.signal or 0), waited)
+        with self._waiting_for_others():
+            heard = self._gathering.results()
+        self._waits.add(heard[..., 1])
+        return int(heard[..., 0].max(initial=0))
+
+    def _show(self, asked: int) -> str:
+        """Shows a step to the observers; returns why the run ends, empty if it goes on."""
+        step = self._step
+        kept = asked > 0 or any(observer.due(step) for observer in self._observers)
+        with self._waiting_for_others():
+            # The first step is reported at once, because the loop waits for it anyway.
+            metrics = self._guard.pop(leave=0 if kept or step == self._first + 1 else 1)
+        moment = Moment(step, self._state, metrics, kept, asked)
+        return next(filter(None, (one.after(moment) for one in self._observers)), "")
+
+    def _waiting_for_others(self) -> AbstractContextManager[object]:
+        return self._stalls.waiting(_OTHERS) if jax.process_count() > 1 else nullcontext()
+
+    def _keep_finished_steps(self, number: Signals) -> None:
+        """Saves the steps so far: the storage of the records does not answer."""
+        assert self._report is not None
+        self._report.steps(self._guard.pop(leave=0))
+        directory, step = self._open.directory, self._step
+        directory.wait()
+        if step not in (self._first, directory.latest_step()):
+            self._checkpoints.save(step, self._state)
+        self._reason = self._stopping.end(number, step, ", without a next batch")

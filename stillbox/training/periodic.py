@@ -1,7 +1,7 @@
 """Evaluation during training: scores, the best checkpoint, early stopping."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -30,8 +30,7 @@ from stillbox.experiment.yaml_config import store_paths
 from stillbox.inputs.dataset import Dataset
 from stillbox.printing import count_text
 from stillbox.records.label_map import LabelMap
-from stillbox.training.progress import RunProgress
-from stillbox.training.signals import StopRequest
+from stillbox.training.observing import Moment, RunContext, RunObserver
 from stillbox.training.step import TrainState, arrays_to_score
 from stillbox.training.summaries import Summaries
 
@@ -69,6 +68,8 @@ class PeriodicEvaluation:
             score_mesh(experiment)
             slots = check_label_maps(experiment.model, self._dataset, label_map)
             check_annotations(self._dataset, slots)
+        self.scores: SummaryScores | None = None
+        """Scores of the last evaluation; None: there was none."""
         self._done = 0
         self._cache_described = False
 
@@ -93,30 +94,21 @@ class PeriodicEvaluation:
         spent = self._settings.max_evaluations and self._done >= most
         return bool(every and step % every == 0 and not spent)
 
-    def catch_up(
-        self,
-        step: int,
-        state: TrainState,
-        directory: ModelDirectory,
-        summaries: Summaries,
-        progress: RunProgress,
-        stop: StopRequest,
-    ) -> SummaryScores | None:
+    def catch_up(self, step: int, state: TrainState, context: RunContext) -> None:
         """Scores the checkpoint resumed from, if the run was killed before it was scored.
 
         Scores that the next ones cannot be compared with are set aside first.
         """
-        if summaries.evaluations() and (changed := self._changed_since(step, directory)):
+        summaries = context.summaries
+        if summaries.evaluations() and (changed := self._changed_since(step, context.directory)):
             aside = summaries.set_evaluations_aside()
             what = f"later scores are not comparable with those so far, which are now in {aside}"
-            progress.say("\n    ".join([f"warning: {what}:", *changed]))
+            context.progress.say("\n    ".join([f"warning: {what}:", *changed]))
         done = dict(summaries.evaluations())
         self._done = len(done)
-        if step in done:
-            return done[step]
-        if not self.due(step):
-            return None
-        return self.run(step, state, directory, summaries, progress, stop)
+        self.scores = done.get(step)
+        if step not in done and self.due(step):
+            self.run(step, state, context)
 
     def _changed_since(self, step: int, directory: ModelDirectory) -> list[str]:
         """Returns what has changed in the scoring since a checkpoint was written."""
@@ -131,21 +123,14 @@ class PeriodicEvaluation:
             changed.append("the evaluation records are in files of other names or sizes")
         return changed
 
-    def run(
-        self,
-        step: int,
-        state: TrainState,
-        directory: ModelDirectory,
-        summaries: Summaries,
-        progress: RunProgress,
-        stop: StopRequest,
-    ) -> SummaryScores:
+    def run(self, step: int, state: TrainState, context: RunContext) -> None:
         """Scores `state`, records the scores and marks the checkpoint if it is the best.
 
         Raises:
             RunInterrupted: a signal came while it was scored; the next run begins with it.
         """
         assert self._dataset is not None
+        directory, summaries, progress, stop = context
         self._done += 1
         progress.doing(_EVALUATING)
         so_far = ""
@@ -187,7 +172,7 @@ class PeriodicEvaluation:
         if self._dataset.cache is not None and not self._cache_described:
             progress.say(f"of the evaluation's data: {self._dataset.cache.describe()}")
             self._cache_described = True
-        return scores
+        self.scores = scores
 
     def exhausted(self, summaries: Summaries) -> str:
         """Returns why early stopping ends the run now; empty if it does not."""
@@ -234,6 +219,35 @@ class PeriodicEvaluation:
         count = min(_PICTURES, self._settings.num_visualizations)
         for shown in draw_gallery(result, source, names, self._settings, count=count):
             yield shown.picture
+
+
+class EvaluatedSteps(RunObserver):
+    """Scores the steps that an evaluation is due after, and ends the run where it has converged.
+
+    Args:
+        paused: entered while a step is scored, which is no part of the training time.
+    """
+
+    def __init__(
+        self,
+        evaluation: PeriodicEvaluation,
+        context: RunContext,
+        paused: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._evaluation, self._context, self._paused = evaluation, context, paused
+
+    def due(self, step: int) -> bool:
+        """Returns whether the model is scored after a step."""
+        return self._evaluation.due(step)
+
+    def after(self, moment: Moment) -> str:
+        """Scores the model, if it is due; returns why early stopping ends the run."""
+        if not self.due(moment.step):
+            return ""
+        with self._paused():
+            self._evaluation.run(moment.step, moment.state, self._context)
+        why = self._evaluation.exhausted(self._context.summaries)
+        return f"stopped early: {why}" if why else ""
 
 
 def draw_inputs(batch: Batch, dataset: Dataset, *, limit: int = 8) -> np.ndarray:

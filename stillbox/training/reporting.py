@@ -17,6 +17,7 @@ from stillbox.devices.setup import PeakMemory, peak_memory
 from stillbox.experiment import schema
 from stillbox.inputs.loader import TrainLoader
 from stillbox.printing import count_text
+from stillbox.training.observing import Moment, RunObserver
 from stillbox.training.progress import RunProgress, duration_text
 from stillbox.training.summaries import Summaries
 
@@ -252,7 +253,7 @@ class Totals(NamedTuple):
     peak_memory: PeakMemory
 
 
-class StepReport:
+class StepReport(RunObserver):
     """Reports the metrics of steps at the intervals of the settings.
 
     Args:
@@ -306,6 +307,11 @@ class StepReport:
     def paused(self) -> AbstractContextManager[None]:
         """Returns a context that is not counted as training time."""
         return self._stopwatch.paused()
+
+    def after(self, moment: Moment) -> str:
+        """Reports the steps that were fetched."""
+        self.steps(moment.metrics)
+        return ""
 
     def steps(self, seen: Sequence[tuple[int, dict[str, float]]]) -> None:
         """Reports (step, metrics) of completed steps, in order."""

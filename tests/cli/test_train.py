@@ -19,7 +19,7 @@ from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.inputs import loader
 from stillbox.records.scenes import write_scenes
 from stillbox.records.tfrecord import tfrecord_writer
-from stillbox.training import loggers, loop, periodic
+from stillbox.training import loggers, loop, periodic, preparing
 from tests.records.builders import read_records
 from tests.signals import send_at
 
@@ -437,7 +437,7 @@ def test_a_signal_during_the_compilation_ends_the_run_and_leaves_the_folder_usab
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("the signal came before")
 
-    monkeypatch.setattr(loop.Compilation, "result", compile_slowly)
+    monkeypatch.setattr(preparing.Compilation, "result", compile_slowly)
     answer = train(evaluated=False)
     assert answer.code == 143
     assert "stopped by SIGTERM while compiling the train step; run again to go on" in answer.err
@@ -540,7 +540,7 @@ def test_a_run_that_ends_before_its_first_checkpoint_names_that_command_too(
         os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("the signal came before")
 
-    monkeypatch.setattr(loop.Compilation, "result", compile_slowly)
+    monkeypatch.setattr(preparing.Compilation, "result", compile_slowly)
     answer = stillbox("train", "demo_scenes", *settings(evaluated=False))
     assert answer.code == 130
     (line,) = [line for line in answer.err.splitlines() if line.startswith("next: ")]

@@ -58,7 +58,7 @@ def test_two_steps_resumed_for_two_more_equal_four_bit_for_bit(tmp_path, experim
 def test_the_last_steps_of_a_run_leave_an_augmentation_out(experiment):
     def batches(*steps):
         overrides = f"train.augmentations=[{', '.join(steps)}]", "train.steps=3", "data.workers=0"
-        loader = loop._open_data(experiment(*overrides, evaluated=False))
+        loader = loop.open_data(experiment(*overrides, evaluated=False))
         return [np.asarray(loader.batch(step).images) for step in range(3)]
 
     cut = batches("{kind: mosaic, height: 64, width: 64, skip_last_steps: 1}")
@@ -374,8 +374,8 @@ def test_a_run_of_several_sizes_resumes_with_the_same_bits(
     tmp_path, experiment, capfd, monkeypatch
 ):
     compiled = []
-    compile_one = loop._compile
-    monkeypatch.setattr(loop, "_compile", lambda one: compiled.append(one) or compile_one(one))
+    compile_one = loop.compile_step
+    monkeypatch.setattr(loop, "compile_step", lambda one: compiled.append(one) or compile_one(one))
     sizes = "train.input_sizes=[64, 96]"
     outcome = train(experiment(sizes), tmp_path / "whole")
     assert [one.input_size for one in compiled] == [(64, 64), (96, 96)]
@@ -384,7 +384,7 @@ def test_a_run_of_several_sizes_resumes_with_the_same_bits(
     train(experiment(sizes, "train.steps=2"), tmp_path / "parts")
     train(experiment(sizes), tmp_path / "parts")
     assert_same_bits(sections(tmp_path / "whole", 4), sections(tmp_path / "parts", 4))
-    batches = loop._open_data(experiment(sizes))
+    batches = loop.open_data(experiment(sizes))
     assert {batch.input_size for batch in batches.iterate(0, 4)} == {(64, 64), (96, 96)}
 
 

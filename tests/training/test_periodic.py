@@ -19,6 +19,7 @@ from stillbox.models.variables import split_detector
 from stillbox.records.label_map import ClassSlots, LabelMap
 from stillbox.training import periodic
 from stillbox.training.loop import train
+from stillbox.training.observing import RunContext
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.signals import StopRequest
 from stillbox.training.step import create_state
@@ -86,11 +87,13 @@ QUIET = SimpleNamespace(doing=lambda text: None, say=lambda text: None)
 
 def evaluate(evaluation, directory, step, state=STATE, history=None):
     history = History() if history is None else history
-    return evaluation.run(step, state, directory, history, QUIET, StopRequest())
+    evaluation.run(step, state, RunContext(directory, history, QUIET, StopRequest()))
 
 
 def catch_up(evaluation, directory, step, history, progress=QUIET):
-    return evaluation.catch_up(step, STATE, directory, history, progress, StopRequest())
+    context = RunContext(directory, history, progress, StopRequest())
+    evaluation.catch_up(step, STATE, context)
+    return evaluation.scores
 
 
 @pytest.mark.parametrize(

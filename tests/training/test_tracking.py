@@ -224,7 +224,7 @@ def test_a_new_folder_is_free_again_after_a_refused_login(tmp_path, experiment, 
     wandb.init = refuse
     program = SimpleNamespace(put_state=lambda state: state, put_teacher=lambda teacher: ())
     monkeypatch.setattr(loop, "train_programs", lambda *_: [program])
-    monkeypatch.setattr(loop, "_compile", lambda program: None)
+    monkeypatch.setattr(loop, "compile_step", lambda program: None)
     monkeypatch.setattr(loop, "start_run", lambda *_: SimpleNamespace(state=None))
     # A notebook keeps the error, and what its frames hold.
     with pytest.raises(UserError, match="no API key") as kept:
@@ -236,7 +236,7 @@ def test_a_new_folder_is_free_again_after_a_refused_login(tmp_path, experiment, 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_missing_package_is_reported_first(tmp_path, experiment, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr(loop, "_open_data", lambda experiment: pytest.fail("it is too late"))
+    monkeypatch.setattr(loop, "open_data", lambda experiment: pytest.fail("it is too late"))
     with pytest.raises(UserError, match=f"{name} is not installed"):
         train(experiment(f"train.loggers=[tensorboard, {name}]"), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
