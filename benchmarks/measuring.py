@@ -21,7 +21,7 @@ from stillbox.models.build import build_detector
 from stillbox.models.one_stage.detector import OneStageDetector
 from stillbox.models.variables import split_detector
 from stillbox.training.program import train_program
-from stillbox.training.step import create_state
+from stillbox.training.state import create_state
 
 BOXES = 8  # of each image, unless more are asked for; the other rows are padding
 

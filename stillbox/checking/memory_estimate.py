@@ -30,7 +30,8 @@ from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.rematerialization import set_rematerialization
 from stillbox.models.variables import Arrays, bind_detector
 from stillbox.training.program import abstract_batch
-from stillbox.training.step import TrainState, create_state, select_trainable
+from stillbox.training.state import TrainState, create_state
+from stillbox.training.trainable import select_trainable
 
 # Larger images and more classes are extrapolated: anchors and their order are computed even where
 # only shapes count.

@@ -24,6 +24,7 @@ from stillbox.inputs.loader import DevicePrefetcher, TrainLoader
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
 from stillbox.training.distillation import TEACHER, open_teacher, without_teacher
+from stillbox.training.guard import MetricsGuard
 from stillbox.training.loggers import Logger, require_loggers
 from stillbox.training.observing import Checkpoints, Moment, RunContext, StopAtSignal
 from stillbox.training.periodic import EvaluatedSteps, PeriodicEvaluation, draw_inputs
@@ -40,7 +41,6 @@ from stillbox.training.progress import RunProgress
 from stillbox.training.reporting import StepReport, Waits, forecast
 from stillbox.training.signals import StopRequest
 from stillbox.training.start import find_previous, recorded_teacher, require_weights, start_run
-from stillbox.training.step import MetricsGuard
 from stillbox.training.summaries import Summaries
 
 _SHARED = "give all processes a --model-dir that they share, on a network disk for example"

@@ -10,7 +10,7 @@ from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices import job
 from stillbox.training.progress import RunProgress
 from stillbox.training.signals import StopRequest
-from stillbox.training.step import TrainState
+from stillbox.training.state import TrainState
 from stillbox.training.summaries import Summaries
 
 

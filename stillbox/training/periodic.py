@@ -31,7 +31,7 @@ from stillbox.inputs.dataset import Dataset
 from stillbox.printing import count_text
 from stillbox.records.label_map import LabelMap
 from stillbox.training.observing import Moment, RunContext, RunObserver
-from stillbox.training.step import TrainState, arrays_to_score
+from stillbox.training.state import TrainState, arrays_to_score
 from stillbox.training.summaries import Summaries
 
 SummaryScores = Mapping[str, float | None]

@@ -31,13 +31,9 @@ from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.variables import Arrays
 from stillbox.printing import sides_text
 from stillbox.training.distillation import Teacher, TeacherArrays, open_teacher
-from stillbox.training.step import (
-    StepFunction,
-    TrainState,
-    create_state,
-    make_train_step,
-    select_trainable,
-)
+from stillbox.training.state import TrainState, create_state
+from stillbox.training.step import StepFunction, make_train_step
+from stillbox.training.trainable import select_trainable
 
 Tree = TypeVar("Tree")
 

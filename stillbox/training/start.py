@@ -27,7 +27,8 @@ from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.records.label_map import LabelMap
 from stillbox.training.distillation import TEACHER
-from stillbox.training.step import TrainState, create_state, select_trainable
+from stillbox.training.state import TrainState, create_state
+from stillbox.training.trainable import select_trainable
 
 # Fields that may change when a run is resumed: none of them changes what a step computes. Records
 # may move to another folder; `_refuse_other_data` compares them.

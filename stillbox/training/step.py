@@ -1,32 +1,25 @@
-"""The training state, one training step of fixed shape, and the guard of its metrics.
+"""One training step of fixed shape: the gradient of a batch, in parts if asked, and the update."""
 
-The guard checks the metrics of every step without waiting for the newest one.
-"""
-
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from operator import add
 from typing import NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
 
-from stillbox.boxes.structures import AnyArray, Batch
-from stillbox.devices.job import local_rows
-from stillbox.errors import UserError
+from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.models.detector import Detector
-from stillbox.models.layers.lowering.primitives import computed_once, norm_of
+from stillbox.models.layers.lowering.primitives import norm_of
 from stillbox.models.parallel import replicated
 from stillbox.models.rematerialization import set_rematerialization
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
-from stillbox.textformat.name_patterns import found_in
 from stillbox.training.distillation import TeacherArrays, teach
 from stillbox.training.optimizer import build_optimizer, build_schedule
+from stillbox.training.state import TrainState, average_parameters, averaged_arrays
 
 Metrics = dict[str, jax.Array]
 
@@ -84,7 +77,9 @@ def accumulated_gradient(
         _, seen = objective(params, piece_of(number, stats))
         return seen.stats, dict(seen.divisors)
 
-    def add(carry: tuple[Arrays, Arrays], number: jax.Array) -> tuple[tuple[Arrays, Arrays], Seen]:
+    def add_piece(
+        carry: tuple[Arrays, Arrays], number: jax.Array
+    ) -> tuple[tuple[Arrays, Arrays], Seen]:
         summed, stats = carry
         (_, seen), gradient = gradient_of(params, piece_of(number, stats, divisors))
         summed = replicated(jax.tree.map(jnp.add, summed, gradient))
@@ -92,7 +87,7 @@ def accumulated_gradient(
 
     divisors = _summed(jax.lax.scan(count, whole.stats, numbers)[1])
     zeros = jax.tree.map(jnp.zeros_like, params)
-    (gradient, stats), seen = jax.lax.scan(add, (zeros, whole.stats), numbers)
+    (gradient, stats), seen = jax.lax.scan(add_piece, (zeros, whole.stats), numbers)
     # The state of the loss is computed from the divisors of the whole, or is that of the last part.
     loss = {name: values[-1] for name, values in seen.loss.items()}
     return gradient, Seen(_summed(seen.metrics), stats, loss, divisors)
@@ -116,128 +111,6 @@ def _piece(
 
 def _summed(values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     return {name: jnp.sum(one, axis=0) for name, one in values.items()}
-
-
-class TrainState(NamedTuple):
-    """The input and output of a step, stored in checkpoints."""
-
-    step: jax.Array
-    """int32 scalar, updates done so far; the position in the data follows from it."""
-    params: Arrays
-    """Parameters by path, float32, frozen ones included."""
-    stats: Arrays
-    """Moving statistics of batch norm by path, float32."""
-    optimizer: optax.OptState
-    """Accumulators of the trainable parameters."""
-    ema: Arrays
-    """Moving average of the parameters by path, and of the statistics with `ema_statistics`; empty
-    without one."""
-    loss: Arrays
-    """Moving average of the matches that the loss is divided by; empty without one."""
-
-
-def create_state(
-    params: Arrays, stats: Arrays, train: schema.Training, trainable: frozenset[str], loss: Arrays
-) -> TrainState:
-    """Returns the state before the first step.
-
-    `trainable` are the paths of the parameters that training changes, `loss` is
-    `Detector.initial_loss_state`.
-    """
-    optimizer = build_optimizer(train).init({path: params[path] for path in sorted(trainable)})
-    averaged = averaged_arrays(params, stats, train)
-    ema = _first_average(averaged, train, trainable) if train.ema_decay is not None else {}
-    return TrainState(jnp.zeros((), jnp.int32), params, stats, optimizer, ema, loss)
-
-
-def _first_average(params: Arrays, train: schema.Training, trainable: frozenset[str]) -> Arrays:
-    # The original averages trainable parameters only; a frozen parameter is its own average. Others
-    # are copied, because the step donates its input buffers and may donate each of them once.
-    zeroed = trainable if train.ema_from_zero else frozenset()
-    return {
-        path: jnp.zeros_like(array) if path in zeroed else jnp.copy(array)
-        for path, array in params.items()
-    }
-
-
-def averaged_arrays(params: Arrays, stats: Arrays, train: schema.Training) -> Arrays:
-    """Returns the arrays that a moving average follows."""
-    return params | stats if train.ema_statistics else params
-
-
-def arrays_to_score(state: TrainState, *, use_ema: bool) -> tuple[Arrays, Arrays]:
-    """Returns the parameters and the moving statistics that are scored."""
-    if not (use_ema and state.ema):
-        return state.params, state.stats
-    params = {path: state.ema[path] for path in state.params}
-    return params, {path: state.ema.get(path, array) for path, array in state.stats.items()}
-
-
-def average_parameters(
-    ema: Arrays, params: Arrays, step: jax.Array, train: schema.Training
-) -> Arrays:
-    """Returns the moving average after a step; empty without one.
-
-    `ema` is the average before the step, `params` are the parameters after it, and `step` is an
-    int32 scalar, the updates before it.
-    """
-    if train.ema_decay is None:
-        return ema
-    decay = computed_once(partial(_decay_at, highest=train.ema_decay, train=train))(step)
-    return {path: decay * ema[path] + (1 - decay) * array for path, array in params.items()}
-
-
-def _decay_at(step: jax.Array, *, highest: float, train: schema.Training) -> jax.Array:
-    """Returns the share of the average that a step keeps."""
-    decay = jnp.asarray(highest, jnp.float32)
-    if train.ema_warmup:
-        # Otherwise the first value would outweigh all of the first 1 / (1 - decay) steps.
-        counted = step + (1.0 if train.ema_from_zero else 0.0)
-        decay = jnp.minimum(decay, (1.0 + counted) / (10.0 + counted))
-    if train.ema_tau:
-        decay *= -jnp.expm1(-(step + 1.0) / train.ema_tau)
-    if train.ema_copy_first:
-        decay = jnp.where(step == 0, 0.0, decay)
-    if train.ema_interval > 1:
-        decay = jnp.where(step % train.ema_interval == 0, decay, 1.0)
-    return decay
-
-
-def select_trainable(
-    paths: Iterable[str], reference_names: Mapping[str, str], train: schema.Training
-) -> frozenset[str]:
-    """Returns the paths of the parameters that training may change.
-
-    A pattern is searched for in our path and in the name that the parameter has in the original's
-    checkpoints, because `freeze_variables` in a `pipeline.config` refers to the latter.
-
-    Raises:
-        UserError: a pattern matches nothing, or nothing is left to train.
-    """
-    paths = frozenset(paths)
-    trainable = paths
-    if train.trainable:
-        trainable = _matching(paths, reference_names, train.trainable, "train.trainable")
-    if train.freeze:
-        trainable -= _matching(paths, reference_names, train.freeze, "train.freeze")
-    if not trainable:
-        what = "no parameter is left to train"
-        fix = "freeze fewer: for example --set 'train.freeze=[^backbone]'"
-        raise UserError(what, where="train.freeze, train.trainable", fix=fix)
-    return trainable
-
-
-def _matching(
-    paths: frozenset[str], names: Mapping[str, str], patterns: Iterable[str], where: str
-) -> frozenset[str]:
-    found: frozenset[str] = frozenset()
-    named = {path: names.get(path, "") for path in paths}
-    for pattern, matches in found_in(patterns, named, where):
-        if not matches:
-            fix = f"paths look like {', '.join(sorted(paths)[:3])}"
-            raise UserError(f"the pattern {pattern!r} matches no parameter", where=where, fix=fix)
-        found |= matches
-    return found
 
 
 class StepFunction(Protocol):
@@ -338,50 +211,3 @@ def make_train_step(
         return after, metrics
 
     return step
-
-
-class NonFiniteLossError(FloatingPointError):
-    """A loss, gradient or parameter is not finite; the message names step and images."""
-
-
-class MetricsGuard:
-    """Fetches metrics one step late and stops on the first that is not finite.
-
-    The device would be idle if the host waited for the newest step. One step later its metrics are
-    available without a wait.
-    """
-
-    def __init__(self, name_records: Callable[[np.ndarray], list[str]]) -> None:
-        self._name_records = name_records
-        self._pending: deque[tuple[int, Metrics, AnyArray]] = deque()
-
-    def push(self, step: int, metrics: Metrics, records: AnyArray) -> None:
-        """Takes the metrics of the step just dispatched."""
-        self._pending.append((step, metrics, records))
-
-    def pop(self, *, leave: int = 1) -> list[tuple[int, dict[str, float]]]:
-        """Returns step and metrics of all but the `leave` newest steps.
-
-        Raises:
-            NonFiniteLossError: naming step, loss parts and images.
-        """
-        seen = []
-        while len(self._pending) > leave:
-            step, metrics, records = self._pending.popleft()
-            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-            if not values.pop("finite"):
-                raise NonFiniteLossError(self._complaint(step, values, local_rows(records)))
-            seen.append((step, values))
-        return seen
-
-    def _complaint(self, step: int, values: Mapping[str, float], records: np.ndarray) -> str:
-        parts = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
-        images = "\n    ".join(self._name_records(records))
-        return (
-            f"step {step}: the loss, its gradient or the new parameters are not finite\n"
-            f"  {parts}\n"
-            f"  images of the batch:\n    {images}\n"
-            "  fix: look at these images' boxes with `stillbox data check`; if they are sound, "
-            "lower the learning rate, lengthen its warm-up, or set train.gradient_clip_norm.\n"
-            "  Every checkpoint there is was written before this step and is finite."
-        )

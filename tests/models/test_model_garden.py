@@ -24,7 +24,7 @@ from stillbox.models.one_stage.detector import postprocess
 from stillbox.models.one_stage.loss import initial_loss_state
 from stillbox.models.variables import bind_detector
 from stillbox.training.program import train_program
-from stillbox.training.step import create_state
+from stillbox.training.state import create_state
 from tests.batches import batch_of
 from tools.model_garden_runs import BOXES, GOLDENS, LABELS, STEPS, images, samples, weight
 

@@ -12,7 +12,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.training.optimizer import build_optimizer, build_schedule, decay_factors, rate_factors
-from stillbox.training.step import average_parameters
+from stillbox.training.state import average_parameters
 from tests.proofs.test_dense_parts import cases, drawn, expected, names
 from tests.small import needs_shared
 

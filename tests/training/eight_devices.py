@@ -37,7 +37,7 @@ from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.training.distillation import open_teacher
 from stillbox.training.program import train_program
-from stillbox.training.step import TrainState, create_state
+from stillbox.training.state import TrainState, create_state
 from tests.batches import batch_of
 from tests.helpers import count_compilations
 from tests.models.two_stage.small import small_words

@@ -17,7 +17,7 @@ from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Training
 from stillbox.training.optimizer import build_optimizer, build_schedule
-from stillbox.training.step import average_parameters, create_state
+from stillbox.training.state import average_parameters, create_state
 from tests.training.test_trajectories import GOLDENS
 
 STEPS = 60

@@ -22,7 +22,7 @@ from stillbox.training.loop import train
 from stillbox.training.observing import RunContext
 from stillbox.training.periodic import PeriodicEvaluation, draw_inputs
 from stillbox.training.signals import StopRequest
-from stillbox.training.step import create_state
+from stillbox.training.state import create_state
 from tests.batches import batch_of
 
 NAMES = LabelMap.from_names(("disc", "ring", "square", "triangle", "star", "cross"))

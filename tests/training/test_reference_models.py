@@ -341,7 +341,7 @@ def test_differences_of_codes_cost_as_much_as_in_the_original():
 def test_the_first_two_layers_are_frozen_and_125_tensors_train():
     from stillbox.models.build import build_detector
     from stillbox.models.variables import split_detector
-    from stillbox.training.step import select_trainable
+    from stillbox.training.trainable import select_trainable
 
     _, params, stats = split_detector(build_detector(experiment().model))
     assert sum(array.size for array in params.values()) == 19_972_534

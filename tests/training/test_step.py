@@ -18,14 +18,10 @@ from stillbox.models.build import build_detector
 from stillbox.models.detector import Predictions, detect_function
 from stillbox.models.one_stage.loss import batch_targets, detection_loss
 from stillbox.models.variables import split_detector
-from stillbox.training.step import (
-    MetricsGuard,
-    NonFiniteLossError,
-    average_parameters,
-    create_state,
-    make_train_step,
-    select_trainable,
-)
+from stillbox.training.guard import MetricsGuard, NonFiniteLossError
+from stillbox.training.state import average_parameters, create_state
+from stillbox.training.step import make_train_step
+from stillbox.training.trainable import select_trainable
 from tests.batches import batch_of
 from tests.helpers import refusal
 from tests.small import SMALL

@@ -33,7 +33,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.training.program import train_program
-from stillbox.training.step import create_state
+from stillbox.training.state import create_state
 from tests.batches import batch_of
 from tests.models.two_stage.small import SMALL_OVERRIDES
 from tests.ssd_zoo import efficientdet_name

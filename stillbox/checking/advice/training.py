@@ -372,7 +372,7 @@ def patterns_match(experiment: schema.Experiment, origins: Origins) -> Findings:
     # Only these patterns need jax.
     from stillbox.checkpoints.names import reference_names
     from stillbox.models.build import abstract_detector
-    from stillbox.training.step import select_trainable
+    from stillbox.training.trainable import select_trainable
 
     path = "train.freeze" if train.freeze else "train.trainable"
     try:

@@ -16,7 +16,7 @@ from stillbox.experiment.run_length import batch_norms
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.training.optimizer import build_schedule
-from stillbox.training.step import select_trainable
+from stillbox.training.trainable import select_trainable
 from tests.helpers import refusal as user_error
 from tests.small import SHARED, needs_shared
 
