@@ -14,7 +14,12 @@ from rich.table import Table
 
 from stillbox.boxes.structures import Batch
 from stillbox.devices.mesh import build_mesh
-from stillbox.devices.process import keep_freed_memory, own_processors, processor_name
+from stillbox.devices.process import (
+    keep_freed_memory,
+    keep_fusions_whole,
+    own_processors,
+    processor_name,
+)
 from stillbox.experiment import schema
 from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
@@ -22,6 +27,8 @@ from stillbox.models.one_stage.detector import OneStageDetector
 from stillbox.models.variables import split_detector
 from stillbox.training.program import train_program
 from stillbox.training.state import create_state
+
+keep_fusions_whole()  # as every command, before the first program
 
 BOXES = 8  # of each image, unless more are asked for; the other rows are padding
 

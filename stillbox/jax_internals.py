@@ -4,7 +4,6 @@ JAX may change them in any release. Each was first seen to work with JAX 0.10.0,
 that is supported.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -84,25 +83,3 @@ def missing_processes_named(seconds: int) -> Iterator[None]:
         yield
     finally:
         library.get_distributed_runtime_service = start
-
-
-_YNNPACK = "--xla_cpu_experimental_ynn_fusion_type"
-
-
-def keep_fusions_whole() -> None:
-    """Limits YNNPACK in XLA's CPU backend to single matrix products, before its first program.
-
-    From jax 0.10.2 on it takes sums and elementwise operations too, whose operands then become
-    arrays in memory: the focal loss needs seven arrays as large as the logits and not one, and
-    twice the time. With a product it takes the operations before it: each slice of an image that is
-    summed becomes an array, which a function of its own copies, and LLVM compiles.
-
-    XLA ends the process at a flag that it does not know. The flag is therefore set for the releases
-    that were tried.
-    """
-    flags, release = os.environ.get("XLA_FLAGS", ""), jax.__version_info__[:3]
-    if (0, 10, 2) <= release <= (0, 12, 0) and _YNNPACK not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_YNNPACK}=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT".strip()
-
-
-keep_fusions_whole()

@@ -23,7 +23,7 @@ import tests.shape_checks  # noqa: F401 - before stillbox  # isort: skip
 from stillbox import lowering
 from stillbox.checkpoints import pretrained
 from stillbox.cli.main import main
-from stillbox.devices.process import silence_libtpu
+from stillbox.devices.process import keep_fusions_whole, silence_libtpu
 from stillbox.records.scenes import write_scenes
 from tests.helpers import draw_nothing
 from tests.programs import QUICK_COMPILER, Programs, as_flags
@@ -65,6 +65,7 @@ def pytest_configure(config):
     flags, given = as_flags(QUICK_COMPILER), os.environ.get("XLA_FLAGS", "")
     if is_quick(config) and flags not in given:
         os.environ["XLA_FLAGS"] = f"{flags} {given}".strip()
+    keep_fusions_whole()
     compile_nothing_for_arrays()
     gc.disable()  # until `pytest_collection_finish`: nothing that is imported is garbage
 

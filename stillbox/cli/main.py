@@ -21,7 +21,11 @@ from stillbox.cli.parsing import VerbParser, refuse_addresses, with_two_dashes
 from stillbox.cli.sentences import describe_lack, describe_system_error, is_interruption
 from stillbox.devices.compiling import compilation_left_behind, end_process
 from stillbox.devices.launcher import ProcessInfo
-from stillbox.devices.process import restart_with_large_pages, silence_libtpu
+from stillbox.devices.process import (
+    keep_fusions_whole,
+    restart_with_large_pages,
+    silence_libtpu,
+)
 from stillbox.errors import UserError, nearest
 from stillbox.object_storage import name_buckets
 from stillbox.printing import make_output_printable, printable_output
@@ -197,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # missing instructions of the processor. Errors come as exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     silence_libtpu()
+    keep_fusions_whole()
     words = sys.argv[1:] if arguments is None else arguments
     for word in words:
         name_buckets(word)

@@ -1,4 +1,4 @@
-"""Settings of this process before JAX starts: the allocator, libtpu, processors and threads.
+"""Settings of this process before JAX starts: the allocator, libtpu, XLA, processors and threads.
 
 The C library's allocator gives a program on a CPU its arrays. A train step takes its temporary
 arrays anew: 1.3 GB for SSD MobileNet v1 in batches of 16. In pages of 4 KiB Linux hands out
@@ -13,10 +13,12 @@ import contextlib
 import ctypes
 import os
 import platform
+import re
 import resource
 import signal
 import sys
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 from stillbox.devices.launcher import ProcessInfo, find_process
@@ -124,6 +126,26 @@ def silence_libtpu(devices: Path = Path("/dev")) -> None:
         return
     for name, value in _FACTS.items():
         os.environ.setdefault(name, value)
+
+
+_YNNPACK = "--xla_cpu_experimental_ynn_fusion_type"
+
+
+def keep_fusions_whole() -> None:
+    """Limits YNNPACK in XLA's CPU backend to single matrix products, before its first program.
+
+    From jax 0.10.2 on it takes sums and elementwise operations too, whose operands then become
+    arrays in memory: the focal loss needs seven arrays as large as the logits and not one, and
+    twice the time. With a product it takes the operations before it: each slice of an image that is
+    summed becomes an array, which a function of its own copies, and LLVM compiles.
+
+    XLA ends the process at a flag that it does not know. The flag is therefore set for the releases
+    that were tried.
+    """
+    release = tuple(map(int, re.findall(r"\d+", metadata.version("jax"))[:3]))
+    flags = os.environ.get("XLA_FLAGS", "")
+    if (0, 10, 2) <= release <= (0, 12, 0) and _YNNPACK not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_YNNPACK}=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT".strip()
 
 
 # Part of a thread's work holds Python's global lock, so that more threads gain nothing.

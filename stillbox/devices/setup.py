@@ -18,7 +18,7 @@ import jax
 
 from stillbox import __version__, numerals
 from stillbox.devices.announcing import say_aside
-from stillbox.devices.process import keep_freed_memory, peak_bytes
+from stillbox.devices.process import keep_freed_memory, keep_fusions_whole, peak_bytes
 from stillbox.errors import UserError
 from stillbox.printing import size_text
 from stillbox.records.byte_source import cache_folder
@@ -62,6 +62,7 @@ _PROGRAM = re.compile(r".+-[0-9a-f]{64}-cache")
 
 def prepare_process() -> None:
     """Makes the settings of every command that runs a compiled program."""
+    keep_fusions_whole()
     use_compilation_cache()
     keep_freed_memory()
 

@@ -11,11 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-# Without these settings the decoders of OpenCV also print the errors that are raised here.
-os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-# A file cannot make the decoders open a connection.
-os.environ.setdefault("OPENCV_FFMPEG_CAPTURE_OPTIONS", "protocol_whitelist;file")
-
 import cv2
 
 from stillbox.errors import UserError
@@ -57,6 +52,7 @@ class Video:
             self._capture = cv2.VideoCapture(source)
         else:
             _refuse_playlist(source)
+            _restrict_decoders()
             self._capture = cv2.VideoCapture(str(source), cv2.CAP_FFMPEG)
         if not self._capture.isOpened():
             raise _not_opened(self.name, live=self.live)
@@ -164,6 +160,7 @@ class VideoFile:
     def _open(self, width: int, height: int) -> cv2.VideoWriter:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         create_file(self._partial).close()
+        _restrict_decoders()
         code, size = cv2.VideoWriter.fourcc(*"VP80"), (width, height)
         with _without_messages():
             name = str(self._partial)
@@ -200,6 +197,14 @@ def _refuse_playlist(path: Path) -> None:
     if start.startswith(_PLAYLISTS):
         what = "this is a playlist, which names other files"
         raise UserError(what, where=str(path), fix="give the videos that it names")
+
+
+def _restrict_decoders() -> None:
+    """Sets the variables that OpenCV reads when it opens a video, unless they are set."""
+    # Otherwise the decoders also print the errors that are raised here.
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+    # A file cannot make the decoders open a connection.
+    os.environ.setdefault("OPENCV_FFMPEG_CAPTURE_OPTIONS", "protocol_whitelist;file")
 
 
 def _not_opened(name: str, *, live: bool) -> UserError:
