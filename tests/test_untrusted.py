@@ -303,7 +303,7 @@ TRUSTED = (
     "experiment/params_dict/command_line.py", "experiment/params_dict/keys.py",
     "experiment/pipeline_config/section.py", "experiment/recipes/__init__.py",
     "experiment/yaml_config.py", "extras.py",
-    "inputs/memory.py", "inputs/processes.py", "predicting/web_page.py", "serving/app.py",
+    "inputs/processes.py", "machine_memory.py", "predicting/web_page.py", "serving/app.py",
     "tutorials/protos.py",
 )  # fmt: skip
 BY_OTHERS = {"read_bytes", "read_text", "fromfile", "memmap", "mmap", "loadtxt", "genfromtxt"}

@@ -24,7 +24,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import apply_overrides
 from stillbox.findings import Finding, Findings, Origins, Severity
-from stillbox.inputs.memory import total_memory
+from stillbox.machine_memory import total_memory
 from stillbox.printing import size_text
 
 if TYPE_CHECKING:

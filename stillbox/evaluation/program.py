@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from stillbox.boxes.structures import AnyArray, Detections
 from stillbox.devices.compiling import Compilation
+from stillbox.devices.free_memory import refuse_program_shortage
 from stillbox.devices.mesh import (
     batch_shardings,
     build_mesh,
@@ -23,7 +24,6 @@ from stillbox.devices.mesh import (
     replicated,
     tracing_for,
 )
-from stillbox.evaluation.free_memory import refuse_program_shortage
 from stillbox.experiment import schema
 from stillbox.models.build import abstract_detector
 from stillbox.models.detector import DetectFunction, detect_function

@@ -10,12 +10,12 @@ import jax
 
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.devices.announcing import StallReporter, waiting_for
+from stillbox.devices.free_memory import refuse_shortage
 from stillbox.devices.job import is_main_process
 from stillbox.devices.process import input_threads
 from stillbox.errors import UserError
 from stillbox.evaluation.coco import encode_results
 from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress, evaluate
-from stillbox.evaluation.free_memory import refuse_shortage
 from stillbox.evaluation.gallery import cut_out, draw_gallery, export_pictures
 from stillbox.evaluation.ground_truth import check_agreement, read_annotations, read_truths
 from stillbox.evaluation.history import History

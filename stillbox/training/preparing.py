@@ -11,10 +11,10 @@ from stillbox.checkpoints.remote_directory import ModelPlace
 from stillbox.devices import job
 from stillbox.devices.announcing import announcing, waiting_for
 from stillbox.devices.compiling import Compilation
+from stillbox.devices.free_memory import refuse_program_shortage
 from stillbox.devices.process import input_threads, keep_freed_memory
 from stillbox.devices.setup import versions
 from stillbox.errors import UserError
-from stillbox.evaluation.free_memory import refuse_program_shortage
 from stillbox.experiment import schema
 from stillbox.experiment.rules import frozen_fresh_statistics
 from stillbox.experiment.yaml_config import store_paths, to_yaml

@@ -10,8 +10,8 @@ import pytest
 
 from stillbox.checkpoints.checkpoint import MANIFEST
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.devices import free_memory
 from stillbox.errors import UserError
-from stillbox.evaluation import free_memory
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import read_config

@@ -6,7 +6,7 @@ import jax
 
 from stillbox.devices.process import release_freed_memory
 from stillbox.errors import UserError
-from stillbox.inputs.memory import available_memory
+from stillbox.machine_memory import available_memory
 from stillbox.printing import size_text
 
 

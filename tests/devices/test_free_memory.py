@@ -3,9 +3,9 @@
 import jax
 import pytest
 
+from stillbox.devices import free_memory
+from stillbox.devices.free_memory import refuse_program_shortage, refuse_shortage
 from stillbox.errors import UserError
-from stillbox.evaluation import free_memory
-from stillbox.evaluation.free_memory import refuse_program_shortage, refuse_shortage
 from stillbox.evaluation.program import score_program
 from stillbox.evaluation.scoring import open_evaluation, score_dataset
 from tests.small import small_experiment
