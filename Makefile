@@ -16,16 +16,16 @@ unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml packages/legacy/pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "stillbox needs Python 3.11 to 3.13; name one with make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > $(VENV)/uv.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
-	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --editable '.[dev]' --editable packages/legacy
 	touch $@
 
 # Folders such as data/ and runs/ of whoever works here are not linted.
-CODE := benchmarks stillbox tests tools
+CODE := benchmarks conftest.py packages stillbox tests tools
 lint: setup
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
@@ -77,7 +77,7 @@ smoke: dist
 
 # All pins again, as near to the present ones as pyproject.toml allows; `make lock UPGRADE=--upgrade` takes the newest.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
-EXTRAS := $(addprefix --extra , cuda tpu tensorboard wandb mlflow saved_model tf tflite openvino cloud parquet serve ray weights tutorial dev site proof audit)
+EXTRAS := $(addprefix --extra , cuda tpu tensorboard wandb mlflow saved_model tf tflite openvino cloud parquet serve ray weights dev site proof audit)
 lock: setup
 	$(LOCK) $(EXTRAS) pyproject.toml --output-file constraints.txt
 

@@ -17,6 +17,7 @@ from stillbox import __version__
 from stillbox.errors import UserError
 
 _SOURCE = Path(__file__).resolve().parents[1]
+_LEGACY = "packages/legacy"
 
 
 class NotInstalledError(UserError):
@@ -55,6 +56,27 @@ def install_command(extra: str) -> str:
     if (_SOURCE / "pyproject.toml").is_file():
         return f"{_pip_install()} -e {shlex.quote(f'{_SOURCE}[{extra}]')}"
     return f"{_pip_install()} {shlex.quote(_requirement(extra))}"
+
+
+def install_legacy_command() -> str:
+    """Returns the command that installs stillbox-legacy from where stillbox came."""
+    folder = _SOURCE / _LEGACY
+    if (folder / "pyproject.toml").is_file():
+        return f"{_pip_install()} -e {shlex.quote(str(folder))}"
+    return f"{_pip_install()} {shlex.quote(_legacy_requirement())}"
+
+
+def _legacy_requirement() -> str:
+    """Returns what pip installs: the folder or address, or the wheel beside the one of stillbox."""
+    origin = _origin()
+    url = origin.get("url", "")
+    if vcs := origin.get("vcs_info"):
+        address = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+        return f"stillbox-legacy @ {address}#subdirectory={_LEGACY}"
+    if (local := Path(url2pathname(urlsplit(url).path))).is_dir() and url.startswith("file:"):
+        return str(local / _LEGACY)
+    name = f"stillbox_legacy-{__version__}-py3-none-any.whl"
+    return str(local.with_name(name)) if url.startswith("file:") else f"./{name}"
 
 
 def install_package_command(requirement: str) -> str:

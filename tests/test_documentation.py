@@ -73,7 +73,7 @@ RUN_HERE = {
     "docs/retinanet.md": ("runs",),
 }
 RUN_ELSEWHERE = {
-    "docs/model_garden.md": "tests/cli/test_official_models.py",
+    "docs/model_garden.md": "packages/legacy/tests/model_garden/test_command_line.py",
     "docs/coco.md": "tests/cli/test_data_pages.py",
     "docs/data.md": "tests/cli/test_data_pages.py",
     "docs/experiment.md": "tests/experiment/test_recipes.py",

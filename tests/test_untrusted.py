@@ -299,12 +299,11 @@ def test_a_safetensors_header_that_lies_is_refused(header, tmp_path):
 # Modules that read files of the package, of the system, or that the same command wrote.
 TRUSTED = (
     "devices/process.py", "evaluation/html_page.py",
-    "experiment/known_weights.py", "experiment/model_garden/keys.py",
+    "experiment/known_weights.py",
     "experiment/params_dict/command_line.py", "experiment/params_dict/keys.py",
     "experiment/pipeline_config/section.py", "experiment/recipes/__init__.py",
     "experiment/yaml_config.py", "extras.py",
     "inputs/processes.py", "machine_memory.py", "predicting/web_page.py", "serving/app.py",
-    "tutorials/protos.py",
 )  # fmt: skip
 BY_OTHERS = {"read_bytes", "read_text", "fromfile", "memmap", "mmap", "loadtxt", "genfromtxt"}
 

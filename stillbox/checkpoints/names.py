@@ -19,8 +19,10 @@ from stillbox.checkpoints.name_tables import rules
 from stillbox.checkpoints.weights_file import Weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.experiment.imports import import_entry_points
 
-# Each module registers its tables.
+# Each module registers its tables; the last ones of a backbone are stillbox's own.
+import_entry_points("stillbox.name_tables")
 for _module in pkgutil.iter_modules(name_tables.__path__, f"{name_tables.__name__}."):
     importlib.import_module(_module.name)
 

@@ -14,11 +14,13 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
+from typing import Any
 
 from stillbox import __version__
 from stillbox.cli import interrupt_by_exception
 from stillbox.cli.parsing import VerbParser, refuse_addresses, with_two_dashes
 from stillbox.cli.sentences import describe_lack, describe_system_error, is_interruption
+from stillbox.cli.verbs import LEGACY, Verb, known, listed, meant
 from stillbox.devices.compiling import compilation_left_behind, end_process
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.devices.process import (
@@ -27,6 +29,7 @@ from stillbox.devices.process import (
     silence_libtpu,
 )
 from stillbox.errors import UserError, nearest
+from stillbox.extras import install_legacy_command
 from stillbox.object_storage import name_buckets
 from stillbox.printing import make_output_printable, printable_output
 from stillbox.training.signals import RunInterrupted
@@ -64,84 +67,12 @@ def run_process(place: ProcessInfo, run: Callable[[], int]) -> int:
     return code
 
 
-_TPU_PAGE = '"Object Detection Models on TPU"'
-_VERBS = {
-    "data": "convert, check, count and show data",
-    "check": "find everything that is wrong with a config",
-    "anchors": "show how well anchors cover a data set",
-    "train": "train an experiment into a model directory",
-    "evaluate": "score a model and write a report",
-    "predict": "detect objects in images and videos",
-    "serve": "serve a model over HTTP",
-    "export": "write a model for other runtimes",
-    "benchmark": "measure a model in every format and runtime",
-    "pack": "write a trained model without its training into one file",
-    "recipes": "list the recipes with input, size, score and memory",
-    "config": "print the resolved experiment as YAML",
-    "weights": "get pretrained weights; write weights for other programs",
-    "doctor": "show versions, devices and memory",
-    "tutorial": "write a folder in which tutorials of the Object Detection API run",
-    "completion": "print a script that completes words for bash, zsh or fish",
-    "model_main": "train or evaluate with the flags of the Object Detection API",
-    "retinanet": f"train, evaluate or predict with the flags of {_TPU_PAGE}",
-    "model_garden": "train or evaluate with the flags of TensorFlow Model Garden",
-    "ssd_resnet34": "train, evaluate or predict with the flags of SSD ResNet-34's script",
-    "export_saved_model": f"export with the flags of {_TPU_PAGE}",
-    "exporter_main_v2": "export a SavedModel with the flags of the Object Detection API",
-    "export_tflite_graph_tf2": "export a TFLite model with the flags of the Object Detection API",
-}
-"""Help by verb. The module of the same name has `add_arguments(parser)` and `run(arguments)`, but
-for verbs of `_SHARED`; it is imported when its verb is used."""
-
-_ORIGINALS = {
-    "model_main": ("model_main.py", "model_main_tf2", "model_main_tf2.py"),
-    "retinanet": ("main.py",),
-    "model_garden": ("train.py",),
-    "ssd_resnet34": ("ssd.py",),
-    "export_saved_model": ("export_saved_model.py",),
-    "exporter_main_v2": ("exporter_main_v2.py",),
-    "export_tflite_graph_tf2": ("export_tflite_graph_tf2.py",),
-}
-"""Verbs with the flags of an original, and the other names of each."""
-
-_SHARED = {
-    "checks": ("check", "config", "anchors", "doctor"),
-    "detection_api": ("model_main", "legacy_train", "legacy_eval"),
-    "detection_api_exports": (
-        *("exporter_main_v2", "export_tflite_graph_tf2"),
-        *("export_inference_graph", "export_tflite_ssd_graph"),
-    ),
-    "export": ("export", "pack"),
-    "label_scripts": (
-        *("generate_tfrecord", "create_tfrecord", "xml_to_csv", "create_csv"),
-        *("partition_dataset", "train_val_test_split"),
-    ),
-    "measuring": ("evaluate", "benchmark"),
-    "official_models": ("retinanet", "model_garden", "export_saved_model"),
-    "tutorial": (
-        *("tutorial", "model_builder_tf1_test", "model_builder_tf2_test"),
-        *("create_pascal_tf_record", "create_pet_tf_record", "create_coco_tf_record"),
-    ),
-    "weights": ("weights", "recipes"),
-}
-"""Modules of several verbs: `add_VERB`, whose docstring is the help, and `run_VERB`."""
-
-_MODULES = {verb: module for module, verbs in _SHARED.items() for verb in verbs}
-_SCRIPTS = [verb for verb in _MODULES if verb not in _VERBS]
-"""Verbs of the scripts that `stillbox tutorial` writes. No help lists them."""
-
 _OTHER_NAMES = {
     "--output": ("--export_dir", "--output_directory", "--model_dir"),
     "--overwrite": ("--override_export_dir",),
 }
 """What the originals call flags of ours; others differ in their underscores only."""
 _FLAG = re.compile(r"`[^`]*`|(?<![\w'-])--[a-z][\w-]*")
-
-_ALL_NAMES = (
-    *_ORIGINALS.items(),
-    *((verb, (f"{verb.removeprefix('legacy_')}.py",)) for verb in _SCRIPTS),
-)
-_SPELLINGS = {spelling for _, names in _ALL_NAMES for spelling in names}
 
 # Objects that are made between two collections of reference cycles; by default 700 or 2,000.
 _NEW_OBJECTS = 100_000
@@ -157,13 +88,14 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"stillbox {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name, about in _VERBS.items():
+    for verb in known(only or "").values():
+        if not verb.about and verb.name != only:
+            continue
+        help_line: dict[str, Any] = {"help": verb.about} if verb.about else {}
         # The originals' flags are parsed by absl, which accepts no abbreviations.
-        verb = verbs.add_parser(name, help=about, allow_abbrev=name not in _ORIGINALS)
-        if only in (None, name):
-            _add_verb(verb, name)
-    if only in _SCRIPTS:
-        _add_verb(verbs.add_parser(only, allow_abbrev=False), only)
+        inner = verbs.add_parser(verb.name, allow_abbrev=not verb.is_original, **help_line)
+        if only in (None, verb.name):
+            _add_verb(inner, verb)
     return parser
 
 
@@ -174,9 +106,9 @@ def verb_options(verb: str) -> set[str]:
     return {word for action in verbs.choices[verb]._actions for word in action.option_strings}
 
 
-def _add_verb(parser: argparse.ArgumentParser, name: str) -> None:
-    module = import_module(f"stillbox.cli.{_MODULES.get(name, name)}")
-    shared = f"_{name}" if name in _MODULES else ""
+def _add_verb(parser: argparse.ArgumentParser, verb: Verb) -> None:
+    module = import_module(verb.module)
+    shared = f"_{verb.name}" if hasattr(module, f"add_{verb.name}") else ""
     add = getattr(module, f"add{shared or '_arguments'}")
     parser.description = (add if shared else module).__doc__
     parser.set_defaults(run=getattr(module, f"run{shared}", None))
@@ -206,14 +138,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for word in words:
         name_buckets(word)
     verb = next((word for word in words if not word.startswith("-")), None)
-    if verb in _SPELLINGS:
-        own = _program(verb, words)
-        words = [own if word == verb else word for word in words]
-        verb = own
-    if verb is not None and verb not in _VERBS and verb not in _SCRIPTS:
-        return _complain(f"there is no verb {verb!r}\n  fix: {nearest(verb, _VERBS)}")
-    if verb in _ORIGINALS or verb in _SCRIPTS:
-        words = with_two_dashes(words, verb_options(verb))
+    try:
+        program = None if verb is None else _program(verb, words)
+    except UserError as error:
+        return _complain(str(error))
+    if program is not None:
+        words = [program.name if word == verb else word for word in words]
+        verb = program.name
+        if program.is_original:
+            words = with_two_dashes(words, verb_options(verb))
     # Without a verb the help names all of them, which needs the options of none.
     parsed = build_parser(verb or "").parse_args(words)
     parsed.words = words
@@ -232,13 +165,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return end_process(code) if arguments is None and early else code
 
 
-def _program(spelling: str, words: Sequence[str]) -> str:
-    """Returns the verb of an original's name; two of them are called `train.py`."""
-    flags = {f"--{word.partition('=')[0].lstrip('-')}" for word in words if word.startswith("-")}
-    verbs = [verb for verb, names in _ALL_NAMES if spelling in names]
+def _program(word: str, words: Sequence[str]) -> Verb:
+    """Returns the verb of a name; of those of one name, the one that has most of the flags.
+
+    Raises:
+        UserError: there is none, or it is in a package that is not installed.
+    """
+    verbs = meant(word)
+    if not verbs and word.removesuffix(".py") in LEGACY:
+        what = f"`stillbox {word}` is in stillbox-legacy, which is not installed"
+        raise UserError(what, fix=install_legacy_command())
+    if not verbs:
+        names = [verb.name for verb in listed()]
+        raise UserError(f"there is no verb {word!r}", fix=nearest(word, names))
     if len(verbs) == 1:
         return verbs[0]
-    return max(verbs, key=lambda verb: len(flags & verb_options(verb)))
+    flags = {f"--{flag.partition('=')[0].lstrip('-')}" for flag in words if flag.startswith("-")}
+    return max(verbs, key=lambda verb: len(flags & verb_options(verb.name)))
 
 
 def _printing(place: ProcessInfo | None) -> contextlib.AbstractContextManager[None]:
@@ -308,7 +251,8 @@ def own_flags(text: str, options: Collection[str]) -> str:
 
 
 def _complain(text: str, verb: str | None = None, *, code: int = 2) -> int:
-    if (name := (verb or "").partition(" ")[0]) in (*_ORIGINALS, *_SCRIPTS):
+    name = (verb or "").partition(" ")[0]
+    if name and known(name)[name].is_original:
         text = own_flags(text, verb_options(name))
     print(f"{' '.join(filter(None, ('stillbox', verb)))}: {text}", file=sys.stderr)
     return code

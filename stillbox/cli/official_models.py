@@ -1,8 +1,7 @@
-"""The programs of "Object Detection Models on TPU" and TensorFlow Model Garden, with their flags.
+"""The programs of "Object Detection Models on TPU", with their flags.
 
 Their parameters become an equivalent experiment. Names and defaults of the flags are those of
-`models/official/detection/main.py` (tensorflow/tpu) and `official/vision/train.py`
-(tensorflow/models).
+`models/official/detection/main.py` (tensorflow/tpu).
 """
 
 import argparse
@@ -22,9 +21,9 @@ from stillbox.cli.running import (
 )
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
-from stillbox.experiment.model_garden import EXPERIMENTS, read_garden
-from stillbox.experiment.model_garden import resolved_text as garden_text
+from stillbox.experiment.model_garden import garden_reader
 from stillbox.experiment.params_dict import ParamsReading, read_params, resolved_text
+from stillbox.experiment.params_dict.command_line import read_file, read_text
 from stillbox.experiment.params_dict.keras_dialect import FLAG_FIX as KERAS
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import Resolved, resolve_reading
@@ -107,7 +106,7 @@ def run_retinanet(arguments: argparse.Namespace) -> int:
     )
     if arguments.mode == "eval":
         value = reading.params.value
-        return _evaluate(
+        return evaluate_run(
             arguments,
             reading,
             f"eval{value('eval.suffix')}",
@@ -121,7 +120,7 @@ def run_retinanet(arguments: argparse.Namespace) -> int:
         changes.append("train.evaluate_every=0")
         if not arguments.eval_after_training:
             changes.append("data.evaluation.paths=[]")
-    return _train(arguments, reading, resolved_text(reading.params), changes)
+    return train_run(arguments, reading, resolved_text(reading.params), changes)
 
 
 def _resolve(
@@ -140,7 +139,7 @@ def _resolve(
     return resolved
 
 
-def _train(
+def train_run(
     arguments: argparse.Namespace, reading: Reading, params: str, changes: Sequence[str]
 ) -> int:
     """Trains, and writes the parameters as the original does."""
@@ -179,7 +178,7 @@ def _write_params(folder: Path, params: str) -> None:
         replace_durably(make_folder(folder, below=folder) / _PARAMS, _OURS + params)
 
 
-def _evaluate(
+def evaluate_run(
     arguments: argparse.Namespace,
     reading: Reading,
     results: str,
@@ -228,62 +227,10 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     return 0
 
 
-_ONE_PROGRAM = "all devices that JAX finds run one synchronous program"
-_MODES = ("train", "eval", "train_and_eval", "continuous_eval", "continuous_train_and_eval")
-_GARDEN = (
-    Flag("experiment", ", ".join(EXPERIMENTS), required=True, metavar="NAME"),
-    Flag("mode", "eval scores the newest checkpoint of --model_dir, continuous_eval each new one",
-         choices=_MODES, required=True),
-    Flag("model_dir", "folder of all results", Path, required=True, metavar="DIR"),
-    Flag("params_override",
-         "fields over those of the files: YAML, JSON, `a.b=1,c.d=2`, or a file of them", default="",
-         metavar="TEXT"),
-    Flag("tpu", note=_ONE_PROGRAM),
-    Flag("tf_data_service", note="images are decoded on this machine"),
-    Flag("tpu_platform", note=_ONE_PROGRAM),
-    Flag("gin_file", refusal="write fields of the experiment, --params_override"),
-    Flag("gin_params", refusal="write fields of the experiment, --params_override"),
-)  # fmt: skip
-_TIMEOUT = "trainer.continuous_eval_timeout"
-
-
-def _add_config_files(parser: argparse.ArgumentParser) -> None:
+def add_config_files(parser: argparse.ArgumentParser) -> None:
     """Adds --config_file, which may be given several times."""
     about = "fields over the experiment's defaults; of several files the last counts"
     parser.add_argument("--config_file", action="append", default=[], metavar="YAML", help=about)
-
-
-def add_model_garden(parser: argparse.ArgumentParser) -> None:
-    """`stillbox model_garden`: the training program of TensorFlow Model Garden, for RetinaNet.
-
-    Its experiment becomes an equivalent experiment of stillbox; `stillbox train` and `evaluate` do
-    the same with stillbox's own options. Training resumes the run in --model_dir. Names and
-    defaults of the flags are those of `official/vision/train.py` (tensorflow/models).
-    """
-    add_flags(parser, _GARDEN)
-    _add_config_files(parser)
-    add_profile(parser, "steps, or batches of the evaluation,", "the model directory")
-    add_overrides(parser)
-    add_processes(parser)
-
-
-def run_model_garden(arguments: argparse.Namespace) -> int:
-    """Trains or evaluates."""
-    explain_flags(arguments, _GARDEN)
-    reading = read_garden(
-        experiment=arguments.experiment,
-        config_files=arguments.config_file,
-        params_override=arguments.params_override,
-        used=(_TIMEOUT,),
-    )
-    if arguments.mode in ("eval", "continuous_eval"):
-        timeout = reading.params.value(_TIMEOUT)
-        once = arguments.mode == "eval"
-        return _evaluate(arguments, reading, "validation", once=once, timeout=timeout)
-    changes = []
-    if arguments.mode == "train":
-        changes = ["train.evaluate_every=0", "data.evaluation.paths=[]"]
-    return _train(arguments, reading, garden_text(reading.params), changes)
 
 
 _INPUT_TYPES = {
@@ -329,7 +276,7 @@ def add_export_saved_model(parser: argparse.ArgumentParser) -> None:
     does the same with stillbox's own options.
     """
     add_flags(parser, _EXPORT)
-    _add_config_files(parser)
+    add_config_files(parser)
     add_overrides(parser)
 
 
@@ -386,9 +333,11 @@ def _read_parameters(arguments: argparse.Namespace, files: list[str]) -> Reading
     """Returns the experiment of Model Garden, or that of a parameter dictionary."""
     override = arguments.params_override
     if arguments.experiment:
-        return read_garden(
-            experiment=arguments.experiment, config_files=files, params_override=override
-        )
+        read = garden_reader("--experiment")
+        layers = [read_file(path, "--config_file") for path in files]
+        layers.append(read_text(override, "--params_override"))
+        name = Path(files[-1]).stem if files else arguments.experiment
+        return read(layers, experiment=arguments.experiment, name=name)
     if len(files) > 1:
         fix = "keep one, or give --experiment for an experiment of TensorFlow Model Garden"
         raise UserError("there are several files", where="--config_file", fix=fix)

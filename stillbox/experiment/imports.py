@@ -2,7 +2,8 @@
 
 Nothing is imported because a config or a model directory names it: that would run the code of its
 author. The user names what is to run, by `--import`, or installs it as a package with an entry
-point of the group `stillbox.parts`.
+point of the group `stillbox.parts`. Readers of configs, tables of names in checkpoints and verbs
+have groups of their own.
 """
 
 import functools
@@ -14,11 +15,12 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 from stillbox.errors import UserError
 from stillbox.experiment.values import sections_of
 
-_GROUP = "stillbox.parts"
+Group = Literal["stillbox.parts", "stillbox.readers", "stillbox.name_tables", "stillbox.verbs"]
 # Module -> the argument of `--import` that imports it again.
 _IMPORTED: dict[str, str] = {}
 
@@ -45,9 +47,12 @@ def import_parts(names: Iterable[str]) -> None:
 
 
 @functools.cache
-def import_entry_points() -> None:
-    """Imports the modules that installed packages name in the entry points `stillbox.parts`."""
-    for entry in importlib.metadata.entry_points(group=_GROUP):
+def import_entry_points(group: Group) -> None:
+    """Imports the modules that installed packages name in the entry points of a group.
+
+    Each registers what it has.
+    """
+    for entry in importlib.metadata.entry_points(group=group):
         import_parts([entry.module])
 
 

@@ -274,3 +274,26 @@ def reads(recognizes: Recognizer) -> Callable[[FormatReader], FormatReader]:
         return reader
 
     return register
+
+
+LayersReader = Callable[..., Reading]
+"""From layers of YAML, each over the ones before, `experiment` and `name`: see `reads_layers`."""
+
+Layered = TypeVar("Layered", bound=LayersReader)
+
+LAYERS_READERS: dict[str, LayersReader] = {}
+"""Readers of dialects of YAML that stillbox recognises and does not read itself, by name."""
+
+
+def reads_layers(dialect: str) -> Callable[[Layered], Layered]:
+    """Registers the decorated function as the reader of a dialect of YAML.
+
+    It takes parsed layers, and as keywords the dialect's own name of the experiment and the name
+    of the result.
+    """
+
+    def register(reader: Layered) -> Layered:
+        LAYERS_READERS[dialect] = reader
+        return reader
+
+    return register

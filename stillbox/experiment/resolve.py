@@ -9,8 +9,9 @@ from pathlib import Path
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import rules
+from stillbox.experiment.imports import import_entry_points
 from stillbox.experiment.known_weights import known_weights
-from stillbox.experiment.model_garden import is_experiment, read_garden_layers
+from stillbox.experiment.model_garden import garden_reader, is_garden
 from stillbox.experiment.params_dict import is_dictionary, read_layers
 from stillbox.experiment.pipeline_config.reader import read_block
 from stillbox.experiment.reading import READERS, Reading
@@ -291,6 +292,7 @@ def open_config(path: Path) -> tuple[Tree, Callable[[Tree], Reading]]:
         UserError: it is no text, or it cannot be parsed.
     """
     text = read_text_file(path, fix="give a config file, or a recipe")
+    import_entry_points("stillbox.readers")
     for recognizes, read in reversed(READERS):
         if recognizes(path, text):
             return None, lambda _, read=read: read(text, str(path), path.stem)
@@ -302,8 +304,9 @@ def open_config(path: Path) -> tuple[Tree, Callable[[Tree], Reading]]:
     if is_pipeline:
         return parse(text, str(path)), lambda block: read_block(block, name=path.stem)
     root = compose(text, str(path))
-    if is_experiment(root):
-        return root, lambda tree: read_garden_layers([tree], name=path.stem)
+    if is_garden(root):
+        read_garden = garden_reader(root.where)
+        return root, lambda tree: read_garden([tree], name=path.stem)
     refuse_others(root)
     if is_dictionary(root):
         return root, lambda tree: read_layers([tree], name=path.stem)

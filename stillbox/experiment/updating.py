@@ -130,7 +130,7 @@ def update(
     Raises:
         UserError: an unknown name or a value of the wrong type; names path, place and remedy.
     """
-    import_entry_points()
+    import_entry_points("stillbox.parts")
     walk = _Update(origins, notes, stored=stored)
     result: Experiment = walk.dataclass((Experiment,), current, node, "")
     if walk.left and notes is not None:

@@ -7,13 +7,11 @@ from stillbox.cli.parsing import with_two_dashes
 NEEDED = {
     "model_main": ["--pipeline_config_path=c", "--model_dir=m"],
     "retinanet": ["--model_dir=m"],
-    "model_garden": ["--experiment=retinanet", "--mode=train", "--model_dir=m"],
     "ssd_resnet34": ["--model_dir=m"],
     "export_saved_model": ["--export_dir=e", "--checkpoint_path=c"],
     "exporter_main_v2": ["--trained_checkpoint_dir=c", "--output_directory=o"],
     "export_tflite_graph_tf2": ["--trained_checkpoint_dir=c", "--output_directory=o"],
     "legacy_train": ["--train_dir=t", "--pipeline_config_path=c"],
-    "create_pascal_tf_record": ["--data_dir=d", "--output_path=o"],
 }
 
 

@@ -23,7 +23,7 @@ QUOTED = re.compile(r"`[^`]*`|='[^']*'")
 COMMAND = re.compile(r"`stillbox ([^`]*)`")
 ROOT = Path(stillbox.__file__).parent
 JOBS = ("train", "model_main", "retinanet", "ssd_resnet34", "evaluate")
-TRAINING = ("train", "model_main", "retinanet", "model_garden", "ssd_resnet34")
+TRAINING = ("train", "model_main", "retinanet", "ssd_resnet34")
 SETS = ("data convert coco", "data convert voc")
 STORED = tuple(f"experiment.{module}" for module in ("overrides", "pipeline_config", "updating"))
 ONLY = {
@@ -99,8 +99,6 @@ ONLY = {
     "scaling.ray_worker._require_tpus": ("train",),
     # Others replace what they have written before.
     "checkpoints.trained._check_place": ("weights save",),
-    # Flags of the programs that the scripts run.
-    "tutorials.folder._PROGRAMS": (),
     # What is replaced by another way out.
     "checking.planning_records._without_flags": (),
 }

@@ -18,6 +18,7 @@ import stillbox as stillbox_package
 from stillbox import __version__
 from stillbox.cli import checks, main
 from stillbox.cli.completion import _brief, _Command, _fish, _zsh
+from stillbox.cli.verbs import listed
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.errors import UserError
 from stillbox.experiment.schema import Experiment
@@ -26,10 +27,9 @@ from stillbox.training.signals import RunInterrupted
 
 
 def test_a_wrong_or_missing_verb_leads_to_the_verbs(refused, stillbox):
-    assert refused("trian", "demo_scenes") == (
-        "stillbox: there is no verb 'trian'\n  fix: did you mean 'train' or 'tutorial'?\n"
-    )
-    assert f"valid here: {', '.join(sorted(main._VERBS))}" in refused("xyzzy")
+    message = refused("trian", "demo_scenes")
+    assert message.startswith("stillbox: there is no verb 'trian'\n  fix: did you mean 'train'")
+    assert f"valid here: {', '.join(sorted(verb.name for verb in listed()))}" in refused("xyzzy")
     _, err = stillbox().ended(2)
     assert err.startswith("stillbox: VERB is missing\n  fix: give one of data, check, ")
 
@@ -54,7 +54,7 @@ def test_a_wrong_command_line_is_one_message_with_its_remedy(refused, words, mes
     assert "usage:" not in err
 
 
-@pytest.mark.parametrize("verb", main._VERBS)
+@pytest.mark.parametrize("verb", [verb.name for verb in listed()])
 def test_every_verb_has_a_help(stillbox, verb):
     out, _ = stillbox(verb, "--help").ended()
     assert out.startswith(f"usage: stillbox {verb}")

@@ -1,7 +1,6 @@
-"""The command lines of "Object Detection Models on TPU" and TensorFlow Model Garden."""
+"""The command lines of "Object Detection Models on TPU"."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import yaml
 
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.cli import official_models
-from stillbox.cli.main import _ORIGINALS, build_parser, main
+from stillbox.cli.main import main
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment.params_dict import read_params
@@ -216,53 +215,9 @@ def test_contradictory_flags_are_refused(command, capsys, flags, expected):
     assert expected in capsys.readouterr().err
 
 
-COCO = "--experiment=retinanet_resnetfpn_coco"
-
-
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        ((COCO, "--params_override=task.model.head.num_conv=3"), ("num_convs",)),
-        (("--experiment=retinanet_resnetfpn",), ("retinanet_resnetfpn_coco", "--experiment")),
-        ((COCO, "--gin_params=a"), ("--gin_params", "--params_override")),
-        ((COCO, "--config_file=absent.yaml"), ("absent.yaml",)),
-    ],
-)
-def test_refusals(
-    words: tuple[str, ...],
-    parts: tuple[str, ...],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Before anything is written."""
-    directory = tmp_path / "run"
-    code = main(["train.py", "--mode=train", f"--model_dir={directory}", *words])
-    assert code == 2
-    error = capsys.readouterr().err
-    assert all(part in error for part in parts), error
-    assert not directory.exists()
-
-
-def test_train_py_is_the_program_whose_flags_are_given(refused: Callable[..., str]) -> None:
-    """The first generation of the Object Detection API has a `train.py` too."""
-    for words in (("--train_dir=a",), ("-pipeline_config_path=absent.config", "--train_dir=a")):
-        assert "stillbox legacy_train: " in refused("train.py", *words)
-    assert "stillbox model_garden: " in refused("train.py", COCO, "--mode=train")
-
-
 def test_a_dictionary_has_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Several are for experiments of Model Garden."""
     words = ("--config_file=a.yaml", "--config_file=b.yaml")
     places = (f"--export_dir={tmp_path / 'e'}", f"--checkpoint_path={tmp_path}")
     assert main(["export_saved_model", *places, *words]) == 2
     assert "several files" in capsys.readouterr().err
-
-
-def test_commands_of_the_page_are_accepted() -> None:
-    """All of their flags exist; training itself is tested with the verbs that it shares."""
-    page = (Path(__file__).parents[2] / "docs" / "model_garden.md").read_text()
-    text = page.split("```text\n")[1].split("```")[0].replace("\\\n", "")
-    for line in text.splitlines():
-        program, *words = line.split()[1:]
-        verb = next(verb for verb, names in _ORIGINALS.items() if program in names)
-        assert build_parser(verb).parse_args([verb, *words]).experiment == COCO.partition("=")[2]

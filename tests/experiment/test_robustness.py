@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.experiment.model_garden import keys as garden
-from stillbox.experiment.model_garden import read_garden
-from stillbox.experiment.model_garden.section import CHOICES
 from stillbox.experiment.params_dict.command_line import read_text
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.pipeline_config.section import NO_EFFECT, REFUSED, load_schema
@@ -77,24 +74,6 @@ def test_any_value_for_any_field_is_taken_or_refused(start, path):
             experiment = apply_overrides(start, [f"{path}={value}"], {})
             check(experiment, {})
             check_trainable(experiment, {})
-        except UserError as error:
-            assert error.where, error
-
-
-def in_use(path):
-    """Returns the overrides that choose the sections around a field."""
-    inside = (choice for choice in CHOICES if path.startswith(f"{choice}."))
-    kinds = {choice: path.removeprefix(f"{choice}.").split(".") for choice in inside}
-    return "".join(f"{choice}.type={kind[0]}, " for choice, kind in kinds.items() if kind[1:])
-
-
-@pytest.mark.parametrize("path", garden.FIELDS)
-def test_any_value_for_any_field_of_model_garden_is_taken_or_refused(path):
-    for value in VALUES:
-        override = f"{in_use(path)}{path}={value}"
-        try:
-            reading = read_garden(experiment="retinanet_resnetfpn_coco", params_override=override)
-            check(reading.experiment, reading.origins)
         except UserError as error:
             assert error.where, error
 

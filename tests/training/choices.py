@@ -82,7 +82,7 @@ UNUSED = {
     ("model.backbone  ", "model.backbone.conv.regularize_depthwise"): "neither has this one",
     ("model.backbone   ", "model.backbone.conv.regularize_depthwise"): "nor has SpineNet",
     ("model.backbone   ", "model.backbone.pools_by_halves"): "of steps down by two levels, which "
-    "this one has not: tests/models/test_model_garden.py",
+    "this one has not: packages/legacy/tests/model_garden/test_models.py",
     ("model.backbone     ", "model.backbone.last_convolution"): "of a layer that is not built here",
     ("model.backbone       ", "model.backbone.conv.regularize_bias"): "it has no biases",
     ("model.neck ", "model.neck.conv.regularize_depthwise"): "pooling has no kernel at all",

@@ -1,0 +1,1 @@
+"""Interfaces of programs that are no longer maintained, over stillbox."""
