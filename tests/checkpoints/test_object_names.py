@@ -1,8 +1,8 @@
 """Names of TensorFlow's models in checkpoints, and imports by them.
 
 The TF2 goldens of the Object Detection API are the keys and shapes of checkpoints that the original
-wrote: the package tf-models-research-object-detection 2.8.0.post1 with TensorFlow 2.11, each model built from the
-configuration beside its keys, and saved as `Checkpoint(model=model)` and as
+wrote: the package tf-models-research-object-detection 2.8.0.post1 with TensorFlow 2.11, each model
+built from the configuration beside its keys, and saved as `Checkpoint(model=model)` and as
 `Checkpoint(feature_extractor=classification_backbone)`.
 """
 

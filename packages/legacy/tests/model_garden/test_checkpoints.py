@@ -13,20 +13,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from stillbox.checkpoints.name_tables.model_garden import KerasLayer, chain, number_layers
-from tools.model_garden_runs import BACKBONE_SIDE, BACKBONES, GOLDENS, images, samples, weight
 
+from packages.legacy.tools.model_garden_runs import (
+    BACKBONE_SIDE,
+    BACKBONES,
+    GOLDENS,
+    images,
+    samples,
+    weight,
+)
 from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.names import (
     object_paths,
 )
 from stillbox.errors import UserError
-from stillbox.experiment.model_garden import read_garden
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.variants import implementation_of
 from stillbox.models.build import abstract_detector
 from stillbox.models.layers.hyperparams import ShapesOnly
 from stillbox.models.parts import BuildOptions
+from stillbox_legacy.model_garden import read_garden
+from stillbox_legacy.model_garden.checkpoint_names import KerasLayer, chain, number_layers
 
 FILE = GOLDENS / "checkpoint.yaml"
 

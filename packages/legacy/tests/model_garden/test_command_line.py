@@ -49,7 +49,7 @@ def test_commands_of_the_page_are_accepted() -> None:
     text = page.split("```text\n")[1].split("```")[0].replace("\\\n", "")
     for line in text.splitlines():
         program, *words = line.split()[1:]
-        verb = next(
+        (verb,) = (
             verb.name for verb in known().values() if program in verb.spellings and verb.about
         )
         assert build_parser(verb).parse_args([verb, *words]).experiment == COCO.partition("=")[2]

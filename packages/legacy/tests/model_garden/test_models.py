@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from stillbox_legacy.model_garden import read_garden
 
 from packages.legacy.tools.model_garden_runs import (
     BOXES,
@@ -34,6 +33,7 @@ from stillbox.models.one_stage.loss import initial_loss_state
 from stillbox.models.variables import bind_detector
 from stillbox.training.program import train_program
 from stillbox.training.state import create_state
+from stillbox_legacy.model_garden import read_garden
 from tests.batches import batch_of
 
 CASES = (

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import optax
 import pytest
-from stillbox_legacy.model_garden import read_garden
 
 from packages.legacy.tools.model_garden_runs import (
     GOLDENS,
@@ -18,6 +17,7 @@ from packages.legacy.tools.model_garden_runs import (
 )
 from stillbox.experiment.schema import Training
 from stillbox.training.optimizer import build_optimizer, build_schedule
+from stillbox_legacy.model_garden import read_garden
 
 NAMES = ("neck.a.kernel", "neck.b.kernel")
 

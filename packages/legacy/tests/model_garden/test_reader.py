@@ -4,14 +4,14 @@ import math
 from pathlib import Path
 
 import pytest
-from stillbox_legacy.model_garden import read_garden, resolved_text
-from stillbox_legacy.model_garden.keys import EXPERIMENTS, FIELDS, PRETRAINED
-from stillbox_legacy.model_garden.section import NO_EFFECT, REFUSED
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.training.optimizer import build_schedule
+from stillbox_legacy.model_garden import read_garden, resolved_text
+from stillbox_legacy.model_garden.keys import EXPERIMENTS, FIELDS, PRETRAINED
+from stillbox_legacy.model_garden.section import NO_EFFECT, REFUSED
 from tests.helpers import read_json
 from tests.small import SHARED
 

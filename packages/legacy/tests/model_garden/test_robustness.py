@@ -1,12 +1,12 @@
 """Any value for any field is taken or refused."""
 
 import pytest
-from stillbox_legacy.model_garden import keys as garden
-from stillbox_legacy.model_garden import read_garden
-from stillbox_legacy.model_garden.section import CHOICES
 
 from stillbox.errors import UserError
 from stillbox.experiment.rules import check
+from stillbox_legacy.model_garden import keys as garden
+from stillbox_legacy.model_garden import read_garden
+from stillbox_legacy.model_garden.section import CHOICES
 from tests.experiment.test_robustness import VALUES
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import cv2
 import pytest
-from stillbox_legacy.model_maker import mediapipe_model_maker, tflite_model_maker
 
 from stillbox.experiment.resolve import changed, read_config
+from stillbox_legacy.model_maker import mediapipe_model_maker, tflite_model_maker
 from tests.small import SHARED
 
 SMALL_LITE = (

@@ -5,13 +5,13 @@ import shutil
 
 import numpy as np
 import pytest
-from stillbox_legacy.model_maker.mediapipe_model_maker.object_detector import Dataset
-from stillbox_legacy.model_maker.tflite_model_maker.object_detector import DataLoader
 
 from packages.legacy.tests.model_maker.conftest import CLASSES
 from stillbox.errors import UserError
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
+from stillbox_legacy.model_maker.mediapipe_model_maker.object_detector import Dataset
+from stillbox_legacy.model_maker.tflite_model_maker.object_detector import DataLoader
 
 NAMES = list(CLASSES.values())
 

@@ -1,14 +1,14 @@
 """Training, scores and exports of small networks."""
 
 import pytest
-from stillbox_legacy.model_maker import detectors, mediapipe_model_maker, tflite_model_maker
-from stillbox_legacy.model_maker.tflite_model_maker.config import ExportFormat, QuantizationConfig
 
 from stillbox.api import load_model
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import changed, with_overrides
 from stillbox.training.loop import Outcome
+from stillbox_legacy.model_maker import detectors, mediapipe_model_maker, tflite_model_maker
+from stillbox_legacy.model_maker.tflite_model_maker.config import ExportFormat, QuantizationConfig
 
 lite, mobile = tflite_model_maker.object_detector, mediapipe_model_maker.object_detector
 

@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 
 import pytest
-from stillbox_legacy.model_maker import mediapipe_model_maker, tflite_model_maker
-from stillbox_legacy.model_maker.tflite_model_maker import config, model_spec, object_detector
 
 from stillbox.errors import UserError
+from stillbox_legacy.model_maker import mediapipe_model_maker, tflite_model_maker
+from stillbox_legacy.model_maker.tflite_model_maker import config, model_spec, object_detector
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "goldens/model_maker.json").read_text())
 MEDIAPIPE = mediapipe_model_maker.object_detector

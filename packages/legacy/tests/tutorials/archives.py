@@ -6,7 +6,6 @@ Each has a config of the same kind with a network of 64 pixels, and a checkpoint
 import cv2
 import numpy as np
 import pytest
-from stillbox_legacy.tutorials.protos import load_module
 
 from stillbox.checkpoints.names import object_paths, reference_names
 from stillbox.checkpoints.tf1 import write_tf1_checkpoint
@@ -14,6 +13,7 @@ from stillbox.checkpoints.tf2 import write_tf2_checkpoint
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
+from stillbox_legacy.tutorials.protos import load_module
 from tests.small import SHARED
 
 text_format = pytest.importorskip("google.protobuf.text_format")

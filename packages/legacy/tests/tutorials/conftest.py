@@ -8,9 +8,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from stillbox_legacy.tutorials.folder import write_folder
 
 from stillbox.cli import main as program
+from stillbox_legacy.tutorials.folder import write_folder
 from tests.small import SHARED
 
 

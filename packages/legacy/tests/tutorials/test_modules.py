@@ -5,13 +5,13 @@ import importlib
 
 import numpy as np
 import pytest
-from stillbox_legacy.tutorials import label_map_util
-from stillbox_legacy.tutorials.absent import REPLACEMENTS
-from stillbox_legacy.tutorials.folder import _PROGRAMS
 
 from stillbox.cli.main import build_parser
 from stillbox.errors import UserError
 from stillbox.records.record_file import RecordFile
+from stillbox_legacy.tutorials import label_map_util
+from stillbox_legacy.tutorials.absent import REPLACEMENTS
+from stillbox_legacy.tutorials.folder import _PROGRAMS
 
 pytest.importorskip("google.protobuf")
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from stillbox_legacy.tutorials import config_util, label_map_util, protos
-from stillbox_legacy.tutorials import visualization_utils as viz
 
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.values import section_to_plain
+from stillbox_legacy.tutorials import config_util, label_map_util, protos
+from stillbox_legacy.tutorials import visualization_utils as viz
 from tests.small import SHARED, needs_shared
 
 text_format = pytest.importorskip("google.protobuf.text_format")

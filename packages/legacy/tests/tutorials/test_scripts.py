@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stillbox_legacy.tutorials.folder import folder_files
-from stillbox_legacy.tutorials.installation import ModelBuilderTF2Test, check_installation
 
 from packages.legacy.tests.tutorials.conftest import label_image
 from stillbox.cli.main import main
@@ -19,6 +17,8 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.record_file import RecordFile
 from stillbox.records.source import ExampleSource
 from stillbox.records.wire import parse_features
+from stillbox_legacy.tutorials.folder import folder_files
+from stillbox_legacy.tutorials.installation import ModelBuilderTF2Test, check_installation
 from tests.small import SHARED, needs_shared
 
 LABELS = "item {\n  id: 1\n  name: 'dog'\n}\nitem {\n  id: 2\n  name: 'cat'\n}\n"
