@@ -66,14 +66,14 @@ site: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "to read it: python3 -m http.server --directory site"
 
-# Wheel and sdist of the last commit, built twice and compared.
+# Wheels and sdists of the last commit, built twice and compared.
 dist: setup
 	$(BIN)/python -m tools.distribution dist
 
-# The wheel in clean environments: make smoke PYTHONS="python3.11 python3.12 python3.13"
+# The wheels in clean environments: make smoke PYTHONS="python3.11 python3.12 python3.13"
 PYTHONS ?= $(PYTHON)
 smoke: dist
-	$(BIN)/python -m tools.smoke dist/*.whl $(PYTHONS)
+	$(BIN)/python -m tools.smoke dist/stillbox-*.whl $(PYTHONS)
 
 # All pins again, as near to the present ones as pyproject.toml allows; `make lock UPGRADE=--upgrade` takes the newest.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(UPGRADE)

@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import Literal
 
 from stillbox.errors import UserError
-from stillbox.experiment.values import sections_of
 
 Group = Literal["stillbox.parts", "stillbox.readers", "stillbox.name_tables", "stillbox.verbs"]
 # Module -> the argument of `--import` that imports it again.
@@ -58,6 +57,9 @@ def import_entry_points(group: Group) -> None:
 
 def imports_of(experiment: object) -> tuple[str, ...]:
     """Returns the arguments of `--import` that are needed to read an experiment."""
+    # Imported here: the help needs no YAML.
+    from stillbox.experiment.values import sections_of
+
     modules = dict.fromkeys(type(section).__module__ for _, section in sections_of(experiment))
     foreign = [module for module in modules if module.partition(".")[0] != "stillbox"]
     return tuple(_IMPORTED.get(module, module) for module in foreign)
