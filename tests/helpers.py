@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox.cli.verbs import LEGACY, meant
 from stillbox.errors import UserError
 from stillbox.models.parts import BuildOptions
 
@@ -63,3 +64,8 @@ def build_options(*, dtype=jnp.float32, freeze_norm=False, **more):
     """Returns the options of a layer's construction, with kernels drawn from seed 0."""
     rng = np.random.default_rng(0)
     return BuildOptions(**{"dtype": dtype, "freeze_norm": freeze_norm, "rng": rng} | more)
+
+
+def is_absent(verb):
+    """Says whether a verb is in stillbox-legacy, and that is not installed."""
+    return verb in LEGACY and not meant(verb)

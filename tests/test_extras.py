@@ -19,6 +19,7 @@ from stillbox.extras import NotInstalledError, import_extra, install_command
 
 ROOT = Path(__file__).resolve().parents[1]
 WHEEL = f"stillbox-{__version__}-py3-none-any.whl"
+LEGACY_WHEEL = f"stillbox_legacy-{__version__}-py3-none-any.whl"
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_no_page_and_no_message_asks_an_index_for_stillbox():
             if what in (".", "stillbox"):  # the latter in a warning
                 continue
             file, extra = re.fullmatch(r"(.*?)(?:\[(\w+)\])?", what).groups()
-            assert file in (".", f"./{WHEEL}"), path
+            assert file in (".", f"./{WHEEL}", f"./{LEGACY_WHEEL}"), path
             assert extra is None or extra in project["optional-dependencies"], path
             found.append(what)
     assert len(found) > 10

@@ -2,9 +2,9 @@
 
 `python -m tools.smoke dist/stillbox-0.1.0-py3-none-any.whl python3.11 python3.12` makes a clean
 environment with each of these Pythons, installs the file with the versions and hashes of
-`constraints.txt`, and there, outside of the source, runs `COMMANDS`. Then it adds stillbox-legacy, which lies beside the file,
-and runs `LEGACY_COMMANDS`. With `--here` it runs `COMMANDS` in the environment of the Python that
-runs this file.
+`constraints.txt`, and there, outside of the source, runs `COMMANDS`. Then it adds stillbox-legacy,
+which lies beside the file, and runs `LEGACY_COMMANDS`. With `--here` it runs `COMMANDS` in the
+environment of the Python that runs this file.
 """
 
 import argparse

@@ -17,6 +17,7 @@ import stillbox
 from stillbox.checking.planning_records import records_of
 from stillbox.cli.main import build_parser, own_flags
 from stillbox.errors import UserError
+from tests.helpers import is_absent
 
 FLAG = re.compile(r"(?<![\w'-])--[a-z][\w-]*")
 QUOTED = re.compile(r"`[^`]*`|='[^']*'")
@@ -273,6 +274,8 @@ def test_commands_in_messages_have_their_flags():
     known = {name: options for name, (options, _) in verbs().items()}
     for place, found in flags().items():
         for command in (c for text in found for c in COMMAND.findall(text)):
+            if is_absent(command.split()[0]):
+                continue
             name = max((v for v in known if command.startswith(v)), key=len, default="")
             name = name or "data convert FOLDER" * command.startswith("data convert")
             assert set(FLAG.findall(command)) <= known[name], (place, command)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from stillbox.cli.main import build_parser, main
+from stillbox.cli.verbs import meant
 from tests.cli.conftest import refused as refused
 from tests.cli.conftest import stillbox as stillbox
 
@@ -49,7 +50,5 @@ def test_commands_of_the_page_are_accepted() -> None:
     text = page.split("```text\n")[1].split("```")[0].replace("\\\n", "")
     for line in text.splitlines():
         program, *words = line.split()[1:]
-        (verb,) = (
-            verb.name for verb in known().values() if program in verb.spellings and verb.about
-        )
+        verb = next(verb.name for verb in meant(program) if verb.about)
         assert build_parser(verb).parse_args([verb, *words]).experiment == COCO.partition("=")[2]
