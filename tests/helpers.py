@@ -68,4 +68,4 @@ def build_options(*, dtype=jnp.float32, freeze_norm=False, **more):
 
 def is_absent(verb):
     """Says whether a verb is in stillbox-legacy, and that is not installed."""
-    return verb in LEGACY and not meant(verb)
+    return verb.removesuffix(".py") in LEGACY and not meant(verb)
