@@ -17,6 +17,7 @@ from stillbox.object_storage import url_of
 from stillbox.predicting.predictor import Predictor
 from stillbox.printing import count_text
 from stillbox.records.files import make_folder, refuse_links
+from stillbox.references import Command, Parameter
 
 if TYPE_CHECKING:
     from stillbox.checkpoints.remote_directory import ModelPlace
@@ -120,7 +121,8 @@ def load_model(
         name = source.name if isinstance(source, Experiment) else source
         raise UserError(
             f"{name} is not a model directory, and a config alone has no weights",
-            fix="add --weights FILE, or give the model directory of a training run",
+            fix=f"add {Parameter('weights', 'FILE')}, or give the model directory of a "
+            "training run",
         )
     return load_trained(Path(source), step=step, overrides=overrides, say=say)
 
@@ -374,7 +376,7 @@ def _is_export(source: Config, runtime: str) -> bool:
         raise UserError(
             f"only an export runs in {'a measured runtime' if runtime == FASTEST else runtime}",
             where=str(name),
-            fix=f"`stillbox export {name} --format onnx`, and give its folder",
+            fix=f"{Command('export', f'{name}', format='onnx')}, and give its folder",
         )
     return False
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from stillbox.printing import printable, printable_line
+from stillbox.references import Reference, Wording, python_words, references, worded
 
 # The limit of `what` and of `fix`, which together fit on one screen.
 _COLUMNS, _ROWS = 100, 11
@@ -17,19 +18,35 @@ class UserError(ValueError):
     """An input of the user cannot be used.
 
     The command line prints it without a traceback and exits with code 2. Its text fits on one
-    screen; the attributes have the full length.
+    screen and names parameters as Python does; the attributes have the full length, with marks
+    for what they refer to (`stillbox.references`).
 
     Args:
         what: what is wrong, one sentence.
-        where: file:line:column, record number, or option that holds it.
+        where: file:line:column, record number, parameter or setting that holds it.
         fix: how to mend it.
     """
 
-    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
-        self.what, self.where, self.fix = what, where, fix
+    def __init__(
+        self, what: str, *, where: str | Reference | None = None, fix: str | Reference | None = None
+    ) -> None:
+        self.what = what
+        self.where = None if where is None else str(where)
+        self.fix = None if fix is None else str(fix)
+        super().__init__(self.describe())
+
+    @property
+    def about(self) -> Reference | None:
+        """The parameter or setting that is wrong; None: a place in a file, or nothing."""
+        return next(iter(references(self.where)), None)
+
+    def describe(self, wording: Wording = python_words) -> str:
+        """Returns the text of the error in the words of a surface."""
+        where = worded(self.where or "", wording).removesuffix("=")
+        what, fix = worded(self.what, wording), worded(self.fix or "", wording)
         place = f"{printable_line(where)}: " if where else ""
         remedy = f"\n  fix: {_fit(fix)}" if fix else ""
-        super().__init__(f"{place}{_fit(what)}{remedy}")
+        return f"{place}{_fit(what)}{remedy}"
 
     # For other processes: by default it would be made again from its text, which is cut already.
     def __reduce__(self) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from stillbox.errors import UserError, nearest
 from stillbox.extras import import_extra, not_installed
+from stillbox.references import Setting
 
 _EXTRA = "cloud"
 # `Path` has made one slash of two.
@@ -76,7 +77,10 @@ def _check_address(url: str, registered: Collection[str]) -> None:
         what = f"nothing is known of {scheme}:// as the address of a bucket"
         raise UserError(what, where=url, fix=nearest(scheme, _SCHEMES))
     for bucket in _buckets_of(url) & _stored - _named:
-        fix = f"if you trust it, name it: --set data.evaluation.paths={bucket}/..., or data.train"
+        fix = (
+            f"if you trust it, name it: {Setting('data.evaluation.paths', f'{bucket}/')}..., or "
+            "data.train"
+        )
         what = f"the experiment that is stored with the model names {bucket}, and you do not"
         raise UserError(what, where=url, fix=fix)
     name_buckets(url)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
 
+from stillbox.references import Wording, python_words, worded
+
 _SUSPECT = re.compile(r"[^ -~\n]")
 SURROGATE = re.compile("[\ud800-\udfff]")
 _UNITS = {"PiB": 2**50, "TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
@@ -20,9 +22,10 @@ _UNITS = {"PiB": 2**50, "TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 def printable(text: str) -> str:
     r"""Returns text in which only lines and visible characters are left; others become `\x1b`.
 
-    Direction marks, characters without width and halves of characters are among the others.
+    Direction marks, characters without width and halves of characters are among the others. What
+    the text refers to is named as Python does.
     """
-    return _escaped(text, lambda character: ascii(character)[1:-1])
+    return _escaped(worded(text), lambda character: ascii(character)[1:-1])
 
 
 def printable_line(text: str) -> str:
@@ -32,7 +35,7 @@ def printable_line(text: str) -> str:
 
 def json_text(content: object, *, indent: int | None = 2) -> str:
     """Returns JSON with readable names and without control characters."""
-    text = json.dumps(content, indent=indent, ensure_ascii=False, default=str)
+    text = worded(json.dumps(content, indent=indent, ensure_ascii=False, default=str))
     return _escaped(text, lambda character: json.dumps(character)[1:-1])
 
 
@@ -71,14 +74,14 @@ def _escaped(text: str, escape: Callable[[str], str]) -> str:
 
 
 class PrintableStream:
-    """A text stream that writes only printable text into `stream`."""
+    """A text stream that writes only printable text into `stream`, in the words of a surface."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
+    def __init__(self, stream: TextIO, wording: Wording) -> None:
+        self.stream, self.wording = stream, wording
 
     def write(self, text: str) -> int:
         """Writes text as `printable` returns it."""
-        self.stream.write(printable(text))
+        self.stream.write(printable(worded(text, self.wording)))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -95,25 +98,33 @@ def own_stream(stream: TextIO) -> TextIO:
     return stream.stream if isinstance(stream, PrintableStream) else stream
 
 
-def make_output_printable() -> None:
-    """Makes standard output and standard error printable."""
-    sys.stdout, sys.stderr = map(_printable_stream, (sys.stdout, sys.stderr))
+def wording_of(stream: TextIO) -> Wording:
+    """Returns the words that a stream has for parameters and settings."""
+    return stream.wording if isinstance(stream, PrintableStream) else python_words
+
+
+def make_output_printable(wording: Wording = python_words) -> None:
+    """Makes standard output and standard error printable, in the words of a surface."""
+    sys.stdout = _printable_stream(sys.stdout, wording)
+    sys.stderr = _printable_stream(sys.stderr, wording)
 
 
 @contextmanager
-def printable_output() -> Iterator[None]:
+def printable_output(wording: Wording = python_words) -> Iterator[None]:
     """Makes standard output and standard error printable while it is entered."""
     former = sys.stdout, sys.stderr
-    make_output_printable()
+    make_output_printable(wording)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = former
 
 
-def _printable_stream(stream: TextIO) -> TextIO:
-    if stream is None or isinstance(stream, PrintableStream):
+def _printable_stream(stream: TextIO, wording: Wording) -> TextIO:
+    if stream is None:
         return stream
+    if isinstance(stream, PrintableStream):
+        return stream if wording is python_words else _printable_stream(stream.stream, wording)
     if hasattr(stream, "reconfigure"):  # an encoding may lack what can be printed
         stream.reconfigure(errors="backslashreplace")
-    return cast(TextIO, PrintableStream(stream))
+    return cast(TextIO, PrintableStream(stream, wording))

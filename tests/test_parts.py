@@ -143,7 +143,7 @@ def test_a_model_directory_says_which_parts_it_needs(trained):
 
 
 def test_a_missing_file_of_parts_is_refused():
-    with pytest.raises(UserError, match=r"--import: there is no file absent\.py"):
+    with pytest.raises(UserError, match=r"import: there is no file absent\.py"):
         stillbox.import_parts(["absent.py"])
 
 

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 
+from stillbox.cli.main import wording_of
 from stillbox.errors import UserError
 from stillbox.experiment.params_dict.command_line import TEMPLATES, tree_of
 from stillbox.experiment.params_dict.keys import BACKBONES, FINAL, KEYS, NECKS, OLD, Key
@@ -17,6 +18,7 @@ from stillbox.experiment.params_dict.reader import (
     read_layers,
 )
 from stillbox.experiment.values import Value
+from stillbox.references import worded
 from tools.effects import PROBE, Effect, changed_paths, shorten, table
 
 Layer = dict[str, Value]
@@ -211,6 +213,11 @@ def _read(layer: tuple[tuple[str, Value], ...]) -> ParamsReading | UserError:
 
 
 def page() -> str:
+    """Returns the page, which names options as the command line does."""
+    return worded(_page(), wording_of("train"))
+
+
+def _page() -> str:
     """Returns a Markdown page: one table for each section, one row for each key."""
     templates = ", ".join(f"`{name}.yaml`" for name in TEMPLATES)
     words = [_word(effect) for path, effect in effects().items() if path in FINAL]

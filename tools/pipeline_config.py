@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 
+from stillbox.cli.main import wording_of
 from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.extractors import EXTRACTORS
 from stillbox.experiment.pipeline_config.faster_rcnn import (
@@ -18,6 +19,7 @@ from stillbox.experiment.pipeline_config.reader import METRICS, read_pipeline_co
 from stillbox.experiment.pipeline_config.section import ROOT, load_schema
 from stillbox.experiment.pipeline_config.training import POLICIES
 from stillbox.experiment.reading import Reading
+from stillbox.references import worded
 from stillbox.textformat.messages import FieldType, MessageType
 from tools.effects import PROBE, Effect, changed_paths, new_messages, shorten, table
 
@@ -289,6 +291,11 @@ def _read(text: str) -> Reading | UserError:
 
 
 def page() -> str:
+    """Returns the page, which names options as the command line does."""
+    return worded(_page(), wording_of("train"))
+
+
+def _page() -> str:
     """Returns a Markdown page: one section for each message, one row for each field."""
     places: dict[str, list[Path]] = {}
     for path, message in _read_messages():

@@ -36,6 +36,7 @@ from stillbox.models.build import build_detector
 from stillbox.printing import count_text, printable_line
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
+from stillbox.references import Setting
 
 _BINS = 20
 # Boxes that typical shapes are computed from.
@@ -123,7 +124,9 @@ def examine_anchors(
         fix = "give the config of a model of kind one_stage or faster_rcnn"
         raise UserError(f"a model of kind {model.kind} has no anchors", where="model.kind", fix=fix)
     if not records.paths:
-        fix = "name them behind CONFIG, or --set data.train.paths='[data/train-*.tfrecord]'"
+        fix = (
+            f"name them behind CONFIG, or {Setting('data.train.paths', ['data/train-*.tfrecord'])}"
+        )
         raise UserError("there are no records", where="data.train.paths", fix=fix)
     label_map = read_label_map(records)
     source = ExampleSource(
@@ -281,7 +284,7 @@ def _suggested(report: AnchorReport) -> list[str]:
     if report.suggestion is None:
         return ["No other values that were tried cover these boxes better."]
     now, then = report.sizes[0], report.suggestion.coverage
-    options = " ".join(f"--set '{override}'" for override in report.suggestion.overrides)
+    options = " ".join(str(Setting.parse(override)) for override in report.suggestion.overrides)
     return [
         f"Recall at .4 would be {then.recall_40:.3f} instead of {now.recall_40:.3f}, at .5 "
         f"{then.recall_50:.3f} instead of {now.recall_50:.3f}, the mean IoU {then.mean_iou:.3f} "

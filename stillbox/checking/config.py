@@ -41,6 +41,7 @@ from stillbox.findings import (
 from stillbox.printing import count_text
 from stillbox.records.label_map import missing_label_map
 from stillbox.records.source import expand
+from stillbox.references import Parameter, Setting, Wording, python_words
 
 RecordsToCheck = Literal["present", "all", "none"]
 
@@ -106,7 +107,7 @@ def _check(
         f"{check.records:,} of {count_text(check.total, 'record')} checked: "
         f"{count_text(check.boxes, 'box')}, at most {check.most_boxes} in an image"
     )
-    fix = "" if check.records == check.total else "--records checks all of them"
+    fix = "" if check.records == check.total else f"{Parameter('records')} checks all of them"
     yield Finding("note", path, what, fix)
 
 
@@ -129,7 +130,7 @@ def _boxes_lost(check: DataCheck, path: str) -> Findings:
         f"boxes of one image: {check.truncated_boxes:,} of {check.boxes:,} boxes ({share:.2g} %) "
         "are lost"
     )
-    yield Finding("warning", path, what, f"--set {path}={check.most_boxes}")
+    yield Finding("warning", path, what, f"{Setting(path, check.most_boxes)}")
 
 
 def images_combined(augmentations: Sequence[Augmentation]) -> int:
@@ -149,7 +150,7 @@ def _boxes_gathered(check: DataCheck, augmentations: Sequence[Augmentation]) -> 
         "last ones are lost"
     )
     path = "data.train.max_boxes"
-    yield Finding("warning", path, what, f"--set {path}={images * check.most_boxes}")
+    yield Finding("warning", path, what, f"{Setting(path, images * check.most_boxes)}")
 
 
 _NOTES_SHOWN = 4
@@ -179,10 +180,12 @@ class ConfigCheck:
         counts = {f"{severity}s": self.count(severity) for severity in SEVERITIES}
         return {**counts, **asdict(self)}
 
-    def render(self, *, all_notes: bool = False) -> RenderableType:
+    def render(self, *, all_notes: bool = False, wording: Wording = python_words) -> RenderableType:
         """Returns what a terminal shows: one screen, unless all notes are wanted."""
         most_notes = None if all_notes else _NOTES_SHOWN
-        shown = render_findings(self.findings, source=self.source, most_notes=most_notes)
+        shown = render_findings(
+            self.findings, source=self.source, most_notes=most_notes, wording=wording
+        )
         return Group(Unbroken(Text(self.source)), shown)
 
 
@@ -271,7 +274,9 @@ def _missing(read: Resolved) -> Findings:
             for one in rest
         )
         also = f"; the same holds for {places}" if rest else ""
-        fix = " ".join(f"--set {path}=PATH" for path in dict.fromkeys(one.path for one in unreal))
+        fix = " ".join(
+            f"{Setting(path, 'PATH')}" for path in dict.fromkeys(one.path for one in unreal)
+        )
         yield replace(first, severity="warning", what=first.what + also, fix=fix)
 
 

@@ -33,6 +33,7 @@ from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
 from stillbox.records.tfrecord import crc32c
+from stillbox.references import Wording, python_words
 
 _SETS_SHOWN = 4
 
@@ -110,9 +111,9 @@ class DataCheck:
         counts = {f"{severity}s": self.count(severity) for severity in SEVERITIES}
         return {"sound": self.sound, **counts, **vars(self), "findings": findings}
 
-    def render(self) -> RenderableType:
+    def render(self, wording: Wording = python_words) -> RenderableType:
         """Returns the findings as a terminal shows them."""
-        return render_findings(self.findings)
+        return render_findings(self.findings, wording=wording)
 
     def render_summary(self) -> RenderableType:
         """Returns the result as a terminal shows it."""

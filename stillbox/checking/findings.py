@@ -13,6 +13,7 @@ from stillbox.printing import count_text
 from stillbox.records import example as rules
 from stillbox.records.pixels import FEW_VALUES
 from stillbox.records.problems import Problem
+from stillbox.references import Parameter, Wording, python_words, worded
 
 _CONVERT_AGAIN = "convert the data again; data.bad_boxes=fix does the same at every start"
 _OPTIONS = "train with data.bad_records=drop, or write these records again"
@@ -65,7 +66,7 @@ _FIXES = {
     MOST_BELOW_A_PIXEL: "divide pixels by the image size once, and fractions not at all: convert "
     "the data again",
     rules.IN_PIXELS: "divide the coordinates by the image size: convert the data again",
-    "class texts need a label map": "give one with --label-map",
+    "class texts need a label map": f"give one with {Parameter('label_map')}",
     "class id above num_classes": "raise model.num_classes to the label map's greatest id, or set "
     "model.class_slots=contiguous",
     "no box in any record": "see that the records hold image/object/bbox lists",
@@ -106,7 +107,11 @@ def count_severity(findings: Sequence[Finding], severity: Severity) -> int:
 
 
 def render_findings(
-    findings: Sequence[Finding], *, source: str = "", most_notes: int | None = None
+    findings: Sequence[Finding],
+    *,
+    source: str = "",
+    most_notes: int | None = None,
+    wording: Wording = python_words,
 ) -> RenderableType:
     """Returns findings as a terminal shows them: place, problem, remedy; then their numbers.
 
@@ -114,22 +119,24 @@ def render_findings(
         findings: errors first, notes last.
         source: the file that is left out of places, because it is named above.
         most_notes: notes that are shown; None: all.
+        wording: how the surface names parameters and settings.
     """
     errors, _, notes = (count_severity(findings, severity) for severity in SEVERITIES)
     hidden = 0 if most_notes is None else max(notes - most_notes, 0)
     parts: list[RenderableType] = []
     for number, finding in enumerate(findings[: len(findings) - hidden], start=1):
         mark = f"{number}. " if errors > 1 and finding.severity == "error" else ""
-        lines = _lines(finding, source, mark)
+        lines = _lines(finding, source, mark, wording)
         parts += [Unbroken(line, 2 + 2 * (place > 0)) for place, line in enumerate(lines)]
     if hidden:
-        parts.append(Text(f"... and {count_text(hidden, 'more note')}; --notes shows all", "dim"))
+        rest = f"... and {count_text(hidden, 'more note')}; {Parameter('notes')} shows all"
+        parts.append(Text(worded(rest, wording), "dim"))
     totals = (count_text(count_severity(findings, one), one) for one in SEVERITIES)
     return Group(*parts, Text(", ".join(totals)))
 
 
-def _lines(finding: Finding, source: str, mark: str) -> Iterator[Text]:
-    place = finding.where({}).removeprefix(f"{source}:")
+def _lines(finding: Finding, source: str, mark: str, wording: Wording) -> Iterator[Text]:
+    place = worded(finding.where({}), wording).removeprefix(f"{source}:")
     what = f"{place}: {finding.what}" if place else finding.what
     if isinstance(finding, RecordFinding):
         what = f"{finding.count:,} x {what}" + (f" ({finding.outcome})" if finding.outcome else "")
@@ -137,7 +144,7 @@ def _lines(finding: Finding, source: str, mark: str) -> Iterator[Text]:
     yield from map(Text, finding.examples if isinstance(finding, RecordFinding) else ())
     # The fix of a note is optional, so it is left out.
     if finding.fix and finding.severity != "note":
-        yield Text(f"fix: {finding.fix}", "green")
+        yield Text(f"fix: {worded(finding.fix, wording)}", "green")
 
 
 class Unbroken:

@@ -26,6 +26,7 @@ from stillbox.experiment.updating import apply_overrides
 from stillbox.findings import Finding, Findings, Origins, Severity
 from stillbox.machine_memory import total_memory
 from stillbox.printing import size_text
+from stillbox.references import Setting
 
 if TYPE_CHECKING:
     from stillbox.scaling.ray_scale import Workers
@@ -167,11 +168,11 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
     # The number that exceeds its usual value most is probably the mistake.
     _, tunable, best = max(found, key=lambda item: item[0])
     path = tunable.path
-    value = f"an input of {best} x {best}" if path == _SIDE else f"--set {path}={best}"
+    value = f"an input of {best} x {best}" if path == _SIDE else f"{Setting(path, best)}"
     fix = f"{value}, the largest that is certain to fit"
     parts = _fewest_parts(experiment, machine, sizes) if path == _BATCH else None
     if parts is not None:
-        fix += f"; or --set {_PARTS}={parts}, which takes this batch in parts"
+        fix += f"; or {Setting(_PARTS, parts)}, which takes this batch in parts"
     where = "train.input_sizes" if several and path == _SIDE else path
     return Finding(severity, where, text, fix)
 

@@ -31,6 +31,7 @@ from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import place_paths, read_stored
 from stillbox.printing import count_text
 from stillbox.records.files import refuse_links
+from stillbox.references import Parameter
 from stillbox.training.length import set_length
 from stillbox.training.start import another_directory
 
@@ -142,7 +143,7 @@ def choose_epochs(stats: DatasetStats, batch_size: int) -> Choice:
     if least > epochs:
         return Choice(str(least), f"{_LEAST_STEPS} steps, the least that settles batch norm")
     images = count_text(stats.images, "image")
-    return Choice(str(epochs), f"usual for {images}; --epochs changes it")
+    return Choice(str(epochs), f"usual for {images}; {Parameter('epochs')} changes it")
 
 
 def evaluate_every(steps: int, stats: DatasetStats, batch_size: int) -> int:

@@ -29,6 +29,7 @@ from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import class_texts
 from stillbox.records.tfrecord import RecordError
+from stillbox.references import Command, Parameter, Setting, references
 from stillbox.training.start import another_directory
 
 SOURCE = "data_source.json"
@@ -68,7 +69,7 @@ def records_of(
     finished = _finished(folder, output)
     if finished is not None:
         return finished
-    import_entry_points()
+    import_entry_points("stillbox.parts")
     try:
         # What an earlier attempt converted of another state of the folder is replaced.
         options = ConversionOptions(overwrite=True)
@@ -148,8 +149,8 @@ def refuse_other_source(folder: Path, model_directory: Path) -> None:
     raise UserError(
         f"the model directory holds a run on other data: {changed}",
         where=str(folder),
-        fix="give the folder that it was begun with, leave --data out to resume the run as it is, "
-        + another_directory(model_directory),
+        fix=f"give the folder that it was begun with, leave {Parameter('data')} out to resume the "
+        "run as it is, " + another_directory(model_directory),
     )
 
 
@@ -167,11 +168,11 @@ def _source(folder: Path, model_directory: Path) -> _Source:
 def _without_flags(error: UserError, folder: Path) -> UserError:
     """Returns an error of the conversion with a remedy that works in training."""
     # The output folder of the conversion lies in the model directory.
-    way = re.sub("another --output", "another model directory", error.fix or "")
-    if "--" in way:
-        command = f"`stillbox data convert {shlex.quote(str(folder))} --output RECORDS`"
+    way = error.fix
+    if any(isinstance(part, Parameter) for part in references(way)):
+        command = Command("data convert", shlex.quote(str(folder)), output="RECORDS")
         way = f"convert the folder first, {command} with: {way}; then train on RECORDS"
-    return UserError(error.what, where=error.where, fix=way or None)
+    return UserError(error.what, where=error.where, fix=way)
 
 
 def _finished(folder: Path, output: Path) -> FolderRecords | None:
@@ -187,7 +188,10 @@ def _finished(folder: Path, output: Path) -> FolderRecords | None:
     maps = sorted(folder.glob("*.pbtxt"))
     if len(maps) > 1:
         what = f"the folder holds records and {len(maps)} label maps (*.pbtxt)"
-        fix = "leave one in it, or give CONFIG and --set data.train.paths=... instead of --data"
+        fix = (
+            f"leave one in it, or give CONFIG and {Setting('data.train.paths', '...')} instead of "
+            f"{Parameter('data')}"
+        )
         raise UserError(what, where=str(folder), fix=fix)
     validation = [name for name in names if _VALIDATION.search(name)]
     train = [name for name in names if _TRAIN.search(name) and name not in validation]

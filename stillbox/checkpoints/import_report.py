@@ -10,6 +10,7 @@ from stillbox.checkpoints.names import EMA, NameMap
 from stillbox.errors import nearest
 from stillbox.experiment import schema
 from stillbox.printing import count_text
+from stillbox.references import Setting
 
 _SHOWN = 5
 _INDENT = "\n                    "
@@ -19,7 +20,8 @@ _SLOTS = r"(.*/)?(Momentum|RMSProp|Adam|Adagrad|Adadelta|Ftrl)(_\d+)?|.*/\.OPTIM
 _COUNTERS = r"(.*/)?(global_step|beta[12]_power|learning_rate)|step|save_counter|optimizer/.*"
 # Advice for weights whose heads, or classes, are not those of the model.
 _FRESH_HEADS = (
-    "with other classes --set train.fine_tune.load_heads=false starts heads from fresh values"
+    f"with other classes {Setting('train.fine_tune.load_heads', False)} starts heads from "
+    "fresh values"
 )
 _SAME_CLASSES = "give a config with the classes that the weights were trained for"
 _TRAIN_FIRST = "train a detector from it first, and give the weights of that"
@@ -122,7 +124,7 @@ def explain_failure(
     if found_by_scope[scope] > report.wanted / 2 > len(report.loaded) + len(report.mismatched):
         advice.append(
             f"the file holds {found_by_scope[scope]} names of a {scope} checkpoint: "
-            + (f"--set train.fine_tune.scope={scope}" if for_training else _TRAIN_FIRST)
+            + (f"{Setting('train.fine_tune.scope', scope)}" if for_training else _TRAIN_FIRST)
         )
     if report.mismatched and all(own.path.partition(".")[0] in heads for own in report.mismatched):
         advice.append(
@@ -206,8 +208,8 @@ def _network_notes(
         "architecture?"
     )
     return (misfit,) * bool(misfits and parts) + tuple(
-        f"{name_map.table.convention.library}'s weights of this {part} want {field}: {value}, and "
-        f"it is {own}: --set model.{part}.{field}={value}"
+        f"{name_map.table.convention.library}'s weights of this {part} want {field}: {value}, "
+        f"and it is {own}: {Setting(f'model.{part}.{field}', value)}"
         for part, field, value, own in _unexpected(name_map, model)
         if part in parts
     )

@@ -25,6 +25,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.layers.quantization import RANGE_ENDS
 from stillbox.printing import count_text
+from stillbox.references import Setting
 from stillbox.textformat.name_patterns import found_in
 
 _KINDS: Mapping[Library | None, str] = {"tensorflow": "TF1 checkpoints", "keras": "TF2 checkpoints"}
@@ -222,7 +223,7 @@ def _refuse_parts(unnamed: Collection[str], weights: Weights, options: ImportOpt
     fix = "give weights that stillbox saved"
     if options.for_training:
         patterns = ", ".join(rf"'^{part.split()[0]}\.'" for part in unnamed)
-        fix += f', or leave the part out: --set "train.fine_tune.skip=[{patterns}]"'
+        fix += f", or leave the part out: {Setting('train.fine_tune.skip', f'[{patterns}]')}"
     raise UserError(what, where=weights.path, fix=fix)
 
 

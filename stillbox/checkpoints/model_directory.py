@@ -49,6 +49,7 @@ from stillbox.object_storage import url_of
 from stillbox.printing import size_text
 from stillbox.records.files import lack_of_room, make_folder, remove_tree
 from stillbox.records.label_map import LabelMap
+from stillbox.references import Parameter
 from stillbox.untrusted import read_untrusted
 
 OF_TRAINING = (CHECKPOINTS, BEST, MANIFEST)
@@ -143,7 +144,7 @@ class ModelDirectory(StoredExperiment):
         same = self._has_classes if name == LABEL_MAP else partial(_holds, path)
         if os.path.lexists(path) and not same(content):
             what = "this file would be replaced, and no run wrote it"
-            fix = "move it away, or take a new --model-dir"
+            fix = f"move it away, or take a new {Parameter('model_dir')}"
             raise UserError(what, where=str(path), fix=fix)
 
     def _has_classes(self, label_map: str) -> bool:

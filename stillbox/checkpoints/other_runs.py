@@ -6,7 +6,6 @@ a run writes. Texts, images, records, archives and event files are in nobody's w
 
 import os
 import re
-import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.yaml_config import CHECKPOINTS
 from stillbox.records.file_kinds import ARCHIVES, OTHER_IMAGES
 from stillbox.records.image_files import IMAGE_SUFFIXES
+from stillbox.references import Parameter, Setting
 from stillbox.untrusted import open_untrusted, read_untrusted
 
 # Known to other packages: the history of a run, and the runs of its loggers.
@@ -141,10 +141,11 @@ def _refusal(place: str, name: str, found: Collection[str]) -> UserError:
     path = f"{place.rstrip('/')}/{name}"
     if Path(path).with_name(MANIFEST).is_file():
         path = path.rpartition("/")[0]
-    fix = "take a new --model-dir"
+    fix = f"take a new {Parameter('model_dir')}"
     if f"{name}.index" in found or name.endswith(_READABLE):
-        words = f"train.fine_tune.checkpoint={path}"
-        words = " ".join(f"--set {word}" for word in (shlex.quote(words), *_WHOLE))
+        words = " ".join(
+            str(Setting.parse(word)) for word in (f"train.fine_tune.checkpoint={path}", *_WHOLE)
+        )
         fix += f"; {words} starts from that checkpoint"
     if not found:
         what = f"the folder holds {name}, which no run of stillbox wrote here"

@@ -37,6 +37,7 @@ from stillbox.experiment.yaml_config import CHECKPOINTS, from_stored, to_yaml, w
 from stillbox.object_storage import url_of
 from stillbox.printing import size_text
 from stillbox.records.files import new_folder
+from stillbox.references import Parameter
 from stillbox.textformat.yaml_tree import read_text_file
 
 SUFFIX = ".stillbox"
@@ -199,7 +200,7 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
         what = "this folder is no packed model, and is not replaced"
         raise UserError(what, where=str(target), fix="choose another name")
     if not overwrite:
-        fix = "choose another name, or add --overwrite"
+        fix = f"choose another name, or add {Parameter('overwrite')}"
         raise UserError("it exists", where=str(target), fix=fix)
     if not target.is_dir() and not _is_packed(target):
         what = "this file is no packed model, and is not replaced"

@@ -27,6 +27,7 @@ from stillbox.experiment.resolve import with_overrides
 from stillbox.models.build import abstract_detector, build_detector
 from stillbox.models.variables import Arrays, split_detector
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
+from stillbox.references import Parameter, Setting
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class TrainedModel:
                 "only weights are given, so that nothing says what their classes are",
                 where=self.source,
                 fix="give the model directory that training wrote, or a label map with "
-                "--set data.evaluation.label_map=FILE",
+                f"{Setting('data.evaluation.label_map', 'FILE')}",
             )
         model = self.experiment.model
         return assign_slots(self.label_map, model.num_classes, model.class_slots)
@@ -161,7 +162,7 @@ def check_shapes(
             f"the weights do not fit the model, {len(differences)} of {len(wanted)} arrays differ: "
             + "; ".join(differences[:3]),
             where=where,
-            fix="leave out what --set changes in the model's parts, sizes or classes",
+            fix="leave out what you set of the model's parts, sizes or classes",
         )
 
 
@@ -283,5 +284,5 @@ def _check_place(files: tuple[Path, ...], overwrite: bool) -> None:
         raise UserError("there is no such folder", where=str(folder), fix=f"mkdir -p {folder}")
     existing = [path for path in files if path.exists()]
     if existing and not overwrite:
-        fix = "choose another name, or add --overwrite"
+        fix = f"choose another name, or add {Parameter('overwrite')}"
         raise UserError("the file exists", where=str(existing[0]), fix=fix)

@@ -17,6 +17,7 @@ from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.resolve import Resolved, classes_of_weights, resolve
 from stillbox.experiment.schema import Experiment
 from stillbox.printing import json_text
+from stillbox.references import Setting, references
 
 if TYPE_CHECKING:
     from stillbox.devices.launcher import ProcessInfo
@@ -25,8 +26,6 @@ Parser = argparse.ArgumentParser
 
 # Fewer than fill a small terminal.
 _MOST_REMARKS = 5
-# The origin of a field that was overridden begins with it.
-_SET = "--set "
 
 
 def add_option(
@@ -63,12 +62,21 @@ def add_bool(parser: "argparse._ActionsContainer", name: str, about: str) -> Non
 
 
 def add_switch(
-    parser: Parser, name: str, about: str, *, default: bool = False, short: str | None = None
+    parser: Parser,
+    name: str,
+    about: str,
+    *,
+    default: bool = False,
+    short: str | None = None,
+    dest: str | None = None,
 ) -> None:
     """Adds a flag in all forms that absl accepts: --x, --x=true, --nox."""
     names = (short, f"--{name}") if short else (f"--{name}",)
-    parser.add_argument(*names, nargs="?", const=True, default=default, type=_boolean, help=about)
-    parser.add_argument(f"--no{name}", dest=name, action="store_false", help=argparse.SUPPRESS)
+    dest = dest or name
+    parser.add_argument(
+        *names, nargs="?", const=True, default=default, type=_boolean, dest=dest, help=about
+    )
+    parser.add_argument(f"--no{name}", dest=dest, action="store_false", help=argparse.SUPPRESS)
 
 
 def _boolean(text: str) -> bool:
@@ -229,8 +237,9 @@ def _check_words(resolved: Resolved, also_in: str) -> list[str]:
     if not source.is_file():
         return ["stillbox", "check", also_in or "CONFIG", *imports]
     recipe = source.stem in recipe_names() and source == recipe_path(source.stem)
-    given = (origin for origin in resolved.origins.values() if origin.startswith(_SET))
-    changes = (word for text in dict.fromkeys(given) for word in text.split(" ", 1))
+    named = (part for origin in resolved.origins.values() for part in references(origin))
+    given = dict.fromkeys(part for part in named if isinstance(part, Setting))
+    changes = (word for part in given for word in ("--set", f"{part.path}={part.value}"))
     return ["stillbox", "check", source.stem if recipe else str(source), *imports, *changes]
 
 

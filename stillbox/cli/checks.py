@@ -87,7 +87,9 @@ def run_check(arguments: argparse.Namespace) -> int:
     else:
         console = PrintableConsole(highlight=False)
         # Words that are longer than a line continue on the next one, and are not cut.
-        console.print(check.render(all_notes=arguments.notes), crop=False)
+        console.print(
+            check.render(all_notes=arguments.notes, wording=arguments.wording), crop=False
+        )
         if compiled is not None:
             console.print(compiled.render())
     if check.count("error") or (compiled is not None and not compiled.fits):

@@ -260,7 +260,7 @@ def run_check(args: argparse.Namespace) -> int:
         console = PrintableConsole(highlight=False)
         # Words that are longer than a line continue on the next one, and are not cut.
         if check.findings:
-            console.print(check.render(), crop=False)
+            console.print(check.render(args.wording), crop=False)
         console.print(check.render_summary(), crop=False)
         if args.page:
             print(f"page: {args.page}")

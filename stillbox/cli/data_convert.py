@@ -121,7 +121,7 @@ def run_folder(args: argparse.Namespace) -> int:
     """Converts a folder."""
     from stillbox.checking.data_page import write_conversion_page
 
-    import_entry_points()
+    import_entry_points("stillbox.parts")
     with _engine(args) as engine, ExitStack() as stack:
         converted = convert_folder(
             args.folder,

@@ -49,7 +49,8 @@ _MODEL_FLAGS = (
     Flag("trained_checkpoint_dir",
          "a model directory, the checkpoints folder in it, or a folder with TF1 checkpoints", Path,
          required=True, metavar="DIR"),
-    Flag("output_directory", "folder of the export", Path, required=True, metavar="DIR"),
+    Flag("output_directory", "folder of the export", Path, required=True, dest="output",
+         metavar="DIR"),
     Flag("overwrite", "replace an existing export", bool),
     CONFIG_OVERRIDE,
     *_SIDE_INPUTS,
@@ -83,13 +84,13 @@ def _export(model: dict[str, Any], arguments: argparse.Namespace, **settings: An
 
     if arguments.overwrite:
         _refuse_inputs_inside(arguments)
-    place = {"output": arguments.output_directory, "overwrite": arguments.overwrite}
+    place = {"output": arguments.output, "overwrite": arguments.overwrite}
     return export(**model, **{**place, **settings}, signature="detection_api", say=say_aside)
 
 
 def _refuse_inputs_inside(arguments: argparse.Namespace) -> None:
     """Refuses a config or a checkpoint in the folder that the export replaces."""
-    output: Path = arguments.output_directory
+    output: Path = arguments.output
     for name in ("pipeline_config_path", "trained_checkpoint_dir", "trained_checkpoint_prefix"):
         given = getattr(arguments, name, None)
         if given and Path(given).resolve().is_relative_to(output.resolve()):
@@ -113,7 +114,7 @@ def _add_originals(arguments: argparse.Namespace) -> None:
     from stillbox.checkpoints.trained import save_weights
 
     _write_config(arguments)
-    output: Path = arguments.output_directory
+    output: Path = arguments.output
     directory = _own_directory(arguments.trained_checkpoint_dir)
     if is_model_directory(directory):
         folder = make_folder(output / "checkpoint", below=output)
@@ -217,8 +218,8 @@ def _write_convertible(model: dict[str, Any], arguments: argparse.Namespace) -> 
         format="tflite", input_type="raw_image_tensor", max_detections=arguments.max_detections
     )
     program = ExportProgram(load_model(**model).named_by_config(), settings)
-    place = write_convertible(program, arguments.output_directory)
-    _list_files(arguments.output_directory, "saved_model")
+    place = write_convertible(program, arguments.output)
+    _list_files(arguments.output, "saved_model")
     note(f"{place} is for TensorFlow's converter; model.tflite is the same network, converted")
 
 
@@ -226,7 +227,8 @@ _V1_MODEL_FLAGS = (
     Flag("pipeline_config_path", "any CONFIG", required=True, metavar="CONFIG"),
     Flag("trained_checkpoint_prefix", "a checkpoint, as DIR/model.ckpt-2000, or a model directory",
          Path, required=True, metavar="PREFIX"),
-    Flag("output_directory", "folder of the export", Path, required=True, metavar="DIR"),
+    Flag("output_directory", "folder of the export", Path, required=True, dest="output",
+         metavar="DIR"),
     Flag("overwrite", "new: replace an existing export", bool),
     CONFIG_OVERRIDE,
 )  # fmt: skip
@@ -256,7 +258,7 @@ def run_export_inference_graph(arguments: argparse.Namespace) -> int:
     model = _v1_model(arguments)
     settings = {"input_type": arguments.input_type, **_input_shape(arguments.input_shape)}
     exported = _export(model, arguments, format="frozen_graph", **settings)
-    output: Path = arguments.output_directory
+    output: Path = arguments.output
     beside = {"output": output / ".saved_model", "overwrite": True, "input_name": "inputs"}
     inner = _export(model, arguments, format="saved_model", **beside, **settings)
     (inner.folder / "saved_model").rename(output / "saved_model")
@@ -320,9 +322,9 @@ def _write_config(arguments: argparse.Namespace) -> None:
     text = read_text_file(path, fix="give a pipeline.config")
     if arguments.config_override:
         text = merged_text(text, str(path), arguments.config_override)
-    file: Path = arguments.output_directory / "pipeline.config"
+    file: Path = arguments.output / "pipeline.config"
     file.write_text(changes + text, encoding="utf-8")
-    _list_files(arguments.output_directory, "pipeline.config")
+    _list_files(arguments.output, "pipeline.config")
 
 
 _TFLITE = (

@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -21,6 +21,7 @@ from stillbox.cli import interrupt_by_exception
 from stillbox.cli.parsing import VerbParser, refuse_addresses, with_two_dashes
 from stillbox.cli.sentences import describe_lack, describe_system_error, is_interruption
 from stillbox.cli.verbs import LEGACY, Verb, known, listed, meant
+from stillbox.cli.wording import OptionWording
 from stillbox.devices.compiling import compilation_left_behind, end_process
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.devices.process import (
@@ -67,13 +68,6 @@ def run_process(place: ProcessInfo, run: Callable[[], int]) -> int:
     return code
 
 
-_OTHER_NAMES = {
-    "--output": ("--export_dir", "--output_directory", "--model_dir"),
-    "--overwrite": ("--override_export_dir",),
-}
-"""What the originals call flags of ours; others differ in their underscores only."""
-_FLAG = re.compile(r"`[^`]*`|(?<![\w'-])--[a-z][\w-]*")
-
 # Objects that are made between two collections of reference cycles; by default 700 or 2,000.
 _NEW_OBJECTS = 100_000
 # Exit codes of SIGHUP, Ctrl-C and SIGTERM.
@@ -99,11 +93,22 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     return parser
 
 
-def verb_options(verb: str) -> set[str]:
-    """Returns the options of a verb without subverbs."""
+def _verb_parser(verb: str) -> argparse.ArgumentParser:
     verbs = build_parser(verb)._actions[-1]
     assert isinstance(verbs, argparse._SubParsersAction)
-    return {word for action in verbs.choices[verb]._actions for word in action.option_strings}
+    parser: argparse.ArgumentParser = verbs.choices[verb]
+    return parser
+
+
+def verb_options(verb: str) -> set[str]:
+    """Returns the options of a verb without subverbs."""
+    return {word for action in _verb_parser(verb)._actions for word in action.option_strings}
+
+
+def wording_of(verb: str | None) -> OptionWording:
+    """Returns how the messages of a verb, perhaps with a process behind it, name its options."""
+    name = (verb or "").partition(" ")[0]
+    return OptionWording.of(_verb_parser(name)) if name in known(name) else OptionWording()
 
 
 def _add_verb(parser: argparse.ArgumentParser, verb: Verb) -> None:
@@ -113,6 +118,7 @@ def _add_verb(parser: argparse.ArgumentParser, verb: Verb) -> None:
     parser.description = (add if shared else module).__doc__
     parser.set_defaults(run=getattr(module, f"run{shared}", None))
     add(parser)
+    parser.set_defaults(wording=OptionWording.of(parser))
 
 
 def command() -> int:
@@ -149,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             words = with_two_dashes(words, verb_options(verb))
     # Without a verb the help names all of them, which needs the options of none.
     parsed = build_parser(verb or "").parse_args(words)
+    make_output_printable(wording_of(verb))
     parsed.words = words
     from stillbox.cli.arguments import find_process_info
 
@@ -158,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if place is not None:
             return run_process(place, lambda: _run(parsed, verb, place))
     except UserError as error:
-        return _complain(str(error), verb)
+        return _complain(error, verb)
     code = _run(parsed, verb)
     # A function that is called returns; a program that ends early waits for no thread.
     early = code in _STOPPED or compilation_left_behind()
@@ -206,7 +213,7 @@ def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None
         # Flushed here: errors at exit could not be caught.
         sys.stdout.flush()
     except UserError as error:
-        return _complain(str(error), verb)
+        return _complain(error, verb)
     except FloatingPointError as error:
         return _complain(str(error), verb, code=3)
     except KeyboardInterrupt as interruption:
@@ -234,26 +241,8 @@ def _run(parsed: argparse.Namespace, verb: str | None, place: ProcessInfo | None
     return code
 
 
-def own_flags(text: str, options: Collection[str]) -> str:
-    """Returns a message with flags as a verb spells them, such as `--model_dir`.
-
-    Args:
-        text: the message; commands in backticks keep their flags.
-        options: of the verb.
-    """
-
-    def own(match: re.Match[str]) -> str:
-        flag = match[0]
-        names = (flag, "--" + flag[2:].replace("-", "_"), *_OTHER_NAMES.get(flag, ()))
-        return next((name for name in names if name in options), flag)
-
-    return _FLAG.sub(own, text)
-
-
-def _complain(text: str, verb: str | None = None, *, code: int = 2) -> int:
-    name = (verb or "").partition(" ")[0]
-    if name and known(name)[name].is_original:
-        text = own_flags(text, verb_options(name))
+def _complain(error: str | UserError, verb: str | None = None, *, code: int = 2) -> int:
+    text = error.describe(wording_of(verb)) if isinstance(error, UserError) else error
     print(f"{' '.join(filter(None, ('stillbox', verb)))}: {text}", file=sys.stderr)
     return code
 

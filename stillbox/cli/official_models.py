@@ -243,13 +243,15 @@ _ANY_DEVICE = "the artefact runs on CPU, GPU and TPU in any case"
 _EXPORT = (
     Flag("experiment", "experiment of TensorFlow Model Garden", metavar="NAME"),
     Flag("model", "model whose defaults the parameters have", default="retinanet", metavar="NAME"),
-    Flag("export_dir", "folder of the SavedModel", Path, required=True, metavar="DIR"),
+    Flag(
+        "export_dir", "folder of the SavedModel", Path, required=True, dest="output", metavar="DIR"
+    ),
     Flag(
         "checkpoint_path", "a model directory, or a TF1 checkpoint", required=True, metavar="PATH"
     ),
     Flag("params_override", "parameters that differ from those", default="", metavar="TEXT"),
     Flag("use_tpu", kind=bool, note=_ANY_DEVICE),
-    Flag("override_export_dir", "replace an existing export", bool),
+    Flag("override_export_dir", "replace an existing export", bool, dest="overwrite"),
     Flag("batch_size", "images at a time; -1: any", default=1),
     Flag("input_type", "kind of input", default="image_bytes", choices=tuple(_INPUT_TYPES)),
     Flag("input_name", "name of the input", default="input", metavar="NAME"),
@@ -290,8 +292,8 @@ def run_export_saved_model(arguments: argparse.Namespace) -> int:
     show_export(
         export(
             **_tpu_model(arguments, size),
-            output=arguments.export_dir,
-            overwrite=arguments.override_export_dir,
+            output=arguments.output,
+            overwrite=arguments.overwrite,
             say=say_aside,
             format="saved_model",
             signature="tpu",

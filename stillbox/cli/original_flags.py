@@ -73,7 +73,8 @@ def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
     for flag in (*flags, *_ABSL):
         option, help_text = f"--{flag.name}", flag.help or argparse.SUPPRESS
         if flag.kind is bool:
-            add_switch(parser, flag.name, help_text, default=bool(flag.default), short=flag.short)
+            on = bool(flag.default)
+            add_switch(parser, flag.name, help_text, default=on, short=flag.short, dest=flag.dest)
         elif flag.note or flag.warning or flag.refusal or not flag.help:
             parser.add_argument(option, nargs="?", const="true", metavar="X", help=help_text)
         elif flag.default is not None and flag.choices is None:

@@ -4,8 +4,7 @@ With --engine ray: in images, on the machines of a Ray cluster, as a Parquet tab
 """
 
 import argparse
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,12 +128,11 @@ def _selection(arguments: argparse.Namespace) -> Selection:
     if arguments.classes_per_object == "all" and arguments.iou != IOU:
         what = "every class has boxes of its own with --classes-per-object all"
         raise UserError(what, where="--iou", fix="leave one of the two out")
-    with _naming_flags():
-        return Selection(
-            min_score=arguments.min_score,
-            classes_per_object=arguments.classes_per_object,
-            iou=arguments.iou,
-        )
+    return Selection(
+        min_score=arguments.min_score,
+        classes_per_object=arguments.classes_per_object,
+        iou=arguments.iou,
+    )
 
 
 def _with_classes(selection: Selection, words: Sequence[str], names: Collection[str]) -> Selection:
@@ -142,19 +140,8 @@ def _with_classes(selection: Selection, words: Sequence[str], names: Collection[
     parts = [[word] if word in names else word.split(",") for word in words]
     classes = tuple(one.strip() for part in parts for one in part)
     selection = replace(selection, classes=classes)
-    with _naming_flags():
-        selection.check_classes(names)
+    selection.check_classes(names)
     return selection
-
-
-@contextmanager
-def _naming_flags() -> Iterator[None]:
-    """Raises errors about a field of a selection with its flag."""
-    try:
-        yield
-    except UserError as error:
-        where = f"--{(error.where or '').replace('_', '-')}"
-        raise UserError(error.what, where=where, fix=error.fix) from error
 
 
 def _split_cameras(arguments: argparse.Namespace) -> tuple[list[str], list[int]]:

@@ -17,6 +17,7 @@ from stillbox import numerals
 from stillbox.errors import UserError, nearest
 from stillbox.extras import install_command
 from stillbox.jax_internals import topologies
+from stillbox.references import Parameter
 
 _GIB = 2**30
 _TPU = re.compile(r"(?:tpu[ _-]?)?(?P<kind>[a-z0-9]+?(?:-lite)?)(?:[:=-](?P<size>[\dx]+))?$")
@@ -314,7 +315,10 @@ def chips_of(sides: str) -> int:
     return math.prod(map(int, sides.split("x")))
 
 
-def parse_slice(name: str, where: str = "--target") -> tuple[Chip, str]:
+_TARGET = Parameter("target")
+
+
+def parse_slice(name: str, where: Parameter = _TARGET) -> tuple[Chip, str]:
     """Returns the generation of TPU and the sides of the slice of a name.
 
     Args:
@@ -327,7 +331,7 @@ def parse_slice(name: str, where: str = "--target") -> tuple[Chip, str]:
     found = _TPU.match(name.lower().strip())
     known = {alias: chip for chip in CHIPS.values() for alias in (chip.generation, *chip.aliases)}
     if not found or found["kind"] not in known:
-        what = f"{name!r} is no {'target' if where == '--target' else 'slice of TPUs'}"
+        what = f"{name!r} is no {'target' if where == _TARGET else 'slice of TPUs'}"
         raise UserError(what, where=where, fix=_names_near(name, where))
     chip = known[found["kind"]]
     size = found["size"] or ""
@@ -343,9 +347,9 @@ def parse_slice(name: str, where: str = "--target") -> tuple[Chip, str]:
     return chip, size
 
 
-def _names_near(name: str, where: str) -> str:
+def _names_near(name: str, where: Parameter) -> str:
     slices = [f"{chip.generation}:{sides}" for chip in CHIPS.values() for sides in chip.slices]
-    others = (*GPUS, *_HERE) if where == "--target" else ()
+    others = (*GPUS, *_HERE) if where == _TARGET else ()
     hint = nearest(name.lower(), [*slices, *others])
     if hint.startswith("did you mean"):
         return hint
@@ -368,7 +372,7 @@ def parse_gpus(name: str) -> tuple[Gpu, int] | None:
     if (size or "1") not in map(str, SIZES):
         raise UserError(
             f"{name!r} is no usual number of GPUs of a machine",
-            where="--target",
+            where=Parameter("target"),
             fix=f"one of {', '.join(f'{model}:{size}' for size in SIZES)}",
         )
     return gpu, int(size or 1)
@@ -393,7 +397,7 @@ def describe_gpus(gpu: Gpu, number: int) -> tuple[jax.Device, ...]:
         first, *_ = str(error).splitlines()
         raise UserError(
             f"the compiler for CUDA is not here: {first}",
-            where="--target",
+            where=Parameter("target"),
             fix=f"{install_command('cuda')} installs it, also where there is no GPU",
         ) from error
     return tuple(topology.devices)

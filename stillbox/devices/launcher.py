@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from stillbox import numerals
 from stillbox.errors import UserError
+from stillbox.references import Parameter
 
 # JAX counts its own ports down from 65535; these are below, and above what people choose.
 FIRST_PORT, PORTS = 53_000, 4_096
-_WHERE = "--coordinator"
+_WHERE = str(Parameter("coordinator"))
 _NODES = 2**16
 """No job has more machines."""
 
@@ -41,7 +42,7 @@ class ProcessInfo:
         if not 0 <= self.index < self.count:
             raise UserError(
                 f"there is no process {self.index} among {self.count}",
-                where="--process",
+                where=Parameter("process"),
                 fix=f"number them from 0 to {self.count - 1}",
             )
         host, _, port = self.coordinator.rpartition(":")
@@ -70,9 +71,11 @@ def find_process(
         info = ProcessInfo(process, processes, coordinator)
     elif coordinator is not None or processes is not None or process is not None:
         raise UserError(
-            "a job of several processes needs all three of --coordinator, --processes, --process",
+            f"a job of several processes needs all three of {Parameter('coordinator')}, "
+            f"{Parameter('processes')}, {Parameter('process')}",
             where=_WHERE,
-            fix="for example --coordinator node1:53000 --processes 4 --process 0 on node1",
+            fix=f"for example {Parameter('coordinator', 'node1:53000')} "
+            f"{Parameter('processes', '4')} {Parameter('process', '0')} on node1",
         )
     else:
         variables = os.environ if environment is None else environment
@@ -198,16 +201,20 @@ def _refuse_indexed(variables: Mapping[str, str]) -> None:
     if "JOB_COMPLETION_INDEX" in variables and "TPU_WORKER_HOSTNAMES" not in variables:
         what = "an indexed Job of Kubernetes does not say how many processes train together"
         fix = (
-            "add --coordinator JOB-0.SERVICE:53000 --processes N --process $(JOB_COMPLETION_INDEX);"
-            " for a run of its own in each pod --coordinator localhost:53000 --processes 1 "
-            "--process 0, with a folder of its own"
+            f"add {Parameter('coordinator', 'JOB-0.SERVICE:53000')} {Parameter('processes', 'N')} "
+            f"{Parameter('process', '$(JOB_COMPLETION_INDEX)')}; for a run of its own in each pod "
+            f"{Parameter('coordinator', 'localhost:53000')} {Parameter('processes', '1')} "
+            f"{Parameter('process', '0')}, with a folder of its own"
         )
         raise UserError(what, where="JOB_COMPLETION_INDEX", fix=fix)
 
 
 def _no_first(who: str, where: str, index: str) -> UserError:
     what = f"{who} does not say on which machine process 0 is"
-    fix = f"add --coordinator HOST:PORT --processes N --process {index}"
+    fix = (
+        f"add {Parameter('coordinator', 'HOST:PORT')} {Parameter('processes', 'N')} "
+        f"{Parameter('process', f'{index}')}"
+    )
     return UserError(what, where=where, fix=fix)
 
 

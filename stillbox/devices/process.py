@@ -235,8 +235,9 @@ def binding_warning(info: ProcessInfo) -> str:
     if allowed >= share:
         return ""
     return (
-        f"warning: {info.launcher} lets this process use {allowed} of its {share} processors, and "
-        "images may be late; mpirun --bind-to none, or srun --cpus-per-task N, gives it more"
+        f"warning: {info.launcher} lets this process use {allowed} of its {share} processors, "
+        f"and images may be late; mpirun --bind-to none, or srun "
+        f"--cpus-per-task N, gives it more"
     )
 
 

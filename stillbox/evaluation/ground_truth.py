@@ -22,6 +22,7 @@ from stillbox.records.example import Example
 from stillbox.records.image_files import inspect_image
 from stillbox.records.label_map import ClassSlots
 from stillbox.records.problems import BadRecordError
+from stillbox.references import Setting
 
 _SHOWN = 5
 
@@ -123,8 +124,8 @@ def _oddities(
 
 
 _FIX = (
-    "give the file that the records were made from, or --set data.evaluation.annotations= to take "
-    "the records' own boxes"
+    "give the file that the records were made from, or "
+    f"{Setting('data.evaluation.annotations', '')} to take the records' own boxes"
 )
 
 

@@ -36,6 +36,7 @@ from stillbox.records.converted import PAGE_NAME
 from stillbox.records.files import write_whole
 from stillbox.records.foreign_files import read_json
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
+from stillbox.references import Parameter, Setting
 
 _METRICS = "metrics.json"
 # Reading the ids of all records takes as long as reading all images.
@@ -72,7 +73,7 @@ def open_evaluation(experiment: schema.Experiment) -> Dataset:
     records = experiment.data.evaluation
     if not records.paths:
         what = "the experiment names no records to score"
-        fix = "--set data.evaluation.paths='[data/val-*.tfrecord]'"
+        fix = f"{Setting('data.evaluation.paths', ['data/val-*.tfrecord'])}"
         raise UserError(what, where="data.evaluation.paths", fix=fix)
     with waiting_for("the evaluation's records, and their index"):
         return open_dataset(experiment.data, records, experiment.model)
@@ -144,8 +145,8 @@ def _refuse_large_batches(experiment: schema.Experiment, images: int) -> None:
         ahead * row * -(-batch // jax.process_count()),
         f"scoring {count_text(batch, 'image')} at a time",
         where="evaluation.batch_size",
-        fix=f"--set evaluation.batch_size={min(batch, schema.Evaluation().batch_size)}, or lower "
-        "the size of model.resizer, max_boxes and the limits of nms",
+        fix=f"{Setting('evaluation.batch_size', min(batch, schema.Evaluation().batch_size))}, or "
+        "lower the size of model.resizer, max_boxes and the limits of nms",
     )
 
 
@@ -236,7 +237,7 @@ def cut_short(settings: schema.Evaluation, dataset: Dataset) -> tuple[str, ...]:
         return ()
     return (
         f"scored: the first {settings.max_examples} of {count_text(len(dataset), 'image')} "
-        "(evaluation.max_examples); --set evaluation.max_examples=0 scores all",
+        f"(evaluation.max_examples); {Setting('evaluation.max_examples', 0)} scores all",
     )
 
 
@@ -254,7 +255,7 @@ def refuse_other_report(folder: Path, source: str) -> None:
     before = str(content.get("weights", "")) if isinstance(content, dict) else ""
     if _model_of(before) != _model_of(source):
         what = f"the folder holds the report of {printable_line(before) or 'something else'}"
-        fix = "add --overwrite to replace it, or give another --output"
+        fix = f"add {Parameter('overwrite')} to replace it, or give another {Parameter('output')}"
         raise UserError(what, where=str(folder), fix=fix)
 
 

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Literal
 
 from stillbox.errors import UserError
+from stillbox.references import Parameter
 
 Group = Literal["stillbox.parts", "stillbox.readers", "stillbox.name_tables", "stillbox.verbs"]
 # Module -> the argument of `--import` that imports it again.
@@ -33,7 +34,9 @@ def import_parts(names: Iterable[str]) -> None:
     for name in names:
         is_file = name.endswith(".py")
         if is_file and not Path(name).is_file():
-            raise UserError(f"there is no file {name}", where="--import", fix="give its path")
+            raise UserError(
+                f"there is no file {name}", where=Parameter("import"), fix="give its path"
+            )
         try:
             module = _import_file(Path(name)) if is_file else importlib.import_module(name)
         except UserError:

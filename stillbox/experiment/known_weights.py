@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from stillbox.experiment.schema import Model
 from stillbox.experiment.values import Value
 from stillbox.printing import size_text
+from stillbox.references import Setting
 from stillbox.textformat.yaml_tree import compose
 
 _TABLE = Path(__file__).with_suffix(".yaml")
@@ -192,7 +193,7 @@ def advise_weights(text: str, model: Model | None, scope: str = "") -> str:
     rows = suggest_weights(text, model, scope)
     lines = []
     for row in rows:
-        options = " ".join(f"--set {override}" for override in row.overrides())
+        options = " ".join(str(Setting.parse(override)) for override in row.overrides())
         lines.append(
             f"`stillbox weights get {row.name}` downloads {row.about} from {row.files[0].address}, "
             f"and {options} takes it"

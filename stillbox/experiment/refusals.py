@@ -15,6 +15,7 @@ from stillbox.experiment.pipeline_config.reader import NoModelError, read_block
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import Resolved, Tree, find_config, open_config, overridden
 from stillbox.experiment.updating import apply_overrides
+from stillbox.references import Setting
 from stillbox.textformat.parser import Block, Field
 from stillbox.textformat.yaml_tree import Node
 
@@ -88,7 +89,8 @@ def _apply(reading: Reading, overrides: Sequence[str]) -> tuple[list[str], list[
 
 
 def _section_of(error: UserError) -> str:
-    return (error.where or "").removeprefix("--set ").partition(".")[0].strip()
+    path = error.about.path if isinstance(error.about, Setting) else error.where or ""
+    return path.partition(".")[0].strip()
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,16 @@ from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import apply_changes, apply_overrides
 from stillbox.experiment.yaml_config import CHECKPOINTS, input_paths, place_paths, read_tree
 from stillbox.object_storage import local_path, name_buckets, note_stored_buckets
+from stillbox.references import Command
 from stillbox.textformat.parser import Block, parse
 from stillbox.textformat.yaml_tree import Node, compose, read_text_file
 
 _ANOTHER = "write the experiment as a pipeline.config or as YAML of stillbox: `stillbox recipes`"
-_DATA = "convert the data set, `stillbox data convert --help`, and name a recipe as the config"
+_DATA = (
+    f"convert the data set, {Command('data convert', help=True)}, and name a recipe as the config"
+)
 _NO_MODEL = "give the config of a model"
-_AUTOML_FIX = "take a recipe of EfficientDet, `stillbox recipes`, with --set for what differs"
+_AUTOML_FIX = "take a recipe of EfficientDet, `stillbox recipes`, and set what differs"
 # Names of AutoML's EfficientDet (`hparams_config.py` of google/automl) that no other format has.
 _AUTOML = (
     *("var_freeze_expr", "moving_average_decay", "lr_warmup_epoch", "lr_warmup_init"),

@@ -20,6 +20,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import Outside
 from stillbox.experiment.values import Hint, Value, choices, field_marks, field_types, leaf_paths
 from stillbox.object_storage import name_buckets
+from stillbox.references import Parameter, Setting
 from stillbox.textformat.yaml_tree import Node, compose
 
 WANTED: dict[Hint, str] = {
@@ -136,7 +137,7 @@ def update(
     if walk.left and notes is not None:
         # Values are not quoted: they are of whoever made the model.
         fields = ", ".join(walk.left)
-        notes.append(f"{node.where}: not taken from a stored experiment: {fields}; --set sets them")
+        notes.append(f"{node.where}: not taken from a stored experiment: {fields}; set them anew")
     return result
 
 
@@ -291,7 +292,7 @@ def _example(node: Node, path: str, classes: tuple[Hint, ...]) -> str:
     if len(classes) > 1 or first is None:
         return f"{path}.kind=..."
     if node.value is None and first.default == "":
-        return f"--set {path}.{first.name}= takes none"
+        return f"{Setting(f'{path}.{first.name}', '')} takes none"
     return f"{path}.{first.name}=..."
 
 
@@ -376,12 +377,12 @@ def _at_path(names: Sequence[str], node: Node) -> Node:
 
 
 def _parse(override: str) -> Node:
-    where = f"--set {override}"
     path, equals, text = override.partition("=")
+    where = str(Setting(path, text)) if equals else str(Parameter("set", override))
     names = path.strip().split(".")
     if not equals or not all(names):
         what = "an override is a path, an equals sign and a value"
-        raise UserError(what, where=where, fix="for example --set train.batch_size=8")
+        raise UserError(what, where=where, fix=f"for example {Setting('train.batch_size', 8)}")
     return _at_path(names, _parse_value(text, where))
 
 

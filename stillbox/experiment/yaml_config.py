@@ -24,6 +24,7 @@ from stillbox.experiment.schema.ranges import INPUT, Outside
 from stillbox.experiment.updating import UnknownKindError, update
 from stillbox.experiment.values import Plain, Value, field_marks, section_to_plain
 from stillbox.object_storage import note_stored_buckets
+from stillbox.references import Parameter
 from stillbox.textformat.yaml_tree import Node, compose
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
@@ -98,7 +99,7 @@ def read_tree(root: Node, *, name: str = "experiment", stored: bool = False) -> 
             raise
         words = [item.value for item in imports.value] if isinstance(imports.value, list) else []
         what = f"{error.what}: it was written with parts of {', '.join(map(str, words))}"
-        fix = " ".join(f"--import {word}" for word in words)
+        fix = " ".join(f"{Parameter('import', f'{word}')}" for word in words)
         raise UserError(what, where=error.where, fix=fix) from error
     return Reading(experiment=experiment, origins=origins, notes=tuple(notes))
 

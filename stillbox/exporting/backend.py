@@ -21,6 +21,7 @@ from stillbox.inputs.resize import refuse_misfit, resize_image, resized_size
 from stillbox.predicting.backend import Pixels, Prepared, RawDetections
 from stillbox.records.label_map import LabelMap
 from stillbox.records.wire import serialize_features
+from stillbox.references import Parameter
 from stillbox.textformat.yaml_tree import read_text_file
 
 Run = Callable[[np.ndarray], dict[str, np.ndarray]]
@@ -96,7 +97,9 @@ def find_loader(form: Format, runtime: str = "") -> Loader:
     runtimes = _LOADERS[form]
     if runtime and runtime not in runtimes:
         raise UserError(
-            f"{runtime} does not run {form}", where="--runtime", fix="use " + " or ".join(runtimes)
+            f"{runtime} does not run {form}",
+            where=Parameter("runtime"),
+            fix="use " + " or ".join(runtimes),
         )
     loader: Loader = resolve_name(runtimes[runtime or next(iter(runtimes))])
     return loader

@@ -36,6 +36,7 @@ from stillbox.predicting.backend import Pixels
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.printing import count_text
 from stillbox.records.files import new_folder
+from stillbox.references import Parameter
 
 _PARTLY = (
     "comparing its program and weights with the checkpoint; its runtime is not installed, which "
@@ -115,11 +116,13 @@ def check_free(output: Path, *, overwrite: bool) -> None:
     """
     if is_export(output):
         if not overwrite:
-            fix = "add --overwrite, or give another --output"
+            fix = f"add {Parameter('overwrite')}, or give another {Parameter('output')}"
             raise UserError("there is an export already", where=str(output), fix=fix)
     elif output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise UserError(
-            "this is not an empty folder", where=str(output), fix="give another --output"
+            "this is not an empty folder",
+            where=str(output),
+            fix=f"give another {Parameter('output')}",
         )
 
 
@@ -183,4 +186,6 @@ def _check_platforms(settings: ExportSettings) -> None:
     # TensorFlow may have no driver for the devices of JAX.
     if {own, "cpu" if in_tensorflow else own}.isdisjoint(settings.platforms):
         what = f"the export is compared with its checkpoint on {own}, and does not run there"
-        raise UserError(what, where="--platforms", fix=f"add {own}, on which it is compared")
+        raise UserError(
+            what, where=Parameter("platforms"), fix=f"add {own}, on which it is compared"
+        )

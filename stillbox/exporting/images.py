@@ -16,6 +16,7 @@ from stillbox.predicting.backend import Pixels
 from stillbox.predicting.images import read_image
 from stillbox.printing import count_text
 from stillbox.records.scenes import draw_images
+from stillbox.references import Command, Parameter
 
 COMPARED = 4
 """Images that an export is compared on if none are given."""
@@ -45,7 +46,10 @@ def choose_images(
     if found := _evaluation_images(experiment, settings):
         say(f"{use} {count_text(len(found), 'image')} of the evaluation set")
         return found
-    why = "since no image of the evaluation set is usable; `stillbox export --images` takes others"
+    why = (
+        f"since no image of the evaluation set is usable; {Command('export', images=True)} "
+        "takes others"
+    )
     if calibrates:
         training = calibration_images(experiment, [])
         say(f"{use} {count_text(len(training), 'image')} of the training set, {why}")
@@ -76,7 +80,7 @@ def calibration_images(experiment: Experiment, given: Sequence[Pixels]) -> Seque
     """
     if given or experiment.train.quantization is not None:
         return given[:_CALIBRATED]
-    fix = "give some tens of typical images with --images"
+    fix = f"give some tens of typical images with {Parameter('images')}"
     try:
         dataset = open_dataset(experiment.data, experiment.data.train, experiment.model)
     except UserError as error:

@@ -18,6 +18,7 @@ from stillbox.exporting.settings import ExportSettings
 from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.detector import Candidates, Detector
 from stillbox.models.variables import bind_detector
+from stillbox.references import Parameter
 
 Outputs = dict[str, jax.Array]
 WeightArrays = Mapping[str, Any]
@@ -46,7 +47,7 @@ class ExportProgram:
             return model
         if model.nms is None:
             what = f"a model of kind {model.kind} has its own number of detections"
-            raise UserError(what, where="--max-detections", fix="leave it out")
+            raise UserError(what, where=Parameter("max_detections"), fix="leave it out")
         return model.with_max_detections(most)
 
     @cached_property
@@ -59,7 +60,11 @@ class ExportProgram:
         found = self.description.normalization
         if found is None:
             what = f"a model of kind {self.description.kind} does not say how pixels are normalised"
-            raise UserError(what, where="--input-type", fix="use --input-type float_image_tensor")
+            raise UserError(
+                what,
+                where=Parameter("input_type"),
+                fix=f"use {Parameter('input_type')} float_image_tensor",
+            )
         return found
 
     @cached_property

@@ -6,6 +6,7 @@ from typing import Literal, Self, get_args
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.schema import Resizer
 from stillbox.inputs.resize import misfit, resized_size
+from stillbox.references import Parameter
 
 Format = Literal["saved_model", "frozen_graph", "stablehlo", "tflite", "onnx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -121,7 +122,7 @@ class ExportSettings:
             raise UserError(
                 "the size of the image inside the network input would be unknown: the resizer "
                 "leaves room beside images of any shape",
-                where="--input-type",
+                where=Parameter("input_type"),
                 fix="use image_tensor or float_image_tensor",
             )
         fixed = self.format == "tflite" or (self.format == "stablehlo" and not self.any_size)
@@ -134,7 +135,7 @@ class ExportSettings:
             return replace(self, any_size=True)
         what = "a TensorFlow Lite model takes images of one size, and this resizer makes many"
         fix = "give one, such as " + ",".join(map(str, resized_size((3, 4), resizer)))
-        raise UserError(what, where="--image-size", fix=fix)
+        raise UserError(what, where=Parameter("image_size"), fix=fix)
 
     def checked(self) -> Self:
         """Returns the settings if they are consistent.
@@ -142,26 +143,30 @@ class ExportSettings:
         Raises:
             UserError: an unknown word, or something that the format does not support.
         """
-        _check_word(self.format, FORMATS, "--format")
-        _check_word(self.input_type, INPUT_TYPES, "--input-type")
-        _check_word(self.signature, get_args(Signature), "--signature")
+        _check_word(self.format, FORMATS, f"{Parameter('format')}")
+        _check_word(self.input_type, INPUT_TYPES, f"{Parameter('input_type')}")
+        _check_word(self.signature, get_args(Signature), f"{Parameter('signature')}")
         self._check_numbers()
         for platform in self.platforms:
-            _check_word(platform, get_args(Platform), "--platforms", "platform ")
+            _check_word(platform, get_args(Platform), f"{Parameter('platforms')}", "platform ")
         if self.input_type in ENCODED and self.format not in DECODES:
             what = f"a {self.format} artefact takes pixels and cannot decode image files"
-            fix = "use --input-type image_tensor, or --format saved_model"
-            raise UserError(what, where="--input-type", fix=fix)
+            tensor, other = (
+                Parameter("input_type", "image_tensor"),
+                Parameter("format", "saved_model"),
+            )
+            fix = f"use {tensor}, or {other}"
+            raise UserError(what, where=Parameter("input_type"), fix=fix)
         if self.quantize != "none" and self.format != "tflite":
             what = f"a {self.format} artefact is not quantised"
-            fix = "use --format tflite, or leave --quantize out"
-            raise UserError(what, where="--quantize", fix=fix)
-        _check_word(self.quantize, get_args(Quantize), "--quantize")
-        _check_word(self.postprocess, get_args(Postprocess), "--postprocess")
+            fix = f"use {Parameter('format', 'tflite')}, or leave {Parameter('quantize')} out"
+            raise UserError(what, where=Parameter("quantize"), fix=fix)
+        _check_word(self.quantize, get_args(Quantize), f"{Parameter('quantize')}")
+        _check_word(self.postprocess, get_args(Postprocess), f"{Parameter('postprocess')}")
         if self.postprocess != "built_in" and self.format != "tflite":
             what = f"a {self.format} artefact has no operations of TensorFlow Lite"
-            fix = "use --format tflite, or leave --postprocess out"
-            raise UserError(what, where="--postprocess", fix=fix)
+            fix = f"use {Parameter('format', 'tflite')}, or leave {Parameter('postprocess')} out"
+            raise UserError(what, where=Parameter("postprocess"), fix=fix)
         names = self.output_names
         if names and (self.format != "tflite" or len(names) != 4 or len(set(names)) < 4):
             what = f"a {self.format} artefact has no outputs of these names: {', '.join(names)}"
@@ -169,13 +174,21 @@ class ExportSettings:
             raise UserError(what, where="output_names", fix=fix)
         if self.web and self.format != "tflite":
             what = f"a {self.format} artefact does not run in a browser"
-            raise UserError(what, where="--web", fix="use --format tflite, or leave --web out")
+            raise UserError(
+                what,
+                where=Parameter("web"),
+                fix=f"use {Parameter('format', 'tflite')}, or leave {Parameter('web')} out",
+            )
         if self.web and self.postprocess != "built_in":
-            fix = "leave --postprocess out, or export twice"
-            raise UserError(f"the page does not run {self.postprocess}", where="--web", fix=fix)
+            fix = f"leave {Parameter('postprocess')} out, or export twice"
+            raise UserError(
+                f"the page does not run {self.postprocess}", where=Parameter("web"), fix=fix
+            )
         if self.any_size and (self.format == "tflite" or self.image_size is not None):
-            fix = "leave --any-size out; a TFLite model takes one size"
-            raise UserError("this artefact takes images of one size", where="--any-size", fix=fix)
+            fix = f"leave {Parameter('any_size')} out; a TFLite model takes one size"
+            raise UserError(
+                "this artefact takes images of one size", where=Parameter("any_size"), fix=fix
+            )
         if self.format == "tflite":
             self._check_tflite()
         if self.input_type in (*ENCODED, "raw_image_tensor") and self.image_size is not None:
@@ -194,20 +207,31 @@ class ExportSettings:
             len(size) == 2 and all(0 < side <= LONGEST_SIDE for side in size)
         ):
             fix = f"give two numbers from 1 to {LONGEST_SIDE:,}, such as 640,640"
-            raise UserError(f"{size} is no height and width", where="--image-size", fix=fix)
+            raise UserError(
+                f"{size} is no height and width", where=Parameter("image_size"), fix=fix
+            )
 
     def _check_tflite(self) -> None:
         if self.signature != "detection_api":
             what = "a TensorFlow Lite model has the outputs that MediaPipe expects and no others"
-            raise UserError(what, where="--signature", fix="use --signature detection_api")
+            raise UserError(
+                what,
+                where=Parameter("signature"),
+                fix=f"use {Parameter('signature')} detection_api",
+            )
         if self.batch_size != 1:
             what = "a TensorFlow Lite model takes one image at a time"
-            raise UserError(what, where="--batch-size", fix="use --batch-size 1")
+            raise UserError(
+                what, where=Parameter("batch_size"), fix=f"use {Parameter('batch_size', '1')}"
+            )
         edge = self.postprocess == "detection_op" and self.quantize == "int8"
         if edge and self.input_type != "image_tensor":
             what = "a model of integers for the Edge TPU takes uint8 images"
-            fix = "use --input-type image_tensor, which --input uint8 is another word for"
-            raise UserError(what, where="--input-type", fix=fix)
+            fix = (
+                f"use {Parameter('input_type', 'image_tensor')}, which "
+                f"{Parameter('input', 'uint8')} is another word for"
+            )
+            raise UserError(what, where=Parameter("input_type"), fix=fix)
 
 
 def _check_word(word: str, words: tuple[str, ...], where: str, noun: str = "") -> None:

@@ -19,6 +19,7 @@ from stillbox.models.postprocessing import suppression_windows
 from stillbox.predicting.backend import Backend, Pixels, RawDetections
 from stillbox.predicting.predictor import Predictor
 from stillbox.printing import count_text
+from stillbox.references import Command, Parameter
 
 BOX_TOLERANCE = 0.5
 """Pixels of the image."""
@@ -31,7 +32,7 @@ LEAST_FOUND = 0.8
 """Least part of the checkpoint's detections that a quantised artefact has to find."""
 QUANTISED_TOLERANCE = 0.1
 """Of the best score of a class, where the checkpoint is sure of nothing."""
-_SHOW = "`stillbox export --images` compares on images that show objects"
+_SHOW = f"{Command('export', images=True)} compares on images that show objects"
 _REPORT = "nothing was written; please report this with the model's experiment.yaml"
 
 
@@ -296,8 +297,15 @@ def agree(
     )
     lost = found.found < LEAST_FOUND * found.detections
     if lost or (found.max_score_difference or 0.0) > QUANTISED_TOLERANCE:
-        fix = "calibrate on some tens of typical images with --images, or export in float"
-        raise UserError(f"quantising loses too much: {found.render()}", where="--quantize", fix=fix)
+        fix = (
+            f"calibrate on some tens of typical images with {Parameter('images')}, or export in "
+            "float"
+        )
+        raise UserError(
+            f"quantising loses too much: {found.render()}",
+            where=Parameter("quantize"),
+            fix=fix,
+        )
     return found
 
 

@@ -30,6 +30,7 @@ from stillbox.experiment.imports import import_parts
 from stillbox.inputs.batching import BatchMaker, Job, Memory
 from stillbox.records.parallel import how_it_ended, start_process
 from stillbox.records.source import Report
+from stillbox.references import Setting
 
 _FIELD = "data.processes"
 
@@ -155,7 +156,7 @@ class _Process:
             yield
         except (EOFError, ConnectionError):
             what = f"a process that makes batches {how_it_ended(self._process.wait())}"
-            fix = f"take fewer processes, --set {_FIELD}=0 for none"
+            fix = f"take fewer processes, {Setting(_FIELD, 0)} for none"
             raise UserError(what, where=_FIELD, fix=fix) from None
 
 

@@ -21,6 +21,7 @@ from stillbox.records.export import LabelledImage, export_images
 from stillbox.records.files import create_file, replace_file
 from stillbox.records.foreign_files import number, read_json
 from stillbox.records.label_map import LabelMap, LabelMapItem
+from stillbox.references import Parameter
 from stillbox.untrusted import open_untrusted
 
 AppendEntry = Callable[[Mapping[str, object]], None]
@@ -77,7 +78,7 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        fix = "choose another --output folder, or make room on its disk"
+        fix = f"choose another {Parameter('output')} folder, or make room on its disk"
         raise UserError(f"cannot be written: {error.strerror}", where=str(path), fix=fix) from error
 
 
@@ -109,7 +110,7 @@ def refuse_old(folder: Path) -> None:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "there are files of an earlier run, which may have been edited"
-        fix = "choose another --output folder, or remove this one"
+        fix = f"choose another {Parameter('output')} folder, or remove this one"
         raise UserError(what, where=str(folder), fix=fix)
 
 

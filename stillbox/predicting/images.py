@@ -18,6 +18,7 @@ from stillbox.records.image_files import IMAGE_SUFFIXES, MAX_IMAGE_BYTES, turned
 from stillbox.records.pixels import in_eight_bits
 from stillbox.records.problems import BadRecordError
 from stillbox.records.source import glob_files
+from stillbox.references import Parameter
 from stillbox.untrusted import read_untrusted
 
 _SHOWN = 5
@@ -194,7 +195,9 @@ def check_output(
             "the output folder lies among the images: results could replace them, and a later run "
             "would take its own pictures for images"
         )
-        raise UserError(what, where=str(folder), fix="choose another folder with --output")
+        raise UserError(
+            what, where=str(folder), fix=f"choose another folder with {Parameter('output')}"
+        )
 
 
 def is_video(path: Path) -> bool:
@@ -243,5 +246,5 @@ def _nothing_in(word: str, recursive: bool) -> UserError:
         return UserError("matches no image or video", where=word, fix="check the pattern")
     fix = "give a folder of images; their names end in " + ", ".join(IMAGE_SUFFIXES)
     if not recursive and any(map(_is_usable, _expand(word, True))):
-        fix = "add --recursive: its subfolders hold some"
+        fix = f"add {Parameter('recursive')}: its subfolders hold some"
     return UserError("the folder holds no image or video", where=word, fix=fix)

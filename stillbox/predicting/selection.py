@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stillbox.errors import UserError, nearest
 from stillbox.predicting.backend import RawDetections
 from stillbox.predicting.tiling import Boxes, box_iou
+from stillbox.references import Parameter
 
 if TYPE_CHECKING:
     from stillbox.predicting.detections import Detections
@@ -49,14 +50,16 @@ class Selection:
             value = getattr(self, name)
             if not 0 <= value <= 1:  # NaN is in no range
                 what = f"{value:g} is no {'score' if name == 'min_score' else 'overlap'}"
-                raise UserError(what, where=name, fix="give 0 to 1")
+                raise UserError(what, where=Parameter(name), fix="give 0 to 1")
         if self.classes_per_object not in CLASSES_PER_OBJECT:
             fix = nearest(self.classes_per_object, CLASSES_PER_OBJECT)
             what = f"there is no {self.classes_per_object!r}"
-            raise UserError(what, where="classes_per_object", fix=fix)
+            raise UserError(what, where=Parameter("classes_per_object"), fix=fix)
         if isinstance(self.classes, str):
             fix = f'give ["{self.classes}"]'
-            raise UserError("this is one name, not a list of them", where="classes", fix=fix)
+            raise UserError(
+                "this is one name, not a list of them", where=Parameter("classes"), fix=fix
+            )
 
     def check_classes(self, names: Collection[str]) -> None:
         """Refuses classes that are none of the model's `names`.
@@ -67,7 +70,7 @@ class Selection:
         for one in self.classes:
             if one not in names:
                 what = f"the model has no class {one!r}"
-                raise UserError(what, where="classes", fix=nearest(one, names))
+                raise UserError(what, where=Parameter("classes"), fix=nearest(one, names))
 
     def of(self, found: "Detections") -> "Detections":
         """Returns the selected detections of an image."""

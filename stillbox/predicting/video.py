@@ -17,6 +17,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.pictures import Picture
 from stillbox.predicting.backend import Pixels
 from stillbox.records.files import create_file, replace_file
+from stillbox.references import Parameter
 from stillbox.untrusted import open_untrusted
 
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"<?xml", b"<MPD", b"[playlist]", b"v=0")
@@ -185,7 +186,7 @@ def _without_messages() -> Iterator[None]:
 
 
 def _not_written(path: Path) -> UserError:
-    fix = "choose another --output folder, or make room on its disk"
+    fix = f"choose another {Parameter('output')} folder, or make room on its disk"
     return UserError("the video cannot be written", where=str(path), fix=fix)
 
 

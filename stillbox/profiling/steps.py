@@ -6,8 +6,9 @@ from pathlib import Path
 from stillbox import numerals
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
 from stillbox.errors import UserError
+from stillbox.references import Parameter
 
-_WHERE = "--profile"
+_WHERE = str(Parameter("profile"))
 
 
 @dataclass(frozen=True)
@@ -61,5 +62,5 @@ def refuse_steps_beyond_the_end(
         return
     resumed = f", because it resumes at step {done} of {stop_at}" if done else ""
     what = f"steps {steps.first} to {steps.last} cannot be traced: this run has {left}{resumed}"
-    fix = f"--profile {max(left - 3, 1)},{left}" if left else "raise train.steps"
+    fix = f"{Parameter('profile', f'{max(left - 3, 1)},{left}')}" if left else "raise train.steps"
     raise UserError(what, where=_WHERE, fix=fix)

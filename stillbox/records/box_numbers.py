@@ -24,6 +24,7 @@ from stillbox.records.annotations import AnnotatedImage, only_boxes
 from stillbox.records.example import IN_PIXELS, format_box, no_numbers
 from stillbox.records.image_files import inspect_image
 from stillbox.records.problems import BadRecordError, ConversionLog
+from stillbox.references import Parameter
 
 Unit = Literal["pixels", "fractions", "percent"]
 Layout = Literal["corners", "corner_size", "centre_size"]
@@ -55,7 +56,7 @@ class BoxNumbers:
         names = {str(one): one for one in _all_readings()}
         if name not in names:
             what, fix = f"box numbers cannot be {name!r}", nearest(name, names)
-            raise UserError(what, where="--box-numbers", fix=fix)
+            raise UserError(what, where=Parameter("box_numbers"), fix=fix)
         return names[name]
 
     def __str__(self) -> str:
@@ -233,8 +234,8 @@ def _unclear(
     ways = " or ".join(one.describe() for one in fitting)
     known = f"all boxes fit as {ways}" if fitting else "no other reading fits all boxes"
     what = f"{said} as {numbers.describe()}, which is what the format has; {known}"
-    fix = f"write them as {numbers.describe()}, or say what they are, as --box-numbers "
-    fix += " or --box-numbers ".join(map(str, fitting or [numbers]))
+    options = (str(Parameter("box_numbers", str(one))) for one in fitting or [numbers])
+    fix = f"write them as {numbers.describe()}, or say what they are, as {' or '.join(options)}"
     return UserError(what, where=first.where, fix=fix)
 
 

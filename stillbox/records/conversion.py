@@ -35,6 +35,7 @@ from stillbox.records.problems import (
 )
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import ShardNames, shard_files, sharded_writer
+from stillbox.references import Parameter
 from stillbox.untrusted import open_untrusted
 
 
@@ -280,7 +281,7 @@ def check_label_map(output: Path, label_map: LabelMap) -> None:
     path = output / LABEL_MAP_NAME
     if path.is_file() and LabelMap.from_file(path) != label_map:
         what = "the output folder holds a label map with other classes or ids"
-        fix = f"choose another --output, or give {path} as the label map"
+        fix = f"choose another {Parameter('output')}, or give {path} as the label map"
         raise UserError(what, where=str(path), fix=fix)
 
 

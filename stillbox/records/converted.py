@@ -12,6 +12,7 @@ from stillbox.records.conversion import ConversionReport
 from stillbox.records.data_folder import FINISHED, DataFolder, Split
 from stillbox.records.files import write_whole
 from stillbox.records.problems import ConversionLog
+from stillbox.references import Parameter
 from stillbox.untrusted import read_untrusted
 
 # Names of classes take most of it.
@@ -82,15 +83,17 @@ def former_conversion(output: Path, key: str, *, overwrite: bool) -> ConvertedFo
             return _reused(output, stored["result"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = "the output folder holds files that are no conversion"
-        fix = "choose another --output, or empty the folder"
+        fix = f"choose another {Parameter('output')}, or empty the folder"
         raise UserError(what, where=str(output), fix=fix) from error
     if not overwrite:
         what = "the output folder holds a conversion of other data or with other options"
-        fix = "replace it with --overwrite, or choose another --output"
+        fix = f"replace it with {Parameter('overwrite')}, or choose another {Parameter('output')}"
         raise UserError(what, where=str(output), fix=fix)
     if foreign := sorted(there - files):
         what = f"the output folder holds a file that is not the conversion's: {foreign[0]}"
-        raise UserError(what, where=str(output), fix="move it away, or choose another --output")
+        raise UserError(
+            what, where=str(output), fix=f"move it away, or choose another {Parameter('output')}"
+        )
     return None
 
 

@@ -28,6 +28,7 @@ from stillbox.records.image_files import MAX_IMAGE_BYTES, inspect_image
 from stillbox.records.label_map import MAX_LABEL_MAP_BYTES, LabelMap
 from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource
+from stillbox.references import Parameter
 from stillbox.untrusted import read_untrusted
 
 _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -176,7 +177,9 @@ def export_records(
     """
     output = Path(output)
     if not split or split[0] == "." or set(split) & set("/\\\0"):
-        raise UserError(f"{split!r} is not the name of a split", where="--split", fix="as train")
+        raise UserError(
+            f"{split!r} is not the name of a split", where=Parameter("split"), fix="as train"
+        )
     source = ExampleSource(
         records, label_map, use_display_name=use_display_name, bad_records="drop"
     )
@@ -185,11 +188,13 @@ def export_records(
     with _folder(final, output) as folder:
         annotations = output / FORMS[form].annotations.format(split=split)
         if annotations.exists() and not annotations.is_symlink():  # the writer deals with links
-            fix = "give another --split, or empty the folder"
+            fix = f"give another {Parameter('split')}, or empty the folder"
             raise UserError("there is such a split", where=str(annotations), fix=fix)
         images = _written(source, folder, _taken(output, FORMS[form]), result, on_image)
         if not result.boxes:
-            source.refuse_unknown_classes("see --label-map and --use-display-name")
+            source.refuse_unknown_classes(
+                f"see {Parameter('label_map')} and {Parameter('use_display_name')}"
+            )
         for image in images:
             if (final / image.name).exists():
                 where = str(final / image.name)

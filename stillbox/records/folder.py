@@ -43,6 +43,7 @@ from stillbox.records.splits import (
     report_similar_classes,
 )
 from stillbox.records.unread import report_unread
+from stillbox.references import Parameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +114,7 @@ def convert_folder(
     """
     if not 0 < validation_share < 1:
         what, fix = f"{validation_share:g} is no share of the images", "give a number such as 0.2"
-        raise UserError(what, where="--validation-share", fix=fix)
+        raise UserError(what, where=Parameter("validation_share"), fix=fix)
     output, options = Path(output), options or ConversionOptions()
     chosen = BoxNumbers.from_name(box_numbers) if box_numbers else None
     data = DataFolder(folder, without=[output])

@@ -7,6 +7,7 @@ from typing import Literal
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
+from stillbox.references import Parameter
 
 _EXAMPLES_KEPT = 5
 
@@ -95,7 +96,7 @@ class ConversionLog(ProblemLog):
             UserError: the policy is `fail`.
         """
         if self.bad_records == "fail":
-            fix = "correct it, or leave such images out with --bad-records drop"
+            fix = f"correct it, or leave such images out with {Parameter('bad_records', 'drop')}"
             raise UserError(with_detail(reason, detail), where=where, fix=fix)
         self.add(reason, where, detail, action="image left out")
 
@@ -108,7 +109,10 @@ class ConversionLog(ProblemLog):
             UserError: the policy is `fail`.
         """
         if self.bad_boxes == "fail":
-            fix = "correct it, or let such boxes be fixed or dropped with --bad-boxes fix"
+            fix = (
+                "correct it, or let such boxes be fixed or dropped with "
+                f"{Parameter('bad_boxes', 'fix')}"
+            )
             raise UserError(with_detail(reason, detail), where=where, fix=fix)
         self.add(reason, where, detail, action=action)
 

@@ -23,6 +23,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.scenes_shapes import SHAPES, Floats, PixelWindow, Placement
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import sharded_writer
+from stillbox.references import Parameter
 from stillbox.untrusted import open_untrusted
 
 SIDES = (160, 256)
@@ -243,7 +244,9 @@ def write_scenes(
     """
     if train < 1 or val < 1:
         what = f"a set needs a scene: {train} for training, {val} for evaluation"
-        raise UserError(what, fix="give both --train and --val at least 1")
+        raise UserError(
+            what, fix=f"give both {Parameter('train')} and {Parameter('val')} at least 1"
+        )
     if not 32 <= min_side <= max_side:
         what = f"sides from {min_side} to {max_side} pixels leave no room for objects"
         fix = "use at least 32 pixels, and a greatest side that is no smaller than the least"
@@ -255,7 +258,10 @@ def write_scenes(
     check_label_map(output, label_map)
     for name in ("train", "val"):
         if not overwrite and (path := _annotations(output, name)).exists():
-            fix = "choose another --output, or replace the set with --overwrite"
+            fix = (
+                f"choose another {Parameter('output')}, or replace the set with "
+                f"{Parameter('overwrite')}"
+            )
             raise UserError("there is a set of this name already", where=str(path), fix=fix)
     sets = []
     for which, (name, count) in enumerate((("train", train), ("val", val))):
@@ -280,7 +286,9 @@ def _refuse_others(output: Path) -> None:
         there = next((one for pattern in names for one in output.glob(pattern)), None)
         if there is not None:
             what = "this file would be replaced, and is not one of drawn scenes"
-            raise UserError(what, where=str(there), fix="move it away, or give another --output")
+            raise UserError(
+                what, where=str(there), fix=f"move it away, or give another {Parameter('output')}"
+            )
 
 
 def _is_own(annotations: Path) -> bool:

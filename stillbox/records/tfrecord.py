@@ -21,6 +21,7 @@ import google_crc32c
 from stillbox.errors import UserError
 from stillbox.printing import count_text, size_text
 from stillbox.records.files import create_file, not_written, partial_folder, replace_file
+from stillbox.references import Parameter
 
 _MASK_DELTA = 0xA282EAD8
 
@@ -227,8 +228,8 @@ def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> 
             that of a file.
     """
     if not name or name[0] == "." or set(name) & set("/\\*?[]\0"):
-        fix = "give a plain name such as train; --output names the folder"
-        raise UserError(f"{name!r} is not the name of a set", where="--name", fix=fix)
+        fix = f"give a plain name such as train; {Parameter('output')} names the folder"
+        raise UserError(f"{name!r} is not the name of a set", where=Parameter("name"), fix=fix)
     if shards < 1:
         raise UserError(f"{shards} shards cannot hold a record", fix="use 1 or more")
     folder.mkdir(parents=True, exist_ok=True)
@@ -238,7 +239,8 @@ def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> 
             f"there is a set of this name already: {old[0].name}"
             + (f" and {len(old) - 1} more" if len(old) > 1 else ""),
             where=str(folder),
-            fix="choose another name or --output, or replace the set with --overwrite",
+            fix=f"choose another name or {Parameter('output')}, or replace the set with "
+            f"{Parameter('overwrite')}",
         )
     return old
 

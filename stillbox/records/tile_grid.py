@@ -3,6 +3,7 @@
 import math
 
 from stillbox.errors import UserError
+from stillbox.references import Parameter
 
 LEAST_TILE = 32
 _MOST_OVERLAP = 0.9
@@ -19,11 +20,11 @@ def check_grid(tile: int, overlap: float) -> None:
     """
     if tile < LEAST_TILE:
         fix = f"give {LEAST_TILE} or more; best is about the size of the network input"
-        raise UserError(f"a tile of {tile} pixels is too small", where="--tile", fix=fix)
+        raise UserError(f"a tile of {tile} pixels is too small", where=Parameter("tile"), fix=fix)
     if not 0 <= overlap <= _MOST_OVERLAP:
         what = f"neighbouring tiles cannot share {overlap:g} of their side"
         fix = f"give a share from 0 to {_MOST_OVERLAP}, such as 0.2"
-        raise UserError(what, where="--overlap", fix=fix)
+        raise UserError(what, where=Parameter("overlap"), fix=fix)
 
 
 def tile_windows(height: int, width: int, tile: int, overlap: float) -> list[TileWindow]:

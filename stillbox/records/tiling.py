@@ -24,6 +24,7 @@ from stillbox.records.source import ExampleSource, expand
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import sharded_writer
 from stillbox.records.tile_grid import TileWindow, check_grid, tile_windows
+from stillbox.references import Parameter
 
 _PER_BOX = ("class_ids", "weights", "is_crowd", "difficult")
 # Rounding of coordinates to float32 must not make a whole box a cut one.
@@ -49,7 +50,10 @@ class TileOptions:
     def __post_init__(self) -> None:
         check_grid(self.tile, self.overlap)
         if not 0 < self.min_visible <= 1:
-            what, where = f"{self.min_visible:g} is no share of a box", "--min-visible"
+            what, where = (
+                f"{self.min_visible:g} is no share of a box",
+                f"{Parameter('min_visible')}",
+            )
             raise UserError(what, where=where, fix="give more than 0 and at most 1, such as 0.1")
 
 
@@ -132,7 +136,7 @@ def tile_records(
         label_map,
         use_display_name=use_display_name,
         bad_records=bad_records,
-        drop="give --bad-records drop",
+        drop=f"give {Parameter('bad_records', 'drop')}",
     )
     report = TileReport(name=name, settings=options)
     with sharded_writer(output, name, shards or len(source.files), overwrite=overwrite) as write:
@@ -144,7 +148,9 @@ def tile_records(
                 for example in one.tiles:
                     write(serialize_example(example, label_map))
         if not report.boxes:
-            source.refuse_unknown_classes("see --label-map and --use-display-name")
+            source.refuse_unknown_classes(
+                f"see {Parameter('label_map')} and {Parameter('use_display_name')}"
+            )
         if not report.tiles:
             raise _no_tile(source, report)
         if label_map is not None:
@@ -157,7 +163,9 @@ def tile_records(
 def _no_tile(source: ExampleSource, report: TileReport) -> UserError:
     if report.images:
         what = "no tile has a box"
-        fix = "leave --skip-tiles-without-boxes out, or see --min-visible"
+        fix = (
+            f"leave {Parameter('skip_tiles_without_boxes')} out, or see {Parameter('min_visible')}"
+        )
     else:
         what = f"none of {count_text(len(source), 'record')} can be used"
         fix = "stillbox data check shows what is wrong with them"

@@ -10,9 +10,10 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import depends_on_replicas
 from stillbox.printing import count_text
+from stillbox.references import Parameter
 from stillbox.scaling.ray_worker import fitting_workers
 
-_WHERE = "--workers"
+_WHERE = str(Parameter("workers"))
 # Ray's names of generations that are not those of JAX.
 _GENERATIONS = {"v5e": "v5litepod"}
 
@@ -78,14 +79,15 @@ class Workers:
         elif "TPU" in self.resources:
             raise UserError(
                 "TPUs come in slices",
-                where="--resources",
-                fix="name a slice of the cluster in place of TPU, as in --slice v6e:4x4",
+                where=Parameter("resources"),
+                fix="name a slice of the cluster in place of TPU, as in "
+                f"{Parameter('slice', 'v6e:4x4')}",
             )
         for name, amount in self.resources.items():
             if amount <= 0 or (name == "GPU" and amount != int(amount)):
                 raise UserError(
                     f"a worker cannot have {amount:g} of {name}",
-                    where="--resources",
+                    where=Parameter("resources"),
                     fix="for example GPU=8",
                 )
 
@@ -135,8 +137,8 @@ def _refuse_part_of_slice(workers: Workers, tpus: Slice) -> None:
     if workers.resources.get("TPU") != tpus.chips or "GPU" in workers.resources:
         raise UserError(
             f"a worker has all {tpus.chips} chips of its machine, and no GPU",
-            where="--resources",
-            fix=f"leave TPU and GPU out beside --slice {tpus.name}",
+            where=Parameter("resources"),
+            fix=f"leave TPU and GPU out beside {Parameter('slice', f'{tpus.name}')}",
         )
     if workers.least % tpus.machines or workers.most % tpus.machines:
         nearest = max(workers.least // tpus.machines, 1) * tpus.machines
@@ -159,25 +161,28 @@ def find_workers(
         UserError: engine, workers, resources and slice do not belong together.
     """
     if engine not in ("local", "ray"):
-        raise UserError(f"there is no engine {engine!r}", where="--engine", fix="local or ray")
+        raise UserError(
+            f"there is no engine {engine!r}", where=Parameter("engine"), fix="local or ray"
+        )
     if engine == "local":
         if workers is not None or resources or tpu_slice:
             raise UserError(
-                "--workers, --resources and --slice belong to --engine ray",
+                f"{Parameter('workers')}, {Parameter('resources')} and {Parameter('slice')} "
+                f"belong to {Parameter('engine', 'ray')}",
                 where=_WHERE,
-                fix="give --engine ray too, or leave them out",
+                fix=f"give {Parameter('engine', 'ray')} too, or leave them out",
             )
         return None
     amounts, tpus = dict(resources or {}), None
     if tpu_slice:
-        tpus = Slice(*parse_slice(tpu_slice, "--slice"))
+        tpus = Slice(*parse_slice(tpu_slice, Parameter("slice")))
         amounts.setdefault("TPU", tpus.chips)
         workers = tpus.machines if workers is None else workers
     if workers is None:
         raise UserError(
-            "--engine ray needs the number of workers",
+            f"{Parameter('engine', 'ray')} needs the number of workers",
             where=_WHERE,
-            fix="--workers 2, or --workers 2:8 for two to eight",
+            fix=f"{Parameter('workers', '2')}, or {Parameter('workers', '2:8')} for two to eight",
         )
     least, most = (workers, workers) if isinstance(workers, int) else workers
     return Workers(least, most, amounts, tpus)
@@ -200,7 +205,8 @@ def refuse_uneven(experiment: schema.Experiment, workers: Workers) -> None:
         f"a batch of {experiment.train.batch_size} cannot be split evenly over "
         f"{count_text(workers.least, 'worker')} with {devices}",
         where=_WHERE,
-        fix=(f"--workers {fitting}, or " if fitting else "") + "another train.batch_size",
+        fix=(f"{Parameter('workers', f'{fitting}')}, or " if fitting else "")
+        + "another train.batch_size",
     )
 
 
@@ -232,7 +238,7 @@ def refuse_shortage(workers: Workers, machines: list[dict[str, float]]) -> None:
         f"the Ray cluster has room for {room} of {workers.describe()}",
         where=_WHERE,
         fix="`ray status` shows its resources; start more machines, or ask for less with "
-        "--workers, --resources and --slice",
+        f"{Parameter('workers')}, {Parameter('resources')} and {Parameter('slice')}",
     )
 
 
@@ -247,9 +253,9 @@ def refuse_slice(tpus: Slice) -> None:
     if not TPUAcceleratorManager.is_valid_tpu_accelerator_topology(tpus.generation, tpus.sides):
         raise UserError(
             f"Ray has no slice {tpus.name}",
-            where="--slice",
-            fix="leave --engine out, and start the command on each machine of the slice, see "
-            "docs/launchers/tpu_pod_slice.md",
+            where=Parameter("slice"),
+            fix=f"leave {Parameter('engine')} out, and start the command on each machine of the "
+            "slice, see docs/launchers/tpu_pod_slice.md",
         )
 
 

@@ -24,6 +24,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import CHECKPOINTS, from_yaml, place_paths
 from stillbox.extras import install_command
+from stillbox.references import Parameter
 from stillbox.scaling.ray_cluster import enter_driver
 
 _REPORT_SECONDS = 5.0
@@ -100,8 +101,9 @@ class Work:
         if self.platform == "gpu" and jax.local_devices()[0].platform == "cpu":
             raise UserError(
                 f"JAX finds no GPU on {socket.gethostname()}",
-                where="--resources",
-                fix="install the extra [cuda] on every machine, or give --resources CPU=1",
+                where=Parameter("resources"),
+                fix="install the extra [cuda] on every machine, or give "
+                f"{Parameter('resources', 'CPU=1')}",
             )
 
 
@@ -174,7 +176,7 @@ def _require_tpus() -> None:
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"libtpu is not installed on {socket.gethostname()}",
-            where="--slice",
+            where=Parameter("slice"),
             fix=f"install the extra [tpu] on every machine, {install_command('tpu')}",
         )
     jax.config.update("jax_platforms", "tpu,cpu")

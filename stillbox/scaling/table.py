@@ -12,6 +12,7 @@ from stillbox.predicting.detections import Detections
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
+from stillbox.references import Parameter
 from stillbox.scaling.image_files import ImageFile, file_system
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class DetectionTable:
         made_by = (table.schema.metadata or {}).get(b"made_by", b"something else").decode()
         if made_by != self.made_by:
             what = f"the table was made by {made_by}, not by {self.made_by}"
-            raise UserError(what, where=self.place, fix="choose another --output")
+            raise UserError(what, where=self.place, fix=f"choose another {Parameter('output')}")
         return table.column("image").to_pylist()
 
 

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stillbox import numerals
 from stillbox.errors import UserError
 from stillbox.printing import count_text
+from stillbox.references import worded
 
 
 class AsciiJson(Response):
@@ -56,7 +57,7 @@ def handle_http_error(request: Request, error: Exception) -> Response:
 def handle_user_error(request: Request, error: Exception) -> Response:
     """Responds to input that the model does not take."""
     assert isinstance(error, UserError)
-    return AsciiJson({"error": error.what + (f"; {error.fix}" if error.fix else "")}, 400)
+    return AsciiJson({"error": worded("; ".join(filter(None, (error.what, error.fix))))}, 400)
 
 
 def handle_failure(request: Request, error: Exception) -> Response:

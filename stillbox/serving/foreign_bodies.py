@@ -61,8 +61,9 @@ def refuse_other_than_image(body: bytes) -> None:
         if kind is not None:
             raise bad_request(
                 f"{len(body)} bytes and no image but {kind}; this path takes the bytes of a file "
-                "(curl --data-binary @FILE), or a form with it (curl --form image=@FILE); "
-                "/v1/models/NAME:predict and /v2/models/NAME/infer take base64 in JSON"
+                f"(curl --data-binary @FILE), or a form with it (curl "
+                f"--form image=@FILE); /v1/models/NAME:predict and /v2/models/NAME/infer "
+                "take base64 in JSON"
             )
 
 

@@ -59,14 +59,14 @@ class RefuseForeign:
         host = headers.get("host", "localhost").lower()
         name = _name_of(host)
         if name not in self._names and not _is_served_address(name, scope):
-            return f"there is no host {name[:253]!r} here; the option --allowed-host adds a name"
+            return f"there is no host {name[:253]!r} here; the server's allowed_hosts add names"
         if _opens_page(scope, headers):
             return None
         schemes = ("https",) if scope["scheme"] == "https" else ("http", "https")
         own = {f"{scheme}://{one}" for one in {host, *self._hosts} for scheme in schemes}
         foreign = {origin.lower() for origin in headers.getlist("origin")} - own
         if foreign or set(headers.getlist("sec-fetch-site")) - {"same-origin", "none"}:
-            return "a page of another server made this request; --allowed-host NAME adds its name"
+            return "a page of another server made this request; allowed_hosts add its name"
         return None
 
 

@@ -6,6 +6,7 @@ from typing import Self
 
 from stillbox.errors import UserError
 from stillbox.predicting.selection import IOU, ClassesPerObject
+from stillbox.references import Command, Parameter
 
 BATCH_SIZES = (1, 2, 4, 8)
 HOST = re.compile(
@@ -80,7 +81,9 @@ class ServeSettings:
         """
         if not _NAME.fullmatch(self.name):
             fix = "use letters, digits, '.', '_' and '-'"
-            raise UserError(f"{self.name!r} is not valid in an address", where="--name", fix=fix)
+            raise UserError(
+                f"{self.name!r} is not valid in an address", where=Parameter("name"), fix=fix
+            )
         for field, (least, most) in _RANGES.items():
             value = getattr(self, field)
             if not least <= value <= most:  # also refuses NaN
@@ -92,14 +95,14 @@ class ServeSettings:
             what = (
                 f"a batch has 1 to {_LARGEST_BATCH} images, and there are 1 to {_MOST_SIZES} sizes"
             )
-            raise UserError(what, where="--batch-sizes", fix="try 1,2,4,8")
+            raise UserError(what, where=Parameter("batch_sizes"), fix="try 1,2,4,8")
         if not self.api_key.isascii() or self.api_key != self.api_key.strip():
             fix = "use letters, digits and signs of ASCII"
-            raise UserError("a header cannot carry this key", where="--api-key", fix=fix)
+            raise UserError("a header cannot carry this key", where=Parameter("api_key"), fix=fix)
         for host in self.allowed_hosts:
             if not HOST.fullmatch(host):
                 fix = "give NAME or NAME:PORT, as in owls.example:8443"
-                raise UserError(f"{host!r} is no host", where="--allowed-host", fix=fix)
+                raise UserError(f"{host!r} is no host", where=Parameter("allowed_host"), fix=fix)
         return self
 
 
@@ -121,8 +124,8 @@ def choose_batch_sizes(
     if refused:
         raise UserError(
             f"the model does not take batches of {', '.join(map(str, sorted(refused)))}",
-            where="--batch-sizes",
+            where=Parameter("batch_sizes"),
             fix=f"give some of {', '.join(map(str, sorted(allowed or ())))}, or export it for any, "
-            "`stillbox export DIR --format F --image-size H,W --batch-size 0`",
+            f"{Command('export', 'DIR', format='F', image_size='H,W', batch_size='0')}",
         )
     return tuple(sorted(set(wanted)))

@@ -26,10 +26,11 @@ from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.detector import Detector, Taught
 from stillbox.models.one_stage.detector import OneStageDetector
 from stillbox.models.variables import Arrays, Shapes, bind_detector
+from stillbox.references import Setting
 
 TEACHER = "teacher"
 """Key of a checkpoint's metadata."""
-_WITHOUT = "--set train.distillation=null trains without a teacher"
+_WITHOUT = f"{Setting('train.distillation', None)} trains without a teacher"
 
 
 class TeacherArrays(NamedTuple):
@@ -162,7 +163,7 @@ def refuse_misfit(student: schema.Model, teacher: schema.Model) -> None:
             bins = f" ({other + 1} bins)" if name == "longest" else ""
             raise _misfit(
                 f"the teacher's {word} is {other:g}{bins}, and the model's is {mine}",
-                f"--set model.box_coder.{name}={other:g}",
+                f"{Setting(f'model.box_coder.{name}', f'{other:g}')}",
             )
     size, other_size = student.resizer.input_size, teacher.resizer.input_size
     if size != other_size:
@@ -212,7 +213,7 @@ def _spell(sizes: Iterable[tuple[int, int]]) -> str:
 
 
 def _elsewhere(known: dict[str, object]) -> str:
-    place = f"--set {FIELD}=DIR"
+    place = f"{Setting(FIELD, 'DIR')}"
     return f"{place} names where step {known['step']} of it is now" if "step" in known else place
 
 

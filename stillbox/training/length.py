@@ -10,6 +10,7 @@ from stillbox.experiment.rules import check_trainable
 from stillbox.experiment.run_length import with_steps
 from stillbox.experiment.schema import Experiment
 from stillbox.records.source import ExampleSource
+from stillbox.references import Parameter
 
 _MOST = 2**31
 _STRETCHED = ("train.optimizer.", "train.augmentations.", "train.quantization")
@@ -40,11 +41,17 @@ def set_length(
     """
     if steps is None and epochs is None:
         return resolve_reading(read, (), read.source)
-    option = "--steps" if epochs is None else "--epochs"
+    option = f"{Parameter('steps')}" if epochs is None else f"{Parameter('epochs')}"
     if steps is not None and epochs is not None:
-        raise UserError("a run has one length", where="--epochs", fix="leave --steps or it out")
+        raise UserError(
+            "a run has one length",
+            where=Parameter("epochs"),
+            fix=f"leave {Parameter('steps')} or it out",
+        )
     if any(override.partition("=")[0].strip() == "train.steps" for override in overrides):
-        raise UserError("a run has one length", where=option, fix="leave --set train.steps out")
+        raise UserError(
+            "a run has one length", where=option, fix="leave train.steps out of what is set"
+        )
     length = steps if epochs is None else epochs
     if not length or not 0 < length < _MOST:
         raise UserError(f"a run of {length} is none", where=option, fix=f"for example {option} 10")

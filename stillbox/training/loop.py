@@ -23,6 +23,7 @@ from stillbox.experiment.yaml_config import store_paths, to_yaml
 from stillbox.inputs.loader import DevicePrefetcher, TrainLoader
 from stillbox.profiling.profiler import StepProfiler
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
+from stillbox.references import Parameter
 from stillbox.training.distillation import TEACHER, open_teacher, without_teacher
 from stillbox.training.guard import MetricsGuard
 from stillbox.training.loggers import Logger, require_loggers
@@ -43,7 +44,9 @@ from stillbox.training.signals import StopRequest
 from stillbox.training.start import find_previous, recorded_teacher, require_weights, start_run
 from stillbox.training.summaries import Summaries
 
-_SHARED = "give all processes a --model-dir that they share, on a network disk for example"
+_SHARED = (
+    f"give all processes a {Parameter('model_dir')} that they share, on a network disk for example"
+)
 _SAME = "give all processes the same"
 _OTHERS = "the other processes (the slow one reports the reason)"
 

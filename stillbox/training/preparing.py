@@ -21,6 +21,7 @@ from stillbox.experiment.yaml_config import store_paths, to_yaml
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.loader import TrainLoader, open_train_loader
 from stillbox.printing import count_text, sides_text, size_text
+from stillbox.references import Setting
 from stillbox.training.program import TrainProgram
 from stillbox.training.start import Start, replicas_before
 
@@ -120,8 +121,8 @@ def describe_run(
     before = replicas_before(place.folder, int(start.state.step), experiment)
     if before not in (None, program.replicas):
         yield (
-            f"warning: {count_text(before, 'replica')} before, now {program.replicas}; --set "
-            f"devices.replicas={before} keeps what a step computes"
+            f"warning: {count_text(before, 'replica')} before, now {program.replicas}; "
+            f"{Setting('devices.replicas', before)} keeps what a step computes"
         )
     if dataset.cache is not None:
         yield dataset.cache.promise()

@@ -16,7 +16,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from stillbox.printing import own_stream, printable, printable_output
+from stillbox.printing import own_stream, printable, printable_output, wording_of
+from stillbox.references import worded
 
 _LEAST_BAR, _MOST_BAR = 4, 40
 # Columns that stay free. At the end of a full line the terminal would echo Ctrl-C on a new line,
@@ -42,8 +43,10 @@ class PrintableConsole(Console):
         soft_wrap: bool = False,
         quiet: bool = False,
     ) -> None:
+        stream = sys.stderr if stderr else sys.stdout
+        self._wording = wording_of(stream)
         super().__init__(
-            file=own_stream(sys.stderr if stderr else sys.stdout),
+            file=own_stream(stream),
             stderr=stderr,
             highlight=highlight,
             soft_wrap=soft_wrap,
@@ -55,7 +58,9 @@ class PrintableConsole(Console):
     ) -> Iterable[Segment]:
         """Yields the segments of a renderable, or of one inside another."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else printable(text), style, control)
+            yield Segment(
+                text if control else printable(worded(text, self._wording)), style, control
+            )
 
 
 @dataclass

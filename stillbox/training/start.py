@@ -26,6 +26,7 @@ from stillbox.inputs.dataset import Dataset
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.records.label_map import LabelMap
+from stillbox.references import Parameter, Setting
 from stillbox.training.distillation import TEACHER
 from stillbox.training.state import TrainState, create_state
 from stillbox.training.trainable import select_trainable
@@ -74,7 +75,10 @@ _FOLLOWING = {
 def another_directory(directory: Path) -> str:
     """Returns the remedy for what does not belong to the run in a directory."""
     own = shlex.quote(str(directory))
-    return f"or take a new --model-dir; `--weights {own}` there begins with the weights of this run"
+    return (
+        f"or take a new {Parameter('model_dir')}; `{Parameter('weights', f'{own}')}` there "
+        "begins with the weights of this run"
+    )
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,7 @@ def _way_out(place: ModelPlace, step: int) -> Iterator[None]:
             where=error.where,
             fix=f"remove {folder} to go on from step {older[-1]}"
             if older
-            else "take a new --model-dir",
+            else f"take a new {Parameter('model_dir')}",
         ) from error
 
 
@@ -253,5 +257,5 @@ def _undoing(changes: list[tuple[str, Plain, Plain]]) -> str:
     ]
     if None in kept:
         return "undo the changes"
-    values = " ".join(f"--set {path}={json.dumps(old)}" for path, old, _ in changes)
+    values = " ".join(f"{Setting(path, json.dumps(old))}" for path, old, _ in changes)
     return f"{values} keeps the {' and the '.join(map(str, dict.fromkeys(kept)))}"

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.references import Setting
 from stillbox.textformat.name_patterns import found_in
 
 
@@ -26,7 +27,7 @@ def select_trainable(
         trainable -= _matching(paths, reference_names, train.freeze, "train.freeze")
     if not trainable:
         what = "no parameter is left to train"
-        fix = "freeze fewer: for example --set 'train.freeze=[^backbone]'"
+        fix = f"freeze fewer: for example {Setting('train.freeze', ['^backbone'])}"
         raise UserError(what, where="train.freeze, train.trainable", fix=fix)
     return trainable
 

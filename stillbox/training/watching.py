@@ -35,6 +35,7 @@ from stillbox.experiment.yaml_config import from_stored, store_paths, to_yaml
 from stillbox.object_storage import url_of
 from stillbox.printing import count_text
 from stillbox.records.files import make_folder
+from stillbox.references import Command, Parameter
 from stillbox.textformat.yaml_tree import read_text_file
 from stillbox.training.summaries import Summaries
 
@@ -104,7 +105,9 @@ class CheckpointScorer:
         path = self._output / _SETTINGS
         if not path.is_file():
             return
-        before = from_stored(read_text_file(path, fix="choose another --output"), str(path))
+        before = from_stored(
+            read_text_file(path, fix=f"choose another {Parameter('output')}"), str(path)
+        )
         changed = changed_scoring(before, self._stored())
         if changed:
             what = "the folder holds scores of other settings:\n    " + "\n    ".join(changed)
@@ -356,7 +359,7 @@ def _model_directory(path: Path) -> Path:
     prefixes = sorted(str(entry).removesuffix(".index") for entry in path.glob("*.index"))
     if prefixes:
         what = "these are checkpoints of TensorFlow, not of a run of stillbox"
-        fix = f"score one of them: `stillbox evaluate CONFIG --weights {prefixes[-1]}`"
+        fix = f"score one of them: {Command('evaluate', 'CONFIG', weights=f'{prefixes[-1]}')}"
         raise UserError(what, where=str(path), fix=fix)
     if path.exists() and not is_model_directory(path):
         # The folder may hold results of an evaluation that started before training.

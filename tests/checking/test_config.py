@@ -18,6 +18,7 @@ from stillbox.findings import Finding
 from stillbox.models import anchors, build
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
+from stillbox.references import worded
 from tests.experiment.sample import SAMPLE
 from tests.small import SMALL, small_overrides
 
@@ -114,13 +115,13 @@ def test_placeholders_are_one_finding_with_all_their_places(config):
         ('"backbone.npz"', '"gs://bucket/model.ckpt"'),
         ('["train-a.record"', '["PATH_TO_BE_CONFIGURED/a"'),
     )
-    checkpoint, finding = (f for f in check.findings if "--set" in f.fix and "PATH" in f.fix)
+    checkpoint, finding = (f for f in check.findings if "=PATH" in f.fix)
     assert finding.severity == "warning"
     assert finding.origin == "p.config:103:28"
     assert "119:28 (data.evaluation.paths)" in finding.what
-    assert finding.fix == "--set data.train.paths=PATH --set data.evaluation.paths=PATH"
+    assert worded(finding.fix) == "data.train.paths=PATH data.evaluation.paths=PATH"
     assert checkpoint.origin == "p.config:94:3"
-    assert "--set train.fine_tune.checkpoint=PATH" in checkpoint.fix
+    assert "train.fine_tune.checkpoint=PATH" in checkpoint.fix
 
 
 def test_advice_is_given_only_where_no_rule_is_broken(config):
@@ -152,7 +153,7 @@ def test_boxes_beyond_the_limit_are_counted(scenes):
     counts = [len(source.example(record).boxes) for record in range(10)]
     # One box of each image is kept, where there is one.
     assert f"{sum(counts) - sum(map(bool, counts))} of {sum(counts)} boxes" in finding.what
-    assert finding.fix.startswith("--set data.train.max_boxes=")
+    assert worded(finding.fix).startswith("data.train.max_boxes=")
 
 
 def test_boxes_of_combined_images_beyond_the_limit_are_warned_about(scenes):
@@ -169,8 +170,8 @@ def test_boxes_of_combined_images_beyond_the_limit_are_warned_about(scenes):
     (finding,) = about(steps, limit)
     assert finding.severity == "warning"
     assert f"{5 * sum(counts) / 10:.0f} boxes that 5 images have on average" in finding.what
-    assert finding.fix == f"--set data.train.max_boxes={5 * max(counts)}"
-    assert not about(steps, finding.fix.removeprefix("--set "))
+    assert worded(finding.fix) == f"data.train.max_boxes={5 * max(counts)}"
+    assert not about(steps, worded(finding.fix))
     assert not about("train.augmentations=[]", limit)
 
 
@@ -208,7 +209,7 @@ def test_text_is_short_and_json_has_all_findings(config):
     check = config()
     assert check.count("note") > 4
     hidden = check.count("note") - 4
-    assert f"... and {hidden} more notes; --notes shows all" in text_of(check)
+    assert f"... and {hidden} more notes; notes= shows all" in worded(text_of(check))
     assert text_of(check, all_notes=True).count("note ") == check.count("note")
     plain = config().to_dict()
     assert plain["source"] == "p.config"

@@ -93,7 +93,7 @@ def test_the_page_belongs_to_the_conversion(tmp_path):
     assert "conversion.html" in read_json(out / "conversion.json")["files"]
     again = convert(folder, out)
     assert (again.reused, again.page) == (True, first.page)
-    with pytest.raises(UserError, match="--overwrite"):
+    with pytest.raises(UserError, match="overwrite"):
         convert(folder, out, seed=1)
     changed = convert(folder, out, seed=1, options=ConversionOptions(overwrite=True))
     assert (changed.reused, changed.page) == (False, first.page)
@@ -214,7 +214,7 @@ def test_a_check_of_records_draws_them(cli, tmp_path):
     pixels = make_example([[4, 6, 20, 30]], image_id="b", filename="b.jpg")
     records = write_records(tmp_path / "a.record", [make_example(), pixels])
     words = ["data", "check", records]
-    assert "--page check.html" in cli(*words)[1]
+    assert "page check.html" in cli(*words)[1]
     page = tmp_path / "check.html"
     assert f"page: {page}" in cli(*words, "--page", page)[1]
     shown = page.read_text()

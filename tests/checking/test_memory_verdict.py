@@ -1,6 +1,7 @@
 """What does not fit into memory is known without allocating it, with the field to lower."""
 
 import math
+import re
 import resource
 
 import pytest
@@ -18,6 +19,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.resolve import read_config
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
+from stillbox.references import worded
 from tests.small import SMALL
 
 GIB = 2**30
@@ -48,11 +50,11 @@ def test_a_small_run_fits():
 def test_an_absurd_number_is_refused_with_the_largest_that_fits(override, field):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UserError) as caught:
-        refuse_shortage(small(override), LAPTOP, {field: f"--set {override}"})
-    assert caught.value.where == f"--set {override}"
+        refuse_shortage(small(override), LAPTOP, {field: f"{override}"})
+    assert caught.value.where == override
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # 256 MiB, in KiB
     # What is recommended does fit, and twice as much is not certain to.
-    fix = caught.value.fix
+    fix = worded(caught.value.fix)
     if field == "model.resizer":
         side = int(fix.removeprefix("an input of ").split()[0])
         fitting, double = (
@@ -60,7 +62,7 @@ def test_an_absurd_number_is_refused_with_the_largest_that_fits(override, field)
             for n in (side, side * 2)
         )
     else:
-        fitting = fix.split("--set ")[1].split(",")[0]
+        fitting = re.search(r"[\w.]+=\S+?(?=,|$)", fix)[0]
         double = f"{field}={2 * int(fitting.split('=')[1])}"
     assert find_shortage(small(fitting), LAPTOP) is None
     assert find_shortage(small(double), LAPTOP) is not None
@@ -82,7 +84,7 @@ def test_advice_about_a_target_is_of_its_memory_and_its_chips_divide_it(field, c
     assert f"for each of {chips} devices; a slice has 256 MiB" in found.what
     # Its compiler says later whether it fits.
     assert "this machine" not in found.what and "refuses it here" not in found.what
-    value = int(found.fix.split(f"--set {field}=")[1].split(",")[0])
+    value = int(worded(found.fix).split(f"{field}=")[1].split(",")[0])
     assert value > 0 and value % chips == 0
     assert not list(memory_advice(small(f"{field}={value}"), target))
 
@@ -117,7 +119,7 @@ def test_rematerialised_blocks_need_less():
 
 def test_parts_of_a_batch_are_recommended_beside_a_smaller_one():
     batch, field = "train.batch_size=8000", "train.accumulation_steps="
-    number = int(find_shortage(small(batch), LAPTOP).fix.rpartition(field)[2].split(",")[0])
+    number = int(worded(find_shortage(small(batch), LAPTOP).fix).rpartition(field)[2].split(",")[0])
     fewer = max(one for one in range(1, number) if 8000 % one == 0)
     assert find_shortage(small(batch, f"{field}{number}"), LAPTOP) is None
     assert find_shortage(small(batch, f"{field}{fewer}"), LAPTOP) is not None
@@ -169,7 +171,7 @@ def test_many_classes_are_extrapolated_without_error():
 )
 def test_the_recommended_batch_can_be_divided(overrides, whole):
     gpus = Machine("GPUs", "gpu", GIB / 4, 8 * GIB, devices=8)
-    fix = find_shortage(small("train.batch_size=9600", *overrides), gpus).fix
+    fix = worded(find_shortage(small("train.batch_size=9600", *overrides), gpus).fix)
     batch = int(fix.split("train.batch_size=")[1].split(",")[0])
     assert batch % whole == 0
     assert find_shortage(small(f"train.batch_size={batch}", *overrides), gpus) is None

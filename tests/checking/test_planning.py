@@ -34,6 +34,7 @@ from stillbox.experiment.schema import Records
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
+from stillbox.references import worded
 from tests.records.builders import make_example, write_records
 from tests.small import SMALL as SMALL_MODEL
 from tests.small import small_experiment
@@ -283,7 +284,7 @@ def test_a_run_on_other_data_is_refused(plan, tmp_path):
     with pytest.raises(UserError, match="1 file of 3 bytes -> 2 files of 5 bytes") as caught:
         refuse_other_source(data, tmp_path / "run")
     # As where a class was added: the weights of the run are a start for the new one.
-    assert f"a new --model-dir; `--weights {tmp_path}/run` there begins" in caught.value.fix
+    assert f"a new model_dir=; `weights={tmp_path}/run` there begins" in worded(caught.value.fix)
     (data / "b.jpg").unlink()
     (data / "a.jpg").rename(data / "c.jpg")
     with pytest.raises(UserError, match="other names or sizes"):

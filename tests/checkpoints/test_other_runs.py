@@ -47,8 +47,8 @@ def test_a_run_of_another_program_is_refused_by_its_newest_checkpoint(tmp_path, 
         os.utime(path, (1, 1))
     message = refusal(tmp_path)
     assert f"the run of another program; its newest checkpoint is {tmp_path}/{newest}," in message
-    assert "take a new --model-dir" in message
-    starts = f"--set train.fine_tune.checkpoint={tmp_path}/{newest} --set" in message
+    assert "take a new model_dir" in message
+    starts = f"train.fine_tune.checkpoint={tmp_path}/{newest} train" in message
     assert starts == any(name in (f"{newest}.index", newest) for name in names) * (
         not newest.endswith((".ckpt", ".h5", ".weights", ".msgpack"))
     )

@@ -22,6 +22,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.models.build import abstract_detector
 from stillbox.models.variables import bind_detector
+from stillbox.references import worded
 from tests.checkpoints.detectors import write_trained
 from tests.checkpoints.tf_writer import GRAPH, field, write_object_checkpoint
 from tests.checkpoints.tf_writer import object_graph as graph_of
@@ -135,7 +136,7 @@ def test_a_classifier_gives_the_backbone_and_a_detector_is_not_taken_for_one(tmp
     write_object_checkpoint(tmp_path / "d", arrays_of(MODEL))
     with pytest.raises(UserError, match="only 0 of 135") as caught:
         read(tmp_path / "d", scope="classification", load_heads=False, for_training=True)
-    assert "--set train.fine_tune.scope=detection" in caught.value.fix
+    assert "train.fine_tune.scope=detection" in caught.value.fix
 
 
 def test_the_variables_of_a_saved_model_are_read(tmp_path):
@@ -175,7 +176,7 @@ def test_heads_of_other_classes_are_explained(tmp_path):
     with pytest.raises(UserError, match=r"187 of 199 wanted arrays \(93%\)") as caught:
         read(tmp_path / "ckpt-1", for_training=True)
     assert "12 shapes of heads differ" in caught.value.fix
-    assert "--set train.fine_tune.load_heads=false" in caught.value.fix
+    assert "train.fine_tune.load_heads=false" in caught.value.fix
 
 
 def test_weights_of_the_other_generation_are_noted(tmp_path):
@@ -192,9 +193,9 @@ def test_weights_of_the_other_generation_are_noted(tmp_path):
     assert read(tmp_path / "ckpt-1", keras)[0].notes == ()
     first = dataclasses.replace(keras, neck=dataclasses.replace(keras.neck, top_down="sum"))
     (note,) = read(tmp_path / "ckpt-1", first)[0].notes
-    assert note == (
+    assert worded(note) == (
         "keras's weights of this neck want top_down: smoothed, and it is sum: "
-        "--set model.neck.top_down=smoothed"
+        "model.neck.top_down=smoothed"
     )
 
 

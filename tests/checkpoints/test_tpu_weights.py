@@ -12,6 +12,7 @@ from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.names import reference_names
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.references import Setting
 from tests import tpu_detection
 from tests.checkpoints.detectors import (
     build,
@@ -197,7 +198,7 @@ def test_half_precision_of_torch_becomes_float32(tmp_path):
 def _note(library, wanted, padding):
     return (
         f"{library}'s weights of this backbone want pool_padding: {wanted}, and it is {padding}: "
-        f"--set model.backbone.pool_padding={wanted}",
+        f"{Setting('model.backbone.pool_padding', wanted)}",
     )
 
 

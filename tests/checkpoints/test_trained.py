@@ -247,7 +247,7 @@ def test_a_link_out_of_a_foreign_checkpoint_is_not_packed(trained_once, tmp_path
 
 def test_nothing_is_replaced_unasked(trained_once, packed):
     for name in ("model.stillbox", "model"):
-        with pytest.raises(UserError, match="--overwrite"):
+        with pytest.raises(UserError, match="overwrite"):
             pack_model(trained_once, packed / name)
         pack_model(trained_once, packed / name, overwrite=True)
     with pytest.raises(UserError, match="packed already"):

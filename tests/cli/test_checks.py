@@ -59,7 +59,7 @@ def test_json_holds_all_findings(stillbox):
     assert content["findings"][0] == {
         "severity": "error",
         "path": "train.batch_size",
-        "origin": "--set train.batch_size=0",
+        "origin": "train.batch_size=0",
         "what": "train.batch_size is 0",
         "fix": "give a value of at least 1",
     }

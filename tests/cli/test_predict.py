@@ -18,6 +18,7 @@ from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
 from stillbox.records.folder import convert_folder
+from stillbox.references import worded
 from tests.predicting.test_selection import Cards
 from tests.predicting.test_video import write_video
 from tests.records.test_folder import examples
@@ -369,7 +370,9 @@ def test_a_config_is_named_where_a_runtime_is_refused(runtime, named):
     with pytest.raises(UserError, match=f"only an export runs in {named}") as refusal:
         load(Experiment(name="mine"), weights="a.npz", runtime=runtime)
     assert refusal.value.where == "mine"
-    assert refusal.value.fix == "`stillbox export mine --format onnx`, and give its folder"
+    assert (
+        worded(refusal.value.fix) == "`stillbox export mine` with format=onnx, and give its folder"
+    )
 
 
 def test_boxes_for_cvat_are_marked_as_found_by_a_model(stillbox, drawn_photos, here):

@@ -233,7 +233,7 @@ def test_a_stored_experiment_names_no_folder_of_the_machine(stillbox, greedy, tm
     assert state(victim) == before
     assert jax.config.jax_compilation_cache_dir == cache
     assert re.search(r"note: .*: devices\.program_cache has no effect any more: STILLBOX_CAC", err)
-    assert f"not taken from a stored experiment: {NAMES}; --set sets them" in err
+    assert f"not taken from a stored experiment: {NAMES}; set them anew" in err
     assert "shown" not in err
 
 

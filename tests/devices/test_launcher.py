@@ -73,7 +73,7 @@ def test_open_mpi_5_has_the_first_machine_in_the_name_of_the_job():
 
 @pytest.mark.parametrize("variables", [{}, {"PMIX_NAMESPACE": "slurm.pmix.31159.0"}])
 def test_open_mpi_without_the_first_machine_needs_a_coordinator(variables):
-    with pytest.raises(UserError, match=r"(?s)process 0 is.*--coordinator HOST:PORT"):
+    with pytest.raises(UserError, match=r"(?s)process 0 is.*coordinator=HOST:PORT"):
         find_process(OPEN_MPI | variables)
 
 
@@ -118,16 +118,16 @@ def test_mpich_and_intel_mpi_on_one_machine(more, launcher):
 @pytest.mark.parametrize(
     ("variables", "message", "flags"),
     [
-        (MPICH | {"PMI_SIZE": "4"}, "MPICH does not say on which machine", "--process $PMI_RANK"),
+        (MPICH | {"PMI_SIZE": "4"}, "MPICH does not say on which machine", "process=$PMI_RANK"),
         (
             MPICH | INTEL | {"PMI_SIZE": "4"},
             "Intel MPI does not say on which machine",
-            "--coordinator HOST:PORT",
+            "coordinator=HOST:PORT",
         ),
-        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPICH does not say", "--processes N"),
-        (TORCHRUN | {"MASTER_ADDR": ""}, "without MASTER_ADDR", "--process $RANK"),
-        ({"JOB_COMPLETION_INDEX": "0"}, "how many processes", "--process $(JOB_COMPLETION_INDEX)"),
-        ({"JOB_COMPLETION_INDEX": "3"}, "how many processes", "--processes 1 --process 0"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPICH does not say", "processes=N"),
+        (TORCHRUN | {"MASTER_ADDR": ""}, "without MASTER_ADDR", "process=$RANK"),
+        ({"JOB_COMPLETION_INDEX": "0"}, "how many processes", "process=$(JOB_COMPLETION_INDEX)"),
+        ({"JOB_COMPLETION_INDEX": "3"}, "how many processes", "processes=1"),
     ],
 )
 def test_processes_that_cannot_find_each_other_are_refused(variables, message, flags):

@@ -14,6 +14,7 @@ from stillbox.inputs.dataset import open_dataset
 from stillbox.records.export import export_records
 from stillbox.records.label_map import ClassSlots
 from stillbox.records.source import ExampleSource
+from stillbox.references import worded
 from tests.evaluation.builders import by_id, truth
 from tests.evaluation.test_scoring import perfect
 from tests.helpers import refusal
@@ -118,7 +119,7 @@ def test_an_image_that_the_file_lacks_is_refused_before_anything_is_detected(rec
     with pytest.raises(UserError, match=f"no image with the id {gone}, which the eval") as caught:
         score_dataset(None, settings, dataset)
     assert "instances.json" in caught.value.where
-    assert "--set data.evaluation.annotations= to take" in caught.value.fix
+    assert "data.evaluation.annotations= to take" in worded(caught.value.fix)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from stillbox.evaluation.scoring import score_dataset, write_evaluation
 from stillbox.evaluation.voc import VocRules
 from stillbox.inputs.dataset import open_dataset
 from stillbox.records.label_map import LabelMap
+from stillbox.references import worded
 from tests.helpers import read_json
 
 
@@ -84,9 +85,9 @@ def test_images_beyond_the_limit_are_a_warning(written):
     result, page, _ = written("evaluation.max_examples=5")
     sentence = (
         "scored: the first 5 of 6 images (evaluation.max_examples); "
-        "--set evaluation.max_examples=0 scores all"
+        "evaluation.max_examples=0 scores all"
     )
-    assert sentence in result.warnings
+    assert sentence in map(worded, result.warnings)
     assert sentence in page
 
 

@@ -164,7 +164,7 @@ def test_what_the_page_shows_is_sound():
     for example in examples:
         check(example, {})
     assert not any("resized twice" in line for e in examples for line in warnings_about(e, {}))
-    (override,) = re.findall(r"--set '(.*?)'", PAGE)
+    (override,) = re.findall(r"set '(.*?)'", PAGE)
     changed = apply_overrides(schema.Experiment(), [override], {})
     assert changed.model.resizer.input_size == (480, 640)
     check(changed, {})
@@ -396,7 +396,7 @@ def test_a_resizer_without_a_shape_requires_a_canvas(text, expected):
     with pytest.raises(UserError, match="gives images of many shapes") as caught:
         check(reading.experiment, reading.origins)
     assert caught.value.where.startswith("p.config:")
-    assert "--set model.resizer.canvas=[" in caught.value.fix
+    assert "model.resizer.canvas=[" in caught.value.fix
     # The remedy of the message mends it.
     origins = dict(reading.origins)
     mended = apply_overrides(reading.experiment, ["model.resizer.canvas=[320,640]"], origins)
@@ -416,7 +416,7 @@ def test_a_condition_that_is_none_is_refused():
         (schema.IdentityResizer(canvas=(300,)), "canvas has 1 number", "height and width"),
         (schema.IdentityResizer(canvas=(0, 300)), "model.resizer.canvas is 0", "at least 1"),
         (schema.PadToMultipleResizer(multiple=32, canvas=(320, 330)),
-         "canvas [320, 330] is no multiple of 32", "--set model.resizer.canvas=[320,352]"),
+         "canvas [320, 330] is no multiple of 32", "model.resizer.canvas=[320,352]"),
         (schema.PadToMultipleResizer(multiple=0, canvas=(320, 330)), "multiple is 0", "at least 1"),
         (schema.ConditionalShapeResizer(threshold=0, canvas=(64, 64)), "threshold is 0", "least 1"),
         (schema.IdentityResizer(canvas=(64, 64), pad_value=(1.0,)), "pad_value has 1 number",

@@ -181,9 +181,9 @@ def test_surprising_defaults_hold_and_are_noted():
     assert reading.experiment.train.ema_decay == 0.99
     assert not reading.experiment.evaluation.use_ema
     notes = "\n".join(reading.notes)
-    assert "--set model.head.dropout=false" in notes
-    assert "--set train.ema_decay=null" in notes
-    assert "--set evaluation.use_ema=true" in notes
+    assert "model.head.dropout=false" in notes
+    assert "train.ema_decay=null" in notes
+    assert "evaluation.use_ema=true" in notes
 
 
 def test_zero_is_not_unset():

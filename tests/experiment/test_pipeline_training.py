@@ -13,6 +13,7 @@ from stillbox.experiment.pipeline_config.section import NO_EFFECT, load_schema
 from stillbox.experiment.rules import check
 from stillbox.experiment.schema import Experiment, FineTune
 from stillbox.experiment.updating import apply_overrides
+from stillbox.references import worded
 from tests.experiment.sample import FASTER_RCNN, SAMPLE
 from tests.helpers import refusal as user_error
 
@@ -250,8 +251,8 @@ def test_limits_hold_where_the_file_sets_them_and_say_how_to_lift_them():
     reading = read_evaluation("num_examples: 40\nmax_evals: 7")
     evaluation = reading.experiment.evaluation
     assert (evaluation.max_examples, evaluation.max_evaluations) == (40, 7)
-    assert any("--set evaluation.max_examples=0 scores all" in line for line in reading.warnings)
-    assert any("--set evaluation.max_evaluations=0 lifts" in line for line in reading.notes)
+    assert any("evaluation.max_examples=0 scores all" in worded(line) for line in reading.warnings)
+    assert any("evaluation.max_evaluations=0 lifts" in worded(line) for line in reading.notes)
 
 
 @pytest.mark.parametrize("fields", ["", "num_examples: 0 max_evals: 0"])
@@ -357,7 +358,7 @@ def broken(*overrides):
 def test_the_best_metric_is_one_that_is_computed():
     error = broken("evaluation.metrics=[pascal_voc]")
     assert "best_metric AP belongs to coco" in error.what
-    assert error.fix.startswith("--set evaluation.best_metric=VOC_mAP")
+    assert worded(error.fix).startswith("evaluation.best_metric=VOC_mAP")
     error = broken("evaluation.best_metric=VOC_weighted_mAP")
     assert "belongs to weighted_pascal_voc, which is not in evaluation.metrics (coco)" in error.what
     fine = ["evaluation.metrics=[coco, weighted_pascal_voc]", "evaluation.best_metric=AP50"]

@@ -22,6 +22,7 @@ from stillbox.experiment.run_length import (
 )
 from stillbox.experiment.schema import BatchNorm, ConvHyperparams, Fpn, OneStage
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
+from stillbox.references import Setting, worded
 from tests.experiment.fuzzing import corpus, mutate
 from tests.experiment.sample import SAMPLE
 from tests.helpers import refusal
@@ -41,7 +42,7 @@ def test_a_pipeline_config_resolves_with_overrides_and_origins(folder):
     resolved = resolve("squirrels.config", ["train.steps=7"])
     assert resolved.experiment.name == "squirrels"
     assert resolved.experiment.train.steps == 7
-    assert resolved.origins["train.steps"] == "--set train.steps=7"
+    assert resolved.origins["train.steps"] == str(Setting("train.steps", 7))
     assert resolved.origins["model.num_classes"] == "squirrels.config:4:5"
     assert resolved.source == "squirrels.config"
     assert resolved.warnings == ()
@@ -262,10 +263,10 @@ def test_what_is_refused_of_overrides_stands_beside_the_rest(tmp_path):
     path = tmp_path / "e.yaml"
     path.write_text(YAML.replace("batch_size: 8", "batch_size: true"))
     found = find_refusals(path, ["model.heigt=3", "train.steps=7", "train.steps=x"])
-    assert [error.where for error in found.errors] == [
+    assert [worded(error.where) for error in found.errors] == [
         f"{path}:7:3",
-        "--set model.heigt=3",
-        "--set train.steps=x",
+        "model.heigt=3",
+        "train.steps=x",
     ]
     assert found.read.experiment.train.steps == 7
     assert found.touched == {"train", "model"}

@@ -135,7 +135,7 @@ def experiment_of(*overrides):
     (["model.boxes.crop={size: 4, pool_size: 5}"], "model.boxes.crop.pool_size",
      "pool_size 5 is more than the crop's 4 rows and columns", "at most 4"),
     (["devices.spatial_partitions=2"], "devices.spatial_partitions",
-     "crops are taken from whole feature maps", "--set devices.spatial_partitions=1"),
+     "crops are taken from whole feature maps", "devices.spatial_partitions=1"),
     ([SIDES % (32, 64)], "model.resizer.height",
      "an image side of 32 pixels is too small for resnet_v1", "at least 33"),
     (["model.pixels.mean=[1, 2]"], "model.pixels.mean", "has 2 numbers", "R, G, B"),
@@ -193,7 +193,7 @@ def test_a_sample_is_a_part_of_the_proposals():
     assert "model.boxes.sample_size" in found
     with pytest.raises(UserError, match="sample_size 64 is more than the 50 proposals") as caught:
         check_trainable(experiment_of(few, "data.train.paths=[a]", "data.train.label_map=b"), {})
-    assert "--set model.boxes.sample_size=50" in caught.value.fix
+    assert "model.boxes.sample_size=50" in caught.value.fix
     for sound in ("model.boxes.sample_size=50", "model.boxes.hard_example_miner={}"):
         paths = [broken.path for broken in find_missing(experiment_of(few, sound))]
         assert "model.boxes.sample_size" not in paths

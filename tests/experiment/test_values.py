@@ -28,6 +28,7 @@ from stillbox.experiment.values import (
     node_of,
     to_plain,
 )
+from stillbox.references import Parameter, Setting
 from tests.experiment.sample import FASTER_RCNN, read_section
 from tests.helpers import refusal as user_error
 
@@ -281,7 +282,7 @@ def test_advice_has_the_command_the_address_and_the_overrides():
     text = advise_weights("model.ckpt", resolve("ssd_resnet34").experiment.model, "classification")
     assert "`stillbox weights get torchvision_resnet34`" in text
     assert "https://download.pytorch.org/models/resnet34-b627a593.pth" in text
-    assert "--set model.backbone.pool_padding=symmetric" in text
+    assert "model.backbone.pool_padding=symmetric" in text
 
 
 @pytest.mark.parametrize(
@@ -313,7 +314,9 @@ def overridden(*overrides):
 
 def override_refusal(override):
     caught = user_error(overridden, override)
-    assert caught.where == f"--set {override}"
+    assert caught.about == (
+        Setting.parse(override) if "=" in override else Parameter("set", override)
+    )
     return caught
 
 
@@ -401,9 +404,12 @@ def test_origins_follow_what_is_set():
     overrides = ["train.optimizer.kind=adam", "train.steps=3", "train.augmentations=[]"]
     apply_overrides(START, overrides, origins)
     assert origins == {
-        "train.optimizer.kind": "--set train.optimizer.kind=adam",
-        "train.steps": "--set train.steps=3",
-        "train.augmentations": "--set train.augmentations=[]",
+        path: str(Setting(path, value))
+        for path, value in {
+            "train.optimizer.kind": "adam",
+            "train.steps": 3,
+            "train.augmentations": [],
+        }.items()
     }
 
 
@@ -427,7 +433,7 @@ def test_origins_follow_what_is_set():
         ),
         ("train.augmentations=[{kind: flip}]", "has no kind 'flip'", "random_horizontal_flip"),
         ("data.train.paths=[a-?????-of-00010]", "not YAML", "in quotes"),
-        ("train.steps", "a path, an equals sign and a value", "--set train.batch_size=8"),
+        ("train.steps", "a path, an equals sign and a value", "train.batch_size=8"),
         ("=5", "a path, an equals sign and a value", None),
         ("train..steps=5", "a path, an equals sign and a value", None),
         ("train=!!python/name:os.system", "train is a section", None),

@@ -24,6 +24,7 @@ from stillbox.experiment.yaml_config import (
     to_yaml,
     without_own_paths,
 )
+from stillbox.references import Setting, worded
 from tests.experiment.sample import SAMPLE
 from tests.helpers import refusal
 
@@ -129,10 +130,10 @@ def test_fields_stand_in_the_schemas_order_and_all_of_them():
 
 
 def test_comments_say_where_a_value_was_set_and_change_nothing():
-    origins = SAMPLED.origins | {"train.steps": "--set train.steps=\n5"}
+    origins = SAMPLED.origins | {"train.steps": "train.steps=\n5"}
     text = to_yaml(SAMPLED.experiment, origins)
     assert "  num_classes: 3  # p.config:4:5\n" in text
-    assert "  steps: 400  # --set train.steps= 5\n" in text
+    assert "  steps: 400  # train.steps= 5\n" in text
     assert from_yaml(text) == SAMPLED.experiment
 
 
@@ -275,7 +276,7 @@ def test_a_stored_experiment_sets_nothing_of_the_machine(path):
     assert stored == Experiment(name="mine")
     assert len(said) == 1
     assert said[0].startswith("note: x.yaml:1:1: ")
-    assert f"stored experiment: {path}; --set" in said[0]
+    assert f"stored experiment: {path}; set" in said[0]
     assert "/home" not in said[0]
 
 
@@ -320,8 +321,8 @@ def test_an_override_of_such_a_field_says_what_to_use(field, variable):
     for override in (f"devices.{field}", f"devices={{{field.replace('=', ': ')}}}"):
         with pytest.raises(UserError, match="there is no field devices") as caught:
             with_overrides(Experiment(), [override])
-        assert caught.value.where == f"--set {override}"
-        assert caught.value.fix.startswith(f"{variable}=")
+        assert caught.value.about == Setting.parse(override)
+        assert worded(caught.value.fix).startswith(f"{variable}=")
 
 
 def test_no_weights_to_start_from_can_be_said(tmp_path):
@@ -334,7 +335,7 @@ def test_no_weights_to_start_from_can_be_said(tmp_path):
     assert quoted.train.fine_tune.checkpoint == "./null"
     with pytest.raises(UserError, match="named fields, not null") as caught:
         with_overrides(tuned, ["train.fine_tune=null"])
-    assert caught.value.fix == "--set train.fine_tune.checkpoint= takes none"
+    assert worded(caught.value.fix) == "train.fine_tune.checkpoint= takes none"
 
 
 @pytest.mark.parametrize("place", ["/tmp/x", "../x", "a/../../x", "a\0b", "a\nb"])

@@ -30,6 +30,7 @@ from stillbox.exporting.benchmarking.tasks import (
 from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.settings import FORMATS, ExportSettings
 from stillbox.extras import NotInstalledError, install_command
+from stillbox.references import worded
 from tests.evaluation.builders import result
 from tests.exporting.programs import Counting, Killed, Raising, Refusing
 from tests.helpers import refusal
@@ -210,7 +211,7 @@ def test_an_export_in_a_model_directory_is_run_where_it_is_named_alone(
     table = benchmark(model, settings=QUICK).table
     assert [type(task) for task in performed] == [MeasureTask, ExportTask, MeasureTask]
     assert performed[2].source != own / "stablehlo"
-    assert any(f"--exports {own} takes those" in note for note in table.notes)
+    assert any(f"exports={own} takes those" in worded(note) for note in table.notes)
     assert (model / "benchmark" / BENCHMARK).is_file()
     said = []
     benchmark(model, settings=QUICK, exports=own, say=said.append)
@@ -270,7 +271,7 @@ def test_integers_need_images_to_calibrate_on(performed, trained_once, tmp_path)
     row = table.rows[1]
     if row.state != "not installed":
         assert (row.name, row.state) == ("tflite_int8", "failed")
-        assert row.message.endswith("give some tens of typical images with --images")
+        assert worded(row.message).endswith("give some tens of typical images with images=")
 
 
 def test_a_limit_scores_fewer_images_with_a_note(performed, trained_once, tmp_path):
@@ -298,9 +299,9 @@ def test_an_interrupted_run_has_the_rows_so_far(performed, trained_once, tmp_pat
     "change, message",
     [
         ({"formats": ("onxn",)}, "did you mean 'onnx'?"),
-        ({"repeats": 0}, "--repeats: 0 is out of range"),
-        ({"threads": 10**6}, "--threads: 1000000 is out of range"),
-        ({"min_score": 1.5}, "--min-score: 1.5 is out of range"),
+        ({"repeats": 0}, "repeats: 0 is out of range"),
+        ({"threads": 10**6}, "threads: 1000000 is out of range"),
+        ({"min_score": 1.5}, "min_score: 1.5 is out of range"),
     ],
     ids=str,
 )

@@ -19,6 +19,7 @@ from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.verification import Choices, agree, choices_of, verify
 from stillbox.predicting.backend import Prepared, RawDetections
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
+from stillbox.references import Parameter
 from tests.inputs.helpers import example, write
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)
@@ -313,7 +314,7 @@ def test_a_program_for_other_machines_alone_is_refused(model, tmp_path, form):
     settings = ExportSettings(format=form, platforms=("rocm",))
     with pytest.raises(UserError, match="does not run there") as caught:
         export_model(model, tmp_path / "out", settings, [])
-    assert caught.value.where == "--platforms"
+    assert caught.value.about == Parameter("platforms")
     assert caught.value.fix == f"add {default_export_platform()}, on which it is compared"
     assert not list(tmp_path.iterdir())
 
@@ -370,7 +371,7 @@ def test_a_manifest_of_a_later_version_is_refused(tmp_path):
     [
         ({"format": "tensorrt"}, "there is no 'tensorrt'"),
         ({"input_type": "jpeg"}, "there is no 'jpeg'"),
-        ({"signature": "detection"}, "--signature: there is no 'detection'"),
+        ({"signature": "detection"}, "signature: there is no 'detection'"),
         ({"format": "onnx", "input_type": "tf_example"}, "cannot decode image files"),
         ({"quantize": "int8"}, "is not quantised"),
     ],
@@ -414,4 +415,4 @@ def test_integers_are_calibrated_on_images_of_training_never_on_drawn_scenes(mod
     absent = changed(absent, {"data.train.paths": ["nowhere/*"]})
     with pytest.raises(UserError, match="the records of training, to calibrate on") as caught:
         choose_images(absent, [], INTEGERS, said.append)
-    assert "--images" in caught.value.fix
+    assert "images=" in caught.value.fix

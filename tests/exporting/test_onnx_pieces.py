@@ -194,5 +194,5 @@ def test_images_of_the_networks_size_are_neither_sampled_nor_padded(resizer):
 
 
 def test_images_larger_than_the_canvas_are_refused():
-    with pytest.raises(UserError, match=r"^--image-size: .*do not fit the canvas: 81x90"):
+    with pytest.raises(UserError, match=r"^image_size: .*do not fit the canvas: 81x90"):
         preprocessing(RESIZERS["identity"], np.uint8, "onnxruntime", (81, 90))

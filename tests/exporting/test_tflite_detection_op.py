@@ -241,16 +241,16 @@ def test_detectors_that_do_not_fit_are_refused_by_the_field(model, fields, setti
 @pytest.mark.parametrize(
     ("settings", "where"),
     [
-        ({"format": "onnx"}, "--postprocess"),
-        ({"quantize": "int8", "input_type": "float_image_tensor"}, "--input-type"),
-        ({"postprocess": "custom"}, "--postprocess"),
+        ({"format": "onnx"}, "postprocess"),
+        ({"quantize": "int8", "input_type": "float_image_tensor"}, "input_type"),
+        ({"postprocess": "custom"}, "postprocess"),
     ],
     ids=["format", "input", "word"],
 )
 def test_settings_that_do_not_fit_are_refused(settings, where):
     with pytest.raises(UserError) as refusal:
         dataclasses.replace(SETTINGS, **settings).checked()
-    assert refusal.value.where == where
+    assert refusal.value.about.name == where
 
 
 def test_the_command_of_the_page_has_these_settings():

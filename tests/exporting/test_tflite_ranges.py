@@ -170,7 +170,7 @@ def test_a_refusal_is_one_sentence(function, reason, capfd):
         convert(function, PIXELS, "pixels")
     assert reason in str(refusal.value)
     assert len(str(refusal.value).splitlines()) <= 2
-    assert "--format" in refusal.value.fix
+    assert "format=" in refusal.value.fix
     capfd.readouterr()
 
 

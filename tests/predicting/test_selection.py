@@ -12,6 +12,7 @@ from stillbox.predicting.images import check_output, list_inputs
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
 from stillbox.predicting.tiling import Tiling
+from stillbox.references import Parameter
 from tests.helpers import refusal
 
 BLANK = np.zeros((100, 200, 3), np.uint8)
@@ -79,7 +80,7 @@ def test_tiles_give_one_class_for_each_object_too():
 def test_impossible_choices_are_refused(choice, what, fix):
     with pytest.raises(UserError, match=what) as caught:
         names(**choice)
-    assert caught.value.where == next(iter(choice))
+    assert caught.value.about == Parameter(next(iter(choice)))
     assert fix in caught.value.fix
 
 
@@ -166,7 +167,7 @@ def test_each_file_comes_once_and_a_named_one_needs_no_suffix(folder):
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("only", "add --recursive: its subfolders hold some"),
+        ("only", "add recursive=: its subfolders hold some"),
         ("text", "the folder holds no image or video"),
         ("photos/*.webp", "matches no image or video"),
         ("text/*", "matches no image or video"),

@@ -9,6 +9,7 @@ from stillbox.errors import UserError
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.box_numbers import BoxNumbers, read_numbers
 from stillbox.records.problems import ConversionLog
+from stillbox.references import worded
 from tests.records.builders import image_bytes
 
 HEIGHT, WIDTH = 480, 640
@@ -126,7 +127,7 @@ def test_two_readings_that_fit_stop_and_the_user_chooses():
     stored = read_as(written(boxes, BoxNumbers("pixels", "corners")), numbers)
     with pytest.raises(UserError, match="all boxes fit as") as caught:
         read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
-    assert "--box-numbers pixels:corners" in caught.value.fix
+    assert "box_numbers=pixels:corners" in caught.value.fix
     chosen = BoxNumbers.from_name("pixels:corners")
     (found,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog(), chosen)
     np.testing.assert_allclose(found.pixel_boxes, boxes)
@@ -139,7 +140,7 @@ def test_another_layout_of_few_boxes_that_stick_out_is_asked_for():
     stored = read_as(written(boxes, numbers), numbers)
     with pytest.raises(UserError, match="20% of 20 boxes do not lie in their images") as caught:
         read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
-    assert caught.value.fix.endswith("--box-numbers fractions:centre_size")
+    assert worded(caught.value.fix).endswith("box_numbers=fractions:centre_size")
     (found,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog(), numbers)
     np.testing.assert_array_equal(found.pixel_boxes, stored)
 

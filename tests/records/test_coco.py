@@ -106,7 +106,7 @@ def test_category_0_is_left_out_without_boxes_and_needs_a_decision_with_boxes(re
     assert {p.reason: p.count for p in problems} == {"category with an id below 1": 1}
     categories = [{"id": 0, "name": "cat"}, {"id": 1, "name": "dog"}]
     annotations = [box(category_id=0), box(2, category_id=1)]
-    with pytest.raises(UserError, match=r"'cat' has id 0, .*background\n  fix: add --renumber"):
+    with pytest.raises(UserError, match=r"'cat' has id 0, .*background\n  fix: add renumber"):
         read(categories=categories, annotations=annotations)
     (item,), label_map, _ = read(categories=categories, annotations=annotations, renumber=True)
     assert item.class_ids.tolist() == [1, 2]

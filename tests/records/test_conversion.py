@@ -191,7 +191,7 @@ def test_an_image_that_cannot_be_used(annotated, run, content, reason):
     assert report.images_written == 1
     assert outcomes(report) == {(reason, "image left out"): 1}
     assert report.problems[0].examples[0].startswith("all.json: image b: ")
-    with pytest.raises(UserError, match=rf"all\.json: image b: {reason}: .*\n  fix: .*--bad-rec"):
+    with pytest.raises(UserError, match=rf"all\.json: image b: {reason}: .*\n  fix: .*bad_rec"):
         run(items, ConversionLog("fail"), overwrite=True)
 
 
@@ -277,11 +277,11 @@ def test_two_sets_share_a_folder_and_one_label_map_and_are_replaced_on_request(
 ):
     run([annotated("a")])
     run([annotated("a")], name="val")
-    other = r"other classes or ids\n  fix: choose another --output, or give"
+    other = r"other classes or ids\n  fix: choose another output=, or give"
     with pytest.raises(UserError, match=other):
         run([annotated("a")], name="test", label_map=LabelMap.from_names(["dog", "cat"]))
     assert not list((tmp_path / "out").glob("test*"))
-    with pytest.raises(UserError, match="--overwrite"):
+    with pytest.raises(UserError, match="overwrite"):
         run([annotated("b")])
     assert run([annotated("b")], overwrite=True).images_written == 1
 
@@ -409,7 +409,7 @@ def test_a_conversion_log_counts_or_stops():
         ("unreadable", "image left out"),
     ]
     strict = ConversionLog("fail", "fail")
-    with pytest.raises(UserError, match=r"a\.jpg: unreadable: why\n  fix: .*--bad-records drop"):
+    with pytest.raises(UserError, match=r"a\.jpg: unreadable: why\n  fix: .*bad_records=drop"):
         strict.bad_record("unreadable", "a.jpg", "why")
-    with pytest.raises(UserError, match=r"a\.xml: no area\n  fix: .*--bad-boxes fix"):
+    with pytest.raises(UserError, match=r"a\.xml: no area\n  fix: .*bad_boxes=fix"):
         strict.bad_box("no area", "a.xml")

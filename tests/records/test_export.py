@@ -349,11 +349,11 @@ def test_advice_on_tiles_names_the_flags_of_the_verb(records, tmp_path):
         with pytest.raises(UserError, match=message):
             tile_records(paths, tmp_path / "tiles", "a", tiles, **options)
 
-    refused(records(example()), r"no tile has a box[\s\S]*leave --skip-tiles-without-boxes out")
+    refused(records(example()), r"no tile has a box[\s\S]*leave skip_tiles_without_boxes= out")
     paths = records(example(encoded=b"no image"))
-    refused(paths, "or give --bad-records drop to go on without it", bad_records="fail")
+    refused(paths, "or give bad_records=drop to go on without it", bad_records="fail")
     (tmp_path / "train.record").write_bytes(b"no records")
-    refused(paths, "or give --bad-records drop to go on without it", bad_records="fail")
+    refused(paths, "or give bad_records=drop to go on without it", bad_records="fail")
 
 
 @pytest.mark.parametrize(

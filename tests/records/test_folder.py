@@ -73,7 +73,7 @@ def test_a_finished_conversion_is_used_again_until_something_changes(tmp_path):
     again = convert_folder(folder, out)
     assert again.reused
     assert again == replace(first, reused=True)
-    with pytest.raises(UserError, match=r"other data or with other options[\s\S]*--overwrite"):
+    with pytest.raises(UserError, match=r"other data or with other options[\s\S]*overwrite"):
         convert_folder(folder, out, seed=1)
     (folder / "a.xml").write_text(voc_xml(("cat", (4, 6, 24, 36)), ("dog", (0, 0, 9, 9))))
     changed = convert_folder(folder, out, options=ConversionOptions(overwrite=True))

@@ -18,6 +18,7 @@ from stillbox.records.foreign_files import read_json
 from stillbox.records.formats import registry
 from stillbox.records.formats.registry import recognise
 from stillbox.records.problems import ConversionLog
+from stillbox.references import worded
 from tests.records.builders import (
     BOX,
     HEIGHT,
@@ -300,7 +301,7 @@ def test_a_format_that_would_be_refused_is_no_remedy(folder, tmp_path, files, re
         put(folder, name, content)
     with pytest.raises(UserError, match="several formats") as caught:
         convert_folder(folder, tmp_path / "out")
-    assert caught.value.fix == "--format voc"
+    assert worded(caught.value.fix) == "format=voc"
     assert reason in caught.value.what.partition("as YOLO it cannot be read: ")[2]
     refused(folder, tmp_path, reason, format="yolo")
     assert convert_folder(folder, tmp_path / "out", format="voc").format == "voc"
@@ -311,7 +312,7 @@ def test_several_formats_are_named_and_one_is_chosen(folder, tmp_path):
     voc_csv(folder)
     with (folder / "labels.csv").open("a") as rows:
         rows.write(f"c.png,{WIDTH},{HEIGHT},cat,6,4,36,24\n")
-    refused(folder, tmp_path, r"several formats: COCO JSON.*CSV[\s\S]*--format voc_csv")
+    refused(folder, tmp_path, r"several formats: COCO JSON.*CSV[\s\S]*format=voc_csv")
     assert convert_folder(folder, tmp_path / "out", format="voc_csv").format == "voc_csv"
     refused(folder, tmp_path, "no file is YOLO", format="yolo")
     refused(folder, tmp_path, "did you mean 'coco'", format="cocoo")

@@ -79,7 +79,7 @@ STOPS = {
     "f_via_json": "VIA annotations",
     "w_coco_valid_truncated": r"valid/_annotations\.coco\.json:1: .* a split is lost",
     "w_yaml_tab": r"data\.yaml:5:1: ",
-    "yolo_pixels": "pixels:corners or --box-numbers pixels:corner_size",
+    "yolo_pixels": "pixels:corners or box_numbers=pixels:corner_size",
 }
 OTHERS = {"dense_yolo", "ev", "ls_same_names", "t_label0_notext"}
 

@@ -134,7 +134,7 @@ def test_no_shard_stays_empty_and_an_older_set_is_replaced_only_on_request(tmp_p
         write(b"b")
     names = [f"train.record-0000{n}-of-00002" for n in range(2)]
     assert sorted(p.name for p in tmp_path.iterdir()) == names
-    with pytest.raises(UserError, match=r"of this name already.*\n.*--overwrite"):
+    with pytest.raises(UserError, match=r"of this name already.*\n.*overwrite"):
         refused(tmp_path, "train", 1)
     with sharded_writer(tmp_path, "train", 1, overwrite=True) as write:
         write(b"c")

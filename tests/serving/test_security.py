@@ -47,7 +47,7 @@ def test_other_hosts_are_refused_at_every_path(client, backend, host):
     for method, path in CALLS:
         headers = {"Host": host.encode("latin-1"), "Sec-Fetch-Site": "same-origin"}
         answer = one.request(method, path, content=RED, headers=headers)
-        check_refused(answer, "--allowed-host", 403)
+        check_refused(answer, "allowed_hosts", 403)
     assert backend.runs == []
     assert metric(one, "stillbox_requests_total", code="403") == len(CALLS)
 

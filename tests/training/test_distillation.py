@@ -21,6 +21,7 @@ from stillbox.models.build import build_detector
 from stillbox.models.detector import Predictions, Taught
 from stillbox.models.one_stage.quality_loss import quality_loss
 from stillbox.models.variables import bind_detector, split_detector
+from stillbox.references import Setting
 from stillbox.training.distillation import open_teacher
 from stillbox.training.loop import train
 from stillbox.training.program import train_program
@@ -195,7 +196,7 @@ def test_check_opens_the_teacher(tmp_path, student, teacher):
     assert absent.severity == "warning"
     assert "no such model directory" in absent.what
     (other,) = teacher_fits(student("model.box_coder.longest=7"), {})
-    assert (other.severity, other.fix) == ("error", "--set model.box_coder.longest=4")
+    assert (other.severity, other.fix) == ("error", str(Setting("model.box_coder.longest", 4)))
 
 
 def test_the_term_is_that_of_two_images_for_any_number_of_them():

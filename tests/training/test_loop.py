@@ -97,7 +97,7 @@ def test_another_number_of_replicas_is_told_where_it_matters(
     train(experiment(*settings, "train.steps=1", evaluated=False), tmp_path)
     now = [*settings, "train.steps=2", "devices.replicas=2"]
     train(experiment(*now, evaluated=False), tmp_path)
-    warning = "1 replica before, now 2; --set devices.replicas=1 keeps"
+    warning = "1 replica before, now 2; devices.replicas=1 keeps"
     assert (warning in capfd.readouterr().err) is told
 
 
@@ -293,7 +293,7 @@ def test_a_delay_of_rounding_that_is_set_is_not_stretched(small):
     ("overrides", "options", "expected"),
     [
         ((), {"steps": 3, "epochs": 1}, "a run has one length"),
-        (("train.steps=3",), {"epochs": 1}, "leave --set train.steps out"),
+        (("train.steps=3",), {"epochs": 1}, "leave train.steps out"),
         ((), {"steps": 0}, "a run of 0 is none"),
         ((), {"epochs": float("nan")}, "a run of nan is none"),
         ((), {"epochs": -2.0}, "a run of -2.0 is none"),

@@ -9,6 +9,7 @@ import pytest
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
 from stillbox.profiling.steps import ProfileSteps, refuse_steps_beyond_the_end
+from stillbox.references import Parameter, worded
 from stillbox.training import loop
 from stillbox.training.loop import train
 from tests.helpers import refusal
@@ -39,7 +40,7 @@ def test_other_texts_than_steps_are_refused(text, message, fix):
     error = refusal(ProfileSteps.parse, text)
     assert message in error.what
     assert fix in error.fix
-    assert error.where == "--profile"
+    assert error.about == Parameter("profile")
 
 
 def test_steps_beyond_the_end_are_refused_and_told_where_the_end_is(tmp_path):
@@ -48,7 +49,7 @@ def test_steps_beyond_the_end_are_refused_and_told_where_the_end_is(tmp_path):
     refuse_steps_beyond_the_end(None, tmp_path, 10)
     with pytest.raises(UserError, match=r"9 to 11 cannot be traced: this run has 10\n") as caught:
         refuse_steps_beyond_the_end(ProfileSteps(9, 11), tmp_path, 10)
-    assert caught.value.fix == "--profile 7,10"
+    assert worded(caught.value.fix) == "profile=7,10"
 
 
 def test_an_impossible_trace_is_refused_before_the_run(experiment, tmp_path, monkeypatch):
@@ -91,7 +92,7 @@ def test_steps_are_counted_from_where_the_run_resumes(experiment, tmp_path, capf
     longer = experiment("train.steps=6", evaluated=False)
     with pytest.raises(UserError, match=r"has 4, because it resumes at step 2 of 6") as caught:
         train(longer, tmp_path, profile=ProfileSteps(4, 6))
-    assert caught.value.fix == "--profile 1,4"
+    assert worded(caught.value.fix) == "profile=1,4"
     train(longer, tmp_path, profile=ProfileSteps(2, 4))
     (trace,) = traces(tmp_path)
     assert list(marked_steps(trace)) == [4, 5, 6]

@@ -308,7 +308,7 @@ def test_other_folders_are_refused_with_a_remedy(watch, tmp_path):
     tf1 = tmp_path / "tf1"
     tf1.mkdir()
     (tf1 / "model.ckpt-7.index").touch()
-    with pytest.raises(UserError, match=f"--weights {tf1}/model.ckpt-7`$"):
+    with pytest.raises(UserError, match=f"with weights={tf1}/model.ckpt-7$"):
         watch(checkpoints=tf1)
     holiday = tmp_path / "holiday"
     holiday.mkdir()

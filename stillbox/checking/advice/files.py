@@ -11,6 +11,7 @@ from stillbox.findings import Finding, Findings, Origins
 from stillbox.inputs.augment.geometry import labels_without_slots
 from stillbox.printing import count_text, printable_line
 from stillbox.records.label_map import LabelMap, assign_slots, is_label_map, required_classes
+from stillbox.references import Setting
 
 if TYPE_CHECKING:
     from stillbox.checkpoints.import_report import ImportReport
@@ -41,7 +42,7 @@ def checkpoint_fits(experiment: Experiment, origins: Origins) -> Findings:
             ImportOptions.of_training(fine_tune),
         )
     except MissingWeightsError as error:
-        fix = f"{error.fix}; or --set {CHECKPOINT}= for random weights"
+        fix = f"{error.fix}; or {Setting(CHECKPOINT, '')} for random weights"
         what = f"{error.where}: {error.what}, on this machine"
         yield Finding("warning", CHECKPOINT, what, fix)
     except UserError as error:
@@ -79,7 +80,7 @@ def teacher_fits(experiment: Experiment, origins: Origins) -> Findings:
         return
     if not Path(distillation.teacher).exists():
         what = f"{distillation.teacher}: there is no such model directory, on this machine"
-        yield Finding("warning", TEACHER, what, f"--set {TEACHER}=DIR")
+        yield Finding("warning", TEACHER, what, f"{Setting(TEACHER, 'DIR')}")
         return
     # Only an existing teacher needs jax; no device is used.
     from stillbox.models.build import abstract_detector
@@ -114,7 +115,7 @@ def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
             slots = assign_slots(label_map, classes, model.class_slots)
         except UserError as error:
             wanted = required_classes(label_map, model.class_slots)
-            fix = f"--set model.num_classes={wanted}"
+            fix = f"{Setting('model.num_classes', wanted)}"
             yield Finding("error", "model.num_classes", f"{error.where}: {error.what}", fix)
             continue
         if name == "train":
@@ -125,7 +126,7 @@ def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
                 f"{count_text(classes, 'class')}, but the label map {records.label_map} ends at id "
                 f"{label_map.max_id}: the other {classes - label_map.max_id} are never trained"
             )
-            fix = f"--set model.num_classes={label_map.max_id}"
+            fix = f"{Setting('model.num_classes', label_map.max_id)}"
             yield Finding("warning", "model.num_classes", what, fix)
 
 
@@ -167,7 +168,7 @@ def box_limit_is_chosen(experiment: Experiment, origins: Origins) -> Findings:
             f"max_boxes (max_number_of_boxes) is not set: {records.max_boxes} boxes of an image "
             "are kept"
         )
-        fix = f"`stillbox data stats` says how many there are; --set {path}=N"
+        fix = f"`stillbox data stats` says how many there are; {Setting(path, 'N')}"
         yield Finding("note", path, what, fix)
 
 

@@ -13,6 +13,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.schema.necks import Pyramid
 from stillbox.findings import Finding, Findings, Origins
 from stillbox.printing import count_text
+from stillbox.references import Setting
 
 SOFTMAX = (schema.SoftmaxLoss, schema.SoftmaxAgainstLogitsLoss)
 """Losses that compare classes with each other."""
@@ -43,7 +44,7 @@ def focal_loss_has_alpha(scoring: Scoring, origins: Origins) -> Findings:
             "without alpha the focal loss weighs objects and background equally; published configs "
             "have .25"
         )
-        yield Finding("note", path, what, f"--set {path}.alpha=0.25")
+        yield Finding("note", path, what, f"{Setting(f'{path}.alpha', 0.25)}")
 
 
 @check(scoring)
@@ -54,7 +55,7 @@ def scores_fit_the_loss(scoring: Scoring, origins: Origins) -> Findings:
     fitting = "softmax" if isinstance(loss, SOFTMAX) else "sigmoid"
     if converter != fitting:
         what = f"score_converter {converter} after a {loss.kind} loss: scores are no probabilities"
-        yield Finding("warning", path, what, f"--set {path}={fitting}")
+        yield Finding("warning", path, what, f"{Setting(path, fitting)}")
 
 
 @check(scoring)
@@ -68,7 +69,7 @@ def _untrained(section: object, path: str, names: tuple[str, ...], whole: str) -
     for name in names:
         if getattr(section, name) == 0.0:
             what = f"{name} 0: this half of the {whole} is never trained"
-            yield Finding("warning", f"{path}.{name}", what, f"--set {path}.{name}=1")
+            yield Finding("warning", f"{path}.{name}", what, f"{Setting(f'{path}.{name}', 1)}")
 
 
 @check(scoring)
@@ -81,7 +82,7 @@ def curves_are_whole(scoring: Scoring, origins: Origins) -> Findings:
             f"detections up to a score of {threshold:g} are thrown away before they are scored, "
             "which lowers AP"
         )
-        yield Finding("note", path, what, f"--set {path}=1e-8")
+        yield Finding("note", path, what, f"{Setting(path, 1e-08)}")
 
 
 @check(scoring)
@@ -98,11 +99,11 @@ def dropout_of(path: str, section: Dropout, origins: Origins) -> Findings:
     """Yields advice on the dropout of a section: it is on and drops something, or it is off."""
     keep, field = section.dropout_keep_probability, f"{path}.dropout_keep_probability"
     if section.dropout and keep == 1.0:
-        fix = f"--set {path}.dropout=false"
+        fix = f"{Setting(f'{path}.dropout', False)}"
         yield Finding("note", field, "dropout that keeps everything drops nothing", fix)
     if not section.dropout and field in origins and keep < 1.0:
         what = f"dropout_keep_probability {keep:g} has no effect while dropout is false"
-        yield Finding("note", field, what, f"take it out, or --set {path}.dropout=true")
+        yield Finding("note", field, what, f"take it out, or {Setting(f'{path}.dropout', True)}")
 
 
 @check(one_stage)
@@ -115,8 +116,8 @@ def background_is_balanced(model: schema.OneStage, origins: Origins) -> Findings
             f"the {loss.classification.kind} loss weighs every background anchor equally: neither "
             "a focal loss nor hard_example_miner reduces their weight"
         )
-        fix = "--set 'model.loss.classification={kind: sigmoid_focal, alpha: 0.25, gamma: 2.0}'"
-        yield Finding("warning", "model.loss.classification", what, fix)
+        path, fitting = "model.loss.classification", "{kind: sigmoid_focal, alpha: 0.25, gamma: 2}"
+        yield Finding("warning", path, what, f"{Setting(path, fitting)}")
 
 
 @check(one_stage)
@@ -128,7 +129,7 @@ def bias_reaches_the_loss(model: schema.OneStage, origins: Origins) -> Findings:
             f"class_bias_init {bias:g} has no effect with a {loss.kind} loss: it moves the logits "
             "of all classes equally"
         )
-        fix = "--set model.head.class_bias_init=0"
+        fix = f"{Setting('model.head.class_bias_init', 0)}"
         yield Finding("warning", "model.head.class_bias_init", what, fix)
 
 
@@ -143,7 +144,7 @@ def every_box_has_an_anchor(model: schema.OneStage, origins: Origins) -> Finding
             f"a box that no anchor overlaps by {matcher.matched_threshold:g} is trained as "
             "background; `stillbox anchors` counts them"
         )
-        fix = "--set model.matcher.force_match_for_each_row=true"
+        fix = f"{Setting('model.matcher.force_match_for_each_row', True)}"
         yield Finding("note", "model.matcher.force_match_for_each_row", what, fix)
 
 
@@ -184,7 +185,7 @@ def proposals_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findin
             f"max_proposals {proposals} is more than the {anchors} anchors of an image: the rest "
             "is padding, which the second stage still computes"
         )
-        yield Finding("warning", path, what, f"--set {path}={anchors}")
+        yield Finding("warning", path, what, f"{Setting(path, anchors)}")
 
 
 @check(two_stage)
@@ -196,7 +197,7 @@ def samples_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findings
         what = (
             f"no image can fill a sample_size of {sample}: it has {count_text(anchors, 'anchor')}"
         )
-        yield Finding("warning", path, what, f"--set {path}={anchors}")
+        yield Finding("warning", path, what, f"{Setting(path, anchors)}")
 
 
 @check(two_stage)
@@ -227,7 +228,7 @@ def anchors_fit_into_images(model: schema.FasterRcnn, origins: Origins) -> Findi
             f"{_PROPOSALS}.clip_anchors",
             f"{len(large)} of {len(shapes)} shapes of anchors fit into no image, such as "
             f"{height:.0f} x {width:.0f} pixels: training leaves them out, and detection does not",
-            f"--set {_PROPOSALS}.clip_anchors=true, or smaller anchors",
+            f"{Setting(f'{_PROPOSALS}.clip_anchors', True)}, or smaller anchors",
         )
 
 
@@ -242,7 +243,7 @@ def anchors_stand_on_the_map(model: schema.FasterRcnn, origins: Origins) -> Find
         given, path = getattr(anchors, name), f"{_PROPOSALS}.anchors.{name}"
         if given != stride:
             what = f"anchors stand every {given} pixels, but those of the map every {stride}"
-            yield Finding("warning", path, what, f"--set {path}={stride}")
+            yield Finding("warning", path, what, f"{Setting(path, stride)}")
 
 
 @check(two_stage)
@@ -257,7 +258,7 @@ def crops_have_pixels(model: schema.FasterRcnn, origins: Origins) -> Findings:
             f"crops of {crop.size} x {crop.size} points from a map of {rows} x {columns}: even the "
             "whole image has fewer pixels than its crop"
         )
-        fix = f"a larger network input, or --set {path}={min(sides[0])}"
+        fix = f"a larger network input, or {Setting(path, min(sides[0]))}"
         yield Finding("warning", path, what, fix)
 
 
@@ -268,7 +269,7 @@ def classes_are_told_apart(model: schema.FasterRcnn, origins: Origins) -> Findin
         what = (
             f"{model.num_classes} classes without a second stage: all detections are of the first"
         )
-        fix = "give model.boxes (number_of_stages 2), or --set model.num_classes=1"
+        fix = f"give model.boxes (number_of_stages 2), or {Setting('model.num_classes', 1)}"
         yield Finding("warning", "model.num_classes", what, fix)
 
 
@@ -284,7 +285,7 @@ def padding_is_there(model: schema.FasterRcnn, origins: Origins) -> Findings:
     """A mask of the padding needs padding."""
     if model.mask_padding and isinstance(model.resizer, schema.FixedShapeResizer):
         what = "mask_padding has no effect: a fixed_shape resizer pads no image"
-        yield Finding("note", "model.mask_padding", what, "--set model.mask_padding=false")
+        yield Finding("note", "model.mask_padding", what, f"{Setting('model.mask_padding', False)}")
 
 
 @check(two_stage)

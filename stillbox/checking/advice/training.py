@@ -16,6 +16,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.rules import frozen_fresh_statistics
 from stillbox.findings import Finding, Findings, Origins
 from stillbox.printing import count_text
+from stillbox.references import Setting
 
 _PATH = "train.optimizer.schedule"
 # Batch -> rate of the published configs for TPUs, with a momentum of .9.
@@ -64,7 +65,9 @@ def _scaling(schedule: schema.Schedule, factor: float) -> str:
         rates["burnin_learning_rate"] = rate
     if getattr(schedule, "warmup_steps", 0):
         rates["warmup_learning_rate"] = getattr(schedule, "warmup_learning_rate", 0)
-    return " ".join(f"--set {_PATH}.{name}={rate * factor:.2g}" for name, rate in rates.items())
+    return " ".join(
+        f"{Setting(f'{_PATH}.{name}', f'{rate * factor:.2g}')}" for name, rate in rates.items()
+    )
 
 
 @check(whole)
@@ -76,7 +79,7 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) ->
     if isinstance(optimizer, schema.Momentum) and not warmed and peak >= min(_PUBLISHED.values()):
         what = f"a learning rate of {peak:g} from the first step on, without a warm-up"
         fixes = {
-            "manual_step": f"--set {_PATH}.warmup=true",
+            "manual_step": f"{Setting(f'{_PATH}.warmup', True)}",
             "exponential": f"set {_PATH}.burnin_steps and burnin_learning_rate",
             "polynomial": f"set {_PATH}.warmup_steps, for example 1000",
         }
@@ -109,14 +112,14 @@ def cosine_ends_with_training(experiment: schema.Experiment, origins: Origins) -
     start = (schedule.warmup_steps or 0) + schedule.hold_steps
     if not steps:
         what = f"training has no end, and the learning rate is 0 from step {total} on"
-        yield Finding("warning", "train.steps", what, f"--set train.steps={total}")
+        yield Finding("warning", "train.steps", what, f"{Setting('train.steps', total)}")
     elif start < steps < start + _NEARLY_DONE * (total - start):
         rate = 0.5 * (1 + math.cos(math.pi * (steps - start) / (total - start)))
         what = (
             f"training ends at step {steps} of a schedule of {total}: the learning rate is still "
             f"at {100 * rate:.0f} % of its height"
         )
-        yield Finding("warning", path, what, f"--set {path}={steps}")
+        yield Finding("warning", path, what, f"{Setting(path, steps)}")
 
 
 @check(whole)
@@ -138,7 +141,7 @@ def rates_are_reached(experiment: schema.Experiment, origins: Origins) -> Findin
             f"the rate {falls} only after {count_text(schedule.decay_steps, 'step')}, and training "
             f"has {steps:,}"
         )
-        fix = f"for ten steps down: --set {_PATH}.decay_steps={max(1, steps // 10)}"
+        fix = f"for ten steps down: {Setting(f'{_PATH}.decay_steps', max(1, steps // 10))}"
         yield Finding("note", f"{_PATH}.decay_steps", what, fix)
 
 
@@ -174,7 +177,7 @@ def statistics_arrive(experiment: schema.Experiment, origins: Origins) -> Findin
             f"{100 * decay**steps:.0f} % of the moving statistics is still what training began "
             f"with, and evaluation normalises with them"
         )
-        fix = " ".join(f"--set {path}.decay={fitting:g}" for path in paths)
+        fix = " ".join(f"{Setting(f'{path}.decay', f'{fitting:g}')}" for path in paths)
         yield Finding("warning", f"{paths[0]}.decay", what, fix)
 
 
@@ -212,7 +215,7 @@ def statistics_have_a_batch(experiment: schema.Experiment, origins: Origins) -> 
         what = f"batch norm takes its statistics from {count_text(batch, 'image')}"
         fix = (
             f"a batch of at least {_SMALL_BATCH}, or, with a checkpoint to start from, "
-            "--set model.freeze_batch_norm=true"
+            f"{Setting('model.freeze_batch_norm', True)}"
         )
         yield Finding("warning", "train.batch_size", what, fix)
 
@@ -222,7 +225,7 @@ def statistics_have_weights(experiment: schema.Experiment, origins: Origins) -> 
     """Moving statistics belong to the weights that they were measured with."""
     found = frozen_fresh_statistics(experiment)
     if found is not None:
-        yield replace(found, fix="--set train.fine_tune.checkpoint=PATH")
+        yield replace(found, fix=f"{Setting('train.fine_tune.checkpoint', 'PATH')}")
 
 
 @check(whole)
@@ -237,7 +240,7 @@ def averages_arrive(experiment: schema.Experiment, origins: Origins) -> Findings
         "train.ema_decay",
         f"the moving average of the parameters keeps {100 * decay**train.steps:.0f} % of the "
         f"first ones over {count_text(train.steps, 'step')} (decay {decay:g})",
-        "--set train.ema_warmup=true",
+        f"{Setting('train.ema_warmup', True)}",
     )
 
 
@@ -247,7 +250,7 @@ def averages_exist(experiment: schema.Experiment, origins: Origins) -> Findings:
     asked = "evaluation.use_ema" in origins and experiment.evaluation.use_ema
     if asked and experiment.train.ema_decay is None:
         what = "use_ema (use_moving_averages) has no effect: training keeps no moving average"
-        fix = "--set train.ema_decay=0.9999, or take it out"
+        fix = f"{Setting('train.ema_decay', 0.9999)}, or take it out"
         yield Finding("warning", "evaluation.use_ema", what, fix)
 
 
@@ -288,7 +291,7 @@ def penalties_are_small(experiment: schema.Experiment, origins: Origins) -> Find
             path = f"model.{place}.regularizer.weight"
             default = "" if path in origins else ", the format's default,"
             what = f"a weight of {penalty.weight:g}{default} presses all kernels to zero"
-            yield Finding("warning", path, what, f"--set {path}=4e-5")
+            yield Finding("warning", path, what, f"{Setting(path, 4e-05)}")
 
 
 @check(whole)
@@ -299,7 +302,7 @@ def penalties_are_added(experiment: schema.Experiment, origins: Origins) -> Find
     counted = any(getattr(penalty, "weight", penalty) for penalty in penalties)
     if not experiment.train.regularization and counted:
         what = "regularization (add_regularization_loss) is false: no regularizer has an effect"
-        fix = "--set train.regularization=true, or take the regularizers out"
+        fix = f"{Setting('train.regularization', True)}, or take the regularizers out"
         yield Finding("warning", "train.regularization", what, fix)
 
 
@@ -314,7 +317,7 @@ def rounding_is_trained(experiment: schema.Experiment, origins: Origins) -> Find
         f"{train.steps}: evaluation and export still round, and the weights never adapt to "
         "it"
     )
-    fix = f"--set train.quantization.delay={train.steps * 9 // 10}"
+    fix = f"{Setting('train.quantization.delay', train.steps * 9 // 10)}"
     yield Finding("warning", "train.quantization.delay", what, fix)
 
 
@@ -325,7 +328,7 @@ def levels_are_exact(experiment: schema.Experiment, origins: Origins) -> Finding
         what = (
             "bfloat16 rounds once more what quantisation has rounded, off the levels of its range"
         )
-        yield Finding("note", "train.precision", what, "--set train.precision=float32")
+        yield Finding("note", "train.precision", what, f"{Setting('train.precision', 'float32')}")
 
 
 @check(whole)
@@ -347,7 +350,7 @@ def first_weights_are_named(experiment: schema.Experiment, origins: Origins) -> 
             what = (
                 f"{name} has no effect: no checkpoint is named, training starts from random weights"
             )
-            yield Finding("note", path, what, "--set train.fine_tune.checkpoint=PATH")
+            yield Finding("note", path, what, f"{Setting('train.fine_tune.checkpoint', 'PATH')}")
             return
 
 

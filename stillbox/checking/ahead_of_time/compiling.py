@@ -27,6 +27,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
 from stillbox.findings import Finding
 from stillbox.printing import count_text, sides_text, size_text
+from stillbox.references import Parameter
 from stillbox.training.program import train_program
 
 # Names of the arguments of training, evaluation and prediction; any other is a part of the batch.
@@ -251,7 +252,10 @@ def _remedies(step: StepName, experiment: Experiment, *, heavy_state: bool) -> I
     train, evaluation = experiment.train, experiment.evaluation
     height, width = experiment.model.resizer.input_size
     if step == "train":
-        yield f"lower train.batch_size ({train.batch_size}); --find-batch looks for the largest"
+        yield (
+            f"lower train.batch_size ({train.batch_size}); {Parameter('find_batch')} looks for "
+            "the largest"
+        )
         if train.micro_batch_size > 1:
             yield f"raise train.accumulation_steps ({train.accumulation_steps})"
         if train.precision == "float32":

@@ -22,6 +22,7 @@ from stillbox.errors import UserError
 from stillbox.extras import install_command
 from stillbox.jax_internals import topologies
 from stillbox.printing import count_text
+from stillbox.references import Parameter
 
 _LOCAL = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu"}
 
@@ -84,7 +85,7 @@ def find_target(name: str) -> Target:
 def _slice_devices(chip: Chip, sides: str) -> tuple[jax.Device, ...]:
     if not importlib.util.find_spec("libtpu") and not os.environ.get("TPU_LIBRARY_PATH"):
         what = "the compiler of TPUs, libtpu, is not installed"
-        raise UserError(what, where="--target", fix=install_command("tpu"))
+        raise UserError(what, where=Parameter("target"), fix=install_command("tpu"))
     silence_libtpu()
     options: dict[str, Any] = dict(chip.options)
     # Every host has four chips, except for these slices, which are one host each.
@@ -99,7 +100,7 @@ def _slice_devices(chip: Chip, sides: str) -> tuple[jax.Device, ...]:
         first, *_ = str(error).splitlines()
         raise UserError(
             f"libtpu cannot describe {chip.generation}:{sides}: {first}",
-            where="--target",
+            where=Parameter("target"),
             fix=f"{install_command('tpu')} installs the release that belongs to this jax, "
             f"{jax.__version__}",
         ) from error
@@ -112,9 +113,11 @@ def _local_target(name: str) -> Target:
     if not devices:
         fix = (
             f"{install_command('cuda')} where there is a GPU; stillbox doctor shows what JAX "
-            "finds. A TPU slice needs none of its devices: --target v5e:2x4"
+            f"finds. A TPU slice needs none of its devices: {Parameter('target', 'v5e:2x4')}"
         )
-        raise UserError(f"there is no {name} device in this machine", where="--target", fix=fix)
+        raise UserError(
+            f"there is no {name} device in this machine", where=Parameter("target"), fix=fix
+        )
     limit = (devices[0].memory_stats() or {}).get("bytes_limit")
     if limit is None:
         # Devices without a count of their own share the memory of the machine.

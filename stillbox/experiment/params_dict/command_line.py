@@ -20,6 +20,7 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment.params_dict.reader import ParamsReading, read_layers
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.values import Plain, node_of
+from stillbox.references import Command, Parameter
 from stillbox.textformat.parser import MAX_DEPTH
 from stillbox.textformat.yaml_tree import Node, compose, read_text_file
 
@@ -181,8 +182,9 @@ _PAIRS = re.compile(rf"\s*{_NAME}\s*=")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 _YAML_LINE = re.compile(r"^[ \t]*+[\w'\"]++[ \t]*+:(\s|$)", re.MULTILINE)
 _FORMS = (
-    "for example --params_override='{train: {total_steps: 1000}}', "
-    "--params_override='train.total_steps=1000, eval.eval_batch_size=4' or the path of a YAML file"
+    f"for example {Parameter('params_override')}='{{train: {{total_steps: 1000}}}}', "
+    f"{Parameter('params_override')}='train.total_steps=1000, eval.eval_batch_size=4' or "
+    "the path of a YAML file"
 )
 
 
@@ -276,7 +278,7 @@ def read_params(
         UserError: there is no such file, or see `reader.read_layers`.
     """
     layers = [_config_file(str(config_file))] if str(config_file) else []
-    layers.append(read_text(params_override, "--params_override"))
+    layers.append(read_text(params_override, f"{Parameter('params_override')}"))
     reading = read_layers(layers, name=Path(config_file).stem or model, model=model, used=used)
     if not str(config_file) or Path(config_file).is_file():
         return reading
@@ -287,7 +289,7 @@ def read_params(
 def _config_file(given: str) -> Node:
     path = Path(given)
     if path.is_file() or path.is_dir() or "://" in given:
-        return read_file(given, "--config_file")
+        return read_file(given, f"{Parameter('config_file')}")
     # Scripts name `configs/yaml/retinanet_nasfpn.yaml`, a file of the original's repository.
     if path.stem in TEMPLATES:
         return template_tree(path.stem)
@@ -295,5 +297,5 @@ def _config_file(given: str) -> Node:
     names = [*(other.name for other in beside), *(f"{name}.yaml" for name in TEMPLATES)]
     fix = nearest(path.name, names)
     if path.stem in recipe_names():
-        fix = f"stillbox train {path.stem} --set ... for the recipe of this name"
-    raise UserError(f"there is no file {path}", where="--config_file", fix=fix)
+        fix = f"{Command('train', path.stem)} takes the recipe of this name"
+    raise UserError(f"there is no file {path}", where=Parameter("config_file"), fix=fix)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from stillbox.errors import UserError
+from stillbox.references import Command, Setting
 
 PROGRAM = "official/vision/detection of tensorflow/models (later official/legacy/detection)"
 _REASON = (
@@ -15,8 +16,9 @@ _REASON = (
     "program with keys like these"
 )
 _FIX = (
-    "take TensorFlow Model Garden's RetinaNet (`stillbox model_garden --experiment "
-    "retinanet_resnetfpn_coco`) or a recipe, `stillbox recipes`"
+    "take TensorFlow Model Garden's RetinaNet "
+    f"({Command('model_garden', experiment='retinanet_resnetfpn_coco')}) or a recipe, "
+    "`stillbox recipes`"
 )
 # Names of the TPU program for what only the third dialect calls so.
 _TODAY = {
@@ -76,7 +78,8 @@ def note_either(given: Mapping[str, tuple[object, str]]) -> Iterator[str]:
     if not in_files or decided or any(value == "nasfpn" for value, _ in given.values()):
         return
     yield (
-        f"{in_files[0]}: all keys of this file are also of {PROGRAM}; they are read as the TPU "
-        "program's, whose momentum is not Nesterov's: --set train.optimizer.nesterov=true, and "
+        f"{in_files[0]}: all keys of this file are also of {PROGRAM}; they are read as the "
+        "TPU program's, whose momentum is not Nesterov's: "
+        f"{Setting('train.optimizer.nesterov', True)}, and "
         "train.optimizer.rate_in_accumulator=true, are as there"
     )

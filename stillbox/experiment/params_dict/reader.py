@@ -33,6 +33,7 @@ from stillbox.experiment.params_dict.training import (
 )
 from stillbox.experiment.reading import Reading, ReadTracker
 from stillbox.experiment.schema import Experiment, Export, Training
+from stillbox.references import Parameter
 from stillbox.textformat.yaml_tree import Node
 
 RENAMED = {
@@ -252,7 +253,7 @@ def read_layers(
         UserError: an unknown name, a value of the wrong type, a contradiction, or something that
             stillbox does not have.
     """
-    _check_type(model, "--model", "--model")
+    _check_type(model, "model", str(Parameter("model")))
     params, old, log = Params(), OldKeys(), ReadTracker()
     for layer in layers:
         _check_sections(layer)

@@ -16,12 +16,13 @@ from stillbox.experiment.params_dict.keys import BACKBONES, KEYS, NECKS
 from stillbox.experiment.params_dict.merging import Params, spell
 from stillbox.experiment.reading import FieldReader, ReadTracker, Section, Unread
 from stillbox.experiment.values import Value
+from stillbox.references import Command, Setting
 from stillbox.textformat.name_patterns import NamePattern
 
 _DEVICES = "all devices that JAX finds run one synchronous program"
-_OWN_WORDS = "`stillbox train --model-dir` gives it"
+_OWN_WORDS = f"{Command('train', model_dir=True)} gives it"
 _LAYOUT = "XLA chooses how arrays lie in memory"
-_FOLLOWING = "`stillbox retinanet --mode=eval` reads it, which watches a model directory"
+_FOLLOWING = f"{Command('retinanet', mode='eval')} reads it, which watches a model directory"
 _COPY_PASTE = "mixing two data sets for copy and paste is not supported"
 _MASKS = "it scores masks, and stillbox detects boxes"
 _LVIS = "LVIS has metrics of its own, which are not computed"
@@ -310,7 +311,7 @@ def _read_penalty(root: KeySection, path: str) -> dict[str, Any]:
             "kernels are penalised in all parts of the model alike, and biases, batch norm and "
             "depthwise kernels in all or in none",
             f"leave it at {KEYS[_REGEX].default!r} and set the regularizer of a part: "
-            "--set model.head.conv.regularizer=null",
+            f"{Setting('model.head.conv.regularizer', None)}",
         )
     return {
         "regularizer": schema.L2(weight=weight) if weight else None,
@@ -354,14 +355,14 @@ def note_statistics(root: KeySection) -> None:
         root.note(
             name,
             f"{name} is false: batch norm takes the statistics of one replica, a device's part of "
-            "the batch; --set devices.replicas=8 gives the eight of the published runs on any "
-            "number of devices",
+            f"the batch; {Setting('devices.replicas', 8)} gives the eight of the published runs "
+            "on any number of devices",
         )
     keys = (_norm_key(root, block, "use_sync_bn") for block in root.params.used_blocks())
     if any(map(root.value, keys)) and not root.value("use_tpu"):
         root.note(
             "use_tpu",
             "without a TPU the original takes the statistics of one replica and ignores "
-            "use_sync_bn; --set model.backbone.conv.batch_norm.statistics=global, and likewise of "
-            "model.neck and model.head, applies it",
+            f"use_sync_bn; {Setting('model.backbone.conv.batch_norm.statistics', 'global')}, and "
+            "likewise of model.neck and model.head, applies it",
         )

@@ -10,6 +10,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.params_dict.keys import NECKS
 from stillbox.experiment.params_dict.section import KeySection, compile_regex, freezes_norm
 from stillbox.object_storage import url_of
+from stillbox.references import Setting
 
 LABEL_MAP = "label_map.pbtxt"
 """Name of the label map that `stillbox data convert` writes beside its records."""
@@ -66,7 +67,7 @@ def _note_label_map(root: KeySection, train: schema.Records) -> None:
         root.note(
             "train.train_file_pattern",
             f"the label map is {train.label_map}: {why}; "
-            "--set data.train.label_map=PATH names another",
+            f"{Setting('data.train.label_map', 'PATH')} names another",
         )
 
 
@@ -124,7 +125,7 @@ def read_training(
         root.note(
             "use_tpu",
             "without a TPU the original computes in float32 and ignores use_bfloat16; "
-            "--set train.precision=bfloat16 applies it",
+            f"{Setting('train.precision', 'bfloat16')} applies it",
         )
         bfloat16 = False
     return schema.Training(

@@ -6,6 +6,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
 from stillbox.experiment.reading import FieldReader, field_mapping
+from stillbox.references import Setting
 
 _read_multiscale = field_mapping(schema.MultiscaleAnchors)
 _read_grid = field_mapping(schema.GridAnchors, base_height="height", base_width="width")
@@ -253,7 +254,7 @@ def _drops(section: MessageSection, path: str) -> bool:
         section.note(
             "use_partitioned_nms",
             "use_partitioned_nms has no effect without use_static_shapes; "
-            f"--set {path}.drop_at_threshold=true has its effect",
+            f"{Setting(f'{path}.drop_at_threshold', True)} has its effect",
         )
         return False
     return partitioned

@@ -16,6 +16,7 @@ from stillbox.experiment.pipeline_config.layers import (
 )
 from stillbox.experiment.pipeline_config.section import MessageSection
 from stillbox.experiment.reading import field_mapping
+from stillbox.references import Setting
 
 EFFICIENTDETS = tuple(f"ssd_efficientnet-{size}_bifpn_keras" for size in schema.EFFICIENTNET_SIZES)
 """Values of `feature_extractor.type`."""
@@ -134,7 +135,7 @@ def _read_mobiledet(version: type[schema.MobileDet], section: MessageSection) ->
         section.note(
             _OVERRIDE,
             f"{_OVERRIDE} has no effect on a MobileDet, which has hyperparameters of its own; "
-            "--set model.backbone.conv=... changes them",
+            f"{Setting('model.backbone.conv', '...')} changes them",
         )
     return field_mapping(version)(section, "model.backbone", conv=of_a_replica(version().conv))
 
@@ -162,8 +163,8 @@ _read_neck = field_mapping(schema.MnasFpn, explicit_padding="use_explicit_paddin
 def read_mnasfpn(section: MessageSection) -> tuple[schema.MobileNetV2, schema.MnasFpn]:
     """Reads `feature_extractor` of the type `MNASFPN`."""
     reason = (
-        "this extractor has hyperparameters of its own; --set model.backbone.conv=... and "
-        "model.neck.conv=... change them"
+        "this extractor has hyperparameters of its own; "
+        f"{Setting('model.backbone.conv', '...')} and model.neck.conv=... change them"
     )
     section.ignore(reason, "conv_hyperparams", "override_base_feature_extractor_hyperparams")
     section.ignore("the blocks of this extractor are depthwise anyway", "use_depthwise")

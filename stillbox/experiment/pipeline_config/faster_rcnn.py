@@ -29,6 +29,7 @@ from stillbox.experiment.pipeline_config.layers import (
 )
 from stillbox.experiment.pipeline_config.section import REFUSED, MessageSection
 from stillbox.experiment.variants import RegisteredConfig
+from stillbox.references import Setting
 
 _RESNETS = tuple(f"faster_rcnn_resnet{depth}" for depth in (50, 101, 152))
 EXTRACTORS = (
@@ -256,8 +257,8 @@ def _read_predictor(predictor: MessageSection, path: str, *, keras: bool) -> sch
     if _differs(given, heeded):
         section.warn(
             "initializer",
-            f"{why} defaults: no penalty, Glorot's initialiser; --set {path}.initializer=... and "
-            f"{path}.regularizer=... change that",
+            f"{why} defaults: no penalty, Glorot's initialiser; "
+            f"{Setting(f'{path}.initializer', '...')} and {path}.regularizer=... change that",
         )
     return heeded
 
@@ -436,7 +437,7 @@ def _read_conv(section: MessageSection, path: str, *, keras: bool) -> schema.Con
     if hyperparams.has("activation") and conv.activation != "relu6":
         hyperparams.note(
             "activation",
-            "the original has relu6 in the region proposal network whatever is configured, and so "
-            f"has stillbox; --set {path}.activation={conv.activation} follows the config",
+            "the original has relu6 in the region proposal network whatever is configured, and "
+            f"so has stillbox; {Setting(f'{path}.activation', conv.activation)} follows the config",
         )
     return dataclasses.replace(conv, activation="relu6")

@@ -17,6 +17,7 @@ from stillbox.experiment.pipeline_config.training import (
     read_training,
 )
 from stillbox.experiment.reading import Reading, ReadTracker, field_mapping
+from stillbox.references import Parameter, Setting
 from stillbox.textformat.messages import Decoder
 from stillbox.textformat.parser import Block, parse
 from stillbox.textformat.writing import message_text
@@ -154,13 +155,13 @@ def read_evaluation(section: MessageSection) -> schema.Evaluation:
         section.warn(
             "num_examples",
             f"num_examples {evaluation.max_examples}: of more images only the first so many are "
-            "scored; --set evaluation.max_examples=0 scores all",
+            f"scored; {Setting('evaluation.max_examples', 0)} scores all",
         )
     if evaluation.max_evaluations:
         section.note(
             "max_evals",
             f"max_evals {evaluation.max_evaluations}: training evaluates at most that often, the "
-            "last time at its end; --set evaluation.max_evaluations=0 lifts the limit",
+            f"last time at its end; {Setting('evaluation.max_evaluations', 0)} lifts the limit",
         )
     return evaluation
 
@@ -198,7 +199,7 @@ def read_pipeline_config(
     Raises:
         UserError: the text cannot be parsed, or sets something that stillbox does not have.
     """
-    merged = parse(override, "--config_override") if override else None
+    merged = parse(override, f"{Parameter('config_override')}") if override else None
     return read_block(parse(text, file), name=name, override=merged)
 
 
@@ -210,7 +211,7 @@ def merged_text(text: str, file: str, override: str) -> str:
     """
     decoder = Decoder(load_schema())
     message = decoder.decode(parse(text, file), ROOT)
-    decoder.merge(message, parse(override, "--config_override"))
+    decoder.merge(message, parse(override, f"{Parameter('config_override')}"))
     return message_text(message)
 
 
@@ -263,8 +264,8 @@ def read_block(
     if experiment.train.ema_decay is not None and not experiment.evaluation.use_ema:
         root.note(
             "eval_config",
-            "training keeps a moving average of the parameters, but use_moving_averages is false, "
-            "so evaluation does not use it; --set evaluation.use_ema=true does",
+            "training keeps a moving average of the parameters, but use_moving_averages is "
+            f"false, so evaluation does not use it; {Setting('evaluation.use_ema', True)} does",
         )
     return Reading(
         experiment=experiment,

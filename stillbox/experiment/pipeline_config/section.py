@@ -12,6 +12,7 @@ from typing import Any
 from stillbox.errors import UserError
 from stillbox.experiment.reading import FieldReader, ReadTracker, Section, Unread
 from stillbox.experiment.values import Value
+from stillbox.references import Setting
 from stillbox.textformat.messages import Entry, FieldType, Message, Schema, parse_schema
 
 _ONE_PROGRAM = "all devices run one synchronous program"
@@ -172,8 +173,9 @@ REFUSED: dict[str, str] = {
     "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_to_heads": _SEPARABLE_KERAS,
     "WeightSharedConvolutionalBoxPredictor.apply_conv_hyperparams_pointwise": _SEPARABLE_KERAS,
     "Hyperparams.op": "it describes convolutions",
-    "Hyperparams.group_norm": "it is not read from a pipeline.config; `--set "
-    "model.head.conv.group_norm={}` normalises groups in the head, and likewise in other parts",
+    "Hyperparams.group_norm": "it is not read from a pipeline.config; "
+    f"`{Setting('model.head.conv.group_norm', {})}` normalises groups in the head, and "
+    "likewise in other parts",
     "BatchNonMaxSuppression.max_classes_per_detection": "a box stands for one class, as it always "
     "does in the original, which stops at more",
     "MultiscaleAnchorGenerator.normalize_coordinates": _IN_PIXELS,

@@ -20,6 +20,7 @@ from stillbox.experiment.pipeline_config.layers import (
 )
 from stillbox.experiment.pipeline_config.section import MessageSection
 from stillbox.experiment.reading import field_mapping
+from stillbox.references import Setting
 
 _NAMES = {
     "layers_before": "num_layers_before_predictor",
@@ -54,7 +55,7 @@ def _convolutional(section: MessageSection, path: str, *, keras: bool) -> schema
         section.note(
             "",
             "use_dropout is not set, and the format's default is true; "
-            "--set model.head.dropout=false switches it off",
+            f"{Setting('model.head.dropout', False)} switches it off",
         )
     conv = read_hyperparams(section.child("conv_hyperparams"), f"{path}.conv", keras=keras)
     head: schema.ConvolutionalHead = _read_convolutional(section, path, conv=conv)
@@ -63,7 +64,7 @@ def _convolutional(section: MessageSection, path: str, *, keras: bool) -> schema
             "class_prediction_bias_init",
             "the original ignores class_prediction_bias_init in depthwise heads and starts at 0, "
             "and so does stillbox; "
-            f"--set model.head.class_bias_init={head.class_bias_init:g} applies it",
+            f"{Setting('model.head.class_bias_init', f'{head.class_bias_init:g}')} applies it",
         )
         head = dataclasses.replace(head, class_bias_init=0.0)
     return head
@@ -76,7 +77,7 @@ def _weight_shared(section: MessageSection, path: str, *, keras: bool) -> schema
         hyperparams.note(
             "activation",
             "the original has relu6 in the towers whatever is configured, and so has stillbox; "
-            f"--set model.head.conv.activation={conv.activation} follows the config",
+            f"{Setting('model.head.conv.activation', conv.activation)} follows the config",
         )
         conv = dataclasses.replace(conv, activation="relu6")
     head: schema.WeightSharedHead = _read_weight_shared(section, path, conv=conv)

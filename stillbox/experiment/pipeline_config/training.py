@@ -8,6 +8,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.section import MessageSection, choice
 from stillbox.experiment.reading import FieldReader, field_mapping
 from stillbox.experiment.values import Value
+from stillbox.references import Setting
 
 POLICIES: tuple[str, ...] = get_args(get_type_hints(schema.AutoAugment)["policy"])
 """Legal values of `policy_name`."""
@@ -246,7 +247,7 @@ def _read_moving_average(section: MessageSection) -> float | None:
         section.note(
             "",
             "use_moving_average is not set, and the format's default is true; "
-            "--set train.ema_decay=null switches it off",
+            f"{Setting('train.ema_decay', None)} switches it off",
         )
     if section.value("use_moving_average", "train.ema_decay"):
         return decay

@@ -9,6 +9,7 @@ from stillbox.experiment.rules.warnings import warning
 from stillbox.experiment.values import sections_of
 from stillbox.findings import Finding
 from stillbox.printing import count_text
+from stillbox.references import Setting
 
 
 @rule(schema.Experiment)
@@ -21,7 +22,7 @@ def last_steps_exist(experiment: schema.Experiment) -> Iterator[Finding]:
             continue
         if not train.steps and not epochs:
             what = f"training without an end has no last {count_text(skipped, 'step')}"
-            fix = f"give train.steps or data.train.num_epochs, or --set {where}=0"
+            fix = f"give train.steps or data.train.num_epochs, or {Setting(where, 0)}"
             yield error(where, what, fix)
         elif train.steps and skipped >= train.steps:
             what = (
@@ -245,7 +246,7 @@ def added_matches_are_divided_by(loss: schema.Loss) -> Iterator[Finding]:
             "added_matches",
             f"added_matches {loss.added_matches} while normalize_by_matches is false: nothing is "
             "divided by the number of matches",
-            "--set model.loss.added_matches=0, or set normalize_by_matches to true",
+            f"{Setting('model.loss.added_matches', 0)}, or set normalize_by_matches to true",
         )
 
 
@@ -261,12 +262,16 @@ def moving_average_is_of_the_batch(loss: schema.Loss) -> Iterator[Finding]:
     }
     for other in (other for other, holds in contradictions.items() if holds):
         name = other.partition(" ")[0]
-        change = "--set model.loss.normalizer=global" if name == "normalizer" else f"change {name}"
+        change = (
+            f"{Setting('model.loss.normalizer', 'global')}"
+            if name == "normalizer"
+            else f"change {name}"
+        )
         yield error(
             "normalizer_momentum",
             f"normalizer_momentum {loss.normalizer_momentum} while {other}: it averages the "
             "matches of a whole batch",
-            f"--set model.loss.normalizer_momentum=0, or {change}",
+            f"{Setting('model.loss.normalizer_momentum', 0)}, or {change}",
         )
 
 
@@ -278,7 +283,7 @@ def skipped_codes_are_compared(loss: schema.Loss) -> Iterator[Finding]:
     """Losses of overlaps compare boxes, not codes."""
     if loss.skip_zero_codes and isinstance(loss.localization, BOX_LOSSES):
         what = f"skip_zero_codes together with {loss.localization.kind}, which compares whole boxes"
-        fix = "--set model.loss.skip_zero_codes=false, or take smooth_l1, l1 or l2"
+        fix = f"{Setting('model.loss.skip_zero_codes', False)}, or take smooth_l1, l1 or l2"
         yield error("skip_zero_codes", what, fix)
 
 

@@ -7,6 +7,7 @@ from stillbox.experiment.rules.boxes import BOX_LOSSES
 from stillbox.experiment.rules.rule import error, rule
 from stillbox.experiment.variants import RegisteredConfig
 from stillbox.findings import Finding
+from stillbox.references import Setting
 
 _SIGMOIDS = schema.SigmoidLoss | schema.SigmoidFocalLoss
 _QUALITIES = schema.QualityFocalLoss | schema.VarifocalLoss
@@ -21,17 +22,17 @@ def predictions_are_compared(model: schema.OneStage) -> Iterator[Finding]:
         "matcher": (
             schema.TaskAlignedMatcher,
             "compares boxes with predictions, which the loss matched does not provide",
-            "--set model.loss.kind=quality, or take argmax or atss",
+            f"{Setting('model.loss.kind', 'quality')}, or take argmax or atss",
         ),
         "box_coder": (
             schema.DistributionBoxCoder,
             "writes a box as distributions, which the loss matched cannot compare",
-            "--set model.loss.kind=quality, or take the coder distances",
+            f"{Setting('model.loss.kind', 'quality')}, or take the coder distances",
         ),
         "head": (
             schema.AtssHead,
             "predicts centerness, which the loss matched does not train",
-            "--set model.loss.kind=quality, or take gfl",
+            f"{Setting('model.loss.kind', 'quality')}, or take gfl",
         ),
     }
     for name, (kind, what, fix) in reasons.items():
@@ -65,7 +66,7 @@ def matchers_compare_overlaps(model: schema.OneStage) -> Iterator[Finding]:
             f"the matcher {model.matcher.kind} compares boxes by iou, and similarity is "
             f"{model.similarity.kind}"
         )
-        yield error("similarity.kind", what, "--set model.similarity.kind=iou")
+        yield error("similarity.kind", what, f"{Setting('model.similarity.kind', 'iou')}")
 
 
 @rule(schema.OneStage)
@@ -78,7 +79,9 @@ def quality_fits_the_model(model: schema.OneStage) -> Iterator[Finding]:
     for name in ("class_targets", "box_weights"):
         if getattr(loss, name) == "alignment" and not aligned:
             what = f"{name} alignment with the matcher {model.matcher.kind}, which measures none"
-            fix = f"--set model.matcher.kind=task_aligned, or another of model.loss.{name}"
+            fix = (
+                f"{Setting('model.matcher.kind', 'task_aligned')}, or another of model.loss.{name}"
+            )
             yield error(f"loss.{name}", what, fix)
     distribution = isinstance(model.box_coder, schema.DistributionBoxCoder)
     if loss.distribution_weight and not distribution:
@@ -86,19 +89,23 @@ def quality_fits_the_model(model: schema.OneStage) -> Iterator[Finding]:
             "loss.distribution_weight",
             f"distribution_weight {loss.distribution_weight:g} with the box coder "
             f"{model.box_coder.kind}, which has no distributions",
-            "--set model.loss.distribution_weight=0, or --set model.box_coder.kind=distribution",
+            f"{Setting('model.loss.distribution_weight', 0)}, or "
+            f"{Setting('model.box_coder.kind', 'distribution')}",
         )
     centers = isinstance(model.head, schema.AtssHead)
     if bool(loss.centerness_weight) != centers:
         what = f"centerness_weight {loss.centerness_weight:g} with the head {model.head.kind}"
-        fix = "--set model.head.kind=atss, or --set model.loss.centerness_weight=0"
+        fix = (
+            f"{Setting('model.head.kind', 'atss')}, or {Setting('model.loss.centerness_weight', 0)}"
+        )
         if centers:
             what += ", whose centerness would not be trained"
-            fix = "--set model.loss.centerness_weight=1, or --set model.head.kind=gfl"
+            other = Setting("model.head.kind", "gfl")
+            fix = f"{Setting('model.loss.centerness_weight', 1)}, or {other}"
         yield error("loss.centerness_weight", what, fix)
     if model.background_class:
         what = "the loss quality has no class for the background, whose target is 0 in all classes"
-        yield error("background_class", what, "--set model.background_class=false")
+        yield error("background_class", what, f"{Setting('model.background_class', False)}")
 
 
 @rule(schema.OneStage)
@@ -108,19 +115,22 @@ def task_aligned_head_has_distances(model: schema.OneStage) -> Iterator[Finding]
         return
     if type(model.box_coder) is not schema.DistanceBoxCoder:
         what = f"a task_aligned head predicts distances, and the coder is {model.box_coder.kind}"
-        yield error("box_coder.kind", what, "--set model.box_coder.kind=distances")
+        yield error("box_coder.kind", what, f"{Setting('model.box_coder.kind', 'distances')}")
         return
     anchors, units = model.anchors, model.box_coder.units_in_anchor
     if not isinstance(anchors, schema.MultiscaleAnchors):
         what = f"a task_aligned head needs anchors of strides, and the kind is {anchors.kind}"
-        yield error("anchors.kind", what, "--set model.anchors.kind=multiscale")
+        yield error("anchors.kind", what, f"{Setting('model.anchors.kind', 'multiscale')}")
     elif anchors.anchor_scale != units or anchors.aspect_ratios != (1.0,):
         what = (
             "a task_aligned head predicts distances in strides, which requires square anchors of "
             f"units_in_anchor strides: anchor_scale is {anchors.anchor_scale:g}, units_in_anchor "
             f"{units:g}, aspect_ratios {list(anchors.aspect_ratios)}"
         )
-        fix = f"--set model.anchors.anchor_scale={units:g} --set model.anchors.aspect_ratios=[1]"
+        fix = (
+            f"{Setting('model.anchors.anchor_scale', f'{units:g}')} "
+            f"{Setting('model.anchors.aspect_ratios', [1])}"
+        )
         yield error("anchors", what, fix)
 
 
@@ -133,7 +143,7 @@ def quality_losses_are_comparable(loss: schema.QualityLoss) -> Iterator[Finding]
     yield from _sigmoid("classification", loss.classification)
     if loss.class_targets != "one" and not isinstance(loss.classification, _QUALITIES):
         what = f"class_targets {loss.class_targets} with the loss {loss.classification.kind}"
-        fix = "--set model.loss.class_targets=one, or take quality_focal or varifocal"
+        fix = f"{Setting('model.loss.class_targets', 'one')}, or take quality_focal or varifocal"
         yield error("class_targets", what, fix)
     if loss.initial is not None:
         yield from _sigmoid("initial.classification", loss.initial.classification)
@@ -161,7 +171,7 @@ def crops_have_no_levels(model: schema.FasterRcnn) -> Iterator[Finding]:
     stage = model.boxes
     if stage is not None and stage.postprocessing.nms.max_candidates_per_level:
         what = "max_candidates_per_level in a detector of two stages, whose boxes have no levels"
-        fix = "--set model.boxes.postprocessing.nms.max_candidates_per_level=0"
+        fix = f"{Setting('model.boxes.postprocessing.nms.max_candidates_per_level', 0)}"
         yield error("boxes.postprocessing.nms.max_candidates_per_level", what, fix)
 
 
@@ -171,7 +181,7 @@ def group_norm_counts_no_padding(model: schema.FasterRcnn) -> Iterator[Finding]:
     for path, conv in model.convolutions().items():
         if model.mask_padding and conv.group_norm is not None:
             what = "group_norm counts padding, which mask_padding leaves out"
-            fix = "--set model.mask_padding=false, or take batch_norm"
+            fix = f"{Setting('model.mask_padding', False)}, or take batch_norm"
             yield error(f"{path}.group_norm", what, fix)
 
 
@@ -181,12 +191,12 @@ def teachers_teach_distributions(experiment: schema.Experiment) -> Iterator[Find
     model, path = experiment.model, "train.distillation"
     if experiment.train.distillation is None:
         return
-    without = f"--set {path}=null trains without a teacher"
+    without = f"{Setting(path, None)} trains without a teacher"
     if not isinstance(model, schema.OneStage):
         yield error(path, f"a {model.kind} has no distributions of boxes to be taught", without)
     elif not isinstance(model.box_coder, schema.DistributionBoxCoder):
         what = f"the box coder {model.box_coder.kind} has no distributions to be taught"
-        yield error(path, what, f"--set model.box_coder.kind=distribution, or {without}")
+        yield error(path, what, f"{Setting('model.box_coder.kind', 'distribution')}, or {without}")
 
 
 @rule(schema.Experiment, training=True)
@@ -194,5 +204,5 @@ def teacher_is_named(experiment: schema.Experiment) -> Iterator[Finding]:
     """Distillation names a teacher."""
     distillation, path = experiment.train.distillation, "train.distillation"
     if distillation is not None and not distillation.teacher:
-        fix = f"--set {path}.teacher=DIR, a model directory, or --set {path}=null"
+        fix = f"{Setting(f'{path}.teacher', 'DIR')}, a model directory, or {Setting(path, None)}"
         yield error(f"{path}.teacher", "distillation without a teacher", fix)

@@ -7,6 +7,7 @@ from stillbox.errors import nearest
 from stillbox.experiment import schema
 from stillbox.experiment.rules.rule import error, fit_stride, input_sides, padding_multiple, rule
 from stillbox.findings import Finding
+from stillbox.references import Setting
 
 # The original's Faster R-CNN has no coarser map than the proposals', and so a smaller one.
 _PROPOSALS_MIN_SIDE = 33
@@ -22,13 +23,14 @@ def canvas_is_given(resizer: schema.CanvasResizer) -> Iterator[Finding]:
         yield error(
             "canvas",
             f"the resizer {resizer.kind} gives images of many shapes, and the network has one",
-            f"--set {path}=[HEIGHT,WIDTH], pixels that every image fits into; it is padded to that",
+            f"{Setting(path, ['HEIGHT', 'WIDTH'])}, pixels that every image fits into; it is "
+            "padded to that",
         )
     elif isinstance(resizer, schema.PadToMultipleResizer) and resizer.multiple >= 1:
         legal = [-(-side // resizer.multiple) * resizer.multiple for side in resizer.canvas]
         if legal != list(resizer.canvas):
             what = f"canvas {list(resizer.canvas)} is no multiple of {resizer.multiple}"
-            yield error("canvas", what, f"--set {path}=[{legal[0]},{legal[1]}]")
+            yield error("canvas", what, f"{Setting(path, f'[{legal[0]},{legal[1]}]')}")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
@@ -216,11 +218,11 @@ def bottlenecks_exist(neck: schema.NasFpn) -> Iterator[Finding]:
             f"drop_connect_rate {neck.drop_connect_rate:g} leaves out blocks beside a shortcut, "
             "and a convolution has none"
         )
-        fix = "--set model.neck.drop_connect_rate=0, or set block to bottleneck"
+        fix = f"{Setting('model.neck.drop_connect_rate', 0)}, or set block to bottleneck"
         yield error("drop_connect_rate", what, fix)
     if neck.block_conv is not None:
         what = "block_conv describes the convolutions of bottlenecks, and block is conv"
-        fix = "--set model.neck.block_conv=null, or set block to bottleneck"
+        fix = f"{Setting('model.neck.block_conv', None)}, or set block to bottleneck"
         yield error("block_conv", what, fix)
 
 

@@ -16,6 +16,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.rules.rule import apply_rules, error, input_sides, rule
 from stillbox.experiment.run_length import batch_norms
 from stillbox.findings import Finding
+from stillbox.references import Parameter, Setting
 from stillbox.textformat.name_patterns import NamePattern
 
 
@@ -67,7 +68,9 @@ def decoded_images_are_kept_in_one_process(experiment: schema.Experiment) -> Ite
     """Each process would keep images that another one needs in the next epoch."""
     if experiment.data.processes and experiment.data.cache_images:
         what = "data.cache_images keeps decoded images in the memory of one process"
-        yield error("data.processes", what, "--set data.cache_images=false, or data.processes=0")
+        yield error(
+            "data.processes", what, f"{Setting('data.cache_images', False)}, or data.processes=0"
+        )
 
 
 @rule(schema.Experiment)
@@ -178,7 +181,9 @@ def images_can_be_cut(experiment: schema.Experiment) -> Iterator[Finding]:
     parts = experiment.devices.spatial_partitions
     if parts > 1 and isinstance(experiment.model, schema.FasterRcnn):
         what = f"{parts} devices cannot share an image: crops are taken from whole feature maps"
-        yield error("devices.spatial_partitions", what, "--set devices.spatial_partitions=1")
+        yield error(
+            "devices.spatial_partitions", what, f"{Setting('devices.spatial_partitions', 1)}"
+        )
         return
     path, height = next(input_sides(experiment.model))
     # Numbers below 1 are reported as out of range.
@@ -260,7 +265,9 @@ def groups_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding]:
         size, where = norm.group_size, f"{path}.group_size"
         if norm.statistics != "groups" and size > 0:
             what = f"group_size {size} has no effect while statistics is {norm.statistics}"
-            yield error(where, what, f"--set {path}.statistics=groups, or --set {where}=0")
+            yield error(
+                where, what, f"{Setting(f'{path}.statistics', 'groups')}, or {Setting(where, 0)}"
+            )
         elif norm.statistics == "groups" and size == 0:
             yield error(where, "statistics of groups of 0 images", f"for example {where}=8")
         elif norm.statistics == "groups" and size > 0 and batch > 0 and batch % size:
@@ -316,14 +323,14 @@ def quantized_parts_are_covered(experiment: schema.Experiment) -> Iterator[Findi
             yield error(path, what, f"set it to null, or take one of {kinds}")
     for name, conv in model.convolutions().items():
         if conv.group_norm is not None:
-            fix = f"take batch_norm, with --set model.{name}.group_norm=null"
+            fix = f"take batch_norm, with {Setting(f'model.{name}.group_norm', None)}"
             yield error(path, "group norm cannot be folded into kernels of integers", fix)
     # Products of maps are not rounded.
     if isinstance(model.backbone, schema.EfficientNetLite) and model.backbone.se_ratio > 0:
-        yield error(path, "gates cannot be quantised", "--set model.backbone.se_ratio=0")
+        yield error(path, "gates cannot be quantised", f"{Setting('model.backbone.se_ratio', 0)}")
     if isinstance(model.neck, schema.BiFpn) and model.neck.combine != "sum":
         what = f"sums of the kind {model.neck.combine!r} cannot be quantised"
-        yield error(path, what, "--set model.neck.combine=sum")
+        yield error(path, what, f"{Setting('model.neck.combine', 'sum')}")
 
 
 @rule(schema.Evaluation)
@@ -343,7 +350,7 @@ def best_metric_is_computed(evaluation: schema.Evaluation) -> Iterator[Finding]:
             "best_metric",
             f"best_metric {evaluation.best_metric} belongs to {metric}, which is not in "
             f"evaluation.metrics ({', '.join(evaluation.metrics)})",
-            f"--set evaluation.best_metric={computed}, or add {metric} to evaluation.metrics",
+            f"{Setting('evaluation.best_metric', computed)}, or add {metric} to evaluation.metrics",
         )
 
 
@@ -361,7 +368,10 @@ def pictures_stay_below_the_results(evaluation: schema.Evaluation) -> Iterator[F
     given = Path(evaluation.pictures_directory)
     if given.anchor or ".." in given.parts or not str(given).isprintable():
         what = f"{evaluation.pictures_directory!r} leads out of the folder of the results"
-        fix = "give a plain name such as exported; evaluate's --output names the folder around it"
+        fix = (
+            f"give a plain name such as exported; evaluate's {Parameter('output')} names the "
+            "folder around it"
+        )
         yield error("pictures_directory", what, fix)
 
 

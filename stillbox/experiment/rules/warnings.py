@@ -13,6 +13,7 @@ from stillbox.experiment.rules.rule import error, rule
 from stillbox.experiment.run_length import depends_on_replicas
 from stillbox.experiment.values import sections_of
 from stillbox.findings import Finding
+from stillbox.references import Setting
 
 PLACEHOLDER = re.compile(r"PATH_TO_BE_CONFIGURED|\$\{[^}]*\}|<[A-Za-z][A-Za-z _-]*>")
 """What stands for a path in a sample config."""
@@ -32,12 +33,18 @@ def records_are_given(experiment: schema.Experiment) -> Iterator[Finding]:
     """There are records and names of their classes."""
     if not experiment.data.train.paths:
         what = "no records to train on"
-        yield error("data.train.paths", what, "--set data.train.paths='[data/train-*.tfrecord]'")
+        yield error(
+            "data.train.paths", what, f"{Setting('data.train.paths', ['data/train-*.tfrecord'])}"
+        )
     if not experiment.data.train.label_map:
         what = "no label map for the training records"
-        yield error("data.train.label_map", what, "--set data.train.label_map=data/label_map.pbtxt")
+        yield error(
+            "data.train.label_map",
+            what,
+            f"{Setting('data.train.label_map', 'data/label_map.pbtxt')}",
+        )
     if experiment.data.evaluation.paths and not experiment.data.evaluation.label_map:
-        fix = "--set data.evaluation.label_map=data/label_map.pbtxt"
+        fix = f"{Setting('data.evaluation.label_map', 'data/label_map.pbtxt')}"
         yield error("data.evaluation.label_map", "no label map for the evaluation records", fix)
 
 
@@ -46,7 +53,10 @@ def early_stopping_needs_records(experiment: schema.Experiment) -> Iterator[Find
     """Early stopping depends on scores, and scores need records."""
     if experiment.train.early_stopping is not None and not experiment.data.evaluation.paths:
         what = "early_stopping without evaluation records never stops"
-        fix = "--set data.evaluation.paths='[data/val-*.tfrecord]', or take early_stopping out"
+        fix = (
+            f"{Setting('data.evaluation.paths', ['data/val-*.tfrecord'])}, or take early_stopping "
+            "out"
+        )
         yield error("train.early_stopping", what, fix)
 
 
@@ -56,7 +66,7 @@ def cosine_ends(experiment: schema.Experiment) -> Iterator[Finding]:
     schedule, path = experiment.train.optimizer.schedule, "train.optimizer.schedule.total_steps"
     if isinstance(schedule, schema.CosineSchedule) and schedule.total_steps is None:
         what = "the cosine ends with training, and training has no end: train.steps is 0"
-        yield error(path, what, f"--set train.steps=N, or --set {path}=N")
+        yield error(path, what, f"{Setting('train.steps', 'N')}, or {Setting(path, 'N')}")
 
 
 @rule(schema.Experiment, training=True)
@@ -72,7 +82,9 @@ def samples_are_proposals(experiment: schema.Experiment) -> Iterator[Finding]:
             f"sample_size {sample} is more than the {proposals} proposals of an image "
             "(model.proposals.max_proposals)"
         )
-        yield error(path, what, f"--set {path}={proposals}, or raise model.proposals.max_proposals")
+        yield error(
+            path, what, f"{Setting(path, proposals)}, or raise model.proposals.max_proposals"
+        )
 
 
 @rule(schema.Experiment, training=True)
@@ -80,9 +92,9 @@ def paths_are_real(experiment: schema.Experiment) -> Iterator[Finding]:
     """Sample configs contain placeholders; records and label maps alone may lie in buckets."""
     for path, text in _paths(experiment):
         # The remedy is ready to paste, but for the path itself.
-        remedy = f"--set {path}=PATH"
+        remedy = f"{Setting(path, 'PATH')}"
         if path in _OPTIONAL:
-            remedy += f", or --set {path}= to {_OPTIONAL[path]}"
+            remedy += f", or {Setting(path, '')} to {_OPTIONAL[path]}"
         if path == CHECKPOINT:
             known = advise_weights(text, experiment.model, experiment.train.fine_tune.scope)
             remedy = f"{known}; or {remedy}" if known else remedy
@@ -281,8 +293,8 @@ def statistics_exclude_padding(model: schema.FasterRcnn) -> Iterator[Finding]:
         yield warning(
             "freeze_batch_norm",
             "mask_padding masks images, but not the statistics of a batch: they include the "
-            "padding, which images of the original do not have; --set model.freeze_batch_norm=true "
-            "takes the moving ones",
+            "padding, which images of the original do not have; "
+            f"{Setting('model.freeze_batch_norm', True)} takes the moving ones",
         )
 
 
@@ -300,7 +312,7 @@ def frozen_fresh_statistics(experiment: schema.Experiment) -> Finding | None:
         return None
     return warning(
         path,
-        "batch norm takes its moving statistics, which without pretrained weights are those of no "
-        "data: values grow from layer to layer, and training mostly ends in NaN; name weights by "
-        f"train.fine_tune.checkpoint, or --set {path}={trained}",
+        "batch norm takes its moving statistics, which without pretrained weights are those "
+        "of no data: values grow from layer to layer, and training mostly ends in NaN; name "
+        f"weights by train.fine_tune.checkpoint, or {Setting(path, trained)}",
     )

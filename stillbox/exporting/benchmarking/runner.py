@@ -32,6 +32,7 @@ from stillbox.predicting.images import read_image
 from stillbox.printing import count_text
 from stillbox.records.files import make_folder, write_whole
 from stillbox.records.scenes import draw_images
+from stillbox.references import Parameter
 
 Watch = Callable[[str], AbstractContextManager[ImageProgress]]
 """Shows the progress of the named activity while it is entered."""
@@ -72,7 +73,7 @@ class _Run:
         self._given = images
         self._images = images or _measured_images(self._dataset)
         if not images and self._dataset is None:
-            self._notes.append("measured on drawn scenes; --images gives photographs")
+            self._notes.append(f"measured on drawn scenes; {Parameter('images')} gives photographs")
         self._reference: Sequence[ImageResult] = ()
         self._count = 0
 
@@ -137,7 +138,7 @@ class _Run:
             if variant.quantize != "none":
                 images = calibration_images(self.subject.experiment, self._given)
             if is_export(folder):
-                fix = "remove it, or give another folder with --exports"
+                fix = f"remove it, or give another folder with {Parameter('exports')}"
                 what = "an export of another checkpoint is there"
                 raise UserError(what, where=str(folder), fix=fix)
             settings = subjects.export_settings(

@@ -25,6 +25,7 @@ from stillbox.exporting.manifest import MANIFEST, Manifest, finished_export, is_
 from stillbox.exporting.settings import ExportSettings, Format, Quantize
 from stillbox.exporting.verification import SURE
 from stillbox.extras import install_command
+from stillbox.references import Parameter
 
 
 class Variant(NamedTuple):
@@ -97,7 +98,8 @@ def find_subject(
         name = source.name if isinstance(source, Experiment) else source
         raise UserError(
             f"{name} is no folder of a model, and a config alone has no weights",
-            fix="add --weights FILE, or give the model directory of a training run",
+            fix=f"add {Parameter('weights', 'FILE')}, or give the model directory of a "
+            "training run",
         )
     return _in_folder(Path(source), step, overrides, kept)
 
@@ -118,7 +120,10 @@ def _in_folder(
     if kept is not None:
         return _choose(subject, _exports_in(kept))
     if _exports_in(own := folder / "export"):
-        note = f"the exports in {own} were written anew to be measured; --exports {own} takes those"
+        note = (
+            f"the exports in {own} were written anew to be measured; "
+            f"{Parameter('exports', f'{own}')} takes those"
+        )
         return replace(subject, notes=(note,))
     return subject
 
@@ -143,8 +148,9 @@ def _of_exports(folder: Path, exports: Sequence[Path], overrides: Sequence[str])
     if checkpoint is not None:
         return _choose(subject, exports)
     note = (
-        f"the exports are compared with nothing: {manifest.source}, which they were made from, is "
-        "not here; give the model itself, and this folder with --exports"
+        f"the exports are compared with nothing: {manifest.source}, which they were made "
+        "from, is not here; give the model itself, and this folder with "
+        f"{Parameter('exports')}"
     )
     return replace(subject, notes=(note,))
 
@@ -210,7 +216,7 @@ def check_variants(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in VARIANTS:
             what = f"there is no format {name!r}"
-            raise UserError(what, where="--formats", fix=nearest(name, VARIANTS))
+            raise UserError(what, where=Parameter("formats"), fix=nearest(name, VARIANTS))
     return tuple(names) or tuple(VARIANTS)
 
 
@@ -268,18 +274,18 @@ class BenchmarkSettings:
         """
         most = own_processors()
         for name, value, least, greatest in (
-            ("--limit", self.limit, 0, 2**31),
-            ("--min-score", self.min_score, 0, 1),
-            ("--warmup", self.warmup, 0, 2**20),
-            ("--repeats", self.repeats, 1, 2**20),
-            ("--threads", self.threads, 0, most),
+            (f"{Parameter('limit')}", self.limit, 0, 2**31),
+            (f"{Parameter('min_score')}", self.min_score, 0, 1),
+            (f"{Parameter('warmup')}", self.warmup, 0, 2**20),
+            (f"{Parameter('repeats')}", self.repeats, 1, 2**20),
+            (f"{Parameter('threads')}", self.threads, 0, most),
         ):
             if not least <= value <= greatest:
                 fix = f"give a number from {least} to {greatest:,}"
                 raise UserError(f"{value} is out of range", where=name, fix=fix)
         if self.threads not in (0, most) and not hasattr(os, "sched_setaffinity"):
             what = "this system does not limit the processors of a process"
-            raise UserError(what, where="--threads", fix="leave it out")
+            raise UserError(what, where=Parameter("threads"), fix="leave it out")
         return replace(self, formats=check_variants(self.formats))
 
 

@@ -40,6 +40,7 @@ from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.scoring import score_backend
 from stillbox.records.parallel import how_it_ended, start_process
+from stillbox.references import Command
 
 # Limits of the time and least number of the measured images: large detectors take a second for an
 # image.
@@ -217,7 +218,7 @@ def _refuse_batches(backend: Backend) -> None:
     sizes = backend.batch_sizes
     if sizes is not None and 1 not in sizes:
         what = f"the export takes batches of {sizes[0]}, and a latency is that of one image"
-        fix = "`stillbox export --batch-size 0` writes one for any number of images"
+        fix = f"{Command('export', batch_size='0')} writes one for any number of images"
         raise UserError(what, where=backend.source, fix=fix)
 
 

@@ -18,6 +18,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
 from stillbox.inputs.resize import ENLARGE_CANVAS, misfit, resized_size
+from stillbox.references import Parameter
 
 _BLOCK = 30
 """Results in a block."""
@@ -325,7 +326,7 @@ def add_preprocessing(
     """
     if size is not None and (reason := misfit(size, resizer)):
         what = f"images of this size do not fit the canvas: {reason}"
-        raise UserError(what, where="--image-size", fix=ENLARGE_CANVAS)
+        raise UserError(what, where=Parameter("image_size"), fix=ENLARGE_CANVAS)
     own: Operand = np.array(size, np.float32)
     if size is None:
         own = graph.op("Cast", graph.op("Shape", images, start=1, end=3), to=FLOAT)

@@ -30,6 +30,7 @@ from stillbox.exporting.tflite import detection_op
 from stillbox.exporting.tflite.conversion import detect_function
 from stillbox.extras import import_extra
 from stillbox.lowering import lowering_for_tflite
+from stillbox.references import Parameter
 from stillbox.untrusted import read_untrusted
 
 # Outputs of every signature, which clients read.
@@ -53,8 +54,8 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     content = graph.message()
     if len(content) >= MAX_PROGRAM_BYTES:
         what = f"the graph has {len(content):,} bytes, and a protocol message holds fewer"
-        fix = "use --format saved_model, which keeps weights in a file of their own"
-        raise UserError(what, where="--format frozen_graph", fix=fix)
+        fix = f"use {Parameter('format')} saved_model, which keeps weights in a file of their own"
+        raise UserError(what, where=f"{Parameter('format')} frozen_graph", fix=fix)
     (folder / format.FROZEN).write_bytes(content)
     return Written(
         files={format.FROZEN: f"GraphDef, input {value.name}"},

@@ -23,6 +23,7 @@ from stillbox.extras import import_extra
 from stillbox.inputs.interpolation import TAPS, Taps
 from stillbox.inputs.resize import Size, resized_size
 from stillbox.lowering import lowering_for_tflite
+from stillbox.references import Parameter
 
 INPUT, SIGNATURE = "images", "serving_default"
 """Of a converted model: its one signature, and the input of that."""
@@ -57,8 +58,8 @@ def convert(
         return _flatbuffer(text, name, outputs)
     except Exception as error:  # the converter has no error class
         what = f"TensorFlow Lite cannot hold this model: {_reason(error)}"
-        fix = "use another format, such as --format onnx"
-        raise UserError(what, where="--format tflite", fix=fix) from error
+        fix = f"use another format, such as {Parameter('format', 'onnx')}"
+        raise UserError(what, where=Parameter("format", "tflite"), fix=fix) from error
 
 
 def _require_converter() -> None:
@@ -66,7 +67,7 @@ def _require_converter() -> None:
     if find_spec("litert_converter") is None and (system, machine) not in _PLATFORMS:
         what = f"there is no litert-converter for {system} on {machine}"
         fix = "export under Linux on x86-64 or macOS on arm64; the file runs here"
-        raise UserError(what, where="--format tflite", fix=fix)
+        raise UserError(what, where=Parameter("format", "tflite"), fix=fix)
     import_extra("litert_converter", "tflite")
 
 

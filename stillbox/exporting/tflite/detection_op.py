@@ -25,6 +25,7 @@ from stillbox.inputs.resize import resized_size
 from stillbox.models.one_stage.detector import OneStageDetector, class_scores, decode_boxes
 from stillbox.models.postprocessing import convert_logits
 from stillbox.models.variables import bind_detector
+from stillbox.references import Parameter
 
 if TYPE_CHECKING:
     from ai_edge_litert import schema_py_generated as flat
@@ -37,8 +38,8 @@ _LEAST_SCORE = 1 / 512
 _SAME_RANGE = ("CONCATENATION", "RESHAPE", "LOGISTIC")
 _SHOWN = 100
 """Anchors of an image whose encodings have to fit into the range."""
-_WHERE = "--postprocess detection_op"
-_BUILT_IN = "use --postprocess built_in"
+_WHERE = f"{Parameter('postprocess', 'detection_op')}"
+_BUILT_IN = f"use {Parameter('postprocess')} built_in"
 
 
 def check_fit(program: ExportProgram) -> schema.OneStage:
@@ -77,7 +78,7 @@ def check_fit(program: ExportProgram) -> schema.OneStage:
     size = program.image_size or program.input_size
     if resized_size(size, model.resizer) != program.input_size:
         what = f"an image of {size[0]}x{size[1]} does not fill the network input, as {NAME} expects"
-        raise UserError(what, where="--image-size", fix=_BUILT_IN)
+        raise UserError(what, where=Parameter("image_size"), fix=_BUILT_IN)
     return model
 
 
@@ -105,7 +106,7 @@ def _check_decoding(model: schema.OneStage) -> None:
             f"with {field.rpartition('.')[2]} {value} the network decodes the boxes before {NAME}, "
             "which 8-bit integers are too coarse for",
             where=f"model.{field}",
-            fix=f"export it with --quantize none, or {_BUILT_IN}",
+            fix=f"export it with {Parameter('quantize', 'none')}, or {_BUILT_IN}",
         )
 
 
@@ -116,7 +117,7 @@ def _check_norms(model: schema.OneStage) -> None:
                 "group norm measures every image anew, and cannot be folded into kernels of "
                 "integers as batch norm is",
                 where=f"model.{name}.group_norm",
-                fix="export it with --quantize none, or train it with batch_norm",
+                fix=f"export it with {Parameter('quantize', 'none')}, or train it with batch_norm",
             )
 
 
@@ -162,7 +163,8 @@ def of_normalized_pixels(program: ExportProgram) -> tuple[ExportProgram, int, fl
             "uint8 images of an integer model have one mean and one scale, and this model's pixels "
             "are normalised channel by channel",
             where="model.pixels",
-            fix="export it with --quantize none, or train one with a mean and std of 127.5",
+            fix=f"export it with {Parameter('quantize', 'none')}, or train one with a mean and std "
+            "of 127.5",
         )
     identity = schema.PixelNormalization(mean=(0.0,) * 3, std=(1.0,) * 3)
     plain = dataclasses.replace(model, pixels=identity)

@@ -15,6 +15,7 @@ import numpy as np
 
 from stillbox.errors import UserError
 from stillbox.exporting.tflite.quantization import operations_of
+from stillbox.references import Parameter
 
 _SOFTMAX_MOST = 16_000
 _INTEGERS = ("INT8", "UINT8")
@@ -161,9 +162,9 @@ def check_operations(content: bytes, *, quantized: bool) -> None:
             raise UserError(
                 f"the Edge TPU does not compute the operation {operation.kind} of "
                 f"{operation.outputs[0].name!r}: {reason}",
-                where="--quantize int8 --postprocess detection_op",
+                where=f"{Parameter('quantize', 'int8')} {Parameter('postprocess', 'detection_op')}",
                 fix="use a detector of plain convolutions, such as ssd_mobilenet_v1_300x300 or "
-                "ssdlite_mobilenet_v2_coco, or --postprocess built_in",
+                f"ssdlite_mobilenet_v2_coco, or {Parameter('postprocess')} built_in",
             )
 
 

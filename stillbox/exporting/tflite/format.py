@@ -32,6 +32,7 @@ from stillbox.exporting.tflite.quantization import (
 from stillbox.exporting.tflite.web import write_page
 from stillbox.extras import import_extra
 from stillbox.inputs.resize import misfit
+from stillbox.references import Parameter
 from stillbox.untrusted import read_untrusted
 
 FILE = "model.tflite"
@@ -51,7 +52,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     """
     size = program.settings.image_size
     if size and (reason := misfit(size, program.description.resizer)):
-        raise UserError(f"the image does not fit: {reason}", where="--image-size")
+        raise UserError(f"the image does not fit: {reason}", where=Parameter("image_size"))
     import_extra("ai_edge_litert", "tflite")
     description = _description(program)
     op = program.settings.postprocess == "detection_op"
@@ -213,4 +214,4 @@ def _check_operators(content: bytes) -> None:
     }
     if foreign:
         what = f"the model needs {', '.join(sorted(foreign))}, which TensorFlow Lite does not have"
-        raise UserError(what, where="--format tflite", fix="use another format")
+        raise UserError(what, where=Parameter("format", "tflite"), fix="use another format")

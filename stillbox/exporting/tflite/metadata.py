@@ -17,6 +17,7 @@ from stillbox.errors import UserError
 from stillbox.exporting.settings import ExportSettings
 from stillbox.numerals import count
 from stillbox.printing import count_text
+from stillbox.references import Parameter
 from stillbox.untrusted import open_zip
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def label_ids(content: bytes, where: str) -> list[int]:
     # zipfile and zlib can raise any exception for broken bytes.
     except Exception as error:
         what = f"the label ids behind the model cannot be read: {error or type(error).__name__}"
-        fix = "copy the file again, or export the model again with --format tflite"
+        fix = f"copy the file again, or export the model again with {Parameter('format', 'tflite')}"
         raise UserError(what, where=f"{where}, {LABEL_IDS}", fix=fix) from error
 
 

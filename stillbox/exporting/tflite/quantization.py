@@ -23,6 +23,7 @@ from stillbox.extras import import_extra
 from stillbox.models.layers import ConvLayer, NormLayer, SeparableConv2d
 from stillbox.models.layers.quantization import RANGE_ENDS, Roundings
 from stillbox.models.variables import bind_detector, split_detector
+from stillbox.references import Parameter
 
 if TYPE_CHECKING:
     from ai_edge_litert import schema_py_generated as flat
@@ -74,8 +75,10 @@ def quantize(
     from ai_edge_quantizer import calibrator
 
     if not images:
-        fix = "give some tens of typical images with --images"
-        raise UserError("int8 needs images to measure activations on", where="--quantize", fix=fix)
+        fix = f"give some tens of typical images with {Parameter('images')}"
+        raise UserError(
+            "int8 needs images to measure activations on", where=Parameter("quantize"), fix=fix
+        )
     samples = [{INPUT: image} for image in images]
     with warnings.catch_warnings():
         # LiteRT warns that measuring keeps every tensor.
@@ -281,7 +284,7 @@ def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dic
         rounding = _fitting(scopes, known)
         if rounding is None:
             what = f"no range of training fits the operation {name!r}"
-            raise UserError(what, where="--quantize", fix="export it in float")
+            raise UserError(what, where=Parameter("quantize"), fix="export it in float")
         found[name] = known.pop(rounding)
     return found
 

@@ -38,6 +38,7 @@ from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.records.problems import ConversionLog
 from stillbox.records.review import Stated, report_without_annotation, review
 from stillbox.records.shapes import NO_BOX, Box, segment_box
+from stillbox.references import Parameter
 
 T = TypeVar("T")
 _GREATEST_AREA = 1e18
@@ -71,7 +72,9 @@ def read_coco(
     """
     path, folder = Path(annotations), Path(images)
     if not folder.is_dir():
-        raise UserError("there is no such folder of images", where=str(folder), fix="see --images")
+        raise UserError(
+            "there is no such folder of images", where=str(folder), fix=f"see {Parameter('images')}"
+        )
     data = DataFolder(folder)
     locate = partial(data.image, annotation=path, near=data.root, log=log)
     content = _checked(read_json(path), path)
@@ -153,7 +156,8 @@ def _own_ids(
             raise UserError(
                 f"category {names[ordered[0]]!r} has id {ordered[0]}, which stands for background",
                 where=str(path),
-                fix="add --renumber for ids 1, 2, ..., or give your own ids with --label-map",
+                fix=f"add {Parameter('renumber')} for ids 1, 2, ..., or give your own ids with "
+                f"{Parameter('label_map')}",
             )
         for category in background:
             name, action = repr(names[category]), "left out: no box is of it"

@@ -30,6 +30,7 @@ from stillbox.records.problems import ConversionLog
 from stillbox.records.review import Stated
 from stillbox.records.shapes import Box
 from stillbox.records.unread import unread_files
+from stillbox.references import Parameter
 from stillbox.untrusted import read_untrusted
 
 
@@ -68,7 +69,7 @@ class FolderContents:
             names = [name for name in dict.fromkeys(names) if name]
             if not names:
                 what = "no annotation names an object, so there is no class"
-                raise UserError(what, fix="give the classes with --label-map")
+                raise UserError(what, fix=f"give the classes with {Parameter('label_map')}")
             label_map = LabelMap.from_names(names)
         return [Stated(_with_ids(one, label_map), one.split) for one in self.images], label_map
 
@@ -163,13 +164,16 @@ def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
     """
     if chosen and chosen not in readable_formats():
         fix = nearest(chosen, readable_formats())
-        raise UserError(f"there is no format {chosen!r}", where="--format", fix=fix)
+        raise UserError(f"there is no format {chosen!r}", where=Parameter("format"), fix=fix)
     found = {
         one.name: (one, files) for one in all_formats().values() if (files := one.find(folder))
     }
     if chosen and chosen not in found:
         what = f"no file is {all_formats()[chosen].title}"
-        fix = f"leave --format out; there is {_described(folder, found) or 'no known one'}"
+        fix = (
+            f"leave {Parameter('format')} out; there is "
+            f"{_described(folder, found) or 'no known one'}"
+        )
         raise UserError(what, where=str(folder.shown), fix=fix)
     readable = {name for name, (one, _) in found.items() if one.read is not None}
     own = {chosen} if chosen else readable
@@ -221,7 +225,10 @@ def _several(
 ) -> UserError:
     """Returns the error about formats to choose from, with those that can be read as its remedy."""
     what = f"the folder has several formats: {_described(folder, found, names)}"
-    fix = " or ".join(f"--format {name}" for name in readings) or "give a folder with one of them"
+    fix = (
+        " or ".join(f"{Parameter('format', f'{name}')}" for name in readings)
+        or "give a folder with one of them"
+    )
     return UserError("\n  ".join([what, *faults]), where=str(folder.shown), fix=fix)
 
 

@@ -30,6 +30,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError, ConversionLog
 from stillbox.records.review import Stated, report_without_annotation, review
 from stillbox.records.shapes import Box, bounds, rotated
+from stillbox.references import Command, Parameter
 from stillbox.untrusted import read_untrusted
 
 
@@ -55,19 +56,26 @@ def read_voc(
             a policy is `fail`.
     """
     folder, pictures = Path(annotations), Path(images)
-    for path, option in ((folder, "--annotations"), (pictures, "--images")):
+    for path, option in (
+        (folder, f"{Parameter('annotations')}"),
+        (pictures, f"{Parameter('images')}"),
+    ):
         if not path.is_dir():
             raise UserError("there is no such folder", where=str(path), fix=f"see {option}")
     files = sorted(folder.glob("*.xml"))
     if not files:
         what = "the folder holds no XML file"
-        raise UserError(what, where=str(folder), fix="see --annotations or --root")
+        raise UserError(
+            what, where=str(folder), fix=f"see {Parameter('annotations')} or {Parameter('root')}"
+        )
     trees = _parse_all(files, stems, log)
     if label_map is None:
         names = {name for tree in trees.values() for name in object_names(tree)} - {""}
         if not names:
             what = "no XML file names an object, so there is no class"
-            raise UserError(what, where=str(folder), fix="give the classes with --label-map")
+            raise UserError(
+                what, where=str(folder), fix=f"give the classes with {Parameter('label_map')}"
+            )
         label_map = LabelMap.from_names(sorted(names))
     stated, written = [], {file.stem for file in files}
     data = DataFolder(pictures)
@@ -104,12 +112,20 @@ def read_image_set(root: str | Path, name: str) -> list[str]:
     path = folder / f"{name}.txt"
     if not path.is_file():
         sets = [file.stem for file in folder.glob("*.txt")] if folder.is_dir() else []
-        fix = nearest(name, sets) if sets else "leave --set out for all images, or see --root"
+        fix = (
+            nearest(name, sets)
+            if sets
+            else f"leave {Parameter('set')} out for all images, or see {Parameter('root')}"
+        )
         raise UserError(f"there is no image set {name!r}", where=str(path), fix=fix)
     text = read_untrusted(path, most=MAX_LIST_BYTES).decode(errors="replace")
     stems = [line.split()[0] for line in text.splitlines() if line.strip()]
     if not stems:
-        raise UserError("the image set names no image", where=str(path), fix="choose another --set")
+        raise UserError(
+            "the image set names no image",
+            where=str(path),
+            fix=f"choose another {Parameter('set')}",
+        )
     return list(dict.fromkeys(stems))
 
 
@@ -141,7 +157,7 @@ def read_voc_file(file: Path) -> ElementTree.Element:
         raise BadRecordError("annotation file is no XML", detail) from error
     if tree.tag != "annotation":
         what = f"this is not Pascal VOC XML: its root is <{tree.tag}>, not <annotation>"
-        fix = "let `stillbox data convert FOLDER --output OUT` recognise the format"
+        fix = f"let {Command('data convert', 'FOLDER', output='OUT')} recognise the format"
         raise UserError(what, where=str(file), fix=fix)
     return tree
 

@@ -20,6 +20,7 @@ from stillbox.devices.mesh import build_mesh
 from stillbox.experiment.resolve import resolve
 from stillbox.findings import Finding
 from stillbox.models.layers.lowering.pooling import max_pool
+from stillbox.references import worded
 from stillbox.training.program import train_program
 from tests.checking.ahead_of_time.programs import PROGRAM, needs_cuda_plugin, needs_libtpu
 from tests.tpu_detection import count_macs
@@ -217,7 +218,7 @@ def test_an_array_that_is_too_large_alone_is_named():
 
 
 @pytest.mark.parametrize(("step", "overrides", "named", "unnamed"), [
-    ("train", (), ("train.batch_size (32)", "--find-batch", "train.precision=bfloat16"),
+    ("train", (), ("train.batch_size (32)", "find_batch=", "train.precision=bfloat16"),
      ("evaluation.", "devices.")),
     ("train", ("train.precision=bfloat16",), ("train.batch_size",), ("precision",)),
     ("train", ("model.resizer.height=640", "model.resizer.width=640"),
@@ -226,7 +227,7 @@ def test_an_array_that_is_too_large_alone_is_named():
     ("predict", (), ("model.resizer smaller (160 x 160)",), ("batch_size",)),
 ])  # fmt: skip
 def test_the_fields_that_help_are_named(step, overrides, named, unnamed):
-    fix = explain(step, *overrides)[0].fix
+    fix = worded(explain(step, *overrides)[0].fix)
     assert all(word in fix for word in named)
     assert not any(word in fix for word in unnamed)
 

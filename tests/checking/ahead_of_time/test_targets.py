@@ -16,6 +16,7 @@ from stillbox.devices.chips import CHIPS, GPUS, parse_gpus, parse_slice
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 from stillbox.extras import install_command
+from stillbox.references import Parameter
 from tests.checking.ahead_of_time.programs import needs_cuda_plugin, needs_libtpu
 
 
@@ -58,7 +59,7 @@ def test_spellings_of_slices(name, meant):
 def test_invalid_names_are_refused_with_valid_ones(name, said):
     with pytest.raises(UserError) as refusal:
         parse_slice(name)
-    assert refusal.value.where == "--target"
+    assert refusal.value.about == Parameter("target")
     assert said in refusal.value.fix
 
 

@@ -11,12 +11,13 @@ from stillbox.experiment.params_dict.command_line import TEMPLATES, read_text
 from stillbox.experiment.params_dict.merging import read_layer
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.values import differences
+from stillbox.references import Parameter
 from tests.helpers import refusal as user_error
 from tests.small import SHARED, needs_shared
 
 
 def values(text):
-    layer = read_layer(read_text(text, "--params_override"))
+    layer = read_layer(read_text(text, "params_override"))
     return {path: entry.value for path, entry in layer.items()}
 
 
@@ -86,7 +87,7 @@ def test_json_yaml_and_files_are_read(tmp_path):
     }
     file = tmp_path / "mine.yaml"
     file.write_text("train:\n  total_steps: 5\n")
-    layer = read_layer(read_text(str(file), "--params_override"))
+    layer = read_layer(read_text(str(file), "params_override"))
     assert layer["train.total_steps"].value == 5
     assert layer["train.total_steps"].where == f"{file}:2:3"
 
@@ -195,7 +196,7 @@ def test_the_order_of_the_layers(folder):
     train = reading.experiment.train
     assert (train.steps, train.batch_size) == (1, 4)
     assert reading.origins["train.steps"] == "mine.yaml:1:9"
-    assert reading.origins["train.batch_size"] == "--params_override"
+    assert reading.origins["train.batch_size"] == str(Parameter("params_override"))
     assert reading.params.value("model_dir") == "x"
     assert reading.experiment.name == "mine"
     said = "mine.yaml:1:46: train.iterations_per_loop has no effect here: "
@@ -216,14 +217,14 @@ def test_a_missing_file_is_named_with_its_neighbours(folder):
     with pytest.raises(UserError, match=r"there is no file mime\.yaml") as error:
         read_params(config_file="mime.yaml")
     assert "did you mean 'mine.yaml'" in str(error.value)
-    with pytest.raises(UserError, match=r"--config_file: gs://x/y\.yaml is not a local file"):
+    with pytest.raises(UserError, match=r"config_file: gs://x/y\.yaml is not a local file"):
         read_params(config_file="gs://x/y.yaml")
     with pytest.raises(UserError, match="is a folder"):
         read_params(config_file=folder)
 
 
 def test_a_recipe_is_named_where_there_is_neither_file_nor_template(folder):
-    with pytest.raises(UserError, match="stillbox train ssd_resnet34 --set"):
+    with pytest.raises(UserError, match="`stillbox train ssd_resnet34` takes"):
         read_params(config_file="configs/ssd_resnet34.yaml")
     with pytest.raises(UserError, match=r"did you mean 'retinanet_nasfpn\.yaml'"):
         read_params(config_file="retinanet_nas_fpn.yaml")
@@ -265,7 +266,7 @@ def test_a_template_and_the_published_file_are_one(name):
 
 
 def test_another_model_is_refused():
-    with pytest.raises(UserError, match="--model mask_rcnn: Mask R-CNN is a detector of two"):
+    with pytest.raises(UserError, match="model mask_rcnn: Mask R-CNN is a detector of two"):
         read_params(model="mask_rcnn")
     with pytest.raises(UserError, match="did you mean 'retinanet'"):
         read_params(model="retinanets")

@@ -337,7 +337,7 @@ def test_the_label_map(tmp_path):
 def test_a_missing_label_map_is_refused_with_a_remedy(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("train: {train_file_pattern: a-*}\narchitecture: {num_classes: 4}\n")
-    with pytest.raises(UserError, match=r"--set data\.train\.label_map="):
+    with pytest.raises(UserError, match=r"data\.train\.label_map="):
         rules.check_trainable(resolve(file).experiment, {})
 
 
@@ -440,7 +440,7 @@ def test_regularizer_and_precision_follow_the_weight_decay_and_the_device():
     assert read("train.l2_weight_decay=0").model.head.conv.regularizer is None
     reading = read_params(params_override="use_tpu=false")
     assert reading.experiment.train.precision == "float32"
-    assert any("--set train.precision=bfloat16" in note for note in reading.notes)
+    assert any("train.precision=bfloat16" in note for note in reading.notes)
     assert read("architecture.use_bfloat16=false").train.precision == "float32"
 
 

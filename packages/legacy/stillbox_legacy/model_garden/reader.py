@@ -15,6 +15,7 @@ from stillbox.experiment.params_dict.command_line import read_file, read_text
 from stillbox.experiment.params_dict.merging import Names, Params, read_layer, text_of
 from stillbox.experiment.reading import Reading, ReadTracker, reads_layers
 from stillbox.experiment.schema import Devices, Experiment, Export
+from stillbox.references import Command, Parameter
 from stillbox.textformat.yaml_tree import Node
 from stillbox_legacy.model_garden.keys import EXPERIMENTS, FIELDS
 from stillbox_legacy.model_garden.model import read_model
@@ -42,7 +43,7 @@ _SEVERAL = "is of Mask R-CNN, and this reader has RetinaNet's boxes"
 def _foreign(path: str, node: Node) -> UserError | None:
     if path.rpartition(".")[2] not in _MASKS:
         return None
-    fix = f"--experiment is one of {', '.join(EXPERIMENTS)}"
+    fix = f"{Parameter('experiment')} is one of {', '.join(EXPERIMENTS)}"
     return UserError(f"{path} {_SEVERAL}", where=node.where, fix=fix)
 
 
@@ -77,8 +78,8 @@ def read_garden(
     Raises:
         UserError: there is no such experiment or file, or see `read_garden_layers`.
     """
-    layers = [read_file(path, "--config_file") for path in config_files]
-    layers.append(read_text(params_override, "--params_override"))
+    layers = [read_file(path, f"{Parameter('config_file')}") for path in config_files]
+    layers.append(read_text(params_override, f"{Parameter('params_override')}"))
     name = name or (Path(config_files[-1]).stem if config_files else experiment)
     return read_garden_layers(layers, experiment=experiment, name=name, used=used)
 
@@ -105,7 +106,9 @@ def read_garden_layers(
     """
     if experiment and experiment not in EXPERIMENTS:
         fix = f"{nearest(experiment, EXPERIMENTS)}; there is: {', '.join(EXPERIMENTS)}"
-        raise UserError(f"there is no experiment {experiment!r}", where="--experiment", fix=fix)
+        raise UserError(
+            f"there is no experiment {experiment!r}", where=Parameter("experiment"), fix=fix
+        )
     given = Params({}, FIELDS)
     for layer in layers:
         given = given.over(read_layer(layer, NAMES))
@@ -114,7 +117,8 @@ def read_garden_layers(
         experiment = _guess(given)
         log.notes.append(
             f"the file names no experiment: its backbone is that of {experiment}, which has the "
-            "defaults; `stillbox model_garden --experiment NAME --config_file FILE` gives another"
+            f"defaults; {Command('model_garden', experiment='NAME', config_file='FILE')} gives "
+            "another"
         )
     own = EXPERIMENTS[experiment]
     keys = {path: replace(key, default=own.get(path, key.default)) for path, key in FIELDS.items()}

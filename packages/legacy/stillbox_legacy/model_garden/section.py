@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from stillbox.experiment import schema
 from stillbox.experiment.params_dict.section import GLOROT_UNIFORM, VARIANCE_SCALING, KeySection
+from stillbox.references import Command
 
 MODEL, DATA, TRAINER = "task.model", ("task.train_data", "task.validation_data"), "trainer"
 OPTIMIZATION = f"{TRAINER}.optimizer_config"
@@ -88,7 +89,9 @@ NO_EFFECT: Mapping[str, str] = {
         f"{OPTIMIZATION}.optimizer.{kind}_experimental.jit_compile": _DEVICES
         for kind in ("sgd", "adam", "adamw")
     },
-    f"{TRAINER}.continuous_eval_timeout": "`stillbox model_garden --mode=continuous_eval` reads it",
+    f"{TRAINER}.continuous_eval_timeout": (
+        f"{Command('model_garden', mode='continuous_eval')} reads it"
+    ),
     f"{TRAINER}.best_checkpoint_export_subdir": "the best checkpoint is always kept",
     **_each(TRAINER, "loss_upper_bound recovery_begin_steps", "it belongs to recovery_max_trials"),
     f"{TRAINER}.validation_summary_subdir": "scores go into the history of the run",
@@ -106,8 +109,9 @@ REFUSED: Mapping[str, str] = {
     f"{MODEL}.backbone.type=efficientnet": "it has no published detector with this head, and its "
     "blocks differ from the EfficientNet of the Object Detection API",
     f"{MODEL}.decoder.type=aspp": "it is for segmentation",
-    f"{MODEL}.detection_generator.nms_version=tflite": "`stillbox export --format tflite` writes "
-    "TFLite's operation in any case",
+    f"{MODEL}.detection_generator.nms_version=tflite": (
+        f"{Command('export', format='tflite')} writes TFLite's operation in any case"
+    ),
     f"{MODEL}.detection_generator.nms_version=v3": "its refinements are not supported",
     f"{MODEL}.detection_generator.apply_nms": "detections are the result of non-maximum "
     "suppression",

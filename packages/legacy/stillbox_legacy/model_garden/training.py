@@ -8,6 +8,7 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
 from stillbox.experiment.params_dict.training import LABEL_MAP
 from stillbox.experiment.values import Value
+from stillbox.references import Parameter, Setting
 from stillbox_legacy.model_garden.keys import PRETRAINED
 from stillbox_legacy.model_garden.section import MODEL, OPTIMIZATION, GardenSection, as_texts
 
@@ -70,9 +71,9 @@ def _read_paths(data: GardenSection, path: str) -> tuple[str, ...]:
         data.refuse("tfds_name", "input_path is given too", "keep one of them")
     data.warn(
         "tfds_name",
-        f"{data.label('tfds_name')} {tfds!r} is a data set of TFDS, which stillbox does not read: "
-        "there are no records; convert the data set with `stillbox data convert`, and "
-        f"--set {path}.paths=RECORDS",
+        f"{data.label('tfds_name')} {tfds!r} is a data set of TFDS, which stillbox does not "
+        "read: there are no records; convert the data set with `stillbox data convert`, and "
+        f"{Setting(f'{path}.paths', 'RECORDS')}",
     )
     return ()
 
@@ -152,7 +153,10 @@ def _read_optimizer(root: GardenSection) -> schema.Optimizer:
     path = "train.optimizer"
     section = root.child(f"{OPTIMIZATION}.optimizer")
     if section.get("type") is None:
-        fix = "give trainer.optimizer_config, or begin with --experiment=retinanet_resnetfpn_coco"
+        fix = (
+            "give trainer.optimizer_config, or begin with "
+            f"{Parameter('experiment')}=retinanet_resnetfpn_coco"
+        )
         section.refuse("type", "the experiment retinanet has no optimiser of its own", fix)
     kind = section.choose("type", _OPTIMIZERS, f"{path}.kind")
     own, schedule = section.child(kind), _read_schedule(root, f"{path}.schedule")

@@ -115,7 +115,7 @@ def test_the_written_file_reads_back(tmp_path: Path) -> None:
     ("task.model.head.num_conv=3", ("no key 'num_conv'", "did you mean 'num_convs'")),
     ("task.model.head.num_convs=many", ("a whole number",)),
     ("task.model.include_mask=true", ("Mask R-CNN",)),
-    ("task.model.backbone.type=vit", ("vision transformers", "--params_override")),
+    ("task.model.backbone.type=vit", ("vision transformers", "params_override")),
     ("task.model.backbone.type=spinenett", ("did you mean 'spinenet'",)),
     ("{task: {model: {head: {attribute_heads: [{name: depth}]}}}}", ("attribute",)),
     ("task.model.detection_generator.nms_version=tflite", ("tflite",)),
