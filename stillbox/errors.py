@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from stillbox.printing import printable, printable_line
-from stillbox.references import Reference, Wording, python_words, references, worded
+from stillbox.references import Parameter, Reference, Wording, python_words, references, worded
 
 # The limit of `what` and of `fix`, which together fit on one screen.
 _COLUMNS, _ROWS = 100, 11
@@ -42,7 +42,10 @@ class UserError(ValueError):
 
     def describe(self, wording: Wording = python_words) -> str:
         """Returns the text of the error in the words of a surface."""
-        where = worded(self.where or "", wording).removesuffix("=")
+        where = worded(self.where or "", wording)
+        if isinstance(self.about, Parameter):
+            # Python's `format=` is `format` at the head of a line.
+            where = where.removesuffix("=")
         what, fix = worded(self.what, wording), worded(self.fix or "", wording)
         place = f"{printable_line(where)}: " if where else ""
         remedy = f"\n  fix: {_fit(fix)}" if fix else ""
