@@ -14,7 +14,8 @@ from stillbox.cli.arguments import (
     resolve_config,
     with_records,
 )
-from stillbox.cli.data_convert import ConvertParser, add_convert, label_map_of
+from stillbox.cli.data_convert import add_convert, label_map_of
+from stillbox.cli.parsing import VerbParser
 from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
 from stillbox.printing import count_text
@@ -193,7 +194,7 @@ def run_tile(arguments: argparse.Namespace) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verbs of `data`."""
     verbs = parser.add_subparsers(
-        dest="data_verb", metavar="VERB", required=True, parser_class=ConvertParser
+        dest="data_verb", metavar="VERB", required=True, parser_class=VerbParser
     )
     about = "annotations to TFRecords"
     convert = verbs.add_parser("convert", help=about, description=_describe("convert", about))

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, fields
 from functools import partial
@@ -39,6 +38,9 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import OrderedMap, ordered_map
 from stillbox.records.problems import ConversionLog
 from stillbox.records.tfrecord import shard_name
+
+ONE_SET = ("coco", "voc")
+"""Formats with a verb of their own, which converts one set of named files."""
 
 
 def add_conversion(parser: argparse.ArgumentParser) -> None:
@@ -184,31 +186,17 @@ def _show(converted: ConvertedFolder) -> None:
         print(f"page: {converted.page}")
 
 
-_FORMATS = ("coco", "voc")
-
-
-class ConvertParser(VerbParser):
-    """The parser of `convert FOLDER` and of `convert coco|voc`."""
-
-    folder: VerbParser | None = None
-
-    def parser_of(self, words: Sequence[str]) -> VerbParser:
-        """Returns the parser of FOLDER unless the words start with a format."""
-        own = not words or words[0] in (*_FORMATS, "-h", "--help")
-        return self if own or self.folder is None else self.folder
-
-
-def add_convert(parser: ConvertParser) -> None:
+def add_convert(parser: VerbParser) -> None:
     """Adds the arguments of `convert`."""
     formats = parser.add_subparsers(
         dest="data_format", required=True, metavar="FOLDER | coco | voc"
     )
-    _add_coco(formats.add_parser("coco", help="COCO JSON of object instances"))
-    _add_voc(formats.add_parser("voc", help="Pascal VOC XML"))
-    folder = VerbParser(prog=f"{parser.prog} FOLDER", description=ABOUT_FOLDER, add_help=True)
+    parser.default_verb = "FOLDER"
+    folder = formats.add_parser("FOLDER", help="any known format", description=ABOUT_FOLDER)
     add_folder(folder)
     folder.set_defaults(run=run_folder)
-    parser.folder = folder
+    _add_coco(formats.add_parser("coco", help="COCO JSON of object instances"))
+    _add_voc(formats.add_parser("voc", help="Pascal VOC XML"))
 
 
 def _add_coco(parser: argparse.ArgumentParser) -> None:

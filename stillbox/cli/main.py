@@ -122,7 +122,14 @@ def _add_verb(parser: argparse.ArgumentParser, verb: Verb) -> None:
 
 
 def command() -> int:
-    """The program `stillbox`: runs `main`, with large pages where the system has them."""
+    """The program `stillbox`: runs `main`, with large pages where the system has them.
+
+    A shell that completes a command line asks it with `_ARGCOMPLETE` for words, and nothing is run.
+    """
+    if "_ARGCOMPLETE" in os.environ:
+        from stillbox.cli.completion import complete
+
+        complete(build_parser)
     restart_with_large_pages()
     # Imports and tracing make many objects that stay, and Python's collector of cycles would look
     # through them dozens of times.

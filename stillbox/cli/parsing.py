@@ -44,6 +44,8 @@ def finite_number(text: str) -> float:
 class VerbParser(argparse.ArgumentParser):
     """A parser that names the nearest option of a misspelt one."""
 
+    default_verb = ""
+    """The verb of words that begin with none of the others."""
     _words: Sequence[str] = ()
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
@@ -59,22 +61,22 @@ class VerbParser(argparse.ArgumentParser):
         self._check_value(action, value)
         return value if action.nargs in (None, "?") else [value]
 
-    def parser_of(self, words: Sequence[str]) -> "VerbParser":
-        """Returns the parser that reads these words."""
-        return self
-
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Refuses what is left over here, where the options are known."""
-        self._words = args or ()
-        parser = self.parser_of(self._words)
-        if parser is not self:
-            return parser.parse_known_args(args, namespace)
+        self._words = args = self._with_verb(args or ())
         parsed, left = super().parse_known_args(args, namespace)
         if left:
             self.error(f"unrecognized arguments: {' '.join(left)}")
         return parsed, left
+
+    def _with_verb(self, words: Sequence[str]) -> Sequence[str]:
+        """Returns the words with the default verb before them, unless they begin with another."""
+        others = {"-h", "--help", *self._verbs()} - {self.default_verb}
+        if not self.default_verb or (words and words[0] in others):
+            return words
+        return [self.default_verb, *words]
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with a message of what is wrong and how to mend it."""
@@ -86,7 +88,9 @@ class VerbParser(argparse.ArgumentParser):
             error = UserError(f"there is no option {name}", fix=f"{fix}{self._help()}")
         elif message.startswith(_REQUIRED):
             what = message.removeprefix(_REQUIRED)
-            error = UserError(f"{what} is missing", fix=self._verbs() or self._help())
+            verbs = ", ".join(self._verbs())
+            fix = f"give one of {verbs}" if verbs else self._help()
+            error = UserError(f"{what} is missing", fix=fix)
         else:
             error = UserError(message, fix=self._help())
         self.exit(2, f"{self.prog}: {error}\n")
@@ -101,9 +105,9 @@ class VerbParser(argparse.ArgumentParser):
             return False
         return not (self.allow_abbrev and any(one.startswith(name) for one in names))
 
-    def _verbs(self) -> str:
+    def _verbs(self) -> list[str]:
         verbs = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
-        return f"give one of {', '.join(verbs[0].choices)}" if verbs else ""
+        return [name for action in verbs for name in action.choices]
 
     def _help(self) -> str:
         return f"`{self.prog} --help` shows what it takes"
