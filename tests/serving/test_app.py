@@ -1,5 +1,6 @@
 """The server: health, metrics, key, errors, shutdown, its OpenAPI document, and docs/serving.md."""
 
+import itertools
 import json
 import re
 import shlex
@@ -24,7 +25,9 @@ from stillbox.cli.main import build_parser
 from stillbox.cli.serve import _settings
 from stillbox.errors import UserError
 from stillbox.predicting.predictor import Predictor
-from stillbox.serving.app import build_app
+from stillbox.predicting.selection import CLASSES_PER_OBJECT
+from stillbox.serving.app import FORMATS, PARAMETERS, build_app
+from stillbox.serving.engine import INPUTS, OUTPUTS
 from stillbox.serving.middleware import PUBLIC_PATHS
 from stillbox.serving.settings import ServeSettings
 from tests.serving.conftest import LOOPBACK, b64, encoded, running
@@ -194,7 +197,9 @@ SERVER = """
 import socket, sys, time
 from tests.serving.fake import FakeBackend
 from stillbox.predicting.predictor import Predictor
-from stillbox.serving.app import build_app
+from stillbox.predicting.selection import CLASSES_PER_OBJECT
+from stillbox.serving.app import FORMATS, PARAMETERS, build_app
+from stillbox.serving.engine import INPUTS, OUTPUTS
 from stillbox.serving.connections import ConnectionLimits, Server
 from stillbox.serving.settings import ServeSettings
 
@@ -252,6 +257,60 @@ def test_every_route_is_described(client):
         if route.path != "/" and not route.path.startswith("/page/")
     }
     assert described == real
+
+
+def asked(client, path, method):
+    """Returns the answer to a plain request of a route: an image of each protocol for `POST`."""
+    tensor = {"name": "input", "datatype": "BYTES", "shape": [1], "data": [b64(RED)]}
+    wanted = {
+        "predict": {"json": {"instances": [{"b64": b64(RED)}]}},
+        "infer": {"json": {"inputs": [tensor]}},
+        "detect": {"content": RED},
+    }
+    address = path.format(name="owls", version=1)
+    return client.request(method, address, **wanted.get(re.split("[/:]", path)[-1], {}))
+
+
+def described(document, answer, path, method):
+    """Returns the media types that the document has for the status of an answer."""
+    response = document["paths"][path][method]["responses"][str(answer.status_code)]
+    if "$ref" in response:
+        response = document["components"]["responses"][response["$ref"].rpartition("/")[2]]
+    return response["content"]
+
+
+def test_answers_are_as_described(client):
+    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    one = client(api_key="secret")
+    document = one.get("/openapi.json").json()
+    statuses = set()
+    routes = [(path, method) for path, methods in document["paths"].items() for method in methods]
+    for key, (path, method) in itertools.product(["wrong", "secret"], routes):
+        one.headers["x-api-key"] = key
+        for answer in (asked(one, path, method), one.request(method, path, content=b"no image")):
+            kind = answer.headers["content-type"].partition(";")[0]
+            schema = described(document, answer, path, method)[kind]["schema"]
+            if kind == "application/json":
+                validator(schema | {"components": document["components"]}).validate(answer.json())
+            statuses.add(answer.status_code)
+    assert statuses == {200, 400, 401, 404}
+
+
+def test_the_document_names_what_the_server_takes(client):
+    document = client().get("/openapi.json").json()
+    assert document["info"]["title"] == "stillbox serve owls"
+    assert document["components"]["parameters"]["name"]["example"] == "owls"
+    query = document["paths"]["/detect"]["post"]["parameters"]
+    words = {one["name"]: one["schema"].get("enum") for one in query}
+    choices = {"format": list(FORMATS), "classes_per_object": list(CLASSES_PER_OBJECT)}
+    assert words == dict.fromkeys(PARAMETERS) | choices
+    schemas = document["components"]["schemas"]
+    infer = schemas["InferRequest"]["properties"]
+    assert infer["inputs"]["items"]["properties"]["name"]["enum"] == list(INPUTS)
+    assert infer["outputs"]["items"]["properties"]["name"]["enum"] == list(OUTPUTS)
+    assert schemas["Row"]["required"] == list(OUTPUTS)
+    named = schemas["Images"]["items"]["anyOf"][1:]
+    assert [name for one in named for name in one["required"]] == list(INPUTS)
 
 
 def test_every_route_describes_its_key(client):
