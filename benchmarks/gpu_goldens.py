@@ -31,10 +31,10 @@ from measuring import show
 
 from stillbox.boxes.nms import batched_nms
 from stillbox.models.build import build_detector
-from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, split_detector
 from tests import reference
 from tests.boxes import golden
+from tests.matched import loss_terms
 
 # By arithmetic: of predictions, in deviations of their map, and of losses, in themselves.
 _TOLERANCES = {
@@ -102,7 +102,7 @@ def _forward(recipe: str, arithmetic: str) -> Iterator[Check]:
     def forward(params: Any, stats: Any, batch: Any) -> Any:  # noqa: ANN401
         bound = bind_detector(graph, params, stats)
         predictions = bound(batch.images, train=False)
-        losses = detection_loss(predictions, batch, detector.anchors, model)
+        losses = loss_terms(predictions, batch, detector.anchors, model)
         return predictions, losses, bound.regularization()
 
     batch = reference.batch(model.resizer.input_size[0])

@@ -19,8 +19,8 @@ from rich.table import Table
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
-from stillbox.models.detector import Predictions
-from stillbox.models.one_stage.loss import batch_targets, detection_loss
+from stillbox.models.detector import LossInputs, Predictions
+from stillbox.models.one_stage.loss import batch_targets, matched_loss
 
 _BOXES = (10, 100, 200)
 
@@ -39,8 +39,8 @@ def measure_memory(experiment: schema.Experiment, batch_size: int) -> Table:
     anchors = detector.anchors
 
     def loss(predictions: Predictions, batch: Batch) -> jax.Array:
-        parts = detection_loss(predictions, batch, anchors, model)
-        return parts.classification + parts.localization
+        output = matched_loss(model.loss, model, predictions, anchors, (), LossInputs(batch))
+        return sum(output.terms.values(), jnp.zeros(()))
 
     side = "x".join(map(str, detector.image_shape))
     table = Table(title=f"memory of the losses, batch {batch_size}, {side}, {len(anchors)} anchors")

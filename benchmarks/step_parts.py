@@ -38,13 +38,13 @@ from rich.table import Table
 
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
-from stillbox.models.detector import Predictions
+from stillbox.experiment.variants import implements
+from stillbox.models.detector import LossInputs, LossOutput, Predictions
 from stillbox.models.layers.conv import ConvLayer
 from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.layers.norm import NormLayer
-from stillbox.models.one_stage import loss as one_stage
-from stillbox.models.one_stage.loss import LossParts, batch_targets, detection_loss
+from stillbox.models.one_stage.loss import batch_targets, matched_loss
 from stillbox.models.variables import Arrays, bind_detector, read_statistics
 from stillbox.training import step as step_module
 
@@ -110,10 +110,10 @@ def _less(more: list[float], less: list[float]) -> list[float]:
 
 def _programs(whole: TrainStep, experiment: schema.Experiment, batch_size: int) -> dict[str, Run]:
     predictions = _predictions(whole, batch_size)
-    with mock.patch.object(one_stage, "detection_loss", _weighted_sum(predictions)):
+    with _loss_replaced(_weighted_sum(predictions)):
         no_loss = TrainStep(experiment, batch_size)
     with (
-        mock.patch.object(one_stage, "detection_loss", _no_loss),
+        _loss_replaced(_no_loss),
         mock.patch.object(step_module, "bind_detector", _without_network),
     ):
         update = TrainStep(experiment, batch_size)
@@ -123,8 +123,8 @@ def _programs(whole: TrainStep, experiment: schema.Experiment, batch_size: int) 
     anchors, model = whole.detector.anchors, experiment.model
 
     def loss(predictions: Predictions, batch: Batch) -> jax.Array:
-        parts = detection_loss(predictions, batch, anchors, model)
-        return parts.classification + parts.localization
+        output = matched_loss(model.loss, model, predictions, anchors, (), LossInputs(batch))
+        return sum(output.terms.values(), jnp.zeros(()))
 
     return {
         "step": whole.run,
@@ -175,23 +175,30 @@ def _predictions(whole: TrainStep, batch_size: int) -> Predictions:
     return jax.tree.map(lambda s: jnp.asarray(rng.normal(size=s.shape), s.dtype), shapes)
 
 
-def _weighted_sum(weights: Predictions) -> Callable[..., LossParts]:
+@contextmanager
+def _loss_replaced(loss: Callable[..., LossOutput]) -> Iterator[None]:
+    """Replaces the loss `matched` while a program is traced."""
+    implements(schema.Loss)(loss)
+    try:
+        yield
+    finally:
+        implements(schema.Loss)(matched_loss)
+
+
+def _weighted_sum(weights: Predictions) -> Callable[..., LossOutput]:
     """Returns a loss that is next to nothing, but needs every prediction."""
 
-    def loss(predictions: Predictions, batch: Batch, *_: object, **__: object) -> LossParts:
+    def loss(_: object, __: object, predictions: Predictions, *given: Any) -> LossOutput:  # noqa: ANN401
         # Were it constant, the compiler would work out the gradients of the heads' biases.
-        one = jnp.asarray(batch.image_weights)[0]
+        one = jnp.asarray(given[-1].batch.image_weights)[0]
         products = jax.tree.map(lambda a, b: one * jnp.vdot(a, b), predictions, weights)
-        return _no_loss()._replace(
-            classification=products.class_logits, localization=products.box_encodings
-        )
+        return LossOutput(products._asdict(), {}, {})
 
     return loss
 
 
-def _no_loss(*_: object, **__: object) -> LossParts:
-    parts = dict.fromkeys(LossParts._fields, jnp.zeros(()))
-    return LossParts(**parts | {"divisors": {}})
+def _no_loss(*_: object) -> LossOutput:
+    return LossOutput({"loss": jnp.zeros(())}, {}, {})
 
 
 def _without_network(*arguments: Any) -> Any:  # noqa: ANN401

@@ -15,13 +15,13 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from measuring import random_batch
 from rich.table import Table
 
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.models.build import build_detector
+from stillbox.models.detector import LossInputs
 from stillbox.models.two_stage.detector import FasterRcnnDetector
 from stillbox.models.variables import bind_detector, split_detector
 
@@ -67,8 +67,7 @@ def _temporary(detector: FasterRcnnDetector, batch: Batch) -> int:
     def loss(params: Any, maps: Any, batch: Batch) -> jax.Array:  # noqa: ANN401
         bound = bind_detector(graph, params, stats)
         with mock.patch.object(type(bound), "features", lambda *_, **__: maps):
-            key = jax.random.key(0)
-            output = bound.loss(batch, {}, step=np.int32(0), key=key)
+            output = bound.loss(LossInputs(batch, key=jax.random.key(0)))
         return sum(output.terms.values(), jnp.float32(0))
 
     gradient: Callable[..., Any] = jax.grad(loss, argnums=(0, 1))

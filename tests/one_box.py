@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from stillbox.boxes.structures import Batch, Detections
+from stillbox.boxes.structures import Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.detector import Detector, LossOutput, Taught
+from stillbox.models.detector import Detector, LossInputs, LossOutput
 from stillbox.models.parts import BuildOptions
 from stillbox.models.variables import Arrays
 
@@ -57,17 +57,9 @@ class OneBoxDetector(Detector):
         boxes = jnp.stack([ymin * ymax, xmin * xmax, ymax, xmax], axis=1)
         return boxes, outputs[:, 4:]
 
-    def loss(
-        self,
-        batch: Batch,
-        loss_state: Arrays,
-        *,
-        step: jax.Array,
-        key: jax.Array,
-        replicas: int = 1,
-        taught: Taught | None = None,
-    ) -> LossOutput:
+    def loss(self, inputs: LossInputs) -> LossOutput:
         """Returns the loss of the largest ground-truth box."""
+        batch = inputs.batch
         boxes, logits = self.predict(jnp.asarray(batch.images))
         truth, weights = jnp.asarray(batch.boxes), jnp.asarray(batch.weights)
         areas = (truth[..., 2:] - truth[..., :2]).prod(-1) * weights
@@ -80,7 +72,7 @@ class OneBoxDetector(Detector):
             "box_loss": jnp.mean(jnp.abs(boxes - target).sum(1) * counted),
             "class_loss": jnp.mean(entropy * counted),
         }
-        return LossOutput(terms, {}, {name: value + 1 for name, value in loss_state.items()})
+        return LossOutput(terms, {}, {name: value + 1 for name, value in inputs.state.items()})
 
     def detect(self, images: jax.Array, true_sizes: jax.Array) -> Detections:
         """Returns one box for each image; see `Detector.detect`."""

@@ -27,6 +27,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.lowering import lowering
 from stillbox.models.anchors import anchors_per_location
 from stillbox.models.build import AbstractDetector, abstract_detector
+from stillbox.models.detector import LossInputs
 from stillbox.models.rematerialization import set_rematerialization
 from stillbox.models.variables import Arrays, bind_detector
 from stillbox.training.program import abstract_batch
@@ -171,12 +172,8 @@ def _activations(
         def loss(trained: Arrays) -> jax.Array:
             module = bind_detector(detector.graph, frozen | trained, stats)
             set_rematerialization(module, kind)
-            output = module.loss(
-                batch,
-                module.initial_loss_state(),
-                step=jnp.zeros((), jnp.int32),
-                key=jax.random.key(0),
-            )
+            step, key = jnp.zeros((), jnp.int32), jax.random.key(0)
+            output = module.loss(LossInputs(batch, module.initial_loss_state(), step, key))
             return sum(output.terms.values(), jnp.zeros(()))
 
         # The leaves of this function are the arrays that it keeps.

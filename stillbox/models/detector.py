@@ -76,6 +76,26 @@ class Taught(NamedTuple):
     """Divides the logits of both."""
 
 
+class LossInputs(NamedTuple):
+    """The input of a detector's loss in one step, beside the detector."""
+
+    batch: Batch
+    """B images and their ground truth."""
+    state: Mapping[str, Array] = MappingProxyType({})
+    """State of the loss after the step before, or `Detector.initial_loss_state`."""
+    step: Int[Array, ""] | int = 0
+    """Steps before this one."""
+    key: Array | None = None
+    """For all random numbers, such as of dropout; None: there are none."""
+    replicas: int = 1
+    """Equal parts of the batch, for a loss that is normalised per replica."""
+    taught: Taught | None = None
+    """Of a teacher, only for a detector that has `box_logits` itself."""
+    divisors: Mapping[str, Array] | None = None
+    """`LossOutput.divisors` of the batch that these images are a part of. The terms of that batch
+    are then the sums of the terms of its parts. None: these images are the batch."""
+
+
 class LossOutput(NamedTuple):
     """Loss terms, metrics and state of one step."""
 
@@ -84,7 +104,7 @@ class LossOutput(NamedTuple):
     metrics: dict[str, Float32[Array, ""]]
     """By name, reported but not minimised."""
     state: Arrays
-    """The next `loss_state`."""
+    """The next `LossInputs.state`."""
     divisors: Mapping[str, Array] = MappingProxyType({})
     """Sums over the images of the batch that the terms are divided by, before any least value."""
 
@@ -100,30 +120,8 @@ class Detector(nnx.Module):
     feature_shapes: tuple[tuple[int, int], ...]
     """Heights and widths of the feature maps, from fine to coarse."""
 
-    def loss(
-        self,
-        batch: Batch,
-        loss_state: Arrays,
-        *,
-        step: Int[Array, ""],
-        key: Array,
-        replicas: int = 1,
-        taught: Taught | None = None,
-        divisors: Mapping[str, Array] | None = None,
-    ) -> LossOutput:
-        """Returns the loss of a batch without `regularization`, and updates moving statistics.
-
-        Args:
-            batch: B images and their ground truth.
-            loss_state: state of the loss from the step before, or `initial_loss_state`.
-            step: steps before this one.
-            key: for everything random, such as dropout.
-            replicas: equal parts of the batch, for a loss that is normalised per replica.
-            taught: of a teacher, only for a detector that has `box_logits` itself.
-            divisors: `LossOutput.divisors` of a batch that this one is a part of, whose terms are
-                then the sums of those of its parts; None: of these images. Only for a detector
-                that returns some.
-        """
+    def loss(self, inputs: LossInputs) -> LossOutput:
+        """Returns the loss of a batch without `regularization`, and updates moving statistics."""
         raise NotImplementedError
 
     def box_logits(self, images: Images) -> Float32[Array, "B A S"]:

@@ -12,7 +12,7 @@ from flax import nnx
 
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
-from stillbox.models.detector import Detector
+from stillbox.models.detector import Detector, LossInputs
 from stillbox.models.layers.lowering.primitives import norm_of
 from stillbox.models.parallel import replicated
 from stillbox.models.rematerialization import set_rematerialization
@@ -158,16 +158,9 @@ def make_train_step(
         detector: Detector = bind_detector(graph, {**params, **frozen}, piece.stats)
         set_rematerialization(detector, train.rematerialization)
         taught = teach(teacher_graph, teacher, piece.batch, train.distillation)
-        # A detector without divisors lacks this parameter.
-        whole = {"divisors": piece.divisors} if piece.divisors else {}
+        batch, _, key, divisors = piece
         loss = detector.loss(
-            piece.batch,
-            state.loss,
-            step=state.step,
-            key=piece.key,
-            replicas=replicas,
-            taught=taught,
-            **whole,
+            LossInputs(batch, state.loss, state.step, key, replicas, taught, divisors)
         )
         share = 1.0 if loss.divisors else 1.0 / parts
         terms = {name: share * term for name, term in loss.terms.items()}

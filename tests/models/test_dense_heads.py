@@ -17,7 +17,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.experiment.run_length import with_steps
 from stillbox.experiment.variants import implementation_of
 from stillbox.models.build import build_detector
-from stillbox.models.detector import Predictions
+from stillbox.models.detector import LossInputs, Predictions
 from stillbox.models.heads import AtssPredictor, GflPredictor
 from stillbox.models.layers.norm import GroupNormLayer
 from stillbox.models.one_stage import quality_loss  # noqa: F401 - registers it
@@ -80,8 +80,8 @@ def loss_of(one, predictions, given, step=0):
 
     @jax.jit
     def compute(predictions, step):
-        more = {"step": step, "replicas": 1, "level_sizes": SIZES}
-        return function(one.loss, predictions, given, ANCHORS, one, {}, **more)
+        inputs = LossInputs(given, step=step)
+        return function(one.loss, one, predictions, ANCHORS, SIZES, inputs)
 
     return compute(predictions, jnp.int32(step))
 

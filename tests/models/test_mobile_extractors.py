@@ -10,9 +10,9 @@ from flax import nnx
 from stillbox.checkpoints.names import reference_names
 from stillbox.models.build import abstract_detector
 from stillbox.models.layers import ConvLayer
-from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector
 from tests import reference
+from tests.matched import loss_terms
 from tests.mobile_extractors import KINDS, MNASFPN, OWN_HYPERPARAMETERS, checksum, golden, model
 
 # One of each construction kit; the others run with the proofs.
@@ -110,7 +110,7 @@ def computed(described, abstract, mode, *, everything):
         predictions = bound.head(maps, train=train, dropout_key=None)
         if not everything:
             return maps, predictions
-        losses = detection_loss(predictions, batch, anchors, described)
+        losses = loss_terms(predictions, batch, anchors, described)
         return maps, predictions, losses, bound.regularization()
 
     batch = reference.batch(described.resizer.input_size[0])

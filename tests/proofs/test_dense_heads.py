@@ -18,7 +18,7 @@ from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models import heads, one_stage  # noqa: F401 - registers them
-from stillbox.models.detector import Predictions, Taught
+from stillbox.models.detector import LossInputs, Predictions, Taught
 from stillbox.models.one_stage.detector import postprocess
 from stillbox.models.parts import BuildOptions, Outputs
 from tests.proofs.test_dense_parts import cases, drawn, expected, flipped, names, rules
@@ -319,15 +319,11 @@ def losses_of(kind: str, temperature: float | None) -> Any:
         taught = None if teacher is None else Taught(teacher, 0.25, temperature)
         found = implementation_of(model.loss)(
             model.loss,
-            predict(kind, params, maps),
-            batch,
-            anchors,
             model,
-            {},
-            step=jnp.int32(10),
-            replicas=1,
-            level_sizes=sizes,
-            taught=taught,
+            predict(kind, params, maps),
+            anchors,
+            sizes,
+            LossInputs(batch, step=jnp.int32(10), taught=taught),
         )
         return sum(found.terms.values()), found.terms
 

@@ -17,6 +17,7 @@ from stillbox.checkpoints.tf1 import write_tf1_checkpoint
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve_reading
 from stillbox.models.build import abstract_detector, build_detector
+from stillbox.models.detector import LossInputs
 from stillbox.models.two_stage.boxes import detect_boxes_among
 from stillbox.models.variables import bind_detector, split_detector
 from tests.batches import batch_of
@@ -179,8 +180,7 @@ def test_losses_are_the_same(name):
     @jax.jit
     def run(params, stats, batch):
         built = bind_detector(definition, params, stats)
-        key = jax.random.key(0)
-        return built.loss(batch, built.initial_loss_state(), step=np.int32(0), key=key).terms
+        return built.loss(LossInputs(batch, key=jax.random.key(0))).terms
 
     found = run(params, stats, batch)
     for theirs, own in LOSSES.items():

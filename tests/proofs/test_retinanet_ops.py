@@ -23,9 +23,10 @@ from stillbox.inputs.resize import Placement, place_boxes, resize_image
 from stillbox.models.anchors import build_anchors
 from stillbox.models.detector import Predictions
 from stillbox.models.one_stage.detector import postprocess
-from stillbox.models.one_stage.loss import batch_targets, detection_loss
+from stillbox.models.one_stage.loss import batch_targets
 from stillbox.models.targets import build_box_coder
 from stillbox.training.optimizer import build_schedule
+from tests.matched import loss_terms
 from tests.small import SHARED, needs_shared
 
 pytestmark = [needs_shared, pytest.mark.proof]
@@ -221,7 +222,7 @@ def test_the_first_loss_of_an_image_without_boxes():
     # All logits at the head's first bias, -log(99); slot 0 is trained like any other.
     logits = jnp.full((1, len(anchors()), 91), -math.log(99.0))
     predictions = Predictions(jnp.zeros((1, len(anchors()), 4)), logits)
-    parts = detection_loss(predictions, batch_of([], []), anchors(), MODEL)
+    parts = loss_terms(predictions, batch_of([], []), anchors(), MODEL)
     expected = golden()["D.init_cls_loss_per_image_no_positive"]
     assert float(parts.classification) == pytest.approx(expected, rel=1e-5)
     assert float(parts.localization) == 0.0

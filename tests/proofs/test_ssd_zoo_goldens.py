@@ -15,9 +15,10 @@ import pytest
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.models.build import build_detector
 from stillbox.models.one_stage.detector import postprocess
-from stillbox.models.one_stage.loss import batch_targets, detection_loss
+from stillbox.models.one_stage.loss import batch_targets
 from stillbox.models.variables import bind_detector, split_detector
 from tests import ssd_zoo as zoo
+from tests.matched import loss_terms
 from tests.reference import variables
 from tests.small import needs_shared
 
@@ -58,7 +59,7 @@ def computed(config, mode):
         train = mode == "train"
         maps = bound.features(batch.images, train=train)
         predictions = bound.head(maps, train=train, dropout_key=None)
-        losses = detection_loss(predictions, batch, built.anchors, built.model)
+        losses = loss_terms(predictions, batch, built.anchors, built.model)
         sizes = batch.true_sizes
         found = None if train else postprocess(predictions, built.anchors, sizes, built.model)
         return maps, predictions, losses, bound.regularization(), found

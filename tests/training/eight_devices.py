@@ -33,13 +33,13 @@ from stillbox.models.layers.lowering.convolution import conv2d, conv_unstrided, 
 from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.models.layers.lowering.winograd import Tiles
 from stillbox.models.layers.norm import normalize_batch, normalize_groups
-from stillbox.models.one_stage.loss import detection_loss
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.training.distillation import open_teacher
 from stillbox.training.program import train_program
 from stillbox.training.state import TrainState, create_state
 from tests.batches import batch_of
 from tests.helpers import count_compilations
+from tests.matched import loss_terms
 from tests.models.two_stage.small import small_words
 from tests.programs import QUICK_COMPILER, as_flags
 from tests.small import SMALL
@@ -157,7 +157,7 @@ def by_hand(experiment: schema.Experiment, replicas: int) -> Seen:
     def loss(params, part):
         detector = bind_detector(graph, params, state.stats)
         predictions = detector(part.images, train=True)
-        parts = detection_loss(predictions, part, anchors, model)
+        parts = loss_terms(predictions, part, anchors, model)
         total = parts.classification + parts.localization + detector.regularization()
         return total, read_statistics(detector)
 

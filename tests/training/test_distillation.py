@@ -18,7 +18,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.experiment.rules import find_missing
 from stillbox.models.build import build_detector
-from stillbox.models.detector import Predictions, Taught
+from stillbox.models.detector import LossInputs, Predictions, Taught
 from stillbox.models.one_stage.quality_loss import quality_loss
 from stillbox.models.variables import bind_detector, split_detector
 from stillbox.references import Setting
@@ -36,8 +36,6 @@ from tests.training.eight_devices import (
     write_teacher,
 )
 from tests.training.test_loop import assert_same_bits, sections
-
-STEP = {"step": np.int32(0), "key": jax.random.key(0)}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +70,8 @@ def test_a_student_that_equals_its_teacher_has_nothing_to_learn_from_it(frozen):
         logits = bind_detector(graph, theirs, stats).box_logits(jnp.asarray(batch.images))
         taught = Taught(logits, weight=0.25, temperature=2.0)
         student = bind_detector(graph, own, stats)
-        return student.loss(batch, {}, **STEP, taught=taught).terms["distillation_loss"]
+        inputs = LossInputs(batch, taught=taught)
+        return student.loss(inputs).terms["distillation_loss"]
 
     others = opinionated(params, seed=3)
     assert float(distilled(params, others)) > 1e-4
@@ -212,15 +211,11 @@ def test_the_term_is_that_of_two_images_for_any_number_of_them():
     def distilled(arrays, own, theirs, scores):
         output = quality_loss(
             model.loss,
-            Predictions(own, scores),
-            arrays,
-            anchors,
             model,
-            {},
-            step=0,
-            replicas=1,
-            level_sizes=(30, 10),
-            taught=Taught(theirs, weight=0.25, temperature=10.0),
+            Predictions(own, scores),
+            anchors,
+            (30, 10),
+            LossInputs(arrays, taught=Taught(theirs, weight=0.25, temperature=10.0)),
         )
         return output.terms["distillation_loss"]
 

@@ -30,7 +30,7 @@ from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader, TrainLoader
 from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
-from stillbox.models.detector import Predictions, RatedPredictions, detect_function
+from stillbox.models.detector import LossInputs, Predictions, RatedPredictions, detect_function
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
@@ -190,10 +190,9 @@ class Made:
             predictions = RatedPredictions(*predictions, quality)
 
         def loss(predictions, batch, step):
-            state = self.detector.initial_loss_state()
-            more = {"step": step, "replicas": 2, "level_sizes": self.detector.level_sizes}
-            function = implementation_of(model.loss)
-            return function(model.loss, predictions, batch, anchors, model, state, **more)
+            inputs = LossInputs(batch, self.detector.initial_loss_state(), step, replicas=2)
+            function, sizes = implementation_of(model.loss), self.detector.level_sizes
+            return function(model.loss, model, predictions, anchors, sizes, inputs)
 
         return traced(loss, predictions, batch, np.int32(5))
 

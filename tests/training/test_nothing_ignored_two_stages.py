@@ -14,7 +14,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.rules import check
 from stillbox.models.build import build_detector
-from stillbox.models.detector import detect_function
+from stillbox.models.detector import LossInputs, detect_function
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from tests.models.two_stage.small import SMALL_OVERRIDES, small_batch
 from tests.training.test_nothing_ignored import (
@@ -98,7 +98,7 @@ class Made:
 
         def run(params, stats, batch):
             detector = bind_detector(graph, params, stats)
-            output = detector.loss(batch, {}, step=np.int32(0), key=jax.random.key(0))
+            output = detector.loss(LossInputs(batch, key=jax.random.key(0)))
             return output, detector.regularization(), read_statistics(detector)
 
         return traced(run, params, stats, self.batch)

@@ -16,14 +16,12 @@ from stillbox.models.anchors import build_anchors
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Predictions
 from stillbox.models.one_stage.loss import (
-    INITIAL_AVERAGE,
-    MatchAverage,
     batch_targets,
-    detection_loss,
 )
 from stillbox.models.variables import bind_detector, split_detector
 from tests import reference
 from tests.batches import batch_of
+from tests.matched import loss_output, loss_terms
 
 CONFIG1 = reference.model(reference.SSD)
 GOLDEN = json.loads((Path(__file__).parents[1] / "goldens/training_losses.json").read_text())
@@ -59,10 +57,10 @@ def toy_predictions(count=1, logits=((0.0, 2.0), (0.0, -1.0)), codes=((0.0,) * 4
     )
 
 
-def loss_parts(predictions, batch, model=ONE_CLASS, average=INITIAL_AVERAGE, replicas=1):
+def loss_parts(predictions, batch, model=ONE_CLASS, replicas=1):
     # One program compiles faster than single operations.
     options = {"anchors": ANCHORS, "model": model, "replicas": replicas}
-    return jax.jit(partial(detection_loss, **options))(predictions, batch, average=average)
+    return jax.jit(partial(loss_terms, **options))(predictions, batch)
 
 
 def targets_of(batch, anchors, model):
@@ -71,7 +69,7 @@ def targets_of(batch, anchors, model):
 
 def toy_loss(batch, model=ONE_CLASS, **predictions):
     parts = loss_parts(toy_predictions(len(batch.records), **predictions), batch, model)
-    return [float(part) for part in parts[:3]]
+    return [float(part) for part in parts]
 
 
 def with_loss(**changes):
@@ -359,7 +357,7 @@ def test_the_losses_of_config_1_equal_the_executed_original(weighted, mode):
     def losses(params, stats, batch):
         detector = bind_detector(graph, params, stats)
         predictions = detector(batch.images, train=mode == "train")
-        parts = detection_loss(predictions, batch, weighted.anchors, CONFIG1)
+        parts = loss_terms(predictions, batch, weighted.anchors, CONFIG1)
         return parts, detector.regularization()
 
     parts, penalty = losses(params, stats, reference.batch(300))
@@ -434,17 +432,18 @@ def test_the_labels_of_one_anchor_equal_the_published_test():
 def test_a_moving_average_of_matches_divides_from_the_first_batch_on():
     model = with_loss(normalizer_momentum=0.5, added_matches=1.0)
 
-    def loss(batch, average):
-        predictions = toy_predictions(len(batch.records))
-        parts = loss_parts(predictions, batch, model, average)
-        return float(parts.classification), float(parts.average)
+    def loss(batch, average, step):
+        predictions, state = toy_predictions(len(batch.records)), {"matches": average}
+        compute = jax.jit(partial(loss_output, anchors=ANCHORS, model=model))
+        output = compute(predictions, batch, state=state, step=step)
+        return float(output.terms["classification_loss"]), float(output.state["matches"])
 
     # 1 match and 1 added: the average is 0 + 2 / 2 = 1, and half of it has been counted.
-    classification, average = loss(toy_batch([BOX]), INITIAL_AVERAGE)
+    classification, average = loss(toy_batch([BOX]), 0.0, 0)
     assert average == 1.0
     assert classification == pytest.approx(BOTH / 2, rel=1e-6)
     # Then 3 and 1: 1 / 2 + 4 / 2 = 2.5, of which 3 / 4 has been counted.
-    classification, average = loss(toy_batch([BOX], [BOX], [BOX]), MatchAverage(average, 1))
+    classification, average = loss(toy_batch([BOX], [BOX], [BOX]), average, 1)
     assert average == 2.5
     expected = 3 * BOTH / (2.5 / 0.75)
     assert classification == pytest.approx(expected, rel=1e-6)

@@ -17,11 +17,12 @@ from stillbox.models.anchors import build_anchors
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Predictions
 from stillbox.models.one_stage.detector import postprocess
-from stillbox.models.one_stage.loss import LossParts, batch_targets, detection_loss
+from stillbox.models.one_stage.loss import batch_targets
 from stillbox.models.variables import bind_detector, split_detector
 from stillbox.training.optimizer import build_schedule
 from tests import reference
 from tests.batches import batch_of
+from tests.matched import Terms, loss_terms
 from tests.reference import FPN, INCEPTION, PPN, RESNET
 
 # The forward golden of the pooling pyramid is not recorded; these are figures of the original.
@@ -70,7 +71,7 @@ def computed(name, mode):
         bound = bind_detector(graph, params, stats)
         maps = bound.features(batch.images, train=train)
         predictions = bound.head(maps, train=train, dropout_key=None)
-        losses = detection_loss(predictions, batch, detector.anchors, model)
+        losses = loss_terms(predictions, batch, detector.anchors, model)
         sizes = jnp.full((2, 2), side, jnp.int32)
         found = None if train else postprocess(predictions, detector.anchors, sizes, model)
         return maps, predictions, losses, bound.regularization(), found
@@ -242,8 +243,8 @@ def test_four_boxes_have_the_matches_of_the_original():
     )
 
 
-def losses_of(predictions: Predictions, batch: Batch, model: schema.OneStage) -> LossParts:
-    compute = jax.jit(lambda *inputs: detection_loss(*inputs, anchors(), model))
+def losses_of(predictions: Predictions, batch: Batch, model: schema.OneStage) -> Terms:
+    compute = jax.jit(lambda *inputs: loss_terms(*inputs, anchors(), model))
     return jax.device_get(compute(predictions, batch))
 
 
@@ -286,7 +287,7 @@ def test_the_order_of_the_anchors_changes_no_loss():
     older = replace(model, anchors=replace(model.anchors, order="anchor_major"))
     boxes = build_anchors(older.anchors, SHAPES, (300, 300))
     assert not np.array_equal(boxes, anchors())
-    compute = jax.jit(lambda *inputs: detection_loss(*inputs, boxes, older))
+    compute = jax.jit(lambda *inputs: loss_terms(*inputs, boxes, older))
     parts = compute(zeros(), batch_with(ONE_BOX, FOUR_BOXES))
     assert parts.classification == pytest.approx(17.577797, abs=2e-5)
     assert parts.localization == pytest.approx(3.0433292, abs=2e-6)

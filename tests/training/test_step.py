@@ -16,7 +16,7 @@ from stillbox.inputs.loader import EvalLoader, TrainLoader
 from stillbox.models.anchors import build_anchors
 from stillbox.models.build import build_detector
 from stillbox.models.detector import Predictions, detect_function
-from stillbox.models.one_stage.loss import batch_targets, detection_loss
+from stillbox.models.one_stage.loss import batch_targets
 from stillbox.models.variables import split_detector
 from stillbox.training.guard import MetricsGuard, NonFiniteLossError
 from stillbox.training.state import average_parameters, create_state
@@ -24,6 +24,7 @@ from stillbox.training.step import make_train_step
 from stillbox.training.trainable import select_trainable
 from tests.batches import batch_of
 from tests.helpers import refusal
+from tests.matched import loss_terms
 from tests.small import SMALL
 
 PARAMS = {name: jnp.full(3, value) for name, value in [("a.kernel", 1.0), ("b.kernel", 2.0)]}
@@ -354,7 +355,7 @@ def test_the_focal_loss_keeps_nothing_as_large_as_the_logits_for_its_gradient():
     )
 
     def loss(predictions, one):
-        parts = detection_loss(predictions, one, ANCHORS, MODEL)
+        parts = loss_terms(predictions, one, ANCHORS, MODEL)
         return parts.classification + parts.localization
 
     size = temporary_bytes(jax.value_and_grad(loss), predictions, large_batch())

@@ -157,8 +157,10 @@ class HardExampleMiner:
 class DetectorLoss(RegisteredConfig):
     """What a one-stage detector minimises.
 
-    Called as `(config, predictions, batch, anchors, model, loss_state, *, step, replicas,
-    level_sizes, taught, divisors)`; returns a `models.detector.LossOutput`.
+    Called as `(config, model, predictions, anchors, level_sizes, inputs)`; returns a
+    `models.detector.LossOutput`. `predictions` are of all anchors `[A, 4]`, which are normalised to
+    the network input; `level_sizes` are the numbers of anchors of the feature maps, or empty;
+    `inputs` is a `models.detector.LossInputs`.
     """
 
     classification: ClassificationLoss

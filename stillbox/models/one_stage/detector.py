@@ -3,7 +3,6 @@
 Every anchor has predictions. Postprocessing converts scores, decodes boxes and runs NMS.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from operator import mul
 
@@ -13,7 +12,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Float32, Int, Int64
 
-from stillbox.boxes.structures import AnyArray, Batch, Detections
+from stillbox.boxes.structures import AnyArray, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models import (  # noqa: F401 - registers them
@@ -33,9 +32,9 @@ from stillbox.models.detector import (
     Candidates,
     Detector,
     Images,
+    LossInputs,
     LossOutput,
     RatedPredictions,
-    Taught,
     finite_images,
     name_layers,
 )
@@ -150,32 +149,13 @@ class OneStageDetector(Detector):
         self.level_sizes = tuple(map(mul, locations, outputs.anchors))
         self.order = _static(prediction_order(model.anchors, self.feature_shapes))
 
-    def loss(
-        self,
-        batch: Batch,
-        loss_state: Arrays,
-        *,
-        step: jax.Array,
-        key: jax.Array,
-        replicas: int = 1,
-        taught: Taught | None = None,
-        divisors: Mapping[str, Array] | None = None,
-    ) -> LossOutput:
+    def loss(self, inputs: LossInputs) -> LossOutput:
         """Returns the loss of a batch; see `Detector.loss`."""
-        set_training_step(self, step)
-        predictions = self(jnp.asarray(batch.images), train=True, dropout_key=key)
-        output: LossOutput = implementation_of(self.model.loss)(
-            self.model.loss,
-            predictions,
-            batch,
-            self.anchors,
-            self.model,
-            loss_state,
-            step=step,
-            replicas=replicas,
-            level_sizes=self.level_sizes,
-            taught=taught,
-            divisors=divisors,
+        set_training_step(self, jnp.asarray(inputs.step))
+        predictions = self(jnp.asarray(inputs.batch.images), train=True, dropout_key=inputs.key)
+        compute = implementation_of(self.model.loss)
+        output: LossOutput = compute(
+            self.model.loss, self.model, predictions, self.anchors, self.level_sizes, inputs
         )
         return output
 

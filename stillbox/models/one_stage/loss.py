@@ -4,21 +4,19 @@ The arithmetic is that of `SSDMetaArch.loss` (`object_detection/meta_architectur
 """
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Float, Float32
 
 from stillbox.boxes.matchers import Targets
 from stillbox.boxes.sampling import mine_hard_examples
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
-from stillbox.models.detector import LossOutput, Predictions, Taught
+from stillbox.models.detector import LossInputs, LossOutput, Predictions
 from stillbox.models.targets import build_box_coder, decode_for, targets_of_batch
 from stillbox.models.variables import Arrays
 
@@ -54,32 +52,7 @@ def _loss_of(model: schema.OneStage) -> schema.Loss:
     return model.loss
 
 
-class LossParts(NamedTuple):
-    """The terms of the loss, weighted and normalised."""
-
-    classification: Float32[Array, ""]
-    localization: Float32[Array, ""]
-    matched_anchors: Float32[Array, ""]
-    """Anchors of the batch that are assigned to a ground-truth box; not minimised."""
-    average: Float32[Array, ""]
-    """The next `MatchAverage.value`; 0 without an average."""
-    divisors: Mapping[str, Float32[Array, "R"]]
-    """Matches and images of each replica."""
-
-
-class MatchAverage(NamedTuple):
-    """Moving average of the number of matches that the losses are divided by."""
-
-    value: Float32[Array, ""] | float = 0.0
-    """The average after `steps` batches, 0 before the first."""
-    steps: Int[Array, ""] | int = 0
-
-
-INITIAL_AVERAGE = MatchAverage()
-"""The average before the first batch."""
-
-
-# Entries of the divisors; the first one is that of the loss state too, with the moving average.
+# Entries of the divisors; the loss state has the first one too, the moving average.
 _MATCHES, _IMAGES = "matches", "images"
 
 
@@ -89,91 +62,49 @@ def initial_loss_state(loss: schema.DetectorLoss) -> Arrays:
 
 
 @implements(schema.Loss)
+@jax.named_scope("losses")
 def matched_loss(
     config: schema.Loss,
-    predictions: Predictions,
-    batch: Batch,
-    anchors: Anchors,
     model: schema.OneStage,
-    loss_state: Arrays,
-    *,
-    step: Int[Array, ""],
-    replicas: int,
+    predictions: Predictions,
+    anchors: Anchors,
     level_sizes: tuple[int, ...],
-    taught: Taught | None = None,
-    divisors: Mapping[str, Array] | None = None,
+    inputs: LossInputs,
 ) -> LossOutput:
-    """Returns `detection_loss` as `Detector.loss` does."""
-    assert taught is None
-    parts = detection_loss(
-        predictions,
-        batch,
-        anchors,
-        model,
-        MatchAverage(loss_state.get(_MATCHES, 0.0), step),
-        replicas=replicas,
-        level_sizes=level_sizes,
-        divisors=divisors,
-    )
-    terms = {"classification_loss": parts.classification, "localization_loss": parts.localization}
-    state = dict.fromkeys(loss_state, parts.average)
-    metrics = {"matched_anchors": parts.matched_anchors}
-    return LossOutput(terms, metrics, state, parts.divisors)
-
-
-@jax.named_scope("losses")
-def detection_loss(
-    predictions: Predictions,
-    batch: Batch,
-    anchors: Anchors,
-    model: schema.OneStage,
-    average: MatchAverage = INITIAL_AVERAGE,
-    *,
-    replicas: int = 1,
-    level_sizes: tuple[int, ...] = (),
-    divisors: Mapping[str, Float32[Array, "R"]] | None = None,
-) -> LossParts:
-    """Returns the loss of a batch.
-
-    Args:
-        anchors: normalised to the network input.
-        average: of the batches before, if the losses are divided by one.
-        replicas: equal parts of the batch, if losses are normalised per replica.
-        level_sizes: see `batch_targets`.
-        divisors: see `Detector.loss`.
-    """
+    """Returns the loss of a batch; see `schema.DetectorLoss`."""
+    assert inputs.taught is None
     # Losses of each anchor, [B, A].
-    loss = _loss_of(model)
-    targets = batch_targets(batch, anchors, model, level_sizes)
-    classification = _classification_losses(predictions.class_logits, targets, loss)
+    targets = batch_targets(inputs.batch, anchors, model, level_sizes)
+    classification = _classification_losses(predictions.class_logits, targets, config)
     localization = _localization_losses(
         predictions.box_encodings, targets, jnp.asarray(anchors), model
     )
-    if loss.hard_example_miner is not None:
+    if config.hard_example_miner is not None:
         mask = _hard_example_mask(
             predictions, targets, classification, localization, anchors, model
         )
         classification, localization = classification * mask, localization * mask
 
     # Normalisation, [B, 1].
-    parts = replicas if loss.normalizer == "per_replica" else 1
-    own = _count(targets, batch, parts)
-    whole = own if divisors is None else divisors
+    parts = inputs.replicas if config.normalizer == "per_replica" else 1
+    counts = _count(targets, inputs.batch, parts)
+    divisors = counts if inputs.divisors is None else inputs.divisors
     matches = jnp.sum(targets.box_weights, axis=1, keepdims=True)
-    if not loss.normalize_per_image:
-        matches = _of_each_image(whole[_MATCHES], matches)
-    matches, value = _average_matches(
-        matches + loss.added_matches, average, loss.normalizer_momentum
+    if not config.normalize_per_image:
+        matches = _of_each_image(divisors[_MATCHES], matches)
+    matches, state = _average_matches(
+        matches + config.added_matches, inputs, config.normalizer_momentum
     )
-    weights = _normalizing_weights(matches, _of_each_image(whole[_IMAGES], matches), loss, parts)
-    code_size = model.box_coder.code_size if loss.normalize_localization_by_code_size else 1
-    return LossParts(
-        classification=loss.classification_weight * jnp.sum(classification * weights),
-        localization=loss.localization_weight * jnp.sum(localization * weights) / code_size,
-        matched_anchors=jnp.sum(targets.box_weights > 0).astype(jnp.float32),
-        average=value,
-        divisors=own,
+    weights = _normalizing_weights(
+        matches, _of_each_image(divisors[_IMAGES], matches), config, parts
     )
+    code_size = model.box_coder.code_size if config.normalize_localization_by_code_size else 1
+    class_loss = config.classification_weight * jnp.sum(classification * weights)
+    box_loss = config.localization_weight * jnp.sum(localization * weights) / code_size
+    terms = {"classification_loss": class_loss, "localization_loss": box_loss}
+    # Not minimised: the anchors of the batch that are assigned to a ground-truth box.
+    metrics = {"matched_anchors": jnp.sum(targets.box_weights > 0).astype(jnp.float32)}
+    return LossOutput(terms, metrics, state, counts)
 
 
 def _count(targets: Targets, batch: Batch, replicas: int) -> dict[str, Float32[Array, "R"]]:
@@ -190,19 +121,19 @@ def _of_each_image(sums: Float32[Array, "R"], like: Float32[Array, "B 1"]) -> Fl
 
 
 def _average_matches(
-    matches: Float32[Array, "B 1"], average: MatchAverage, momentum: float
-) -> tuple[Float32[Array, "B 1"], Float32[Array, ""]]:
-    """Returns the averaged number of matches, and the next average.
+    matches: Float32[Array, "B 1"], inputs: LossInputs, momentum: float
+) -> tuple[Float32[Array, "B 1"], Arrays]:
+    """Returns the averaged number of matches, and the next state.
 
     The average starts at 0, which weighs `momentum^n` after n batches; it is divided by the rest,
     as in TF1's `assign_moving_average`.
     """
     if not momentum:
-        return matches, jnp.zeros(())
+        return matches, {}
     # One number for the whole batch, as the rules of the schema demand.
-    value = momentum * average.value + (1.0 - momentum) * matches[0, 0]
-    counted = -jnp.expm1((average.steps + 1) * math.log(momentum))
-    return jnp.broadcast_to(value / counted, matches.shape), value
+    average = momentum * inputs.state[_MATCHES] + (1.0 - momentum) * matches[0, 0]
+    counted = -jnp.expm1((inputs.step + 1) * math.log(momentum))
+    return jnp.broadcast_to(average / counted, matches.shape), {_MATCHES: average}
 
 
 def _normalizing_weights(

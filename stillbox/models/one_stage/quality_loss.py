@@ -4,7 +4,7 @@ Losses and averages are those of `mmdet/models/dense_heads`: `atss_head.py`, `gf
 `tood_head.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float, Float32, Int, Int32
+from jaxtyping import Bool, Float, Float32, Int32
 
 from stillbox.boxes.adaptive_matching import alignment_targets
 from stillbox.boxes.distributions import (
@@ -27,9 +27,14 @@ from stillbox.boxes.matchers import IGNORED, Frame, Predicted
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
-from stillbox.models.detector import AnyPredictions, LossOutput, RatedPredictions, Taught
+from stillbox.models.detector import (
+    AnyPredictions,
+    LossInputs,
+    LossOutput,
+    RatedPredictions,
+    Taught,
+)
 from stillbox.models.targets import build_box_coder, decode_for, matches_of_batch
-from stillbox.models.variables import Arrays
 
 AnchorValues = Float32[Array, "B A"]
 
@@ -42,39 +47,25 @@ _SUMMED = 2.0
 @jax.named_scope("losses")
 def quality_loss(
     config: schema.QualityLoss,
-    predictions: AnyPredictions,
-    batch: Batch,
-    anchors: Float[np.ndarray, "A 4"],
     model: schema.OneStage,
-    loss_state: Arrays,
-    *,
-    step: Int[Array, ""],
-    replicas: int,
+    predictions: AnyPredictions,
+    anchors: Float[np.ndarray, "A 4"],
     level_sizes: tuple[int, ...],
-    taught: Taught | None = None,
-    divisors: Mapping[str, Array] | None = None,
+    inputs: LossInputs,
 ) -> LossOutput:
-    """Returns the loss of a batch; see `Detector.loss`.
+    """Returns the loss of a batch; see `schema.DetectorLoss`.
 
-    Args:
-        config: what is minimised.
-        predictions: for all anchors.
-        batch: B images and their ground truth.
-        anchors: normalised to the network input.
-        model: matcher, similarity and box coder.
-        loss_state: returned as it is.
-        step: steps before this one.
-        replicas: without effect, since sums are those of the whole batch.
-        level_sizes: numbers of anchors of the feature maps.
-        taught: of a teacher with the same anchors and the same bins; None: there is none.
-        divisors: see `Detector.loss`.
+    Sums are always of the whole batch, for any number of replicas. A teacher has the same anchors
+    and the same bins.
     """
-    whole = None if divisors is None else _Sums(**divisors)
-    inputs = _Inputs(predictions, batch, jnp.asarray(anchors, jnp.float32), taught, whole)
+    divisors = None if inputs.divisors is None else _Sums(**inputs.divisors)
+    arrays = _Arrays(
+        predictions, inputs.batch, jnp.asarray(anchors, jnp.float32), inputs.taught, divisors
+    )
     sizes = Frame(model.resizer.input_size, level_sizes)
     steady = partial(_terms, config, model, sizes)
     if config.initial is None:
-        terms, own = steady(inputs)
+        terms, sums = steady(arrays)
     else:
         initial = config.initial
         first = replace(
@@ -85,8 +76,9 @@ def quality_loss(
             box_weights=initial.box_weights,
         )
         begins = partial(_terms, first, replace(model, matcher=initial.matcher), sizes)
-        terms, own = jax.lax.cond(step < initial.steps, begins, steady, inputs)
-    return LossOutput(terms, {"matched_anchors": own.matched}, loss_state, own._asdict())
+        terms, sums = jax.lax.cond(inputs.step < initial.steps, begins, steady, arrays)
+    metrics = {"matched_anchors": sums.matched}
+    return LossOutput(terms, metrics, dict(inputs.state), sums._asdict())
 
 
 class _Sums(NamedTuple):
@@ -104,7 +96,9 @@ class _Sums(NamedTuple):
     """Images, padding not counted."""
 
 
-class _Inputs(NamedTuple):
+class _Arrays(NamedTuple):
+    """What the terms are computed from."""
+
     predictions: AnyPredictions
     batch: Batch
     anchors: Float32[Array, "A 4"]
@@ -136,11 +130,11 @@ class _Fit(NamedTuple):
 
 
 def _terms(
-    config: schema.QualityLoss, model: schema.OneStage, frame: Frame, inputs: _Inputs
+    config: schema.QualityLoss, model: schema.OneStage, frame: Frame, arrays: _Arrays
 ) -> tuple[dict[str, Array], _Sums]:
     """Returns the terms of the loss, and the sums of these images."""
-    batch, predictions = inputs.batch, inputs.predictions
-    fit = _fit(model, frame, inputs)
+    batch, predictions = arrays.batch, arrays.predictions
+    fit = _fit(model, frame, arrays)
     image_weights = jnp.asarray(batch.image_weights, jnp.float32)[:, None]
     images = image_weights > 0.0
     matched = (fit.matched & images).astype(jnp.float32)
@@ -148,7 +142,7 @@ def _terms(
     shares = image_weights * jnp.where(fit.matched, fit.weights, 1.0)
     weighted = matched * shares
     aligned = _alignment(model.matcher, fit, batch.boxes.shape[1]) * matched
-    weights = jax.lax.stop_gradient(_box_weights(config, fit, inputs.anchors, aligned))
+    weights = jax.lax.stop_gradient(_box_weights(config, fit, arrays.anchors, aligned))
     weights *= weighted
     own = _Sums(
         matched=matched.sum(),
@@ -157,7 +151,7 @@ def _terms(
         aligned=(aligned * shares).sum(),
         images=images.sum(dtype=jnp.float32),
     )
-    whole = own if inputs.sums is None else inputs.sums
+    whole = own if arrays.sums is None else arrays.sums
     box_sum = jnp.maximum(whole.weights, config.least_box_weight)
     count = jnp.maximum(whole.counted, 1.0)
 
@@ -184,31 +178,31 @@ def _terms(
         "localization_loss": config.localization_weight * boxes.sum() / box_sum,
     }
     if config.distribution_weight:
-        sides = _distribution_losses(model, inputs, fit)
+        sides = _distribution_losses(model, arrays, fit)
         share = config.distribution_weight / 4.0 / box_sum
         terms["distribution_loss"] = share * jnp.sum(sides * weights[..., None])
-    if inputs.taught is not None:
-        sides = _divergences(predictions.box_encodings, inputs.taught)
-        share = inputs.taught.weight / 4.0 * _SUMMED / jnp.maximum(whole.images, 1.0)
+    if arrays.taught is not None:
+        sides = _divergences(predictions.box_encodings, arrays.taught)
+        share = arrays.taught.weight / 4.0 * _SUMMED / jnp.maximum(whole.images, 1.0)
         terms["distillation_loss"] = share * jnp.sum(sides * weights[..., None])
     if config.centerness_weight:
         assert isinstance(predictions, RatedPredictions)
-        target = _centerness(fit, inputs.anchors)
+        target = _centerness(fit, arrays.anchors)
         entropy = sigmoid_cross_entropy(predictions.quality_logits, target) * weighted
         terms["centerness_loss"] = config.centerness_weight * entropy.sum() / count
     return terms, own
 
 
-def _fit(model: schema.OneStage, frame: Frame, inputs: _Inputs) -> _Fit:
+def _fit(model: schema.OneStage, frame: Frame, arrays: _Arrays) -> _Fit:
     """Assigns anchors to boxes, and compares predictions with them."""
-    batch, predictions = inputs.batch, inputs.predictions
+    batch, predictions = arrays.batch, arrays.predictions
     coder = build_box_coder(model.box_coder, model.resizer.input_size)
-    predicted = coder.decode(predictions.box_encodings, inputs.anchors)
+    predicted = coder.decode(predictions.box_encodings, arrays.anchors)
     scores = jax.lax.stop_gradient(jax.nn.sigmoid(predictions.class_logits))
     with jax.named_scope("targets"):
         matches = matches_of_batch(
             batch,
-            inputs.anchors,
+            arrays.anchors,
             Predicted(predicted, scores),
             matcher=model.matcher,
             similarity=model.similarity,
@@ -264,12 +258,12 @@ def _matches(
 
 
 def _distribution_losses(
-    model: schema.OneStage, inputs: _Inputs, fit: _Fit
+    model: schema.OneStage, arrays: _Arrays, fit: _Fit
 ) -> Float32[Array, "B A 4"]:
     """Returns the distribution focal loss of each edge."""
     coder = build_box_coder(model.box_coder, model.resizer.input_size)
-    logits = inputs.predictions.box_encodings
-    distances = jax.lax.stop_gradient(coder.encode(fit.boxes, inputs.anchors))
+    logits = arrays.predictions.box_encodings
+    distances = jax.lax.stop_gradient(coder.encode(fit.boxes, arrays.anchors))
     return distribution_focal_loss(_by_edge(logits), distances)
 
 

@@ -1,6 +1,5 @@
 """Two-stage detectors (Faster R-CNN): proposals, then a class and a box for each of them."""
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.boxes.crops import scaled_down
-from stillbox.boxes.structures import Batch, Detections
+from stillbox.boxes.structures import Detections
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import groups_of_crops
 from stillbox.experiment.variants import implementation_of, implements
@@ -19,9 +18,9 @@ from stillbox.models.anchors import build_anchors, check_number
 from stillbox.models.detector import (
     Candidates,
     Detector,
+    LossInputs,
     LossOutput,
     Predictions,
-    Taught,
     finite_images,
     name_layers,
 )
@@ -47,7 +46,6 @@ from stillbox.models.two_stage.proposals import (
     frame_anchors,
     proposal_loss,
 )
-from stillbox.models.variables import Arrays
 
 Shape = tuple[int, int]
 Maps = tuple[jax.Array, ...]
@@ -91,19 +89,10 @@ class FasterRcnnDetector(Detector):
         where = "model.proposals.anchors"
         check_number(model.proposals.anchors, self.feature_shapes, where=where)
 
-    def loss(
-        self,
-        batch: Batch,
-        loss_state: Arrays,
-        *,
-        step: jax.Array,
-        key: jax.Array,
-        replicas: int = 1,
-        taught: Taught | None = None,
-        divisors: Mapping[str, jax.Array] | None = None,
-    ) -> LossOutput:
+    def loss(self, inputs: LossInputs) -> LossOutput:
         """Returns the losses of both stages; see `Detector.loss`."""
-        assert taught is None
+        batch, key, state, divisors = inputs.batch, inputs.key, dict(inputs.state), inputs.divisors
+        assert inputs.taught is None and key is not None
         model, sizes = self.model, jnp.asarray(batch.true_sizes)
         pixels = jnp.tile(jnp.asarray(self.image_shape, jnp.float32), 2)
         batch = batch._replace(boxes=batch.boxes * pixels)
@@ -128,7 +117,7 @@ class FasterRcnnDetector(Detector):
         }
         metrics = {"sampled_anchors": first.positives}
         if model.boxes is None:
-            return LossOutput(terms, metrics, loss_state, own)
+            return LossOutput(terms, metrics, state, own)
         proposals = self.choose_proposals(predictions, anchors, sizes)
         with jax.named_scope("losses"):
             chance = jax.random.fold_in(key, _PROPOSALS)
@@ -142,7 +131,7 @@ class FasterRcnnDetector(Detector):
             "localization_loss": second.localization,
         }
         metrics |= {"sampled_proposals": second.positives}
-        return LossOutput(terms, metrics, loss_state, own)
+        return LossOutput(terms, metrics, state, own)
 
     def detect(self, images: jax.Array, true_sizes: jax.Array) -> Detections:
         """Returns at most `model.max_detections` objects an image; see `Detector.detect`."""

@@ -12,6 +12,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models import two_stage  # noqa: F401 - registers them
 from stillbox.models.build import abstract_detector, build_detector
+from stillbox.models.detector import LossInputs
 from stillbox.models.variables import bind_detector, split_detector
 from tests.boxes.golden import random_boxes
 from tests.boxes.one_map import crop_and_resize, roi_align
@@ -19,7 +20,6 @@ from tests.helpers import refusal
 from tests.models.two_stage.small import small_batch, small_model
 
 KEY = jax.random.key(0)
-STEP = jnp.int32(0)
 # Images do not influence each other, and samples are all that there is.
 WHOLE = (
     "model.freeze_batch_norm=true",
@@ -39,7 +39,7 @@ def loss_function(*overrides):
     graph, params, stats = parts(*overrides)
 
     def run(batch, key):
-        output = bind_detector(graph, params, stats).loss(batch, {}, step=STEP, key=key)
+        output = bind_detector(graph, params, stats).loss(LossInputs(batch, key=key))
         return output.terms, output.metrics
 
     return jax.jit(run)
@@ -92,7 +92,7 @@ def test_a_stage_trains_no_parameter_of_the_other(stage, own, other):
     @jax.grad
     def gradient(some, rest, batch):
         detector = bind_detector(graph, rest | some, stats)
-        terms = detector.loss(batch, {}, step=STEP, key=KEY).terms
+        terms = detector.loss(LossInputs(batch, key=KEY)).terms
         return sum(terms[name] for name in stage)
 
     def largest(prefix):

@@ -36,6 +36,7 @@ from stillbox.exporting.tflite.format import FILE
 from stillbox.inputs.loader import EvalLoader
 from stillbox.inputs.resize import resize_image
 from stillbox.models.build import build_detector
+from stillbox.models.detector import LossInputs
 from stillbox.models.variables import Arrays, bind_detector, split_detector
 from stillbox.predicting.backend import Pixels
 from stillbox.printing import count_text
@@ -164,7 +165,7 @@ def mean_losses(directory: Path, data: RecordSet, batch_size: int) -> dict[str, 
         state, key = detector.initial_loss_state(), jax.random.key(0)
         # Rounding of a trained quantisation has begun long ago.
         step = jnp.int32(2**30)
-        loss = detector.loss(batch, state, step=step, key=key)
+        loss = detector.loss(LossInputs(batch, state, step, key))
         return {**loss.terms, "regularization_loss": detector.regularization()}
 
     found: dict[str, list[float]] = {}
