@@ -210,23 +210,27 @@ Made = TypeVar("Made", bound=Any)
 
 
 def field_mapping(
-    made: type[Made], optional: tuple[str, ...] = (), /, **names: str | tuple[str, FieldReader]
+    made: type[Made],
+    same: str = "",
+    optional: str = "",
+    /,
+    **renamed: str | tuple[str, FieldReader],
 ) -> Callable[..., Made]:
     """Returns a reader of a class of the schema.
 
-    A field of the class is read from the scalar of its name, if the section has one. The reader
-    takes further fields as keyword arguments.
+    The reader takes further fields as keyword arguments, instead of those of the section.
 
     Args:
         made: the class.
+        same: fields that have the same name in the section, with spaces between them.
         optional: fields that have the schema's default if they are not set, not the language's.
-        names: field -> name in the section, where it differs, or name and reader of an inner
-            section.
+        renamed: field -> name in the section, or name and reader of an inner section.
     """
-    fields = [field.name for field in dataclasses.fields(made)]
-    if unknown := {*names, *optional} - {*fields}:
+    sources = {name: name for name in same.split()} | renamed
+    defaulted = optional.split()
+    fields = {field.name for field in dataclasses.fields(made)}
+    if unknown := {*sources, *defaulted} - fields:
         raise TypeError(f"{made.__name__} has no field {min(unknown)!r}")
-    sources = {name: names.get(name, name) for name in fields}
 
     def read(section: Section, path: str, **values: Value) -> Made:
         for ours, theirs in sources.items():
@@ -235,9 +239,7 @@ def field_mapping(
                 continue
             if isinstance(theirs, tuple):
                 values[ours] = section.read_inner(theirs[0], theirs[1], inner)
-            elif (ours in names or section.is_scalar(theirs)) and (
-                ours not in optional or section.has(theirs)
-            ):
+            elif ours not in defaulted or section.has(theirs):
                 values[ours] = section.value(theirs, inner)
         return made(**values)
 

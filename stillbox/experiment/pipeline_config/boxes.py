@@ -8,11 +8,25 @@ from stillbox.experiment.pipeline_config.section import MessageSection, choice
 from stillbox.experiment.reading import FieldReader, field_mapping
 from stillbox.references import Setting
 
-_read_multiscale = field_mapping(schema.MultiscaleAnchors)
-_read_grid = field_mapping(schema.GridAnchors, base_height="height", base_width="width")
+_read_multiscale = field_mapping(
+    schema.MultiscaleAnchors, "min_level max_level anchor_scale aspect_ratios scales_per_octave"
+)
+_read_grid = field_mapping(
+    schema.GridAnchors,
+    "scales aspect_ratios height_stride width_stride height_offset width_offset",
+    base_height="height",
+    base_width="width",
+)
 _read_flexible = field_mapping(
     schema.FlexibleGridAnchors,
-    grids=("anchor_grid", field_mapping(schema.AnchorGrid, sizes="base_sizes")),
+    grids=(
+        "anchor_grid",
+        field_mapping(
+            schema.AnchorGrid,
+            "aspect_ratios height_stride width_stride height_offset width_offset",
+            sizes="base_sizes",
+        ),
+    ),
 )
 
 read_anchors = choice(
@@ -20,6 +34,9 @@ read_anchors = choice(
     {
         "ssd_anchor_generator": field_mapping(
             schema.SsdAnchors,
+            "num_layers min_scale max_scale scales aspect_ratios "
+            "interpolated_scale_aspect_ratio reduce_boxes_in_lowest_layer "
+            "base_anchor_height base_anchor_width",
             height_strides="height_stride",
             width_strides="width_stride",
             height_offsets="height_offset",
@@ -59,9 +76,11 @@ read_pixel_anchors = choice(
 read_box_coder = choice(
     "box_coder_oneof",
     {
-        "faster_rcnn_box_coder": field_mapping(schema.FasterRcnnBoxCoder),
-        "mean_stddev_box_coder": field_mapping(schema.MeanStddevBoxCoder),
-        "square_box_coder": field_mapping(schema.SquareBoxCoder),
+        "faster_rcnn_box_coder": field_mapping(
+            schema.FasterRcnnBoxCoder, "y_scale x_scale height_scale width_scale"
+        ),
+        "mean_stddev_box_coder": field_mapping(schema.MeanStddevBoxCoder, "stddev"),
+        "square_box_coder": field_mapping(schema.SquareBoxCoder, "y_scale x_scale length_scale"),
     },
 )
 """Reads `box_coder`."""
@@ -69,7 +88,11 @@ read_box_coder = choice(
 read_matcher = choice(
     "matcher_oneof",
     {
-        "argmax_matcher": field_mapping(schema.ArgmaxMatcher),
+        "argmax_matcher": field_mapping(
+            schema.ArgmaxMatcher,
+            "matched_threshold unmatched_threshold ignore_thresholds "
+            "negatives_lower_than_unmatched force_match_for_each_row",
+        ),
         "bipartite_matcher": field_mapping(schema.BipartiteMatcher),
     },
 )
@@ -81,7 +104,9 @@ read_similarity = choice(
         "iou_similarity": field_mapping(schema.IouSimilarity),
         "ioa_similarity": field_mapping(schema.IoaSimilarity),
         "neg_sq_dist_similarity": field_mapping(schema.NegSqDistSimilarity),
-        "thresholded_iou_similarity": field_mapping(schema.ThresholdedIouSimilarity),
+        "thresholded_iou_similarity": field_mapping(
+            schema.ThresholdedIouSimilarity, "iou_threshold"
+        ),
     },
 )
 """Reads `similarity_calculator`."""
@@ -92,11 +117,11 @@ read_classification = choice(
     {
         "weighted_sigmoid": field_mapping(schema.SigmoidLoss),
         # An alpha that is not set weighs nothing, unlike an alpha of zero.
-        "weighted_sigmoid_focal": field_mapping(schema.SigmoidFocalLoss, ("alpha",)),
-        "weighted_softmax": field_mapping(schema.SoftmaxLoss),
-        "weighted_logits_softmax": field_mapping(schema.SoftmaxAgainstLogitsLoss),
+        "weighted_sigmoid_focal": field_mapping(schema.SigmoidFocalLoss, "gamma alpha", "alpha"),
+        "weighted_softmax": field_mapping(schema.SoftmaxLoss, "logit_scale"),
+        "weighted_logits_softmax": field_mapping(schema.SoftmaxAgainstLogitsLoss, "logit_scale"),
         "bootstrapped_sigmoid": field_mapping(
-            schema.BootstrappedSigmoidLoss, hard="hard_bootstrap"
+            schema.BootstrappedSigmoidLoss, "alpha", hard="hard_bootstrap"
         ),
     },
 )
@@ -105,7 +130,7 @@ read_classification = choice(
 _read_localization = choice(
     "localization_loss",
     {
-        "weighted_smooth_l1": field_mapping(schema.SmoothL1Loss),
+        "weighted_smooth_l1": field_mapping(schema.SmoothL1Loss, "delta"),
         "weighted_l2": field_mapping(schema.L2Loss),
         "l1_localization_loss": field_mapping(schema.L1Loss),
         "weighted_iou": field_mapping(schema.IouLoss),
@@ -146,7 +171,11 @@ def read_miner(section: MessageSection, path: str, **values: int) -> schema.Hard
         return None
     # The section itself has an origin, because its mere presence can be the mistake.
     section.log.origins[f"{path}.{name}"] = section.where(name)
-    reader = field_mapping(schema.HardExampleMiner)
+    reader = field_mapping(
+        schema.HardExampleMiner,
+        "num_hard_examples iou_threshold loss_type max_negatives_per_positive "
+        "min_negatives_per_image",
+    )
     return reader(section.child(name), f"{path}.{name}", **values)
 
 
@@ -188,7 +217,7 @@ read_calibration = choice(
             schema.ClassSigmoidCalibration,
             sigmoids=("class_id_sigmoid_parameters_map", _read_class_sigmoid),
         ),
-        "temperature_scaling_calibration": field_mapping(schema.TemperatureCalibration),
+        "temperature_scaling_calibration": field_mapping(schema.TemperatureCalibration, "scaler"),
     },
 )
 """Reads `calibration_config`."""
@@ -196,6 +225,7 @@ read_calibration = choice(
 
 _read_nms = field_mapping(
     schema.Nms,
+    "score_threshold iou_threshold change_coordinate_frame",
     max_per_class="max_detections_per_class",
     max_total="max_total_detections",
     soft_sigma="soft_nms_sigma",

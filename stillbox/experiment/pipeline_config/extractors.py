@@ -123,7 +123,9 @@ def _read_slim(
         # The network's definition sets these inside the scope of the config's hyperparameters.
         norm = given.batch_norm and dataclasses.replace(given.batch_norm, center=True, scale=True)
         base = dataclasses.replace(given, activation=base.activation, batch_norm=norm)
-    return field_mapping(version)(section, "model.backbone", conv=base)
+    return field_mapping(version, "depth_multiplier min_depth")(
+        section, "model.backbone", conv=base
+    )
 
 
 def _read_mobiledet(version: type[schema.MobileDet], section: MessageSection) -> MobileBackbone:
@@ -137,7 +139,9 @@ def _read_mobiledet(version: type[schema.MobileDet], section: MessageSection) ->
             f"{_OVERRIDE} has no effect on a MobileDet, which has hyperparameters of its own; "
             f"{Setting('model.backbone.conv', '...')} changes them",
         )
-    return field_mapping(version)(section, "model.backbone", conv=of_a_replica(version().conv))
+    return field_mapping(version, "depth_multiplier")(
+        section, "model.backbone", conv=of_a_replica(version().conv)
+    )
 
 
 MOBILE: dict[str, Callable[[MessageSection], MobileBackbone]] = {
@@ -156,8 +160,12 @@ MNASFPN = "ssd_mobilenet_v2_mnasfpn"
 """The value of `feature_extractor.type`."""
 
 _PENALTY = schema.L2(weight=4e-5)
-_read_mnasfpn_backbone = field_mapping(schema.MobileNetV2, explicit_padding="use_explicit_padding")
-_read_neck = field_mapping(schema.MnasFpn, explicit_padding="use_explicit_padding")
+_read_mnasfpn_backbone = field_mapping(
+    schema.MobileNetV2, "depth_multiplier min_depth", explicit_padding="use_explicit_padding"
+)
+_read_neck = field_mapping(
+    schema.MnasFpn, "depth_multiplier min_depth", explicit_padding="use_explicit_padding"
+)
 
 
 def read_mnasfpn(section: MessageSection) -> tuple[schema.MobileNetV2, schema.MnasFpn]:
@@ -311,7 +319,7 @@ def _read_backbone(
             {"last_depths": (512, 256)} if version is schema.MobileNetV1 else {"last_depth": 256}
         )
     backbone: schema.MobileNetV1 | schema.MobileNetV2 = field_mapping(
-        version, explicit_padding="use_explicit_padding"
+        version, "depth_multiplier min_depth", explicit_padding="use_explicit_padding"
     )(section, "model.backbone", conv=base, **narrow)
     return _as_keras(backbone, narrow) if keras else backbone
 
@@ -343,7 +351,9 @@ def _read_inception(
         section.refuse(_OVERRIDE, why, "set it to true")
     # No scope of its own is around the config's: without batch_norm there, it has none.
     conv = read_hyperparams(section.child("conv_hyperparams"), "model.backbone.conv", keras=False)
-    return field_mapping(version)(section, "model.backbone", conv=conv)
+    return field_mapping(version, "depth_multiplier min_depth")(
+        section, "model.backbone", conv=conv
+    )
 
 
 def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> schema.ResNetV1:

@@ -16,19 +16,21 @@ from stillbox.experiment.reading import field_mapping
 # Plain batch norm takes the statistics of one replica's images, synchronised batch norm of all.
 _NORMS = {"batch_norm": "per_replica", "sync_batch_norm": "global"}
 _REGULARIZERS = {
-    "l2_regularizer": field_mapping(schema.L2),
-    "l1_regularizer": field_mapping(schema.L1),
+    "l2_regularizer": field_mapping(schema.L2, "weight"),
+    "l1_regularizer": field_mapping(schema.L1, "weight"),
 }
 _read_regularizer = choice("regularizer_oneof", _REGULARIZERS)
 _read_initializer = choice(
     "initializer_oneof",
     {
-        "truncated_normal_initializer": field_mapping(schema.TruncatedNormal),
-        "random_normal_initializer": field_mapping(schema.RandomNormal),
-        "variance_scaling_initializer": field_mapping(schema.VarianceScaling),
+        "truncated_normal_initializer": field_mapping(schema.TruncatedNormal, "mean stddev"),
+        "random_normal_initializer": field_mapping(schema.RandomNormal, "mean stddev"),
+        "variance_scaling_initializer": field_mapping(
+            schema.VarianceScaling, "factor uniform mode"
+        ),
     },
 )
-_read_conv = field_mapping(schema.ConvHyperparams, force_bias="force_use_bias")
+_read_conv = field_mapping(schema.ConvHyperparams, "activation", force_bias="force_use_bias")
 
 
 def read_hyperparams(section: MessageSection, path: str, *, keras: bool) -> schema.ConvHyperparams:
@@ -74,7 +76,9 @@ def _read_batch_norm(section: MessageSection, path: str) -> schema.BatchNorm | N
     for name, statistics in _NORMS.items():
         if section.has(name):
             section.log.origins[f"{path}.statistics"] = section.where(name)
-            return field_mapping(schema.BatchNorm)(section.child(name), path, statistics=statistics)
+            return field_mapping(schema.BatchNorm, "decay epsilon center scale train")(
+                section.child(name), path, statistics=statistics
+            )
     return None
 
 
@@ -104,7 +108,10 @@ _PPN_TAPS = {
 }
 _RESNET_PPN_DEPTH = 1024
 _read_ssd_layers = field_mapping(
-    schema.SsdExtraLayers, depthwise="use_depthwise", explicit_padding="use_explicit_padding"
+    schema.SsdExtraLayers,
+    "depth_multiplier min_depth",
+    depthwise="use_depthwise",
+    explicit_padding="use_explicit_padding",
 )
 
 
@@ -183,7 +190,7 @@ NECKS: dict[
 _KEEP_ASPECT_RATIO = "keep_aspect_ratio_resizer"
 _WITHOUT_SHAPE = ("identity_resizer", "conditional_shape_resizer", "pad_to_multiple_resizer")
 _read_conditional = field_mapping(
-    schema.ConditionalShapeResizer, method="resize_method", threshold="size_threshold"
+    schema.ConditionalShapeResizer, "condition", method="resize_method", threshold="size_threshold"
 )
 
 
@@ -218,15 +225,18 @@ def _conditional_shape(section: MessageSection, path: str) -> schema.Conditional
 _read = choice(
     "image_resizer_oneof",
     {
-        "fixed_shape_resizer": field_mapping(schema.FixedShapeResizer, method="resize_method"),
+        "fixed_shape_resizer": field_mapping(
+            schema.FixedShapeResizer, "height width", method="resize_method"
+        ),
         _KEEP_ASPECT_RATIO: field_mapping(
             schema.KeepAspectRatioResizer,
-            ("pad_value",),
+            "min_dimension max_dimension",
+            "pad_value",
             method="resize_method",
             pad_value="per_channel_pad_value",
         ),
         "identity_resizer": field_mapping(schema.IdentityResizer),
         "conditional_shape_resizer": _conditional_shape,
-        "pad_to_multiple_resizer": field_mapping(schema.PadToMultipleResizer),
+        "pad_to_multiple_resizer": field_mapping(schema.PadToMultipleResizer, "multiple"),
     },
 )

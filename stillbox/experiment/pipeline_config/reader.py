@@ -24,6 +24,7 @@ from stillbox.textformat.writing import message_text
 
 _read_input = field_mapping(
     schema.Records,
+    "use_display_name shuffle num_epochs",
     label_map="label_map_path",
     max_boxes="max_number_of_boxes",
     sample_1_of_n="sample_1_of_n_examples",
@@ -110,7 +111,8 @@ _REFUSED_METRICS = {
 # pictures that suits few models (0.5).
 _read_evaluation = field_mapping(
     schema.Evaluation,
-    ("batch_size", "per_category", "max_examples", "max_evaluations", "min_score"),
+    "batch_size all_metrics_per_category num_visualizations",
+    "batch_size per_category max_examples max_evaluations min_score",
     per_category="include_metrics_per_category",
     max_examples="num_examples",
     max_evaluations="max_evals",

@@ -28,9 +28,14 @@ _NAMES = {
     "depthwise": "use_depthwise",
     "class_bias_init": "class_prediction_bias_init",
 }
-_read_convolutional = field_mapping(schema.ConvolutionalHead, **_NAMES)
+_read_convolutional = field_mapping(
+    schema.ConvolutionalHead, "min_depth max_depth dropout_keep_probability kernel_size", **_NAMES
+)
 _read_weight_shared = field_mapping(
-    schema.WeightSharedHead, share_tower="share_prediction_tower", **_NAMES
+    schema.WeightSharedHead,
+    "depth kernel_size dropout_keep_probability",
+    share_tower="share_prediction_tower",
+    **_NAMES,
 )
 
 

@@ -16,7 +16,7 @@ POLICIES: tuple[str, ...] = get_args(get_type_hints(schema.AutoAugment)["policy"
 _FACTORS = {"min_factor": "min_delta", "max_factor": "max_delta"}
 _SIZE = {"height": "target_height", "width": "target_width"}
 _SCALES = {"min_scale": "scale_min", "max_scale": "scale_max"}
-_PADDED = ("min_padded_size_ratio", "max_padded_size_ratio")
+_PADDED = "min_padded_size_ratio max_padded_size_ratio"
 
 
 def _autoaugment(section: MessageSection, path: str) -> schema.AutoAugment:
@@ -62,15 +62,20 @@ def _fixed_aspect_ratio(section: MessageSection, path: str) -> Value:
     return crop
 
 
-_CROP = field_mapping(schema.RandomCropImage)
-_CROP_PAD = field_mapping(schema.RandomCropPadImage, (*_PADDED, "pad_color"))
+_AREA = "min_object_covered min_area max_area overlap_thresh clip_boxes random_coef"
+_WINDOW = f"{_AREA} min_aspect_ratio max_aspect_ratio"
+_CROP = field_mapping(schema.RandomCropImage, _WINDOW)
+_CROP_PAD = field_mapping(
+    schema.RandomCropPadImage, f"{_WINDOW} {_PADDED} pad_color", f"{_PADDED} pad_color"
+)
 _FIXED_ASPECT_RATIO = _with_operations(
-    field_mapping(schema.SsdRandomCropFixedAspectRatio), field_mapping(schema.FixedAspectCrop)
+    field_mapping(schema.SsdRandomCropFixedAspectRatio, "aspect_ratio"),
+    field_mapping(schema.FixedAspectCrop, _AREA),
 )
 _STEPS: dict[str, FieldReader] = {
-    "random_horizontal_flip": field_mapping(schema.RandomHorizontalFlip),
-    "random_vertical_flip": field_mapping(schema.RandomVerticalFlip),
-    "random_rotation90": field_mapping(schema.RandomRotation90),
+    "random_horizontal_flip": field_mapping(schema.RandomHorizontalFlip, "probability"),
+    "random_vertical_flip": field_mapping(schema.RandomVerticalFlip, "probability"),
+    "random_rotation90": field_mapping(schema.RandomRotation90, "probability"),
     "random_self_concat_image": field_mapping(
         schema.RandomSelfConcatImage,
         vertical_probability="concat_vertical_probability",
@@ -78,36 +83,48 @@ _STEPS: dict[str, FieldReader] = {
     ),
     "random_crop_image": _CROP,
     "random_crop_pad_image": _CROP_PAD,
-    "random_crop_to_aspect_ratio": field_mapping(schema.RandomCropToAspectRatio),
+    "random_crop_to_aspect_ratio": field_mapping(
+        schema.RandomCropToAspectRatio, "aspect_ratio overlap_thresh clip_boxes"
+    ),
     "ssd_random_crop": _with_operations(field_mapping(schema.SsdRandomCrop), _CROP),
     "ssd_random_crop_pad": _with_operations(field_mapping(schema.SsdRandomCropPad), _padded_crop),
     "ssd_random_crop_fixed_aspect_ratio": _fixed_aspect_ratio,
     "ssd_random_crop_pad_fixed_aspect_ratio": _with_operations(
-        field_mapping(schema.SsdRandomCropPadFixedAspectRatio, _PADDED), _CROP
+        field_mapping(schema.SsdRandomCropPadFixedAspectRatio, f"aspect_ratio {_PADDED}", _PADDED),
+        _CROP,
     ),
-    "random_square_crop_by_scale": field_mapping(schema.RandomSquareCropByScale, **_SCALES),
+    "random_square_crop_by_scale": field_mapping(
+        schema.RandomSquareCropByScale, "max_border num_scales", **_SCALES
+    ),
     "random_scale_crop_and_pad_to_square": field_mapping(
-        schema.RandomScaleCropAndPadToSquare, **_SCALES
+        schema.RandomScaleCropAndPadToSquare, "output_size", **_SCALES
     ),
     "random_pad_image": field_mapping(
         schema.RandomPadImage,
-        ("min_height", "min_width", "max_height", "max_width", "pad_color"),
+        "pad_color",
+        "min_height min_width max_height max_width pad_color",
         min_height="min_image_height",
         min_width="min_image_width",
         max_height="max_image_height",
         max_width="max_image_width",
     ),
-    "random_absolute_pad_image": field_mapping(schema.RandomAbsolutePadImage, ("pad_color",)),
+    "random_absolute_pad_image": field_mapping(
+        schema.RandomAbsolutePadImage, "max_height_padding max_width_padding pad_color", "pad_color"
+    ),
     "random_image_scale": field_mapping(
         schema.RandomImageScale, min_ratio="min_scale_ratio", max_ratio="max_scale_ratio"
     ),
     "random_resize_method": field_mapping(schema.RandomResizeMethod, **_SIZE),
-    "resize_image": field_mapping(schema.ResizeImage, height="new_height", width="new_width"),
+    "resize_image": field_mapping(
+        schema.ResizeImage, "method", height="new_height", width="new_width"
+    ),
     # The default of max_target_pixels in the format is not that of the operation, which is ours.
     "random_downscale_to_target_pixels": field_mapping(
-        schema.RandomDownscaleToTargetPixels, ("max_target_pixels",)
+        schema.RandomDownscaleToTargetPixels,
+        "min_target_pixels max_target_pixels random_coef",
+        "max_target_pixels",
     ),
-    "random_adjust_brightness": field_mapping(schema.RandomAdjustBrightness),
+    "random_adjust_brightness": field_mapping(schema.RandomAdjustBrightness, "max_delta"),
     "random_adjust_contrast": field_mapping(schema.RandomAdjustContrast, **_FACTORS),
     "random_adjust_hue": field_mapping(schema.RandomAdjustHue, max_turn="max_delta"),
     "random_adjust_saturation": field_mapping(schema.RandomAdjustSaturation, **_FACTORS),
@@ -115,9 +132,9 @@ _STEPS: dict[str, FieldReader] = {
     "random_pixel_value_scale": field_mapping(
         schema.RandomPixelValueScale, min_factor="minval", max_factor="maxval"
     ),
-    "random_rgb_to_gray": field_mapping(schema.RandomRgbToGray),
+    "random_rgb_to_gray": field_mapping(schema.RandomRgbToGray, "probability"),
     "rgb_to_gray": field_mapping(schema.RgbToGray),
-    "adjust_gamma": field_mapping(schema.AdjustGamma),
+    "adjust_gamma": field_mapping(schema.AdjustGamma, "gamma gain"),
     "normalize_image": field_mapping(
         schema.NormalizeImage,
         original_min="original_minval",
@@ -127,22 +144,31 @@ _STEPS: dict[str, FieldReader] = {
     ),
     "subtract_channel_mean": _subtract_channel_mean,
     "random_black_patches": field_mapping(
-        schema.RandomBlackPatches, max_patches="max_black_patches", size_ratio="size_to_image_ratio"
+        schema.RandomBlackPatches,
+        "probability",
+        max_patches="max_black_patches",
+        size_ratio="size_to_image_ratio",
     ),
     "random_jpeg_quality": field_mapping(
-        schema.RandomJpegQuality, min_quality="min_jpeg_quality", max_quality="max_jpeg_quality"
+        schema.RandomJpegQuality,
+        "random_coef",
+        min_quality="min_jpeg_quality",
+        max_quality="max_jpeg_quality",
     ),
     "random_patch_gaussian": field_mapping(
         schema.RandomPatchGaussian,
+        "min_patch_size max_patch_size random_coef",
         min_stddev="min_gaussian_stddev",
         max_stddev="max_gaussian_stddev",
     ),
     "autoaugment_image": _autoaugment,
-    "random_jitter_boxes": field_mapping(schema.RandomJitterBoxes, mode="jitter_mode"),
+    "random_jitter_boxes": field_mapping(schema.RandomJitterBoxes, "ratio", mode="jitter_mode"),
     "drop_label_probabilistically": field_mapping(
-        schema.DropLabelProbabilistically, probability="drop_probability"
+        schema.DropLabelProbabilistically, "label", probability="drop_probability"
     ),
-    "remap_labels": field_mapping(schema.RemapLabels, ("original_labels",)),
+    "remap_labels": field_mapping(
+        schema.RemapLabels, "original_labels new_label", "original_labels"
+    ),
 }
 
 
@@ -159,18 +185,23 @@ _read_schedule = choice(
     {
         "cosine_decay_learning_rate": field_mapping(
             schema.CosineSchedule,
+            "total_steps warmup_learning_rate warmup_steps",
             learning_rate="learning_rate_base",
             hold_steps="hold_base_rate_steps",
         ),
         "exponential_decay_learning_rate": field_mapping(
-            schema.ExponentialSchedule, learning_rate="initial_learning_rate"
+            schema.ExponentialSchedule,
+            "decay_steps decay_factor staircase burnin_learning_rate burnin_steps "
+            "min_learning_rate",
+            learning_rate="initial_learning_rate",
         ),
         "manual_step_learning_rate": field_mapping(
             schema.ManualStepSchedule,
+            "warmup",
             learning_rate="initial_learning_rate",
-            schedule=("schedule", field_mapping(schema.ScheduleStep)),
+            schedule=("schedule", field_mapping(schema.ScheduleStep, "step learning_rate")),
         ),
-        "constant_learning_rate": field_mapping(schema.ConstantSchedule),
+        "constant_learning_rate": field_mapping(schema.ConstantSchedule, "learning_rate"),
     },
 )
 _SCHEDULE = ("learning_rate", _read_schedule)
@@ -181,13 +212,14 @@ _read_optimizer = choice(
             schema.Momentum, schedule=_SCHEDULE, momentum="momentum_optimizer_value"
         ),
         "rms_prop_optimizer": field_mapping(
-            schema.RmsProp, schedule=_SCHEDULE, momentum="momentum_optimizer_value"
+            schema.RmsProp, "decay epsilon", schedule=_SCHEDULE, momentum="momentum_optimizer_value"
         ),
-        "adam_optimizer": field_mapping(schema.Adam, schedule=_SCHEDULE),
+        "adam_optimizer": field_mapping(schema.Adam, "epsilon", schedule=_SCHEDULE),
     },
 )
 _read = field_mapping(
     schema.Training,
+    "batch_size",
     augmentations=("data_augmentation_options", read_augmentation),
     optimizer=("optimizer", _read_optimizer),
     freeze="freeze_variables",
@@ -197,7 +229,9 @@ _read = field_mapping(
     regularization="add_regularization_loss",
 )
 _read_weights = field_mapping(schema.FineTune, checkpoint="fine_tune_checkpoint")
-_read_quantization = field_mapping(schema.Quantization)
+_read_quantization = field_mapping(
+    schema.Quantization, "delay weight_bits activation_bits symmetric"
+)
 _KIND = "fine_tune_checkpoint_type"
 _SCOPES = {"classification": "classification", "detection": "detection", "full": "detection"}
 
