@@ -27,7 +27,7 @@ from stillbox.predicting.backend import Pixels, RawDetections
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject, Selection
 from stillbox.predicting.web_page import page_files, render_index
-from stillbox.serving import bodies, open_inference, tensorflow_serving
+from stillbox.serving import bodies, open_inference, tensorflow_serving, triton
 from stillbox.serving.engine import Engine, engine_of, respond_ready
 from stillbox.serving.foreign_bodies import refuse_other_than_image
 from stillbox.serving.middleware import (
@@ -160,6 +160,7 @@ def build_app(predictor: Predictor, settings: ServeSettings) -> Starlette:
     app = Starlette(
         routes=[
             *tensorflow_serving.ROUTES,
+            *triton.ROUTES,
             *open_inference.ROUTES,
             Route("/detect", _detect, methods=["POST"]),
             *page,

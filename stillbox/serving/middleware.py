@@ -2,7 +2,7 @@
 
 import hmac
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from ipaddress import ip_address
 
@@ -137,6 +137,9 @@ class AddHeaders:
         await self._app(scope, receive, with_headers)
 
 
+Labels = Mapping[str, str]
+Where = Callable[[Labels], bool]
+
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -155,7 +158,7 @@ class Metrics:
         self.latency = histogram(
             "stillbox_request_seconds",
             "From the header of a request to the end of its response.",
-            ["route"],
+            ["route", "code"],
             buckets=_SECONDS,
         )
         self.waiting = gauge("stillbox_queue_images", "Images that wait for the model.")
@@ -165,14 +168,26 @@ class Metrics:
         self.images = counter("stillbox_images", "Images that the model processed.")
         self.batches = histogram("stillbox_batch_images", "Images of a batch.", buckets=sizes)
         self.rows = counter("stillbox_batch_rows", "Rows of all batches, padding included.")
-        self.run_seconds = histogram("stillbox_run_seconds", "Runs of the model.", buckets=_SECONDS)
+        self.run_seconds = histogram(
+            "stillbox_run_seconds", "Runs of the model.", ["rows"], buckets=_SECONDS
+        )
+        self.last_run = gauge(
+            "stillbox_last_run_timestamp_seconds", "End of the last run of the model."
+        )
 
     def observe_run(self, run: BatchRun) -> None:
         """Counts a run of the model."""
         self.images.inc(run.images)
         self.batches.observe(run.images)
         self.rows.inc(run.size)
-        self.run_seconds.observe(run.seconds)
+        self.run_seconds.labels(str(run.size)).observe(run.seconds)
+        self.last_run.set_to_current_time()
+
+    def total(self, name: str, where: Where = lambda labels: True) -> float:
+        """Returns the sum of the samples of a name, of those whose labels fit."""
+        families = self.registry.restricted_registry([name]).collect()
+        samples = (sample for family in families for sample in family.samples)
+        return sum(one.value for one in samples if one.name == name and where(one.labels))
 
 
 class MeasureRequests:
@@ -200,4 +215,4 @@ class MeasureRequests:
             found = scope.get("route")
             route = found.path if isinstance(found, Route) else "none"
             self._metrics.requests.labels(route, str(code)).inc()
-            self._metrics.latency.labels(route).observe(time.perf_counter() - began)
+            self._metrics.latency.labels(route, str(code)).observe(time.perf_counter() - began)

@@ -38,7 +38,8 @@ from stillbox.serving.foreign_bodies import OPEN_INFERENCE_FORM
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _LONGEST_ID = 1024
-_FILES = "image_bytes"  # one of INPUTS
+TENSORS = {INPUT: ("UINT8", [-1, -1, -1, 3]), "image_bytes": ("BYTES", [-1])}
+"""The inputs, of which a request has one: pixels, and image files. Their names are of `INPUTS`."""
 
 
 class _Options(NamedTuple):
@@ -60,14 +61,14 @@ async def _live(request: Request) -> Response:
 
 
 async def _model_ready(request: Request) -> Response:
-    _check_model(request)
+    check_model(request)
     engine = engine_of(request)
     content = {"name": engine.settings.name, "ready": engine.ready}
     return AsciiJson(content, 200 if engine.ready else 503)
 
 
 async def _model(request: Request) -> Response:
-    _check_model(request)
+    check_model(request)
     engine = engine_of(request)
     shapes = output_shapes(engine.predictor.backend.max_detections)
     return AsciiJson(
@@ -75,7 +76,10 @@ async def _model(request: Request) -> Response:
             "name": engine.settings.name,
             "versions": [str(engine.settings.version)],
             "platform": "stillbox",
-            "inputs": [{"name": INPUT, "datatype": "UINT8", "shape": [-1, -1, -1, 3]}],
+            "inputs": [
+                {"name": name, "datatype": kind, "shape": shape}
+                for name, (kind, shape) in TENSORS.items()
+            ],
             "outputs": [
                 {"name": name, "datatype": "FP32", "shape": [-1, *shape]}
                 for name, shape in shapes.items()
@@ -84,41 +88,9 @@ async def _model(request: Request) -> Response:
     )
 
 
-async def _config(request: Request) -> Response:
-    """Triton's configuration: either input, the dimensions of a batch of any size."""
-    _check_model(request)
-    engine = engine_of(request)
-    shapes = output_shapes(engine.predictor.backend.max_detections)
-    inputs = {INPUT: ("UINT8", [-1, -1, -1, 3]), _FILES: ("STRING", [-1])}
-    return AsciiJson(
-        {
-            "name": engine.settings.name,
-            "platform": "stillbox",
-            "backend": "stillbox",
-            "max_batch_size": 0,
-            "input": [
-                {"name": name, "data_type": f"TYPE_{kind}", "dims": dims, "optional": True}
-                for name, (kind, dims) in inputs.items()
-            ],
-            "output": [
-                {"name": name, "data_type": "TYPE_FP32", "dims": [-1, *shape]}
-                for name, shape in shapes.items()
-            ],
-        }
-    )
-
-
-async def _index(request: Request) -> Response:
-    """Triton's index of the repository, which has one model."""
-    engine = engine_of(request)
-    state = "READY" if engine.ready else "UNAVAILABLE"
-    name, version = engine.settings.name, str(engine.settings.version)
-    return AsciiJson([{"name": name, "version": version, "state": state, "reason": ""}])
-
-
 async def _infer(request: Request) -> Response:
     """Detects in the images of the one input."""
-    _check_model(request)
+    check_model(request)
     settings, header_length = engine_of(request).settings, request.headers.get(HEADER_LENGTH)
     read = partial(_read_request, header_length=header_length)
     outputs, options = await infer(request, read, lambda options: options.classes_per_object)
@@ -128,20 +100,23 @@ async def _infer(request: Request) -> Response:
     return _respond(head, outputs, options.binary)
 
 
-_MODELS = ("/v2/models/{name}/versions/{version}", "/v2/models/{name}")
+MODELS = ("/v2/models/{name}/versions/{version}", "/v2/models/{name}")
 ROUTES = [
     Route("/v2", _server),
     Route("/v2/health/live", _live),
     Route("/v2/health/ready", respond_ready),
-    *(Route(f"{model}/infer", _infer, methods=["POST"]) for model in _MODELS),
-    *(Route(f"{model}/ready", _model_ready) for model in _MODELS),
-    *(Route(f"{model}/config", _config) for model in _MODELS),
-    *(Route(model, _model) for model in _MODELS),
-    Route("/v2/repository/index", _index, methods=["POST"]),
+    *(Route(f"{model}/infer", _infer, methods=["POST"]) for model in MODELS),
+    *(Route(f"{model}/ready", _model_ready) for model in MODELS),
+    *(Route(model, _model) for model in MODELS),
 ]
 
 
-def _check_model(request: Request) -> None:
+def check_model(request: Request) -> None:
+    """Checks the name of the model in the path of a request, and the version if there is one.
+
+    Raises:
+        HTTPException: 404, it is another.
+    """
     if not names_model(request):
         name, version = request.path_params["name"], request.path_params.get("version")
         text = f"there is no model {shown(name)}" + f", version {version}" * bool(version)

@@ -1,6 +1,8 @@
 """TensorFlow Serving's REST protocol: state, metadata and `:predict`.
 
 https://www.tensorflow.org/tfx/serving/api_rest
+
+Version 1 of KServe has the same `:predict`, and asks the state of a model for `ready`.
 """
 
 from collections.abc import Mapping
@@ -39,7 +41,11 @@ async def _status(request: Request) -> Response:
         "state": "AVAILABLE" if engine.ready else "END",
         "status": status,
     }
-    return AsciiJson({"model_version_status": [state]})
+    content: dict[str, object] = {"model_version_status": [state]}
+    if "version" not in request.path_params:
+        # Clients of KServe's version 1 ask here, and those of TensorFlow Serving read by name.
+        content |= {"name": name, "ready": engine.ready}
+    return AsciiJson(content)
 
 
 async def _metadata(request: Request) -> Response:

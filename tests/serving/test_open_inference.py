@@ -49,7 +49,8 @@ def test_model(client):
     assert answer["name"] == "owls"
     assert answer["versions"] == ["1"]
     assert answer["inputs"] == [
-        {"name": "input_tensor", "datatype": "UINT8", "shape": [-1, -1, -1, 3]}
+        {"name": "input_tensor", "datatype": "UINT8", "shape": [-1, -1, -1, 3]},
+        {"name": "image_bytes", "datatype": "BYTES", "shape": [-1]},
     ]
     assert {one["name"]: one["shape"] for one in answer["outputs"]} == {
         "detection_boxes": [-1, 4, 4],
@@ -291,28 +292,3 @@ def test_a_surrogate_in_the_id_is_repeated(client):
 @pytest.mark.parametrize("path", ["/v2/models/cats", "/v2/models/owls/versions/2/ready"])
 def test_other_models_and_routes_are_refused(client, path):
     check_refused(client().get(path), "there is no model", 404)
-
-
-def test_tritons_configuration_lists_either_input_which_inference_takes(client):
-    one = client()
-    for path in "/v2/models/owls/config", "/v2/models/owls/versions/1/config":
-        config = one.get(path).json()
-        assert (config["name"], config["max_batch_size"]) == ("owls", 0)
-    kinds = {tensor["name"]: (tensor["data_type"], tensor["dims"]) for tensor in config["input"]}
-    assert kinds == {
-        "input_tensor": ("TYPE_UINT8", [-1, -1, -1, 3]),
-        "image_bytes": ("TYPE_STRING", [-1]),
-    }
-    metadata = one.get("/v2/models/owls").json()
-    assert [(t["name"], t["dims"]) for t in config["output"]] == [
-        (t["name"], t["shape"]) for t in metadata["outputs"]
-    ]
-    tensor = {"name": "image_bytes", "datatype": "BYTES", "shape": [1], "data": [b64(encoded())]}
-    assert one.post("/v2/models/owls/infer", json={"inputs": [tensor]}).status_code == 200
-    check_refused(one.get("/v2/models/cats/config"), "there is no model", 404)
-
-
-@pytest.mark.parametrize("body", [{"content": b""}, {"json": {"ready": True}}])
-def test_tritons_index_has_the_one_model(client, body):
-    answer = client().post("/v2/repository/index", **body)
-    assert answer.json() == [{"name": "owls", "version": "1", "state": "READY", "reason": ""}]

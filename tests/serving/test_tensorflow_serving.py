@@ -30,8 +30,11 @@ def check_one(row, score=0.8):
 def test_state(client):
     status = {"error_code": "OK", "error_message": ""}
     state = {"version": "1", "state": "AVAILABLE", "status": status}
-    for path in ("/v1/models/owls", "/v1/models/owls/versions/1"):
-        assert client().get(path).json() == {"model_version_status": [state]}
+    states = {"model_version_status": [state]}
+    assert client().get("/v1/models/owls/versions/1").json() == states
+    # What `InferenceRESTClient.is_model_ready` of kserve reads in version 1 of its protocol.
+    kserve = {"name": "owls", "ready": True}
+    assert client().get("/v1/models/owls").json() == states | kserve
 
 
 def test_metadata(client):
