@@ -157,11 +157,11 @@ def cell_samples(
         last = extent[..., axis] - 1
         near = (points >= -1) & (points <= last[..., None] + 1)
         inner = jnp.clip(points, 0, last[..., None])
-        found = _bilinear(inner, extent[..., axis], "fade")
-        weights = jnp.where(near[..., None], found.weights, 0) / samples
+        taps = _bilinear(inner, extent[..., axis], "fade")
+        weights = jnp.where(near[..., None], taps.weights, 0) / samples
         # The points of a cell are neighbours of one sample.
         shape = (boxes.shape[0], size, samples * 2)
-        return AxisSamples(found.indices.reshape(shape), weights.reshape(shape))
+        return AxisSamples(taps.indices.reshape(shape), weights.reshape(shape))
 
     return Samples(along(0), along(1))
 
@@ -239,7 +239,7 @@ def multiplied(
     total: Array | None = None
     for level, features in enumerate(maps):
         rows, columns = (
-            _matrix(one, side) for one, side in zip(samples, features.shape, strict=False)
+            _matrix(axis, side) for axis, side in zip(samples, features.shape, strict=False)
         )
         if len(maps) > 1:
             rows = jnp.where((levels == level)[:, None, None], rows, 0)

@@ -90,9 +90,9 @@ def distillation_loss(
     by the squared temperature, as `mmdet/models/losses/kd_loss.py`. No gradient flows into the
     teacher.
     """
-    own = jax.nn.log_softmax(jnp.asarray(logits, jnp.float32) / temperature)
+    student = jax.nn.log_softmax(jnp.asarray(logits, jnp.float32) / temperature)
     teacher = jax.lax.stop_gradient(jnp.asarray(teacher_logits, jnp.float32)) / temperature
-    terms = jax.nn.softmax(teacher) * (jax.nn.log_softmax(teacher) - own)
+    terms = jax.nn.softmax(teacher) * (jax.nn.log_softmax(teacher) - student)
     return jnp.mean(terms, axis=-1) * temperature**2
 
 

@@ -56,8 +56,8 @@ def bootstrapped_sigmoid_cross_entropy(
     """
     logits, targets = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
     probabilities = jax.nn.sigmoid(logits)
-    own = (probabilities > 0.5).astype(jnp.float32) if hard else probabilities
-    return sigmoid_cross_entropy(logits, alpha * targets + (1.0 - alpha) * own)
+    predicted = (probabilities > 0.5).astype(jnp.float32) if hard else probabilities
+    return sigmoid_cross_entropy(logits, alpha * targets + (1.0 - alpha) * predicted)
 
 
 def sigmoid_loss(logits: Logits, targets: Logits, weights: Weights) -> AnchorLosses:

@@ -97,8 +97,8 @@ def argmax_match(
         ValueError: the thresholds contradict each other.
     """
     _check_thresholds(matched_threshold, unmatched_threshold, negatives_lower_than_unmatched)
-    best, own, best_anchors = _scan_rows(rows)
-    matches = own
+    best, most_similar_rows, best_anchors = _scan_rows(rows)
+    matches = most_similar_rows
     if ignore_thresholds:
         matches = jnp.where(best > -jnp.inf, matches, BACKGROUND)
     else:
@@ -108,7 +108,7 @@ def argmax_match(
         matches = jnp.where(best < matched_threshold, middle, matches)
         matches = jnp.where(best < unmatched_threshold, low, matches)
     if keep_best_of_each_row:
-        matches = jnp.where(_is_best_of_a_row(rows), own, matches)
+        matches = jnp.where(_is_best_of_a_row(rows), most_similar_rows, matches)
     if force_match_for_each_row:
         matches = _force_match(best_anchors, jnp.asarray(rows.valid, bool), matches)
     return matches
@@ -138,8 +138,8 @@ def bipartite_match(rows: Rows) -> Int32[Array, "A"]:
         pair = jnp.argmax(free)
         row, column = pair // width, columns.reshape(-1)[pair]
         # With more rows than anchors no pair is free in the last rounds.
-        found = free.reshape(-1)[pair] > -jnp.inf
-        matches = matches.at[column].set(jnp.where(found, row, matches[column]).astype(jnp.int32))
+        is_free = free.reshape(-1)[pair] > -jnp.inf
+        matches = matches.at[column].set(jnp.where(is_free, row, matches[column]).astype(jnp.int32))
         taken = (columns == column) | (jnp.arange(count)[:, None] == row)
         return matches, jnp.where(taken, -jnp.inf, free)
 
@@ -181,12 +181,12 @@ def _is_best_of_a_row(rows: Rows) -> Bool[Array, "A"]:
     valid = jnp.asarray(rows.valid, bool)
     anchors = jax.eval_shape(rows.similarity, jnp.int32(0)).shape[0]
 
-    def visit(row: Array, found: Array) -> Array:
+    def visit(row: Array, marked: Array) -> Array:
         similarity = rows.similarity(row)
         largest = similarity.max()
         # Similarities that are equal in whole pixels differ by the rounding of normalised boxes.
         best = similarity >= largest * (1.0 - _ROUNDING)
-        return found | (best & (largest > 0.0) & valid[row])
+        return marked | (best & (largest > 0.0) & valid[row])
 
     used = jnp.asarray(rows.used, jnp.int32)
     start = jnp.zeros(anchors, bool)

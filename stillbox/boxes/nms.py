@@ -56,8 +56,8 @@ class _Search(NamedTuple):
     """The best score left in each class; minus infinity where the class is done."""
     picks: Int32[Array, "B C"]
     """Boxes picked in each class."""
-    found: Int32[Array, "B K"]
-    """This and the two below: see `NmsResult`."""
+    indices: Int32[Array, "B K"]
+    """Class * A + anchor of each detection."""
     found_scores: Float32[Array, "B K"]
     found_count: Int32[Array, "B"]
 
@@ -93,8 +93,8 @@ def search(
     def search_from(depths: tuple[int, ...]) -> NmsResult:
         if not depths:
             return _search_all(boxes, visible, scores, limits)
-        found, done = search_prefix(boxes, visible, scores, limits, depths[0])
-        return lax.cond(jnp.all(done), lambda: found, lambda: search_from(depths[1:]))
+        result, done = search_prefix(boxes, visible, scores, limits, depths[0])
+        return lax.cond(jnp.all(done), lambda: result, lambda: search_from(depths[1:]))
 
     return search_from(_DEPTHS)
 
@@ -111,7 +111,7 @@ def _search_all(
         lambda search: _pick(search, boxes, visible, limits),
         limits.max_total,
     )
-    return NmsResult(end.found, end.found_scores, end.found_count)
+    return NmsResult(end.indices, end.found_scores, end.found_count)
 
 
 def _start_search(
@@ -128,7 +128,7 @@ def _start_search(
         scores=candidates,
         best=_best_left(candidates, visible),
         picks=jnp.zeros((batch, classes), jnp.int32),
-        found=jnp.zeros((batch, max_total), jnp.int32),
+        indices=jnp.zeros((batch, max_total), jnp.int32),
         found_scores=jnp.zeros((batch, max_total), jnp.float32),
         found_count=jnp.zeros(batch, jnp.int32),
     )
@@ -199,12 +199,12 @@ def _pick(
 
     emit = (score > -jnp.inf) & visible[images, anchor]
     # No index equals the count of a full image.
-    here = emit[:, None] & (jnp.arange(search.found.shape[1]) == search.found_count[:, None])
+    here = emit[:, None] & (jnp.arange(search.indices.shape[1]) == search.found_count[:, None])
     return _Search(
         scores=_with_row(search.scores, class_, row),
         best=_with_row(search.best, class_, jnp.where(full, -jnp.inf, _best_left(row, visible))),
         picks=_with_row(search.picks, class_, picks),
-        found=jnp.where(here, (class_ * anchors + anchor)[:, None], search.found),
+        indices=jnp.where(here, (class_ * anchors + anchor)[:, None], search.indices),
         found_scores=jnp.where(here, score[:, None], search.found_scores),
         found_count=search.found_count + here.any(axis=1),
     )
@@ -300,20 +300,20 @@ def batched_nms(
         soft_sigma=soft_sigma,
         max_candidates_per_class=max_candidates_per_class,
     )
-    found = search(boxes, visible, scores, limits)
-    return _gather_detections(found, output_boxes, best_classes)
+    result = search(boxes, visible, scores, limits)
+    return _gather_detections(result, output_boxes, best_classes)
 
 
 def _gather_detections(
     end: NmsResult, boxes: BoxesOfClasses, best_classes: Int32[Array, "B A"] | None
 ) -> Detections:
     """Returns detections; `best_classes` are those of the anchors in a class-agnostic search."""
-    real = jnp.arange(end.found.shape[1]) < end.count[:, None]
-    found_classes, found_anchors = jnp.divmod(end.found, boxes.shape[-2])
+    real = jnp.arange(end.indices.shape[1]) < end.count[:, None]
+    found_classes, found_anchors = jnp.divmod(end.indices, boxes.shape[-2])
     if best_classes is not None:
         classes = jnp.take_along_axis(best_classes, found_anchors, axis=1)
         found_classes = jnp.where(real, classes, 0)
-    rows = found_anchors if boxes.ndim == 3 else end.found
+    rows = found_anchors if boxes.ndim == 3 else end.indices
     flat = boxes if boxes.ndim == 3 else boxes.reshape(boxes.shape[0], -1, 4)
     found_boxes = jnp.take_along_axis(flat, rows[..., None], axis=1)
     return Detections(

@@ -50,7 +50,7 @@ class SearchLimits(NamedTuple):
 class NmsResult(NamedTuple):
     """Boxes in the order in which a search has picked them, zeros behind them."""
 
-    found: Int32[Array, "B K"]
+    indices: Int32[Array, "B K"]
     """Class * A + anchor of each detection."""
     scores: Float32[Array, "B K"]
     """Falling."""
@@ -83,7 +83,7 @@ class _Boxes(NamedTuple):
 
     def part(self, start: Int32[Array, ""]) -> "_Boxes":
         """Returns one chunk."""
-        return _Boxes(*(lax.dynamic_slice_in_dim(one, start, _CHUNK, axis=1) for one in self))
+        return _Boxes(*(lax.dynamic_slice_in_dim(array, start, _CHUNK, axis=1) for array in self))
 
     def marked(self, marks: Bool[Array, "B N"], most: int) -> "_Boxes":
         """Returns the first `most` of the marked ones."""
@@ -160,11 +160,11 @@ def best_candidates(scores: Float32[Array, "B A C"], threshold: float, most: int
     scores, places = top_k(scores.reshape(scores.shape[0], kept * classes), most)
     if most < kept * classes:
         least = jnp.maximum(least, scores.min(axis=-1))
-    found_classes, found = jnp.divmod(places, kept)
+    found_classes, found_anchors = jnp.divmod(places, kept)
     return Candidates(
         scores=jnp.where(scores > least[:, None], scores, -jnp.inf),
         classes=found_classes,
-        anchors=found if rows is None else jnp.take_along_axis(rows, found, axis=1),
+        anchors=found_anchors if rows is None else jnp.take_along_axis(rows, found_anchors, axis=1),
         complete=least == -jnp.inf,
     )
 
@@ -211,32 +211,32 @@ def suppress_candidates(
 
     end = lax.while_loop(more, decide, _State(jnp.int32(0), jnp.zeros(shown.shape, bool)))
     places, real = _first(end.kept & shown, limits.max_total)
-    found = NmsResult(
+    result = NmsResult(
         jnp.where(real, jnp.take_along_axis(numbers, places, axis=1), 0),
         jnp.where(real, jnp.take_along_axis(candidates.scores, places, axis=1), 0.0),
         jnp.sum(real, axis=1, dtype=jnp.int32),
     )
-    return found, enough(end) | (candidates.complete & ~left(end))
+    return result, enough(end) | (candidates.complete & ~left(end))
 
 
 def _candidates_of(listed: _Boxes, start: Int32[Array, ""], limits: SearchLimits) -> _Boxes:
     """Returns the chunk at `start`, without what exceeds the limit of candidates of a class."""
-    own, limit = listed.part(start), limits.max_candidates_per_class
+    chunk, limit = listed.part(start), limits.max_candidates_per_class
     size = listed.classes.shape[1]
     if not 0 < limit < size:
-        return own
+        return chunk
     earlier = jnp.arange(size)[:, None] < start + jnp.arange(_CHUNK)
-    rank = jnp.sum(_same_class(listed, own) & earlier, axis=1)
-    return own._replace(classes=jnp.where(rank < limit, own.classes, -1))
+    rank = jnp.sum(_same_class(listed, chunk) & earlier, axis=1)
+    return chunk._replace(classes=jnp.where(rank < limit, chunk.classes, -1))
 
 
-def _keep(own: _Boxes, before: _Boxes, limits: SearchLimits) -> Bool[Array, "B N"]:
+def _keep(chunk: _Boxes, before: _Boxes, limits: SearchLimits) -> Bool[Array, "B N"]:
     """Marks the boxes of a chunk that are kept, given those that are kept before it."""
     earlier = jnp.arange(_CHUNK)[:, None] < jnp.arange(_CHUNK)
-    open_ = (own.classes >= 0) & ~jnp.any(_over(before, own, limits), axis=1)
-    kept = _undominated(open_, _over(own, own, limits) & earlier)
-    same = _same_class(own, own) & earlier & kept[:, :, None]
-    picks = jnp.sum(_same_class(before, own), axis=1) + jnp.sum(same, axis=1)
+    open_ = (chunk.classes >= 0) & ~jnp.any(_over(before, chunk, limits), axis=1)
+    kept = _undominated(open_, _over(chunk, chunk, limits) & earlier)
+    same = _same_class(chunk, chunk) & earlier & kept[:, :, None]
+    picks = jnp.sum(_same_class(before, chunk), axis=1) + jnp.sum(same, axis=1)
     return kept & (picks < limits.max_per_class)
 
 

@@ -39,7 +39,9 @@ def search_unrolled(
     count in their class.
     """
     images = zip(boxes, visible, scores, strict=True)
-    return NmsResult(*map(jnp.stack, zip(*(_search(*one, limits) for one in images), strict=True)))
+    return NmsResult(
+        *map(jnp.stack, zip(*(_search(*image, limits) for image in images), strict=True))
+    )
 
 
 def _search(
@@ -53,15 +55,15 @@ def _search(
     rows = jnp.arange(anchors)
     if boxes.ndim == 2 and anchors > most:
         rows = _best_rows(jnp.where(visible, scores.max(axis=-1), -jnp.inf), most)
-        boxes, visible, scores = (_at(one, rows) for one in (boxes, visible, scores))
+        boxes, visible, scores = (_at(array, rows) for array in (boxes, visible, scores))
     of_classes = scores.T
     candidates = jnp.where(visible & (of_classes > limits.score_threshold), of_classes, -jnp.inf)
     if 0 < limits.max_candidates_per_class < rows.size:
         candidates = sorted_candidates(candidates, limits.max_candidates_per_class)
     found_classes, found_rows, found_scores = _picks(boxes, candidates, limits)
     real = found_scores > -jnp.inf
-    found = jnp.where(real, found_classes * anchors + _at(rows, found_rows), 0)
-    return found, jnp.where(real, found_scores, 0.0), jnp.sum(real, dtype=jnp.int32)
+    indices = jnp.where(real, found_classes * anchors + _at(rows, found_rows), 0)
+    return indices, jnp.where(real, found_scores, 0.0), jnp.sum(real, dtype=jnp.int32)
 
 
 def _best_rows(best: Float32[Array, "A"], most: int) -> Int32[Array, "{most}"]:
@@ -90,8 +92,8 @@ def _picks(
         class_, score = _argmax(best), best.max()
         row = _at(nearest, class_)
         picks.append((class_, row, score))
-        own = boxes if boxes.ndim == 2 else _at(boxes, class_)
-        overlaps, scores = _overlaps(_at(own, row), own, limits), _at(left, class_)
+        class_boxes = boxes if boxes.ndim == 2 else _at(boxes, class_)
+        overlaps, scores = _overlaps(_at(class_boxes, row), class_boxes, limits), _at(left, class_)
         # The pick is dropped by index: a box without area does not overlap even itself.
         if marks:
             over = _with(limits.exceeded(overlaps) | _at(dropped, class_), row, jnp.bool_(True))

@@ -224,15 +224,15 @@ def greedy_nms_mask(
 
     def suppress_tile(state: tuple[Array, Array]) -> tuple[Array, Array]:
         tile, kept = state
-        own = tiled[tile]
+        tile_boxes = tiled[tile]
 
         def suppress_by(earlier: Array, candidates: Array) -> Array:
-            hits = overlapping(tiled[earlier], own) & kept[earlier][:, :, None]
+            hits = overlapping(tiled[earlier], tile_boxes) & kept[earlier][:, :, None]
             return candidates & ~hits.any(axis=1)
 
         candidates = jnp.broadcast_to(real[tile], (batch, _TILE))
         candidates = lax.fori_loop(0, tile, suppress_by, candidates)
-        hits = overlapping(own, own) & jnp.triu(jnp.ones((_TILE, _TILE), bool), k=1)
+        hits = overlapping(tile_boxes, tile_boxes) & jnp.triu(jnp.ones((_TILE, _TILE), bool), k=1)
         return tile + 1, kept.at[tile].set(_suppress_within_tile(candidates, hits))
 
     start = (jnp.int32(0), jnp.zeros((tiles, batch, _TILE), bool))

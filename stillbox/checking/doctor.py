@@ -185,7 +185,7 @@ def _examine_part(part: _Part, root: Path, found: Examination) -> None:
     checksums, wrong = Checksums(part.folder, None, part.manifest), []
     try:
         content = read_manifest(
-            part.folder / part.manifest, what=f"{part.manifest} cannot be read", fix=_AGAIN
+            part.folder / part.manifest, problem=f"{part.manifest} cannot be read", fix=_AGAIN
         )
         checksums = Checksums.parse(content.get("checksums"), part.folder, part.manifest)
         found.lines.append(_row("ok", str(shown / part.manifest)))

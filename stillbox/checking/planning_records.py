@@ -137,7 +137,7 @@ def refuse_other_source(folder: Path, model_directory: Path) -> None:
     path = model_directory / SOURCE
     if not path.is_file():
         return
-    stored = read_manifest(path, what="it does not say what the run was trained on", fix=_REMOVE)
+    stored = read_manifest(path, problem="it does not say what the run was trained on", fix=_REMOVE)
     now = _source(folder, model_directory)
     if stored.get("digest") == now.digest:
         return

@@ -166,8 +166,8 @@ class NpzFile(LazyArrays[_Member]):
 
     def _read(self, name: str, entry: _Member) -> np.ndarray:
         if entry.dtype.kind not in _KINDS:
-            what = f"{name!r} cannot be read: type {entry.dtype} is not supported"
-            raise UserError(what, where=str(self._path))
+            problem = f"{name!r} cannot be read: type {entry.dtype} is not supported"
+            raise UserError(problem, where=str(self._path))
         with self._damaged(), self._archive.open(entry.info) as file:
             array = np.lib.format.read_array(file, allow_pickle=False)
         return array.view(jnp.bfloat16) if entry.is_bfloat16 else array
@@ -178,8 +178,8 @@ class NpzFile(LazyArrays[_Member]):
             yield
         # zipfile, zlib and numpy can raise anything at broken bytes.
         except Exception as error:
-            what = f"the file is damaged or no .npz of plain arrays: {damage_of(error)}"
-            raise UserError(what, where=str(self._path), fix=_FIX) from error
+            problem = f"the file is damaged or no .npz of plain arrays: {damage_of(error)}"
+            raise UserError(problem, where=str(self._path), fix=_FIX) from error
 
 
 def _name(info: zipfile.ZipInfo) -> str:
@@ -254,23 +254,23 @@ class SafetensorsFile(LazyArrays[_StoredTensor]):
                 places = _places(header, _LENGTH_BYTES + length, size)
             # JSON of other types than the format's can raise several kinds.
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                what = f"the file is damaged or no .safetensors: {damage_of(error)}"
-                raise UserError(what, where=str(path), fix="copy the file again") from error
+                problem = f"the file is damaged or no .safetensors: {damage_of(error)}"
+                raise UserError(problem, where=str(path), fix="copy the file again") from error
         super().__init__(places)
 
     def _read(self, name: str, entry: _StoredTensor) -> np.ndarray:
         if entry.dtype not in _DTYPES:
-            what = f"{name!r} cannot be read: type {entry.dtype} is not supported"
-            raise UserError(what, where=str(self._path))
+            problem = f"{name!r} cannot be read: type {entry.dtype} is not supported"
+            raise UserError(problem, where=str(self._path))
         with open_untrusted(self._path, most=MAX_WEIGHTS_BYTES) as file:
             file.seek(entry.start)
             data = file.read(entry.end - entry.start)
         try:
             return np.frombuffer(data, _DTYPES[entry.dtype]).reshape(entry.shape)
         except ValueError as error:
-            what = f"{name!r} is not as long as its shape {list(entry.shape)} says"
+            problem = f"{name!r} is not as long as its shape {list(entry.shape)} says"
             fix = "copy the file again: it is damaged, or was cut off after it was opened"
-            raise UserError(what, where=str(self._path), fix=fix) from error
+            raise UserError(problem, where=str(self._path), fix=fix) from error
 
 
 def _texts(metadata: dict[str, str]) -> dict[str, str]:

@@ -105,23 +105,23 @@ class Checkpoint(StoredExperiment):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        what = "this is not a checkpoint of stillbox"
-        manifest = read_manifest(folder / MANIFEST, what=what, fix=WRITTEN)
+        problem = "this is not a checkpoint of stillbox"
+        manifest = read_manifest(folder / MANIFEST, problem=problem, fix=WRITTEN)
         try:
             written, self.step = manifest["format"], int(manifest["step"])
         except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise UserError(what, where=str(folder), fix=WRITTEN) from error
+            raise UserError(problem, where=str(folder), fix=WRITTEN) from error
         if written != _FORMAT:
-            what = f"the checkpoint has format {written}, this version reads format {_FORMAT}"
+            problem = f"the checkpoint has format {written}, this version reads format {_FORMAT}"
             fix = "use the version of stillbox that versions.json names"
-            raise UserError(what, where=str(folder), fix=fix)
+            raise UserError(problem, where=str(folder), fix=fix)
         sections, metadata = manifest.get("sections"), manifest.get("metadata")
         # A section is the name of a file in the folder, and of no other file.
         if not isinstance(metadata, dict) or not (
             isinstance(sections, dict) and all(map(str.isidentifier, sections))
         ):
-            what = "the list of the checkpoint's sections is damaged"
-            raise UserError(what, where=str(folder / MANIFEST), fix="use another checkpoint")
+            problem = "the list of the checkpoint's sections is damaged"
+            raise UserError(problem, where=str(folder / MANIFEST), fix="use another checkpoint")
         self._sections, self._metadata = sections, metadata
         self.checksums = Checksums.parse(manifest.get("checksums"), folder, MANIFEST)
         # All but the arrays, which are compared when they are read.
@@ -150,9 +150,9 @@ class Checkpoint(StoredExperiment):
     def _open(self, section: str) -> NpzFile:
         """Returns the arrays of one section by name, which are read on access."""
         if section not in self.sections:
-            what = f"the checkpoint has no section {section!r}"
+            problem = f"the checkpoint has no section {section!r}"
             fix = nearest(section, self.sections)
-            raise UserError(what, where=str(self.folder), fix=fix)
+            raise UserError(problem, where=str(self.folder), fix=fix)
         path = self.folder / f"{section}.npz"
         compare = partial(self.checksums.compare, path.name)
         arrays = NpzFile(path, inside=self.folder, check=compare)
@@ -204,5 +204,5 @@ class Checkpoint(StoredExperiment):
     def parameters(self, *, prefer_ema: bool = False) -> Arrays:
         """Returns parameters and moving statistics by path, moving averages where `prefer_ema`."""
         sections = ["params", "stats"] + ["ema"] * prefer_ema
-        found = [self.read(name) for name in sections if name in self.sections]
-        return {path: array for arrays in found for path, array in arrays.items()}
+        groups = [self.read(name) for name in sections if name in self.sections]
+        return {path: array for arrays in groups for path, array in arrays.items()}

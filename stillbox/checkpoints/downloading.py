@@ -59,8 +59,8 @@ def download(
         _receive(address, part, size, progress)
     except HTTPError as error:
         fix = "look for the file at its publisher's, or try again later"
-        what = f"the server answers {error.code} {error.reason}"
-        raise UserError(what, where=address, fix=fix) from error
+        problem = f"the server answers {error.code} {error.reason}"
+        raise UserError(problem, where=address, fix=fix) from error
     except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise NoNetworkError(f"it cannot be reached: {reason}", where=address) from error
@@ -84,11 +84,11 @@ def check_file(
         UserError: it has another size or checksum.
     """
     with open_untrusted(path, most=MOST_DOWNLOAD_BYTES) as file:
-        found = os.fstat(file.fileno()).st_size
+        actual = os.fstat(file.fileno()).st_size
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     wrong = ""
-    if size and found != size:
-        wrong = f"it has {found:,} bytes instead of {size:,}"
+    if size and actual != size:
+        wrong = f"it has {actual:,} bytes instead of {size:,}"
     elif not digest.startswith(sha256):
         wrong = f"its sha256 is {digest} instead of {sha256}"
     if wrong:
@@ -108,8 +108,8 @@ class _SecureRedirects(HTTPRedirectHandler):
 
 def _check_scheme(address: str) -> None:
     if urlsplit(address).scheme not in _SCHEMES:
-        what = "weights are downloaded over https alone"
-        raise UserError(what, where=address, fix="fetch it by hand, if you trust it")
+        problem = "weights are downloaded over https alone"
+        raise UserError(problem, where=address, fix="fetch it by hand, if you trust it")
 
 
 def _receive(address: str, part: Path, size: int, progress: DownloadProgress) -> None:
@@ -141,13 +141,13 @@ def _receive(address: str, part: Path, size: int, progress: DownloadProgress) ->
             while piece := answer.read(_CHUNK):
                 done += len(piece)
                 if done > most:
-                    what = f"it sends more than {most:,} bytes"
-                    raise UserError(what, where=address, fix="this is not the published file")
+                    problem = f"it sends more than {most:,} bytes"
+                    raise UserError(problem, where=address, fix="this is not the published file")
                 file.write(piece)
                 progress(done, size or total)
     if total and done < total:
-        what = f"the connection ended after {done:,} of {total:,} bytes, which are kept"
-        raise ConnectionError(what)
+        problem = f"the connection ended after {done:,} of {total:,} bytes, which are kept"
+        raise ConnectionError(problem)
 
 
 def fetch_package(package: Package, target: Path, *, size: int = 0, sha256: str = "") -> str:
@@ -162,12 +162,12 @@ def fetch_package(package: Package, target: Path, *, size: int = 0, sha256: str 
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetched-", dir=target.parent) as folder:
         _run(package, _command(package, folder))
-        found = list(Path(folder).iterdir())
-        if len(found) != 1:
-            what = f"`{package.command}` gave {len(found)} files instead of one"
-            raise NoNetworkError(what, where=package.registry)
-        digest = check_file(found[0], size=size, sha256=sha256, where=package.command)
-        found[0].replace(target)
+        files = list(Path(folder).iterdir())
+        if len(files) != 1:
+            problem = f"`{package.command}` gave {len(files)} files instead of one"
+            raise NoNetworkError(problem, where=package.registry)
+        digest = check_file(files[0], size=size, sha256=sha256, where=package.command)
+        files[0].replace(target)
     sync_folder(target.parent)
     return digest
 
@@ -196,5 +196,5 @@ def _run(package: Package, command: list[str]) -> None:
         raise NoNetworkError(f"it cannot be fetched: {error}", where=package.command) from error
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-        what = f"it fails: {(lines or ['without a message'])[0].strip()}"
-        raise NoNetworkError(what, where=package.command)
+        problem = f"it fails: {(lines or ['without a message'])[0].strip()}"
+        raise NoNetworkError(problem, where=package.command)

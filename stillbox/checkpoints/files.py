@@ -152,9 +152,9 @@ class DirectoryLock:
         except BlockingIOError as error:
             holder = os.read(self._file, 100).decode() or "another process"
             self.release()
-            what = f"{holder} is writing into this directory"
+            problem = f"{holder} is writing into this directory"
             fix = "wait for it to end, or choose another model directory"
-            raise UserError(what, where=str(directory), fix=fix) from error
+            raise UserError(problem, where=str(directory), fix=fix) from error
         except OSError:
             return  # some network file systems have no locks
         # It is locked without the number too, on a full disk.
@@ -198,8 +198,8 @@ class Checksums:
         if content is None:
             return cls(folder, None, manifest)
         if not isinstance(content, dict) or not all(map(_is_entry, content.items())):
-            what = "the list of files and checksums is damaged"
-            raise UserError(what, where=str(folder / manifest), fix=_ELSEWHERE.format(folder))
+            problem = "the list of files and checksums is damaged"
+            raise UserError(problem, where=str(folder / manifest), fix=_ELSEWHERE.format(folder))
         files = {name: (entry["bytes"], entry["sha256"]) for name, entry in content.items()}
         return cls(folder, files, manifest)
 
@@ -212,19 +212,21 @@ class Checksums:
         """
         if not (folder / manifest).is_file():
             return set()
-        what = "the folder is not replaced"
-        content = read_manifest(folder / manifest, what=what, fix=_MOVE)
+        problem = "the folder is not replaced"
+        content = read_manifest(folder / manifest, problem=problem, fix=_MOVE)
         files = cls.parse(content.get("checksums"), folder, manifest).files
         if files is None:
-            what = f"{what}: {manifest} does not say which files were written with it"
-            raise UserError(what, where=str(folder), fix=_MOVE)
+            problem = f"{problem}: {manifest} does not say which files were written with it"
+            raise UserError(problem, where=str(folder), fix=_MOVE)
         return {manifest, *files}
 
     def with_files(self, *names: str) -> "Checksums":
         """Returns the checksums with those of more files, or of all files below folders."""
         below = tuple(f"{name}/" for name in names)
-        found = [one for one in files_below(self.folder) if one in names or one.startswith(below)]
-        more = {name: _measure(self.folder / name) for name in found}
+        added = [
+            name for name in files_below(self.folder) if name in names or name.startswith(below)
+        ]
+        more = {name: _measure(self.folder / name) for name in added}
         return replace(self, files={**(self.files or {}), **more})
 
     def to_json(self) -> dict[str, dict[str, int | str]]:
@@ -245,8 +247,10 @@ class Checksums:
         # A huge file is not read if its size already differs.
         if size != known_size or _digest(file) != known_digest:
             refuse_other_content(self.folder / name)
-            what = f"the file is damaged, or not the one that was written with {self.manifest}"
-            raise UserError(what, where=str(self.folder / name), fix=_ELSEWHERE.format(self.folder))
+            problem = f"the file is damaged, or not the one that was written with {self.manifest}"
+            raise UserError(
+                problem, where=str(self.folder / name), fix=_ELSEWHERE.format(self.folder)
+            )
         file.seek(0)
 
     def verify(self, names: Iterable[str] | None = None) -> None:
@@ -283,10 +287,10 @@ def write_manifest(content: Mapping[str, Any]) -> bytes:
     return json.dumps({**content, _OWN: _own_checksum(content)}, indent=1).encode()
 
 
-def read_manifest(path: Path, *, what: str, fix: str) -> dict[str, Any]:
+def read_manifest(path: Path, *, problem: str, fix: str) -> dict[str, Any]:
     """Reads what `write_manifest` returned; older manifests have no checksum of themselves.
 
-    `what` is the sentence for a folder without a readable manifest, `fix` its remedy.
+    `problem` is the sentence for a folder without a readable manifest, `fix` its remedy.
 
     Raises:
         UserError: the file is missing, not a regular file, not a JSON object, or was changed.
@@ -299,7 +303,7 @@ def read_manifest(path: Path, *, what: str, fix: str) -> dict[str, Any]:
     # Too deep nesting, numbers of thousands of digits, and JSON that is not an object.
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
         reason = error.what if isinstance(error, UserError) else f"{path.name} is damaged"
-        raise UserError(f"{what}: {reason}", where=str(folder), fix=fix) from error
+        raise UserError(f"{problem}: {reason}", where=str(folder), fix=fix) from error
     if changed:
         reason = "the file was changed after it was written"
         raise UserError(reason, where=str(path), fix=fix)

@@ -33,10 +33,10 @@ class Mismatch(NamedTuple):
     path: str
     name: str
     wanted: tuple[int, ...]
-    found: tuple[int, ...]
+    held: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{self.name}: {list(self.found)} in the file, {list(self.wanted)} wanted"
+        return f"{self.name}: {list(self.held)} in the file, {list(self.wanted)} wanted"
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,9 @@ def explain_failure(
             f"the file holds {found_by_scope[scope]} names of a {scope} checkpoint: "
             + (f"{Setting('train.fine_tune.scope', scope)}" if for_training else _TRAIN_FIRST)
         )
-    if report.mismatched and all(own.path.partition(".")[0] in heads for own in report.mismatched):
+    if report.mismatched and all(
+        mismatch.path.partition(".")[0] in heads for mismatch in report.mismatched
+    ):
         advice.append(
             f"{len(report.mismatched)} shapes of heads differ ({report.mismatched[0]}): "
             + (_FRESH_HEADS if for_training else _SAME_CLASSES)
@@ -209,8 +211,8 @@ def _network_notes(
     )
     return (misfit,) * bool(misfits and parts) + tuple(
         f"{name_map.table.convention.library}'s weights of this {part} want {field}: {value}, "
-        f"and it is {own}: {Setting(f'model.{part}.{field}', value)}"
-        for part, field, value, own in _unexpected(name_map, model)
+        f"and it is {actual}: {Setting(f'model.{part}.{field}', value)}"
+        for part, field, value, actual in _unexpected(name_map, model)
         if part in parts
     )
 
@@ -219,9 +221,9 @@ def _unexpected(name_map: NameMap, model: schema.Model) -> Iterator[tuple[str, s
     """Yields part, field, expected value and the model's where these two differ."""
     for path, value in name_map.table.expected.items():
         part, _, field = path.partition(".")
-        own = getattr(model.parts.get(part), field, value)
-        if own != value:
-            yield part, field, value, own
+        actual = getattr(model.parts.get(part), field, value)
+        if actual != value:
+            yield part, field, value, actual
 
 
 def _head_notes(mismatched: Iterable[Mismatch], model: schema.Model) -> tuple[str, ...]:
@@ -230,7 +232,7 @@ def _head_notes(mismatched: Iterable[Mismatch], model: schema.Model) -> tuple[st
         if mismatch.path.endswith(".class_.bias"):
             boxes = max(1, mismatch.wanted[0] // logits)
             return (
-                f"the class head in the file has {mismatch.found[0] / boxes:g} logits a box, "
+                f"the class head in the file has {mismatch.held[0] / boxes:g} logits a box, "
                 f"this model's has {logits}: heads of another shape keep their fresh weights",
             )
     return ()

@@ -113,15 +113,15 @@ def read_weights(
     weights, name_map = _identify(weights, model, variables, wanted, scope)
     left_out = _matching(wanted, name_map, options.skip)
 
-    found = {
+    by_path = {
         name: name_map.find(name, weights.arrays, prefer_ema=prefer_ema)
         for name in wanted
         if name not in left_out
     }
-    sources = {name: source for name, source in found.items() if source}
+    sources = {name: source for name, source in by_path.items() if source}
     missing = {
         name: name_map.name(name)
-        for name in found
+        for name in by_path
         if name not in sources and not (options.for_training and name.endswith(RANGE_ENDS))
     }
     # Object paths and names are different things.
@@ -178,14 +178,14 @@ def _identify(
 ) -> tuple[Weights, NameMap]:
     """Finds the wanted arrays by their names, or in a graph by their places if that finds more."""
     name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
-    found = name_map.count_found(wanted, weights.arrays)
-    if found == len(wanted):
+    count = name_map.count_found(wanted, weights.arrays)
+    if count == len(wanted):
         return weights, name_map
     matched = match_weights(weights, model, wanted)
     if matched is weights:
         return weights, name_map
     matched_map = choose_name_map(matched, model, variables, wanted, scope=scope)
-    better = not found or matched_map.count_found(wanted, matched.arrays) > found
+    better = not count or matched_map.count_found(wanted, matched.arrays) > count
     return (matched, matched_map) if better else (weights, name_map)
 
 
@@ -206,34 +206,34 @@ def _notes_on_folds(
 
 def _matching(wanted: list[str], name_map: NameMap, patterns: tuple[str, ...]) -> set[str]:
     """Returns the wanted paths that a pattern is found in, or in their names."""
-    found: set[str] = set()
+    matched: set[str] = set()
     named = {path: name_map.name(path) for path in wanted}
     for pattern, matches in found_in(patterns, named, "train.fine_tune.skip"):
         if not matches:
             names = sorted(map(name_map.name, wanted))
-            what = f"the pattern {pattern!r} matches nothing that is wanted"
+            problem = f"the pattern {pattern!r} matches nothing that is wanted"
             where = "train.fine_tune.skip"
-            raise UserError(what, where=where, fix=f"names look like {', '.join(names[:3])}")
-        found |= matches
-    return found
+            raise UserError(problem, where=where, fix=f"names look like {', '.join(names[:3])}")
+        matched |= matches
+    return matched
 
 
 def _refuse_parts(unnamed: Collection[str], weights: Weights, options: ImportOptions) -> None:
-    what = f"no names in {_KINDS[weights.library]} are known for {', '.join(unnamed)}"
+    problem = f"no names in {_KINDS[weights.library]} are known for {', '.join(unnamed)}"
     fix = "give weights that stillbox saved"
     if options.for_training:
         patterns = ", ".join(rf"'^{part.split()[0]}\.'" for part in unnamed)
         fix += f", or leave the part out: {Setting('train.fine_tune.skip', f'[{patterns}]')}"
-    raise UserError(what, where=weights.path, fix=fix)
+    raise UserError(problem, where=weights.path, fix=fix)
 
 
 def _found_by_scope(
     model: schema.Model, variables: Mapping[str, Any], weights: Weights
 ) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for scope in get_args(Scope):
         options = ImportOptions(scope=scope)
         wanted = [path for path in variables if options.wants(path, model)]
         name_map = choose_name_map(weights, model, variables, wanted, scope=scope)
-        found[scope] = name_map.count_found(wanted, weights.arrays)
-    return found
+        counts[scope] = name_map.count_found(wanted, weights.arrays)
+    return counts

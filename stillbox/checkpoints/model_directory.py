@@ -143,9 +143,9 @@ class ModelDirectory(StoredExperiment):
         path = self.path / name
         same = self._has_classes if name == LABEL_MAP else partial(_holds, path)
         if os.path.lexists(path) and not same(content):
-            what = "this file would be replaced, and no run wrote it"
+            problem = "this file would be replaced, and no run wrote it"
             fix = f"move it away, or take a new {Parameter('model_dir')}"
-            raise UserError(what, where=str(path), fix=fix)
+            raise UserError(problem, where=str(path), fix=fix)
 
     def _has_classes(self, label_map: str) -> bool:
         """Whether the folder's label map has the classes of a text."""
@@ -163,17 +163,17 @@ class ModelDirectory(StoredExperiment):
         """
         folder = Path(path)
         if url := url_of(folder):
-            what = "the model directory has to be a folder of this machine here"
+            problem = "the model directory has to be a folder of this machine here"
             fix = "copy it first; train, evaluate, predict and export take the URL"
-            raise UserError(what, where=url, fix=fix)
+            raise UserError(problem, where=url, fix=fix)
         if not folder.is_dir():
             siblings = [entry.name for entry in folder.parent.glob("*") if entry.is_dir()]
             fix = nearest(folder.name, siblings)
             raise UserError("there is no such model directory", where=str(path), fix=fix)
         if not is_model_directory(folder):
-            what = f"this is not a model directory: {EXPERIMENT} or {CHECKPOINTS}/ is missing"
+            problem = f"this is not a model directory: {EXPERIMENT} or {CHECKPOINTS}/ is missing"
             fix = f"give the folder that training wrote; this one holds {list_folder(folder)}"
-            raise UserError(what, where=str(path), fix=fix)
+            raise UserError(problem, where=str(path), fix=fix)
         return cls(folder)
 
     def steps(self) -> tuple[int, ...]:
@@ -190,7 +190,7 @@ class ModelDirectory(StoredExperiment):
         # A broken link is not a missing file.
         if not (path.exists() or path.is_symlink()):
             return None
-        content = read_manifest(path, what="the best checkpoint is unknown", fix=_WITHOUT_BEST)
+        content = read_manifest(path, problem="the best checkpoint is unknown", fix=_WITHOUT_BEST)
         try:
             best = _checked(Best(**content))
         except (TypeError, OverflowError) as error:
@@ -208,11 +208,13 @@ class ModelDirectory(StoredExperiment):
         if step not in self.steps():
             fix = f"finished checkpoints: {self._list_steps()}"
             raise UserError(f"there is no checkpoint {which!r}", where=str(self.path), fix=fix)
-        found = Checkpoint(self._checkpoints / str(step))
-        if found.step != step:
-            what = f"the folder holds the checkpoint of step {found.step}"
-            raise UserError(what, where=str(found.folder), fix="give the folder its own name again")
-        return found
+        chosen = Checkpoint(self._checkpoints / str(step))
+        if chosen.step != step:
+            problem = f"the folder holds the checkpoint of step {chosen.step}"
+            raise UserError(
+                problem, where=str(chosen.folder), fix="give the folder its own name again"
+            )
+        return chosen
 
     def save(
         self,

@@ -78,7 +78,7 @@ def names_under(
     if not table.rules:
         return {}
     fields = _fields(root, table, model)
-    roots = {part: own["root"] for part, own in fields.items()}
+    roots = {part: values["root"] for part, values in fields.items()}
     context = rules.Context(model.parts, table, shapes, roots)
     layers = _rules(table.rules, context)
     for config in model.parts.values():
@@ -86,9 +86,9 @@ def names_under(
     names = {}
     for path in shapes:
         layer, variable = _split(path)
-        own = fields.get(_part(path), {})
-        found = (_name(rule, layer, variable, context, own) for rule in layers)
-        name = next(filter(None, found), None)
+        values = fields.get(_part(path), {})
+        candidates = (_name(rule, layer, variable, context, values) for rule in layers)
+        name = next(filter(None, candidates), None)
         if name:
             names[path] = name
     return names
@@ -113,7 +113,7 @@ def _fields(
 ) -> Mapping[str, Mapping[str, str]]:
     """Returns the values of `{root}` and `{tap}` in templates, by part."""
     classes = ((table.codebase, config) for config in type(model).__mro__)
-    scopes = next((rules.SCOPES[own] for own in classes if own in rules.SCOPES), {})
+    scopes = next((rules.SCOPES[key] for key in classes if key in rules.SCOPES), {})
     scopes = scopes(model.parts) if callable(scopes) else scopes
     backbone, neck = model.parts["backbone"], model.parts.get("neck")
     depth = getattr(backbone, "depth", None)
@@ -281,17 +281,17 @@ def _common_prefix(names: list[str], weights: Weights) -> str:
     A backbone of another depth lacks some of the names.
     """
     wanted, depth = set(names), max((name.count(".") for name in names), default=0)
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for held in weights.arrays:
         parts = held.rsplit(".", depth + 1)
         for cut in range(1, len(parts)):
             if ".".join(parts[cut:]) in wanted:
-                found[".".join([*parts[:cut], ""])] += 1
-    most = max(found.values(), default=0)
+                counts[".".join([*parts[:cut], ""])] += 1
+    most = max(counts.values(), default=0)
     # Some names are ends of others by chance.
     if 2 * most <= len(wanted) or sum(name in weights.arrays for name in wanted) >= most:
         return ""
-    prefixes = sorted(prefix for prefix, count in found.items() if count == most)
+    prefixes = sorted(prefix for prefix, count in counts.items() if count == most)
     if len(prefixes) > 1:
         raise UserError(
             f"the file holds these weights {len(prefixes)} times, under {', '.join(prefixes)}",

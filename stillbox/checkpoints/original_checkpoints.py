@@ -72,8 +72,8 @@ class _Written:
         self._folder, self._path = folder, folder / _WRITTEN
         self._own: dict[str, object] = {}
         if self._path.is_file():
-            what, fix = "the list of own checkpoints is damaged", "remove the file"
-            self._own = read_manifest(self._path, what=what, fix=fix)
+            problem, fix = "the list of own checkpoints is damaged", "remove the file"
+            self._own = read_manifest(self._path, problem=problem, fix=fix)
 
     def is_taken(self, name: str) -> bool:
         """Whether a file of a checkpoint is there that no run of this folder wrote."""
@@ -94,8 +94,8 @@ class _Written:
     def highest_of_others(self) -> int:
         """Returns the highest number of others' checkpoints of TF2; 0 without one."""
         names = (path.name for path in self._folder.glob("ckpt-*"))
-        found = {int(number[1]) for name in names if (number := _TF2.match(name))}
-        return max((number for number in found if self.is_taken(f"ckpt-{number}")), default=0)
+        numbers = {int(number[1]) for name in names if (number := _TF2.match(name))}
+        return max((number for number in numbers if self.is_taken(f"ckpt-{number}")), default=0)
 
     def listed_of_others(self) -> tuple[str, ...]:
         """Returns what the file `checkpoint` lists beside own checkpoints."""

@@ -44,14 +44,14 @@ def refuse_other_run(folder: Path) -> None:
         UserError: it does; the message names the newest checkpoint, and how to start from it.
     """
     with announcing(lambda: f"waiting for the model directory {folder}"):
-        own = (folder / EXPERIMENT).is_file() and (folder / CHECKPOINTS).is_dir()
-        if not folder.is_dir() or (own and (folder / VERSIONS).is_file()):
+        ours = (folder / EXPERIMENT).is_file() and (folder / CHECKPOINTS).is_dir()
+        if not folder.is_dir() or (ours and (folder / VERSIONS).is_file()):
             return
-        found = {name: _written_at(folder / name) for name in _foreign(folder)}
-    written = () if own else (EXPERIMENT, BEST, *_HISTORIES)
+        foreign = {name: _written_at(folder / name) for name in _foreign(folder)}
+    written = () if ours else (EXPERIMENT, BEST, *_HISTORIES)
     taken = [name for name in written if os.path.lexists(folder / name)]
-    if found:
-        raise _refusal(str(folder), _newest(found, _read_state(folder)), weights_in(found))
+    if foreign:
+        raise _refusal(str(folder), _newest(foreign, _read_state(folder)), weights_in(foreign))
     if taken:
         raise _refusal(str(folder), taken[0], ())
 
@@ -61,13 +61,13 @@ def refuse_other_objects(url: str, names: Iterable[str]) -> None:
     names = set(names)
     if {EXPERIMENT, VERSIONS} <= names:
         return
-    if found := weights_in(names):
-        raise _refusal(url, _newest(dict.fromkeys(found, 0.0)), found)
+    if weights := weights_in(names):
+        raise _refusal(url, _newest(dict.fromkeys(weights, 0.0)), weights)
 
 
 def weights_in(names: Iterable[str]) -> tuple[str, ...]:
     """Returns the paths that are named as weights, but for hidden ones."""
-    shown = (name for name in names if not any(one.startswith(".") for one in name.split("/")))
+    shown = (name for name in names if not any(part.startswith(".") for part in name.split("/")))
     return tuple(name for name in shown if _is_weights(name))
 
 
@@ -81,7 +81,7 @@ def _foreign(folder: Path) -> Iterator[str]:
     seen = 0
     for root, folders, names in os.walk(folder):
         hidden = (".", "__pycache__")
-        folders[:] = sorted(one for one in folders if not one.startswith(hidden))
+        folders[:] = sorted(inner for inner in folders if not inner.startswith(hidden))
         for name in sorted(names):
             path, seen = Path(root, name), seen + 1
             if seen > _MOST_FILES:
@@ -102,14 +102,14 @@ def _is_unknown(path: Path) -> bool:
         return False
 
 
-def _newest(found: Mapping[str, float], stated: str | None = None) -> str:
+def _newest(times_of_files: Mapping[str, float], stated: str | None = None) -> str:
     """Returns the checkpoint that TensorFlow's list states, or the newest by time and number."""
-    if stated and f"{stated}.index" in found:
+    if stated and f"{stated}.index" in times_of_files:
         return stated
     times: dict[str, float] = {}
-    for name in weights_in(found) or found:
+    for name in weights_in(times_of_files) or times_of_files:
         prefix = _PARTS.sub("", name)
-        times[prefix] = max(found[name], times.get(prefix, 0.0))
+        times[prefix] = max(times_of_files[name], times.get(prefix, 0.0))
     if len(times) > 1:
         times.pop(_STATE, None)
     last = max(times.values()) - _ONE_SAVE
@@ -136,19 +136,19 @@ def _written_at(path: Path) -> float:
     return 0.0
 
 
-def _refusal(place: str, name: str, found: Collection[str]) -> UserError:
-    """Returns the error; `found` are all files there that are named as weights."""
+def _refusal(place: str, name: str, weights: Collection[str]) -> UserError:
+    """Returns the error; `weights` are all files there that are named as weights."""
     path = f"{place.rstrip('/')}/{name}"
     if Path(path).with_name(MANIFEST).is_file():
         path = path.rpartition("/")[0]
     fix = f"take a new {Parameter('model_dir')}"
-    if f"{name}.index" in found or name.endswith(_READABLE):
+    if f"{name}.index" in weights or name.endswith(_READABLE):
         words = " ".join(
             str(Setting.parse(word)) for word in (f"train.fine_tune.checkpoint={path}", *_WHOLE)
         )
         fix += f"; {words} starts from that checkpoint"
-    if not found:
-        what = f"the folder holds {name}, which no run of stillbox wrote here"
-        return UserError(what, where=place, fix=f"{fix}, or move the file away")
-    what = f"the folder holds the run of another program; its newest checkpoint is {path}"
-    return UserError(f"{what}, and nothing is written there", where=place, fix=fix)
+    if not weights:
+        problem = f"the folder holds {name}, which no run of stillbox wrote here"
+        return UserError(problem, where=place, fix=f"{fix}, or move the file away")
+    problem = f"the folder holds the run of another program; its newest checkpoint is {path}"
+    return UserError(f"{problem}, and nothing is written there", where=place, fix=fix)

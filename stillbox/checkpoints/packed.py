@@ -55,19 +55,19 @@ class PackedModel:
     def __init__(self, path: Path) -> None:
         refuse_other_content(path)
         self.folder, self._arrays = path, SafetensorsFile(path)
-        found = self._arrays.metadata
-        if found.get("stillbox") != _FORMAT:
-            written = found.get("stillbox")
-            what = f"it has format {written}, this version reads {_FORMAT}"
-            what = what if written else "this is no packed model of stillbox"
+        metadata = self._arrays.metadata
+        if metadata.get("stillbox") != _FORMAT:
+            written = metadata.get("stillbox")
+            problem = f"it has format {written}, this version reads {_FORMAT}"
+            problem = problem if written else "this is no packed model of stillbox"
             fix = "use a newer version of stillbox" if written else _AGAIN
-            raise UserError(what, where=str(path), fix=fix)
+            raise UserError(problem, where=str(path), fix=fix)
         try:
-            self.step, self._checksum = int(found["step"]), found["sha256"]
-            self.experiment, self.label_map = found["experiment"], found["label_map"]
+            self.step, self._checksum = int(metadata["step"]), metadata["sha256"]
+            self.experiment, self.label_map = metadata["experiment"], metadata["label_map"]
         except (KeyError, ValueError) as error:
-            what = f"what the file says of its model is damaged: {error}"
-            raise UserError(what, where=str(path), fix=_AGAIN) from error
+            problem = f"what the file says of its model is damaged: {error}"
+            raise UserError(problem, where=str(path), fix=_AGAIN) from error
 
     sections = ("params", "stats")
 
@@ -120,15 +120,15 @@ def find_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | Pac
     if is_model_directory(path):
         return ModelDirectory.open(path).checkpoint(which)
     if is_packed(path):
-        found: Checkpoint | PackedModel = PackedModel(path)
+        model: Checkpoint | PackedModel = PackedModel(path)
     elif (path / MANIFEST).is_file():
-        found = Checkpoint(path)
+        model = Checkpoint(path)
     else:
         return None
-    if isinstance(which, int) and found.step != which:
-        what = f"this is the model of step {found.step}, not of {which}"
-        raise UserError(what, where=str(path), fix="give the model directory, or no step")
-    return found
+    if isinstance(which, int) and model.step != which:
+        problem = f"this is the model of step {model.step}, not of {which}"
+        raise UserError(problem, where=str(path), fix="give the model directory, or no step")
+    return model
 
 
 def open_model(path: Path, which: CheckpointChoice = "best") -> Checkpoint | PackedModel:
@@ -197,14 +197,14 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
         return
     in_run = target.absolute().parent.name == CHECKPOINTS
     if target.is_dir() and (in_run or not (target / MANIFEST).is_file()):
-        what = "this folder is no packed model, and is not replaced"
-        raise UserError(what, where=str(target), fix="choose another name")
+        problem = "this folder is no packed model, and is not replaced"
+        raise UserError(problem, where=str(target), fix="choose another name")
     if not overwrite:
         fix = f"choose another name, or add {Parameter('overwrite')}"
         raise UserError("it exists", where=str(target), fix=fix)
     if not target.is_dir() and not _is_packed(target):
-        what = "this file is no packed model, and is not replaced"
-        raise UserError(what, where=str(target), fix="choose another name")
+        problem = "this file is no packed model, and is not replaced"
+        raise UserError(problem, where=str(target), fix="choose another name")
 
 
 def _is_packed(path: Path) -> bool:
@@ -248,9 +248,9 @@ def _write_folder(
 
 def array_digest(arrays: Mapping[str, np.ndarray]) -> str:
     """Returns the SHA-256 of names, types, shapes and values."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(arrays):
         array = arrays[name]
-        found.update(json.dumps([name, array.dtype.name, array.shape]).encode())
-        found.update(array.tobytes())
-    return found.hexdigest()
+        digest.update(json.dumps([name, array.dtype.name, array.shape]).encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

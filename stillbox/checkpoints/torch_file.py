@@ -249,5 +249,5 @@ def _view(tensor: StridedView, data: bytes) -> np.ndarray:
 
 
 def _damage(path: Path, error: Exception) -> UserError:
-    what = f"the file is damaged, truncated or not from torch.save: {damage_of(error)}"
-    return UserError(what, where=str(path), fix="copy the file again")
+    problem = f"the file is damaged, truncated or not from torch.save: {damage_of(error)}"
+    return UserError(problem, where=str(path), fix="copy the file again")

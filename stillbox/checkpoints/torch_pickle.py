@@ -104,10 +104,12 @@ def _axes(shape: object) -> Collection[object]:
 
 def _whole(*numbers: object) -> tuple[int, ...]:
     """Returns whole numbers; products of those of millions of digits would take minutes."""
-    found = [one for one in numbers if isinstance(one, int) and abs(one) <= _MOST_NUMBER]
-    if len(found) < len(numbers):
+    whole = [
+        number for number in numbers if isinstance(number, int) and abs(number) <= _MOST_NUMBER
+    ]
+    if len(whole) < len(numbers):
         raise pickle.UnpicklingError("a tensor has an impossible shape")
-    return tuple(map(int, found))
+    return tuple(map(int, whole))
 
 
 def named_tensors(saved: object) -> Iterator[tuple[str, StridedView]]:

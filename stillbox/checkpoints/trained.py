@@ -130,11 +130,11 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     options = ImportOptions(prefer_ema=experiment.evaluation.use_ema)
     report = import_weights(detector, experiment.model, weights, options)
     _, params, stats = split_detector(detector)
-    own = find_model(resolve_weights(weights))
+    stored = find_model(resolve_weights(weights))
     return TrainedModel(
         experiment=experiment,
-        label_map=LabelMap.from_text(own.label_map, str(own.folder))
-        if own and own.label_map
+        label_map=LabelMap.from_text(stored.label_map, str(stored.folder))
+        if stored and stored.label_map
         else None,
         params=params,
         stats=stats,
@@ -178,7 +178,7 @@ class SavedWeights:
     files: tuple[Path, ...]
     named: int
     """Number of arrays under the original's names."""
-    own: tuple[str, ...]
+    unnamed: tuple[str, ...]
     """Arrays under their paths, because the original has no name for them."""
     numbers: int
     """Number of elements of all arrays."""
@@ -188,13 +188,13 @@ class SavedWeights:
     def render(self) -> str:
         """Returns the report as a few lines of text."""
         kind = "moving averages" if self.averaged else "the parameters themselves"
-        rest = len(self.own) - _SHOWN
-        shown = [*self.own[:_SHOWN]] + [f"and {rest} more"] * (rest > 0)
+        rest = len(self.unnamed) - _SHOWN
+        shown = [*self.unnamed[:_SHOWN]] + [f"and {rest} more"] * (rest > 0)
         lines = [
             f"weights of {self.source}: {kind}",
-            f"  written    {self.named + len(self.own):4d} arrays, {self.numbers:,} numbers",
+            f"  written    {self.named + len(self.unnamed):4d} arrays, {self.numbers:,} numbers",
             f"  renamed    {self.named:4d} as the original names them",
-            f"  own names  {len(self.own):4d}",
+            f"  own names  {len(self.unnamed):4d}",
             *(f"                  {line}" for line in shown),
             f"  files      {', '.join(map(str, self.files))}",
         ]
@@ -227,8 +227,8 @@ def save_weights(
     target = Path(target)
     is_file = target.suffix in (".npz", ".safetensors")
     if is_file and tf2:
-        what, fix = f"a TF2 checkpoint is no {target.suffix}", "give a prefix such as ckpt-1"
-        raise UserError(what, where=str(target), fix=fix)
+        problem, fix = f"a TF2 checkpoint is no {target.suffix}", "give a prefix such as ckpt-1"
+        raise UserError(problem, where=str(target), fix=fix)
     files = (target,) if is_file else _checkpoint_files(target)
     _check_place(files, overwrite)
     checkpoint = open_model(Path(directory), step)
@@ -241,9 +241,9 @@ def save_weights(
     unnamed = parts_without_names(experiment.model, arrays, named)
     if unnamed and not is_file:
         kind = "TF2" if tf2 else "TF1"
-        what = f"no names in {kind} checkpoints are known for {', '.join(unnamed)}"
+        problem = f"no names in {kind} checkpoints are known for {', '.join(unnamed)}"
         fix = "end the name in .npz or .safetensors, where such arrays keep stillbox's names"
-        raise UserError(what, where=str(target), fix=fix)
+        raise UserError(problem, where=str(target), fix=fix)
     if is_file:
         _write_file(target, renamed)
     elif tf2:
@@ -255,7 +255,7 @@ def save_weights(
         source=f"{directory}, step {checkpoint.step}",
         files=files,
         named=len(named),
-        own=tuple(path for path in arrays if path not in named),
+        unnamed=tuple(path for path in arrays if path not in named),
         numbers=sum(array.size for array in arrays.values()),
         averaged=averaged,
     )
@@ -272,9 +272,9 @@ def _write_file(target: Path, arrays: dict[str, np.ndarray]) -> None:
 
 def _checkpoint_files(prefix: Path) -> tuple[Path, ...]:
     if prefix.suffix and not prefix.suffix.startswith(".ckpt"):
-        what = f"weights of type {prefix.suffix!r} cannot be written"
+        problem = f"weights of type {prefix.suffix!r} cannot be written"
         fix = "end the name in .npz, .safetensors or .ckpt (a checkpoint)"
-        raise UserError(what, where=str(prefix), fix=fix)
+        raise UserError(problem, where=str(prefix), fix=fix)
     return checkpoint_files(prefix)
 
 

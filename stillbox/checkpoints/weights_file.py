@@ -104,9 +104,9 @@ def _open_checkpoint(prefix: str) -> Weights:
 
 def _find_in_folder(path: Path) -> Path:
     """Returns the checkpoint in a folder, or else the graph, which may lack variables."""
-    found = _prefix_in_folder(path)
-    if found is not None:
-        return found
+    prefix = _prefix_in_folder(path)
+    if prefix is not None:
+        return prefix
     graphs = (_SAVED_MODEL, "frozen_inference_graph.pb", MODEL_JSON)
     for name in ("checkpoint", *graphs, "saved_model"):
         inside = path / name
@@ -136,8 +136,8 @@ def _prefix_in_folder(path: Path) -> Path | None:
     prefixes = sorted(Path(str(entry).removesuffix(".index")) for entry in path.glob("*.index"))
     if len(prefixes) > 1:
         names = printable_line(", ".join(prefix.name for prefix in prefixes))
-        what = f"the folder holds {len(prefixes)} checkpoints: {names}"
-        raise UserError(what, where=str(path), fix=f"say which, for example {prefixes[-1]}")
+        problem = f"the folder holds {len(prefixes)} checkpoints: {names}"
+        raise UserError(problem, where=str(path), fix=f"say which, for example {prefixes[-1]}")
     return prefixes[0] if prefixes else None
 
 
@@ -180,5 +180,5 @@ def _unreadable(path: Path) -> UserError:
                 where=str(path),
                 fix="save it once with TensorFlow 1.x: tf.train.Saver(write_version=2)",
             )
-    what = f"weights of type {path.suffix or 'unknown'!r} cannot be read"
-    return UserError(what, where=str(path), fix=f"give {_READABLE}")
+    problem = f"weights of type {path.suffix or 'unknown'!r} cannot be read"
+    return UserError(problem, where=str(path), fix=f"give {_READABLE}")

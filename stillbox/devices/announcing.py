@@ -33,9 +33,9 @@ def report_moments(first: float) -> Iterator[float]:
         moment += min(moment, _MOST_SECONDS)
 
 
-def still_waiting(seconds: float, what: str) -> str:
+def still_waiting(seconds: float, awaited: str) -> str:
     """Returns the report of a wait."""
-    return f"still waiting after {seconds:.0f} s: {what}"
+    return f"still waiting after {seconds:.0f} s: {awaited}"
 
 
 def say_aside(line: str) -> None:
@@ -91,20 +91,20 @@ class StallReporter:
             self._current = None
 
     @contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
-        """Reports the time in which it is entered as a wait for `what`, and its end."""
+    def waiting(self, awaited: str) -> Iterator[None]:
+        """Reports the time in which it is entered as a wait for `awaited`, and the end."""
         began = time.monotonic()
-        with self.reporting(lambda seconds: still_waiting(seconds, what)):
+        with self.reporting(lambda seconds: still_waiting(seconds, awaited)):
             yield
         seconds = time.monotonic() - began
         if seconds > self._first:
-            self._say(f"{what}: there after {seconds:.0f} s")
+            self._say(f"{awaited}: there after {seconds:.0f} s")
 
-    def over(self, items: Iterable[Item], what: str) -> Iterator[Item]:
-        """Yields the items; the time until each of them is a wait for `what`."""
+    def over(self, items: Iterable[Item], awaited: str) -> Iterator[Item]:
+        """Yields the items; the time until each of them is a wait for `awaited`."""
         ahead = iter(items)
         while True:
-            with self.waiting(what):
+            with self.waiting(awaited):
                 try:
                     item = next(ahead)
                 except StopIteration:
@@ -128,29 +128,28 @@ class StallReporter:
 
 
 @contextmanager
-def waiting_for(what: str, first: float = _ONCE_SECONDS) -> Iterator[None]:
-    """Reports a single wait for `what`."""
-    with StallReporter(first) as stalls, stalls.waiting(what):
+def waiting_for(awaited: str, first: float = _ONCE_SECONDS) -> Iterator[None]:
+    """Reports a single wait for `awaited`."""
+    with StallReporter(first) as stalls, stalls.waiting(awaited):
         yield
 
 
 @contextmanager
 def announcing(
-    what: Callable[[], str],
+    progress: Callable[[], str],
     first: float | None = None,
     say: Callable[[str], None] = say_aside,
 ) -> Iterator[None]:
     """Reports work with its seconds while it is entered: `compiling the train step: 40 s`.
 
     Args:
-        what: called for each report; describes the work, with its progress. Nothing is printed if
-            that is empty.
+        progress: describes the work for each report; empty: nothing is printed.
         first: seconds until the first report; None: 10.
         say: prints a report; called from a thread of its own.
     """
 
     def describe(seconds: float) -> str:
-        work = what()
+        work = progress()
         return f"{work}: {seconds:.0f} s" if work else ""
 
     stalls = StallReporter(_ONCE_SECONDS if first is None else first, say)
@@ -159,7 +158,7 @@ def announcing(
 
 
 @contextmanager
-def announcing_alone(what: str) -> Iterator[None]:
+def announcing_alone(work: str) -> Iterator[None]:
     """Reports work as `announcing` does, and keeps back what other programs print meanwhile.
 
     Converters write logs and bars to the streams of Python and of the process. The last lines are
@@ -167,7 +166,7 @@ def announcing_alone(what: str) -> Iterator[None]:
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as kept:
         try:
-            with _redirected(kept) as own, announcing(lambda: what, say=_printer(own)):
+            with _redirected(kept) as stream, announcing(lambda: work, say=_printer(stream)):
                 yield
         except Exception as error:
             if not isinstance(error, UserError):
@@ -192,7 +191,7 @@ def _redirected(file: TextIO) -> Iterator[TextIO]:
             undo.callback(os.dup2, saved, number)
             os.dup2(file.fileno(), number)
         # A notebook's streams are not those of the process.
-        own = (
+        errors = (
             undo.enter_context(open(saved, "w", closefd=False)) if _is_standard(stream) else stream
         )
         if not faulthandler.is_enabled():
@@ -201,7 +200,7 @@ def _redirected(file: TextIO) -> Iterator[TextIO]:
             undo.callback(faulthandler.disable)
         undo.enter_context(redirect_stdout(file))
         undo.enter_context(redirect_stderr(file))
-        yield own
+        yield errors
 
 
 def _is_standard(stream: TextIO) -> bool:

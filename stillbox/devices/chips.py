@@ -304,9 +304,9 @@ GPUS = {
 def figures_of(device_kind: str) -> Figures | None:
     """Returns the published figures of a device by its name in JAX; None where it is not known."""
     kind = device_kind.lower().removeprefix("tpu").replace(" ", "")
-    gpu = next((one for one in GPUS.values() if one.product == device_kind), None)
+    gpu = next((figures for figures in GPUS.values() if figures.product == device_kind), None)
     return gpu or next(
-        (one for one in CHIPS.values() if kind in (one.generation, *one.aliases)), None
+        (chip for chip in CHIPS.values() if kind in (chip.generation, *chip.aliases)), None
     )
 
 
@@ -328,22 +328,22 @@ def parse_slice(name: str, where: Parameter = _TARGET) -> tuple[Chip, str]:
     Raises:
         UserError: there is no such slice, or it is not a usual one.
     """
-    found = _TPU.match(name.lower().strip())
+    match = _TPU.match(name.lower().strip())
     known = {alias: chip for chip in CHIPS.values() for alias in (chip.generation, *chip.aliases)}
-    if not found or found["kind"] not in known:
-        what = f"{name!r} is no {'target' if where == _TARGET else 'slice of TPUs'}"
-        raise UserError(what, where=where, fix=_names_near(name, where))
-    chip = known[found["kind"]]
-    size = found["size"] or ""
+    if not match or match["kind"] not in known:
+        problem = f"{name!r} is no {'target' if where == _TARGET else 'slice of TPUs'}"
+        raise UserError(problem, where=where, fix=_names_near(name, where))
+    chip = known[match["kind"]]
+    size = match["size"] or ""
     number = numerals.count(size)
     if number is not None:
         cores = chip.cores if chip.counted_in_cores else 1
         sizes = {chips_of(sides) * cores: sides for sides in chip.slices}
         size = sizes.get(number, "")
     if size not in chip.slices:
-        what = f"{name!r} is no usual slice of TPU {chip.generation}"
+        problem = f"{name!r} is no usual slice of TPU {chip.generation}"
         fix = f"one of {', '.join(f'{chip.generation}:{sides}' for sides in chip.slices)}"
-        raise UserError(what, where=where, fix=fix)
+        raise UserError(problem, where=where, fix=fix)
     return chip, size
 
 

@@ -24,18 +24,18 @@ class Compilation:
 
     Args:
         lowered: the program.
-        what: its name, as in "the train step".
+        name: of the program, as in "the train step".
     """
 
-    def __init__(self, lowered: "jax.stages.Lowered", what: str) -> None:
-        self._what = what
+    def __init__(self, lowered: "jax.stages.Lowered", name: str) -> None:
+        self._name = name
         self._compiled: Future[jax.stages.Compiled] = Future()
         # Not daemonic: an interpreter that ends while XLA compiles aborts.
         threading.Thread(target=self._compile, args=(lowered,), name=_NAME).start()
 
     def result(self) -> "jax.stages.Compiled":
         """Returns the compiled program, and prints every now and then that it takes long."""
-        with announcing(lambda: f"compiling {self._what}"):
+        with announcing(lambda: f"compiling {self._name}"):
             return self._compiled.result()
 
     def _compile(self, lowered: "jax.stages.Lowered") -> None:

@@ -10,11 +10,11 @@ from stillbox.machine_memory import available_memory
 from stillbox.printing import size_text
 
 
-def refuse_shortage(needed: int, what: str, *, where: str, fix: str) -> None:
+def refuse_shortage(needed: int, consumer: str, *, where: str, fix: str) -> None:
     """Refuses what needs more bytes of this machine than are free, under Linux.
 
     Raises:
-        UserError: there is less memory than `what` needs.
+        UserError: there is less memory than `consumer` needs.
     """
     if sys.platform != "linux":
         return
@@ -23,11 +23,11 @@ def refuse_shortage(needed: int, what: str, *, where: str, fix: str) -> None:
         release_freed_memory()
     free = available_memory()
     if needed > free:
-        text = f"{what} needs {size_text(needed)} of memory, and {size_text(free)} are free"
+        text = f"{consumer} needs {size_text(needed)} of memory, and {size_text(free)} are free"
         raise UserError(text, where=where, fix=fix)
 
 
-def refuse_program_shortage(each: int, what: str, *, where: str, fix: str) -> None:
+def refuse_program_shortage(each: int, consumer: str, *, where: str, fix: str) -> None:
     """Refuses a compiled program that needs `each` bytes on every device, if they are CPUs.
 
     Accelerators refuse by themselves.
@@ -37,4 +37,4 @@ def refuse_program_shortage(each: int, what: str, *, where: str, fix: str) -> No
     """
     devices = jax.local_devices()
     if devices[0].platform == "cpu":
-        refuse_shortage(each * len(devices), what, where=where, fix=fix)
+        refuse_shortage(each * len(devices), consumer, where=where, fix=fix)

@@ -133,9 +133,9 @@ def _own_devices(info: ProcessInfo, devices: Path = Path("/dev")) -> list[int] |
         return None
     share, rest = divmod(count, info.local_count)
     if rest and os.environ.get("JAX_PLATFORMS") != "cpu":
-        what = f"{info.local_count} processes of a machine cannot share {count} GPUs evenly"
+        problem = f"{info.local_count} processes of a machine cannot share {count} GPUs evenly"
         fix = f"let it name {count - rest} of them, or start another number of processes"
-        raise UserError(what, where="CUDA_VISIBLE_DEVICES", fix=fix)
+        raise UserError(problem, where="CUDA_VISIBLE_DEVICES", fix=fix)
     first = info.local_index * share
     return list(range(first, first + share))
 
@@ -197,19 +197,19 @@ def broadcast(value: Tree) -> Tree:
     """Returns process 0's value in all processes; JSON has to be able to hold it."""
     if jax.process_count() == 1:
         return value
-    own = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    padded = np.zeros(int(multihost_utils.broadcast_one_to_all(np.int32(len(own)))), np.uint8)
+    encoded = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    padded = np.zeros(int(multihost_utils.broadcast_one_to_all(np.int32(len(encoded)))), np.uint8)
     if is_main_process():
-        padded[:] = own
-    found: Tree = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(padded))))
-    return found
+        padded[:] = encoded
+    received: Tree = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(padded))))
+    return received
 
 
-def require_same(what: str, value: str, *, fix: str) -> None:
+def require_same(name: str, value: str, *, fix: str) -> None:
     """Refuses a value that differs between the processes.
 
     Args:
-        what: its name, as in "the experiment".
+        name: of the value, as in "the experiment".
         value: what has to be the same.
         fix: how to mend it.
 
@@ -219,9 +219,9 @@ def require_same(what: str, value: str, *, fix: str) -> None:
     first = broadcast(value)
     if first != value:
         raise UserError(
-            f"process {jax.process_index()} has another {what} than process 0"
+            f"process {jax.process_index()} has another {name} than process 0"
             + (f": {value} instead of {first}" if len(value + first) < _SHORT else ""),
-            where=what,
+            where=name,
             fix=fix,
         )
 
@@ -260,15 +260,15 @@ class AsyncAllGather:
 
     def start(self, *numbers: float) -> None:
         """Begins to gather this process's numbers."""
-        own = np.asarray([numbers], np.float32)
-        if own.shape != (1, self._width):
+        row = np.asarray([numbers], np.float32)
+        if row.shape != (1, self._width):
             raise ValueError(f"{len(numbers)} numbers instead of {self._width}")
         if self._alone:
-            self._started.append(own)
+            self._started.append(row)
             return
         # The training loop forbids implicit transfers; this one is intended.
         with jax.transfer_guard("allow"):
-            rows = jax.make_array_from_process_local_data(self._rows, own)
+            rows = jax.make_array_from_process_local_data(self._rows, row)
         self._started.append(self._gather(rows))
 
     def results(self) -> np.ndarray:

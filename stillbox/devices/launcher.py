@@ -80,8 +80,8 @@ def find_process(
     else:
         variables = os.environ if environment is None else environment
         read = (_open_mpi, _slurm, _tpu_slice, _torchrun, _mpich)
-        found = (reader(variables) for reader in read)
-        info = next(filter(None, found), None)
+        infos = (reader(variables) for reader in read)
+        info = next(filter(None, infos), None)
         if info is None:
             _refuse_indexed(variables)
     return info if info and info.count > 1 else None
@@ -96,12 +96,12 @@ def _open_mpi(variables: Mapping[str, str]) -> ProcessInfo | None:
     # "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911" of version 4, "prterun-node1-31159@1" of 5.
     uri = variables.get("OMPI_MCA_orte_hnp_uri", "")
     namespace = variables.get("PMIX_NAMESPACE", "")
-    found = re.search(r"tcp6?://\[?([^,\]:]+)", uri) or re.match(r"\w+-(.+)-\d+@", namespace)
+    machine = re.search(r"tcp6?://\[?([^,\]:]+)", uri) or re.match(r"\w+-(.+)-\d+@", namespace)
     job = uri.partition(".")[0] or namespace
     if local_count == count:
         host = "127.0.0.1"
-    elif found:
-        host = found[1]
+    elif machine:
+        host = machine[1]
     else:
         raise _no_first("this Open MPI", "mpirun", "$OMPI_COMM_WORLD_RANK")
     return ProcessInfo(
@@ -189,33 +189,33 @@ def _of_several(variables: Mapping[str, str], count: str, index: str) -> bool:
 def _number(variables: Mapping[str, str], name: str, default: int | None = None) -> int:
     """Returns the number that a launcher has put into a variable."""
     text = variables.get(name)
-    found = default if text is None else numerals.count(text)
-    if found is None:
-        what = f"{text!r} is no number from 0 on"
-        raise UserError(what, where=name, fix="unset it, or start the job with its launcher")
-    return found
+    number = default if text is None else numerals.count(text)
+    if number is None:
+        problem = f"{text!r} is no number from 0 on"
+        raise UserError(problem, where=name, fix="unset it, or start the job with its launcher")
+    return number
 
 
 def _refuse_indexed(variables: Mapping[str, str]) -> None:
     """Refuses an indexed Job of Kubernetes, unless it is a TPU of one machine."""
     if "JOB_COMPLETION_INDEX" in variables and "TPU_WORKER_HOSTNAMES" not in variables:
-        what = "an indexed Job of Kubernetes does not say how many processes train together"
+        problem = "an indexed Job of Kubernetes does not say how many processes train together"
         fix = (
             f"add {Parameter('coordinator', 'JOB-0.SERVICE:53000')} {Parameter('processes', 'N')} "
             f"{Parameter('process', '$(JOB_COMPLETION_INDEX)')}; for a run of its own in each pod "
             f"{Parameter('coordinator', 'localhost:53000')} {Parameter('processes', '1')} "
             f"{Parameter('process', '0')}, with a folder of its own"
         )
-        raise UserError(what, where="JOB_COMPLETION_INDEX", fix=fix)
+        raise UserError(problem, where="JOB_COMPLETION_INDEX", fix=fix)
 
 
 def _no_first(who: str, where: str, index: str) -> UserError:
-    what = f"{who} does not say on which machine process 0 is"
+    problem = f"{who} does not say on which machine process 0 is"
     fix = (
         f"add {Parameter('coordinator', 'HOST:PORT')} {Parameter('processes', 'N')} "
         f"{Parameter('process', f'{index}')}"
     )
-    return UserError(what, where=where, fix=fix)
+    return UserError(problem, where=where, fix=fix)
 
 
 def first_host(nodes: str) -> str:
@@ -223,10 +223,10 @@ def first_host(nodes: str) -> str:
 
     It is `rack0node001` of `rack[0-1]node[001-003,007],other`.
     """
-    found = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
-    if found is None:
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
+    if first is None:
         raise UserError(f"{nodes!r} names no machine", where="SLURM_STEP_NODELIST")
-    return re.sub(r"\[([^,\-\]]+)[^\]]*\]", r"\1", found[0])
+    return re.sub(r"\[([^,\-\]]+)[^\]]*\]", r"\1", first[0])
 
 
 def _tasks_of_node(counts: str, node: int) -> int:

@@ -53,24 +53,24 @@ def build_mesh(
     Raises:
         UserError: images or batch cannot be split evenly.
     """
-    found = sorted(
+    ordered = sorted(
         jax.devices() if devices is None else devices,
         key=lambda device: (device.process_index, device.id),
     )
     sharing = settings.spatial_partitions
-    _check_partitions(sharing, found)
-    rows = len(found) // sharing
+    _check_partitions(sharing, ordered)
+    rows = len(ordered) // sharing
     if batch_size % (rows * parts):
         lower = max(batch_size // (rows * parts), 1) * rows * parts
         each = f" of which {sharing} share an image" if sharing > 1 else ""
         pieces = f" in {parts} micro-batches" if parts > 1 else ""
         raise UserError(
             f"a batch of {batch_size} cannot be split evenly{pieces} over "
-            f"{count_text(len(found), 'device')}{each}",
+            f"{count_text(len(ordered), 'device')}{each}",
             where=where,
             fix=f"use {lower} or {lower + rows * parts}",
         )
-    return Mesh(np.asarray(found).reshape(rows, sharing), (DATA_AXIS, SPACE_AXIS))
+    return Mesh(np.asarray(ordered).reshape(rows, sharing), (DATA_AXIS, SPACE_AXIS))
 
 
 @contextmanager

@@ -83,8 +83,8 @@ def release_freed_memory() -> None:
 def _tuned() -> bool:
     """Returns whether a user has configured the allocator."""
     name, value = _LARGE_PAGES
-    own = any(key.startswith("MALLOC_") for key in os.environ)
-    return own or os.environ.get(name, value) != value
+    configured = any(key.startswith("MALLOC_") for key in os.environ)
+    return configured or os.environ.get(name, value) != value
 
 
 def _on_demand() -> bool:

@@ -137,8 +137,8 @@ def prune(folder: Path, limit: int) -> None:
 
     Files that jax has not named are left alone, and so are links.
     """
-    found = [path for path in folder.iterdir() if _PROGRAM.fullmatch(path.name)]
-    files = [(path, status) for path in found if stat.S_ISREG((status := path.lstat()).st_mode)]
+    programs = [path for path in folder.iterdir() if _PROGRAM.fullmatch(path.name)]
+    files = [(path, status) for path in programs if stat.S_ISREG((status := path.lstat()).st_mode)]
     # A file system may not record when a file is read.
     files.sort(key=lambda file: max(file[1].st_atime, file[1].st_mtime))
     excess = sum(status.st_size for _, status in files) - limit

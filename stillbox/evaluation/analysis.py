@@ -76,15 +76,15 @@ def find_mistakes(flat: FlatSet, matched: Matched) -> Mistakes:
     # One more than there are objects, for detections without one, -1.
     taken = np.zeros(len(flat.truth_class) + 1, np.bool_)
     taken[matched.truth[matched.correct]] = True
-    own, own_iou = _best(flat, real & same)
+    same_class, same_iou = _best(flat, real & same)
     other, other_iou = _best(flat, real & ~same)
     used, used_iou = _best(flat, real & same & taken[flat.pair_truth])
     nearest = _best(flat, real & (iou > BACKGROUND_IOU))[1]
     rules = [
-        (MISPLACED, (own_iou >= BACKGROUND_IOU) & (own_iou <= IOU), own),
+        (MISPLACED, (same_iou >= BACKGROUND_IOU) & (same_iou <= IOU), same_class),
         (CONFUSED, other_iou >= IOU, other),
         (DOUBLE, used_iou >= IOU, used),
-        (BACKGROUND, nearest <= BACKGROUND_IOU, np.full_like(own, -1)),
+        (BACKGROUND, nearest <= BACKGROUND_IOU, np.full_like(same_class, -1)),
     ]
     wrong = ~matched.correct & ~matched.ignored
     kind = np.select([fits for _, fits, _ in rules], [kind for kind, *_ in rules], BOTH)
@@ -203,9 +203,11 @@ def _mean_ap(
     high = np.searchsorted(classes[order], ids, side="right")
     levels, aps = np.linspace(0.0, 1.0, 101), []
     for start, end, truths in zip(low, high, wanted, strict=True):
-        own = order[start:end]
+        of_class = order[start:end]
         # If no object is left, a recall beyond 1 has no precision.
-        precision, recall = precision_recall(scores[own], correct[own], max(int(truths), 1))
+        precision, recall = precision_recall(
+            scores[of_class], correct[of_class], max(int(truths), 1)
+        )
         best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
         aps.append(best[np.searchsorted(recall, levels)].mean())
     return float(np.mean(aps))
@@ -234,7 +236,7 @@ class ShapeGroup:
     truths: int
     correct: int
     """Objects that are found."""
-    found: int
+    detections: int
     """Detections: the correct ones of these objects, and wrong ones whose own box is in the range,
     as COCO counts them."""
 
@@ -242,7 +244,9 @@ class ShapeGroup:
     def numbers(self) -> dict[str, float | None]:
         """Recall and precision; `None` without objects."""
         return {
-            "precision": self.correct / self.found if self.found and self.truths else None,
+            "precision": self.correct / self.detections
+            if self.detections and self.truths
+            else None,
             "recall": self.correct / self.truths if self.truths else None,
         }
 
@@ -273,30 +277,33 @@ class ObjectShapes:
 
 def shapes(flat: FlatSet, matched: Matched) -> ObjectShapes:
     """Returns the statistics; the caller chooses the detections, as by `FlatSet.above`."""
-    found = np.zeros(len(flat.truth_class), np.bool_)
-    found[matched.truth[matched.correct]] = True
+    detected = np.zeros(len(flat.truth_class), np.bool_)
+    detected[matched.truth[matched.correct]] = True
     wanted, counts = ~flat.truth_ignored, ~matched.ignored
     size = np.sqrt(np.maximum(flat.boxes[:, 2:] - flat.boxes[:, :2], 0).prod(axis=1))[counts]
     truth_size = np.sqrt(np.maximum(flat.truth_area, 0))[wanted]
     ratio, truth_ratio = _ratio(flat.boxes)[counts], _ratio(flat.truth_boxes)[wanted]
-    wrong, found = ~matched.correct[counts], found[wanted]
+    wrong, detected = ~matched.correct[counts], detected[wanted]
 
     def group(
-        truth: FloatArray, own: FloatArray, low: float, high: float, about: str
+        truth: FloatArray, detection: FloatArray, low: float, high: float, about: str
     ) -> ShapeGroup:
-        inside, own_inside = (truth >= low) & (truth < high), (own >= low) & (own < high)
+        inside, detection_inside = (
+            (truth >= low) & (truth < high),
+            (detection >= low) & (detection < high),
+        )
         return ShapeGroup(
             about=about,
             truths=int(inside.sum()),
-            correct=int((inside & found).sum()),
-            found=int((inside & found).sum() + (own_inside & wrong).sum()),
+            correct=int((inside & detected).sum()),
+            detections=int((inside & detected).sum() + (detection_inside & wrong).sum()),
         )
 
     return ObjectShapes(
         sizes={name: group(truth_size, size, *limits) for name, limits in SIZES.items()},
         ratios={name: group(truth_ratio, ratio, *limits) for name, limits in RATIOS.items()},
-        side=_histogram(truth_size, found, np.exp2(np.arange(4, 23) / 2)),
-        ratio=_histogram(truth_ratio, found, np.exp2(np.arange(-6.5, 7) / 2)),
+        side=_histogram(truth_size, detected, np.exp2(np.arange(4, 23) / 2)),
+        ratio=_histogram(truth_ratio, detected, np.exp2(np.arange(-6.5, 7) / 2)),
     )
 
 
@@ -308,12 +315,12 @@ def _ratio(boxes: FloatArray) -> FloatArray:
     )
 
 
-def _histogram(values: FloatArray, found: BoolArray, edges: FloatArray) -> Histogram:
+def _histogram(values: FloatArray, detected: BoolArray, edges: FloatArray) -> Histogram:
     """Returns the histogram without empty bins at its ends."""
     known = np.isfinite(values)
     place = np.clip(np.searchsorted(edges, values[known], side="right") - 1, 0, len(edges) - 2)
     counts = [
-        np.bincount(place[found[known] == which], minlength=len(edges) - 1)
+        np.bincount(place[detected[known] == which], minlength=len(edges) - 1)
         for which in (True, False)
     ]
     used = np.flatnonzero(counts[0] + counts[1])

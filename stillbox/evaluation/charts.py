@@ -189,8 +189,10 @@ def _names(texts: list[str], margin: int, cell: int, size: int) -> str:
 def _about(full: list[str], row: int, column: int, count: int, total: int) -> str:
     if row == len(full):
         return f"{count_text(count, 'detection')} of {full[column]} without an object"
-    what = f"found as {'nothing' if column == len(full) else full[column]}"
-    return f"{count:,} of {count_text(total, 'object')} of {full[row]} {what}, {count / total:.0%}"
+    meaning = f"found as {'nothing' if column == len(full) else full[column]}"
+    return (
+        f"{count:,} of {count_text(total, 'object')} of {full[row]} {meaning}, {count / total:.0%}"
+    )
 
 
 def _cell(x: int, y: int, cell: int, count: int, share: float, about: str, *, correct: bool) -> str:
@@ -249,18 +251,22 @@ def confidence_figure(analysis: Analysis) -> Figure | None:
 
 def class_f1_figure(analysis: Analysis) -> Figure | None:
     """Returns F1 of several classes over the least score, None if no detection is correct."""
-    known = {i: one for i, one in analysis.per_class.items() if one.threshold is not None}
+    known = {
+        i: confidence
+        for i, confidence in analysis.per_class.items()
+        if confidence.threshold is not None
+    }
     if not known or len(analysis.per_class) == 1:
         return None
     figure, axes = new_figure()
     label_axes(axes, "F1 of every class", "least score", "F1")
-    for number, (class_id, one) in enumerate(known.items()):
+    for number, (class_id, confidence) in enumerate(known.items()):
         # A name that begins with an underscore would be left out of the legend.
         label = f"\u200b{short_name(analysis.names[class_id])}"
-        color = _class_line(axes, one.levels, one.f1, label, number, many=len(known))
+        color = _class_line(axes, confidence.levels, confidence.f1, label, number, many=len(known))
         if len(known) <= _MOST_CURVES:
-            best = one.at_best["F1"] or 0.0
-            axes.plot([one.threshold or 0.0], [best], color=color, marker="o", markersize=5)
+            best = confidence.at_best["F1"] or 0.0
+            axes.plot([confidence.threshold or 0.0], [best], color=color, marker="o", markersize=5)
     overall = analysis.overall
     if len(known) > 1:
         axes.plot(
@@ -278,9 +284,9 @@ def histogram_figure(histogram: Histogram, title: str, measure: str) -> Figure |
     label_axes(axes, title, measure, "objects")
     low, high = histogram.edges[:-1], histogram.edges[1:]
     width = 0.94 * (high - low)
-    found, missed = histogram.correct, histogram.missed
-    axes.bar(low, found, color=GOOD, label="found", align="edge", width=width)
-    axes.bar(low, missed, bottom=found, color=BAD, label="not found", align="edge", width=width)
+    correct, missed = histogram.correct, histogram.missed
+    axes.bar(low, correct, color=GOOD, label="found", align="edge", width=width)
+    axes.bar(low, missed, bottom=correct, color=BAD, label="not found", align="edge", width=width)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
@@ -314,7 +320,7 @@ _LOSSES = {
 
 
 def _present(series: Mapping[str, Series]) -> dict[str, Series]:
-    return {name: one for name, one in series.items() if len(one[0])}
+    return {name: curve for name, curve in series.items() if len(curve[0])}
 
 
 def loss_figure(history: History) -> Figure | None:

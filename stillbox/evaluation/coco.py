@@ -151,11 +151,13 @@ def score_coco(
     """
     numbers = number_images(truths, results, class_names)
     expected = truths_to_coco(truths, class_names, numbers)
-    found = _rows(results, numbers)
-    known = found[np.isin(found[:, _CLASS], list(class_names))]
+    rows = _rows(results, numbers)
+    known = rows[np.isin(rows[:, _CLASS], list(class_names))]
     # The library's arrays have 97 kB for a class; without ground truth a class has no numbers.
     wanted = sorted({annotation["category_id"] for annotation in expected["annotations"]})
-    expected["categories"] = [one for one in expected["categories"] if one["id"] in set(wanted)]
+    expected["categories"] = [
+        category for category in expected["categories"] if category["id"] in set(wanted)
+    ]
     evaluated = _evaluate(expected, known[np.isin(known[:, _CLASS], wanted)])
     crowds = sum(annotation["iscrowd"] for annotation in expected["annotations"])
     return CocoScores(
@@ -167,7 +169,7 @@ def score_coco(
         crowds=crowds,
         beyond_limit=boxes_beyond(truths, per_class=MOST_SCORED),
         detections=len(known),
-        foreign_detections=len(found) - len(known),
+        foreign_detections=len(rows) - len(known),
     )
 
 
@@ -181,7 +183,7 @@ def _rows(results: Sequence[ImageResult], numbers: Mapping[str, int]) -> FloatAr
     return np.concatenate(rows)
 
 
-def _evaluate(expected: dict[str, Any], found: FloatArray) -> dict[str, Any]:
+def _evaluate(expected: dict[str, Any], rows: FloatArray) -> dict[str, Any]:
     """Runs the matching and returns the library's arrays `precision` and `recall`.
 
     `precision` is `[10 IoUs, 101 recalls, classes, 4 area ranges, 3 detection limits]`, `recall`
@@ -191,7 +193,7 @@ def _evaluate(expected: dict[str, Any], found: FloatArray) -> dict[str, Any]:
     import hotcoco
 
     truth = hotcoco.COCO(expected)
-    evaluation = hotcoco.COCOeval(truth, truth.loadRes(found), "bbox")
+    evaluation = hotcoco.COCOeval(truth, truth.loadRes(rows), "bbox")
     evaluation.evaluate()
     evaluation.accumulate()
     return cast("dict[str, Any]", evaluation.eval)
@@ -215,10 +217,10 @@ def _per_class(
     scored_ids: Sequence[int],
     class_names: Mapping[int, str],
     expected: list[dict[str, Any]],
-    found: FloatArray,
+    rows: FloatArray,
 ) -> dict[str, ClassScores]:
     truths = Counter(a["category_id"] for a in expected if not a["iscrowd"])
-    detections = Counter(found[:, _CLASS].astype(int).tolist())
+    detections = Counter(rows[:, _CLASS].astype(int).tolist())
     columns = {class_id: column for column, class_id in enumerate(scored_ids)}
     nothing = dict.fromkeys(_NUMBERS)
     scores = {}
@@ -276,8 +278,8 @@ def by_record(path: str | Path) -> tuple[dict[str, ImageTruth], dict[int, str]]:
     if any("source_id" in image for image in images):
         # The file's own numbers may be the ids of other records.
         return _unique("source_id", images, truths), class_names
-    own = {truth.image_id: truth for truth in truths}
-    return _unique("file_name", images, truths) | own, class_names
+    by_id = {truth.image_id: truth for truth in truths}
+    return _unique("file_name", images, truths) | by_id, class_names
 
 
 def _unique(
@@ -298,8 +300,8 @@ def _read_truths(
 ) -> tuple[list[dict[str, Any]], list[ImageTruth], dict[int, str]]:
     content: Any = read_json(Path(path))
     if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= set(content):
-        what = "no COCO ground truth: it has no images, annotations and categories"
-        raise UserError(what, where=str(path), fix="give an instances_*.json file")
+        problem = "no COCO ground truth: it has no images, annotations and categories"
+        raise UserError(problem, where=str(path), fix="give an instances_*.json file")
     with _complete(path, "ground truth"):
         by_image = _by_image(content, path)
         truths = [_truth(image, by_image[_text(image["id"])]) for image in content["images"]]
@@ -312,10 +314,10 @@ def _by_image(content: dict[str, Any], path: str | Path) -> dict[str, list[_Obje
     for number, annotation in enumerate(content["annotations"]):
         where, image_id = f"{path}: annotations[{number}]", _text(annotation["image_id"])
         if image_id not in by_image:
-            own = annotation.get("id")
-            what = f"annotation {own} belongs to image {image_id}, which the file does not list"
+            name = f"annotation {annotation.get('id')}"
+            problem = f"{name} belongs to image {image_id}, which the file does not list"
             fix = "add the image to `images`, or remove the annotation"
-            raise UserError(what, where=where, fix=fix)
+            raise UserError(problem, where=where, fix=fix)
         by_image[image_id].append(_read_object(annotation, where))
     return by_image
 
@@ -336,30 +338,30 @@ def results_from_coco_json(path: str | Path) -> list[ImageResult]:
             missing = sorted({"image_id", "category_id", "bbox", "score"} - set(detection))
             if missing:
                 raise UserError(f"the detection has no {', '.join(missing)}", where=where)
-            found = _read_object(detection, where)
-            by_image.setdefault(_text(detection["image_id"]), []).append(found)
+            detected = _read_object(detection, where)
+            by_image.setdefault(_text(detection["image_id"]), []).append(detected)
         return [
             ImageResult(
                 image_id=image_id,
-                boxes=_boxes(found),
-                scores=np.array([one.score for one in found], np.float64),
-                class_ids=np.array([one.class_id for one in found], np.int64),
+                boxes=_boxes(objects),
+                scores=np.array([detected.score for detected in objects], np.float64),
+                class_ids=np.array([detected.class_id for detected in objects], np.int64),
             )
-            for image_id, found in by_image.items()
+            for image_id, objects in by_image.items()
         ]
 
 
 def results_to_coco(results: Iterable[ImageResult]) -> list[dict[str, Any]]:
     """Returns COCO's list of detections."""
-    found = []
+    entries = []
     for result in results:
         image_id = _number(result.image_id)
         columns = coco_boxes(result.boxes), result.scores, result.class_ids
-        for box, score, class_id in zip(*(one.tolist() for one in columns), strict=True):
-            found.append(
+        for box, score, class_id in zip(*(column.tolist() for column in columns), strict=True):
+            entries.append(
                 {"image_id": image_id, "category_id": class_id, "bbox": box, "score": score}
             )
-    return found
+    return entries
 
 
 def encode_results(results: Iterable[ImageResult]) -> bytes:
@@ -398,7 +400,7 @@ def truths_to_coco(
 
 
 @contextmanager
-def _complete(path: str | Path, what: str) -> Iterator[None]:
+def _complete(path: str | Path, content: str) -> Iterator[None]:
     """Turns the exceptions of malformed entries into one error."""
     try:
         yield
@@ -406,7 +408,7 @@ def _complete(path: str | Path, what: str) -> Iterator[None]:
         raise
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         reason = f"an entry has no {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"no COCO {what}: {reason}", where=str(path)) from error
+        raise UserError(f"no COCO {content}: {reason}", where=str(path)) from error
 
 
 def _read_object(entry: dict[str, Any], where: str) -> _Object:
@@ -424,8 +426,10 @@ def _read_object(entry: dict[str, Any], where: str) -> _Object:
         raise _no_box(entry, where)
     class_id = whole(entry.get("category_id"))
     if class_id is None:
-        what = f"the category_id is {_shown(entry.get('category_id'))}, not a whole number"
-        raise UserError(what, where=_named(where, entry), fix="give the id of one of `categories`")
+        problem = f"the category_id is {_shown(entry.get('category_id'))}, not a whole number"
+        raise UserError(
+            problem, where=_named(where, entry), fix="give the id of one of `categories`"
+        )
     flags = (entry.get(name) for name in ("iscrowd", "difficult"))
     crowd, difficult = (flag is True or parse_number(flag) > 0 for flag in flags)
     area, score = (parse_number(entry.get(name)) for name in ("area", "score"))
@@ -433,10 +437,10 @@ def _read_object(entry: dict[str, Any], where: str) -> _Object:
 
 
 def _no_box(entry: dict[str, Any], where: str) -> UserError:
-    found = f"is {_shown(entry['bbox'])}" if "bbox" in entry else "is missing"
-    what = f"the bbox {found}, not the four numbers x, y, width and height"
+    state = f"is {_shown(entry['bbox'])}" if "bbox" in entry else "is missing"
+    problem = f"the bbox {state}, not the four numbers x, y, width and height"
     fix = "write its box, or leave the entry out"
-    return UserError(what, where=_named(where, entry), fix=fix)
+    return UserError(problem, where=_named(where, entry), fix=fix)
 
 
 def _named(where: str, entry: dict[str, Any]) -> str:
@@ -454,24 +458,24 @@ def _truth(image: dict[str, Any], objects: list[_Object]) -> ImageTruth:
         width=_whole(image["width"], "width"),
         height=_whole(image["height"], "height"),
         boxes=_boxes(objects),
-        class_ids=np.array([one.class_id for one in objects], np.int64),
-        is_crowd=np.array([one.crowd for one in objects], np.bool_),
-        is_difficult=np.array([one.difficult for one in objects], np.bool_),
-        area=np.array([one.area for one in objects], np.float64),
+        class_ids=np.array([entry.class_id for entry in objects], np.int64),
+        is_crowd=np.array([entry.crowd for entry in objects], np.bool_),
+        is_difficult=np.array([entry.difficult for entry in objects], np.bool_),
+        area=np.array([entry.area for entry in objects], np.float64),
     )
 
 
 def _boxes(objects: list[_Object]) -> FloatArray:
-    x, y, width, height = np.array([one.bbox for one in objects], np.float64).reshape(-1, 4).T
+    x, y, width, height = np.array([entry.bbox for entry in objects], np.float64).reshape(-1, 4).T
     return np.stack([y, x, y + height, x + width], axis=1)
 
 
 def _whole(value: object, name: str) -> int:
     """Returns a whole number of an entry; `ValueError` says that it is none."""
-    found = whole(value)
-    if found is None:
+    number = whole(value)
+    if number is None:
         raise ValueError(f"the {name} is {_shown(value)}, not a whole number")
-    return found
+    return number
 
 
 def _text(image_id: object) -> str:

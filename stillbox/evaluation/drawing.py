@@ -60,9 +60,9 @@ def css(color: Color) -> str:
 
 def _folder_of_matplotlib() -> Path:
     """Returns the folder of its data without an import, which takes half a second."""
-    found = find_spec("matplotlib")
-    assert found is not None and found.origin is not None
-    return Path(found.origin).parent / "mpl-data"
+    package = find_spec("matplotlib")
+    assert package is not None and package.origin is not None
+    return Path(package.origin).parent / "mpl-data"
 
 
 # Covers Greek, Cyrillic, Hebrew, Arabic and more; matplotlib brings it along.
@@ -118,7 +118,11 @@ def font_file(text: str) -> str | None:
     """Returns the file of a font with all glyphs; empty: Pillow's own; None: there is none."""
     if text.isascii():
         return ""
-    wanted = {ord(one) for one in text if not one.isspace() and unicodedata.category(one) != "Cf"}
+    wanted = {
+        ord(character)
+        for character in text
+        if not character.isspace() and unicodedata.category(character) != "Cf"
+    }
     paths = (str(_BROUGHT), *_system_fonts())
     return next((path for path in paths if wanted <= _characters(path)), None)
 
@@ -129,12 +133,12 @@ def _system_fonts() -> tuple[str, ...]:
     from matplotlib.font_manager import fontManager
 
     # The other fonts of matplotlib show boxes or symbols in place of letters.
-    own = str(_folder_of_matplotlib())
+    bundled = str(_folder_of_matplotlib())
     upright = [
         font
         for font in fontManager.ttflist
         if font.style == "normal"
-        and not font.fname.startswith(own)
+        and not font.fname.startswith(bundled)
         # These have a box for every character.
         and "last resort" not in font.name.lower()
     ]
@@ -208,7 +212,7 @@ class Labels:
         width = round(text_width(text, size)) + 2 * self._pad
         height = round(1.25 * size) + self._pad
         places = np.array(list(self._places(corners, width, height)), np.float64)
-        others = np.array([one.place for one in self.placed], np.float64).reshape(-1, 4)
+        others = np.array([label.place for label in self.placed], np.float64).reshape(-1, 4)
         hidden, taken = (shared_areas(places, boxes).sum(axis=1) for boxes in (self._small, others))
         # Of equally good places, the first.
         best = np.lexsort((taken, hidden))[0]

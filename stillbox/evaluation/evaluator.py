@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,6 +34,13 @@ class Timings:
     scoring: float = 0.0
     """For reading the ground truth and matching."""
     images: int = 0
+
+    @contextmanager
+    def scored(self) -> Iterator[None]:
+        """Counts the time in which it is entered as `scoring`."""
+        started = time.perf_counter()
+        yield
+        self.scoring += time.perf_counter() - started
 
     @property
     def images_per_second(self) -> float:
@@ -106,16 +114,40 @@ def evaluate(
     """
     records = range(len(source)) if records is None else records
     timings = Timings()
-    started = time.perf_counter()
-    truths = read_truths(source, records, annotations)
-    warnings = check_agreement(
-        tuple(truths.values()),
-        class_names,
-        slots=slots,
-        other_names=annotations.class_names if annotations else None,
+    with timings.scored():
+        truths = read_truths(source, records, annotations)
+        warnings = check_agreement(
+            tuple(truths.values()),
+            class_names,
+            slots=slots,
+            other_names=annotations.class_names if annotations else None,
+        )
+    results = _detect_all(detect, loader, truths, slots, timings, progress)
+    timings.images = len(results)
+    with timings.scored():
+        scored = tuple(truths[record] for record in results), tuple(results.values())
+        scores = score(*scored, class_names, metrics=metrics, rules=rules)
+    return EvaluationResult(
+        scores=scores,
+        records=tuple(results),
+        truths=scored[0],
+        results=scored[1],
+        left_out=len(records) - len(results),
+        warnings=(*warnings, *(scores.coco.warnings() if scores.coco else ())),
+        timings=timings,
+        class_names=class_names,
     )
-    timings.scoring += time.perf_counter() - started
 
+
+def _detect_all(
+    detect: Callable[[Batch], Detections],
+    loader: Iterable[Batch],
+    truths: Mapping[int, ImageTruth],
+    slots: ClassSlots,
+    timings: Timings,
+    progress: ImageProgress | None,
+) -> dict[int, ImageResult]:
+    """Returns the detections by record, in order, without images that the policy left out."""
     results: dict[int, list[ImageResult | None]] = {}
     for batch, detections in _one_ahead(detect, loader, timings):
         for record, result in _results_of(batch, detections, truths, slots):
@@ -123,24 +155,8 @@ def evaluate(
         if progress is not None:
             progress(len(results), len(truths))
     _check_complete(results, truths)
-
-    started = time.perf_counter()
-    found = {record: one for record, (one,) in sorted(results.items()) if one is not None}
-    order, ordered_results = tuple(found), tuple(found.values())
-    ordered_truths = tuple(truths[record] for record in order)
-    scores = score(ordered_truths, ordered_results, class_names, metrics=metrics, rules=rules)
-    timings.scoring += time.perf_counter() - started
-    timings.images = len(order)
-    return EvaluationResult(
-        scores=scores,
-        records=order,
-        truths=ordered_truths,
-        results=ordered_results,
-        left_out=len(records) - len(order),
-        warnings=(*warnings, *(scores.coco.warnings() if scores.coco else ())),
-        timings=timings,
-        class_names=class_names,
-    )
+    firsts = {record: results[record][0] for record in sorted(results)}
+    return {record: result for record, result in firsts.items() if result is not None}
 
 
 def _one_ahead(
@@ -188,16 +204,16 @@ def _results_of(
             continue
         if detections.finite is not None and not detections.finite[row]:
             raise not_finite(f"image {truths[record].image_id}")
-        found = slice(int(detections.count[row]))
+        filled = slice(int(detections.count[row]))
         image = truths[record]
         yield (
             record,
             ImageResult(
                 image_id=image.image_id,
-                boxes=np.asarray(detections.boxes[row, found], np.float64)
+                boxes=np.asarray(detections.boxes[row, filled], np.float64)
                 * np.array([image.height, image.width] * 2, np.float64),
-                scores=np.asarray(detections.scores[row, found], np.float64),
-                class_ids=slots.id_of(np.asarray(detections.classes[row, found])),
+                scores=np.asarray(detections.scores[row, filled], np.float64),
+                class_ids=slots.id_of(np.asarray(detections.classes[row, filled])),
             ),
         )
 
@@ -206,7 +222,7 @@ def _check_complete(
     results: Mapping[int, Sequence[ImageResult | None]], truths: Mapping[int, ImageTruth]
 ) -> None:
     """Checks that every record came once. Anything else is a bug in the loader."""
-    twice = sorted(record for record, found in results.items() if len(found) > 1)
+    twice = sorted(record for record, brought in results.items() if len(brought) > 1)
     lost = sorted(truths.keys() - results.keys())
     if twice or lost:
         raise RuntimeError(

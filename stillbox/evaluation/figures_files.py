@@ -54,10 +54,10 @@ def figures(analysis: Analysis) -> dict[str, Any]:
         "per_class": {
             analysis.names[class_id]: {
                 "id": class_id,
-                **_numbers(one),
-                "curve": _curve(one) if one.occurs else None,
+                **_numbers(confidence),
+                "curve": _curve(confidence) if confidence.occurs else None,
             }
-            for class_id, one in analysis.per_class.items()
+            for class_id, confidence in analysis.per_class.items()
         },
         "confusion": {
             "classes": [*_confused_names(analysis), None],
@@ -75,8 +75,8 @@ def figures(analysis: Analysis) -> dict[str, Any]:
         "AP50": analysis.costs.ap,
         "cost_of_false_positives": analysis.costs.false_positives,
         "cost_of_false_negatives": analysis.costs.false_negatives,
-        "sizes": {name: _group(one) for name, one in shapes.sizes.items()},
-        "ratios": {name: _group(one) for name, one in shapes.ratios.items()},
+        "sizes": {name: _group(group) for name, group in shapes.sizes.items()},
+        "ratios": {name: _group(group) for name, group in shapes.ratios.items()},
         "histograms": {
             "square_root_of_area": _histogram(shapes.side),
             "width_by_height": _histogram(shapes.ratio),
@@ -84,18 +84,23 @@ def figures(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def _numbers(one: Confidence) -> dict[str, float | None]:
+def _numbers(confidence: Confidence) -> dict[str, float | None]:
     return {
-        "objects": one.truths,
-        "threshold": one.threshold,
-        "found": one.found,
-        "correct": one.correct,
-        **one.at_best,
+        "objects": confidence.truths,
+        "threshold": confidence.threshold,
+        "found": confidence.detections,
+        "correct": confidence.correct,
+        **confidence.at_best,
     }
 
 
-def _curve(one: Confidence) -> dict[str, list[float | None]]:
-    columns = {"score": one.levels, "precision": one.precision, "recall": one.recall, "F1": one.f1}
+def _curve(confidence: Confidence) -> dict[str, list[float | None]]:
+    columns = {
+        "score": confidence.levels,
+        "precision": confidence.precision,
+        "recall": confidence.recall,
+        "F1": confidence.f1,
+    }
     return {name: _finite(values) for name, values in columns.items()}
 
 
@@ -103,15 +108,20 @@ def _finite(values: FloatArray) -> list[float | None]:
     return [round(value, 6) if np.isfinite(value) else None for value in values.tolist()]
 
 
-def _group(one: ShapeGroup) -> dict[str, float | None]:
-    return {"objects": one.truths, "objects_found": one.correct, "found": one.found, **one.numbers}
-
-
-def _histogram(one: Histogram) -> dict[str, list[float | None] | list[int]]:
+def _group(group: ShapeGroup) -> dict[str, float | None]:
     return {
-        "edges": _finite(one.edges),
-        "objects_found": one.correct.tolist(),
-        "objects_missed": one.missed.tolist(),
+        "objects": group.truths,
+        "objects_found": group.correct,
+        "found": group.detections,
+        **group.numbers,
+    }
+
+
+def _histogram(histogram: Histogram) -> dict[str, list[float | None] | list[int]]:
+    return {
+        "edges": _finite(histogram.edges),
+        "objects_found": histogram.correct.tolist(),
+        "objects_missed": histogram.missed.tolist(),
     }
 
 
@@ -130,15 +140,19 @@ def _inert(cell: object) -> object:
 
 def _classes(analysis: Analysis) -> Iterator[CsvRow]:
     yield ("class", "id", *_numbers(analysis.overall))
-    for class_id, one in analysis.per_class.items():
-        yield (analysis.names[class_id], class_id, *_numbers(one).values())
+    for class_id, confidence in analysis.per_class.items():
+        yield (analysis.names[class_id], class_id, *_numbers(confidence).values())
 
 
 def _curves(analysis: Analysis) -> Iterator[CsvRow]:
     yield "class", "score", "precision", "recall", "F1"
-    every = [(analysis.names[i], one) for i, one in analysis.per_class.items() if one.occurs]
-    for name, one in [("", analysis.overall), *every]:
-        for row in zip(*_curve(one).values(), strict=True):
+    every = [
+        (analysis.names[i], confidence)
+        for i, confidence in analysis.per_class.items()
+        if confidence.occurs
+    ]
+    for name, confidence in [("", analysis.overall), *every]:
+        for row in zip(*_curve(confidence).values(), strict=True):
             yield (name, *row)
 
 
@@ -193,5 +207,5 @@ def _mistakes(analysis: Analysis) -> Iterator[CsvRow]:
 def _sizes(analysis: Analysis) -> Iterator[CsvRow]:
     groups = {**analysis.shapes.sizes, **analysis.shapes.ratios}
     yield ("group", "meaning", *_group(next(iter(groups.values()))))
-    for name, one in groups.items():
-        yield (name, one.about, *_group(one).values())
+    for name, group in groups.items():
+        yield (name, group.about, *_group(group).values())

@@ -40,14 +40,14 @@ def draw_gallery(
         if example is None:
             continue
         least = evaluation.shown_from(settings.min_score)
-        found = int((result.scores >= least).sum())
-        best = f", the best {most_boxes} of them drawn" if found > most_boxes else ""
+        shown = int((result.scores >= least).sum())
+        best = f", the best {most_boxes} of them drawn" if shown > most_boxes else ""
         yield ReportPicture(
             image=decode_image(example.encoded),
             panels=draw_panels(truth, result, class_names, settings, least),
             name=truth.image_id,
             about=f"{count_text(len(truth.boxes), 'box')} in the ground truth, "
-            f"{count_text(found, 'detection')} with a score of at least {least:.3g}{best}",
+            f"{count_text(shown, 'detection')} with a score of at least {least:.3g}{best}",
         )
 
 
@@ -60,7 +60,7 @@ def draw_panels(
 ) -> list[tuple[str, list[Mark]]]:
     """Returns caption and marks of the ground truth and of the prediction."""
     expected = truth_marks(truth, class_names, show_labels=settings.show_labels)
-    found = result_marks(
+    predicted = result_marks(
         result,
         class_names,
         min_score=min_score,
@@ -74,7 +74,7 @@ def draw_panels(
         among = truth_marks(truth, class_names, show_labels=False, color=(red, green, blue))
     return [
         (f"ground truth: {count_text(len(expected), 'box')}", expected),
-        (f"prediction: {count_text(len(found), 'box')}", [*among, *found]),
+        (f"prediction: {count_text(len(predicted), 'box')}", [*among, *predicted]),
     ]
 
 

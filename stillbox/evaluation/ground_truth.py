@@ -147,11 +147,11 @@ class Annotations:
         """
         missing = [image_id for image_id in image_ids if self._find(image_id) is None]
         if missing:
-            what = (
+            problem = (
                 f"the file has no image with the id {listing(missing, 3)}, which the evaluation "
                 "records have"
             )
-            raise UserError(what, where=self.path, fix=_FIX)
+            raise UserError(problem, where=self.path, fix=_FIX)
 
     def truth_of(self, image_id: str, size: tuple[int, int]) -> ImageTruth:
         """Returns the ground truth of an image that the file has; `size` is (height, width).
@@ -162,11 +162,11 @@ class Annotations:
         truth = self._find(image_id)
         assert truth is not None
         if size != (truth.height, truth.width):
-            what = (
+            problem = (
                 f"image {image_id} is {truth.height}x{truth.width} (height x width) in the file "
                 f"and {size[0]}x{size[1]} in the records, so that its boxes do not fit"
             )
-            raise UserError(what, where=self.path, fix=_FIX)
+            raise UserError(problem, where=self.path, fix=_FIX)
         return truth
 
     def _find(self, image_id: str) -> ImageTruth | None:

@@ -183,8 +183,8 @@ def _overlaps(
     boxes, others = flat.boxes[detection], flat.truth_boxes[truth]
     size = np.minimum(boxes[:, 2:], others[:, 2:]) - np.maximum(boxes[:, :2], others[:, :2])
     shared = np.maximum(size, 0).prod(axis=1)
-    own = box_areas(boxes)
-    whole = np.where(crowd[truth], own, own + box_areas(others) - shared)
+    areas = box_areas(boxes)
+    whole = np.where(crowd[truth], areas, areas + box_areas(others) - shared)
     iou = np.divide(shared, whole, out=np.zeros(len(shared)), where=shared > 0)
     keep = iou >= BACKGROUND_IOU
     return detection[keep], truth[keep], iou[keep]
@@ -216,7 +216,7 @@ class Confidence:
     truths: int
     threshold: float | None
     """The score with the highest F1; `None`: no detection is correct."""
-    found: int
+    detections: int
     """Detections with at least this score, without ignored ones."""
     correct: int
     levels: FloatArray
@@ -237,9 +237,9 @@ class Confidence:
     def at_best(self) -> dict[str, float | None]:
         """Precision, recall and F1 at the threshold."""
         return {
-            "precision": self.correct / self.found if self.found else None,
+            "precision": self.correct / self.detections if self.detections else None,
             "recall": self.correct / self.truths if self.truths else None,
-            "F1": 2 * self.correct / (self.found + self.truths) if self.truths else None,
+            "F1": 2 * self.correct / (self.detections + self.truths) if self.truths else None,
         }
 
 
@@ -272,11 +272,13 @@ def class_confidences(
     order = np.flatnonzero(~matched.ignored)
     order = order[np.argsort(flat.class_ids[order], kind="stable")]
     scores, correct, ids = flat.scores[order], matched.correct[order], flat.class_ids[order]
-    found = {}
+    confidences = {}
     for class_id in class_ids:
-        own = slice(np.searchsorted(ids, class_id), np.searchsorted(ids, class_id, side="right"))
-        found[class_id] = _confidence(scores[own], correct[own], truths[class_id])
-    return found
+        of_class = slice(
+            np.searchsorted(ids, class_id), np.searchsorted(ids, class_id, side="right")
+        )
+        confidences[class_id] = _confidence(scores[of_class], correct[of_class], truths[class_id])
+    return confidences
 
 
 def _confidence(scores: FloatArray, matches: BoolArray, truths: int) -> Confidence:
@@ -284,18 +286,18 @@ def _confidence(scores: FloatArray, matches: BoolArray, truths: int) -> Confiden
     right = np.concatenate([[0], np.cumsum(matches)])
     low, high = scores.min(initial=0.0), scores.max(initial=1.0)
     levels = np.linspace(low, high, 101)
-    found = np.searchsorted(-scores, -levels, side="right")
-    correct = right[found]
+    detections = np.searchsorted(-scores, -levels, side="right")
+    correct = right[detections]
     best = _best(scores, right, truths)
     return Confidence(
         truths=truths,
         threshold=float(scores[best - 1]) if best else None,
-        found=best,
+        detections=best,
         correct=int(right[best]),
         levels=levels,
-        precision=_ratio(correct, found),
+        precision=_ratio(correct, detections),
         recall=_ratio(correct, np.full(101, truths)),
-        f1=_ratio(2 * correct, found + truths),
+        f1=_ratio(2 * correct, detections + truths),
     )
 
 
@@ -367,7 +369,7 @@ def confusion(flat: FlatSet, matched: Matched) -> Confusion:
     # Detections without an object, -1, have a place of their own.
     rows = np.append(np.searchsorted(ids, flat.truth_class), len(ids))
     columns = np.searchsorted(ids, flat.class_ids)
-    found = np.stack([rows[truth[valid]], columns[valid]], axis=1)
+    detected = np.stack([rows[truth[valid]], columns[valid]], axis=1)
     missed = np.stack([rows[:-1][left], np.full(left.sum(), len(ids))], axis=1)
-    pairs, numbers = np.unique(np.concatenate([found, missed]), axis=0, return_counts=True)
+    pairs, numbers = np.unique(np.concatenate([detected, missed]), axis=0, return_counts=True)
     return Confusion(class_ids=tuple(ids.tolist()), cells=np.column_stack([pairs, numbers]))

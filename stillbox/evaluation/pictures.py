@@ -78,7 +78,7 @@ def truth_marks(
     for box, class_id, crowd, difficult in zip(*(c.tolist() for c in columns), strict=True):
         name = class_names.get(class_id, f"class {class_id}")
         more = f"{' (crowd)' * crowd}{' (difficult)' * difficult}"
-        text, plain = (f"{one}{more}" * show_labels for one in (name, f"class {class_id}"))
+        text, plain = (f"{label}{more}" * show_labels for label in (name, f"class {class_id}"))
         color_of_box = color or class_color(class_id)
         marks.append(Mark(box=box, text=text, plain=plain, color=color_of_box, dashed=crowd))
     return marks
@@ -100,8 +100,8 @@ def result_marks(
     for box, class_id, score in zip(*(c.tolist() for c in columns), strict=True):
         name = class_names.get(class_id, f"class {class_id}")
         text, plain = (
-            " ".join([one] * show_labels + [f"{score:.2f}"] * show_scores)
-            for one in (name, f"class {class_id}")
+            " ".join([label] * show_labels + [f"{score:.2f}"] * show_scores)
+            for label in (name, f"class {class_id}")
         )
         marks.append(Mark(box=box, text=text, plain=plain, color=class_color(class_id)))
     return marks[::-1]
@@ -214,8 +214,8 @@ def save_picture(picture: Picture, path: str | Path, *, below: Path | None = Non
     formats: dict[str, Literal["PNG", "JPEG"]] = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
     image_format = formats.get(path.suffix.lower())
     if image_format is None:
-        what = f"no picture format has the ending {path.suffix!r}"
-        raise UserError(what, where=str(path), fix="use .png, .jpg or .jpeg")
+        problem = f"no picture format has the ending {path.suffix!r}"
+        raise UserError(problem, where=str(path), fix="use .png, .jpg or .jpeg")
     return write_whole(path, picture_bytes(picture, image_format), below=below)
 
 

@@ -92,14 +92,14 @@ class DetectProgram:
         """The program that prepares the kernels of a single CPU; there are none elsewhere."""
 
         def kernels(params: Arrays, stats: Arrays) -> PreparedKernels:
-            found = PreparedKernels()
+            prepared = PreparedKernels()
             if self.prepares_kernels and self._has_one_cpu:
                 image, true_size = (
                     jnp.zeros((1, *array.shape[1:]), array.dtype)
                     for array in (self.images, self.true_sizes)
                 )
-                self.function(params, stats, image, true_size, found)
-            return found
+                self.function(params, stats, image, true_size, prepared)
+            return prepared
 
         whole = replicated(self.mesh)
         with tracing_for(self.mesh, self.devices):
@@ -155,8 +155,8 @@ class DetectProgram:
 
         def detect(images: AnyArray, true_sizes: AnyArray) -> Detections:
             batch = put_batch((images, true_sizes), self.mesh)
-            found: Detections = self.compiled(*weights, *batch)
-            return found
+            detections: Detections = self.compiled(*weights, *batch)
+            return detections
 
         return detect
 
@@ -186,8 +186,8 @@ def _one_by_one(
         image, true_size = (array[None] for array in batch)
         return function(image, true_size, kernels)
 
-    found = jax.lax.map(detect, (images, true_sizes))
-    return jax.tree.map(lambda array: array[:, 0], found)
+    detections = jax.lax.map(detect, (images, true_sizes))
+    return jax.tree.map(lambda array: array[:, 0], detections)
 
 
 def score_program(experiment: schema.Experiment, mesh: Mesh | None = None) -> DetectProgram:

@@ -132,13 +132,21 @@ def class_table(scores: Scores, analysis: Analysis, *, all_metrics: bool) -> str
         name = analysis.names[class_id]
         numbers = scores.class_numbers(name, all_metrics=all_metrics)
         columns = [*dict.fromkeys(key for key in (*columns, *numbers) if key in numbers)]
-        one = analysis.per_class[class_id]
-        at_best = one.at_best
+        confidence = analysis.per_class[class_id]
+        at_best = confidence.at_best
         cells = [
-            *(number_cell(count) for count in (one.truths, one.found, one.correct)),
+            *(
+                number_cell(count)
+                for count in (confidence.truths, confidence.detections, confidence.correct)
+            ),
             *(
                 number_cell(value, why=_NOTHING_CORRECT)
-                for value in (at_best["precision"], at_best["recall"], at_best["F1"], one.threshold)
+                for value in (
+                    at_best["precision"],
+                    at_best["recall"],
+                    at_best["F1"],
+                    confidence.threshold,
+                )
             ),
             *(
                 number_cell(numbers[key], why=NO_TRUTH)
@@ -205,18 +213,21 @@ def shape_tables(scores: Scores, analysis: Analysis) -> str:
     for caption, parts in groups.items():
         more = ["AP"] if aps and caption == "Size" else []
         rows = [
-            _shape_row(name, one, [summary[aps[name]] for _ in more]) for name, one in parts.items()
+            _shape_row(name, group, [summary[aps[name]] for _ in more])
+            for name, group in parts.items()
         ]
         tables.append(table("", head_row([caption.lower()], [*columns, *more]), rows))
     return f'<div class="columns">{"".join(tables)}</div>'
 
 
-def _shape_row(name: str, one: ShapeGroup, more: list[float | None]) -> str:
-    numbers = one.numbers
-    cells = [number_cell(one.truths), number_cell(numbers["recall"], why=NO_TRUTH)]
-    cells.append(number_cell(numbers["precision"], why="no detections" if one.truths else NO_TRUTH))
+def _shape_row(name: str, group: ShapeGroup, more: list[float | None]) -> str:
+    numbers = group.numbers
+    cells = [number_cell(group.truths), number_cell(numbers["recall"], why=NO_TRUTH)]
+    cells.append(
+        number_cell(numbers["precision"], why="no detections" if group.truths else NO_TRUTH)
+    )
     cells += [number_cell(value, why=NO_TRUTH) for value in more]
-    return f'<tr><th scope="row" title="{html_text(one.about)}">{name}</th>{"".join(cells)}</tr>'
+    return f'<tr><th scope="row" title="{html_text(group.about)}">{name}</th>{"".join(cells)}</tr>'
 
 
 def fact_tables(groups: Mapping[str, Mapping[str, str]]) -> str:
@@ -333,7 +344,7 @@ def _mistakes(report: Report) -> str:
         if shown:
             parts.append(
                 f"<h3>{kind} <small>{html_text(MEANINGS[kind])}</small></h3>"
-                f'<div class="pictures small">{"".join(_cutout(*one) for one in shown)}</div>'
+                f'<div class="pictures small">{"".join(_cutout(*each) for each in shown)}</div>'
             )
     return "".join(parts)
 
@@ -430,7 +441,9 @@ def write_report(report: Report, directory: str | Path) -> Path:
 
     directory = Path(directory)
     drawn = {name: figure for name, figure in _draw(report).items() if figure}
-    page = render_page(report, {name: charts.figure_svg(one, name) for name, one in drawn.items()})
+    page = render_page(
+        report, {name: charts.figure_svg(figure, name) for name, figure in drawn.items()}
+    )
     write_figures(report.analysis, directory)
     numbers = {name: f"class {class_id}" for class_id, name in report.analysis.names.items()}
     for name, figure in drawn.items():

@@ -171,8 +171,8 @@ def boxes_beyond(
     images = boxes = 0
     for truth in truths:
         _, counts = np.unique(truth.class_ids[~truth.is_crowd], return_counts=True)
-        found = int(np.minimum(counts, per_class).sum())
-        beyond = int(counts.sum()) - min(found, in_all or found)
+        findable = int(np.minimum(counts, per_class).sum())
+        beyond = int(counts.sum()) - min(findable, in_all or findable)
         images += beyond > 0
         boxes += beyond
     return images, boxes
@@ -191,17 +191,17 @@ def _refuse_unknown_classes(truths: Sequence[ImageTruth], class_names: Mapping[i
     for truth in truths:
         for class_id in truth.class_ids.tolist():
             if class_id not in class_names:
-                what = f"the label map has no class with id {class_id}"
+                problem = f"the label map has no class with id {class_id}"
                 fix = "use the label map that the records were made with"
-                raise UserError(what, where=f"ground truth of image {truth.image_id!r}", fix=fix)
+                raise UserError(problem, where=f"ground truth of image {truth.image_id!r}", fix=fix)
 
 
 def _refuse_infinite_results(results: Sequence[ImageResult]) -> None:
     for result in results:
         if not np.isfinite(result.scores).all() or not np.isfinite(result.boxes).all():
-            what = "a detection has a box or score that is not a finite number"
+            problem = "a detection has a box or score that is not a finite number"
             fix = "look at the training log: the weights themselves are probably not finite"
-            raise UserError(what, where=f"results of image {result.image_id!r}", fix=fix)
+            raise UserError(problem, where=f"results of image {result.image_id!r}", fix=fix)
 
 
 def _id_order(image_id: str) -> tuple[int, int, str]:
@@ -209,11 +209,11 @@ def _id_order(image_id: str) -> tuple[int, int, str]:
     return (1, 0, image_id) if number is None else (0, number, "")
 
 
-def _refuse_repeats(image_ids: list[str], what: str) -> None:
+def _refuse_repeats(image_ids: list[str], kind: str) -> None:
     repeated = [name for name, count in Counter(image_ids).items() if count > 1]
     if repeated:
         raise UserError(
-            f"{len(repeated)} image ids have more than one {what}, {repeated[0]!r} among them",
+            f"{len(repeated)} image ids have more than one {kind}, {repeated[0]!r} among them",
             fix="give every image an id of its own (`image/source_id` in a record)",
         )
 

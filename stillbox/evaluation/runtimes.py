@@ -74,7 +74,7 @@ class RuntimeRow:
     @property
     def figures(self) -> tuple[float, ...]:
         """All numbers that were measured."""
-        values = (getattr(self, one.name) for one in fields(self))
+        values = (getattr(self, measure.name) for measure in fields(self))
         return tuple(value for value in values if isinstance(value, int | float))
 
 
@@ -143,15 +143,17 @@ def _lines(content: RuntimeTable) -> Iterator[str]:
     """Yields the head and the rows in columns; a row without figures has its reason in place."""
     cells = [_cells(row, content.metric) for row in content.rows]
     heads = [content.metric if head == "AP" else head for head in _HEADS]
-    columns = [[head, *(one[head] for one in cells)] for head in heads if head]
+    columns = [[head, *(row[head] for row in cells)] for head in heads if head]
     starts = [
         ["artefact", *(row.name for row in content.rows)],
         ["runtime", *(row.runtime for row in content.rows)],
     ]
     for number, row in enumerate((None, *content.rows)):
-        start = "  ".join(f"{one[number]:{max(map(len, one))}}" for one in starts)
+        start = "  ".join(f"{column[number]:{max(map(len, column))}}" for column in starts)
         if row is None or row.state == "measured":
-            yield "  ".join([start, *(f"{one[number]:>{max(map(len, one))}}" for one in columns)])
+            yield "  ".join(
+                [start, *(f"{column[number]:>{max(map(len, column))}}" for column in columns)]
+            )
         else:
             yield f"{start}  {_reason(row)}"
 
@@ -189,7 +191,7 @@ def read_runtimes(path: Path) -> RuntimeTable:
         content = json.loads(read_untrusted(path, most=_MOST_BYTES, inside=path.parent))
         version, machine = content.pop("version"), content.pop("machine")
         rows = tuple(_row(row, str(path)) for row in content.pop("rows"))
-        if version != _VERSION or not all(isinstance(one, str) for one in machine.values()):
+        if version != _VERSION or not all(isinstance(value, str) for value in machine.values()):
             raise _damaged(str(path))
         read: RuntimeTable = read_section(RuntimeTable(), node_of(content, str(path)), "")
     except UserError:
@@ -222,7 +224,7 @@ def _row(content: dict[str, object], where: str) -> RuntimeRow:
     row: RuntimeRow = read_section(RuntimeRow(), node_of(content, where), "rows")
     row = replace(row, scores=scores)
     figures = (*row.figures, *(value for value in scores.values() if value is not None))
-    if not all(isinstance(one, int | float) and abs(one) <= _MOST for one in figures):
+    if not all(isinstance(figure, int | float) and abs(figure) <= _MOST for figure in figures):
         raise _damaged(where)
     return row
 
@@ -239,12 +241,12 @@ def runtime_section(content: RuntimeTable) -> str:
     if others:
         items = (f"{row.name} in {row.runtime}: {_reason(row)}" for row in others)
         body += (
-            f'<ul class="warnings">{"".join(f"<li>{html_text(one)}</li>" for one in items)}</ul>'
+            f'<ul class="warnings">{"".join(f"<li>{html_text(item)}</li>" for item in items)}</ul>'
         )
     if not body:
         return ""
     remarks = (f"Measured with {content.model}; {content.conditions}.", *content.remarks())
-    notes = "".join(f'<p class="note">{html_text(one)}</p>' for one in remarks)
+    notes = "".join(f'<p class="note">{html_text(remark)}</p>' for remark in remarks)
     return section("Runtimes", body + notes)
 
 

@@ -108,9 +108,17 @@ class Scores:
     def curves(self) -> dict[str, tuple[float, FloatArray]]:
         """Returns AP and precision `[101]` at IoU .50 of every class with something to find."""
         curves = {}
-        for name, one in self.first.per_class.items():
-            ap = one.numbers["AP50"] if isinstance(one, ClassScores) else one.ap
-            precision = one.precision50 if isinstance(one, ClassScores) else one.precision
+        for name, class_scores in self.first.per_class.items():
+            ap = (
+                class_scores.numbers["AP50"]
+                if isinstance(class_scores, ClassScores)
+                else class_scores.ap
+            )
+            precision = (
+                class_scores.precision50
+                if isinstance(class_scores, ClassScores)
+                else class_scores.precision
+            )
             if ap is not None and precision is not None:
                 curves[name] = ap, precision
         return curves
@@ -202,11 +210,11 @@ def _class_lines(scores: Scores, all_metrics: bool) -> list[str]:
     columns = [*SUMMARY_MEANINGS] if all_metrics else ["AP", "AP50"]
     columns = [*(columns if scores.coco else ()), *scores.class_columns]
     lines = ["", f"{'class':24} {' '.join(f'{column:>6}' for column in columns)} {'boxes':>6}"]
-    for name, one in scores.first.per_class.items():
-        if one.truths:
+    for name, class_scores in scores.first.per_class.items():
+        if class_scores.truths:
             numbers = scores.class_numbers(name, all_metrics=all_metrics)
             row = " ".join(f"{_number(numbers[column]):>{len(column)}}" for column in columns)
-            lines.append(f"{printable_line(name):24} {row} {one.truths:6d}")
+            lines.append(f"{printable_line(name):24} {row} {class_scores.truths:6d}")
     return lines
 
 

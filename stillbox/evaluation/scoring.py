@@ -72,9 +72,9 @@ def open_evaluation(experiment: schema.Experiment) -> Dataset:
     """
     records = experiment.data.evaluation
     if not records.paths:
-        what = "the experiment names no records to score"
+        problem = "the experiment names no records to score"
         fix = f"{Setting('data.evaluation.paths', ['data/val-*.tfrecord'])}"
-        raise UserError(what, where="data.evaluation.paths", fix=fix)
+        raise UserError(problem, where="data.evaluation.paths", fix=fix)
     with waiting_for("the evaluation's records, and their index"):
         return open_dataset(experiment.data, records, experiment.model)
 
@@ -111,9 +111,9 @@ def score_dataset(
     )
 
     def watched(batch: Batch) -> Detections:
-        found = detect(batch.images, batch.true_sizes)
-        observer.dispatched(found)
-        return found
+        detections = detect(batch.images, batch.true_sizes)
+        observer.dispatched(detections)
+        return detections
 
     with StallReporter() as stalls:
         return score_batches(
@@ -254,9 +254,9 @@ def refuse_other_report(folder: Path, source: str) -> None:
     content = read_json(folder / _METRICS)
     before = str(content.get("weights", "")) if isinstance(content, dict) else ""
     if _model_of(before) != _model_of(source):
-        what = f"the folder holds the report of {printable_line(before) or 'something else'}"
+        problem = f"the folder holds the report of {printable_line(before) or 'something else'}"
         fix = f"add {Parameter('overwrite')} to replace it, or give another {Parameter('output')}"
-        raise UserError(what, where=str(folder), fix=fix)
+        raise UserError(problem, where=str(folder), fix=fix)
 
 
 def _model_of(source: str) -> Path:

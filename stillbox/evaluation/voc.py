@@ -109,24 +109,24 @@ def score_voc(
         UserError: see `number_images`.
     """
     numbers = number_images(truths, results, class_names)
-    found = {result.image_id: result for result in results}
+    by_image = {result.image_id: result for result in results}
     classes = {class_id: _Class() for class_id in class_names}
     for truth in sorted(truths, key=lambda truth: numbers[truth.image_id]):
-        _add_image(classes, truth, found.get(truth.image_id), rules)
+        _add_image(classes, truth, by_image.get(truth.image_id), rules)
     per_class = {
         key: _score_class(class_id, classes[class_id], rules.interpolation)
         for class_id, key in class_keys(class_names).items()
     }
-    aps = [one.ap for one in per_class.values() if one.ap is not None]
-    pool = [one for one in classes.values() if one.truths]
-    detections = sum(one.detections for one in classes.values())
+    aps = [class_scores.ap for class_scores in per_class.values() if class_scores.ap is not None]
+    pool = [tally for tally in classes.values() if tally.truths]
+    detections = sum(tally.detections for tally in classes.values())
     return VocScores(
         mean_ap=float(np.mean(aps)) if aps else None,
         pooled_ap=average_precision(*_curve(pool), rules.interpolation) if pool else None,
         per_class=per_class,
         images=len(truths),
-        truths=sum(one.truths for one in classes.values()),
-        difficult=sum(one.difficult for one in classes.values()),
+        truths=sum(tally.truths for tally in classes.values()),
+        difficult=sum(tally.difficult for tally in classes.values()),
         detections=detections,
         foreign_detections=sum(len(result.scores) for result in results) - detections,
         rules=rules,
@@ -174,32 +174,32 @@ def _add_image(
     order = np.lexsort((-result.scores, result.class_ids))
     found_ids, starts = np.unique(result.class_ids[order], return_index=True)
     # Not strict: np.split of an empty array returns one empty part.
-    for class_id, found in zip(found_ids.tolist(), np.split(order, starts[1:]), strict=False):
+    for class_id, rows in zip(found_ids.tolist(), np.split(order, starts[1:]), strict=False):
         if class_id not in classes:
             continue
-        one = classes[class_id]
-        one.detections += len(found)
-        correct = np.zeros(len(found), np.bool_)
+        tally = classes[class_id]
+        tally.detections += len(rows)
+        correct = np.zeros(len(rows), np.bool_)
         if class_id in present:
-            own = truth.class_ids == class_id
-            counts, correct = _match_class(result.boxes[found], truth, own, rules)
-            found, correct = found[counts], correct[counts]
-        one.scores.append(result.scores[found])
-        one.correct.append(correct)
+            of_class = truth.class_ids == class_id
+            counts, correct = _match_class(result.boxes[rows], truth, of_class, rules)
+            rows, correct = rows[counts], correct[counts]
+        tally.scores.append(result.scores[rows])
+        tally.correct.append(correct)
 
 
 def _match_class(
-    boxes: FloatArray, truth: ImageTruth, own: BoolArray, rules: VocRules
+    boxes: FloatArray, truth: ImageTruth, of_class: BoolArray, rules: VocRules
 ) -> tuple[BoolArray, BoolArray]:
     """Returns masks `[D]` of the detections that count and of the correct ones.
 
-    `boxes` is `[D, 4]`, best first; `own` marks the ground truth of their class.
+    `boxes` is `[D, 4]`, best first; `of_class` marks the ground truth of their class.
     """
     # The devkit's + 1 adds a pixel at the far sides of both boxes.
     extra = np.array([0, 0, 1, 1]) * float(rules.inclusive)
     boxes = boxes + extra
     ignored = truth.is_crowd & rules.ignore_crowds
-    wanted, groups = own & ~ignored, own & ignored
+    wanted, groups = of_class & ~ignored, of_class & ignored
     overlaps = iou_matrix(boxes, truth.boxes[wanted] + extra)
     counts, correct = _match(overlaps, truth.is_difficult[wanted], rules.min_iou)
     if groups.any():
@@ -229,20 +229,20 @@ def _match(
 
 
 def _curve(classes: Sequence[_Class]) -> tuple[FloatArray, FloatArray]:
-    scores = np.concatenate([np.empty(0), *(part for one in classes for part in one.scores)])
+    scores = np.concatenate([np.empty(0), *(part for tally in classes for part in tally.scores)])
     correct = np.concatenate(
-        [np.empty(0, np.bool_), *(part for one in classes for part in one.correct)]
+        [np.empty(0, np.bool_), *(part for tally in classes for part in tally.correct)]
     )
-    return precision_recall(scores, correct, sum(one.truths for one in classes))
+    return precision_recall(scores, correct, sum(tally.truths for tally in classes))
 
 
-def _score_class(class_id: int, one: _Class, interpolation: Interpolation) -> VocClassScores:
-    curve = _curve([one]) if one.truths else None
+def _score_class(class_id: int, tally: _Class, interpolation: Interpolation) -> VocClassScores:
+    curve = _curve([tally]) if tally.truths else None
     return VocClassScores(
         class_id=class_id,
-        truths=one.truths,
-        difficult=one.difficult,
-        detections=one.detections,
+        truths=tally.truths,
+        difficult=tally.difficult,
+        detections=tally.detections,
         ap=average_precision(*curve, interpolation) if curve else None,
         precision=_best_precision(*curve, _RECALLS) if curve else None,
     )

@@ -217,9 +217,9 @@ class ExportBackend:
         except Exception as error:
             if _NO_MEMORY in str(error):
                 raise
-            what = f"the model does not detect in these images: {str(error) or repr(error)}"
+            problem = f"the model does not detect in these images: {str(error) or repr(error)}"
             fix = "see that all files are of one export, or export again"
-            raise UserError(what, where=str(self._folder), fix=fix) from error
+            raise UserError(problem, where=str(self._folder), fix=fix) from error
 
     @cached_property
     def _run(self) -> Run:
@@ -239,7 +239,7 @@ class ExportBackend:
     def _input(self, pixels: Sequence[np.ndarray]) -> np.ndarray:
         kind = self.manifest.settings.input_type
         if kind in ENCODED:
-            files = [cv2.imencode(".png", one[..., ::-1])[1].tobytes() for one in pixels]
+            files = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in pixels]
             if kind == "tf_example":
                 files = [serialize_features({"image/encoded": [file]}) for file in files]
             return np.array(files, object)
@@ -252,14 +252,14 @@ class ExportBackend:
         size = (image.pixels.shape[0], image.pixels.shape[1])
         boxes = boxes / np.tile(self._frame(size), 2) * np.tile(np.array(size, np.float64), 2)
         boxes *= np.tile(np.array(image.size) / np.array(image.true_size), 2)
-        found = RawDetections(
+        detections = RawDetections(
             boxes=boxes,
             scores=np.asarray(outputs["detection_scores"][row, :count], np.float64),
             class_ids=np.rint(outputs["detection_classes"][row, :count]).astype(np.int64),
             # Signatures with raw predictions show NaN, which suppression hides.
             finite=all(bool(np.isfinite(output[row]).all()) for output in outputs.values()),
         )
-        return found if image.true_size == size else _clipped(found, image.size)
+        return detections if image.true_size == size else _clipped(detections, image.size)
 
     def _frame(self, size: tuple[int, int]) -> np.ndarray:
         """Returns height and width `[2]` of an input image in the unit of the boxes."""
@@ -315,7 +315,7 @@ def input_values(
         return pixels
     if normalization is None:  # others are not exported with this input
         raise ValueError("its experiment has no normalization")
-    mean, std = (np.array(one, np.float32) for one in (normalization.mean, normalization.std))
+    mean, std = (np.array(values, np.float32) for values in (normalization.mean, normalization.std))
     return (pixels - mean) / std
 
 
@@ -329,9 +329,13 @@ def fastest_backend(folder: Path, say: Callable[[str], None]) -> ExportBackend:
         UserError: there is no export, no runtime of its format is installed, or each refuses it.
     """
     runtimes = [
-        one for one in runtimes_of(Manifest.read(folder).settings.format) if one not in _INEXACT
+        runtime
+        for runtime in runtimes_of(Manifest.read(folder).settings.format)
+        if runtime not in _INEXACT
     ]
-    installed = [one for one in runtimes if find_spec(RUNTIME_PACKAGES[one][0]) is not None]
+    installed = [
+        runtime for runtime in runtimes if find_spec(RUNTIME_PACKAGES[runtime][0]) is not None
+    ]
     if len(installed) < 2:
         return ExportBackend(folder, *installed)
     measured: list[tuple[float, ExportBackend]] = []
@@ -367,8 +371,10 @@ def _batch_seconds(backend: ExportBackend) -> float:
     return min(seconds)
 
 
-def _clipped(found: RawDetections, size: tuple[int, int]) -> RawDetections:
+def _clipped(detections: RawDetections, size: tuple[int, int]) -> RawDetections:
     """Clips detections to an image without its padding; drops those without area."""
-    boxes = np.clip(found.boxes, 0, np.tile(size, 2))
+    boxes = np.clip(detections.boxes, 0, np.tile(size, 2))
     seen = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
-    return RawDetections(boxes[seen], found.scores[seen], found.class_ids[seen], found.finite)
+    return RawDetections(
+        boxes[seen], detections.scores[seen], detections.class_ids[seen], detections.finite
+    )

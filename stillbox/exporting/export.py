@@ -170,22 +170,26 @@ def _fitting(
 ) -> list[Pixels]:
     """Returns the images that the artefact takes; `say` is called if there are others."""
     resizer, settings = program.description.resizer, program.settings
-    found = [one for one in images if settings.takes((one.shape[0], one.shape[1]), resizer)]
-    if len(found) < len(images):
-        count = count_text(len(images) - len(found), "image")
+    fitting = [
+        image for image in images if settings.takes((image.shape[0], image.shape[1]), resizer)
+    ]
+    if len(fitting) < len(images):
+        count = count_text(len(images) - len(fitting), "image")
         say(f"{count} left out: larger than the canvas of model.resizer")
-    return found
+    return fitting
 
 
 def _check_platforms(settings: ExportSettings) -> None:
     """Refuses a program that cannot be compared with its checkpoint on this machine."""
     if settings.format in ("tflite", "onnx"):
         return
-    own = default_export_platform()
+    platform = default_export_platform()
     in_tensorflow = settings.format in DECODES and find_stand_in(settings.format) is None
     # TensorFlow may have no driver for the devices of JAX.
-    if {own, "cpu" if in_tensorflow else own}.isdisjoint(settings.platforms):
-        what = f"the export is compared with its checkpoint on {own}, and does not run there"
+    if {platform, "cpu" if in_tensorflow else platform}.isdisjoint(settings.platforms):
+        problem = (
+            f"the export is compared with its checkpoint on {platform}, and does not run there"
+        )
         raise UserError(
-            what, where=Parameter("platforms"), fix=f"add {own}, on which it is compared"
+            problem, where=Parameter("platforms"), fix=f"add {platform}, on which it is compared"
         )

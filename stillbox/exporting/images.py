@@ -43,9 +43,9 @@ def choose_images(
         return [read_image(file)[0] for file in files]
     calibrates = settings.quantize == "int8" and experiment.train.quantization is None
     use = "compared and calibrated on" if calibrates else "compared on"
-    if found := _evaluation_images(experiment, settings):
-        say(f"{use} {count_text(len(found), 'image')} of the evaluation set")
-        return found
+    if chosen := _evaluation_images(experiment, settings):
+        say(f"{use} {count_text(len(chosen), 'image')} of the evaluation set")
+        return chosen
     why = (
         f"since no image of the evaluation set is usable; {Command('export', images=True)} "
         "takes others"
@@ -64,9 +64,11 @@ def _evaluation_images(experiment: Experiment, settings: ExportSettings) -> list
         dataset = open_evaluation(changed(experiment, {"data.bad_records": "drop"}))
     except UserError:  # the records may be on another machine
         return []
-    images = (one.image for one in map(dataset.load, range(len(dataset))) if one is not None)
+    images = (
+        loaded.image for loaded in map(dataset.load, range(len(dataset))) if loaded is not None
+    )
     resizer = experiment.model.resizer
-    taken = (one for one in images if settings.takes((one.shape[0], one.shape[1]), resizer))
+    taken = (image for image in images if settings.takes((image.shape[0], image.shape[1]), resizer))
     return list(islice(taken, COMPARED))
 
 
@@ -84,11 +86,11 @@ def calibration_images(experiment: Experiment, given: Sequence[Pixels]) -> Seque
     try:
         dataset = open_dataset(experiment.data, experiment.data.train, experiment.model)
     except UserError as error:
-        what = "the records of training, to calibrate on, cannot be read"
-        raise UserError(what, fix=fix) from error
-    if not (found := spread_images(dataset, _CALIBRATED)):
+        problem = "the records of training, to calibrate on, cannot be read"
+        raise UserError(problem, fix=fix) from error
+    if not (training := spread_images(dataset, _CALIBRATED)):
         raise UserError("the records of training hold no image to calibrate on", fix=fix)
-    return found
+    return training
 
 
 def spread_images(dataset: Dataset, most: int) -> list[Pixels]:

@@ -70,7 +70,9 @@ class Manifest(Written):
         Raises:
             UserError: there is none, a later stillbox wrote it, or a field has no sensible value.
         """
-        content = read_manifest(folder / MANIFEST, what=f"{MANIFEST} cannot be read", fix=_FOLDER)
+        content = read_manifest(
+            folder / MANIFEST, problem=f"{MANIFEST} cannot be read", fix=_FOLDER
+        )
         version = content.pop("version", None)
         if type(version) is not int or not 0 < version <= _VERSION:
             raise UserError(
@@ -169,7 +171,7 @@ def add_files(folder: Path, *names: str) -> None:
     """
     if not (path := folder / MANIFEST).is_file():
         return
-    content = read_manifest(path, what=f"{MANIFEST} cannot be read", fix=_FOLDER)
+    content = read_manifest(path, problem=f"{MANIFEST} cannot be read", fix=_FOLDER)
     checksums = Checksums.parse(content["checksums"], folder, MANIFEST).with_files(*names)
     write_whole(path, write_manifest({**content, "checksums": checksums.to_json()}))
 
@@ -194,9 +196,9 @@ def is_export(path: Path) -> bool:
     """
     # Many commands read this first, and the disk may not answer.
     with announcing(lambda: f"waiting for {path}"):
-        found = (path / MANIFEST).is_file()
+        exported = (path / MANIFEST).is_file()
         training = [name for name in OF_TRAINING if os.path.lexists(path / name)]
-    if found and training:
+    if exported and training:
         raise UserError(
             f"the folder is an export, which is a program, and a model directory: it holds "
             f"{MANIFEST} and {training[0]}",
@@ -204,10 +206,10 @@ def is_export(path: Path) -> bool:
             fix=f"move {MANIFEST} and the files that it lists, or those of the training run, into "
             "a folder of their own",
         )
-    return found
+    return exported
 
 
 def finished_export(folder: object) -> UserError:
     """Returns the error for weights, a step or changes of the model that are given to an export."""
-    what = "an export is finished: it takes no weights, no step and no changes of its model"
-    return UserError(what, where=str(folder), fix="export again with them")
+    problem = "an export is finished: it takes no weights, no step and no changes of its model"
+    return UserError(problem, where=str(folder), fix="export again with them")

@@ -48,8 +48,8 @@ def resize_images(images: jax.Array, resizer: schema.Resizer) -> tuple[jax.Array
         `[B, H, W, 3]` float32 in 0..255, and height and width of the image proper, `[2]` int32.
     """
     sizes = images.shape[1], images.shape[2]
-    own = jnp.stack([jnp.asarray(size, jnp.int32) for size in sizes])
-    new_sizes = resized_sizes(jnp, own, resizer)
+    old_sizes = jnp.stack([jnp.asarray(size, jnp.int32) for size in sizes])
+    new_sizes = resized_sizes(jnp, old_sizes, resizer)
     # A resizer without a method keeps sizes; the nearest pixel is then the pixel itself.
     method = resizer.method or "nearest"
     axes = [

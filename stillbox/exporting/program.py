@@ -46,8 +46,8 @@ class ExportProgram:
         if most is None:
             return model
         if model.nms is None:
-            what = f"a model of kind {model.kind} has its own number of detections"
-            raise UserError(what, where=Parameter("max_detections"), fix="leave it out")
+            problem = f"a model of kind {model.kind} has its own number of detections"
+            raise UserError(problem, where=Parameter("max_detections"), fix="leave it out")
         return model.with_max_detections(most)
 
     @cached_property
@@ -57,15 +57,17 @@ class ExportProgram:
         Raises:
             UserError: the model does not describe it.
         """
-        found = self.description.normalization
-        if found is None:
-            what = f"a model of kind {self.description.kind} does not say how pixels are normalised"
+        normalization = self.description.normalization
+        if normalization is None:
+            problem = (
+                f"a model of kind {self.description.kind} does not say how pixels are normalised"
+            )
             raise UserError(
-                what,
+                problem,
                 where=Parameter("input_type"),
                 fix=f"use {Parameter('input_type')} float_image_tensor",
             )
-        return found
+        return normalization
 
     @cached_property
     def detector(self) -> AbstractDetector:
@@ -126,32 +128,34 @@ class ExportProgram:
             true_sizes: `[B, 2]` int32, height and width of the image proper inside `images`.
             original_sizes: `[B, 2]` int32, height and width before resizing.
         """
-        found, candidates = self.detect(weights, images, true_sizes)
+        detections, candidates = self.detect(weights, images, true_sizes)
         if self.settings.signature == "tpu":
-            return self._tpu_outputs(found, true_sizes, original_sizes)
-        return self._detection_api_outputs(found, candidates)
+            return self._tpu_outputs(detections, true_sizes, original_sizes)
+        return self._detection_api_outputs(detections, candidates)
 
-    def class_ids(self, found: Detections) -> jax.Array:
+    def class_ids(self, detections: Detections) -> jax.Array:
         """Returns the label map ids `[B, K]` of detections; rows of padding have 1."""
         # Consecutive ids are an addition, which every runtime computes faster than a gather.
         ids = np.array(self.model.slots().ids, np.int32)
         if np.array_equal(ids, np.arange(1, len(ids) + 1)):
-            return found.classes + 1
-        return jnp.asarray(ids)[found.classes]
+            return detections.classes + 1
+        return jnp.asarray(ids)[detections.classes]
 
-    def _detection_api_outputs(self, found: Detections, candidates: Candidates | None) -> Outputs:
+    def _detection_api_outputs(
+        self, detections: Detections, candidates: Candidates | None
+    ) -> Outputs:
         """`exporter_lib_v2.py`: everything is float32, boxes are normalised."""
         outputs = {
-            "detection_anchor_indices": found.anchors.astype(jnp.float32),
-            "detection_boxes": found.boxes,
-            "detection_classes": self.class_ids(found).astype(jnp.float32),
-            "detection_scores": found.scores,
-            "num_detections": found.count.astype(jnp.float32),
+            "detection_anchor_indices": detections.anchors.astype(jnp.float32),
+            "detection_boxes": detections.boxes,
+            "detection_classes": self.class_ids(detections).astype(jnp.float32),
+            "detection_scores": detections.scores,
+            "num_detections": detections.count.astype(jnp.float32),
         }
         if candidates is not None:
             boxes, scores = candidates
-            rows = jnp.take_along_axis(scores, found.anchors[..., None], axis=1)
-            real = jnp.arange(found.scores.shape[1])[None] < found.count[:, None]
+            rows = jnp.take_along_axis(scores, detections.anchors[..., None], axis=1)
+            real = jnp.arange(detections.scores.shape[1])[None] < detections.count[:, None]
             outputs |= {
                 "detection_multiclass_scores": jnp.where(real[..., None], rows, 0.0),
                 "raw_detection_boxes": boxes,
@@ -160,7 +164,7 @@ class ExportProgram:
         return dict(sorted(outputs.items()))
 
     def _tpu_outputs(
-        self, found: Detections, true_sizes: jax.Array, original_sizes: jax.Array
+        self, detections: Detections, true_sizes: jax.Array, original_sizes: jax.Array
     ) -> Outputs:
         """`serving/detection.py`: boxes in pixels of the network input, counts int32."""
         settings = self.settings
@@ -168,16 +172,16 @@ class ExportProgram:
         nms = self.description.nms
         frame = nms is None or nms.change_coordinate_frame
         whole = jnp.broadcast_to(jnp.asarray(self.input_size, jnp.float32), sizes.shape)
-        pixels = found.boxes * jnp.tile(sizes if frame else whole, (1, 2))[:, None]
+        pixels = detections.boxes * jnp.tile(sizes if frame else whole, (1, 2))[:, None]
         normalized = pixels / jnp.tile(sizes, (1, 2))[:, None]
-        classes = self.class_ids(found)
+        classes = self.class_ids(detections)
         outputs = {
-            "num_detections": found.count.astype(
+            "num_detections": detections.count.astype(
                 jnp.float32 if settings.float_count else jnp.int32
             ),
             "detection_boxes": normalized if settings.normalized_coordinates else pixels,
             "detection_classes": classes.astype(jnp.float32) if settings.float_classes else classes,
-            "detection_scores": found.scores,
+            "detection_scores": detections.scores,
         }
         if settings.image_info:
             original = original_sizes.astype(jnp.float32)

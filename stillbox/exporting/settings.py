@@ -133,9 +133,9 @@ class ExportSettings:
             return replace(self, image_size=size)
         if self.format == "stablehlo":
             return replace(self, any_size=True)
-        what = "a TensorFlow Lite model takes images of one size, and this resizer makes many"
+        problem = "a TensorFlow Lite model takes images of one size, and this resizer makes many"
         fix = "give one, such as " + ",".join(map(str, resized_size((3, 4), resizer)))
-        raise UserError(what, where=Parameter("image_size"), fix=fix)
+        raise UserError(problem, where=Parameter("image_size"), fix=fix)
 
     def checked(self) -> Self:
         """Returns the settings if they are consistent.
@@ -150,32 +150,32 @@ class ExportSettings:
         for platform in self.platforms:
             _check_word(platform, get_args(Platform), f"{Parameter('platforms')}", "platform ")
         if self.input_type in ENCODED and self.format not in DECODES:
-            what = f"a {self.format} artefact takes pixels and cannot decode image files"
+            problem = f"a {self.format} artefact takes pixels and cannot decode image files"
             tensor, other = (
                 Parameter("input_type", "image_tensor"),
                 Parameter("format", "saved_model"),
             )
             fix = f"use {tensor}, or {other}"
-            raise UserError(what, where=Parameter("input_type"), fix=fix)
+            raise UserError(problem, where=Parameter("input_type"), fix=fix)
         if self.quantize != "none" and self.format != "tflite":
-            what = f"a {self.format} artefact is not quantised"
+            problem = f"a {self.format} artefact is not quantised"
             fix = f"use {Parameter('format', 'tflite')}, or leave {Parameter('quantize')} out"
-            raise UserError(what, where=Parameter("quantize"), fix=fix)
+            raise UserError(problem, where=Parameter("quantize"), fix=fix)
         _check_word(self.quantize, get_args(Quantize), f"{Parameter('quantize')}")
         _check_word(self.postprocess, get_args(Postprocess), f"{Parameter('postprocess')}")
         if self.postprocess != "built_in" and self.format != "tflite":
-            what = f"a {self.format} artefact has no operations of TensorFlow Lite"
+            problem = f"a {self.format} artefact has no operations of TensorFlow Lite"
             fix = f"use {Parameter('format', 'tflite')}, or leave {Parameter('postprocess')} out"
-            raise UserError(what, where=Parameter("postprocess"), fix=fix)
+            raise UserError(problem, where=Parameter("postprocess"), fix=fix)
         names = self.output_names
         if names and (self.format != "tflite" or len(names) != 4 or len(set(names)) < 4):
-            what = f"a {self.format} artefact has no outputs of these names: {', '.join(names)}"
+            problem = f"a {self.format} artefact has no outputs of these names: {', '.join(names)}"
             fix = "give four different names to a TFLite model, or none"
-            raise UserError(what, where="output_names", fix=fix)
+            raise UserError(problem, where="output_names", fix=fix)
         if self.web and self.format != "tflite":
-            what = f"a {self.format} artefact does not run in a browser"
+            problem = f"a {self.format} artefact does not run in a browser"
             raise UserError(
-                what,
+                problem,
                 where=Parameter("web"),
                 fix=f"use {Parameter('format', 'tflite')}, or leave {Parameter('web')} out",
             )
@@ -213,25 +213,25 @@ class ExportSettings:
 
     def _check_tflite(self) -> None:
         if self.signature != "detection_api":
-            what = "a TensorFlow Lite model has the outputs that MediaPipe expects and no others"
+            problem = "a TensorFlow Lite model has the outputs that MediaPipe expects and no others"
             raise UserError(
-                what,
+                problem,
                 where=Parameter("signature"),
                 fix=f"use {Parameter('signature')} detection_api",
             )
         if self.batch_size != 1:
-            what = "a TensorFlow Lite model takes one image at a time"
+            problem = "a TensorFlow Lite model takes one image at a time"
             raise UserError(
-                what, where=Parameter("batch_size"), fix=f"use {Parameter('batch_size', '1')}"
+                problem, where=Parameter("batch_size"), fix=f"use {Parameter('batch_size', '1')}"
             )
         edge = self.postprocess == "detection_op" and self.quantize == "int8"
         if edge and self.input_type != "image_tensor":
-            what = "a model of integers for the Edge TPU takes uint8 images"
+            problem = "a model of integers for the Edge TPU takes uint8 images"
             fix = (
                 f"use {Parameter('input_type', 'image_tensor')}, which "
                 f"{Parameter('input', 'uint8')} is another word for"
             )
-            raise UserError(what, where=Parameter("input_type"), fix=fix)
+            raise UserError(problem, where=Parameter("input_type"), fix=fix)
 
 
 def _check_word(word: str, words: tuple[str, ...], where: str, noun: str = "") -> None:

@@ -111,34 +111,37 @@ class Choices(NamedTuple):
     most: int = 0
     """Best boxes of a class that take part; 0: all."""
 
-    def allow(self, found: RawDetections, end: float) -> bool:
+    def allow(self, detections: RawDetections, end: float) -> bool:
         """Returns whether suppression may find these detections, if rounding orders equal scores.
 
         Each has to be one of the boxes, without an overlap with another of its class beyond the
         threshold. Every box with a score above `end` has to be among them, or to overlap one of its
         class that has no lower score.
         """
-        places = self._places(found)
+        places = self._places(detections)
         if (places < 0).any():
             return False
         visible = (self.shown[:, 2:] > self.shown[:, :2]).all(axis=1)
         for slot, class_id in enumerate(self.class_ids.tolist()):
-            own, scores = found.class_ids == class_id, self.scores[:, slot]
-            kept, highest = self.boxes[places[own]], found.scores[own] + SCORE_TOLERANCE
+            of_class, scores = detections.class_ids == class_id, self.scores[:, slot]
+            kept, highest = (
+                self.boxes[places[of_class]],
+                detections.scores[of_class] + SCORE_TOLERANCE,
+            )
             if (np.triu(iou_matrix(kept, kept), 1) > self.iou_threshold + OVERLAP_TOLERANCE).any():
                 return False
             least = np.sort(scores)[-self.most] if 0 < self.most < len(scores) else end
             left = visible & (scores > max(end, least) + SCORE_TOLERANCE)
-            left[places[own]] = False
+            left[places[of_class]] = False
             over = iou_matrix(self.boxes[left], kept) >= self.iou_threshold - OVERLAP_TOLERANCE
             if not (over & (scores[left, None] <= highest)).any(axis=1).all():
                 return False
         return True
 
-    def _places(self, found: RawDetections) -> NDArray[np.int64]:
+    def _places(self, detections: RawDetections) -> NDArray[np.int64]:
         """Returns the row of each detection within the tolerances; -1 if there is none."""
         slots = {class_id: slot for slot, class_id in enumerate(self.class_ids.tolist())}
-        rows = zip(found.boxes, found.scores, found.class_ids.tolist(), strict=True)
+        rows = zip(detections.boxes, detections.scores, detections.class_ids.tolist(), strict=True)
         return np.array(
             [self._place(box, score, slots.get(class_id)) for box, score, class_id in rows], int
         )
@@ -180,10 +183,10 @@ def choices_of(program: ExportProgram, checkpoint: Backend) -> Callable[[Pixels]
 
     def choices(image: Pixels) -> Choices:
         prepared = checkpoint.prepare(image)
-        found = decode(
+        decoded = decode(
             program.weights, prepared.pixels[None], np.array([prepared.true_size], np.int32)
         )
-        boxes, shown, scores = (np.asarray(array[0], np.float64) for array in found)
+        boxes, shown, scores = (np.asarray(array[0], np.float64) for array in decoded)
         return Choices(
             boxes=boxes,
             shown=shown * np.tile(prepared.size, 2),
@@ -229,15 +232,18 @@ def verify(
         box_differences, score_differences = _differences(mine, theirs)
         same = theirs.class_ids[:, None] == mine.class_ids
         same &= (box_differences <= BOX_TOLERANCE) & (score_differences <= SCORE_TOLERANCE)
-        ends = [_end(found, checkpoint.max_detections, score_threshold) for found in (mine, theirs)]
+        ends = [
+            _end(detections, checkpoint.max_detections, score_threshold)
+            for detections in (mine, theirs)
+        ]
         lost = ~same.any(axis=1) & (theirs.scores > ends[0] + SCORE_TOLERANCE)
         alone = ~same.any(axis=0) & (mine.scores > ends[1] + SCORE_TOLERANCE)
         if lost.any() or alone.any():
             if choices is None or not choices(images[index]).allow(mine, ends[0]):
-                name, found, sole = (
+                name, detections, sole = (
                     ("checkpoint", theirs, lost) if lost.any() else ("artefact", mine, alone)
                 )
-                raise _difference(name, found, int(sole.argmax()), index, images[index], mine)
+                raise _difference(name, detections, int(sole.argmax()), index, images[index], mine)
             ties += int(lost.sum() + alone.sum())
         rows = np.flatnonzero(same.any(axis=1))
         pairs = rows, same[rows].argmax(axis=1) if len(rows) else rows
@@ -248,12 +254,12 @@ def verify(
         mine, theirs = (_detect(backend, [image])[0] for backend in (artefact, checkpoint))
         scores.append(_score_difference(mine, theirs, checkpoint.max_detections, score_threshold))
         if scores[-1] > SCORE_TOLERANCE:
-            what = (
+            problem = (
                 f"the scores of a blank image of {image.shape[0]}x{image.shape[1]} differ by "
                 f"{scores[-1]:.4f}: {_objects(mine)} in the artefact, "
                 f"{len(theirs.scores)} in the checkpoint"
             )
-            raise UserError(what, where="verification of the export", fix=_REPORT)
+            raise UserError(problem, where="verification of the export", fix=_REPORT)
     return Verification(
         images=len(images) + len(blank),
         detections=count,
@@ -286,7 +292,7 @@ def agree(
         matches += np.any(same & near, axis=1)[theirs.scores >= SURE].tolist()
     pairs = [] if matches else [(a, b) for a, b in zip(got, wanted, strict=True) if _any(a, b)]
     most = checkpoint.max_detections
-    found = Agreement(
+    agreement = Agreement(
         images=len(images),
         detections=len(matches),
         found=sum(matches),
@@ -295,18 +301,18 @@ def agree(
             default=None,
         ),
     )
-    lost = found.found < LEAST_FOUND * found.detections
-    if lost or (found.max_score_difference or 0.0) > QUANTISED_TOLERANCE:
+    lost = agreement.found < LEAST_FOUND * agreement.detections
+    if lost or (agreement.max_score_difference or 0.0) > QUANTISED_TOLERANCE:
         fix = (
             f"calibrate on some tens of typical images with {Parameter('images')}, or export in "
             "float"
         )
         raise UserError(
-            f"quantising loses too much: {found.render()}",
+            f"quantising loses too much: {agreement.render()}",
             where=Parameter("quantize"),
             fix=fix,
         )
-    return found
+    return agreement
 
 
 def _any(mine: RawDetections, theirs: RawDetections) -> bool:
@@ -320,17 +326,19 @@ def _score_difference(
 
     A class that one of them does not find has a score below the end of its list.
     """
-    one, other = _best_scores(mine), _best_scores(theirs)
-    ends = [_end(found, most, score_threshold) for found in (mine, theirs)]
-    differences = [abs(one[class_id] - other[class_id]) for class_id in one.keys() & other]
-    differences += [other[class_id] - ends[0] for class_id in other.keys() - one]
-    differences += [one[class_id] - ends[1] for class_id in one.keys() - other]
+    best, other = _best_scores(mine), _best_scores(theirs)
+    ends = [_end(detections, most, score_threshold) for detections in (mine, theirs)]
+    differences = [abs(best[class_id] - other[class_id]) for class_id in best.keys() & other]
+    differences += [other[class_id] - ends[0] for class_id in other.keys() - best]
+    differences += [best[class_id] - ends[1] for class_id in best.keys() - other]
     return max([0.0, *differences])
 
 
-def _best_scores(found: RawDetections) -> dict[int, float]:
+def _best_scores(detections: RawDetections) -> dict[int, float]:
     best: dict[int, float] = {}
-    for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True):
+    for class_id, score in zip(
+        detections.class_ids.tolist(), detections.scores.tolist(), strict=True
+    ):
         best[class_id] = max(score, best.get(class_id, score))
     return best
 
@@ -346,22 +354,23 @@ def _differences(mine: RawDetections, theirs: RawDetections) -> tuple[np.ndarray
     return boxes, np.abs(theirs.scores[:, None] - mine.scores)
 
 
-def _end(found: RawDetections, most: int, score_threshold: float) -> float:
+def _end(detections: RawDetections, most: int, score_threshold: float) -> float:
     """Returns the score below which a detection may be missing from the list."""
-    return float(found.scores.min()) if len(found.scores) == most else score_threshold
+    return float(detections.scores.min()) if len(detections.scores) == most else score_threshold
 
 
 def _difference(
-    name: str, found: RawDetections, row: int, index: int, image: Pixels, mine: RawDetections
+    name: str, detections: RawDetections, row: int, index: int, image: Pixels, mine: RawDetections
 ) -> UserError:
-    box = ", ".join(f"{at:.1f}" for at in found.boxes[row])
-    what = (
-        f"the {name} alone finds class {found.class_ids[row]} with score {found.scores[row]:.4f} "
+    class_id, score = detections.class_ids[row], detections.scores[row]
+    box = ", ".join(f"{at:.1f}" for at in detections.boxes[row])
+    problem = (
+        f"the {name} alone finds class {class_id} with score {score:.4f} "
         f"at [{box}] (ymin, xmin, ymax, xmax) in image {index}, {image.shape[0]}x{image.shape[1]}; "
         f"the artefact finds {_objects(mine)} there"
     )
-    return UserError(what, where="verification of the export", fix=_REPORT)
+    return UserError(problem, where="verification of the export", fix=_REPORT)
 
 
-def _objects(found: RawDetections) -> str:
-    return count_text(len(found.scores), "object")
+def _objects(detections: RawDetections) -> str:
+    return count_text(len(detections.scores), "object")

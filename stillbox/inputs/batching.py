@@ -103,7 +103,7 @@ class InputStats:
         return "; ".join(parts)
 
 
-_COUNTS = [one.name for one in fields(InputStats) if one.name not in ("max_boxes", "_lock")]
+_COUNTS = [field.name for field in fields(InputStats) if field.name not in ("max_boxes", "_lock")]
 
 Memory = NDArray[np.uint8]
 """Bytes that hold the arrays of a batch."""
@@ -225,8 +225,10 @@ class BatchMaker:
         reduced_decoding: bool = False,
     ) -> None:
         if batch_size < 1 or batch_size % process_count:
-            what = f"a batch of {batch_size} cannot be divided among {process_count} processes"
-            raise UserError(what, where="batch_size", fix=f"make it a multiple of {process_count}")
+            problem = f"a batch of {batch_size} cannot be divided among {process_count} processes"
+            raise UserError(
+                problem, where="batch_size", fix=f"make it a multiple of {process_count}"
+            )
         self.dataset = dataset
         self.stats = InputStats(dataset.max_boxes)
         self._batch_size = batch_size

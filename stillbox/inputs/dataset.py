@@ -44,11 +44,13 @@ def reject_unrelated_label_map(
         if boxes == 0 or (unknown.total() < boxes and not unknown[ID_ZERO]):
             return
     if unknown[ID_ZERO] and greatest == label_map.max_id - 1:
-        what = (
+        problem = (
             f"labels begin at 0: the greatest of {count_text(boxes, 'box')} is {greatest}, and the "
             f"ids of the label map end at {label_map.max_id}"
         )
-        raise UserError(what, where=f"{label_map.where}, {source.location(0)}", fix=COUNT_FROM_ONE)
+        raise UserError(
+            problem, where=f"{label_map.where}, {source.location(0)}", fix=COUNT_FROM_ONE
+        )
     if unknown.total() < boxes:
         return
     texts = [text for text, _ in unknown.most_common(_SHOWN)]
@@ -233,9 +235,9 @@ def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model
             classes or belongs to other records.
     """
     if not records.label_map:
-        what = "no label map is given, so that class names have no ids"
+        problem = "no label map is given, so that class names have no ids"
         fix = "set label_map to a .pbtxt file with an item for every class"
-        raise UserError(what, where=", ".join(records.paths) or None, fix=fix)
+        raise UserError(problem, where=", ".join(records.paths) or None, fix=fix)
     label_map = LabelMap.from_file(records.label_map)
     slots = assign_slots(label_map, model.num_classes, model.class_slots)
     source = ExampleSource(

@@ -212,7 +212,7 @@ def open_train_loader(
         prefetch=data.batches_ahead,
         pixels=data.pixels,
         reduced_decoding=data.reduced_decoding,
-        resizers=[one.model.resizer for one in experiment.at_input_sizes],
+        resizers=[variant.model.resizer for variant in experiment.at_input_sizes],
         process_index=process_index,
         process_count=process_count,
     )
@@ -246,8 +246,8 @@ class EvalLoader(BatchMaker):
 
 def _refuse_unknown_labels(augmentations: Sequence[schema.Augmentation], dataset: Dataset) -> None:
     """Checks labels, which the schema's rules cannot do without a label map."""
-    for path, what in labels_without_slots(augmentations, dataset.slots):
-        raise UserError(what, where=path, fix=f"give ids of {dataset.label_map.where}")
+    for path, problem in labels_without_slots(augmentations, dataset.slots):
+        raise UserError(problem, where=path, fix=f"give ids of {dataset.label_map.where}")
 
 
 # How often a thread that waits for a disk looks whether it is still wanted.

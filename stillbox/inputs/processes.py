@@ -155,9 +155,9 @@ class _Process:
         try:
             yield
         except (EOFError, ConnectionError):
-            what = f"a process that makes batches {how_it_ended(self._process.wait())}"
+            problem = f"a process that makes batches {how_it_ended(self._process.wait())}"
             fix = f"take fewer processes, {Setting(_FIELD, 0)} for none"
-            raise UserError(what, where=_FIELD, fix=fix) from None
+            raise UserError(problem, where=_FIELD, fix=fix) from None
 
 
 def _anonymous_file(size: int) -> IO[bytes]:
@@ -198,8 +198,8 @@ def _make_all(connection: Connection) -> None:
     loader: BatchMaker = opening()
     source = loader.dataset.source
     if source.fingerprint() != fingerprint:
-        what = "the record files changed while training started"
-        raise UserError(what, where=source.where, fix="run this again")
+        problem = "the record files changed while training started"
+        raise UserError(problem, where=source.where, fix="run this again")
     reports = source.reports = deque()
     shared: list[Memory] = []
     numbers: deque[int] = deque()

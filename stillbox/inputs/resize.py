@@ -142,9 +142,9 @@ def _scaled(size: Size, target: int, side: int) -> Size:
 
 def _fitted(size: Size, resizer: schema.ScaleJitterResizer, scale: float) -> Size:
     """Fits `size` into the resizer's frame times `scale`; float32 and half to even, as TF1."""
-    own = np.array(size, np.float32)
+    sides = np.array(size, np.float32)
     frame = np.rint(np.float32(scale) * np.array([resizer.height, resizer.width], np.float32))
-    height, width = np.maximum(np.rint(own * (frame / own).min()), 1).astype(int).tolist()
+    height, width = np.maximum(np.rint(sides * (frame / sides).min()), 1).astype(int).tolist()
     return height, width
 
 
@@ -179,8 +179,8 @@ def refuse_misfit(size: Size, resizer: schema.Resizer, where: str | None = None)
         UserError: the image is larger than the canvas of a resizer that does not shrink.
     """
     if reason := misfit(size, resizer):
-        what = f"the image does not fit the canvas: {reason}"
-        raise UserError(what, where=where, fix=ENLARGE_CANVAS)
+        problem = f"the image does not fit the canvas: {reason}"
+        raise UserError(problem, where=where, fix=ENLARGE_CANVAS)
 
 
 def resize_into(

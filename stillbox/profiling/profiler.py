@@ -118,7 +118,8 @@ class StepProfiler(StepObserver):
 def _newest_trace(directory: Path) -> Path:
     folders = (directory / "plugins" / "profile").iterdir()
     return max(
-        (one for one in folders if not one.is_symlink()), key=lambda one: one.stat().st_mtime
+        (folder for folder in folders if not folder.is_symlink()),
+        key=lambda folder: folder.stat().st_mtime,
     )
 
 

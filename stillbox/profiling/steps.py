@@ -24,9 +24,9 @@ class ProfileSteps:
 
     def __post_init__(self) -> None:
         if not 1 <= self.first <= self.last:
-            what = f"there are no steps from {self.first} to {self.last}"
+            problem = f"there are no steps from {self.first} to {self.last}"
             fix = "count from 1 and give the first step first, for example 50,53"
-            raise UserError(what, where=_WHERE, fix=fix)
+            raise UserError(problem, where=_WHERE, fix=fix)
 
     @classmethod
     def parse(cls, text: str) -> "ProfileSteps | None":
@@ -37,9 +37,9 @@ class ProfileSteps:
         """
         numbers = [numerals.count(part) for part in text.split(",")]
         if len(numbers) != 2 or None in numbers:
-            what = f"{text!r} is not the first and the last step of a trace"
+            problem = f"{text!r} is not the first and the last step of a trace"
             fix = f"give both, for example {text},{text}" if text.isdecimal() else "50,53"
-            raise UserError(what, where=_WHERE, fix=fix)
+            raise UserError(problem, where=_WHERE, fix=fix)
         first, last = (number or 0 for number in numbers)
         return cls(first, last) if first or last else None
 
@@ -61,6 +61,6 @@ def refuse_steps_beyond_the_end(
     if steps.last <= left:
         return
     resumed = f", because it resumes at step {done} of {stop_at}" if done else ""
-    what = f"steps {steps.first} to {steps.last} cannot be traced: this run has {left}{resumed}"
+    problem = f"steps {steps.first} to {steps.last} cannot be traced: this run has {left}{resumed}"
     fix = f"{Parameter('profile', f'{max(left - 3, 1)},{left}')}" if left else "raise train.steps"
-    raise UserError(what, where=_WHERE, fix=fix)
+    raise UserError(problem, where=_WHERE, fix=fix)

@@ -44,8 +44,8 @@ class ImageFile:
             while content.tell() <= MAX_IMAGE_BYTES and (part := stream.read(_PART_BYTES)):
                 content.write(part)
         if content.tell() > MAX_IMAGE_BYTES:
-            what = f"the file has more than {MAX_IMAGE_BYTES:,} bytes"
-            raise UserError(what, where=self.name, fix="give an image file")
+            problem = f"the file has more than {MAX_IMAGE_BYTES:,} bytes"
+            raise UserError(problem, where=self.name, fix="give an image file")
         return content.getvalue()
 
 
@@ -74,9 +74,9 @@ def list_images(patterns: Sequence[str]) -> Listing:
     images: dict[str, ImageFile] = {}
     others = 0
     for pattern in patterns:
-        found = _list_one(pattern)
-        images |= {image.name: image for image in found.images}
-        others += found.others
+        listing = _list_one(pattern)
+        images |= {image.name: image for image in listing.images}
+        others += listing.others
     return Listing([images[name] for name in sorted(images)], others)
 
 
@@ -98,9 +98,9 @@ def file_system(place: str) -> "tuple[FileSystem, str]":
         try:
             other, path = fsspec.core.url_to_fs(place)
         except (ValueError, ImportError) as error:
-            what = f"there is no file system for this address: {error}"
+            problem = f"there is no file system for this address: {error}"
             fix = "give a path, s3://..., gs://..., or install the package of fsspec for it"
-            raise UserError(what, where=place, fix=fix) from error
+            raise UserError(problem, where=place, fix=fix) from error
         system = fs.PyFileSystem(fs.FSSpecHandler(other))
     return system, path
 
@@ -120,11 +120,14 @@ def _list_one(pattern: str) -> Listing:
         infos = system.get_file_info(selector)
         below = [info.path[len(path) :].lstrip("/") for info in infos if info.is_file]
     except UnicodeError as error:
-        what, fix = "a file name is not UTF-8 text, and a table cannot hold it", "rename the file"
-        raise UserError(what, where=pattern, fix=fix) from error
+        problem, fix = (
+            "a file name is not UTF-8 text, and a table cannot hold it",
+            "rename the file",
+        )
+        raise UserError(problem, where=pattern, fix=fix) from error
     except FileNotFoundError as error:
-        what = "there is no such image file or folder"
-        raise UserError(what, where=pattern, fix="check the spelling") from error
+        problem = "there is no such image file or folder"
+        raise UserError(problem, where=pattern, fix="check the spelling") from error
     except OSError as error:
         fix = "check the permissions"
         raise UserError(f"cannot be listed: {error}", where=pattern, fix=fix) from error
@@ -163,8 +166,8 @@ def _compiled(tail: str, pattern: str) -> re.Pattern[str]:
     try:
         return re.compile("".join(map(_expression, _WILDCARDS.split(tail))))
     except re.error as error:
-        what, fix = f"this is no pattern: {error}", "give a range from its lower end, [a-z]"
-        raise UserError(what, where=pattern, fix=fix) from error
+        problem, fix = f"this is no pattern: {error}", "give a range from its lower end, [a-z]"
+        raise UserError(problem, where=pattern, fix=fix) from error
 
 
 def _fits(name: str, tail: str, compiled: re.Pattern[str]) -> bool:

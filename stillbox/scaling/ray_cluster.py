@@ -91,11 +91,11 @@ def enter_driver(folder: Path, imports: Iterable[str]) -> None:
 
 def _refuse_silence(address: str) -> None:
     """Refuses an address of a cluster that does not answer; others are Ray's to judge."""
-    found = re.fullmatch(r"(?:ray://)?\[?([^/\]]+?)\]?:([0-9]{1,9})", address)
-    if found is None:
+    endpoint = re.fullmatch(r"(?:ray://)?\[?([^/\]]+?)\]?:([0-9]{1,9})", address)
+    if endpoint is None:
         return
     try:
-        socket.create_connection((found[1], int(found[2])), _ANSWER_SECONDS).close()
+        socket.create_connection((endpoint[1], int(endpoint[2])), _ANSWER_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise UserError(
             f"no Ray cluster answers at {address}: {error}",

@@ -28,7 +28,7 @@ _UNREAD_KEPT = 20
 class Summary:
     """Results of a run."""
 
-    found: int
+    images: int
     """Images that match the patterns."""
     others: int
     """Other files that match the patterns."""
@@ -47,14 +47,14 @@ class Summary:
     def lines(self) -> list[str]:
         """Returns a line of text for each count that is not 0."""
         counts = {
-            "images found": self.found,
+            "images found": self.images,
             "files passed over, which are no images by their suffix": self.others,
             "images were in the table before": self.done_before,
             "images detected in": self.predicted,
             "images entered with an error": self.bad,
             "images could not be read and are tried again by the next run": self.unread,
         }
-        return [f"{count:,} {what}" for what, count in counts.items() if count] + self.first_unread
+        return [f"{count:,} {name}" for name, count in counts.items() if count] + self.first_unread
 
 
 def predict_files(
@@ -94,7 +94,7 @@ def predict_files(
     done = table.images()
     todo = [image for image in listing.images if image.name not in done]
     summary = Summary(
-        found=len(listing.images),
+        images=len(listing.images),
         others=listing.others,
         done_before=len(listing.images) - len(todo),
     )

@@ -119,18 +119,18 @@ class Workers:
 
     def scaling(self) -> dict[str, Any]:
         """Returns arguments of Ray's `ScalingConfig`."""
-        found: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "num_workers": (self.least, self.most) if self.least != self.most else self.most,
             "use_gpu": self.platform == "gpu",
             "resources_per_worker": dict(self.resources),
         }
         if self.slice is not None:
-            found |= {
+            arguments |= {
                 "use_tpu": True,
                 "topology": self.slice.sides,
                 "accelerator_type": self.slice.accelerator,
             }
-        return found
+        return arguments
 
 
 def _refuse_part_of_slice(workers: Workers, tpus: Slice) -> None:

@@ -44,8 +44,8 @@ def deployment(
             `selection`.
     """
     if predictor.tiling is not None:
-        what = "a deployment detects in whole images, and this predictor in tiles"
-        raise UserError(what, where="tiling", fix="load the model without tiling")
+        problem = "a deployment detects in whole images, and this predictor in tiles"
+        raise UserError(problem, where="tiling", fix="load the model without tiling")
     selection.check_classes(predictor.class_names.values())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import_extra("ray.serve", "ray")
@@ -59,18 +59,22 @@ def deployment(
         def __init__(self, sized: list[Predictor]) -> None:
             prepare_process()
             self._sized = sized
-            for one in sized:
-                one.warm_up()
+            for sized_predictor in sized:
+                sized_predictor.warm_up()
 
         @serve.batch(max_batch_size=sized[-1].batch_size, batch_wait_timeout_s=wait)
         async def _run(self, prepared: list[Prepared]) -> list[RawDetections]:
-            fitting = next(one for one in self._sized if one.batch_size >= len(prepared))
+            fitting = next(
+                sized_predictor
+                for sized_predictor in self._sized
+                if sized_predictor.batch_size >= len(prepared)
+            )
             return await asyncio.to_thread(fitting.run, prepared)
 
         async def detect(self, content: bytes) -> dict[str, object]:
             pixels, prepared = await asyncio.to_thread(self._prepare, content)
-            found = await self._run(prepared)
-            return selection.of(self._sized[0].detections(pixels, found)).to_dict()
+            raw = await self._run(prepared)
+            return selection.of(self._sized[0].detections(pixels, raw)).to_dict()
 
         def _prepare(self, content: bytes) -> tuple[Pixels, Prepared]:
             pixels, _ = read_image(content)

@@ -194,15 +194,15 @@ class Failures:
             f"worker {rank}: {type(error).__name__}: {_first_line(error)}"
             for rank, error in sorted(worker_exceptions.items())
         ]
-        what = "; ".join(words)
+        problem = "; ".join(words)
         if self.times >= _MOST_FAILURES:
             raise UserError(
-                f"the workers have failed {self.times} times without a new checkpoint; {what}",
+                f"the workers have failed {self.times} times without a new checkpoint; {problem}",
                 where=str(self.place),
                 fix="the output of the workers says why; lower train.checkpoint_every if machines "
                 "are lost often",
             )
-        say_aside(f"stillbox: {what}; training goes on from step {step}")
+        say_aside(f"stillbox: {problem}; training goes on from step {step}")
 
 
 def _first_line(error: Exception) -> str:

@@ -157,9 +157,9 @@ def _first_address(per_slice: int) -> str:
             labels = node["Labels"]
             if node["Alive"] and labels.get(_SLICE) == name and labels.get(_MACHINE) == "0":
                 return f"{node['NodeManagerAddress']}:{FIRST_PORT + secrets.randbelow(PORTS)}"
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return f"{ray.util.get_node_ip_address()}:{one.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return f"{ray.util.get_node_ip_address()}:{listener.getsockname()[1]}"
 
 
 def _require_tpus() -> None:

@@ -91,21 +91,21 @@ class DetectionTable:
             ) from error
         made_by = (table.schema.metadata or {}).get(b"made_by", b"something else").decode()
         if made_by != self.made_by:
-            what = f"the table was made by {made_by}, not by {self.made_by}"
-            raise UserError(what, where=self.place, fix=f"choose another {Parameter('output')}")
+            problem = f"the table was made by {made_by}, not by {self.made_by}"
+            raise UserError(problem, where=self.place, fix=f"choose another {Parameter('output')}")
         return table.column("image").to_pylist()
 
 
-def detections_row(found: Detections) -> TableRow:
+def detections_row(detections: Detections) -> TableRow:
     """Returns the row of an image."""
     return {
-        "image": found.source,
-        "height": found.image.shape[0],
-        "width": found.image.shape[1],
-        "boxes": found.boxes.tolist(),
-        "scores": found.scores.tolist(),
-        "class_ids": found.class_ids.tolist(),
-        "classes": found.names,
+        "image": detections.source,
+        "height": detections.image.shape[0],
+        "width": detections.image.shape[1],
+        "boxes": detections.boxes.tolist(),
+        "scores": detections.scores.tolist(),
+        "class_ids": detections.class_ids.tolist(),
+        "classes": detections.names,
     }
 
 
@@ -165,8 +165,10 @@ def _rows(
         else:
             unread.append(f"{image.name}: {error}")
 
-    found = predictor.detect(images, _read, selection, on_bad=on_bad, workers=own_processors())
-    yield from map(detections_row, found)
+    predictions = predictor.detect(
+        images, _read, selection, on_bad=on_bad, workers=own_processors()
+    )
+    yield from map(detections_row, predictions)
     yield from bad
 
 

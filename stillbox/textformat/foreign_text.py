@@ -28,23 +28,23 @@ def explain(error: UserError, text: str) -> UserError:
         return error
     line = text.split("\n")[int(position[1]) - 1]
     masked = _STRING.sub(lambda match: " " * len(match[0]), line)
-    for what, fix in _faults(masked, int(position[2]) - 1):
-        return UserError(what, where=error.where, fix=fix)
+    for problem, fix in _faults(masked, int(position[2]) - 1):
+        return UserError(problem, where=error.where, fix=fix)
     return error
 
 
 def _faults(line: str, column: int) -> Iterator[tuple[str, str]]:
     """Yields what is wrong with a line, and the remedy; the likeliest first."""
-    for found in _BARE.finditer(line):
-        name, text = found["name"], found["text"]
-        if found.start() <= column < found.end() and _is_text(text):
+    for match in _BARE.finditer(line):
+        name, text = match["name"], match["text"]
+        if match.start() <= column < match.end() and _is_text(text):
             written = text.replace("\\", "/")
             yield f"{name}: {text} has no quotation marks", f'write {name}: "{written}"'
-    for found in _COMMENT.finditer(line):
-        yield f"{found[0]} begins no comment here", f"write # in place of {found[0]}"
-    for found in _COMMA.finditer(line):
-        if found.start() <= column < found.end():
-            yield f"{found[0]}: a comma ends a value here", _number_fix(found[0])
+    for match in _COMMENT.finditer(line):
+        yield f"{match[0]} begins no comment here", f"write # in place of {match[0]}"
+    for match in _COMMA.finditer(line):
+        if match.start() <= column < match.end():
+            yield f"{match[0]}: a comma ends a value here", _number_fix(match[0])
 
 
 def _is_text(text: str) -> bool:

@@ -113,8 +113,12 @@ def parse_schema(table: str) -> Schema:
             field = _parse_field(line.strip())
             current[field.name] = field
     schema = Schema({}, enums)
-    typed = {name: _typed(own.values(), schema) for name, own in fields.items()}
-    return Schema({name: MessageType(name, own) for name, own in typed.items()}, enums)
+    typed = {
+        name: _typed(message_fields.values(), schema) for name, message_fields in fields.items()
+    }
+    return Schema(
+        {name: MessageType(name, message_fields) for name, message_fields in typed.items()}, enums
+    )
 
 
 def _parse_field(line: str) -> FieldType:
@@ -225,15 +229,15 @@ class Decoder:
 
     def _field_type(self, message: Message, node: Field) -> FieldType:
         # Strict, as protobuf is: a misspelt field that is skipped costs a training run.
-        found = message.type.fields.get(node.name)
-        if found is not None:
-            return found
-        what = f"{message.type.name} has no field {node.name!r}"
+        field_type = message.type.fields.get(node.name)
+        if field_type is not None:
+            return field_type
+        problem = f"{message.type.name} has no field {node.name!r}"
         fix = self._nearest_field(message, node.name)
         if node.name.startswith("["):
-            what = f"the extension {node.name} belongs to another program"
+            problem = f"the extension {node.name} belongs to another program"
             fix = "stillbox reads configs without extensions"
-        raise UserError(what, where=node.where, fix=fix)
+        raise UserError(problem, where=node.where, fix=fix)
 
     def _nearest_field(self, message: Message, name: str) -> str:
         """Returns the name that was meant: one of this message, or the message that has it."""
@@ -253,10 +257,10 @@ class Decoder:
                 node, f"replaces {previous} of {entry.where}: only one of them can be set"
             )
 
-    def _replaced(self, node: Field, what: str) -> None:
+    def _replaced(self, node: Field, problem: str) -> None:
         if self._strict:
-            raise UserError(f"{node.name} {what}", where=node.where, fix="keep one of them")
-        self.warnings.append(f"{node.where}: {node.name} {what}")
+            raise UserError(f"{node.name} {problem}", where=node.where, fix="keep one of them")
+        self.warnings.append(f"{node.where}: {node.name} {problem}")
 
     def _set(self, message: Message, node: Field, kind: FieldType, value: Scalar | Block) -> None:
         existing = message.entries.setdefault(node.name, [])
@@ -287,7 +291,7 @@ class Decoder:
             enum = self._schema.enums.get(kind.type)
             shown = repr(value.text) if value.quoted else value.text
             article = "an" if kind.type[0] in "aeiou" else "a"
-            what = f"{kind.name}: {shown} is not {article} {kind.type}"
+            problem = f"{kind.name}: {shown} is not {article} {kind.type}"
             fix = nearest(value.text, enum) if enum else SCALARS[kind.type]
-            raise UserError(what, where=value.where, fix=fix)
+            raise UserError(problem, where=value.where, fix=fix)
         return result

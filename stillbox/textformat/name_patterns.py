@@ -60,8 +60,8 @@ class NamePattern:
                 for name in names
             ]
         except TimeoutError:
-            what = f"the regular expression {_shown(self.text)} takes too long"
-            raise UserError(what, fix="nest fewer repetitions") from None
+            problem = f"the regular expression {_shown(self.text)} takes too long"
+            raise UserError(problem, fix="nest fewer repetitions") from None
 
 
 def found_in(
@@ -76,10 +76,10 @@ def found_in(
     for text in texts:
         try:
             pattern = NamePattern(text)
-            found = pattern.search(names, end), pattern.search(names.values(), end)
+            matches = pattern.search(names, end), pattern.search(names.values(), end)
         except UserError as error:
             raise UserError(error.what, where=where, fix=error.fix) from error
-        yield text, {key for key, *places in zip(names, *found, strict=True) if any(places)}
+        yield text, {key for key, *places in zip(names, *matches, strict=True) if any(places)}
 
 
 def _compile(text: str) -> "regex.Pattern[str]":
@@ -87,24 +87,24 @@ def _compile(text: str) -> "regex.Pattern[str]":
     import regex
 
     if len(text) > _LONGEST:
-        what = f"a regular expression of {len(text):,} characters"
-        raise UserError(what, fix=f"give at most {_LONGEST:,}, and several expressions instead")
+        problem = f"a regular expression of {len(text):,} characters"
+        raise UserError(problem, fix=f"give at most {_LONGEST:,}, and several expressions instead")
     try:
         re.compile(text)
         _refuse_repetitions(text)
         # Beginnings such as {e<=1} are text in `re`, and inexact matches in `regex`.
         pattern = regex.compile(_ESCAPE_OR_BRACE.sub(lambda part: part[1] or r"\{", text))
     except (re.error, regex.error, OverflowError, RecursionError) as error:
-        what = f"{_shown(text)} is no regular expression: {error}"
-        raise UserError(what, fix="see Python's re") from error
+        problem = f"{_shown(text)} is no regular expression: {error}"
+        raise UserError(problem, fix="see Python's re") from error
     return pattern
 
 
 def _refuse_repetitions(text: str) -> None:
     least = math.prod(int(count) or 1 for count in re.findall(r"\{(\d+)", text))
     if least > _MOST_REPEATED:
-        what = f"the regular expression {_shown(text)} repeats {least:,} times"
-        raise UserError(what, fix=f"repeat at most {_MOST_REPEATED:,} times")
+        problem = f"the regular expression {_shown(text)} repeats {least:,} times"
+        raise UserError(problem, fix=f"repeat at most {_MOST_REPEATED:,} times")
 
 
 def _shown(text: str) -> str:

@@ -77,12 +77,12 @@ def tokenize(text: str, file: str) -> Iterator[Token]:
 
 def _unreadable(character: str, where: str) -> UserError:
     if character in "\"'":
-        what = "the string that starts here has no end on its line"
-        return UserError(what, where=where, fix=f"close it with {character}")
+        problem = "the string that starts here has no end on its line"
+        return UserError(problem, where=where, fix=f"close it with {character}")
     if character in _CURLY_QUOTES:
         return UserError(f"{character} is no quotation mark here", where=where, fix="write \" or '")
-    what = f"unexpected character {character!r}"
-    return UserError(what, where=where, fix="fields are written `name: value` or `name { ... }`")
+    problem = f"unexpected character {character!r}"
+    return UserError(problem, where=where, fix="fields are written `name: value` or `name { ... }`")
 
 
 def unquote(token: Token) -> str:
@@ -94,12 +94,15 @@ def unquote(token: Token) -> str:
     """
     if "\0" in token.text:
         # As protobuf's own reader in C++. The escape is text as any other.
-        what, fix = "the string has a NUL byte", r"write \0 if it is meant, or copy the file again"
-        raise UserError(what, where=token.where, fix=fix)
+        problem, fix = (
+            "the string has a NUL byte",
+            r"write \0 if it is meant, or copy the file again",
+        )
+        raise UserError(problem, where=token.where, fix=fix)
     if _WINDOWS_PATH.match(token.text):
         # Some escapes spell a line break, and such a path would fail much later.
-        what = f"in {token.text} backslashes start escapes, such as \\n for a line break"
-        raise UserError(what, where=token.where, fix="write " + token.text.replace("\\", "/"))
+        problem = f"in {token.text} backslashes start escapes, such as \\n for a line break"
+        raise UserError(problem, where=token.where, fix="write " + token.text.replace("\\", "/"))
 
     def replace(match: re.Match[bytes]) -> bytes:
         octal, hexadecimal, short, long, letter = match.groups()
@@ -110,8 +113,8 @@ def unquote(token: Token) -> str:
         if short or long:
             return chr(int(short or long, 16)).encode()
         if letter[0] not in _LETTERS:
-            what = f"unknown escape \\{letter.decode(errors='replace')} in {token.text}"
-            raise UserError(what, where=token.where, fix=_BACKSLASH)
+            problem = f"unknown escape \\{letter.decode(errors='replace')} in {token.text}"
+            raise UserError(problem, where=token.where, fix=_BACKSLASH)
         return bytes([_LETTERS[letter[0]]])
 
     try:
@@ -210,14 +213,14 @@ class _Parser:
             self._suspects = closing, self._peek()
 
     def _unclosed(self, closing: Token, end: str) -> UserError:
-        what, where = f"the {closing.text!r} that opens here is never closed", closing.where
+        problem, where = f"the {closing.text!r} that opens here is never closed", closing.where
         if self._suspects is None or not self._indented:
-            return UserError(what, where=where, fix=f"add the missing {end!r}")
+            return UserError(problem, where=where, fix=f"add the missing {end!r}")
         # Braces pair from the inside, so the outermost one is left over whichever is missing.
         opening, following = self._suspects
-        what = f"{what}, or one inside it: by the indentation that of {opening.where}"
+        problem = f"{problem}, or one inside it: by the indentation that of {opening.where}"
         fix = f"add the missing {end!r} before {following.text} ({following.where})"
-        return UserError(what, where=where, fix=fix)
+        return UserError(problem, where=where, fix=fix)
 
     def _field(self, depth: int) -> Field:
         token = self._take()
@@ -287,5 +290,5 @@ class _Parser:
 
 
 def _unexpected(token: Token, wanted: str) -> NoReturn:
-    found = token.text if token.kind == "end" else repr(token.text)
-    raise UserError(f"found {found} where {wanted} should stand", where=token.where)
+    shown = token.text if token.kind == "end" else repr(token.text)
+    raise UserError(f"found {shown} where {wanted} should stand", where=token.where)

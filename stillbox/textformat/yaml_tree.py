@@ -49,12 +49,12 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> UserError:
     # The decoder has the file without its byte order mark.
     before = bytes(error.object[: error.start]).decode()
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-    what = f"byte {error.object[error.start]:#04x} is not UTF-8"
+    problem = f"byte {error.object[error.start]:#04x} is not UTF-8"
     if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        what = "the file is UTF-16, as its first two bytes say"
+        problem = "the file is UTF-16, as its first two bytes say"
     # Nothing of the file is quoted: it may be one that should not have been opened.
     where = f"{path}:{line}:{column}"
-    return UserError(what, where=where, fix="save it as UTF-8, if it is a text at all")
+    return UserError(problem, where=where, fix="save it as UTF-8, if it is a text at all")
 
 
 MAX_VALUES = 30_000
@@ -104,8 +104,8 @@ def compose(text: str, file: str, *, lines: bool = True, as_text: bool = False) 
             multiplies itself by aliases.
     """
     if len(text) > MAX_BYTES:
-        what = f"{len(text):,} characters are too many for YAML; {MAX_BYTES:,} are read"
-        raise UserError(what, where=file, fix="is this the right file?")
+        problem = f"{len(text):,} characters are too many for YAML; {MAX_BYTES:,} are read"
+        raise UserError(problem, where=file, fix="is this the right file?")
     try:
         reader = _Reader(text, file, lines, as_text)
         root = reader.get_single_node()
@@ -113,8 +113,10 @@ def compose(text: str, file: str, *, lines: bool = True, as_text: bool = False) 
     except yaml.reader.ReaderError as error:
         line, before = text.count("\n", 0, error.position) + 1, text[: error.position]
         where = f"{file}:{line}:{len(before) - before.rfind(chr(10))}" if lines else file
-        what = f"not YAML: the control character {chr(int(error.character))!r}"
-        raise UserError(what, where=where, fix="take it out, or see if this is a text") from error
+        problem = f"not YAML: the control character {chr(int(error.character))!r}"
+        raise UserError(
+            problem, where=where, fix="take it out, or see if this is a text"
+        ) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark is not None and lines else file
@@ -139,8 +141,8 @@ class _Reader(yaml.SafeLoader):
         try:
             text = "".join(super().scan_flow_scalar_non_spaces(double, start_mark))
         except (ValueError, OverflowError) as error:
-            what = "the escape names no character"
-            raise yaml.scanner.ScannerError(None, start_mark, what, self.get_mark()) from error
+            problem = "the escape names no character"
+            raise yaml.scanner.ScannerError(None, start_mark, problem, self.get_mark()) from error
         return [_PAIR.sub(_whole_character, text)]
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -148,8 +150,8 @@ class _Reader(yaml.SafeLoader):
         mark = self.peek_event().start_mark
         self._composed += 1
         if self._composed > MAX_VALUES:
-            what = f"more than {MAX_VALUES:,} values"
-            raise UserError(what, where=self._where(mark), fix="is this the right file?")
+            problem = f"more than {MAX_VALUES:,} values"
+            raise UserError(problem, where=self._where(mark), fix="is this the right file?")
         self._enter(mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -158,16 +160,18 @@ class _Reader(yaml.SafeLoader):
     def _enter(self, mark: yaml.Mark) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            what = f"nested deeper than {MAX_DEPTH} levels"
-            raise UserError(what, where=self._where(mark), fix="look for brackets that do not end")
+            problem = f"nested deeper than {MAX_DEPTH} levels"
+            raise UserError(
+                problem, where=self._where(mark), fix="look for brackets that do not end"
+            )
 
     def convert(self, node: yaml.Node) -> Node:
         """Returns the values of a node of PyYAML."""
         where = self._where(node.start_mark)
         self._converted += 1
         if self._converted > MAX_VALUES:
-            what = f"its aliases (*name) multiply it to more than {MAX_VALUES:,} values"
-            raise UserError(what, where=where, fix="write the values out")
+            problem = f"its aliases (*name) multiply it to more than {MAX_VALUES:,} values"
+            raise UserError(problem, where=where, fix="write the values out")
         self._check_tag(node, where)
         self._enter(node.start_mark)
         value: bool | int | float | str | list[Node] | dict[str, Node] | None
@@ -183,28 +187,28 @@ class _Reader(yaml.SafeLoader):
     def _check_tag(self, node: yaml.Node, where: str) -> None:
         if node.tag.removeprefix(_STANDARD) not in _TAGS[type(node)]:
             shown = node.tag.replace(_STANDARD, "!!")
-            what = f"the tag {shown} has no meaning here, and nothing of it was run"
+            problem = f"the tag {shown} has no meaning here, and nothing of it was run"
             fix = "take it out: values are text, numbers, true, false, null, lists and sections"
-            raise UserError(what, where=where, fix=fix)
+            raise UserError(problem, where=where, fix=fix)
 
     def _scalar(self, node: yaml.Node, where: str) -> bool | int | float | str | None:
         if self._as_text:
             return node.value
         kind = node.tag.removeprefix(_STANDARD)
         if kind in ("int", "float") and len(node.value) > _LONGEST_NUMBER:
-            what = f"a number of {len(node.value):,} characters"
-            raise UserError(what, where=where, fix="write it with an exponent, or in quotes")
+            problem = f"a number of {len(node.value):,} characters"
+            raise UserError(problem, where=where, fix="write it with an exponent, or in quotes")
         if kind in ("timestamp", "value"):
             return node.value
         try:
             value: bool | int | float | str | None = self.construct_object(node, deep=True)
         except (ValueError, LookupError, ArithmeticError) as error:
-            what = f"{node.value!r} is no {kind}"
-            raise UserError(what, where=where, fix="put text in quotes") from error
+            problem = f"{node.value!r} is no {kind}"
+            raise UserError(problem, where=where, fix="put text in quotes") from error
         return value
 
     def _mapping(self, node: yaml.MappingNode) -> dict[str, Node]:
-        own: dict[str, Node] = {}
+        section: dict[str, Node] = {}
         merged: dict[str, Node] = {}
         for key, item in node.value:
             place = self._where(key.start_mark)
@@ -215,20 +219,20 @@ class _Reader(yaml.SafeLoader):
                 for content in self._merged(item, place):
                     merged = content | merged
                 continue
-            if key.value in own:
-                what = f"{key.value!r} is given twice"
-                raise UserError(what, where=place, fix="keep one of them")
+            if key.value in section:
+                problem = f"{key.value!r} is given twice"
+                raise UserError(problem, where=place, fix="keep one of them")
             # Names point at themselves; a section's place is where its name stands.
-            own[key.value] = dataclasses.replace(self.convert(item), where=place)
-        return merged | own
+            section[key.value] = dataclasses.replace(self.convert(item), where=place)
+        return merged | section
 
     def _merged(self, node: yaml.Node, place: str) -> Iterator[dict[str, Node]]:
         inner = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        for one in inner:
-            content = self.convert(one).value
+        for merged_node in inner:
+            content = self.convert(merged_node).value
             if not isinstance(content, dict):
-                what = "<< merges sections, and this is none"
-                raise UserError(what, where=place, fix="<<: *name")
+                problem = "<< merges sections, and this is none"
+                raise UserError(problem, where=place, fix="<<: *name")
             yield content
 
 

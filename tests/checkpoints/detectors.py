@@ -209,7 +209,7 @@ def take(path, *, model=None, scope="classification", heads=False, least=1.0):
 
 def reseal(folder, name="checkpoint.json", **changes):
     """Lets the manifest of a folder fit its present files, and changes fields of it."""
-    content = read_manifest(folder / name, what="", fix="") | changes
+    content = read_manifest(folder / name, problem="", fix="") | changes
     content["checksums"] = Checksums.of_folder(folder, name).to_json()
     (folder / name).write_bytes(write_manifest(content))
 

@@ -244,7 +244,7 @@ def test_a_checkpoint_without_checksums_or_beside_an_edited_copy_is_read(directo
 )
 def test_a_list_that_names_no_files_of_the_folder_is_refused(directory, listed):
     folder = directory / "checkpoints" / "20"
-    content = read_manifest(folder / "checkpoint.json", what="", fix="") | {"checksums": listed}
+    content = read_manifest(folder / "checkpoint.json", problem="", fix="") | {"checksums": listed}
     (folder / "checkpoint.json").write_bytes(write_manifest(content))
     with pytest.raises(UserError, match="list of files and checksums is damaged"):
         load(directory)
@@ -275,7 +275,7 @@ def test_a_manifest_that_is_no_json_object_is_refused(tmp_path, text):
     path = tmp_path / "checkpoint.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match="is damaged"):
-        read_manifest(path, what="", fix="")
+        read_manifest(path, problem="", fix="")
 
 
 def test_a_section_that_has_no_checksum_beside_others_is_refused(directory):

@@ -142,7 +142,7 @@ def test_saved_weights_come_back(tmp_path):
     drawn = _drawn({path: array.shape for path, array in {**params, **stats}.items()})
     held = ({path: drawn[path] for path in section} for section in (params, stats))
     saved = save_weights(write_trained(tmp_path / "m", model, *held), tmp_path / "model.ckpt")
-    assert saved.own == ()
+    assert saved.unnamed == ()
     _, found = read_weights({**params, **stats}, model, tmp_path / "model.ckpt", ImportOptions())
     assert found.keys() == drawn.keys()
     for path, array in found.items():

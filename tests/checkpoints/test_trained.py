@@ -176,7 +176,7 @@ def test_a_part_without_a_name_table_keeps_its_paths_in_other_formats(
     untrained_directory, tmp_path, ending
 ):
     saved = save_weights(untrained_directory, tmp_path / f"model{ending}")
-    assert (saved.named, saved.own) == (1, (NECK,))
+    assert (saved.named, saved.unnamed) == (1, (NECK,))
     assert "own names     1\n                  neck.projection_1.kernel\n" in saved.render()
     arrays = open_weights(tmp_path / f"model{ending}").arrays
     assert set(arrays) == {"resnet34/conv2d/kernel", NECK}

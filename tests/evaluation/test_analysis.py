@@ -155,7 +155,7 @@ def test_the_best_threshold_is_that_of_trying_every_score(seed):
         best = max((score for score, _ in own), key=f1)
         assert one.threshold == best
         assert one.at_best["F1"] == pytest.approx(f1(best))
-        assert one.found == sum(score >= best for score, _ in own)
+        assert one.detections == sum(score >= best for score, _ in own)
         assert one.truths == wanted
         assert one.f1[30] == pytest.approx(f1(one.levels[30]))
         kept = [right for s, right in own if s >= one.levels[30]]
@@ -241,7 +241,7 @@ def test_sizes_and_ratios_by_hand():
     # objects there is no precision.
     near, stray = [0, 0, 50, 21], [200, 0, 250, 50]
     found = analyse(truths, [result("1", [near, stray], [0.9, 0.95])], NAMES).shapes
-    assert [group.found for group in found.sizes.values()] == [1, 1, 0]
+    assert [group.detections for group in found.sizes.values()] == [1, 1, 0]
     assert found.sizes["small"].numbers == {"precision": 1.0, "recall": 0.5}
     assert found.sizes["medium"].numbers == {"precision": None, "recall": None}
     found = analyse(truths, [result("1", [tall, large], [0.9, 0.8])], NAMES).shapes
@@ -254,14 +254,14 @@ def test_difficult_objects_are_ignored_in_place_of_crowds():
     results = [result("1", [BOX, OTHER], [0.5, 0.9])]
     assert analyse(truths, results, NAMES).overall.truths == 2
     voc = analyse(truths, results, NAMES, crowds=False, difficult=True)
-    assert (voc.overall.truths, voc.overall.found, voc.overall.correct) == (1, 1, 1)
+    assert (voc.overall.truths, voc.overall.detections, voc.overall.correct) == (1, 1, 1)
 
 
 def test_open_images_ignores_groups_and_difficult_objects():
     marks = {"is_crowd": [False, False, True], "is_difficult": [False, True, False]}
     truths = [truth("1", [BOX, OTHER, [0, 0, 90, 90]], **marks)]
     both = analyse(truths, [result("1", [BOX], [0.5])], NAMES, difficult=True)
-    assert (both.overall.truths, both.overall.found) == (1, 1)
+    assert (both.overall.truths, both.overall.detections) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_a_later_run_continues_the_table(ray_cluster, predictor, photos, tmp_pat
     summary = predict_files(
         predictor, patterns, str(output), **settings, on_image=lambda *both: progress.append(both)
     )
-    assert (summary.found, summary.others, summary.done_before) == (12, 1, 0)
+    assert (summary.images, summary.others, summary.done_before) == (12, 1, 0)
     assert (summary.predicted, summary.bad, summary.unread) == (10, 2, 0)
     assert progress[-1] == (12, 12)
     agrees(rows(output), predictor, photos, least)

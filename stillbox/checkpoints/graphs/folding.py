@@ -66,10 +66,10 @@ def parameters_of(
         if use.graph.unclear:
             raise ValueError("what follows it is not computed of constants")
     columns = [_columns(use.graph, graph, normalization) for use in uses]
-    same = all(np.array_equal(columns[0], own) for own in columns[1:])
+    same = all(np.array_equal(columns[0], other) for other in columns[1:])
     norms = [norm for use in uses if (norm := _kept_norm(use, graph)) is not None]
     if same and len(norms) == len(uses):
-        kernel, arrays = columns[0], {path: own for norm in norms for path, own in norm.items()}
+        kernel, arrays = columns[0], {path: array for norm in norms for path, array in norm.items()}
     else:
         affines = [_affine(use.graph, graph) for use in uses]
         kernel, arrays = _folded(uses, columns, affines, same=same)
@@ -98,8 +98,8 @@ def _pixel_factors(
     ones = np.ones(layer.shape[2])
     if any(
         graph.read_constant(name).size not in (1, len(ones))
-        for own in layer.pixels
-        for name in own.constants
+        for step in layer.pixels
+        for name in step.constants
     ):
         return ones
     factor, offset = _apply(layer.pixels, graph, ones, 0 * ones)
@@ -117,9 +117,9 @@ def _kept_norm(use: Use, graph: GraphArrays[ArrayEntry]) -> dict[str, Reals] | N
         return None
     gamma, beta, mean, var = _constants(steps[0], graph)
     # What is added to the variance is the model's.
-    own = {"scale": gamma, "bias": beta, "mean": mean}
-    own["var"] = var + (steps[0].epsilon - norm.config.epsilon)
-    return {f"{norm.path}.{name}": array for name, array in own.items()}
+    variables = {"scale": gamma, "bias": beta, "mean": mean}
+    variables["var"] = var + (steps[0].epsilon - norm.config.epsilon)
+    return {f"{norm.path}.{name}": array for name, array in variables.items()}
 
 
 def _affine(layer: Layer, graph: GraphArrays[ArrayEntry]) -> _Affine:
@@ -163,7 +163,7 @@ def _folded(
     if same and all(norm is not None and norm.config.scale for norm in norms):
         kernel = columns[0]
     else:
-        copies = [own * factor for own, factor in zip(columns, factors, strict=True)]
+        copies = [column * factor for column, factor in zip(columns, factors, strict=True)]
         kernel, factors = _common_kernel(copies)
     arrays: dict[str, Reals] = {}
     for use, factor, affine in zip(uses, factors, affines, strict=True):
@@ -173,7 +173,7 @@ def _folded(
 
 def _common_kernel(copies: Sequence[Reals]) -> tuple[Reals, list[Reals]]:
     """Returns a kernel, and for each of its copies the factors of its channels."""
-    if all(np.array_equal(copies[0], own) for own in copies[1:]):
+    if all(np.array_equal(copies[0], other) for other in copies[1:]):
         return copies[0], [np.ones(copies[0].shape[1]) for _ in copies]
     stack = np.stack(copies)
     # The largest copy of each channel is a first estimate.

@@ -115,7 +115,7 @@ class Constants:
     def _derive(self, operation: Operation) -> None:
         """Gives the results of an operation their shape, unless they take too long to read."""
         shape = self._computed_shape(operation)
-        depth = 1 + max((self._depths.get(own, 0) for own in operation.inputs), default=0)
+        depth = 1 + max((self._depths.get(source, 0) for source in operation.inputs), default=0)
         # Each step may read its value twice.
         if shape is not None and depth <= _MOST_DEEP:
             self._shapes.update(dict.fromkeys(operation.outputs, shape))
@@ -255,18 +255,18 @@ class _Search:
     def layers(self) -> Iterator[Layer]:
         """Yields the layers in order."""
         scored = self._scored()
-        found: list[tuple[int, str, int]] = []
+        convolutions: list[tuple[int, str, int]] = []
         for index in self._order:
             operation = self._operations[index]
             kernel = self._kernel(operation)
             sources = operation.inputs if kernel is None else operation.inputs[:1]
             before = 0 if operation.kind == "size" else self._union(sources)
-            self._reached[index] = before if kernel is None else 1 << len(found)
+            self._reached[index] = before if kernel is None else 1 << len(convolutions)
             if kernel is not None:
-                found.append((index, kernel, before))
-                if len(found) > _MOST_CONVOLUTIONS:
+                convolutions.append((index, kernel, before))
+                if len(convolutions) > _MOST_CONVOLUTIONS:
                     raise ValueError(f"it has more than {_MOST_CONVOLUTIONS:,} convolutions")
-        for index, kernel, before in found:
+        for index, kernel, before in convolutions:
             yield self._layer(self._operations[index], kernel, before, index in scored)
 
     def _layer(self, operation: Operation, kernel: str, before: int, scores: bool) -> Layer:
@@ -296,7 +296,7 @@ class _Search:
                 seen.add(index)
                 stack.append((index, True))
                 producers = map(self._producer.get, self._operations[index].inputs)
-                stack += [(own, False) for own in producers if own is not None]
+                stack += [(producer, False) for producer in producers if producer is not None]
         return order
 
     def _scored(self) -> set[int]:

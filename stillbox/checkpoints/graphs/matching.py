@@ -96,9 +96,9 @@ def _pair(
         others = _grouped(
             (index, test(their_places[index])) for index in theirs if index not in taken
         )
-        for key, found in mine.items():
-            if len(found) == 1 == len(others.get(key, ())):
-                pairs[found[0]] = others[key][0]
+        for key, indices in mine.items():
+            if len(indices) == 1 == len(others.get(key, ())):
+                pairs[indices[0]] = others[key][0]
     return pairs
 
 
@@ -122,9 +122,9 @@ def _places(
     places: dict[int, Place] = {}
     for index in reversed(range(len(layers))):
         layer, following = layers[index], behind[index]
-        whole = layer.shape, tuple(sorted(own.behind for own in following))
-        outline = _form(layer.shape), tuple(sorted(own.outline for own in following))
-        scores = any(own.scores for own in following) or (ends[index] and not following)
+        whole = layer.shape, tuple(sorted(place.behind for place in following))
+        outline = _form(layer.shape), tuple(sorted(place.outline for place in following))
+        scores = any(place.scores for place in following) or (ends[index] and not following)
         behind_number, outline_number = (
             numbers.setdefault(key, len(numbers)) for key in (whole, outline)
         )
@@ -197,8 +197,8 @@ def match_weights(weights: Weights, model: schema.Model, wanted: Collection[str]
     ours = trace_layers(model)
     pairs = match_layers(ours, theirs)
     uses = defaultdict[str, list[Use]](list)
-    for mine, own in pairs.items():
-        uses[ours[mine].path].append(Use(ours[mine], theirs[own]))
+    for mine, partner in pairs.items():
+        uses[ours[mine].path].append(Use(ours[mine], theirs[partner]))
     used = set(pairs.values())
     rest = [layer for index, layer in enumerate(theirs) if index not in used]
     compute = partial(parameters_of, graph=graph, normalization=model.normalization)
@@ -261,9 +261,9 @@ class MatchedArrays(LazyArrays[_Source]):
             raise
         except ValueError as error:
             first = entry.uses[0]
-            what = f"{first.model.path} cannot be taken from {first.graph.name!r}: {error}"
+            problem = f"{first.model.path} cannot be taken from {first.graph.name!r}: {error}"
             fix = "give the config of the model that was exported"
-            raise UserError(what, where=self._where, fix=fix) from error
+            raise UserError(problem, where=self._where, fix=fix) from error
 
 
 def _shapes(uses: Sequence[Use]) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -116,7 +116,7 @@ class GraphConstants(GraphArrays[Constant]):
         try:
             constants = dict(_constants(self._data))
             # A constant whose values are equal holds them once.
-            check_unpacked(sum(own.size for own in constants.values()), len(self._data))
+            check_unpacked(sum(constant.size for constant in constants.values()), len(self._data))
         except (IndexError, ValueError) as error:
             raise self._unusable(error) from error
         super().__init__(constants)
@@ -136,27 +136,27 @@ class GraphConstants(GraphArrays[Constant]):
         dtype, count = DTYPES[entry.dtype_number], math.prod(entry.shape)
         try:
             content = _values(self._data, entry)
-            found = np.frombuffer(content, dtype)
+            array = np.frombuffer(content, dtype)
         except (IndexError, ValueError) as error:
             raise self._damaged(name) from error
-        if len(found) == count:
-            return found.reshape(entry.shape)
+        if len(array) == count:
+            return array.reshape(entry.shape)
         # The last value stands for all that follow; none is written of zeros.
         numbers = (number for number, *_ in fields(self._data, entry.start, entry.end))
-        if len(found) > count or _CONTENT in numbers:
+        if len(array) > count or _CONTENT in numbers:
             raise self._damaged(name)
-        last = found[-1] if len(found) else np.zeros((), dtype)
-        rest = np.broadcast_to(last, count - len(found))
-        return np.concatenate([found, rest]).reshape(entry.shape)
+        last = array[-1] if len(array) else np.zeros((), dtype)
+        rest = np.broadcast_to(last, count - len(array))
+        return np.concatenate([array, rest]).reshape(entry.shape)
 
     def _unusable(self, error: Exception) -> UserError:
-        what = f"the file is damaged or no graph of TensorFlow: {damage_of(error)}"
+        problem = f"the file is damaged or no graph of TensorFlow: {damage_of(error)}"
         fix = "copy the file again, or give the checkpoint that it was made of"
-        return UserError(what, where=str(self._path), fix=fix)
+        return UserError(problem, where=str(self._path), fix=fix)
 
     def _damaged(self, name: str) -> UserError:
-        what = f"the values of the constant {name!r} are not as many as its shape says"
-        return UserError(what, where=str(self._path), fix="copy the file again")
+        problem = f"the values of the constant {name!r} are not as many as its shape says"
+        return UserError(problem, where=str(self._path), fix="copy the file again")
 
 
 def _constants(data: bytes) -> Iterator[tuple[str, Constant]]:
@@ -202,7 +202,9 @@ def _node(data: bytes, node: tuple[int, int]) -> Node:
         key = _first(data, attribute, 1)
         for value in _find(data, attribute, 2):
             if key == b"fused_ops":
-                places = (place for own in _find(data, value, 1) for place in _find(data, own, 2))
+                places = (
+                    place for entry in _find(data, value, 1) for place in _find(data, entry, 2)
+                )
                 fused = tuple(data[slice(*place)].decode() for place in places)
             elif key == b"epsilon":
                 bits = integer_of(dict(values(data[slice(*value)])), 4)
@@ -237,17 +239,17 @@ def _array(data: bytes, tensor: tuple[int, int]) -> Constant | None:
 
 def _values(data: bytes, constant: Constant) -> bytes | bytearray:
     """Returns the bytes of the values that a tensor holds, packed or one by one."""
-    own, found = _FIELDS[constant.dtype_number], bytearray()
+    field, content = _FIELDS[constant.dtype_number], bytearray()
     for number, kind, start, end in fields(data, constant.start, constant.end):
         if number == _CONTENT and kind == LENGTH:
             return data[start:end]
-        if number != own:
+        if number != field:
             continue
-        if own == _HALVES:
+        if field == _HALVES:
             # Their bits are integers.
             while start < end:
                 bits, start = read_varint(data, start)
-                found += bits.to_bytes(8, "little")[:2]
+                content += bits.to_bytes(8, "little")[:2]
         else:
-            found += data[start:end]
-    return found
+            content += data[start:end]
+    return content

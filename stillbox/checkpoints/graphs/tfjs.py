@@ -84,19 +84,19 @@ class TfjsModel(GraphArrays[_Weight]):
                 raise ValueError(_NO_GRAPH)
             kind = document.get("format", "graph-model")
             if kind != "graph-model":
-                what = f"the model of TensorFlow.js is of the format {str(kind)[:40]!r}"
+                problem = f"the model of TensorFlow.js is of the format {str(kind)[:40]!r}"
                 fix = "convert it with `tensorflowjs_converter --output_format=tfjs_graph_model`"
-                raise UserError(what, where=str(path), fix=fix)
+                raise UserError(problem, where=str(path), fix=fix)
             self._nodes = document["modelTopology"]["node"]
             groups = document["weightsManifest"]
             if sum(len(group["paths"]) for group in groups) > _MOST_SHARDS:
                 raise ValueError(f"it has more than {_MOST_SHARDS:,} shards")
-            weights = [own for group in groups for own in _weights(group, path.parent)]
+            weights = [pair for group in groups for pair in _weights(group, path.parent)]
         except UserError:
             raise
         except _ERRORS as error:
             raise self._damaged(error) from error
-        entries = {name: own for name, own in weights if own.is_weight}
+        entries = {name: weight for name, weight in weights if weight.is_weight}
         super().__init__(entries)
 
     @cached_property
@@ -112,8 +112,8 @@ class TfjsModel(GraphArrays[_Weight]):
     def _read(self, name: str, entry: _Weight) -> np.ndarray:
         data = b"".join(self._pieces(entry))
         if len(data) != entry.end - entry.start:
-            what = f"the values of {name!r} are cut off"
-            raise UserError(what, where=str(self._path), fix=_COPY)
+            problem = f"the values of {name!r} are cut off"
+            raise UserError(problem, where=str(self._path), fix=_COPY)
         stored = np.frombuffer(data, entry.dtype).reshape(entry.shape)
         if entry.dtype.kind == "f":
             return stored
@@ -136,8 +136,8 @@ class TfjsModel(GraphArrays[_Weight]):
     def _damaged(self, error: Exception) -> UserError:
         missing = isinstance(error, KeyError)
         problem = f"{error} is missing" if missing else damage_of(error)
-        what = f"the file is damaged or no graph model of TensorFlow.js: {problem}"
-        return UserError(what, where=str(self._path), fix=_COPY)
+        problem = f"the file is damaged or no graph model of TensorFlow.js: {problem}"
+        return UserError(problem, where=str(self._path), fix=_COPY)
 
 
 def _open(path: Path, folder: Path) -> BufferedReader:

@@ -186,22 +186,26 @@ class TfliteModel(GraphArrays[_Tensor]):
             if self._data[4:8] != _IDENTIFIER:
                 raise ValueError("it does not begin as one")
             model = Table.root(self._data)
-            self._codes = [_code(own) for own in model.tables(1, MOST_OPERATIONS)]
+            self._codes = [_code(table) for table in model.tables(1, MOST_OPERATIONS)]
             self._graph = next(model.tables(2, MOST_OPERATIONS), None)
             if self._graph is None:
                 raise ValueError("it has no graph")
             tensors = list(self._graph.tables(0, MOST_OPERATIONS))
-            self._names = _unique(own.text(3) for own in tensors)
+            self._names = _unique(tensor.text(3) for tensor in tensors)
             buffers = list(model.tables(4, MOST_OPERATIONS))
-            places = [_place(own) for own in buffers]
-            found = [_tensor(own, places) for own in tensors]
+            places = [_place(buffer) for buffer in buffers]
+            entries = [_tensor(tensor, places) for tensor in tensors]
             # Tensors may share a buffer.
-            claimed = sum(own.end - own.start for own in found if own is not None)
+            claimed = sum(entry.end - entry.start for entry in entries if entry is not None)
             check_unpacked(claimed, len(self._data))
         except ValueError as error:
             raise self._damaged(error) from error
         super().__init__(
-            {name: own for name, own in zip(self._names, found, strict=True) if own is not None}
+            {
+                name: entry
+                for name, entry in zip(self._names, entries, strict=True)
+                if entry is not None
+            }
         )
 
     @cached_property
@@ -239,15 +243,15 @@ class TfliteModel(GraphArrays[_Tensor]):
 
     def _read(self, name: str, entry: _Tensor) -> np.ndarray:
         if entry.is_sparse:
-            what = f"{name!r} cannot be read: it is stored as a sparse array"
-            raise UserError(what, where=str(self._path), fix="export the model without sparsity")
+            problem = f"{name!r} cannot be read: it is stored as a sparse array"
+            raise UserError(problem, where=str(self._path), fix="export the model without sparsity")
         dtype = np.dtype(_DTYPES[entry.dtype_number])
         values = np.frombuffer(self._data[entry.start : entry.end], dtype).reshape(entry.shape)
         return values if dtype.kind == "f" else _dequantize(values, entry)
 
     def _damaged(self, error: Exception) -> UserError:
-        what = f"the file is damaged or no TFLite model: {damage_of(error)}"
-        return UserError(what, where=str(self._path), fix=_FIX)
+        problem = f"the file is damaged or no TFLite model: {damage_of(error)}"
+        return UserError(problem, where=str(self._path), fix=_FIX)
 
 
 def _code(code: Table) -> int:

@@ -47,7 +47,7 @@ def _numbered(context: Context, find: Find) -> Iterator[LayerRule]:
     layers = (path.removesuffix(".kernel") for path in context.shapes if path.endswith(".kernel"))
     places = {path: place for path in layers if (place := find(path))}
     for root in set(context.roots.values()):
-        parts = {part for part, own in context.roots.items() if own == root}
+        parts = {part for part, part_root in context.roots.items() if part_root == root}
         paths = [path for path in places if path.partition(".")[0] in parts]
         numbers = _number((places[path], has_norm(path, context.shapes)) for path in paths)
         for path in paths:

@@ -95,7 +95,7 @@ class _Run:
             self._measure_checkpoint(self.subject.checkpoint)
         for name in self.settings.formats:
             variant = subjects.VARIANTS[name]
-            existing = [one for one in self.subject.exports if one.variant == variant]
+            existing = [export for export in self.subject.exports if export.variant == variant]
             for export in existing:
                 self._measure_export(export.name, variant, export.folder)
             if not existing and self.subject.makes:
@@ -139,8 +139,8 @@ class _Run:
                 images = calibration_images(self.subject.experiment, self._given)
             if is_export(folder):
                 fix = f"remove it, or give another folder with {Parameter('exports')}"
-                what = "an export of another checkpoint is there"
-                raise UserError(what, where=str(folder), fix=fix)
+                problem = "an export of another checkpoint is there"
+                raise UserError(problem, where=str(folder), fix=fix)
             settings = subjects.export_settings(
                 variant, self.subject.experiment, self.settings.image_size
             )
@@ -193,8 +193,8 @@ class _Run:
         self._count = len(measured.results)
         if len(measured.seconds) < self.settings.repeats:
             images = count_text(len(measured.seconds), "image")
-            what = f"{row.name} in {row.runtime}: {images} in a minute"
-            self._notes.append(f"{what}, of {self.settings.repeats}")
+            problem = f"{row.name} in {row.runtime}: {images} in a minute"
+            self._notes.append(f"{problem}, of {self.settings.repeats}")
         if row.name == runtimes.CHECKPOINT:
             self._reference = measured.results
         elif self._reference:
@@ -219,8 +219,8 @@ class _Run:
 
 def _measured_images(dataset: Dataset | None) -> Sequence[Pixels]:
     """Returns images of the evaluation set, or drawn scenes if there is none, `[h, w, 3]` each."""
-    if dataset is not None and (found := spread_images(dataset, _MEASURED)):
-        return found
+    if dataset is not None and (images := spread_images(dataset, _MEASURED)):
+        return images
     return draw_images(_MEASURED)
 
 
@@ -258,13 +258,13 @@ def compare(
         for theirs, mine in zip(checkpoint, artefact, strict=True)
         for pair in _pairs(theirs.at_least(min_score), mine)
     ]
-    found = [pair for pair in pairs if pair is not None]
+    paired = [pair for pair in pairs if pair is not None]
     return replace(
         row,
         compared=len(pairs),
-        found=len(found),
-        box_difference=max((box for box, _ in found), default=None),
-        score_difference=max((score for _, score in found), default=None),
+        found=len(paired),
+        box_difference=max((box for box, _ in paired), default=None),
+        score_difference=max((score for _, score in paired), default=None),
     )
 
 
@@ -340,10 +340,10 @@ def benchmark(
     for export in subject.exports:
         say(f"{export.folder}: an export, a program that runs with your rights")
     pixels = [read_image(file)[0] for file in images]
-    found = results_folder(source, weights)
-    folder = Path(output) if output else (found or Path()) / runtimes.FOLDER
+    results = results_folder(source, weights)
+    folder = Path(output) if output else (results or Path()) / runtimes.FOLDER
     # Before the measuring, which can take minutes.
-    make_folder(folder, below=found or folder)
+    make_folder(folder, below=results or folder)
     with tempfile.TemporaryDirectory(prefix="stillbox-benchmark-") as scratch:
         run = _Run(subject, settings, pixels, kept or Path(scratch), progress, say)
         interrupted = False

@@ -119,10 +119,10 @@ def _in_folder(
     subject = Subject(name=name, experiment=experiment, checkpoint=checkpoint)
     if kept is not None:
         return _choose(subject, _exports_in(kept))
-    if _exports_in(own := folder / "export"):
+    if _exports_in(stored := folder / "export"):
         note = (
-            f"the exports in {own} were written anew to be measured; "
-            f"{Parameter('exports', f'{own}')} takes those"
+            f"the exports in {stored} were written anew to be measured; "
+            f"{Parameter('exports', f'{stored}')} takes those"
         )
         return replace(subject, notes=(note,))
     return subject
@@ -203,7 +203,7 @@ def _export(folder: Path) -> Export:
     settings = Manifest.read(folder).settings
     variant = Variant(settings.format, settings.quantize)
     other = f"{variant.format}_{variant.quantize}"
-    name = next((name for name, one in VARIANTS.items() if one == variant), other)
+    name = next((name for name, listed in VARIANTS.items() if listed == variant), other)
     return Export(name if folder.name in VARIANTS else f"{folder.name} ({name})", folder, variant)
 
 
@@ -215,8 +215,8 @@ def check_variants(names: Sequence[str]) -> tuple[str, ...]:
     """
     for name in names:
         if name not in VARIANTS:
-            what = f"there is no format {name!r}"
-            raise UserError(what, where=Parameter("formats"), fix=nearest(name, VARIANTS))
+            problem = f"there is no format {name!r}"
+            raise UserError(problem, where=Parameter("formats"), fix=nearest(name, VARIANTS))
     return tuple(names) or tuple(VARIANTS)
 
 
@@ -284,8 +284,8 @@ class BenchmarkSettings:
                 fix = f"give a number from {least} to {greatest:,}"
                 raise UserError(f"{value} is out of range", where=name, fix=fix)
         if self.threads not in (0, most) and not hasattr(os, "sched_setaffinity"):
-            what = "this system does not limit the processors of a process"
-            raise UserError(what, where=Parameter("threads"), fix="leave it out")
+            problem = "this system does not limit the processors of a process"
+            raise UserError(problem, where=Parameter("threads"), fix="leave it out")
         return replace(self, formats=check_variants(self.formats))
 
 

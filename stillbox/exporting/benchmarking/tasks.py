@@ -196,7 +196,7 @@ class MeasureTask:
     ) -> tuple[dict[str, float | None], Sequence[ImageResult]]:
         """Returns scores, none without an evaluation set, and the detections in each image."""
         if self.experiment is None:
-            results = [_result(backend, *one) for one in enumerate(self.images)]
+            results = [_result(backend, *numbered) for numbered in enumerate(self.images)]
             return {}, results
         dataset = open_evaluation(self.experiment)
         scored = score_backend(backend, self.experiment, dataset, progress)
@@ -208,24 +208,29 @@ def _detect(backend: Backend, image: Pixels) -> None:
 
 
 def _result(backend: Backend, number: int, image: Pixels) -> ImageResult:
-    (found,) = Predictor(backend).run([backend.prepare(image)])
+    (detections,) = Predictor(backend).run([backend.prepare(image)])
     return ImageResult(
-        image_id=str(number), boxes=found.boxes, scores=found.scores, class_ids=found.class_ids
+        image_id=str(number),
+        boxes=detections.boxes,
+        scores=detections.scores,
+        class_ids=detections.class_ids,
     )
 
 
 def _refuse_batches(backend: Backend) -> None:
     sizes = backend.batch_sizes
     if sizes is not None and 1 not in sizes:
-        what = f"the export takes batches of {sizes[0]}, and a latency is that of one image"
+        problem = f"the export takes batches of {sizes[0]}, and a latency is that of one image"
         fix = f"{Command('export', batch_size='0')} writes one for any number of images"
-        raise UserError(what, where=backend.source, fix=fix)
+        raise UserError(problem, where=backend.source, fix=fix)
 
 
 def _size(backend: Backend, source: CheckpointSource | Path) -> int:
     if isinstance(backend, CheckpointBackend):
         model = backend.model
-        return sum(array.nbytes for one in (model.params, model.stats) for array in one.values())
+        return sum(
+            array.nbytes for group in (model.params, model.stats) for array in group.values()
+        )
     assert isinstance(source, Path)
     return artefact_bytes(source, Manifest.read(source).settings.format)
 
@@ -239,10 +244,10 @@ def artefact_bytes(folder: Path, form: Format) -> int:
 
 def _version(package: str) -> str:
     """Returns the version of a runtime; that of jax with its devices, unless they are CPUs."""
-    found = packages_distributions().get(package, [package])
+    distributions = packages_distributions().get(package, [package])
     device = jax.devices()[0]
     on = f" on {device.device_kind}" if package == "jax" and device.platform != "cpu" else ""
-    return version(found[0]) + on
+    return version(distributions[0]) + on
 
 
 Task = ExportTask | MeasureTask

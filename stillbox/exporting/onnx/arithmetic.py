@@ -37,7 +37,7 @@ TYPES = {"float32": FLOAT, "int32": INT32, "bool": BOOL, "uint8": UINT8}
 def fold(equation: Equation, inputs: list[Constant]) -> Constant:
     """Computes an equation of a jaxpr whose inputs are constants."""
     kind, parameters = equation.primitive.name, equation.params
-    arrays = [one.array for one in inputs]
+    arrays = [constant.array for constant in inputs]
     shapes = [fixed(variable.aval.shape) for variable in equation.invars]
     if kind == "convert_element_type" and arrays[0].dtype == parameters["new_dtype"]:
         return inputs[0]  # the same object marks a shared kernel
@@ -54,7 +54,9 @@ def fold(equation: Equation, inputs: list[Constant]) -> Constant:
     if kind in ARITHMETIC:
         arrays = list(np.broadcast_arrays(*arrays))
     else:
-        arrays = [np.broadcast_to(one, shape) for one, shape in zip(arrays, shapes, strict=True)]
+        arrays = [
+            np.broadcast_to(array, shape) for array, shape in zip(arrays, shapes, strict=True)
+        ]
     parameters = {name: _fixed(value) for name, value in parameters.items()}
     return Constant(np.asarray(equation.primitive.bind(*arrays, **parameters)))
 
@@ -88,20 +90,20 @@ def node(
 ) -> Tensor:
     """Writes an elementwise node in the order of the first tensor among its operands."""
     # Repeated operands are not expanded if another operand has the whole shape.
-    computed = [one for one in operands if not isinstance(one, Constant)]
-    whole = any(not isinstance(one, Repeated) for one in computed)
+    computed = [operand for operand in operands if not isinstance(operand, Constant)]
+    whole = any(not isinstance(operand, Repeated) for operand in computed)
     tensors: dict[int, Tensor] = {
-        id(one): writer.unexpanded(one)
-        if whole and isinstance(one, Repeated)
-        else writer.tensor(one)
-        for one in computed
+        id(operand): writer.unexpanded(operand)
+        if whole and isinstance(operand, Repeated)
+        else writer.tensor(operand)
+        for operand in computed
     }
     order = tensors[id(computed[0])].order
     names = [
-        _constant(writer, one, order)
-        if isinstance(one, Constant)
-        else writer.name(tensors[id(one)], order)
-        for one in operands
+        _constant(writer, operand, order)
+        if isinstance(operand, Constant)
+        else writer.name(tensors[id(operand)], order)
+        for operand in operands
     ]
     return Tensor(writer.graph.op(kind, *names, name=None, **attributes), order)
 

@@ -97,12 +97,12 @@ def whole_model(program: ExportProgram) -> "onnx.ModelProto":
     names: list[str] = []
 
     def function(weights: WeightArrays, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        found = program.outputs(weights, *arrays)
-        names.extend(found)  # in their order, which JAX does not keep
-        return tuple(found.values())
+        named = program.outputs(weights, *arrays)
+        names.extend(named)  # in their order, which JAX does not keep
+        return tuple(named.values())
 
     traced = trace(function, program.weights, pixels, pair, pair)
-    sizes = [_repeated(graph, one, resized.pixels) for one in resized[1:]]
+    sizes = [_repeated(graph, size, resized.pixels) for size in resized[1:]]
     inputs = [*_weights(program), _tensor(resized.pixels), *sizes]
     outputs = _add_outputs(graph, program, traced, inputs, names)
     shape = _batch(program), *(size or ("height", "width")), 3
@@ -194,7 +194,7 @@ def load_onnxruntime(folder: Path, manifest: Manifest) -> Run:
         session = onnxruntime.InferenceSession(
             folder / FILE, options, providers=["CPUExecutionProvider"]
         )
-    names = [one.name for one in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:
         arrays = session.run(names, {manifest.settings.input: images})
@@ -231,14 +231,16 @@ def _load_openvino(folder: Path, manifest: Manifest, precision: Mapping[str, str
         model = core.read_model(folder / FILE)
         compiled = core.compile_model(model, "CPU", settings)
     # A tensor has several names if copies were removed; its node has the output's name.
-    names = [one.get_friendly_name().removesuffix("/sink_port_0") for one in model.get_results()]
+    names = [
+        result.get_friendly_name().removesuffix("/sink_port_0") for result in model.get_results()
+    ]
     # A request serves one thread at a time.
-    own = threading.local()
+    thread = threading.local()
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:
-        if not hasattr(own, "request"):
-            own.request = compiled.create_infer_request()
-        results = own.request.infer({manifest.settings.input: images})
+        if not hasattr(thread, "request"):
+            thread.request = compiled.create_infer_request()
+        results = thread.request.infer({manifest.settings.input: images})
         arrays = [np.array(array) for array in results.values()]
         return dict(zip(names, arrays, strict=True))
 
@@ -290,8 +292,8 @@ def _checked(run: Run, folder: Path) -> Run:
         try:
             return run(images)
         except Exception as error:  # the runtimes' exceptions differ
-            what = f"the model does not take {images.dtype} {list(images.shape)}: {error}"
+            problem = f"the model does not take {images.dtype} {list(images.shape)}: {error}"
             fix = "export.json gives type and shape; an image must fit the resizer's canvas"
-            raise UserError(what, where=str(folder / FILE), fix=fix) from error
+            raise UserError(problem, where=str(folder / FILE), fix=fix) from error
 
     return checked_run

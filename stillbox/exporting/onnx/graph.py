@@ -76,7 +76,7 @@ class Graph:
 
         outputs = [name or self.new_name(kind) for name in names]
         node = helper.make_node(
-            kind, [self._name_of(one) for one in inputs], outputs, outputs[0], **attributes
+            kind, [self._name_of(operand) for operand in inputs], outputs, outputs[0], **attributes
         )
         self._nodes.append(node)
         return outputs

@@ -165,13 +165,13 @@ def _full(
     writer: NetworkWriter, inputs: list[Value], equation: Equation, order: Order | None = None
 ) -> list[str]:
     """Returns the names of the inputs of an equation; constants get their whole shapes."""
-    like = next(one for one in inputs if not isinstance(one, Constant))
+    like = next(value for value in inputs if not isinstance(value, Constant))
     pairs = zip(inputs, equation.invars, strict=True)
-    return [writer.full(one, variable.aval.shape, like, order) for one, variable in pairs]
+    return [writer.full(value, variable.aval.shape, like, order) for value, variable in pairs]
 
 
 def _concatenate(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
-    order = next(writer.tensor(one) for one in inputs if not isinstance(one, Constant)).order
+    order = next(writer.tensor(value) for value in inputs if not isinstance(value, Constant)).order
     names = _full(writer, inputs, equation, order)
     axis = order.index(equation.params["dimension"])
     return Tensor(writer.graph.op("Concat", *names, axis=axis), order)
@@ -218,8 +218,8 @@ def _any(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Valu
 
 def _product(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
     """Writes `dot_general`: a matrix product, or a sum of products by the names of axes."""
-    ranks = [len(one.aval.shape) for one in equation.invars]
-    names = [writer.name(one, identity(rank)) for one, rank in zip(inputs, ranks, strict=True)]
+    ranks = [len(variable.aval.shape) for variable in equation.invars]
+    names = [writer.name(value, identity(rank)) for value, rank in zip(inputs, ranks, strict=True)]
     rank = len(equation.outvars[0].aval.shape)
     contracted, batch = equation.params["dimension_numbers"]
     if ranks == [2, 2] and (contracted, batch) == (((1,), (0,)), ((), ())):
@@ -228,11 +228,11 @@ def _product(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> 
     axes: list[dict[int, str]] = [{}, {}]
     for pair in [*zip(*batch, strict=True), *zip(*contracted, strict=True)]:
         letter = next(letters)
-        for own, axis in zip(axes, pair, strict=True):
-            own[axis] = letter
+        for operand_axes, axis in zip(axes, pair, strict=True):
+            operand_axes[axis] = letter
     words = [
-        [own[axis] if axis in own else next(letters) for axis in range(length)]
-        for own, length in zip(axes, ranks, strict=True)
+        [operand_axes[axis] if axis in operand_axes else next(letters) for axis in range(length)]
+        for operand_axes, length in zip(axes, ranks, strict=True)
     ]
     shared = [axes[0][axis] for axis in batch[0]]
     free = [
@@ -351,10 +351,10 @@ def add_program(graph: Graph, traced: TracedProgram, inputs: Sequence[Value]) ->
     writer = NetworkWriter(graph)
     consts = [Constant(np.asarray(array)) for array in traced.consts]
     results = _write(writer, traced.jaxpr, [*consts, *inputs])
-    like = next(one for one in inputs if not isinstance(one, Constant))
+    like = next(value for value in inputs if not isinstance(value, Constant))
     names = [
-        writer.full(one, aval.shape, like)
-        for one, aval in zip(results, traced.out_avals, strict=True)
+        writer.full(value, aval.shape, like)
+        for value, aval in zip(results, traced.out_avals, strict=True)
     ]
     writer.finish()
     return names
@@ -370,17 +370,17 @@ def _write(writer: NetworkWriter, jaxpr: Jaxpr, inputs: Sequence[Value]) -> list
         return values[variable]
 
     for equation in used_equations(jaxpr):
-        results = _results(writer, equation, [read(one) for one in equation.invars])
+        results = _results(writer, equation, [read(variable) for variable in equation.invars])
         values.update(zip(equation.outvars, results, strict=True))
-    return [read(one) for one in jaxpr.outvars]
+    return [read(variable) for variable in jaxpr.outvars]
 
 
 def _results(writer: NetworkWriter, equation: Equation, inputs: list[Value]) -> list[Value]:
     if (inner := called_program(equation)) is not None:
-        consts: list[Value] = [Constant(np.asarray(one)) for one in inner.consts]
+        consts: list[Value] = [Constant(np.asarray(array)) for array in inner.consts]
         return _write(writer, inner.jaxpr, consts + inputs)
     kind = equation.primitive.name
-    known = [one for one in inputs if isinstance(one, Constant)]
+    known = [value for value in inputs if isinstance(value, Constant)]
     if len(known) == len(inputs):
         return [fold(equation, known)]
     if kind not in OPERATIONS:

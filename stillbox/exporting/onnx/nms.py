@@ -34,23 +34,23 @@ def search(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> li
     """
     limits: SearchLimits = equation.params["limits"]
     if limits.soft_sigma > 0:
-        what = "an ONNX artefact cannot fade scores by overlap"
+        problem = "an ONNX artefact cannot fade scores by overlap"
         fix = "export it as saved_model or stablehlo, or set it to 0"
-        raise UserError(what, where="soft_sigma of the model's nms", fix=fix)
+        raise UserError(problem, where="soft_sigma of the model's nms", fix=fix)
     boxes, visible, scores = (
         None
-        if isinstance(one, Constant) and one.array.dtype == bool and one.array.all()
-        else writer.name(one, identity(variable.aval.ndim))
-        for one, variable in zip(inputs, equation.invars, strict=True)
+        if isinstance(value, Constant) and value.array.dtype == bool and value.array.all()
+        else writer.name(value, identity(variable.aval.ndim))
+        for value, variable in zip(inputs, equation.invars, strict=True)
     )
     assert boxes is not None
     assert scores is not None
     _, anchors, classes = equation.invars[2].aval.shape
-    found = _Suppression(writer.graph, limits, anchors, classes).add(
+    names = _Suppression(writer.graph, limits, anchors, classes).add(
         boxes, visible, scores, per_class=equation.invars[0].aval.ndim == 4
     )
     ranks = [variable.aval.ndim for variable in equation.outvars]
-    return [Tensor(name, identity(rank)) for name, rank in zip(found, ranks, strict=True)]
+    return [Tensor(name, identity(rank)) for name, rank in zip(names, ranks, strict=True)]
 
 
 class _Found(NamedTuple):
@@ -128,10 +128,10 @@ class _Suppression:
         every = self._search(branch, self.anchors, boxes, scores, visible, threshold)
         return _Found(*graph.either(self._more(least, first.scores), branch, every, first))
 
-    def _more(self, least: str, found: str) -> str:
+    def _more(self, least: str, picked: str) -> str:
         """Returns whether an image has fewer than `max_total` detections, and candidates left."""
         graph, nms = self.graph, self.nms
-        last = graph.op("ReduceMin", found, np.array([1]))
+        last = graph.op("ReduceMin", picked, np.array([1]))
         open_ = graph.op("Equal", last, _OUT)
         left = graph.op("Greater", least, np.array(nms.score_threshold, np.float32))
         marks = graph.op("Cast", graph.op("And", open_, left), to=INT64)

@@ -42,8 +42,8 @@ def add_antialias(
     """
     for axis in (1, 0):
         old, new = (
-            graph.op("Cast", graph.op("Gather", one, np.array(axis)), to=INT64)
-            for one in (size, new_size)
+            graph.op("Cast", graph.op("Gather", sides, np.array(axis)), to=INT64)
+            for sides in (size, new_size)
         )
         turned = graph.op("Transpose", images, perm=[0, 2, 1, 3]) if axis else images
         turned = _Band(graph, old, new, uint8).resize(turned)
@@ -187,7 +187,8 @@ def _bilinear(graph: Graph, images: str, axes: "list[_Axis]") -> str:
     left, right, column_share = columns.neighbours()
     images = graph.op("Gather", images, graph.op("Concat", above, below, axis=0), axis=1)
     low, high = (
-        graph.op("Cast", graph.op("Gather", images, one, axis=2), to=FLOAT) for one in (left, right)
+        graph.op("Cast", graph.op("Gather", images, places, axis=2), to=FLOAT)
+        for places in (left, right)
     )
     lines = _between(graph, low, high, column_share)
     upper, lower = graph.ops("Split", lines, names=(None, None), axis=1, num_outputs=2)
@@ -217,7 +218,7 @@ class _Axis:
     ) -> None:
         self.graph, self.axis, self.align_corners = graph, axis, align_corners
         side = np.array(axis - 1)
-        self.size, self.new_size = (graph.op("Gather", one, side) for one in (size, new_size))
+        self.size, self.new_size = (graph.op("Gather", sides, side) for sides in (size, new_size))
         self.last = graph.op("Sub", self.size, _ONE)
         self.scale = self._scale()
         zero = np.array(0, np.float32)
@@ -261,8 +262,8 @@ class _Axis:
         graph = self.graph
         next_steps = graph.op("Add", self.steps, _ONE)
         start, end = (
-            graph.op("Unsqueeze", one, np.array([1]))
-            for one in (self.positions, graph.op("Mul", next_steps, self.scale))
+            graph.op("Unsqueeze", positions, np.array([1]))
+            for positions in (self.positions, graph.op("Mul", next_steps, self.scale))
         )
         pixels = graph.op("Range", np.array(0, np.float32), self.size, _ONE)
         # The last pixel has no upper limit, because rounding can move positions beyond it.
@@ -296,7 +297,7 @@ class _Axis:
         return graph.op("Sum", *parts)
 
     def _polynomial(self, at: str, factors: tuple[float, ...]) -> str:
-        first, *rest = (np.array(one, np.float32) for one in factors)
+        first, *rest = (np.array(factor, np.float32) for factor in factors)
         value = self.graph.op("Mul", at, first)
         for factor in rest[:-1]:
             value = self.graph.op("Mul", self.graph.op("Add", value, factor), at)
@@ -325,12 +326,12 @@ def add_preprocessing(
         UserError: images of this size do not fit the network input.
     """
     if size is not None and (reason := misfit(size, resizer)):
-        what = f"images of this size do not fit the canvas: {reason}"
-        raise UserError(what, where=Parameter("image_size"), fix=ENLARGE_CANVAS)
-    own: Operand = np.array(size, np.float32)
+        problem = f"images of this size do not fit the canvas: {reason}"
+        raise UserError(problem, where=Parameter("image_size"), fix=ENLARGE_CANVAS)
+    old_size: Operand = np.array(size, np.float32)
     if size is None:
-        own = graph.op("Cast", graph.op("Shape", images, start=1, end=3), to=FLOAT)
-    inner = _resized_size(graph, own, resizer)
+        old_size = graph.op("Cast", graph.op("Shape", images, start=1, end=3), to=FLOAT)
+    inner = _resized_size(graph, old_size, resizer)
     pixels = images
     # A fixed size needs no resizing or padding that changes nothing; such nodes can take longer
     # than a small network.
@@ -339,7 +340,7 @@ def add_preprocessing(
         pixels = add_resize(
             graph,
             images,
-            own,
+            old_size,
             inner,
             resizer.method,
             align_corners=resizer.align_corners,
@@ -350,35 +351,35 @@ def add_preprocessing(
         pixels = _pad(graph, pixels, inner, resizer)
     # No runtime can derive the fixed shape from the nodes above.
     pixels = graph.op("Reshape", pixels, np.array([0, *resizer.input_size, 3]))
-    return Resized(pixels, inner, own)
+    return Resized(pixels, inner, old_size)
 
 
-def _resized_size(graph: Graph, own: Operand, resizer: schema.Resizer) -> Operand:
+def _resized_size(graph: Graph, old_size: Operand, resizer: schema.Resizer) -> Operand:
     """Returns height and width `[2]` float32, by the arithmetic of `inputs.resize.resized_size`."""
     if isinstance(resizer, schema.FixedShapeResizer):
         return np.array(resizer.input_size, np.float32)
     if isinstance(resizer, schema.KeepAspectRatioResizer):
-        short, long = (graph.op(kind, own, keepdims=1) for kind in ("ReduceMin", "ReduceMax"))
+        short, long = (graph.op(kind, old_size, keepdims=1) for kind in ("ReduceMin", "ReduceMax"))
         targets = np.array([resizer.min_dimension, resizer.max_dimension], np.float32)
         ratios = graph.op("Div", targets, graph.op("Concat", short, long, axis=0))
         near, far = (graph.op("Gather", ratios, np.array([at])) for at in (0, 1))
         most = np.array(resizer.max_dimension, np.float32)
         passed = graph.op("Greater", _rounded(graph, long, near), most)
-        return _rounded(graph, own, graph.op("Where", passed, far, near))
+        return _rounded(graph, old_size, graph.op("Where", passed, far, near))
     if isinstance(resizer, schema.ScaleJitterResizer):
-        ratios = graph.op("Div", np.array([resizer.height, resizer.width], np.float32), own)
-        return _rounded(graph, own, graph.op("ReduceMin", ratios, keepdims=1))
+        ratios = graph.op("Div", np.array([resizer.height, resizer.width], np.float32), old_size)
+        return _rounded(graph, old_size, graph.op("ReduceMin", ratios, keepdims=1))
     if isinstance(resizer, schema.ConditionalShapeResizer):
         kinds = ("ReduceMax", "Min") if resizer.condition == "greater" else ("ReduceMin", "Max")
-        side = graph.op(kinds[0], own, keepdims=1)
+        side = graph.op(kinds[0], old_size, keepdims=1)
         target = graph.op(kinds[1], side, np.array(resizer.threshold, np.float32))
-        scaled = graph.op("Mul", own, graph.op("Div", target, side))
+        scaled = graph.op("Mul", old_size, graph.op("Div", target, side))
         return graph.op("Max", graph.op("Floor", scaled), _ONE)
-    return own
+    return old_size
 
 
-def _rounded(graph: Graph, own: Operand, ratio: str) -> str:
-    return graph.op("Max", graph.op("Round", graph.op("Mul", own, ratio)), _ONE)
+def _rounded(graph: Graph, old_size: Operand, ratio: str) -> str:
+    return graph.op("Max", graph.op("Round", graph.op("Mul", old_size, ratio)), _ONE)
 
 
 def _pad(graph: Graph, pixels: str, inner: Operand, resizer: schema.Resizer) -> str:

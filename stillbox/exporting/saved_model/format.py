@@ -79,8 +79,8 @@ def _saved_model(program: ExportProgram, arrays: Mapping[str, np.ndarray]) -> by
     weights, saver = add_variables(graph, arrays)
     resized = add_preprocessing(value, settings.input_type, program.description.resizer)
     exported = portable(exported_program(program))
-    found = add_program(graph, program, exported, weights, resized, _TENSORS)
-    outputs = {name: one.info for name, one in found.items()}
+    named = add_program(graph, program, exported, weights, resized, _TENSORS)
+    outputs = {name: output.info for name, output in named.items()}
     given = Info(value.name, value.dtype, input_shape(program))
     signature = messages.signature({settings.input: given}, outputs)
     variables = {
@@ -111,11 +111,11 @@ def _add_functions(
             inner.node("ReadVariableOp", [handle], [info.dtype], output="value", dtype=info.dtype)
             for handle, info in zip(handles, variables.values(), strict=True)
         )
-        weights = dict(zip(variables, (one[0] for one in read), strict=True))
+        weights = dict(zip(variables, (tensors[0] for tensors in read), strict=True))
         resizer = program.description.resizer
         resized = add_preprocessing(value, program.settings.input_type, resizer)
-        found = add_program(inner, program, exported, weights, resized, {})
-        return [found[name].source for name in sorted(outputs)]
+        named = add_program(inner, program, exported, weights, resized, {})
+        return [named[name].source for name in sorted(outputs)]
 
     types = [given.dtype, *[DType.RESOURCE] * len(variables)]
     detect = graph.function("__inference_detect", types, body)
@@ -166,7 +166,9 @@ def add_program(
 
     `names` are those of nodes of outputs that are not named like these.
     """
-    held = {kind: {path: weights[path] for path in own} for kind, own in program.weights.items()}
+    held = {
+        kind: {path: weights[path] for path in paths} for kind, paths in program.weights.items()
+    }
     # In the order of the program's arguments; it drops unused ones.
     arguments = jax.tree.leaves((held, *resized))
     inputs = [arguments[index] for index in exported.module_kept_var_idx]
@@ -194,7 +196,7 @@ def call_program(
         version=exported.calling_convention_version,
         module=exported.mlir_module_serialized,
         platforms=[name.upper() for name in exported.platforms],
-        Tin=[one.dtype for one in inputs],
+        Tin=[tensor.dtype for tensor in inputs],
         Tout=types,
         Sout=shapes,
     )
@@ -289,7 +291,9 @@ def _call_program(
     (call_module,) = (node for node in nodes.values() if node.operator == "XlaCallModule")
     module = call_module.text("module")
     exported = dataclasses.replace(exported_program(program), mlir_module_serialized=module)
-    weights = {kind: {path: arrays[path] for path in own} for kind, own in program.weights.items()}
+    weights = {
+        kind: {path: arrays[path] for path in paths} for kind, paths in program.weights.items()
+    }
     call = jax.jit(exported.call)
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:

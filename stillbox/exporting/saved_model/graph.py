@@ -154,7 +154,7 @@ class Graph:
             after: nodes that run before.
         """
         operator = _OPERATORS[kind]
-        tensors = [self._tensor(one) for one in inputs]
+        tensors = [self._tensor(operand) for operand in inputs]
         for attribute, tensor in zip(operator.types.split(), tensors, strict=True):
             if attribute != "-":
                 attributes[attribute] = tensor.dtype
@@ -195,7 +195,7 @@ class Graph:
     ) -> str:
         """Appends a node whose outputs, if any, are of no interest; returns its name."""
         name = self._new_name(name or kind)
-        names = [one.name for one in inputs] + [f"^{one}" for one in after]
+        names = [node.name for node in inputs] + [f"^{node}" for node in after]
         self._nodes.append(messages.node(name, kind, names, attributes))
         return name
 
@@ -219,14 +219,21 @@ class Graph:
             body: called with the arguments in the graph of the function; returns the results.
         """
         inner = Graph(self)
-        own = [Tensor(inner, inner._new_name("argument"), dtype, output="") for dtype in arguments]
-        results = body(*own)
+        parameters = [
+            Tensor(inner, inner._new_name("argument"), dtype, output="") for dtype in arguments
+        ]
+        results = body(*parameters)
         name = f"{name}_{len(self._functions)}"
         returned = {
             f"result_{index}": (result.dtype, result.name) for index, result in enumerate(results)
         }
         self._functions.append(
-            messages.function(name, {one.node: one.dtype for one in own}, inner._nodes, returned)
+            messages.function(
+                name,
+                {parameter.node: parameter.dtype for parameter in parameters},
+                inner._nodes,
+                returned,
+            )
         )
         return Function(FunctionName(name), [result.dtype for result in results])
 
@@ -242,7 +249,7 @@ class Graph:
         start: Sequence[Tensor],
     ) -> list[Tensor]:
         """Appends a loop: `state = step(*state)` as long as `more(*state)`; returns the state."""
-        types = [one.dtype for one in start]
+        types = [tensor.dtype for tensor in start]
         functions = {
             "cond": self.function("more", types, lambda *state: [more(*state)]).name,
             "body": self.function("step", types, step).name,

@@ -47,7 +47,7 @@ class DType(IntEnum):
     @classmethod
     def of(cls, dtype: np.dtype) -> "DType":
         """Returns the type of numpy's."""
-        return cls(next(number for number, own in DTYPES.items() if own == dtype))
+        return cls(next(number for number, known in DTYPES.items() if known == dtype))
 
     @property
     def numpy(self) -> np.dtype:
@@ -132,8 +132,8 @@ def node(
 ) -> bytes:
     """Returns a `NodeDef`."""
     parts = [bytes_field(1, name.encode()), bytes_field(2, operator.encode())]
-    parts += [bytes_field(3, one.encode()) for one in inputs]
-    parts += [bytes_field(5, _entry(key, attribute(one))) for key, one in attributes.items()]
+    parts += [bytes_field(3, source.encode()) for source in inputs]
+    parts += [bytes_field(5, _entry(key, attribute(value))) for key, value in attributes.items()]
     return b"".join(parts)
 
 
@@ -148,7 +148,7 @@ def function(
     signature += [bytes_field(2, _argument(key, dtype)) for key, dtype in arguments.items()]
     signature += [bytes_field(3, _argument(key, dtype)) for key, (dtype, _) in results.items()]
     parts = [bytes_field(1, b"".join(signature))]
-    parts += [bytes_field(3, one) for one in nodes]
+    parts += [bytes_field(3, node) for node in nodes]
     parts += [bytes_field(4, _entry(key, tensor.encode())) for key, (_, tensor) in results.items()]
     return b"".join(parts)
 
@@ -159,8 +159,8 @@ def _argument(name: str, dtype: DType) -> bytes:
 
 def graph(nodes: Iterable[bytes], functions: Iterable[bytes]) -> bytes:
     """Returns a `GraphDef`."""
-    library = b"".join(bytes_field(1, one) for one in functions)
-    content = b"".join(bytes_field(1, one) for one in nodes)
+    library = b"".join(bytes_field(1, part) for part in functions)
+    content = b"".join(bytes_field(1, part) for part in nodes)
     return content + bytes_field(2, library) + bytes_field(4, varint_field(1, _PRODUCER))
 
 
@@ -226,7 +226,7 @@ def saved_model(
     """
     meta = [bytes_field(1, bytes_field(4, TAG.encode())), bytes_field(2, graph)]
     if saver is not None:
-        variables = b"".join(bytes_field(1, one.message()) for one in saver.variables)
+        variables = b"".join(bytes_field(1, variable.message()) for variable in saver.variables)
         meta.append(bytes_field(3, saver.message()))
         meta.append(bytes_field(4, _entry(_VARIABLES, bytes_field(2, variables))))
     meta += [bytes_field(5, _entry(key, content)) for key, content in signatures.items()]
@@ -274,8 +274,10 @@ def nodes_of(graph: bytes) -> dict[str, Node]:
         if number != 1 or not isinstance(content, bytes):
             continue
         fields = list(values(content))
-        entries = [dict(values(one)) for key, one in fields if key == 5 and isinstance(one, bytes)]
-        attributes = {bytes_of(one, 1).decode(): bytes_of(one, 2) for one in entries}
+        entries = [
+            dict(values(entry)) for key, entry in fields if key == 5 and isinstance(entry, bytes)
+        ]
+        attributes = {bytes_of(entry, 1).decode(): bytes_of(entry, 2) for entry in entries}
         head = dict(fields)
         nodes[bytes_of(head, 1).decode()] = Node(bytes_of(head, 2).decode(), attributes)
     return nodes

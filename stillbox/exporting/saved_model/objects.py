@@ -42,7 +42,7 @@ def add_variables(
 
 
 def _add_saver(graph: Graph, handles: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Saver:
-    types = [one.dtype for one in values.values()]
+    types = [value.dtype for value in values.values()]
     path = graph.constant(b"")
     prefix = graph.node(
         *("PlaceholderWithDefault", [path], [DType.STRING]), dtype=DType.STRING, shape=()
@@ -82,7 +82,7 @@ def _sequence(kind: int, parts: Iterable[bytes] = ()) -> bytes:
 
 def _dictionary(parts: Mapping[str, bytes]) -> bytes:
     entries = (
-        _message(1, bytes_field(1, key.encode()) + _message(2, one)) for key, one in parts.items()
+        _message(1, bytes_field(1, key.encode()) + _message(2, part)) for key, part in parts.items()
     )
     return _message(_DICT, b"".join(entries))
 
@@ -104,7 +104,8 @@ def _argument_names(names: Sequence[str]) -> bytes:
         "annotations": _dictionary({}),
     }
     pairs = (
-        _message(2, bytes_field(1, key.encode()) + _message(2, one)) for key, one in fields.items()
+        _message(2, bytes_field(1, key.encode()) + _message(2, field))
+        for key, field in fields.items()
     )
     return _message(_NAMED, bytes_field(1, b"FullArgSpec") + b"".join(pairs))
 

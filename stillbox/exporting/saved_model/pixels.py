@@ -49,13 +49,13 @@ def add_preprocessing(value: Tensor, kind: InputType, resizer: schema.Resizer) -
     if kind == "tf_example":
         value = _encoded_images(value)
 
-    def one(file: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def decoded(file: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         image = file.graph.op("ExpandDims", decode_image(file), 0)
         images, *sizes = _resize_images(image, resizer)
         return images[0], sizes[0], sizes[1]
 
     # Each image has its own size.
-    function = value.graph.function("prepare", [DType.STRING], one)
+    function = value.graph.function("prepare", [DType.STRING], decoded)
     shapes = [(*resizer.input_size, 3), (2,), (2,)]
     return NetworkInput(*value.graph.map(function, value, shapes))
 

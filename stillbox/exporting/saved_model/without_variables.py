@@ -53,9 +53,9 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     format.add_program(graph, program, exported, weights, resized, {})
     content = graph.message()
     if len(content) >= MAX_PROGRAM_BYTES:
-        what = f"the graph has {len(content):,} bytes, and a protocol message holds fewer"
+        problem = f"the graph has {len(content):,} bytes, and a protocol message holds fewer"
         fix = f"use {Parameter('format')} saved_model, which keeps weights in a file of their own"
-        raise UserError(what, where=f"{Parameter('format')} frozen_graph", fix=fix)
+        raise UserError(problem, where=f"{Parameter('format')} frozen_graph", fix=fix)
     (folder / format.FROZEN).write_bytes(content)
     return Written(
         files={format.FROZEN: f"GraphDef, input {value.name}"},

@@ -57,17 +57,17 @@ def convert(
     try:
         return _flatbuffer(text, name, outputs)
     except Exception as error:  # the converter has no error class
-        what = f"TensorFlow Lite cannot hold this model: {_reason(error)}"
+        problem = f"TensorFlow Lite cannot hold this model: {_reason(error)}"
         fix = f"use another format, such as {Parameter('format', 'onnx')}"
-        raise UserError(what, where=Parameter("format", "tflite"), fix=fix) from error
+        raise UserError(problem, where=Parameter("format", "tflite"), fix=fix) from error
 
 
 def _require_converter() -> None:
     system, machine = platform.system(), platform.machine()
     if find_spec("litert_converter") is None and (system, machine) not in _PLATFORMS:
-        what = f"there is no litert-converter for {system} on {machine}"
+        problem = f"there is no litert-converter for {system} on {machine}"
         fix = "export under Linux on x86-64 or macOS on arm64; the file runs here"
-        raise UserError(what, where=Parameter("format", "tflite"), fix=fix)
+        raise UserError(problem, where=Parameter("format", "tflite"), fix=fix)
     import_extra("litert_converter", "tflite")
 
 
@@ -186,9 +186,12 @@ def detect_function(program: ExportProgram) -> Function:
     def detect(images: jax.Array) -> tuple[jax.Array, ...]:
         pixels = images.astype(jnp.float32) if size is None else resize_images(images, resizer)
         weights = _with_variable_scales(program.weights, pixels)
-        found, _ = program.detect(weights, pixels, jnp.asarray([true_size], jnp.int32))
-        classes, count = found.classes.astype(jnp.float32), found.count.astype(jnp.float32)
-        return found.boxes, classes, found.scores, count
+        detections, _ = program.detect(weights, pixels, jnp.asarray([true_size], jnp.int32))
+        classes, count = (
+            detections.classes.astype(jnp.float32),
+            detections.count.astype(jnp.float32),
+        )
+        return detections.boxes, classes, detections.scores, count
 
     return detect
 

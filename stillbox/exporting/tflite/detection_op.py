@@ -51,8 +51,10 @@ def check_fit(program: ExportProgram) -> schema.OneStage:
     """
     model = program.description
     if not isinstance(model, schema.OneStage):
-        what = f"{NAME} decodes the boxes of anchors, and a model of kind {model.kind} has others"
-        raise UserError(what, where=_WHERE, fix=_BUILT_IN)
+        problem = (
+            f"{NAME} decodes the boxes of anchors, and a model of kind {model.kind} has others"
+        )
+        raise UserError(problem, where=_WHERE, fix=_BUILT_IN)
     scores, nms = model.postprocessing, model.postprocessing.nms
     plain: dict[str, tuple[object, object]] = {
         "postprocessing.calibration": (scores.calibration, None),
@@ -64,21 +66,23 @@ def check_fit(program: ExportProgram) -> schema.OneStage:
     }
     for field, (value, wanted) in plain.items():
         if value != wanted:
-            what = f"{NAME} has no {field.rpartition('.')[2]}, which is {value} in this model"
-            raise UserError(what, where=f"model.{field}", fix=_BUILT_IN)
+            problem = f"{NAME} has no {field.rpartition('.')[2]}, which is {value} in this model"
+            raise UserError(problem, where=f"model.{field}", fix=_BUILT_IN)
     if isinstance(model.head, schema.AtssHead):
-        what = f"{NAME} multiplies no scores by the centerness that the head atss predicts"
-        raise UserError(what, where="model.head", fix=_BUILT_IN)
+        problem = f"{NAME} multiplies no scores by the centerness that the head atss predicts"
+        raise UserError(problem, where="model.head", fix=_BUILT_IN)
     if nms.empty_boxes == "drop":
-        what = f"{NAME} keeps boxes without area, which this model drops"
-        raise UserError(what, where="model.postprocessing.nms.empty_boxes", fix=_BUILT_IN)
+        problem = f"{NAME} keeps boxes without area, which this model drops"
+        raise UserError(problem, where="model.postprocessing.nms.empty_boxes", fix=_BUILT_IN)
     if program.settings.quantize == "int8":
         _check_decoding(model)
         _check_norms(model)
     size = program.image_size or program.input_size
     if resized_size(size, model.resizer) != program.input_size:
-        what = f"an image of {size[0]}x{size[1]} does not fill the network input, as {NAME} expects"
-        raise UserError(what, where=Parameter("image_size"), fix=_BUILT_IN)
+        problem = (
+            f"an image of {size[0]}x{size[1]} does not fill the network input, as {NAME} expects"
+        )
+        raise UserError(problem, where=Parameter("image_size"), fix=_BUILT_IN)
     return model
 
 
@@ -100,8 +104,8 @@ def _foreign_decoding(model: schema.OneStage) -> tuple[str, object] | None:
 
 
 def _check_decoding(model: schema.OneStage) -> None:
-    if (found := _foreign_decoding(model)) is not None:
-        field, value = found
+    if (foreign := _foreign_decoding(model)) is not None:
+        field, value = foreign
         raise UserError(
             f"with {field.rpartition('.')[2]} {value} the network decodes the boxes before {NAME}, "
             "which 8-bit integers are too coarse for",
@@ -208,7 +212,7 @@ def joined_ranges(content: bytes, ranges: Mapping[str, Range]) -> dict[str, Rang
     joined: dict[str, Range] = {}
     pairs = list(_sharing(content))
     for output in {output for output, _ in pairs}:
-        names = [name for one, name in pairs if one == output]
+        names = [name for result, name in pairs if result == output]
         known = [ranges[name] for name in names if name in ranges]
         low, high = min(pair[0] for pair in known), max(pair[1] for pair in known)
         joined.update(dict.fromkeys(names, (low, high)))
@@ -249,7 +253,7 @@ def append(content: bytes, program: ExportProgram, pixels: tuple[int, float] | N
         if held.data is not None:  # an array is not copied byte by byte
             held.data = np.frombuffer(held.data, np.uint8)
     (graph,), (signature,) = model.subgraphs, model.signatureDefs
-    tensors = {one.name.decode(): one.tensorIndex for one in signature.outputs}
+    tensors = {entry.name.decode(): entry.tensorIndex for entry in signature.outputs}
     if pixels is not None:
         _take_bytes(graph.tensors[signature.inputs[0].tensorIndex], *pixels)
     most = check_fit(program).max_detections

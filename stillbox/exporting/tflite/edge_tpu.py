@@ -71,8 +71,8 @@ def _unfused(operation: _Operation) -> str | None:
 
 
 def _joined(operation: _Operation) -> str | None:
-    held = [one.constant for one in operation.inputs if one.constant is not None]
-    if held and (len(operation.inputs) > 2 or any(one.any() for one in held)):
+    held = [tensor.constant for tensor in operation.inputs if tensor.constant is not None]
+    if held and (len(operation.inputs) > 2 or any(constant.any() for constant in held)):
         return "it joins a constant other than the zeros of a padding"
     return _unfused(operation)
 
@@ -194,12 +194,12 @@ def _operations(content: bytes) -> Iterator[_Operation]:
     graph = model.subgraphs[0]
     tensors = [
         _Tensor(
-            one.name.decode(),
-            tuple(int(side) for side in one.shape),
-            types[one.type],
-            _values(model.buffers[one.buffer].data, one.type == flat.TensorType.INT32),
+            tensor.name.decode(),
+            tuple(int(side) for side in tensor.shape),
+            types[tensor.type],
+            _values(model.buffers[tensor.buffer].data, tensor.type == flat.TensorType.INT32),
         )
-        for one in graph.tensors
+        for tensor in graph.tensors
     ]
     for kind, operation in operations_of(model):
         yield _Operation(

@@ -128,8 +128,8 @@ def _float_program(program: ExportProgram) -> tuple[ExportProgram, Ranges]:
     assert quantization is not None
     for name in ("weight_bits", "activation_bits"):
         if (bits := getattr(quantization, name)) != BITS:
-            what = f"training has rounded to {bits} bits, and int8 has {BITS}"
-            raise UserError(what, where=f"train.quantization.{name}", fix="export it in float")
+            problem = f"training has rounded to {bits} bits, and int8 has {BITS}"
+            raise UserError(problem, where=f"train.quantization.{name}", fix="export it in float")
     return float_program(program)
 
 
@@ -168,15 +168,15 @@ def load(folder: Path, manifest: Manifest) -> Run:
         with lock:
             named = runner(**{manifest.settings.input: np.asarray(images)})
         names = manifest.settings.output_names or metadata.OUTPUTS
-        outputs = {own: named[name] for own, name in zip(metadata.OUTPUTS, names, strict=True)}
+        outputs = {usual: named[name] for usual, name in zip(metadata.OUTPUTS, names, strict=True)}
         indices = np.rint(outputs["detection_classes"]).astype(int)
         if not 0 <= indices.min() <= indices.max() < len(ids):
-            what = f"the model found a class beyond the {len(ids)} of its {metadata.LABEL_IDS}"
-            raise UserError(what, where=str(folder / FILE), fix="export the model again")
+            problem = f"the model found a class beyond the {len(ids)} of its {metadata.LABEL_IDS}"
+            raise UserError(problem, where=str(folder / FILE), fix="export the model again")
         # The custom operation does not clip boxes.
         boxes = np.clip(outputs["detection_boxes"], 0, 1) if op else outputs["detection_boxes"]
-        found = {"detection_boxes": boxes, "detection_classes": ids[indices]}
-        return {name: found.get(name, outputs[name]) for name in metadata.OUTPUTS}
+        converted = {"detection_boxes": boxes, "detection_classes": ids[indices]}
+        return {name: converted.get(name, outputs[name]) for name in metadata.OUTPUTS}
 
     return run
 
@@ -184,7 +184,7 @@ def load(folder: Path, manifest: Manifest) -> Run:
 def class_labels(model: TrainedModel) -> list[str]:
     """Returns the name of every class index, each on one line; `???` for an unused one."""
     names = model.class_names()
-    return [" ".join(names.get(one, _UNUSED).splitlines()) for one in model.slots().ids]
+    return [" ".join(names.get(class_id, _UNUSED).splitlines()) for class_id in model.slots().ids]
 
 
 def _description(program: ExportProgram) -> metadata.Description:
@@ -213,5 +213,7 @@ def _check_operators(content: bytes) -> None:
         if name == "CUSTOM" or name.startswith("STABLEHLO_")
     }
     if foreign:
-        what = f"the model needs {', '.join(sorted(foreign))}, which TensorFlow Lite does not have"
-        raise UserError(what, where=Parameter("format", "tflite"), fix="use another format")
+        problem = (
+            f"the model needs {', '.join(sorted(foreign))}, which TensorFlow Lite does not have"
+        )
+        raise UserError(problem, where=Parameter("format", "tflite"), fix="use another format")

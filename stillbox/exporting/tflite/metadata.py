@@ -118,14 +118,14 @@ def label_ids(content: bytes, where: str) -> list[int]:
         words = lines.decode(errors="replace").split()
         ids = [label for word in words if (label := count(word)) is not None]
         if not ids or len(ids) < len(words) or max(ids) > _GREATEST_ID:
-            found = count_text(len(words), "number")
-            raise ValueError(f"they are {found}, not all from 0 to {_GREATEST_ID}")
+            counted = count_text(len(words), "number")
+            raise ValueError(f"they are {counted}, not all from 0 to {_GREATEST_ID}")
         return ids
     # zipfile and zlib can raise any exception for broken bytes.
     except Exception as error:
-        what = f"the label ids behind the model cannot be read: {error or type(error).__name__}"
+        problem = f"the label ids behind the model cannot be read: {error or type(error).__name__}"
         fix = f"copy the file again, or export the model again with {Parameter('format', 'tflite')}"
-        raise UserError(what, where=f"{where}, {LABEL_IDS}", fix=fix) from error
+        raise UserError(problem, where=f"{where}, {LABEL_IDS}", fix=fix) from error
 
 
 def _name_tensors(model: "schema.ModelT", input_name: str, outputs: Sequence[str]) -> None:
@@ -134,9 +134,9 @@ def _name_tensors(model: "schema.ModelT", input_name: str, outputs: Sequence[str
     signature.inputs[0].name = input_name
     graph.tensors[signature.inputs[0].tensorIndex].name = input_name
     signature.outputs.sort(key=lambda output: output.name)
-    for output, name, own in zip(signature.outputs, outputs, OUTPUTS, strict=True):
+    for output, name, usual in zip(signature.outputs, outputs, OUTPUTS, strict=True):
         output.name = name
-        graph.tensors[output.tensorIndex].name = own
+        graph.tensors[output.tensorIndex].name = usual
     graph.outputs = [output.tensorIndex for output in signature.outputs]
 
 

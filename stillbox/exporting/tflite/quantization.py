@@ -152,8 +152,11 @@ def _with_room_for_biases(
         if known is None:
             continue
         width = np.ptp([0.0, float(np.min(known["min"])), float(np.max(known["max"]))])
-        held = (np.frombuffer(model.buffers[one.buffer].data, np.float32) for one in (kernel, bias))
-        weights, offsets = (np.array(one) for one in held)
+        held = (
+            np.frombuffer(model.buffers[tensor.buffer].data, np.float32)
+            for tensor in (kernel, bias)
+        )
+        weights, offsets = (np.array(values) for values in held)
         rows = np.moveaxis(weights.reshape(kernel.shape), _CHANNEL_AXES[kind], 0)
         least = np.abs(offsets) * 2.0 ** (2 * BITS - 1 - _BIAS_BITS) / max(width, _TINY)
         small = np.abs(rows).max(axis=(1, 2, 3)) < least
@@ -272,10 +275,10 @@ def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dic
     """
     results = {_scope(path): value for path, value in ranges.items() if _DEPTHWISE not in path}
     inner = {_scope(path): value for path, value in ranges.items() if _DEPTHWISE in path}
-    found: dict[str, Range] = {}
+    by_name: dict[str, Range] = {}
     for kind, source, name in _operations(content):
-        if kind in _SAME_VALUES and source in found:
-            found[name] = found[source]
+        if kind in _SAME_VALUES and source in by_name:
+            by_name[name] = by_name[source]
         scopes = _named_scopes(name, parts)
         if kind not in _ROUNDED or not scopes:
             continue
@@ -283,10 +286,10 @@ def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dic
         known = inner if kind == "DEPTHWISE_CONV_2D" and _fitting(scopes, inner) else results
         rounding = _fitting(scopes, known)
         if rounding is None:
-            what = f"no range of training fits the operation {name!r}"
-            raise UserError(what, where=Parameter("quantize"), fix="export it in float")
-        found[name] = known.pop(rounding)
-    return found
+            problem = f"no range of training fits the operation {name!r}"
+            raise UserError(problem, where=Parameter("quantize"), fix="export it in float")
+        by_name[name] = known.pop(rounding)
+    return by_name
 
 
 def _fitting(scopes: Sequence[str], known: Iterable[str]) -> str | None:

@@ -90,7 +90,7 @@ def _settings(program: ExportProgram, labels: Sequence[str]) -> dict[str, object
             "version": VERSION,
             "folder": f"{LOCAL}core/",
             "cdn": f"{CDN}core@{VERSION}/",
-            "integrity": {name: f"sha384-{one}" for name, one in INTEGRITY["core"].items()},
+            "integrity": {name: f"sha384-{digest}" for name, digest in INTEGRITY["core"].items()},
         },
         "input": {
             "name": settings.input,
@@ -102,8 +102,8 @@ def _settings(program: ExportProgram, labels: Sequence[str]) -> dict[str, object
             "resizer": plain,
         },
         "classes": [
-            {"id": one, "name": name}
-            for one, name in zip(program.model.slots().ids, labels, strict=True)
+            {"id": class_id, "name": name}
+            for class_id, name in zip(program.model.slots().ids, labels, strict=True)
         ],
     }
 
