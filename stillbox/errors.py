@@ -83,6 +83,6 @@ def nearest(name: str, valid: Iterable[str], *, limit: int = 3) -> str:
 def _with_word(name: str, names: Iterable[str]) -> list[str]:
     """Returns the names with a word that is close, as `mobilenet` in `ssd_mobilenet_v2_coco`."""
     words = {n: [w for w in re.split(r"[\W_]+", n) if len(w) > _SHORT_WORD] for n in names}
-    known = sorted({word for found in words.values() for word in found})
+    known = sorted({word for parts in words.values() for word in parts})
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-    return sorted((n for n, found in words.items() if close and close[0] in found), key=len)
+    return sorted((n for n, parts in words.items() if close and close[0] in parts), key=len)

@@ -42,9 +42,9 @@ def import_extra(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise not_installed(module, extra) from error
     except ImportError as error:
-        what = f"{module} is installed and cannot be imported: {error}"
+        problem = f"{module} is installed and cannot be imported: {error}"
         fix = f"`{shlex.quote(sys.executable)} -c 'import {module}'` shows where it fails"
-        raise UserError(what, fix=fix) from error
+        raise UserError(problem, fix=fix) from error
 
 
 def install_command(extra: str) -> str:
@@ -86,8 +86,8 @@ def install_package_command(requirement: str) -> str:
 
 def _pip_install() -> str:
     """Returns the command for this environment; the first pip of PATH may be another's."""
-    found = shutil.which("pip")
-    if found and Path(found).parent == Path(sys.executable).parent:
+    pip = shutil.which("pip")
+    if pip and Path(pip).parent == Path(sys.executable).parent:
         return "pip install"
     python = shlex.quote(sys.executable)
     return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"

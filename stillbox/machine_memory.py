@@ -54,8 +54,8 @@ def _groups(
         if controllers and "memory" not in controllers.split(","):
             continue
         names, base = (_V1, root / "memory") if controllers else (_V2, root)
-        own = base / path.lstrip("/")
-        for group in (own, *own.parents):
+        innermost = base / path.lstrip("/")
+        for group in (innermost, *innermost.parents):
             if group.is_relative_to(base):
                 yield measure(group, names)
 

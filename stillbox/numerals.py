@@ -24,15 +24,15 @@ def whole(value: object) -> int | None:
     """Returns the whole number below 64 bits that a value is, or that a text spells; else None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    found = digits(value) if isinstance(value, str) else value
+    number = digits(value) if isinstance(value, str) else value
     # Infinity and `nan` are no such number.
-    return int(found) if found is not None and abs(found) < _LIMIT and found % 1 == 0 else None
+    return int(number) if number is not None and abs(number) < _LIMIT and number % 1 == 0 else None
 
 
 def count(value: object) -> int | None:
     """Returns the number from 0 on that `whole` finds, else None."""
-    found = whole(value)
-    return None if found is None or found < 0 else found
+    number = whole(value)
+    return None if number is None or number < 0 else number
 
 
 def number(value: object) -> float:

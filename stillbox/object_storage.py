@@ -64,7 +64,7 @@ def note_stored_buckets(text: str) -> None:
 
 
 def _buckets_of(text: str) -> set[str]:
-    return {url_of(found) or found for found in _BUCKET.findall(text)}
+    return {url_of(address) or address for address in _BUCKET.findall(text)}
 
 
 def _check_address(url: str, registered: Collection[str]) -> None:
@@ -74,15 +74,15 @@ def _check_address(url: str, registered: Collection[str]) -> None:
     """
     scheme = url.partition("://")[0]
     if scheme not in {*_SCHEMES, *registered}:
-        what = f"nothing is known of {scheme}:// as the address of a bucket"
-        raise UserError(what, where=url, fix=nearest(scheme, _SCHEMES))
+        problem = f"nothing is known of {scheme}:// as the address of a bucket"
+        raise UserError(problem, where=url, fix=nearest(scheme, _SCHEMES))
     for bucket in _buckets_of(url) & _stored - _named:
         fix = (
             f"if you trust it, name it: {Setting('data.evaluation.paths', f'{bucket}/')}..., or "
             "data.train"
         )
-        what = f"the experiment that is stored with the model names {bucket}, and you do not"
-        raise UserError(what, where=url, fix=fix)
+        problem = f"the experiment that is stored with the model names {bucket}, and you do not"
+        raise UserError(problem, where=url, fix=fix)
     name_buckets(url)
 
 
@@ -97,8 +97,8 @@ def local_path(path: str | PurePath, where: str | None = None) -> Path:
         return Path(path)
     scheme, _, rest = url.partition("://")
     if scheme not in _LOCAL:
-        what = f"{url} is not a local file or folder"
-        raise UserError(what, where=where, fix="copy it to this machine first")
+        problem = f"{url} is not a local file or folder"
+        raise UserError(problem, where=where, fix="copy it to this machine first")
     return Path(rest)
 
 
@@ -153,13 +153,13 @@ class ObjectFolder:
             return dict(self._files.find(f"{self._root}/{below}".rstrip("/"), detail=True))
 
         try:
-            found = self._asked("", ask)
+            files = self._asked("", ask)
         except FileNotFoundError:
             return {}
-        names = {path: path.removeprefix(self._root).lstrip("/") for path in found}
+        names = {path: path.removeprefix(self._root).lstrip("/") for path in files}
         return {
             names[path]: Entry(int(info.get("size") or 0), _version(info))
-            for path, info in found.items()
+            for path, info in files.items()
             if names[path]
         }
 
@@ -285,12 +285,12 @@ def read_object(url: str, *, most: int) -> bytes:
         UserError: there is none, or it has more than `most` bytes.
     """
     folder, name = object_at(url)
-    found = folder.find(name)
-    if found is None:
+    entry = folder.find(name)
+    if entry is None:
         raise UserError("there is no such object", where=url)
-    if found.size > most:
-        what = f"the object has {found.size:,} bytes; such a file has {most:,} at most"
-        raise UserError(what, where=url)
+    if entry.size > most:
+        problem = f"the object has {entry.size:,} bytes; such a file has {most:,} at most"
+        raise UserError(problem, where=url)
     return folder.read(name)
 
 

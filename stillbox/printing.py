@@ -70,7 +70,9 @@ def sides_text(sides: Iterable[int]) -> str:
 
 
 def _escaped(text: str, escape: Callable[[str], str]) -> str:
-    return _SUSPECT.sub(lambda one: one[0] if one[0].isprintable() else escape(one[0]), text)
+    return _SUSPECT.sub(
+        lambda match: match[0] if match[0].isprintable() else escape(match[0]), text
+    )
 
 
 class PrintableStream:

@@ -33,14 +33,14 @@ def named_path(path: str | Path) -> Path:
         UserError: the name is invalid, or cannot be looked up.
     """
     # `Path.expanduser` raises for unknown users.
-    found = Path(os.path.expanduser(path))  # noqa: PTH111
+    expanded = Path(os.path.expanduser(path))  # noqa: PTH111
     try:
-        found.stat()
+        expanded.stat()
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:
-        raise _unreadable(found, error, str(path), None) from error
-    return found
+        raise _unreadable(expanded, error, str(path), None) from error
+    return expanded
 
 
 def open_untrusted(
@@ -76,11 +76,13 @@ def open_untrusted(
             # Once more: the name may be another file by now.
             _refuse_kind(status.st_mode, path, where, fix)
             if not status.st_size and os.pread(descriptor, 1, 0):
-                what = f"{_name(path, where)} does not say how large it is"
-                raise UserError(what, where=where, fix=fix)
+                problem = f"{_name(path, where)} does not say how large it is"
+                raise UserError(problem, where=where, fix=fix)
             if most is not None and status.st_size > most:
-                what = f"{_name(path, where)} has {status.st_size:,} bytes"
-                raise UserError(f"{what}; such a file has {most:,} at most", where=where, fix=fix)
+                problem = f"{_name(path, where)} has {status.st_size:,} bytes"
+                raise UserError(
+                    f"{problem}; such a file has {most:,} at most", where=where, fix=fix
+                )
             return os.fdopen(descriptor, "rb")
         except BaseException:
             os.close(descriptor)
@@ -154,17 +156,17 @@ class _Pieces(BufferedReader):
 
 def _refuse_kind(mode: int, path: str | Path, where: str | None, fix: str | None) -> None:
     if not stat.S_ISREG(mode):
-        found = _KINDS.get(stat.S_IFMT(mode), "no file")
-        what = f"{_name(path, where)} is {found}, not a regular file"
-        raise UserError(what, where=where, fix=fix)
+        kind = _KINDS.get(stat.S_IFMT(mode), "no file")
+        problem = f"{_name(path, where)} is {kind}, not a regular file"
+        raise UserError(problem, where=where, fix=fix)
 
 
 def _real_inside(path: str | Path, inside: Path, where: str | None, fix: str | None) -> str:
     """Returns the path without symbolic links."""
     real, folder = os.path.realpath(path), os.path.realpath(inside)
     if os.path.commonpath([real, folder]) != folder:
-        what = f"{_name(path, where)} is a link that leads out of {inside}"
-        raise UserError(what, where=where, fix=fix)
+        problem = f"{_name(path, where)} is a link that leads out of {inside}"
+        raise UserError(problem, where=where, fix=fix)
     return real
 
 

@@ -92,8 +92,8 @@ def _prepare(source: Path) -> None:
     sys.path[:0] = [str(source), str(source / "slim")]
     sys.meta_path.append(_Absent())
     # Names of older libraries.
-    for name, own in {"int": int, "float": float, "bool": bool, "object": object}.items():
-        setattr(np, name, own)
+    for name, builtin in {"int": int, "float": float, "bool": bool, "object": object}.items():
+        setattr(np, name, builtin)
     for name in ("base", "convolutional", "core", "normalization", "pooling"):
         layers = importlib.import_module(f"keras.src.legacy_tf_layers.{name}")
         sys.modules[f"tf_keras.legacy_tf_layers.{name}"] = layers
@@ -117,11 +117,11 @@ def _run(
     pre, shapes = model.preprocess(tf.constant(images()))
     if train:
         model.provide_groundtruth(
-            groundtruth_boxes_list=[tf.constant(own) for own in BOXES],
+            groundtruth_boxes_list=[tf.constant(boxes) for boxes in BOXES],
             groundtruth_classes_list=[
-                tf.constant(np.eye(CLASSES, dtype=np.float32)[own]) for own in LABELS
+                tf.constant(np.eye(CLASSES, dtype=np.float32)[labels]) for labels in LABELS
             ],
-            groundtruth_weights_list=[tf.ones(len(own)) for own in BOXES],
+            groundtruth_weights_list=[tf.ones(len(boxes)) for boxes in BOXES],
         )
     predicted = model.predict(pre, shapes)
     if train:
@@ -137,9 +137,9 @@ def _run(
         "class_predictions_with_background",
     )
     kept = {name: predicted[name] for name in names}
-    found = model.postprocess(dict(predicted), shapes)
+    detections = model.postprocess(dict(predicted), shapes)
     last = ("detection_boxes", "detection_scores", "detection_classes", "num_detections")
-    kept |= {name: found[name] for name in last}
+    kept |= {name: detections[name] for name in last}
     return kept | {"features": features[..., ::CHANNEL_STEP]}
 
 
@@ -172,11 +172,11 @@ def _run_second(build: Callable[[], Any], *, train: bool) -> Run:
     tf.keras.backend.set_learning_phase(train)
     model = build()
     _run(model, tf.compat.v1, train=train)
-    found = _object_paths(model, tf)
-    for name, variable in found.items():
+    variables = _object_paths(model, tf)
+    for name, variable in variables.items():
         variable.assign(weight(name, tuple(variable.shape)))
     tensors = _run(model, tf.compat.v1, train=train)
-    shapes = {name: list(v.shape) for name, v in found.items()}
+    shapes = {name: list(v.shape) for name, v in variables.items()}
     return {name: np.asarray(tensor) for name, tensor in tensors.items()}, shapes
 
 
@@ -200,16 +200,16 @@ def _object_paths(
         prefix = tf.train.Checkpoint(model=model).write(f"{folder}/model")
         reader = tf.train.load_checkpoint(prefix)
         keys = [key for key in reader.get_variable_to_shape_map() if key.startswith("model/")]
-        found = {
+        paths = {
             key.removesuffix(_VALUE): numbered[int(reader.get_tensor(key).flat[0])]
             for key in sorted(keys)
         }
-    assert len(found) == len(variables)
-    return found
+    assert len(paths) == len(variables)
+    return paths
 
 
 def _keep(name: str, out: Path, shapes: Mapping[str, list[int]], arrays: dict[str, Array]) -> None:
-    lines = [json.dumps([own, shape]) for own, shape in sorted(shapes.items())]
+    lines = [json.dumps([path, shape]) for path, shape in sorted(shapes.items())]
     (out / f"{name}.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
     np.savez_compressed(out / f"{name}.npz", **arrays)  # type: ignore[arg-type]
 
@@ -228,8 +228,8 @@ def main(source: Path, path: Path, out: Path) -> None:
     arrays: dict[str, Array] = {}
     for train in (False, True):
         build = partial(model_builder.build, config.model, is_training=train, add_summaries=False)
-        found, shapes = run(build, train=train)
-        arrays |= found
+        tensors, shapes = run(build, train=train)
+        arrays |= tensors
     _keep(path.stem, out, shapes, arrays)
     print(path.stem, {name: array.shape for name, array in arrays.items()})
 

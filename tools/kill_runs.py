@@ -241,9 +241,9 @@ def last_arrays(directory: Path) -> dict[tuple[str, str], np.ndarray]:
     }
 
 
-def same_bits(one: Path, other: Path) -> bool:
+def same_bits(directory: Path, other: Path) -> bool:
     """Whether the newest checkpoints of two directories are equal."""
-    first, second = last_arrays(one), last_arrays(other)
+    first, second = last_arrays(directory), last_arrays(other)
     return first.keys() == second.keys() and all(
         np.array_equal(first[key], second[key], equal_nan=True) for key in first
     )

@@ -160,8 +160,8 @@ _TYPES: dict[object, str] = {
 @functools.cache
 def effects() -> dict[str, Effect]:
     """Returns the effect of every key."""
-    found = {path: Effect() for path in KEYS}
-    for path, effect in found.items():
+    by_key = {path: Effect() for path in KEYS}
+    for path, effect in by_key.items():
         for base in BASES:
             for value in _values(path):
                 _probe(effect, base, path, value)
@@ -172,7 +172,7 @@ def effects() -> dict[str, Effect]:
             for value, reason in effect.refused.items()
             if value not in effect.accepted
         }
-    return found
+    return by_key
 
 
 def _values(path: str) -> tuple[Value, ...]:
@@ -272,8 +272,8 @@ def _explain(effect: Effect) -> str:
     if effect.honoured:
         parts.append(shorten(effect.honoured))
     elif effect.ignored:
-        own = dict.fromkeys(text.removeprefix("without it: ") for text in effect.reasons())
-        parts.append("; ".join(text for text in own if not re.match(r"architecture\.", text)))
+        reasons = dict.fromkeys(text.removeprefix("without it: ") for text in effect.reasons())
+        parts.append("; ".join(text for text in reasons if not re.match(r"architecture\.", text)))
     for reason, values in effect.refused_by_reason().items():
         parts.append(f"{', '.join(f'`{value}`' for value in values)}: {reason}")
     return ". ".join(parts)

@@ -176,15 +176,15 @@ _NUMBERS = {
 @functools.cache
 def effects() -> dict[str, dict[str, Effect]]:
     """Returns the effect of every field of every message that is read, by message and field."""
-    found: dict[str, dict[str, Effect]] = {}
+    by_message: dict[str, dict[str, Effect]] = {}
     for path, message in _read_messages():
-        fields = found.setdefault(message.name, {})
+        fields = by_message.setdefault(message.name, {})
         for kind in message.fields.values():
             effect = fields.setdefault(kind.name, Effect())
             for base in _bases_with((*path, kind.name)):
                 if _is_read(base, path):
                     probe(effect, base, path, kind)
-    return found
+    return by_message
 
 
 def _bases_with(path: Path) -> tuple[str, ...]:
@@ -398,14 +398,14 @@ def _unread(read: Iterable[str]) -> str:
 
 def _reachable() -> dict[str, str]:
     """Returns every message of the language with the first field that leads to it."""
-    schema, found, left = load_schema(), {ROOT: ""}, [ROOT]
+    schema, leading, left = load_schema(), {ROOT: ""}, [ROOT]
     while left:
         name = left.pop(0)
         for kind in schema.messages[name].fields.values():
-            if kind.type in schema.messages and kind.type not in found:
-                found[kind.type] = f"{name}.{kind.name}"
+            if kind.type in schema.messages and kind.type not in leading:
+                leading[kind.type] = f"{name}.{kind.name}"
                 left.append(kind.type)
-    return found
+    return leading
 
 
 if __name__ == "__main__":

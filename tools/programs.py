@@ -52,7 +52,7 @@ def _programs(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
 def _numbered(program: str) -> str:
     """Returns a program whose functions are numbered as they appear: names compute nothing."""
     numbers: dict[str, int] = {}
-    return re.sub(r"@\w+", lambda found: f"@{numbers.setdefault(found[0], len(numbers))}", program)
+    return re.sub(r"@\w+", lambda match: f"@{numbers.setdefault(match[0], len(numbers))}", program)
 
 
 def main() -> None:
@@ -63,11 +63,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="folder for the texts")
     arguments = parser.parse_args()
     for name in arguments.names or recipe_names():
-        for what, text in texts(name, lower=arguments.lower):
-            print(hashlib.sha256(text.encode()).hexdigest()[:16], what, name, flush=True)
+        for kind, text in texts(name, lower=arguments.lower):
+            print(hashlib.sha256(text.encode()).hexdigest()[:16], kind, name, flush=True)
             if arguments.output is not None:
                 arguments.output.mkdir(parents=True, exist_ok=True)
-                (arguments.output / f"{Path(name).name}.{what}.txt").write_text(text)
+                (arguments.output / f"{Path(name).name}.{kind}.txt").write_text(text)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def run_check(recipe: str, arguments: Sequence[str]) -> Row:
 def make_row(recipe: str, about: Page, check: Check = run_check) -> Row:
     """Compiles a recipe at its own batch, and at smaller ones where that does not fit."""
     experiment = resolve(recipe).experiment
-    own = _multiple(experiment.train.batch_size, about.devices)
+    full = _multiple(experiment.train.batch_size, about.devices)
     scored = _multiple(experiment.evaluation.batch_size, about.devices)
 
     def attempt(batch: int) -> Row:
@@ -140,7 +140,7 @@ def make_row(recipe: str, about: Page, check: Check = run_check) -> Row:
         sets = [word for override in overrides for word in ("--set", override)]
         return check(recipe, ["--target", about.target, *sets])
 
-    batch, verdict = own, attempt(own)
+    batch, verdict = full, attempt(full)
     while (needed := verdict["steps"][0]["bytes_needed_per_device"]) and batch > about.devices:
         batch = _smaller(batch, verdict["usable_bytes_per_device"] / needed, about.devices)
         verdict = attempt(batch)
@@ -148,7 +148,7 @@ def make_row(recipe: str, about: Page, check: Check = run_check) -> Row:
         "recipe": recipe,
         "input": list(experiment.model.resizer.input_size),
         "own_batch": experiment.train.batch_size,
-        "asked_batch": own,
+        "asked_batch": full,
         "date": date.today().isoformat(),
         "jax": jax.__version__,
         "compiler": f"{about.package} {metadata.version(about.package)}",

@@ -86,8 +86,8 @@ def _voc(name: str, class_: str, box: tuple[int, int, int, int]) -> str:
     tags = ("xmin", "ymin", "xmax", "ymax")
     corners = "".join(f"<{tag}>{at}</{tag}>" for tag, at in zip(tags, box, strict=True))
     size = "<size><width>240</width><height>180</height><depth>3</depth></size>"
-    one = f"<object><name>{class_}</name><bndbox>{corners}</bndbox></object>"
-    return f"<annotation><filename>{name}</filename>{size}{one}</annotation>"
+    object_ = f"<object><name>{class_}</name><bndbox>{corners}</bndbox></object>"
+    return f"<annotation><filename>{name}</filename>{size}{object_}</annotation>"
 
 
 def run(step: Step, folder: Path) -> bool:

@@ -43,9 +43,9 @@ class Budget:
     """
 
     def __init__(self, seeds: Iterable[Cost]) -> None:
-        found = list(seeds)
-        self._seconds = max([_LEAST_SECONDS, *(_TIMES * cost.seconds for cost in found)])
-        self._memory = max([_LEAST_BYTES, *(_TIMES * cost.memory for cost in found)])
+        costs = list(seeds)
+        self._seconds = max([_LEAST_SECONDS, *(_TIMES * cost.seconds for cost in costs)])
+        self._memory = max([_LEAST_BYTES, *(_TIMES * cost.memory for cost in costs)])
 
     def excess(self, size: int, cost: Cost) -> str:
         """Returns what an input of so many bytes took too much of; empty if nothing."""

@@ -35,8 +35,8 @@ def tfjs(
     weights, data = [], b""
     for name, array in constants.items():
         values, quantization = _quantized(array, stored)
-        own = {"name": name, "shape": list(array.shape), "dtype": "float32"}
-        weights.append({**own, **quantization})
+        weight = {"name": name, "shape": list(array.shape), "dtype": "float32"}
+        weights.append({**weight, **quantization})
         data += values.tobytes()
     size = -(-len(data) // shards)
     paths = [f"group1-shard{number + 1}of{shards}.bin" for number in range(shards)]
@@ -56,11 +56,11 @@ def frozen(nodes: Sequence[Node], constants: Mapping[str, np.ndarray]) -> bytes:
     """Returns a `GraphDef` with constants of float32, field by field as in `tensor.proto`."""
     data = b"".join(_constant_node(name, array) for name, array in constants.items())
     for node in nodes:
-        own = bytes_field(1, node.name.encode()) + bytes_field(2, node.operation.encode())
-        own += b"".join(bytes_field(3, name.encode()) for name in node.inputs)
+        content = bytes_field(1, node.name.encode()) + bytes_field(2, node.operation.encode())
+        content += b"".join(bytes_field(3, name.encode()) for name in node.inputs)
         fused = b"".join(bytes_field(2, name.encode()) for name in node.fused)
         attribute = bytes_field(1, b"fused_ops") + bytes_field(2, bytes_field(1, fused))
-        data += bytes_field(1, own + bytes_field(5, attribute))
+        data += bytes_field(1, content + bytes_field(5, attribute))
     return data
 
 
@@ -69,8 +69,8 @@ def _constant_node(name: str, array: np.ndarray) -> bytes:
     tensor = varint_field(1, 1) + bytes_field(2, axes)
     tensor += bytes_field(4, array.astype("<f4").tobytes())
     value = bytes_field(1, b"value") + bytes_field(2, bytes_field(8, tensor))
-    own = bytes_field(1, name.encode()) + bytes_field(2, b"Const") + bytes_field(5, value)
-    return bytes_field(1, own)
+    content = bytes_field(1, name.encode()) + bytes_field(2, b"Const") + bytes_field(5, value)
+    return bytes_field(1, content)
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
@@ -122,7 +122,10 @@ def tflite(
     Integers of 8 bits are those of kernels, `int8` by channel and `uint8` by tensor, with biases of
     32 bits; half floats are followed by operations that convert them.
     """
-    names = [*constants, *dict.fromkeys(own for node in nodes for own in (*node.inputs, node.name))]
+    names = [
+        *constants,
+        *dict.fromkeys(tensor for node in nodes for tensor in (*node.inputs, node.name)),
+    ]
     names = list(dict.fromkeys(names))
     halves = {name: f"{name}_half" for name in constants if stored == "float16"}
     if halves:

@@ -161,8 +161,8 @@ def _one_record(data: bytes, folder: Path) -> None:
 
 
 def _record_seeds(folder: Path) -> Sequence[bytes]:
-    one = frame(serialize_example(_example(folder), _LABELS))
-    return [one * 2, gzip.compress(one), frame(b"") + one]
+    record = frame(serialize_example(_example(folder), _LABELS))
+    return [record * 2, gzip.compress(record), frame(b"") + record]
 
 
 # Annotations.
@@ -290,13 +290,13 @@ def _folder(
         for other, content in (beside or {}).items():
             _put(root, other, content)
         _put(root, name, data)
-        found, log = DataFolder(root), ConversionLog()
-        recognised = recognise(found)
+        contents, log = DataFolder(root), ConversionLog()
+        recognised = recognise(contents)
         assert recognised.format.read is not None
-        reading = recognised.format.read(found, recognised.files, log)
-        report_unread(found, recognised, {one.split for one in reading.images}, log)
+        reading = recognised.format.read(contents, recognised.files, log)
+        report_unread(contents, recognised, {image.split for image in reading.images}, log)
         stated, label_map = reading.with_ids()
-        items = [one.item for one in review(stated, found, reading.numbers, log)]
+        items = [reviewed.item for reviewed in review(stated, contents, reading.numbers, log)]
         _converted(items, label_map)
 
     return read
@@ -379,9 +379,9 @@ def _object_graph(data: bytes, folder: Path) -> None:
     write_tf1_checkpoint(folder / "g", {OBJECT_GRAPH: data, f"a/0{VARIABLE}": np.ones(2)})
     weights = open_weights(folder / "g")
     for path in ("a/0", "a", "b/kernel", "", "a/0/0", *weights.arrays):
-        found = weights.find(path)
-        if found in weights.arrays:
-            _ = weights.arrays[found]
+        variable = weights.find(path)
+        if variable in weights.arrays:
+            _ = weights.arrays[variable]
 
 
 def _graphs(folder: Path) -> Sequence[bytes]:
@@ -498,7 +498,7 @@ def _checkpoint_seeds(folder: Path) -> Sequence[bytes]:
     old = {name: value for name, value in content.items() if name not in ("sha256", "checksums")}
     _put(folder, "present/params.npz", _npz(folder)[0])
     sums = Checksums.of_folder(folder / "present", "checkpoint.json").to_json()
-    return [json.dumps(one).encode() for one in (old, old | {"checksums": sums})]
+    return [json.dumps(manifest).encode() for manifest in (old, old | {"checksums": sums})]
 
 
 def _export(data: bytes, folder: Path) -> None:
@@ -524,7 +524,7 @@ def _export_seeds(folder: Path) -> Sequence[bytes]:
     new = json.loads((folder / "export.json").read_bytes())
     del new["sha256"]
     old = {name: value for name, value in new.items() if name != "checksums"} | {"version": 1}
-    return [json.dumps(one).encode() for one in (new, old)]
+    return [json.dumps(manifest).encode() for manifest in (new, old)]
 
 
 def _label_ids(data: bytes, folder: Path) -> None:

@@ -58,20 +58,20 @@ def fuzz(name: str, seconds: float, output: Path) -> None:
             pass
         except (Exception, RecursionError) as error:
             frames = traceback.extract_tb(error.__traceback__)
-            own = [frame for frame in frames if "/stillbox/" in frame.filename] or frames
-            place = f"{Path(own[-1].filename).name}:{own[-1].lineno}"
+            own_frames = [frame for frame in frames if "/stillbox/" in frame.filename] or frames
+            place = f"{Path(own_frames[-1].filename).name}:{own_frames[-1].lineno}"
             keep(data, f"{type(error).__name__} at {place}", traceback.format_exc())
 
     def cost(data: bytes) -> Cost:
         return cost_of(lambda: attempt(data))
 
     def once(data: bytes) -> None:
-        found = cost(data)
-        if found.seconds > SECONDS:
-            over = "over 3" if found.seconds > 3 else "over 1"
-            keep(data, f"slow ({over} s)", f"{found.seconds:.2f} s")
-        if budget.excess(len(data), found) and (what := budget.excess(len(data), cost(data))):
-            keep(data, what, f"{len(data):,} bytes: {found}")
+        spent = cost(data)
+        if spent.seconds > SECONDS:
+            over = "over 3" if spent.seconds > 3 else "over 1"
+            keep(data, f"slow ({over} s)", f"{spent.seconds:.2f} s")
+        if budget.excess(len(data), spent) and (excess := budget.excess(len(data), cost(data))):
+            keep(data, excess, f"{len(data):,} bytes: {spent}")
         if time.process_time() > seconds:
             # Wall-clock time, libFuzzer's own limit, is shorter on a busy machine.
             raise KeyboardInterrupt
