@@ -67,7 +67,7 @@ def install_legacy_command() -> str:
 
 
 def _legacy_requirement() -> str:
-    """Returns what pip installs: the folder or address, or the wheel beside the one of stillbox."""
+    """Returns what pip installs: the folder or address, or the wheel beside stillbox's."""
     origin = _origin()
     url = origin.get("url", "")
     if vcs := origin.get("vcs_info"):

@@ -48,5 +48,5 @@ def by_severity(findings: Iterable[AnyFinding]) -> list[AnyFinding]:
 
 
 def with_origin(finding: AnyFinding, origins: Origins) -> AnyFinding:
-    """Returns a finding whose origin is looked up."""
+    """Returns a finding with its origin."""
     return replace(finding, origin=finding.where(origins))

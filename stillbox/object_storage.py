@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 
 
 def url_of(path: str | PurePath) -> str | None:
-    """Returns the URL that a path is, also one of whose two slashes `Path` has made one."""
+    """Returns the URL that a path is, even if `Path` has merged its two slashes."""
     match = _URL.fullmatch(str(path))
     if match is None:
         return None
@@ -146,7 +146,7 @@ class ObjectFolder:
         self._root, self._makes_folders = root.rstrip("/"), scheme not in _BUCKETS
 
     def list(self, below: str = "") -> dict[str, Entry]:
-        """Returns all objects, or those of a folder, by name."""
+        """Returns all objects, or the objects of a folder, by name."""
 
         def ask() -> dict[str, Any]:
             self._files.invalidate_cache()
@@ -196,7 +196,7 @@ class ObjectFolder:
                 lambda: self._files.pipe_file(self._path(name), content, mode="create"),
             )
         except FileExistsError:
-            # A repeated request finds what the first one wrote, whose answer was lost.
+            # If the answer to a request was lost, its repetition finds what it wrote.
             return self.read(name) == content
         return True
 
@@ -213,7 +213,7 @@ class ObjectFolder:
         self._sent(name, send)
 
     def download(self, name: str, target: Path) -> None:
-        """Copies an object into a new file, whose folder must exist.
+        """Copies an object into a new file in a folder that exists.
 
         Raises:
             FileNotFoundError: there is none.
@@ -262,7 +262,7 @@ class ObjectFolder:
             try:
                 return self._patiently(send)
             except FileNotFoundError as error:
-                # s3fs says that of a lost upload too.
+                # s3fs raises this for a lost upload too.
                 raise OSError(f"the bucket, or the upload itself, is gone: {error}") from error
 
     def _path(self, name: str) -> str:

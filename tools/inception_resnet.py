@@ -166,7 +166,7 @@ def _run_first(build: Callable[[], Any], *, train: bool) -> Run:
 
 
 def _run_second(build: Callable[[], Any], *, train: bool) -> Run:
-    """Runs a model of the second generation, whose variables are named by their object path."""
+    """Runs a model of the second generation; its variables are named by their object path."""
     import tensorflow as tf
 
     tf.keras.backend.set_learning_phase(train)

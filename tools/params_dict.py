@@ -181,7 +181,7 @@ def _values(path: str) -> tuple[Value, ...]:
     if path in _VALUES:
         return _VALUES[path]
     if key.type is bool:
-        # What is not given may follow a key whose default is either of them.
+        # A value that is not given may follow another key, with either default.
         return (True, False) if key.default is None else (not key.default,)
     if key.type is str:
         return ("probe",)

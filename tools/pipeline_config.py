@@ -165,7 +165,7 @@ _TEXTS: dict[str, tuple[str, ...]] = {
 }
 # One more than the default is out of range.
 _NUMBERS = {
-    # It is at least `min_depth`.
+    # At least `min_depth`.
     "BidirectionalFeaturePyramidNetworks.num_filters": ("40",),
     "SsdFeatureExtractor.num_layers": ("5",),
     "FasterRcnn.number_of_stages": ("1", "3"),

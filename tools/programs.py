@@ -50,7 +50,7 @@ def _programs(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
 
 
 def _numbered(program: str) -> str:
-    """Returns a program whose functions are numbered as they appear: names compute nothing."""
+    """Returns a program with numbers for the names of functions, in order of appearance."""
     numbers: dict[str, int] = {}
     return re.sub(r"@\w+", lambda match: f"@{numbers.setdefault(match[0], len(numbers))}", program)
 

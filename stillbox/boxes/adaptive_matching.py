@@ -1,4 +1,4 @@
-"""Matchers whose thresholds follow from the boxes: ATSS, and task-aligned assignment.
+"""Matchers with thresholds that follow from the boxes: ATSS, and task-aligned assignment.
 
 Both visit one ground-truth box after the other and keep a few numbers of each anchor: memory does
 not grow with the number of boxes.
@@ -31,11 +31,11 @@ class _Best(NamedTuple):
 def atss_match(rows: Rows, *, candidates: int = 9) -> Int32[Array, "A"]:
     """Assigns anchors to boxes by a threshold of each box (ATSS, arXiv:1912.02424, algorithm 1).
 
-    Candidates of a box are the anchors of each feature map whose centres are nearest to its own.
-    Those whose similarity reaches mean plus standard deviation (of a sample) of the candidates'
-    similarities, and whose centre lies inside the box, are assigned to it. Of several boxes an
-    anchor gets the one with the largest similarity, among equals the lowest row. A box may get
-    none, and one without weight gets none.
+    Candidates of a box are the anchors of each feature map with the nearest centres. The threshold
+    is the mean plus the standard deviation (of a sample) of the candidates' similarities. A
+    candidate is assigned if its similarity reaches the threshold and its centre lies inside the
+    box. Of several boxes an anchor gets the one with the largest similarity, among equals the
+    lowest row. A box may get no anchor, and a box without weight gets none.
 
     As `mmdet/models/task_modules/assigners/atss_assigner.py`; among equal distances the lowest
     anchor is nearest, where the original's choice is not defined.

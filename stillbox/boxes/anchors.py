@@ -1,6 +1,6 @@
 """Anchors, computed once on the host: the boxes that predictions are relative to.
 
-Anchors are normalised to the network input and never clipped. Their order is that of the head's
+Anchors are normalised to the network input and never clipped. They have the order of the head's
 channels: feature maps from fine to coarse; in a map rows, then columns, then the boxes of one
 location.
 
@@ -171,8 +171,8 @@ def ssd_anchors(
         max_scale: scale of the last map; those between lie at equal distances.
         scales: one scale a map instead of the two above, if any.
         aspect_ratios: width over height of the boxes with the map's own scale.
-        interpolated_scale_aspect_ratio: aspect ratio of one more box, whose scale lies between
-            this map's and the next one's; 0: no such box.
+        interpolated_scale_aspect_ratio: aspect ratio of one more box, with a scale between this
+            map's and the next one's; 0: no such box.
         reduce_boxes_in_lowest_layer: three boxes on the first map for any aspect ratios.
         base_anchor_height: height of scale 1, as a share of the shorter side.
         base_anchor_width: width of scale 1.
@@ -300,10 +300,10 @@ def default_boxes(
     *,
     clip: bool,
 ) -> Float32[np.ndarray, "A 4"]:
-    """Returns the normalised boxes, those of a location together, rows before columns.
+    """Returns the normalised boxes, location by location, rows before columns.
 
     Clipping is done in centre form: a clipped box keeps its centre, and edges may lie outside the
-    image. The arguments are those of `default_boxes_in_center_form`.
+    image. For the arguments see `default_boxes_in_center_form`.
     """
     centered = default_boxes_in_center_form(feature_shapes, image_shape, specs, clip=clip)
     centers, halves = centered[:, :2], centered[:, 2:] / 2
@@ -317,10 +317,9 @@ def default_boxes_in_center_form(
     *,
     clip: bool,
 ) -> Float64[np.ndarray, "A 4"]:
-    """Returns the same as centre y and x, height and width.
+    """Returns the boxes of `default_boxes` as centre y and x, height and width.
 
-    Shapes are heights and widths, that of the image in pixels; `clip` clips centres and sizes to
-    0..1.
+    Shapes are heights and widths, the image's in pixels; `clip` clips centres and sizes to 0..1.
     """
     maps = [
         _boxes_of_map(shape, image_shape, spec)

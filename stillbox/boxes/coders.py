@@ -50,8 +50,8 @@ def decode_faster_rcnn(
 ) -> Float[Array, "*B 4"]:
     """Returns the boxes of the deltas `ty, tx, th, tw`.
 
-    `max_log_ratio` limits the logarithms of the ratios of heights and widths; 0: no limit. The
-    other arguments are those of `encode_faster_rcnn`.
+    `max_log_ratio` limits the logarithms of the ratios of heights and widths; 0: no limit. For the
+    other arguments see `encode_faster_rcnn`.
     """
     deltas = jnp.asarray(deltas, jnp.float32) / jnp.asarray(scales, jnp.float32)
     anchor_centers, anchor_sizes = _center_form(anchors, pixel)
@@ -148,7 +148,7 @@ def decode_distances(
 def _center_form(
     boxes: Real[ArrayLike, "*B 4"], pixel: tuple[float, float] | None = None
 ) -> tuple[Float[Array, "*B 2"], Float[Array, "*B 2"]]:
-    """Returns centres, and heights and widths plus those of a pixel."""
+    """Returns centres, and heights and widths plus a pixel."""
     boxes = jnp.asarray(boxes, jnp.float32)
     low, sizes = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
     if pixel is not None:

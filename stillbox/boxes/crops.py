@@ -1,8 +1,8 @@
 """Crops of feature maps: a grid of samples for each box.
 
-The sample points are those of the original's `crop_and_resize`
-(`object_detection/utils/spatial_transform_ops.py`) and of RoIAlign (arXiv:1703.06870).
-Coordinates on a map are those of the centres of its cells: 0 is the first row or column.
+The sample points are as in the original's `crop_and_resize`
+(`object_detection/utils/spatial_transform_ops.py`) and in RoIAlign (arXiv:1703.06870).
+Coordinates on a map count the centres of its cells: 0 is the first row or column.
 
 Two computations give the same numbers. `gathered` reads the cells of every sample; `multiplied`
 writes the weights of all rows and columns into matrices and multiplies whole maps by them. Both

@@ -1,8 +1,8 @@
 """Distances from a point to the edges of a box, and their distributions over bins.
 
 Distances are `[top, left, bottom, right]` from the centre of an anchor, in units of the stride of
-its feature map. A head may predict each as logits of n + 1 bins, whose mean is the distance
-(arXiv:2006.04388).
+its feature map. A head may predict each as logits of n + 1 bins; the mean of the distribution is
+the distance (arXiv:2006.04388).
 """
 
 import jax
@@ -106,7 +106,7 @@ def centerness(
     distances = encode_distances(boxes, points)
     low, high = distances[..., :2], distances[..., 2:]
     inside = jnp.minimum(low, high).min(axis=-1) > 0.0
-    # Ratios of points outside are replaced before the root, whose gradient would be NaN.
+    # Ratios of points outside are replaced before the root: its gradient would be NaN.
     smaller, larger = jnp.minimum(low, high), jnp.maximum(low, high)
     kept = inside[..., None]
     ratios = jnp.where(kept, smaller, 1.0) / jnp.where(kept, larger, 1.0)

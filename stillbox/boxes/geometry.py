@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, Int32, Real
 
 PairFunction = Callable[[ArrayLike, ArrayLike], Array]
 """A function of the pairs of two broadcast sets of boxes `[..., 4]`, with results `[...]`."""
-# It keeps the angle of a box without height, and its gradient, finite.
+# Keeps the angle of a box without height, and the angle's gradient, finite.
 _LEAST_HEIGHT = 1e-7
 Corners = tuple[Float[Array, "*B"], Float[Array, "*B"], Float[Array, "*B"], Float[Array, "*B"]]
 
@@ -44,8 +44,8 @@ def intersection(
 def iou(boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]) -> Float[Array, "*B"]:
     """Returns intersection over union of each pair.
 
-    It is 0 if the intersection is, so that padding boxes `[0, 0, 0, 0]`, whose union may be 0 as
-    well, match nothing.
+    It is 0 if the intersection is 0. Padding boxes `[0, 0, 0, 0]`, with a union that may be 0 too,
+    thus match nothing.
     """
     shared = intersection(boxes, others)
     return _share(shared, area(boxes) + area(others) - shared)
@@ -54,7 +54,7 @@ def iou(boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]) -> Fl
 def ioa(boxes: Real[ArrayLike, "*#B 4"], others: Real[ArrayLike, "*#B 4"]) -> Float[Array, "*B"]:
     """Returns the intersection over the area of the second box.
 
-    As in the original, whose matchers compare ground truth (first) with anchors (second).
+    The original's matchers compare ground truth (first) with anchors (second) too.
     """
     shared = intersection(boxes, others)
     return _share(shared, jnp.broadcast_to(area(others), shared.shape))
@@ -129,7 +129,7 @@ def _hull_sides(
 
 
 def _angle(boxes: Real[ArrayLike, "*B 4"]) -> Float[Array, "*B"]:
-    """Returns the angle of the diagonal; that of a box without height is 90 degrees."""
+    """Returns the angle of the diagonal, 90 degrees for a box without height."""
     ymin, xmin, ymax, xmax = _corners(boxes)
     return jnp.arctan((xmax - xmin) / (ymax - ymin + _LEAST_HEIGHT))
 
@@ -171,7 +171,7 @@ def change_frame(
 
 
 def stride_of(map_side: int, input_side: int) -> int:
-    """Returns the stride, a power of two, by which a side of the input became that of a map."""
+    """Returns the stride, a power of two, from a side of the input to the same side of a map."""
     stride = 1
     while -(-input_side // stride) > map_side:
         stride *= 2

@@ -2,7 +2,7 @@
 
 Functions with weights, of anchors or of each class channel, return weighted losses of anchors.
 Nothing is normalised. A NaN in a target (a delta of an inverted box) has no loss, and with
-`skip_zeros` a delta whose target is exactly 0 has none.
+`skip_zeros` a target of exactly 0 has none.
 
 The focal loss (arXiv:1708.02002) has an explicit gradient. RetinaNet has millions of logits an
 image; the automatic gradient either keeps five arrays as large as the logits or takes as long as
@@ -35,8 +35,8 @@ def sigmoid_cross_entropy(
     """Returns binary cross entropy, elementwise; targets are in 0..1."""
     logits, targets = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
     # -z log s(x) - (1 - z) log s(-x), written so that no exponential can overflow. `where` selects
-    # the slopes of the three terms at 0 so that they add up to s(0) - z: with those of `relu` and
-    # `abs`, a head of zeros would have no gradient for the background.
+    # the slopes of the three terms at 0 so that they add up to s(0) - z: with the slopes of `relu`
+    # and `abs`, a head of zeros would have no gradient for the background.
     positive = logits >= 0.0
     remainder = jnp.log1p(jnp.exp(jnp.where(positive, -logits, logits)))
     return jnp.where(positive, logits, 0.0) - logits * targets + remainder
@@ -124,7 +124,7 @@ def sigmoid_focal_cross_entropy(
     Args:
         targets: in 0..1.
         gamma: 0 is plain cross entropy.
-        alpha: weight of positive targets, `1 - alpha` that of negative ones; None: both 1.
+        alpha: weight of positive targets; negative ones have `1 - alpha`. None: both 1.
     """
     arrays = jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32)
     return _focal(*jnp.broadcast_arrays(*arrays), gamma, alpha)

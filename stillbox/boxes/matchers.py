@@ -256,7 +256,7 @@ def assign_targets(
     frame: Frame = _NO_FRAME,
     used_rows: Int[ArrayLike, ""] | None = None,
 ) -> Targets:
-    """Returns the targets of one image; `jax.vmap` makes it those of a batch.
+    """Returns the targets of one image; with `jax.vmap`, of a batch.
 
     A row without weight takes part in the matching: anchors that are assigned to it get weight 0 in
     both losses, which excludes the regions of crowds and difficult boxes from the loss. Padding,

@@ -26,7 +26,7 @@ _FEW = 512
 """Anchors that are searched at once, without looking at the best candidates first."""
 
 _DEPTHS = (6, 20)
-"""Candidates for each of `max_total` detections in the searches that precede that of all boxes. An
+"""Candidates for each of `max_total` detections in the searches before the search of all boxes. An
 SSD without a threshold needs at most 4.6 on each of fifty photographs of COCO."""
 
 SEARCH = Primitive("nms_search")
@@ -255,8 +255,8 @@ def batched_nms(
     that is needed. Equal scores go to the lower class, then the lower anchor.
 
     Args:
-        boxes: the same for every class, or those of each; not clipped.
-        scores: those of the classes, without the background.
+        boxes: one set for all classes, or one for each; not clipped.
+        scores: of the classes, without the background.
         score_threshold: only scores strictly above are candidates.
         iou_threshold: a box is dropped if it overlaps a better one of its class by more.
         max_per_class: most boxes of a class, counted before clipping drops any.
@@ -271,8 +271,8 @@ def batched_nms(
             `max_total` boxes are picked, before clipping drops any.
         drop_at_threshold: drop a box that overlaps a better one by exactly the threshold too.
         soft_sigma: above 0, no box is dropped for its overlap. Each pick multiplies the scores of
-            its class by `exp(-iou^2 / (2 soft_sigma))` instead, and boxes whose score falls to
-            `score_threshold` are dropped (arXiv:1704.04503). Scores must not be negative.
+            its class by `exp(-iou^2 / (2 soft_sigma))` instead, and a box is dropped when its score
+            falls to `score_threshold` (arXiv:1704.04503). Scores must not be negative.
         max_candidates_per_class: only so many boxes of a class, the best, are candidates; 0: all.
     """
     boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
@@ -307,7 +307,7 @@ def batched_nms(
 def _gather_detections(
     end: NmsResult, boxes: BoxesOfClasses, best_classes: Int32[Array, "B A"] | None
 ) -> Detections:
-    """Returns detections; `best_classes` are those of the anchors in a class-agnostic search."""
+    """Returns detections; `best_classes`: of each anchor, for a class-agnostic search."""
     real = jnp.arange(end.indices.shape[1]) < end.count[:, None]
     found_classes, found_anchors = jnp.divmod(end.indices, boxes.shape[-2])
     if best_classes is not None:

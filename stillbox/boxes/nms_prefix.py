@@ -103,7 +103,7 @@ class _State(NamedTuple):
 
 
 BoxesOfClasses = Float32[Array, "B A 4"] | Float32[Array, "B C A 4"]
-"""Boxes that all classes share, or those of each class."""
+"""Boxes that all classes share, or boxes of each class."""
 VisibleOfClasses = Bool[Array, "B A"] | Bool[Array, "B C A"]
 """Which of them can be a detection."""
 
@@ -178,7 +178,7 @@ def suppress_candidates(
 ) -> tuple[NmsResult, Bool[Array, "B"]]:
     """Returns the detections among candidates, and whether the image has no others.
 
-    Arguments are those of `search_prefix`; `classes` is C.
+    `classes` is C; for the other arguments see `search_prefix`.
     """
     batch, anchors = boxes.shape[0], boxes.shape[-2]
     numbers = candidates.classes * anchors + candidates.anchors

@@ -69,7 +69,7 @@ def _search(
 def _best_rows(best: Float32[Array, "A"], most: int) -> Int32[Array, "{most}"]:
     """Returns the indices of the greatest values, rising: of equal scores the first is picked."""
     _, rows = top_k(best, most)
-    # The converter turns a `top_k` whose places are not used into a sort, which LiteRT lacks.
+    # The converter turns a `top_k` into a sort, which LiteRT lacks, if its places are not used.
     _, order = top_k(-rows.astype(jnp.float32), most)
     return _at(rows, order)
 
@@ -118,8 +118,8 @@ def _overlaps(
 ) -> Float32[Array, "A"]:
     """Returns the IoUs with a box.
 
-    They are those of `geometry.iou` but for boxes without area, whose 0 / 0 is NaN. A threshold
-    above 0 drops neither NaN nor 0; in other searches it is 0.
+    They equal `geometry.iou` but for boxes without area, which give 0 / 0, NaN. A threshold above 0
+    drops neither NaN nor 0; with other limits NaN becomes 0.
     """
     shared = intersection(box, boxes)
     overlaps = shared / (area(box) + area(boxes) - shared)

@@ -61,8 +61,8 @@ def balanced_sample(
     """Marks a random sample of the candidates.
 
     At most `int(positive_fraction * size)` positive candidates are drawn, then negative ones until
-    there are `size`. Fewer candidates give fewer samples. Of either kind those of the highest
-    priority are drawn, of equal ones the first.
+    there are `size`. Fewer candidates give fewer samples. Candidates of either kind are drawn in
+    order of priority, equal ones in their own order.
 
     This is the original's dynamic form. Its static form draws the same rows if there are `size`
     candidates and enough negative ones among them. Otherwise it fills the sample: the first rows
@@ -73,7 +73,7 @@ def balanced_sample(
     Args:
         priorities: independent and uniform, such as `jax.random.uniform` draws them.
         candidates: what may be drawn.
-        positives: only those of candidates matter.
+        positives: marks of the positive rows; only candidates matter.
         size: most samples.
         positive_fraction: largest share of positive ones in `size`, in 0..1.
     """
@@ -130,8 +130,9 @@ def mine_hard_examples(
 ) -> Float32[Array, "B A"]:
     """Returns 1 for the anchors that count and 0 for others, without a gradient.
 
-    Anchors of an image are taken in order of their loss, except those whose predicted box overlaps
-    that of a harder one by more than `iou_threshold`: one mistake does not count many times.
+    Anchors of an image are taken in order of their loss. An anchor is left out if its predicted box
+    overlaps the box of a harder anchor by more than `iou_threshold`: one mistake does not count
+    many times.
 
     Args:
         boxes: the decoded predictions.
@@ -172,7 +173,7 @@ def mine_hard_examples(
 def _hardest_apart(
     hardness: Float32[Array, "B A"], boxes: Float32[Array, "B A 4"], iou_threshold: float, most: int
 ) -> Bool[Array, "B A"]:
-    """Marks the hardest anchors whose boxes overlap no kept harder one."""
+    """Marks the hardest anchors; the boxes of kept anchors do not overlap."""
     order = jnp.argsort(-hardness, axis=-1, stable=True)
     ranked_boxes = jnp.take_along_axis(boxes, order[..., None], axis=1)
     kept = greedy_nms_mask(ranked_boxes, iou_threshold=iou_threshold, max_kept=most)

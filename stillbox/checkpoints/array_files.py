@@ -5,7 +5,7 @@ models that holds no code: eight bytes with the length of the header, the header
 values of all tensors. They are read and not mapped: if a mapped file is cut, SIGBUS ends the
 process. Source: huggingface.co/docs/safetensors, "Format".
 
-A model whose weights are not finite detects nothing and raises no error, hence the check.
+A model with weights that are not finite detects nothing and raises no error, hence the check.
 """
 
 import json
@@ -108,7 +108,7 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
             for name, array in arrays.items():
                 if array.dtype == jnp.bfloat16:
                     name, array = name + _BFLOAT16, array.view(np.uint16)
-                # Names carry a fixed date, unlike those of `ZipFile.write`.
+                # Unlike `ZipFile.write`, `open` stores a fixed date.
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, array, allow_pickle=False)
         file.flush()
@@ -280,7 +280,7 @@ def _texts(metadata: dict[str, str]) -> dict[str, str]:
 
 
 def _places(header: dict[str, Any], start: int, size: int) -> dict[str, _StoredTensor]:
-    """Returns the tensors of a header, whose values begin at byte `start` of a file."""
+    """Returns the tensors of a header; the values begin at byte `start` of the file."""
     places = {
         name: _StoredTensor(
             str(entry["dtype"]),

@@ -169,7 +169,7 @@ class Checkpoint(StoredExperiment):
         one it stays a numpy array.
 
         Raises:
-            UserError: names, shapes or types of the stored arrays are not those of `like`.
+            UserError: names, shapes or types of the stored arrays and of `like` differ.
         """
         return {section: self._restore(section, tree) for section, tree in like.items()}
 

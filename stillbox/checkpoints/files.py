@@ -62,7 +62,7 @@ def damage_of(error: Exception) -> str:
 
 @contextmanager
 def blamed(path: Path) -> Iterator[None]:
-    """Adds the file's name to an `OSError` that has none, as that of a full disk."""
+    """Adds the file's name to an `OSError` that has none, such as the error of a full disk."""
     try:
         yield
     except OSError as error:
@@ -157,7 +157,7 @@ class DirectoryLock:
             raise UserError(problem, where=str(directory), fix=fix) from error
         except OSError:
             return  # some network file systems have no locks
-        # It is locked without the number too, on a full disk.
+        # On a full disk the file is locked without the number.
         with suppress(OSError):
             os.ftruncate(self._file, 0)
             os.write(self._file, f"process {os.getpid()}".encode())
@@ -184,7 +184,7 @@ class Checksums:
 
     @classmethod
     def of_folder(cls, folder: Path, manifest: str) -> "Checksums":
-        """Returns those of all files below a folder but its manifest."""
+        """Returns the checksums of all files below a folder but its manifest."""
         names = [name for name in files_below(folder) if name != manifest]
         return cls(folder, {name: _measure(folder / name) for name in names}, manifest)
 
@@ -221,7 +221,7 @@ class Checksums:
         return {manifest, *files}
 
     def with_files(self, *names: str) -> "Checksums":
-        """Returns the checksums with those of more files, or of all files below folders."""
+        """Returns the checksums with more files, or with all files below folders."""
         below = tuple(f"{name}/" for name in names)
         added = [
             name for name in files_below(self.folder) if name in names or name.startswith(below)

@@ -18,7 +18,7 @@ _INDENT = "\n                    "
 _SLOTS = r"(.*/)?(Momentum|RMSProp|Adam|Adagrad|Adadelta|Ftrl)(_\d+)?|.*/\.OPTIMIZER_SLOT/.*"
 # Variables that belong to training, not to the model.
 _COUNTERS = r"(.*/)?(global_step|beta[12]_power|learning_rate)|step|save_counter|optimizer/.*"
-# Advice for weights whose heads, or classes, are not those of the model.
+# Advice for weights with other heads or classes than the model's.
 _FRESH_HEADS = (
     f"with other classes {Setting('train.fine_tune.load_heads', False)} starts heads from "
     "fresh values"
@@ -41,7 +41,7 @@ class Mismatch(NamedTuple):
 
 @dataclass(frozen=True)
 class ImportReport:
-    """Results of an import. Paths are those of our detector, names those in the file."""
+    """Results of an import. Paths are of our detector, names are of the file."""
 
     path: str
     """What the weights were read from."""
@@ -111,8 +111,8 @@ def explain_failure(
     """Returns likely causes why weights do not fit, with their remedies.
 
     `found_by_scope` counts the arrays of the file that have names of each scope. `unnamed` are
-    parts of the detector without a name table, `heads` those whose shapes depend on the classes.
-    Only `for_training` can fields of `train.fine_tune` help.
+    parts of the detector without a name table, `heads` are parts with shapes that depend on the
+    classes. Only `for_training` can fields of `train.fine_tune` help.
     """
     if report.departure:
         return f"{_about_graph(report.departure)}; is it of this architecture and depth_multiplier?"

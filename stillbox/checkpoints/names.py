@@ -97,7 +97,7 @@ def names_under(
 def parts_without_names(
     model: schema.Model, paths: Iterable[str], names: Mapping[str, str]
 ) -> list[str]:
-    """Describes the parts of a detector whose arrays have no names, such as `neck 'fpn'`."""
+    """Describes the parts of a detector without names for their arrays, such as `neck 'fpn'`."""
     unnamed = set(map(_part, paths)) - set(map(_part, names))
     # Parts without a kind are named after the model.
     kinds = {part: getattr(config, "kind", model.kind) for part, config in model.parts.items()}
@@ -132,8 +132,7 @@ def _split(path: str) -> tuple[str, str]:
     """Splits `neck.extra_2_1x1.norm.mean` into `neck.extra_2_1x1` and `norm.mean`."""
     layer, variable = path.rsplit(".", 1)
     owner, _, last = layer.rpartition(".")
-    # The variables of a batch norm belong to the layer before it.
-    # So do the ranges of its roundings.
+    # The variables of a batch norm, and the ranges of roundings, belong to the layer before.
     inner = _NORM.fullmatch(last) or _ROUNDING.fullmatch(last)
     return (owner, f"{last}.{variable}") if inner else (layer, variable)
 

@@ -1,7 +1,7 @@
 """Checkpoints of a run under the names of the original, which programs of tutorials expect.
 
-They are `ckpt-3` of TF2, the first of which is that of step 0, and `model.ckpt-2000` of TF1; the
-file `checkpoint` lists them. Those of other programs stay, and stay listed.
+TF2 has `ckpt-3`, with the checkpoint of step 0 as the first, TF1 has `model.ckpt-2000`; the file
+`checkpoint` lists them. Checkpoints of other programs stay, and stay listed.
 Source: `object_detection/model_lib_v2.py`, `legacy/trainer.py`.
 """
 
@@ -39,8 +39,9 @@ def prefix_of(step: int, every: int, form: Form, after: int = 0) -> str:
 def write_checkpoints(directory: Path, form: Form, say: Callable[[str], None]) -> None:
     """Writes the kept checkpoints of a model directory into it, in the form of the original.
 
-    The file `checkpoint` lists them, as TensorFlow's `latest_checkpoint` expects. Beside those of
-    TF1 lies an empty graph (`.meta`), since programs of tutorials look for the step in its name.
+    The file `checkpoint` lists them, as TensorFlow's `latest_checkpoint` expects. Beside a TF1
+    checkpoint lies an empty graph (`.meta`), since programs of tutorials look for the step in its
+    name.
     Nothing is written if `directory` is no model directory or has no checkpoint. `say` gets the
     reason if the original has no names for the model, or a name is taken.
     """

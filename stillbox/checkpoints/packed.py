@@ -1,6 +1,6 @@
 """A trained model in one file or folder: weights, experiment and label map, and nothing else.
 
-A `.stillbox` file is a `.safetensors` whose metadata hold the rest. A packed folder is a checkpoint
+A `.stillbox` file is a `.safetensors`; its metadata hold the rest. A packed folder is a checkpoint
 without the state of the optimizer.
 """
 
@@ -153,7 +153,7 @@ def results_folder(
 
 
 def is_packed(path: Path) -> bool:
-    """Whether the path is that of a packed model's file."""
+    """Whether a packed model's file is at the path."""
     return path.suffix == SUFFIX and path.is_file()
 
 
@@ -164,8 +164,8 @@ def pack_model(
 
     Where evaluation uses moving averages, these are the weights. Paths into the model directory are
     left out of the experiment. `source` is a model directory or one of its checkpoints, `target` a
-    file whose name ends in `.stillbox`, or a folder. The checkpoint `best` is the newest if none
-    was marked.
+    file with a name that ends in `.stillbox`, or a folder. The checkpoint `best` is the newest if
+    none was marked.
 
     Raises:
         UserError: there is no such model; the target exists, or is a folder of something else; or

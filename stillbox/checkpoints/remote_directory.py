@@ -1,7 +1,7 @@
 """A model directory in object storage: a folder here, of which every result is uploaded.
 
-The objects have the names of the files. That of `checkpoint.json` is written last, and only if
-there is none: a checkpoint with it is complete, and one without it does not count. It is removed
+The objects have the names of the files. `checkpoint.json` is written last, and only if there is
+none: a checkpoint with it is complete, and a checkpoint without it does not count. It is removed
 first. The object with the highest number in `.writer/` names the one process that writes; it is
 written again every few seconds.
 """
@@ -401,7 +401,7 @@ class ModelPlace:
 def model_place(
     path: "str | Path | ModelPlace", *, step: int | str = "best", writes: bool = False
 ) -> Iterator[ModelPlace]:
-    """Yields the folder of a model directory; that of a URL is a copy, which is removed at the end.
+    """Yields the folder of a model directory; for a URL a copy, which is removed at the end.
 
     A place is yielded as it is. `step` is the checkpoint that is needed of a URL, as in
     `RemoteDirectory.fetch`; with `writes` this process becomes the one writer.

@@ -58,8 +58,8 @@ _FOOTER_BYTES = 48
 # One byte for the compression, four for the checksum.
 _TRAILER_BYTES = 5
 _COMPRESSIONS = {0: "none", 1: "snappy"}
-# Keys share prefixes, so that a hostile file of a megabyte may hold gigabytes of them. Those of
-# real checkpoints have about ten times the bytes of the file.
+# Keys share prefixes, so that a hostile file of a megabyte may hold gigabytes of them. The keys of
+# a real checkpoint have about ten times the bytes of the file.
 _MOST_KEY_BYTES = 100
 _MOST_AXES = 32
 
@@ -140,7 +140,7 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
 def _parse_entry(data: bytes) -> BundleEntry:
     message = dict(values(data))
     shape = message.get(2, b"")
-    # Field 2 of a shape is an axis, whose field 1 is its length.
+    # Field 2 of a shape is an axis; field 1 of an axis is its length.
     axes = list(values(shape)) if isinstance(shape, bytes) else []
     if len(axes) > _MOST_AXES:
         raise ValueError(f"a variable has {len(axes)} axes")
@@ -333,14 +333,14 @@ def _second_name(prefix: str | Path, data: Path, install: Callable[[int], None])
     Args:
         prefix: of the checkpoint.
         data: the new values.
-        install: replaces the index by the one of new values, in the first of so many data files.
+        install: replaces the index by the index of new values, in the first of so many data files.
     """
     names = ((shards, Path(f"{prefix}.data-00000-of-{shards:05d}")) for shards in count(2))
     shards, second = next((shards, path) for shards, path in names if not os.path.lexists(path))
     link_or_copy(data, second)
     install(shards)
     yield
-    # Those of processes that were killed go too. A set of several files has a file 1.
+    # Files of processes that were killed go too. A set of several files has a file 1.
     for path in second.parent.glob(f"{escape(Path(prefix).name)}.data-00000-of-*"):
         shards_of = path.name.rpartition("-")[2]
         if shards_of != "00001" and not Path(f"{prefix}.data-00001-of-{shards_of}").exists():

@@ -26,7 +26,7 @@ class _Node(NamedTuple):
     children: Mapping[str, int]
     """Number of the node by the name of the attribute or the place in a list."""
     key: str | None
-    """Its key in the file, if the object is a variable."""
+    """The object's key in the file, if it is a variable."""
 
 
 class ObjectGraph:

@@ -103,7 +103,7 @@ def _axes(shape: object) -> Collection[object]:
 
 
 def _whole(*numbers: object) -> tuple[int, ...]:
-    """Returns whole numbers; products of those of millions of digits would take minutes."""
+    """Returns whole numbers; products of numbers with millions of digits would take minutes."""
     whole = [
         number for number in numbers if isinstance(number, int) and abs(number) <= _MOST_NUMBER
     ]

@@ -52,7 +52,7 @@ class _Written(NamedTuple):
     """One image whose results are written."""
 
     found: Detections
-    """Those of labels too; without the pixels, of which only the size is needed."""
+    """The detections, in labels too; without the pixels, as only their size is needed."""
     entry: dict[str, Any]
     line: str
     few_values: bool

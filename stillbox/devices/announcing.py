@@ -40,8 +40,8 @@ def still_waiting(seconds: float, awaited: str) -> str:
 
 def say_aside(line: str) -> None:
     """Prints a line to standard error and flushes it."""
-    # Looked up at each call, since a progress bar replaces the stream. That of all processes but
-    # the first is silenced.
+    # Looked up at each call: a progress bar replaces the stream, and all processes but the first
+    # have a silenced one.
     print(line, file=sys.stderr, flush=True)
 
 
@@ -190,7 +190,7 @@ def _redirected(file: TextIO) -> Iterator[TextIO]:
             undo.callback(os.close, saved)
             undo.callback(os.dup2, saved, number)
             os.dup2(file.fileno(), number)
-        # A notebook's streams are not those of the process.
+        # A notebook's streams differ from the process's.
         errors = (
             undo.enter_context(open(saved, "w", closefd=False)) if _is_standard(stream) else stream
         )

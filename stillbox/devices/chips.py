@@ -121,7 +121,7 @@ CHIPS = {
             counted_in_cores=True,
             slices=_DEEP,
             source=f"{_PAGE}v4; links: Jouppi et al., TPU v4, 2023",
-            # Both cores as one device, the machines' default.
+            # The machines' default: two cores are one device.
             options=(("chip_config_name", "megacore"),),
         ),
         Chip(
@@ -184,7 +184,7 @@ class Gpu(Figures):
     name: str
     slot: str = "GPU"
     product: str
-    """Its name in the driver."""
+    """Name of the GPU in the driver."""
     capability: tuple[int, int]
     """The version of CUDA's compute capability."""
     cores: int

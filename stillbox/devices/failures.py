@@ -2,8 +2,8 @@
 
 JAX's coordination service, which runs in process 0, has a store of keys and barriers. A process
 that fails stores the cause, and a thread of each process waits for it. A process that is killed
-stores nothing: the first process whose collective fails calls all to a barrier, and the message
-names those that do not come.
+stores nothing. Then the collectives of the others fail; the first to fail calls all to a barrier,
+and the message names the processes that do not come.
 
 The service itself ends all processes when one sends no heartbeat. That takes longer, and is the
 only way to notice a machine that has stopped.

@@ -56,8 +56,8 @@ def join_job(info: ProcessInfo) -> None:
     """Starts JAX with the devices of all processes.
 
     Raises:
-        JoinError: they do not come.
-        UserError: those of a machine cannot share its GPUs.
+        JoinError: some process does not come.
+        UserError: the processes of a machine cannot share its GPUs.
     """
     allow_open_files()
     who = f"process {info.index} of {info.count}"

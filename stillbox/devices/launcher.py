@@ -1,8 +1,7 @@
 """The index of this process in a job, as the command line or a launcher gives it.
 
 `mpirun`, `srun`, `torchrun`, GKE and Cloud TPU number their processes, each in its own way. A job
-whose processes are numbered but not told where the first of them is, is refused: each process would
-train by itself.
+is refused if its processes have numbers but no address of the first: each would train by itself.
 """
 
 import os
@@ -23,7 +22,11 @@ _NODES = 2**16
 
 @dataclass(frozen=True)
 class ProcessInfo:
-    """This process in a job of several; refuses an index or a coordinator that cannot be."""
+    """A process in a job of several.
+
+    Raises:
+        UserError: the index or the coordinator is impossible.
+    """
 
     index: int
     """From 0; process 0 writes what is written once."""
@@ -63,8 +66,8 @@ def find_process(
 ) -> ProcessInfo | None:
     """Returns the index of this process in its job; None where it is the only one.
 
-    The three options of the command line outrank the variables of a launcher, which are those of
-    this process by default. Raises `UserError` if an option is missing or invalid.
+    The three options of the command line outrank the variables of a launcher, by default the
+    variables of this process. Raises `UserError` if an option is missing or invalid.
     """
     info: ProcessInfo | None
     if coordinator is not None and processes is not None and process is not None:

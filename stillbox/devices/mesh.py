@@ -41,12 +41,12 @@ def build_mesh(
     """Returns a mesh `[data, space]` of devices.
 
     The devices of a process are adjacent: of P processes, process p holds the rows from
-    `p * B / P` on of a batch of B, which are those that its loader makes.
+    `p * B / P` on of a batch of B, as its loader makes them.
 
     Args:
         batch_size: B, over all devices.
         settings: number of devices that share an image.
-        devices: default: all that JAX finds; they may be those of a topology that is not present.
+        devices: default: all that JAX finds; devices of a topology need not be present.
         where: the field of B, for messages.
         parts: micro-batches that a batch is divided into, each of which is split over the devices.
 

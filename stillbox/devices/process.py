@@ -134,10 +134,10 @@ _YNNPACK = "--xla_cpu_experimental_ynn_fusion_type"
 def keep_fusions_whole() -> None:
     """Limits YNNPACK in XLA's CPU backend to single matrix products, before its first program.
 
-    From jax 0.10.2 on it takes sums and elementwise operations too, whose operands then become
-    arrays in memory: the focal loss needs seven arrays as large as the logits and not one, and
+    From jax 0.10.2 on YNNPACK takes sums and elementwise operations too, and makes arrays in memory
+    of their operands: the focal loss needs seven arrays as large as the logits and not one, and
     twice the time. With a product it takes the operations before it: each slice of an image that is
-    summed becomes an array, which a function of its own copies, and LLVM compiles.
+    summed becomes an array, copied by a function that LLVM compiles.
 
     XLA ends the process at a flag that it does not know. The flag is therefore set for the releases
     that were tried.
@@ -212,7 +212,7 @@ def resident_bytes() -> int | None:
 def peak_bytes() -> int | None:
     """Returns the most resident memory of this process since it began its program.
 
-    `getrusage` counts that of the program that started it, too.
+    `getrusage` counts the program that started the process, too.
     """
     return _status("VmHWM")
 

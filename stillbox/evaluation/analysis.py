@@ -237,8 +237,8 @@ class ShapeGroup:
     correct: int
     """Objects that are found."""
     detections: int
-    """Detections: the correct ones of these objects, and wrong ones whose own box is in the range,
-    as COCO counts them."""
+    """The correct detections of these objects, and the wrong ones with a box in the range, as COCO
+    counts them."""
 
     @property
     def numbers(self) -> dict[str, float | None]:

@@ -1,6 +1,6 @@
 """Figures of an evaluation and of a run, as SVG for a page and as PNG, and the confusion matrix.
 
-Figures are drawn without pyplot, whose state is global: several threads may draw. The confusion
+Figures are drawn without pyplot, which has global state: several threads may draw. The confusion
 matrix is SVG, which is sharp at any size and has the browser's fonts.
 """
 

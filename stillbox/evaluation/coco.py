@@ -1,6 +1,6 @@
 """COCO's numbers, AP for every class and precision curves, and COCO's JSON files.
 
-The matching is that of hotcoco, which reproduces pycocotools bit for bit. As in
+hotcoco does the matching; it reproduces pycocotools bit for bit. As in
 `pycocotools/cocoeval.py`: areas 32^2 and 96^2, IoU .50 to .95 in steps of .05, 101 recalls, at most
 1, 10 or 100 detections of a class in an image. Without ground truth a number is `None`, not -1.
 
@@ -376,7 +376,7 @@ def truths_to_coco(
     class_names: Mapping[int, str],
     image_ids: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Returns COCO's ground truth, with the images' own ids or those of `image_ids`."""
+    """Returns COCO's ground truth, with the images' own ids or the ids of `image_ids`."""
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for truth in truths:

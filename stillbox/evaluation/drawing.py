@@ -139,7 +139,7 @@ def _system_fonts() -> tuple[str, ...]:
         for font in fontManager.ttflist
         if font.style == "normal"
         and not font.fname.startswith(bundled)
-        # These have a box for every character.
+        # Fonts of last resort have a box for every character.
         and "last resort" not in font.name.lower()
     ]
     upright.sort(key=lambda font: (abs(int(font.weight) - 400), font.name, font.fname))
@@ -148,7 +148,7 @@ def _system_fonts() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def _characters(path: str) -> frozenset[int]:
-    """Returns the code points of a font; none if it cannot be used, as those of bitmaps."""
+    """Returns the code points of a font; none if it cannot be used, as a font of bitmaps."""
     from matplotlib.ft2font import FT2Font
 
     try:
@@ -161,7 +161,7 @@ def _characters(path: str) -> frozenset[int]:
 Rectangle = tuple[int, int, int, int]
 """Left, top, right, bottom in pixels."""
 
-# A box whose shorter side has less than four letters of full size has smaller ones.
+# If the shorter side of a box has less room than four letters of full size, letters are smaller.
 _LETTERS_OF_FULL_SIZE = 4
 _SMALLEST, _LEAST_PART = 11, 0.55
 # A box is small if a label would hide this part of it, and if it is a small part of the picture.

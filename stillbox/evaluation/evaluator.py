@@ -105,7 +105,7 @@ def evaluate(
             `batch.records[r]`; -1 marks padding, a weight of 0 an image that the policy left out.
         slots: the ids of the detector's class indices.
         records: the records in the loader; None: all of `source`.
-        annotations: the ground truth in place of that of `source`.
+        annotations: the ground truth in place of the records'.
 
     Raises:
         UserError: label map, model and annotations disagree, there is no image, or the predictions

@@ -84,7 +84,7 @@ def export_pictures(
     """Writes the pictures into `settings.pictures_directory` below a folder, if set.
 
     Files are named as in the Object Detection API: `export-image-0.png`, with the image's id before
-    the ending if requested. Those of the previous evaluation are overwritten.
+    the ending if requested. Files of the previous evaluation are overwritten.
 
     Raises:
         UserError: the folder cannot be written to, or leads out of the other.

@@ -1,7 +1,7 @@
 """Ground truth for scoring, from the records or a COCO file, and its agreement with the model.
 
-The boxes are those of the original image. The loader is not used: it resizes, cuts off boxes
-beyond its limit and gives crowds a weight.
+The boxes refer to the original image. The loader is not used: it resizes, cuts off boxes beyond its
+limit and gives crowds a weight.
 
 Label map, model and annotations must have the same classes: a wrong label map would give low scores
 without an error. One message lists all differences.
@@ -36,7 +36,7 @@ def check_agreement(
 ) -> tuple[str, ...]:
     """Checks that the ground truth can be scored with this label map and this model.
 
-    `class_names` are those of the label map by id; `other_names` are from another source, if any:
+    `class_names` has the label map's names by id; `other_names` are from another source, if any:
     the label map that the model was trained with, or the categories of a COCO file. Returns
     warnings about oddities that do not prevent scoring.
 
@@ -247,8 +247,8 @@ def truth_of(example: Example) -> ImageTruth:
 def stored_size(example: Example) -> tuple[int, int]:
     """Returns height and width of the stored image, in pixels.
 
-    The image's own header has precedence over the record, whose numbers are optional and sometimes
-    wrong: a wrong size would move objects between small, medium and large.
+    The header of the image has precedence over the record. The record's numbers are optional and
+    sometimes wrong: a wrong size would move objects between small, medium and large.
     """
     try:
         image = inspect_image(example.encoded, whole=False)

@@ -23,7 +23,7 @@ from stillbox.evaluation.results import (
 BACKGROUND_IOU = 0.1
 """A detection that overlaps no object more than this is on the background."""
 
-# Pairs whose overlap is computed at a time: 64 MB for each array of boxes.
+# Overlaps that are computed at a time: 64 MB for each array of boxes.
 _PAIRS_AT_ONCE = 2_000_000
 
 
@@ -39,7 +39,7 @@ class FlatSet:
     truth_class: IntArray
     """`[T]`, label map ids."""
     truth_ignored: BoolArray
-    """`[T]`, objects that need not be found and whose detections do not count."""
+    """`[T]`, objects that need not be found; their detections do not count."""
     truth_area: FloatArray
     """`[T]`, square pixels; of the segment if there is one."""
     image: IntArray
@@ -324,9 +324,9 @@ class Confusion:
     class_ids: tuple[int, ...]
     """C label map ids with objects or detections, ascending."""
     cells: IntArray
-    """`[N, 3]`, row, column and number of what is counted, ascending. Rows are classes of objects,
-    columns those of detections. In row C are detections without an object, in column C objects
-    without a detection. Most pairs of classes are never confused: N grows with what is counted."""
+    """`[N, 3]`, row, column and count, ascending. Rows are classes of objects, columns are classes
+    of detections. In row C are detections without an object, in column C objects without a
+    detection. Most pairs of classes are never confused: N is the number of counts above 0."""
 
     @property
     def counts(self) -> IntArray:

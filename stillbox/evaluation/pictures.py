@@ -34,7 +34,7 @@ from stillbox.records.files import write_whole
 Picture = NDArray[np.uint8]
 
 LEAST_SIDE = 420
-"""Images whose longer side is shorter are enlarged first, so that labels fit."""
+"""Images with a shorter longest side are enlarged first, so that labels fit."""
 
 _INK: Color = (33, 37, 41)
 _PAPER: Color = (255, 255, 255)
@@ -72,7 +72,7 @@ def truth_marks(
     show_labels: bool = True,
     color: Color | None = None,
 ) -> list[Mark]:
-    """Returns a mark for every ground-truth box, in `color` or that of its class; crowds dashed."""
+    """Returns a mark for every ground-truth box, in `color` or its class's; crowds dashed."""
     columns = (truth.boxes, truth.class_ids, truth.is_crowd, truth.is_difficult)
     marks = []
     for box, class_id, crowd, difficult in zip(*(c.tolist() for c in columns), strict=True):

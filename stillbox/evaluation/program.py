@@ -1,7 +1,7 @@
 """The program that scores and predicts: from images to detections, spread over a mesh.
 
 Everything is expressed as shapes and shardings; neither arrays nor devices are touched before a
-program is compiled. The devices may therefore be those of a topology that is not there.
+program is compiled. The devices may therefore belong to a topology that is not there.
 """
 
 from collections.abc import Callable, Sequence
@@ -179,7 +179,7 @@ def _one_by_one(
     """Returns the detections in a batch, with prepared kernels and one image after the other.
 
     The maps of one image stay in the cache of a CPU: eight of SSD MobileNet v1 take a quarter less
-    time. An image whose suppression takes long does not prolong that of others.
+    time. A long suppression of one image does not prolong the others'.
     """
 
     def detect(batch: tuple[jax.Array, jax.Array]) -> Detections:

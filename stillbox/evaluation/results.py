@@ -223,7 +223,7 @@ class NotFiniteError(UserError):
 
 
 def not_finite(image: str) -> NotFiniteError:
-    """Returns the error for an image whose predictions are not finite.
+    """Returns the error for an image with predictions that are not finite.
 
     Suppression takes NaN for no candidate: without this check such a model finds no object.
     """

@@ -60,7 +60,7 @@ class RuntimeRow:
     images_per_second: float | None = None
     """Images over the whole time of the measured ones."""
     runs: int = 0
-    """Images that were measured, after those of the warm-up."""
+    """Images that were measured, after the warm-up."""
     scores: dict[str, float | None] = field(default_factory=dict)
     """Metrics by name, as in `Scores.summary`; empty without an evaluation set."""
     compared: int | None = None
@@ -196,7 +196,7 @@ def read_runtimes(path: Path) -> RuntimeTable:
         read: RuntimeTable = read_section(RuntimeTable(), node_of(content, str(path)), "")
     except UserError:
         raise
-    # It is no JSON, is too deep, has other types or lacks one of these names.
+    # The file is no JSON, is too deep, has other types or lacks one of these names.
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(str(path)) from error
     return replace(read, rows=rows, machine=machine)

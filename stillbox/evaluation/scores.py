@@ -61,7 +61,7 @@ class Scores:
 
     @property
     def first(self) -> CocoScores | VocScores:
-        """The scores whose counts and classes are shown: COCO's, or else VOC's or Open Images'."""
+        """The scores that counts and classes are shown of: COCO's, else VOC's or Open Images'."""
         first = self.coco or self.voc or self.open_images
         assert first is not None  # an experiment has at least one metric
         return first
@@ -102,7 +102,7 @@ class Scores:
 
     @property
     def class_columns(self) -> tuple[str, ...]:
-        """The keys of `class_numbers` beside those of COCO."""
+        """The keys of `class_numbers` beside COCO's."""
         return tuple(key for name, key in _CLASS_COLUMNS.items() if getattr(self, name))
 
     def curves(self) -> dict[str, tuple[float, FloatArray]]:
@@ -126,7 +126,7 @@ class Scores:
     def original_names(
         self, *, per_category: bool = False, all_metrics: bool = False
     ) -> dict[str, float | None]:
-        """Returns the numbers, also those of every class, named as in the Object Detection API."""
+        """Returns the numbers, of every class too, named as in the Object Detection API."""
         iou = f"{self.voc.rules.min_iou if self.voc else 0.5}IOU"
         of_voc = {key: f"{_VOC_PREFIXES[key]}Precision/mAP@{iou}" for key in self.voc_keys}
         of_open_images = {"OpenImages_mAP": f"{_OPEN_IMAGES_PREFIX}Precision/mAP@0.5IOU"}

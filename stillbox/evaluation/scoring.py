@@ -91,7 +91,7 @@ def score_dataset(
     """Runs a detector over `dataset` and scores it.
 
     `detect` takes batches of `score_batch_size`. `trained` is the label map that the model was
-    trained with, by default that of the evaluation set.
+    trained with, by default the evaluation set's.
 
     Raises:
         UserError: label map, model and annotations disagree, there is no image, or a batch needs
@@ -276,8 +276,8 @@ def write_evaluation(
 ) -> Path:
     """Writes `metrics.json`, `detections.json`, pictures and the report, in the main process.
 
-    `source` describes the origin of the weights; `history` is that of the training run and may be
-    empty; `run` is its name, by default that of the experiment; `runtimes` is the table of
+    `source` describes the origin of the weights. `history` belongs to the training run and may be
+    empty; `run` is the name of the run, by default the experiment's. `runtimes` is the table of
     `stillbox benchmark`, if there is one. Returns the path of the report.
     """
     if not is_main_process():

@@ -46,7 +46,7 @@ class VocRules:
     inclusive: bool = False
     """The last row and column of pixels belong to a box, which is one pixel larger each way."""
     ignore_crowds: bool = False
-    """Crowds are no truths, and wrong detections whose area is in one by `min_iou` are ignored."""
+    """Crowds are no truths, and a wrong detection is ignored if `min_iou` of its area is in one."""
 
     @classmethod
     def of(cls, settings: Evaluation) -> "VocRules":

@@ -97,10 +97,10 @@ def _number(hint: Hint, node: Node, path: str, *, loose: bool) -> float:
     # YAML 1.1 takes `1e-4` and `1e+3` for text.
     if accepts_float and isinstance(value, str) and not math.isnan(read := numerals.number(value)):
         value = read
-    # True is an int in Python, but no number of steps.
+    # True is an int in Python, but no number of steps. Neither nan nor infinity is a number here,
+    # nor is a number that a float cannot hold.
     if isinstance(value, bool) or not isinstance(value, int | float):
         refuse(node, path, WANTED[hint])
-    # So is neither nan nor infinity, nor a number that a float cannot hold.
     if accepts_float and math.isnan(numerals.number(value)):
         refuse(node, path, WANTED[hint])
     if hint is float:

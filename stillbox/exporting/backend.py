@@ -106,9 +106,9 @@ def find_loader(form: Format, runtime: str = "") -> Loader:
 
 
 def find_stand_in(form: Format) -> StandIn | None:
-    """Returns the loader of a format whose runtime is not installed.
+    """Returns the loader of a format that needs no runtime.
 
-    None if it is installed, or if no other loader exists.
+    None if the runtime is installed, or if no other loader exists.
     """
     package, name = _STAND_INS.get(form, ("", ""))
     if not package or find_spec(package) is not None:
@@ -201,7 +201,7 @@ class ExportBackend:
 
     def warm_up(self, batch_size: int) -> None:
         """Loads the model."""
-        del batch_size  # that of the export
+        del batch_size  # the export has a fixed one
         _ = self._run
 
     def run(self, images: Sequence[Prepared]) -> list[RawDetections]:

@@ -153,7 +153,7 @@ def _verify(
     if program.settings.quantize != "none" or program.quantization is not None:
         return agree(artefact, checkpoint, inputs, score_threshold=threshold)
     blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]
-    # Neither fits a small canvas.
+    # A small canvas takes none of the blank images: then one has the size of the canvas.
     blank = _fitting(blank, program) or [np.full((*program.input_size, 3), 128, np.uint8)]
     return verify(
         artefact,

@@ -1,8 +1,8 @@
 """From images of any size to the network input, inside a traced program.
 
-The methods are those of `inputs.interpolation`: an output position is a weighted sum of a few
-source positions, first along columns, then along rows. Sizes may be symbolic (`jax.export`); every
-array of the result has a fixed shape.
+As in `inputs.interpolation`, an output position is a weighted sum of a few source positions, first
+along columns, then along rows. Sizes may be symbolic (`jax.export`); every array of the result has
+a fixed shape.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,7 @@ def _padded(images: jax.Array, true_size: jax.Array, resizer: schema.Resizer) ->
 def resized_sizes(
     xp: ModuleType | SimpleNamespace, sizes: AnyArray, resizer: schema.Resizer
 ) -> AnyArray:
-    """Returns height and width after resizing; the arithmetic is that of `resized_size`.
+    """Returns height and width after resizing, by the arithmetic of `resized_size`.
 
     Args:
         xp: `jax.numpy`, or its functions for another kind of array.

@@ -53,8 +53,8 @@ class ExportSettings:
     `encoded_image_string_tensor`: JPEG or PNG files `[B]`; `tf_example`: serialised tf.Examples
     `[B]` with `image/encoded`."""
     input_name: str = ""
-    """Name of the input; empty: the signature's own, `input_tensor` or `input`; that of a frozen
-    graph is the input type."""
+    """Name of the input; empty: the signature's own, `input_tensor` or `input`; for a frozen graph,
+    the input type."""
     batch_size: int = 1
     """B; 0: any."""
     image_size: tuple[int, int] | None = None
@@ -72,7 +72,7 @@ class ExportSettings:
     float_classes: bool = False
     """`detection_classes` as float32 (signature `tpu`; always so in the other)."""
     max_detections: int | None = None
-    """K; None: that of the model."""
+    """K; None: the model's."""
     quantize: Quantize = "none"
     """Numbers of a TFLite model. `int8`: weights and activations as 8 bit integers, calibrated on
     images; `dynamic`: weights as 8 bit integers, activations rounded by the runtime, image by
@@ -111,7 +111,7 @@ class ExportSettings:
     def with_sizes(self, resizer: Resizer) -> Self:
         """Returns the settings with the format's default image size where none is given.
 
-        It is that of the network input, if the resizer keeps images of that size.
+        The default is the size of the network input, if the resizer keeps images of that size.
 
         Raises:
             UserError: the resizer changes them, and the artefact needs a size.
@@ -150,7 +150,7 @@ class ExportSettings:
         for platform in self.platforms:
             _check_word(platform, get_args(Platform), f"{Parameter('platforms')}", "platform ")
         if self.input_type in ENCODED and self.format not in DECODES:
-            problem = f"a {self.format} artefact takes pixels and cannot decode image files"
+            problem = f"{self.format} artefacts take pixels and cannot decode image files"
             tensor, other = (
                 Parameter("input_type", "image_tensor"),
                 Parameter("format", "saved_model"),
@@ -158,22 +158,22 @@ class ExportSettings:
             fix = f"use {tensor}, or {other}"
             raise UserError(problem, where=Parameter("input_type"), fix=fix)
         if self.quantize != "none" and self.format != "tflite":
-            problem = f"a {self.format} artefact is not quantised"
+            problem = f"{self.format} artefacts are not quantised"
             fix = f"use {Parameter('format', 'tflite')}, or leave {Parameter('quantize')} out"
             raise UserError(problem, where=Parameter("quantize"), fix=fix)
         _check_word(self.quantize, get_args(Quantize), f"{Parameter('quantize')}")
         _check_word(self.postprocess, get_args(Postprocess), f"{Parameter('postprocess')}")
         if self.postprocess != "built_in" and self.format != "tflite":
-            problem = f"a {self.format} artefact has no operations of TensorFlow Lite"
+            problem = f"{self.format} artefacts have no operations of TensorFlow Lite"
             fix = f"use {Parameter('format', 'tflite')}, or leave {Parameter('postprocess')} out"
             raise UserError(problem, where=Parameter("postprocess"), fix=fix)
         names = self.output_names
         if names and (self.format != "tflite" or len(names) != 4 or len(set(names)) < 4):
-            problem = f"a {self.format} artefact has no outputs of these names: {', '.join(names)}"
+            problem = f"{self.format} artefacts have no outputs named {', '.join(names)}"
             fix = "give four different names to a TFLite model, or none"
             raise UserError(problem, where="output_names", fix=fix)
         if self.web and self.format != "tflite":
-            problem = f"a {self.format} artefact does not run in a browser"
+            problem = f"{self.format} artefacts do not run in a browser"
             raise UserError(
                 problem,
                 where=Parameter("web"),
@@ -208,7 +208,7 @@ class ExportSettings:
         ):
             fix = f"give two numbers from 1 to {LONGEST_SIDE:,}, such as 640,640"
             raise UserError(
-                f"{size} is no height and width", where=Parameter("image_size"), fix=fix
+                f"{size} is not a height and a width", where=Parameter("image_size"), fix=fix
             )
 
     def _check_tflite(self) -> None:

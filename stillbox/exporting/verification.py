@@ -1,4 +1,4 @@
-"""Compares the detections of an artefact with those of its checkpoint on the same images."""
+"""Compares the detections of an artefact and of its checkpoint on the same images."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -349,7 +349,7 @@ def _detect(backend: Backend, images: Sequence[Pixels]) -> list[RawDetections]:
 
 
 def _differences(mine: RawDetections, theirs: RawDetections) -> tuple[np.ndarray, np.ndarray]:
-    """Returns greatest differences of a side, and those of scores, `[theirs, mine]` each."""
+    """Returns the greatest differences of a side, and of scores, `[theirs, mine]` each."""
     boxes = np.abs(theirs.boxes[:, None] - mine.boxes).max(axis=2, initial=0.0)
     return boxes, np.abs(theirs.scores[:, None] - mine.scores)
 

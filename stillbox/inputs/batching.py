@@ -42,7 +42,7 @@ class InputStats:
     """Boxes in a row of the batch; others are truncated."""
     images: int = 0
     left_out: int = 0
-    """Rows whose record or image could not be used; not counted elsewhere."""
+    """Rows without a usable record or image; not counted elsewhere."""
     boxes: int = 0
     """Boxes after augmentation."""
     truncated_boxes: int = 0
@@ -116,7 +116,7 @@ class BatchShape(NamedTuple):
     """What determines the size of a batch in memory."""
 
     images: int
-    """Rows, those of this process alone."""
+    """Rows of this process."""
     boxes: int
     """Of an image, at most."""
     canvas: tuple[int, int]
@@ -179,9 +179,9 @@ class Job(NamedTuple):
     """A batch to make."""
 
     step: int
-    """Its number."""
+    """Number of the batch."""
     memory: Memory | None = None
-    """Where it is made, with room for the batch; None: in new memory."""
+    """Room for the batch; None: in new memory."""
 
 
 class BatchOptions(TypedDict, total=False):
@@ -266,7 +266,7 @@ class BatchMaker:
         return None
 
     def _resizer(self, row: BatchRow) -> schema.Resizer:
-        """Returns the resizer of a row, whose input size all rows of a batch share."""
+        """Returns the resizer of a row; all rows of a batch share the input size."""
         return self.dataset.resizer
 
     def _begin(self, job: Job) -> tuple[_Arrays, Sequence[BatchRow]]:
@@ -307,7 +307,7 @@ class BatchMaker:
         if placement is None:
             self._leave_out(arrays, place, row)
             return
-        # From the image's frame to that of the padded canvas.
+        # From the frame of the image to the frame of the padded canvas.
         boxes, visible = place_boxes(sample.boxes, placement, self._resizer(row))
         boxes, sample = boxes[visible], sample.select(visible)
         count = min(len(boxes), self.dataset.max_boxes)
@@ -334,14 +334,13 @@ class BatchMaker:
         return placement
 
     def _leave_out(self, arrays: _Arrays, place: int, row: BatchRow) -> None:
-        """Finishes a row without an image, whose weight is 0 already."""
+        """Finishes a row without an image; its weight is 0 already."""
         arrays.images[place] = 0
         if row.record < 0:
             return
         self.stats.add_left_out()
         if self.dataset.source.example(row.record) is not None:
-            # Its ground truth is readable, its image is not: scorers distinguish this from an
-            # unreadable record.
+            # The record is readable, its image is not: scorers distinguish the two.
             arrays.records[place] = row.record
 
     def make(self, jobs: Iterable[Job]) -> Iterator[Batch]:
@@ -363,7 +362,7 @@ class BatchMaker:
             while ahead:
                 yield _finished(*ahead.popleft())
         finally:
-            # No thread outlives the loop, also after break, error or Ctrl-C.
+            # No thread runs after the loop, even if break, an error or Ctrl-C has ended it.
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _submit(self, pool: ThreadPoolExecutor, job: Job) -> tuple[_Arrays, list[Future[None]]]:

@@ -181,7 +181,7 @@ class Dataset:
         return sample
 
     def reject(self, record: int, error: ImageError) -> None:
-        """Reports a record whose image cannot be decoded.
+        """Reports a record with an image that cannot be decoded.
 
         Raises:
             UserError: the policy is `fail`; it names the record.

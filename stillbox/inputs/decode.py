@@ -146,7 +146,7 @@ def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -
     """Decodes the file of a JPEG, PNG or other common image.
 
     `apply_exif` turns the image by its EXIF orientation: right for a user's photograph, wrong for a
-    record, whose boxes refer to the pixels as stored. `reduction` is 2, 4 or 8, for JPEG files
+    record, where boxes refer to the pixels as stored. `reduction` is 2, 4 or 8, for JPEG files
     only: height and width are divided by it and rounded up, at a fraction of the time.
 
     Raises:

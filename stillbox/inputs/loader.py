@@ -71,9 +71,9 @@ class TrainLoader(BatchMaker):
         augmentations: applied in this order, with numbers drawn from (seed, epoch, record).
         shuffle: a new order every epoch; otherwise the order of the records.
         repeat_first_batch: make batch 0 once and return it for every number.
-        train_steps: batches of the whole run, at whose end some augmentations are left out; 0: no
+        train_steps: batches of the whole run; some augmentations are left out at its end. 0: no
             limit.
-        resizers: one is drawn for each batch, as likely as the others; empty: that of the data set.
+        resizers: one is drawn for each batch, as likely as the others; empty: the data set's.
         processes: make the batches in place of this process.
 
     Raises:

@@ -57,7 +57,7 @@ class InputProcesses:
         """Yields the batches of these numbers in order, and counts them in `loader`.
 
         Args:
-            most_bytes: those of the largest batch.
+            most_bytes: size of the largest batch.
             ahead: batches that are requested before they are needed.
 
         Raises:
@@ -86,7 +86,7 @@ class _Made(NamedTuple):
     """The answer of a process to a request for a batch."""
 
     memory: int
-    """Its number."""
+    """Number of the memory that holds the batch."""
     canvas: tuple[int, int]
     stats: dict[str, int]
     """Counts since the batch before."""
@@ -140,7 +140,7 @@ class _Process:
         for report in made.reports:
             loader.dataset.source.report(*report)
         memory = np.frombuffer(self._shared[made.memory], np.uint8)
-        # All arrays of the batch refer to this one, those of XLA too.
+        # All arrays of the batch, XLA's too, refer to this one.
         weakref.finalize(memory, self._free.append, made.memory).atexit = False
         return Batch(*loader.shape(made.canvas).arrays_in(memory))
 
@@ -161,7 +161,7 @@ class _Process:
 
 
 def _anonymous_file(size: int) -> IO[bytes]:
-    """Returns a file without a name, whose content ends with its last user.
+    """Returns a file without a name; its content ends with its last user.
 
     Linux keeps it in memory, where the limit of /dev/shm, 64 MB in containers, does not apply.
     """

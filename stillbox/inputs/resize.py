@@ -44,7 +44,7 @@ def bilinear_bytes(
 ) -> None:
     """Interpolates linearly at rows and columns `start + step * n`; the edge continues outside.
 
-    The result is that of `interpolation.bilinear`, rounded, except for values that float32 cannot
+    The result equals `interpolation.bilinear`, rounded, except for values that float32 cannot
     distinguish from a half.
     """
     matrix = np.array([[step[1], 0, start[1]], [0, step[0], start[0]]])

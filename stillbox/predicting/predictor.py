@@ -115,7 +115,8 @@ class Predictor:
             iou=iou,
             classes=classes,
         )
-        return next(found) if sequence is not images and not names_many(images) else list(found)
+        is_single = sequence is not images and not names_many(images)
+        return next(found) if is_single else list(found)
 
     def stream(
         self,
@@ -211,8 +212,8 @@ class Predictor:
             part = np.ascontiguousarray(pixels[ymin:ymax, xmin:xmax])
             return self.backend.prepare(part, where=source or None)
 
-        # The first tile, whose size all have, and the whole image are prepared here, perhaps in a
-        # thread: an image that does not fit is refused. All windows would take too much memory.
+        # Here, perhaps in a thread, an image that does not fit is refused: all tiles have the size
+        # of the first, and the whole image is the last. All windows would take too much memory.
         first, last = (list(map(prepare, some)) for some in (windows[:1], windows[1:][-1:]))
         views = chain(first, map(prepare, windows[1:-1]), last)
         return _Opened(pixels, source, windows, views, [])

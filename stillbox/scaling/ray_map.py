@@ -38,7 +38,7 @@ def ray_map(
     Raises:
         UserError: an extra is missing, the cluster does not answer, or it has no room.
     """
-    # It imports JAX, which the workers do without.
+    # Imports JAX, which the workers do without.
     from stillbox.scaling.ray_scale import Workers, refuse_shortage
 
     import_extra("pyarrow", "ray")

@@ -14,7 +14,7 @@ from stillbox.references import Parameter
 from stillbox.scaling.ray_worker import fitting_workers
 
 _WHERE = str(Parameter("workers"))
-# Ray's names of generations that are not those of JAX.
+# Ray's names of generations, where JAX has others.
 _GENERATIONS = {"v5e": "v5litepod"}
 
 
@@ -267,7 +267,7 @@ def _whole_slices(tpus: Slice) -> int:
 
 
 def with_replicas(experiment: schema.Experiment, workers: Workers) -> schema.Experiment:
-    """Returns an experiment whose steps compute the same for any number of workers."""
+    """Returns an experiment with steps that compute the same for any number of workers."""
     fixed = workers.least == workers.most or experiment.devices.replicas
     if fixed or not depends_on_replicas(experiment.model):
         return experiment

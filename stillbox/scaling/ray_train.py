@@ -210,7 +210,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _callback(failures: Failures) -> object:
-    """Returns it as a callback of Ray, whose classes exist with the extra only."""
+    """Returns a callback of Ray; Ray's classes exist with the extra only."""
     from ray.train import UserCallback
 
     class Callback(UserCallback):

@@ -185,7 +185,7 @@ def _require_tpus() -> None:
 def _tell_slices(info: ProcessInfo, per_slice: int) -> None:
     """Sets the variables by which the TPUs of several slices find each other.
 
-    A machine may have those of a former group of slices.
+    A machine may still have the variables of a former group of slices.
     """
     from ray.util.tpu import get_tpu_coordinator_env_vars
 
@@ -203,14 +203,14 @@ def _tell_slices(info: ProcessInfo, per_slice: int) -> None:
 class Report:
     """A logger that reports to Ray: the newest metrics and checkpoints, every few seconds.
 
-    Ray has all workers report together, and each report waits until its controller looks for it,
-    every two seconds. A thread does it, in all workers, also in those that do not train. Without an
-    error, leaving the context reports what is left, once all workers leave theirs.
+    Ray has all workers report together, and each report waits until Ray's controller looks for it,
+    every two seconds. A thread of each worker reports, even if the worker does not train. Without
+    an error, leaving the context reports what is left, once all workers leave theirs.
 
     Args:
         place: the model directory.
-        first: this is the first process of the job, which has the metrics. Ray keeps those of its
-            own first worker. On slices that may be another, and then checkpoints alone are kept.
+        first: this is the first process of the job, which has the metrics. Ray keeps the metrics of
+            its own first worker. On slices the two may differ: then only checkpoints are kept.
         leads: this is Ray's first worker, which the others follow.
     """
 

@@ -278,7 +278,7 @@ class Decoder:
                 existing.clear()
             existing.append(Entry(self._scalar(kind, value), node.where))
         elif kind.type == "opaque":
-            # Its content is not decoded: nothing reads it.
+            # The content is not decoded: nothing reads it.
             existing.append(Entry(Message(MessageType(kind.type, {}), value.where), node.where))
         elif existing and not kind.repeated:
             self.merge(existing[0].value, value)

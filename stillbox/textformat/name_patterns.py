@@ -1,7 +1,7 @@
 """Regular expressions of users, found in names within a limit of time.
 
-Syntax and meaning are those of Python's `re`, which has no limit: it tries one way after another,
-up to 2^n of them. The library `regex` searches, and stops in time.
+Syntax and meaning are as in Python's `re`, which has no limit: it tries one way after another, up
+to 2^n of them. The library `regex` searches, and stops in time.
 """
 
 import math
@@ -67,7 +67,7 @@ class NamePattern:
 def found_in(
     texts: Iterable[str], names: Mapping[str, str], where: str
 ) -> Iterator[tuple[str, set[str]]]:
-    """Yields each expression with the keys that contain it, or whose values do.
+    """Yields each expression with the keys where the key or the value contains it.
 
     Raises:
         UserError: one is none, or all together take too long.

@@ -89,8 +89,8 @@ def unquote(token: Token) -> str:
     """Returns the text of a string token, escapes resolved.
 
     Raises:
-        UserError: a NUL byte, an unknown escape, a Windows path whose backslashes would be escapes,
-            or bytes that are not UTF-8.
+        UserError: a NUL byte, an unknown escape, a Windows path with backslashes that would be
+            escapes, or bytes that are not UTF-8.
     """
     if "\0" in token.text:
         # As protobuf's own reader in C++. The escape is text as any other.
@@ -137,7 +137,7 @@ class Scalar:
     text: str
     """The word or number as written; a string without quotes, escapes and seams."""
     quoted: bool
-    """It was a string."""
+    """Whether the value was a string."""
     where: str
     """file:line:column."""
 
@@ -149,7 +149,7 @@ class Field:
     name: str
     """As written; an extension keeps its brackets."""
     values: "tuple[Scalar | Block, ...]"
-    """One value, or those of `[a, b]`."""
+    """One value, or several of `[a, b]`."""
     where: str
     """file:line:column of the name."""
     is_list: bool = False
@@ -206,7 +206,7 @@ class _Parser:
         return tuple(result)
 
     def _suspect(self, closing: Token, *, first: bool) -> None:
-        """Records a block whose next field is indented no further than the block itself."""
+        """Records a block if the field after it is indented no further than the block itself."""
         # In a file without indentation this holds of the first field already.
         self._indented = self._indented and not first
         if self._suspects is None:

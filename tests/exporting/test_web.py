@@ -107,7 +107,7 @@ def test_the_only_other_host_is_the_cdn_with_a_version_and_checksums(folder):
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form != "tflite"])
 def test_other_formats_have_no_page(form):
-    with pytest.raises(UserError, match=f"a {form} artefact does not run in a browser"):
+    with pytest.raises(UserError, match=f"{form} artefacts do not run in a browser"):
         ExportSettings(format=form, web=True).checked()
 
 

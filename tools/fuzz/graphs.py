@@ -119,8 +119,8 @@ def tflite(
 ) -> bytes:
     """Returns a model; kernels are `[kh, kw, in, out]`, of depthwise ones `[k, k, C, 1]`.
 
-    Integers of 8 bits are those of kernels, `int8` by channel and `uint8` by tensor, with biases of
-    32 bits; half floats are followed by operations that convert them.
+    Kernels are integers of 8 bits, `int8` by channel or `uint8` by tensor, with biases of 32 bits;
+    half floats are followed by operations that convert them.
     """
     names = [
         *constants,
@@ -135,7 +135,7 @@ def tflite(
         constants = {halves[name]: array for name, array in constants.items()}
     depthwise = {node.inputs[1] for node in nodes if node.operation == "DepthwiseConv2dNative"}
     tensors: list[_Table] = []
-    # The first buffer is empty, that of tensors which are computed.
+    # The first buffer is empty: computed tensors refer to it.
     buffers: list[_Table] = [{0: np.zeros(0, np.uint8)}]
     for name in names:
         if name in constants:

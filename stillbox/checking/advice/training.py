@@ -382,7 +382,7 @@ def patterns_match(experiment: schema.Experiment, origins: Origins) -> Findings:
         params = abstract_detector(experiment.model, train.precision).params
         trained = select_trainable(params, reference_names(experiment.model, params), train)
     except UserError as error:
-        # That one is about both.
+        # An error about both fields stands at the field that is set.
         named = path if error.where in (None, "train.freeze, train.trainable") else error.where
         yield Finding("error", named or path, error.what, error.fix or "")
         return

@@ -1,6 +1,6 @@
 """Graphs of operations with constants, and the convolutions in them.
 
-A convolution is known by its kernel and by the convolutions whose results reach it. Everything
+A convolution is known by its kernel and by the convolutions with results that reach it. Everything
 between them, such as activations, sums, paddings and resizings, is passed over, because every
 converter writes it differently. Values of constants alone, such as the factor of a batch norm, are
 computed.
@@ -173,7 +173,7 @@ class Layer(NamedTuple):
     shape: tuple[int, ...]
     """`[kh, kw, in, out]`, of a depthwise one `[kh, kw, C * M]`."""
     before: int
-    """The layers whose results reach this one and no layer between, a bit for each."""
+    """The layers with results that reach this one and no layer between, a bit for each."""
     scores: bool
     """The result becomes scores, with no layer between."""
     steps: tuple[Step, ...]
@@ -208,7 +208,7 @@ class GraphArrays(LazyArrays[ArrayEntry]):
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """The convolutions whose kernels are constants; a layer stands after those before it.
+        """The convolutions with constant kernels; a layer stands after the layers before it.
 
         Raises:
             ValueError: there are more than 5,000.
@@ -300,7 +300,7 @@ class _Search:
         return order
 
     def _scored(self) -> set[int]:
-        """Returns the operations whose results become scores before the next convolution."""
+        """Returns the operations with results that become scores before the next convolution."""
         scored: set[int] = set()
         for index in reversed(self._order):
             values = self._operations[index].outputs
@@ -416,7 +416,7 @@ class _Search:
     def _of_channels(self, value: str, channels: int) -> bool:
         shape = self.constants.shape(value)
         if not shape:
-            # A constant whose values are equal may be written as one.
+            # A constant of equal values may be written as one.
             return shape is not None
         *others, last = shape
         return last == channels and all(axis == 1 for axis in others)

@@ -34,9 +34,9 @@ class Place(NamedTuple):
     outline: int
     """The same, if channels do not count."""
     scores: bool
-    """It leads to scores."""
+    """Whether the layer leads to scores."""
     deep: bool
-    """It is not close to an end: networks go on where heads branch off."""
+    """Whether no end is near: networks go on where heads branch off."""
 
     @property
     def form(self) -> tuple[int, ...]:
@@ -44,8 +44,8 @@ class Place(NamedTuple):
         return _form(self.shape)
 
 
-# The sharpest first. Those of the form alone find layers of another shape: those of other classes,
-# or of another number of channels.
+# The sharpest first. Tests of the form alone find layers of another shape: of other classes, or of
+# another number of channels.
 _TESTS: tuple[Callable[[Place], Hashable], ...] = (
     lambda place: place,
     lambda place: (place.shape, place.behind),
@@ -63,9 +63,9 @@ _DEEP = 3
 
 
 def match_layers(ours: Sequence[ModelLayer], theirs: Sequence[Layer]) -> dict[int, int]:
-    """Pairs layers of a model with those of a graph, by their numbers.
+    """Pairs layers of a model with layers of a graph, by their numbers.
 
-    Layers without a partner are left out, and those that cannot be told apart. Partners have
+    Layers without a partner are left out, as are layers that cannot be told apart. Partners have
     kernels of different shapes only where no other layer can be meant.
     """
     numbers: dict[Hashable, int] = {}
@@ -176,9 +176,9 @@ def find_departure(
 def match_weights(weights: Weights, model: schema.Model, wanted: Collection[str]) -> Weights:
     """Returns the weights of a graph by the paths of a model's parameters.
 
-    Other weights, and those of a graph without convolutions, are returned as they are. Layers that
-    the model lacks keep their names. The departure of the graph from the model is at one of the
-    `wanted` paths.
+    Other weights, and a graph without convolutions, are returned as they are. Layers that the model
+    lacks keep their names. The departure of the graph from the model is at one of the `wanted`
+    paths.
 
     Raises:
         UserError: the graph is damaged, or the model cannot be built.
@@ -214,9 +214,9 @@ class _Source(NamedTuple):
 
     shape: tuple[int, ...]
     uses: tuple[Use, ...]
-    """Those of its layer's kernel; none of a kernel that the model lacks."""
+    """The uses of the layer's kernel; none of a kernel that the model lacks."""
     lost: bool = False
-    """It is a statistic of training that is no longer in the graph."""
+    """Whether the parameter is a statistic of training that is no longer in the graph."""
 
 
 class MatchedArrays(LazyArrays[_Source]):
@@ -247,7 +247,7 @@ class MatchedArrays(LazyArrays[_Source]):
         super().__init__(entries)
 
     def count_folded(self, paths: Iterable[str]) -> int:
-        """Counts the batch norms among paths whose statistics are lost."""
+        """Counts the batch norms with lost statistics among paths."""
         return sum(self.entries[path].lost for path in paths)
 
     def _read(self, name: str, entry: _Source) -> np.ndarray:

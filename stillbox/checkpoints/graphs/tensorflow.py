@@ -1,7 +1,7 @@
 """Reads the constants and operations of a TensorFlow graph without TensorFlow.
 
 Freezing replaces every variable of a graph by a constant of its name: `frozen_inference_graph.pb`,
-and `saved_model.pb` of the Object Detection API's first generation, whose `variables` are empty.
+and `saved_model.pb` of the Object Detection API's first generation, with empty `variables`.
 Where tools have rewritten the graph, the operations show what the constants are.
 
 Sources: `tensorflow/core/framework/{graph,node_def,attr_value,tensor}.proto`,
@@ -65,7 +65,7 @@ class Node(NamedTuple):
 
 
 def operation_of(node: Node) -> Operation:
-    """Returns a node as an operation, whose result has the node's name."""
+    """Returns a node as an operation; the result has the node's name."""
     # `^name` is an order without a value, `name:1` the second result.
     inputs = tuple(name.partition(":")[0] for name in node.inputs if not name.startswith("^"))
     kind = _KINDS.get(node.operation, "other")
@@ -115,7 +115,7 @@ class GraphConstants(GraphArrays[Constant]):
         self._data = read_untrusted(path, most=_MOST_BYTES)
         try:
             constants = dict(_constants(self._data))
-            # A constant whose values are equal holds them once.
+            # A constant of equal values holds one.
             check_unpacked(sum(constant.size for constant in constants.values()), len(self._data))
         except (IndexError, ValueError) as error:
             raise self._unusable(error) from error
@@ -246,7 +246,7 @@ def _values(data: bytes, constant: Constant) -> bytes | bytearray:
         if number != field:
             continue
         if field == _HALVES:
-            # Their bits are integers.
+            # The bits of half floats are integers.
             while start < end:
                 bits, start = read_varint(data, start)
                 content += bits.to_bytes(8, "little")[:2]

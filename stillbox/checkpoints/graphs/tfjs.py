@@ -43,7 +43,7 @@ _COPY = "copy the whole folder again: model.json and all its shards"
 
 
 class _Shards(NamedTuple):
-    """The files of a group, whose bytes are one sequence."""
+    """The files of a group; their bytes are one sequence."""
 
     paths: tuple[Path, ...]
     sizes: tuple[int, ...]
@@ -59,11 +59,11 @@ class _Weight(NamedTuple):
     scale: float
     offset: float
     is_weight: bool
-    """It is of floating point and has values."""
+    """Whether the array is of floating point and has values."""
 
     @property
     def end(self) -> int:
-        """Its last byte, exclusive."""
+        """The last byte, exclusive."""
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
 

@@ -46,7 +46,7 @@ def register_network(
 
 
 def _mobilenet_v1(pattern: str, name: str, *, depthwise: bool = False) -> LayerRule:
-    # Its operations are twice in the network's scope.
+    # The operations of a layer are twice in the network's scope.
     return LayerRule(
         pattern, f"{{root}}/{name}", depthwise=depthwise, operations=f"{{root}}/MobilenetV1/{name}"
     )

@@ -43,7 +43,7 @@ Find = Callable[[str], ConvPosition | None]
 
 
 def _numbered(context: Context, find: Find) -> Iterator[LayerRule]:
-    """Yields a rule for each layer; those of parts with the same root are numbered together."""
+    """Yields a rule for each layer; layers below the same root are numbered together."""
     layers = (path.removesuffix(".kernel") for path in context.shapes if path.endswith(".kernel"))
     places = {path: place for path in layers if (place := find(path))}
     for root in set(context.roots.values()):
@@ -281,7 +281,7 @@ def _shared_head(context: Context) -> tuple[LayerRule, ...]:
         _conv(r"head\.box", "{root}_box_prediction_head/_box_encoder_layers"),
         _conv(r"head\.class_", classes, int(head.dropout)),
         _conv(projections, "{root}_additional_projection_layers/{0}"),
-        # A shared tower is that of the boxes.
+        # A shared tower has the name of the boxes' tower.
         *_tower("tower", "PredictionTower", _BOXES, head.layers_before),
         *_tower("box_tower", "BoxPredictionTower", _BOXES, head.layers_before),
         *_tower("class_tower", "ClassPredictionTower", _CLASSES, head.layers_before),

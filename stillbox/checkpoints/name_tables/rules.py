@@ -10,7 +10,7 @@ from typing import Any, Literal
 ArrayShapes = Mapping[str, tuple[int, ...]]
 Scope = Literal["classification", "detection"]
 Library = Literal["tensorflow", "torch", "keras"]
-"""`keras`: TF2's object-based checkpoints, whose names are paths from object to object."""
+"""`keras`: TF2's object-based checkpoints; names are paths from object to object."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class LayerRule:
     channels_of: str | None = None
     """Path of the layer that `{channels}` counts, if another; expands the groups of `pattern`."""
     operations: str = "{scope}"
-    """Scope of its operations, by which `tf.contrib.quantize` names its ranges; `{scope}` is that
-    of its variables."""
+    """Scope of the operations, by which `tf.contrib.quantize` names ranges; `{scope}` is the scope
+    of the variables."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class BackboneTable:
     """Names of a backbone's layers in one codebase."""
 
     convention: Convention
-    """The convention of all layers, including those of neck and head."""
+    """The convention of all layers, in neck and head too."""
     roots: Mapping[Scope, tuple[str, ...]]
     """Candidates for `{root}` by the kind of model that weights are of, the usual one first.
     `{depth}` is the backbone's, `{scope}` is what `register_scopes` has for the part."""
@@ -132,7 +132,7 @@ class BackboneTable:
 
 
 BACKBONES: dict[type, tuple[BackboneTable, ...]] = {}
-"""Tables by class of configuration, that of the original codebase first."""
+"""Tables by class of configuration, the original codebase's first."""
 OBJECT_PATHS: dict[type, list[BackboneTable]] = {}
 """The tables of TF2 checkpoints by class of configuration, in the order of their modules."""
 PARTS: dict[tuple[str, type], Rules] = {}
@@ -143,7 +143,7 @@ SCOPES: dict[tuple[str, type], Scopes] = {}
 
 
 def register_backbone(config: type, *tables: BackboneTable) -> None:
-    """Registers the tables of a backbone, that of the original codebase first."""
+    """Registers the tables of a backbone, the original codebase's first."""
     BACKBONES[config] = tables
 
 

@@ -1,9 +1,9 @@
 """Google's classifiers and detectors for TPUs, torchvision's ResNet, and EfficientNet-Lite.
 
 The layers of the detectors have the default names of `tf.layers`, which numbers the layers of a
-scope in order of creation. EfficientNet-Lite is that of its authors, whose blocks number their
-layers of a kind from the second on, and of the PyTorch package `efficientnet-lite-pytorch`. Both
-number the blocks of all stacks through, from 0.
+scope in order of creation. EfficientNet-Lite is the authors', where a block numbers its layers of a
+kind from the second on, and the PyTorch package's `efficientnet-lite-pytorch`. Both number the
+blocks of all stacks through, from 0.
 
 Sources: `tpu/models/official/detection/modeling/architecture` (RetinaNet, NAS-FPN; SpineNet in
 `spinenet.py`, SpineNet-MBConv in `spinenet_mbconv.py`), Google's ResNet-34 SSD for MLPerf Training,
@@ -39,7 +39,7 @@ class NumberedLayer(NamedTuple):
     scope: str
     """Below `{root}`, with a slash at its end unless empty."""
     path: str
-    """Its path in our detector."""
+    """Path of the layer in our detector."""
     depthwise: bool = False
 
 

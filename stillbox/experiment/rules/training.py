@@ -278,7 +278,7 @@ def groups_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding]:
 def _images_at_once(train: schema.Training) -> tuple[int, str, int]:
     """Returns the images that a step normalises together, what they are, and their share."""
     parts, batch = train.accumulation_steps, train.batch_size
-    # Other numbers are refused as such.
+    # A number of steps that does not divide the batch is refused by a rule of its own.
     if parts <= 1 or batch % parts:
         return batch, f"a batch of {batch} (train.batch_size)", 1
     size = train.micro_batch_size

@@ -40,7 +40,7 @@ Watch = Callable[[str], AbstractContextManager[ImageProgress]]
 _MEASURED = 16
 # Share of the processors that others may keep busy without a note.
 _BUSY = 0.5
-# Least IoU of a detection of the checkpoint and that of an export in its place.
+# Least IoU of a detection of the checkpoint and the export's detection in its place.
 _LEAST_OVERLAP = 0.5
 
 
@@ -251,7 +251,7 @@ def compare(
     """Returns a row with the largest differences of an artefact to its checkpoint.
 
     Each detection of the checkpoint of at least `min_score`, the best score first, is paired with
-    the one of its class that overlaps it most and has no pair yet.
+    the artefact's detection of its class that overlaps it most and has no pair yet.
     """
     pairs = [
         pair

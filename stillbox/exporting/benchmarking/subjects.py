@@ -60,7 +60,7 @@ class Subject:
     name: str
     """Origin of the weights."""
     experiment: Experiment
-    """Its detector and its evaluation set."""
+    """Detector and evaluation set."""
     checkpoint: CheckpointSource | None
     """None: there are only exports."""
     exports: tuple[Export, ...] = ()
@@ -77,10 +77,10 @@ def find_subject(
     overrides: Sequence[str],
     kept: Path | None,
 ) -> Subject:
-    """Returns what a benchmark of a model measures; the arguments are those of `benchmark`.
+    """Returns what a benchmark of a model measures; for the arguments see `benchmark`.
 
-    An export is a program: those in a model directory, which may be of somebody else, are not run
-    unless the user names their folder, `kept`.
+    An export is a program. The exports in a model directory, which may be somebody else's, are not
+    run unless the user names their folder, `kept`.
 
     Raises:
         UserError: the source is none of these, or the overrides do not fit.
@@ -171,7 +171,7 @@ def _checkpoint_of(source: str, experiment: Experiment) -> CheckpointSource | No
 
 
 def _choose(subject: Subject, folders: Sequence[Path]) -> Subject:
-    """Returns the subject with those of its exports that were made from its checkpoint."""
+    """Returns the subject with the exports that were made from its checkpoint."""
     exports, notes = list[Export](), list[str]()
     for folder in folders:
         try:
@@ -262,7 +262,7 @@ class BenchmarkSettings:
     repeats: int = 200
     """Images that are measured, in at most a minute."""
     threads: int = 0
-    """Processors that a runtime may use; 0: those of this process."""
+    """Processors that a runtime may use; 0: as many as this process."""
     image_size: tuple[int, int] | None = None
     """Height and width of the input of new exports; None: the format's default."""
 
@@ -290,7 +290,7 @@ class BenchmarkSettings:
 
 
 def machine_facts(threads: int) -> dict[str, str]:
-    """Returns the conditions of figures by name; 0 threads: those of this process."""
+    """Returns the conditions of figures by name; 0 threads: as many as this process uses."""
     allowed = own_processors()
     facts = {
         "processor": processor_name(),

@@ -119,7 +119,7 @@ class Measured:
     scores: dict[str, float | None]
     """Empty if there is nothing to score on."""
     results: Sequence[ImageResult]
-    """Detections in the images of the evaluation set, or else in those of the task."""
+    """Detections in the images of the evaluation set, or else in the task's images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +243,7 @@ def artefact_bytes(folder: Path, form: Format) -> int:
 
 
 def _version(package: str) -> str:
-    """Returns the version of a runtime; that of jax with its devices, unless they are CPUs."""
+    """Returns the version of a runtime; with the device for jax, unless it is a CPU."""
     distributions = packages_distributions().get(package, [package])
     device = jax.devices()[0]
     on = f" on {device.device_kind}" if package == "jax" and device.platform != "cpu" else ""
@@ -254,7 +254,7 @@ Task = ExportTask | MeasureTask
 
 
 class TaskError(Exception):
-    """A task has no result. The text is a sentence with the remedy; `state` is that of its row."""
+    """A task has no result. The text is a sentence with the remedy; `state` is for the row."""
 
     def __init__(self, text: str, state: State = "failed") -> None:
         self.state = state
@@ -268,7 +268,7 @@ def run_apart(
 
     Args:
         imports: files and modules of parts, as for `import_parts`.
-        threads: processors that the process may use; 0: those of this one.
+        threads: processors that the process may use; 0: as many as this process.
 
     Raises:
         UserError: the task raises it.

@@ -35,7 +35,7 @@ TYPES = {"float32": FLOAT, "int32": INT32, "bool": BOOL, "uint8": UINT8}
 
 
 def fold(equation: Equation, inputs: list[Constant]) -> Constant:
-    """Computes an equation of a jaxpr whose inputs are constants."""
+    """Computes an equation of a jaxpr with constants as inputs."""
     kind, parameters = equation.primitive.name, equation.params
     arrays = [constant.array for constant in inputs]
     shapes = [fixed(variable.aval.shape) for variable in equation.invars]

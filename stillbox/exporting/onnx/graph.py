@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OPSET = 18
 """Version of the operators."""
 IR_VERSION = 8
-"""Version of the file, that of these operators."""
+"""Version of the file, as old as the operators."""
 
 FLOAT, UINT8, INT32, INT64, BOOL = 1, 2, 6, 7, 9
 """Numbers of types in `onnx.TensorProto`."""
@@ -54,7 +54,7 @@ class Graph:
         return type(self)(self)
 
     def placeholder(self) -> Self:
-        """Returns a graph whose later nodes are inserted at this place of this graph."""
+        """Returns a graph; its later nodes are inserted at this place of this graph."""
         place = type(self)(self)
         self._nodes.append(place)
         return place
@@ -171,7 +171,7 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A tensor of the graph, whose axes may have another order than the program's."""
+    """A tensor of the graph; its axes may have another order than the program's."""
 
     name: str
     order: Order
@@ -216,7 +216,7 @@ class Convolved:
     source: Tensor
     """The input, in the order N, C, H, W."""
     kernel: Constant
-    """Its axes are in the program's order."""
+    """The kernel, with its axes in the program's order."""
     kernel_order: Order
     """The axes O, I, H, W of the kernel."""
     order: Order
@@ -285,7 +285,7 @@ class NetworkWriter:
 
         Args:
             value: an array of the program.
-            shape: lengths of its axes; that of the first may be free.
+            shape: lengths of its axes; the first may be free.
             like: a value that has the same first axis then.
             order: of the axes; None: the program's.
         """

@@ -113,7 +113,7 @@ def _reshape(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> 
     (value,), shape, old = inputs, equation.outvars[0].aval.shape, equation.invars[0].aval.shape
     if isinstance(value, Repeated) and (enlarged := _enlarged(writer, value, shape)):
         return enlarged
-    # The length of an axis is free if it is that of a batch, or a multiple of it.
+    # The length of an axis is free if it is the size of a batch, or a multiple of it.
     lengths = np.array([length if isinstance(length, int) else -1 for length in shape])
     if shape[:1] == old[:1]:
         lengths[0] = 0  # 0 means that the length is the same
@@ -247,7 +247,7 @@ def _product(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> 
 
 
 def _gather(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> Value:
-    """Writes a gather of whole rows: of one axis, or of the first axes behind those of a batch.
+    """Writes a gather of whole rows: of one axis, or of the first axes behind a batch's.
 
     Single numbers are gathered along one axis too, each by an index of its own. A detector has no
     index out of bounds, so the mode of the gather does not matter.
@@ -267,7 +267,7 @@ def _gather(writer: NetworkWriter, inputs: list[Value], equation: Equation) -> V
     graph, (source, places) = writer.graph, _full(writer, inputs, equation)
     places = graph.op("Cast", places, to=INT64)
     if batch:
-        # Their results are in the order of JAX if the rows' own axes are the last ones.
+        # The results of GatherND have JAX's order if the rows' own axes are the last ones.
         assert taken == tuple(range(batch, batch + len(taken)))
         name = graph.op("GatherND", source, places, batch_dims=batch)
         return Tensor(name, identity(rank))

@@ -113,7 +113,7 @@ class _Suppression:
         names = (None, None)
         values, places = graph.ops("TopK", best, np.array([few]), names=names, axis=1)
         least = graph.op("ReduceMin", values, np.array([1]))
-        # This restores the order of the anchors: of equal scores the lower anchor comes first.
+        # The anchors get their own order again: of equal scores the lower anchor comes first.
         _, ranks = graph.ops("TopK", places, np.array([few]), names=names, axis=1, largest=0)
         places = graph.op("GatherElements", places, ranks, axis=1)
         at = graph.op("Unsqueeze", places, np.array([2]))

@@ -48,12 +48,12 @@ _TENSORS = {
 }
 NEEDS = "2.20"
 """The least TensorFlow, by experiment: 2.19 refuses version 10 of the operation `XlaCallModule`,
-whatever its content. 2.20 and 2.21 read the programs of jax 0.10.0 and 0.10.2, 2.21 those of
-0.12.0."""
+whatever its content. 2.20 and 2.21 read the programs of jax 0.10.0 and 0.10.2, 2.21 reads 0.12.0's
+too."""
 
 STABLEHLO = "1.8.0"
-"""A version older than the StableHLO of TensorFlow 2.20. That of TensorFlow 2.21 is 1.13.7; by
-itself jax 0.12.0 writes 1.18.0."""
+"""A version older than the StableHLO of TensorFlow 2.20. TensorFlow 2.21 has 1.13.7; by itself jax
+0.12.0 writes 1.18.0."""
 
 
 def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray]) -> Written:
@@ -101,8 +101,8 @@ def _add_functions(
 ) -> tuple[str, str]:
     """Writes the detector as a function of the input and the variables.
 
-    Returns its name, and that of a function that calls it for the signature: a concrete function
-    has arguments either by position or by name.
+    Returns the names of the function and of another that calls it for the signature: a concrete
+    function has arguments either by position or by name.
     """
 
     def body(value: Tensor, *handles: Tensor) -> list[Tensor]:
@@ -164,7 +164,7 @@ def add_program(
 ) -> dict[str, Output]:
     """Writes the program, a `portable` `exported_program`; returns its outputs by name.
 
-    `names` are those of nodes of outputs that are not named like these.
+    `names` are the names of nodes, for outputs that are named otherwise.
     """
     held = {
         kind: {path: weights[path] for path in paths} for kind, paths in program.weights.items()
@@ -204,9 +204,9 @@ def call_program(
 
 
 def portable(exported: export.Exported) -> export.Exported:
-    """Returns a program whose StableHLO is in the form of a version that TensorFlow reads.
+    """Returns a program with its StableHLO in the form of a version that TensorFlow reads.
 
-    JAX writes the form of a few weeks before its release, TensorFlow reads that of its own.
+    JAX writes the form of a few weeks before its release, TensorFlow reads the form of its own.
     """
     stablehlo.register_stablehlo_passes()
     with ir.Context() as context:

@@ -130,7 +130,7 @@ class Function(NamedTuple):
 
 
 class Graph:
-    """Collects nodes, or those of a function, whose name is then given."""
+    """Collects the nodes of a graph or of a function."""
 
     def __init__(self, parent: "Graph | None" = None) -> None:
         self.is_function = parent is not None
@@ -193,7 +193,7 @@ class Graph:
         after: Sequence[str] = (),
         **attributes: Attribute,
     ) -> str:
-        """Appends a node whose outputs, if any, are of no interest; returns its name."""
+        """Appends a node without outputs, or with outputs of no interest; returns its name."""
         name = self._new_name(name or kind)
         names = [node.name for node in inputs] + [f"^{node}" for node in after]
         self._nodes.append(messages.node(name, kind, names, attributes))

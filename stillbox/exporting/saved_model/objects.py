@@ -136,7 +136,7 @@ def object_graph(
             and the variables in their order, their results the outputs in the order of their names.
         argument: name and type of the input.
         outputs: by name.
-        variables: by the name that is also that of the edge in the checkpoint's graph.
+        variables: by the name of the edge in the checkpoint's graph.
         signature: name of the signature.
     """
     (name, given), (called, signed) = argument, functions

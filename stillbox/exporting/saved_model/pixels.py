@@ -1,7 +1,7 @@
 """From the input of a SavedModel to the network input, as nodes of its graph.
 
 These nodes take images of any size; a new size compiles nothing. The program behind them has one
-shape. Pillow's triangle filter is that of `inputs.interpolation`.
+shape. Pillow's triangle filter is as in `inputs.interpolation`.
 """
 
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def decode_image(file: Tensor) -> Tensor:
     """
 
     def jpeg(content: Tensor) -> Tensor:
-        # The accurate transform is that of OpenCV and Pillow, which decode in training.
+        # OpenCV and Pillow, which decode in training, use the accurate transform.
         return content.graph.op("DecodeJpeg", content, channels=3, dct_method="INTEGER_ACCURATE")
 
     def other(content: Tensor) -> Tensor:

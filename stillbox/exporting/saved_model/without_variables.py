@@ -1,12 +1,12 @@
 """Graphs that hold their weights: frozen graphs for clients of TF1, and TFLite's converter's input.
 
 Clients open a frozen graph with `tf.compat.v1.GraphDef`, feed `image_tensor:0` and fetch
-`detection_boxes:0`, as the original's `export_inference_graph.py` names them. Its nodes are those
-of the SavedModel.
+`detection_boxes:0`, as the original's `export_inference_graph.py` names them. Its nodes are as in
+the SavedModel.
 
 Tutorials pass what `export_tflite_graph_tf2.py` writes to
 `tf.lite.TFLiteConverter.from_saved_model` and to `tflite_convert`. It takes one normalised image of
-the network's size; its outputs are those of TFLite's detection operator. `model.tflite` of
+the network's size and has the outputs of TFLite's detection operator. `model.tflite` of
 `stillbox export --format tflite` is the same network, converted already.
 """
 

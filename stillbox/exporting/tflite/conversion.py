@@ -197,10 +197,10 @@ def detect_function(program: ExportProgram) -> Function:
 
 
 def _with_variable_scales(weights: WeightArrays, images: jax.Array) -> WeightArrays:
-    """Returns weights whose scales of batch norms by level depend on the image.
+    """Returns weights where the scales of batch norms by level depend on the image.
 
-    The converter multiplies a constant scale into the kernel before it. It would write a kernel
-    that all levels of a pyramid share once for each level's scale.
+    The converter multiplies a constant scale into the kernel before it. A kernel that all levels of
+    a pyramid share would be written once for each level's scale.
     """
     zero = jnp.minimum(jnp.abs(images[0, 0, 0, 0]), 0.0)
     params = {

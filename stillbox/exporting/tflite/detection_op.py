@@ -3,7 +3,7 @@
 Frigate, pycoral and the mobile clients of the Object Detection API expect it, and the compiler of
 the Edge TPU leaves it to the CPU. It decodes boxes and suppresses, in float32; before it come box
 encodings and scores of all anchors. The original is TensorFlow's `lite/kernels/
-detection_postprocess.cc`; its options are those of `export_tflite_ssd_graph_lib.py` of the Object
+detection_postprocess.cc`; the options are as in `export_tflite_ssd_graph_lib.py` of the Object
 Detection API.
 """
 
@@ -37,7 +37,7 @@ _LEAST_SCORE = 1 / 512
 """A lower score is rounded to 0 of 256."""
 _SAME_RANGE = ("CONCATENATION", "RESHAPE", "LOGISTIC")
 _SHOWN = 100
-"""Anchors of an image whose encodings have to fit into the range."""
+"""Anchors of an image with encodings that have to fit into the range."""
 _WHERE = f"{Parameter('postprocess', 'detection_op')}"
 _BUILT_IN = f"use {Parameter('postprocess')} built_in"
 
@@ -187,8 +187,7 @@ def measured_ranges(
 
     The quantiser averages the extremes of images, which cuts off the best scores. Here the range of
     logits ends at the greatest one, and begins where the integer of a score becomes 0. The range of
-    encodings is taken from the anchors with the best scores. The content is that of
-    `raw_predictions`.
+    encodings is taken from the anchors with the best scores. `content` is from `raw_predictions`.
     """
     from ai_edge_litert.interpreter import Interpreter
 
@@ -208,7 +207,7 @@ def measured_ranges(
 
 
 def joined_ranges(content: bytes, ranges: Mapping[str, Range]) -> dict[str, Range]:
-    """Returns known ranges by tensor, those of the operation's inputs joined to one each."""
+    """Returns known ranges by tensor; the ranges of an input of the operation are joined."""
     joined: dict[str, Range] = {}
     pairs = list(_sharing(content))
     for output in {output for output, _ in pairs}:
@@ -231,7 +230,7 @@ def _sharing(content: bytes) -> Iterator[tuple[str, str]]:
         while waiting:
             index = waiting.pop()
             kind, operation = makers.get(index, ("", None))
-            if kind != "LOGISTIC":  # whose result always has 1/256 as its unit
+            if kind != "LOGISTIC":  # its result always has 1/256 as unit
                 yield output.name.decode(), graph.tensors[index].name.decode()
             if operation is not None and kind in _SAME_RANGE:
                 waiting += list(operation.inputs)[: None if kind == "CONCATENATION" else 1]

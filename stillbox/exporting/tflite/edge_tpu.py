@@ -1,9 +1,9 @@
 """The operations that the compiler maps onto the Edge TPU, by name, with their conditions.
 
-They are those of the table "Supported operations" and the requirements above it of
+Source: the table "Supported operations" and the requirements above it of
 https://coral.ai/docs/edgetpu/models-intro, written from memory and compared with an older version
-of that page. The compiler itself ends the mapped part at the first
-operation that it refuses, and leaves the rest of the model to the CPU.
+of that page. The compiler itself ends the mapped part at the first operation that it refuses, and
+leaves the rest of the model to the CPU.
 """
 
 from collections.abc import Callable, Iterator, Sequence

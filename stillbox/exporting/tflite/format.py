@@ -1,7 +1,7 @@
 """TensorFlow Lite (LiteRT): one file of built-in operations for phones, suppression included.
 
-Its four outputs are those of `TFLite_Detection_PostProcess`, and its metadata those that
-MediaPipe's ObjectDetector requires.
+A model has the four outputs of `TFLite_Detection_PostProcess`, and the metadata that MediaPipe's
+ObjectDetector requires.
 """
 
 import threading
@@ -123,7 +123,7 @@ def _shrunk(program: ExportProgram, content: bytes) -> bytes:
 
 
 def _float_program(program: ExportProgram) -> tuple[ExportProgram, Ranges]:
-    """Returns `float_program` of a detector whose training has rounded to 8 bits."""
+    """Returns `float_program` of a detector that was trained with rounding to 8 bits."""
     quantization = program.quantization
     assert quantization is not None
     for name in ("weight_bits", "activation_bits"):

@@ -59,7 +59,7 @@ class Description:
 def describe(content: bytes, settings: ExportSettings, description: Description) -> bytes:
     """Returns a TFLite file with named outputs in their order, metadata and labels.
 
-    Its content is a model whose signature has the outputs `output_0` to `output_3`.
+    `content` is a model with the outputs `output_0` to `output_3` in its signature.
     """
     from ai_edge_litert import schema_py_generated as schema
     from ai_edge_litert.tools import flatbuffer_utils

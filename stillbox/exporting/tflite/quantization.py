@@ -176,7 +176,7 @@ _DEPTHWISE = "depthwise_act_quant"
 _LEVEL_SCALES = {"head.box": "head.scale_0"}
 """Factors of a kernel on the first feature map (`heads.GflPredictor`)."""
 _REPETITION = "REPETITION"
-# Operations whose result has the values of their first input.
+# Operations with a result that has the values of their first input.
 _SAME_VALUES = {
     "PAD", "MAX_POOL_2D", "RESHAPE", "BROADCAST_TO", "TILE", "TRANSPOSE", "SLICE", "STRIDED_SLICE",
     "RESIZE_NEAREST_NEIGHBOR", _REPETITION,
@@ -239,7 +239,7 @@ def _round_kernels(
     elif path.removesuffix(".conv") + ".norm_0.mean" in weights["stats"]:
         return
     round_kernel, _ = roundings.of_map(layer, 0, train=False)
-    # Training has rounded the product with a map's own factor, whose levels are proportional to it.
+    # Training has rounded the product with a map's own factor; its levels are proportional to it.
     level_scale = weights["params"].get(_LEVEL_SCALES.get(path, ""), 1.0)
     rounded = round_kernel(kernel * level_scale) / level_scale
     layer.kernel.set_value(_without_empty_channels(rounded, is_depthwise=layer.is_depthwise))
@@ -248,8 +248,8 @@ def _round_kernels(
 def _without_empty_channels(kernel: jax.Array, *, is_depthwise: bool) -> jax.Array:
     """Gives each channel of zeros one small weight.
 
-    The scale of a channel's integers is that of its weights, and the integer of its bias would
-    exceed 32 bits with a scale of almost 0.
+    The weights of a channel determine the scale of its integers. With a scale of almost 0 the
+    integer of its bias would exceed 32 bits.
     """
     largest = jnp.max(jnp.abs(kernel), axis=(0, 1, 3) if is_depthwise else (0, 1, 2))
     spare = jnp.where(largest > 0, 0.0, _LEAST_WEIGHT * jnp.max(largest))
@@ -268,7 +268,7 @@ def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dic
 
     Args:
         ranges: of `float_program`.
-        parts: whose operations have ranges: `backbone`, `neck`, `head`.
+        parts: the parts with ranges for their operations: `backbone`, `neck`, `head`.
 
     Raises:
         UserError: a convolution or sum of these parts has no range.
@@ -293,7 +293,7 @@ def tensor_ranges(content: bytes, ranges: Ranges, parts: tuple[str, ...]) -> dic
 
 
 def _fitting(scopes: Sequence[str], known: Iterable[str]) -> str | None:
-    """Returns the path above an operation; its own name comes before those of its operands."""
+    """Returns the path above an operation; its own name comes before its operands' names."""
     pairs = ((scope, path) for scope in scopes for path in known)
     return next((path for scope, path in pairs if f"{scope}/".startswith(f"{path}/")), None)
 

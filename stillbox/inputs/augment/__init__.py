@@ -15,7 +15,7 @@ from stillbox.inputs.sample import Sample
 
 import_all(__name__, __path__)
 
-# They need no pixels: a file that is not decoded yet stays so.
+# Augmentations that need no pixels: a file that is not decoded yet stays so.
 _WITHOUT_PIXELS = (
     schema.RandomHorizontalFlip,
     schema.RandomCropImage,

@@ -132,12 +132,12 @@ def _fixed(change: Callable[[Bytes], Bytes]) -> PixelOperation:
 
 
 def _counted(change: Callable[[Bytes, int], Bytes]) -> PixelOperation:
-    """For operations whose argument is a whole number."""
+    """For operations with a whole number as argument."""
     return lambda image, argument, rng: change(image, int(argument))
 
 
 def _scaled(change: Callable[..., Bytes], **more: int) -> PixelOperation:
-    """For operations whose argument is any number."""
+    """For operations with any number as argument."""
     return lambda image, argument, rng: change(image, argument, **more)
 
 

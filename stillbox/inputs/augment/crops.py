@@ -88,8 +88,8 @@ def choose(options: Sequence[T], rng: Generator) -> T:
 def crop(sample: Sample, window: CropWindow, overlap_thresh: float, *, clip: bool) -> Sample:
     """Cuts the window out and re-expresses the remaining boxes in its frame.
 
-    Boxes outside it go, and those of which less than `overlap_thresh` of the area is inside. `clip`
-    ends the boxes at the window.
+    A box goes if less than `overlap_thresh` of its area is inside, or none. `clip` ends the boxes
+    at the window.
     """
     height, width = sample.size
     y, x, rows, columns = window
@@ -141,7 +141,7 @@ def _draw_sizes(
     least, most = config.min_area * height * width, config.max_area * height * width
     lowest = np.rint(np.sqrt(least / aspect))
     highest = np.rint(np.sqrt(most / aspect))
-    # Greatest height whose rounded width fits; one less if the division rounded up.
+    # The greatest height with a rounded width that fits; one less if the division rounded up.
     fitting = np.floor((width + 0.5 - 1e-7) / aspect)
     fitting -= np.rint(fitting * aspect) > width
     highest = np.where(np.rint(highest * aspect) > width, fitting, highest)
@@ -177,8 +177,8 @@ def random_crop_to_aspect_ratio(
 ) -> Sample:
     """Cuts the largest window of the aspect ratio, anywhere; it has full height or full width.
 
-    The other side is rounded half to even. Boxes completely outside go, and those of which less
-    than `overlap_thresh` is inside.
+    The other side is rounded half to even. A box goes if less than `overlap_thresh` of its area is
+    inside, or none.
     """
     height, width = sample.size
     rows, columns = height, width
@@ -197,8 +197,8 @@ def ssd_random_crop_fixed_aspect_ratio(
 ) -> Sample:
     """Applies one of several crops of this aspect ratio, then cuts to exactly it.
 
-    The second cut changes images whose crop was skipped or found no window: it keeps boxes of which
-    0.3 is inside, and clips them.
+    The second cut changes an image if the first was skipped or found no window. It keeps boxes with
+    0.3 of their area inside, and clips them.
     """
     ratio = config.aspect_ratio
     fields = asdict(choose(config.operations, rng))
@@ -308,7 +308,7 @@ _WHOLE = np.array([0.0, 0.0, 1.0, 1.0])
 def ssd_iou_crop(sample: Sample, config: schema.SsdIouCrop, rng: Generator) -> Sample:
     """Cuts the window out and resizes it, the whole image too, unless `resize_to` is empty.
 
-    Boxes whose centre is outside go; the others are clipped to the window. The whole image leaves
+    Boxes with their centre outside go; the others are clipped to the window. The whole image leaves
     all boxes as they are.
     """
     window = draw_window(sample.boxes, sample.size, config, rng)

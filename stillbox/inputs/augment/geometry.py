@@ -101,7 +101,7 @@ def random_self_concat_image(
 ) -> Sample:
     """Doubles the image downwards, then sideways, each with its own probability.
 
-    The boxes of the copy follow those of the original in the list.
+    In the list the copy's boxes follow the original's.
     """
     below = rng.random() < config.vertical_probability
     beside = rng.random() < config.horizontal_probability

@@ -37,7 +37,7 @@ from stillbox.inputs.resize import Placement
 from stillbox.inputs.sample import Pixels, Sample, Size
 
 Matrix = Float32[np.ndarray, "3 3"]
-"""From `(x, y, 1)` of the image to that of the result, in pixels."""
+"""From `(x, y, 1)` in the image to `(x, y, 1)` in the result, in pixels."""
 
 
 class AffineDraws(NamedTuple):
@@ -197,7 +197,7 @@ class MixUpDraws(NamedTuple):
     flip: bool
     """Whether it is mirrored."""
     offset: tuple[float, float]
-    """Its first row and column, as shares in `[0, 1)` of those that it has too many."""
+    """First row and column, as shares in `[0, 1)` of the rows and columns that do not fit."""
 
 
 @implements(schema.MixUp)

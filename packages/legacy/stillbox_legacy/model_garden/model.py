@@ -83,7 +83,7 @@ def _read_size(root: GardenSection) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-# They make all levels themselves.
+# Backbones that make all levels of a pyramid themselves.
 _PYRAMIDS = ("spinenet", "spinenet_mobile")
 _BACKBONES = ("resnet", *_PYRAMIDS, "mobilenet", "mobiledet")
 _DEPTHS = (10, 18, 34, 50, 101, 152, 200)
