@@ -1,4 +1,4 @@
-"""The files of a release, the first hour of a new user, and the programs that workers share."""
+"""The files of a release, the first hour of a new user, shared programs, and the lint of prose."""
 
 import hashlib
 import io
@@ -25,7 +25,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import leaf_paths
 from stillbox.findings import Finding
 from tests.programs import Programs
-from tools import distribution, params_dict, pipeline_config, verdicts, walk
+from tools import distribution, params_dict, pipeline_config, prose, verdicts, walk
 from tools.effects import Effect
 from tools.fields import page as fields_page
 
@@ -406,3 +406,43 @@ def test_a_field_that_is_no_longer_read_shows(monkeypatch):
 @pytest.mark.parametrize("base", pipeline_config.BASES)
 def test_probes_start_from_sound_files(base):
     assert read_pipeline_config(base, "p").warnings == ()
+
+
+def test_names_say_what_they_hold_and_no_sentence_leans_on_another_line():
+    folders = [prose.ROOT / folder for folder in prose.FOLDERS]
+    mended = [file for file in prose.files(folders) if not prose.unmended(file)]
+    assert [str(remark) for file in mended for remark in prose.remarks(file)] == []
+
+
+@pytest.mark.parametrize("name", prose.NOT_YET)
+def test_files_without_remarks_are_not_listed_as_unmended(name):
+    listed = prose.files([prose.ROOT / name])
+    assert any(remark for file in listed for remark in prose.remarks(file))
+
+
+BAD = '''
+"""Its name."""
+
+class Box:
+    """A box, the area of which is that of its pixels."""
+
+    thing: int
+    """So is this."""
+
+def own(what):
+    # A first line
+    # whose second line goes on.
+    one, (found, *_) = what
+    return one  # These are two.
+'''
+
+
+def test_each_kind_of_remark(monkeypatch, tmp_path):
+    monkeypatch.setattr(prose, "ROOT", tmp_path.resolve())
+    file = tmp_path / "bad.py"
+    file.write_text(BAD)
+    assert sorted(remark.line for remark in prose.remarks(file)) == [
+        2, 5, 7, 8, 10, 10, 11, 13, 13, 14,
+    ]  # fmt: skip
+    file.write_text('"""A box: the area of its pixels."""\n\nwidth = 1  # Such as `x`.\n')
+    assert list(prose.remarks(file)) == []
