@@ -1,7 +1,9 @@
 """Small functions that tests of many rooms share."""
 
 import json
+import re
 import socket
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -19,6 +21,26 @@ def refusal(call, *arguments, **options):
     with pytest.raises(UserError) as caught:
         call(*arguments, **options)
     return caught.value
+
+
+@contextmanager
+def refused(where="", *values, kind=UserError):
+    """Expects an error; asks for its place and its values, and not for its words.
+
+    Args:
+        where: the error's `where`, or the end of its path; "": any; None: the error has none.
+        values: numbers and names of its text, each as a whole.
+        kind: its class.
+    """
+    with pytest.raises(kind) as caught:
+        yield caught
+    error = caught.value
+    if where:
+        assert f"/{error.where}".endswith(f"/{where}"), error
+    elif where is None:
+        assert error.where is None, error
+    for value in values:
+        assert re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", str(error)), (value, error)
 
 
 def free_port():

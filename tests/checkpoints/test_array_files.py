@@ -14,6 +14,7 @@ from stillbox.checkpoints.array_files import NpzFile, SafetensorsFile, read_npz_
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
 from tests.checkpoints.detectors import assert_same_arrays
+from tests.helpers import refused
 
 
 def test_every_type_comes_back_bit_for_bit(tmp_path):
@@ -105,7 +106,7 @@ def test_a_type_that_weights_do_not_have_is_refused_when_it_is_read(tmp_path):
     found = NpzFile(tmp_path / "w.npz")
     assert found.shape("w") == (2,) and np.array_equal(found["w"], np.ones(2))
     for name, kind in (("note", "<U1"), ("spectrum", "complex128")):
-        with pytest.raises(UserError, match=f"'{name}' cannot be read: type {kind} is not"):
+        with refused("w.npz", name, kind):
             found[name]
 
 
@@ -183,5 +184,5 @@ def test_a_safetensors_file_that_is_cut_off_or_none_is_refused(path):
     save_file({"w": np.zeros(100)}, path)
     for content in (path.read_bytes()[:-1], b"", b"something", b"rubbish!" * 100):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=r"model\.safetensors: the file is damaged or no \.saf"):
+        with refused("model.safetensors"):
             SafetensorsFile(path)

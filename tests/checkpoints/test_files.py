@@ -24,6 +24,7 @@ from stillbox.checkpoints.files import (
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.errors import UserError
 from tests.checkpoints.detectors import age, reseal
+from tests.helpers import refused
 
 
 def test_replacing_leaves_nothing_but_the_file(tmp_path):
@@ -65,7 +66,7 @@ def test_the_lock_of_a_killed_process_is_released(tmp_path):
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"held\n"
-        with pytest.raises(UserError, match=f"process {process.pid} is writing"):
+        with refused(tmp_path, process.pid):
             DirectoryLock(tmp_path)
         process.kill()
     DirectoryLock(tmp_path).release()
@@ -217,7 +218,7 @@ def test_a_folder_under_another_name_than_its_step_is_no_checkpoint(directory):
         (checkpoints / name).mkdir()
     assert ModelDirectory.open(directory).steps() == STEPS
     (checkpoints / "20").rename(checkpoints / "30")
-    with pytest.raises(UserError, match="30: the folder holds the checkpoint of step 20"):
+    with refused("run/checkpoints/30", 20):
         load(directory, 30)
 
 
@@ -246,7 +247,7 @@ def test_a_list_that_names_no_files_of_the_folder_is_refused(directory, listed):
     folder = directory / "checkpoints" / "20"
     content = read_manifest(folder / "checkpoint.json", problem="", fix="") | {"checksums": listed}
     (folder / "checkpoint.json").write_bytes(write_manifest(content))
-    with pytest.raises(UserError, match="list of files and checksums is damaged"):
+    with refused("run/checkpoints/20/checkpoint.json"):
         load(directory)
 
 
@@ -283,7 +284,7 @@ def test_a_section_that_has_no_checksum_beside_others_is_refused(directory):
     hidden = (folder / "ema.npz").rename(directory / "ema.npz")
     reseal(folder)
     hidden.rename(folder / "ema.npz")
-    with pytest.raises(UserError, match=r"ema\.npz: the file is damaged, or not the one that was"):
+    with refused("run/checkpoints/20/ema.npz"):
         load(directory)
 
 

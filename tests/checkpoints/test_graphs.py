@@ -15,7 +15,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.tflite.metadata import _write
 from stillbox.models.build import abstract_detector
-from tests.helpers import refusal
+from tests.helpers import refusal, refused
 from tests.small import SMALL
 from tools.fuzz.graphs import Node, frozen, tfjs, tflite, write_files
 
@@ -174,7 +174,7 @@ def test_a_division_of_pixels_that_is_folded_into_the_first_kernel_is_undone(
 def test_heads_of_other_classes_are_told_apart_from_boxes(arrays, tmp_path):
     path = WRITERS["tflite"](tmp_path, *folded(arrays))
     other = small_model("model.num_classes=30")
-    with pytest.raises(UserError, match=r"shapes of heads differ.*load_heads=false"):
+    with refused("m.tflite", "load_heads=false"):
         imported(other, path, for_training=True)
     report, read = imported(other, path, min_loaded=0.5)
     layers = {own.path.rpartition(".")[0] for own in report.mismatched}
@@ -233,7 +233,7 @@ def test_a_graph_of_another_model_is_refused_by_its_first_other_layer(arrays, tm
         imported(wide, path)
     assert "of another model: backbone.conv_0.kernel: [3, 3, 3, 8] in the graph" in caught.value.fix
     assert "[3, 3, 3, 16] wanted" in caught.value.fix
-    with pytest.raises(UserError, match=r"no convolution for backbone\.stem\.kernel"):
+    with refused("m.tflite", "backbone.stem.kernel"):
         imported(resolve("ssd_resnet34").experiment.model, path)
 
 
@@ -322,7 +322,7 @@ def test_a_shard_that_links_elsewhere_is_refused(folder, tmp_path_factory):
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "[" * 100_000, '{"modelTopology": 3}'])
 def test_other_json_is_refused(tmp_path, text):
     (tmp_path / "model.json").write_text(text)
-    with pytest.raises(UserError, match="damaged or no graph model"):
+    with refused("model.json"):
         open_weights(tmp_path / "model.json")
 
 
@@ -341,7 +341,7 @@ def test_other_json_is_refused(tmp_path, text):
 def test_damaged_nodes_are_refused_when_they_are_used(folder, nodes):
     path = change(folder, lambda document: document.update(modelTopology={"node": nodes}))
     model = TfjsModel(path)
-    with pytest.raises(UserError, match="damaged or no graph model"):
+    with refused("model.json"):
         _ = model.layers
 
 
@@ -365,7 +365,7 @@ MODEL = tflite(NODES, CONSTANTS)
 @pytest.mark.parametrize("length", [0, 4, 8, 50, len(MODEL) // 2, len(MODEL) - 200])
 def test_truncated_models_are_refused(tmp_path, length):
     (tmp_path / "m.tflite").write_bytes(MODEL[:length])
-    with pytest.raises(UserError, match="damaged or no TFLite model"):
+    with refused("m.tflite", "TFLite"):
         _ = TfliteModel(tmp_path / "m.tflite").layers
 
 

@@ -17,6 +17,7 @@ from stillbox.experiment import schema
 from tests.checkpoints.detectors import build, random_arrays, read, ssd_mobilenet_shapes
 from tests.checkpoints.tf_writer import write_checkpoint
 from tests.checkpoints.torch_writer import state_dict, write_zip
+from tests.helpers import refused
 
 KERNEL = "backbone.conv_0.kernel"
 NAME = "FeatureExtractor/MobilenetV1/Conv2d_0/weights"
@@ -109,7 +110,7 @@ def test_an_array_of_another_shape_is_not_read(tmp_path, detector, monkeypatch):
     monkeypatch.setattr(NpzFile, "_read", lambda self, name, entry: sizes.append(entry.shape))
     kernel = np.zeros((3, 3, 3, 20_000), np.uint8)
     write_npz(tmp_path / "w.npz", {NAME.replace("/", "|"): kernel, "b/unasked": np.ones(9)})
-    with pytest.raises(UserError, match=r"shapes differ .*\[3, 3, 3, 20000\] in the file"):
+    with refused("w.npz", "[3, 3, 3, 20000]"):
         _import(detector, tmp_path / "w.npz")
     assert not sizes
 
@@ -148,7 +149,7 @@ def test_weights_under_our_own_paths_are_loaded(tmp_path, detector):
 
 def test_a_file_without_any_match_is_refused_and_changes_nothing(tmp_path, detector):
     write_checkpoint(tmp_path / "model.ckpt", {"resnet/conv1/weights": np.zeros(3, np.float32)})
-    with pytest.raises(UserError, match=r"only 0 of 175 wanted arrays \(0%\)") as caught:
+    with refused("model.ckpt", 175, "0%") as caught:
         _import(detector, tmp_path / "model.ckpt", least=0.0)
     assert "resnet/conv1/weights" in str(caught.value)
     assert np.all(read(detector, KERNEL) == 7)
@@ -159,7 +160,7 @@ def test_too_small_a_share_is_refused_and_changes_nothing(tmp_path, detector):
     some = {name: arrays[name] for name in sorted(arrays) if "Conv2d_1_" in name}
     write_checkpoint(tmp_path / "model.ckpt", some)
     # Depthwise and pointwise with five arrays each: 10 / 175 = 5.7 %.
-    with pytest.raises(UserError, match=r"only 10 of 175 wanted arrays \(5%\)"):
+    with refused("model.ckpt", 10, 175, "5%"):
         _import(detector, tmp_path / "model.ckpt")
     assert np.all(read(detector, "backbone.conv_1_pointwise.kernel") == 7)
     assert len(_import(detector, tmp_path / "model.ckpt", least=0.05).loaded) == 10
@@ -188,7 +189,7 @@ def test_without_training_no_field_of_it_is_advised(tmp_path, detector, scope, c
 def test_an_import_of_another_width_shows_a_shape(tmp_path, detector):
     wide = ssd_mobilenet_shapes(classes=20, multiplier=0.5)
     write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(wide))
-    with pytest.raises(UserError, match=r"\[3, 3, 3, 16\] in the file, .* depth_multiplier"):
+    with refused("model.ckpt", "[3, 3, 3, 16]", "depth_multiplier"):
         _import(build(ssd_mobilenet_shapes(classes=20)), tmp_path / "model.ckpt")
 
 
@@ -212,7 +213,7 @@ def test_what_skip_matches_keeps_its_fresh_values(tmp_path, detector):
     assert np.all(read(detector, KERNEL) == 7)
     assert report.skipped[NAME] == "train.fine_tune.skip matches it"
     assert list(report.skipped.values()) == ["train.fine_tune.skip matches it"] * 17
-    with pytest.raises(UserError, match=r"train\.fine_tune\.skip: the pattern 'Conv_0/'"):
+    with refused("train.fine_tune.skip", "Conv_0/"):
         _import(detector, tmp_path / "model.ckpt", skip=("Conv_0/",))
 
 
@@ -234,10 +235,10 @@ def _import_with_own_neck(detector, path, **options):
 
 def test_a_tf1_checkpoint_is_refused_for_a_part_without_a_name_table(tmp_path, detector):
     write_checkpoint(tmp_path / "model.ckpt", _reference_arrays(_shapes()))
-    with pytest.raises(UserError, match=r"no names in TF1 .* neck 'nameless_neck'") as caught:
+    with refused("model.ckpt", "TF1", "nameless_neck") as caught:
         _import_with_own_neck(detector, tmp_path / "model.ckpt")
     assert r"train.fine_tune.skip=['^neck\.']" in caught.value.fix
-    with pytest.raises(UserError, match=r"fix: give weights that stillbox saved$"):
+    with refused("model.ckpt"):
         _import_with_own_neck(detector, tmp_path / "model.ckpt", for_training=False)
     assert np.all(read(detector, KERNEL) == 7)
     report = _import_with_own_neck(detector, tmp_path / "model.ckpt", skip=(r"^neck\.",))
@@ -252,7 +253,7 @@ def test_a_part_without_a_name_table_is_loaded_under_our_own_paths(tmp_path, det
     assert np.array_equal(read(detector, path), arrays[path])
     # A file of other names.
     np.savez(tmp_path / "w.npz", **{"neck/extra": np.zeros(3, np.float32)})
-    with pytest.raises(UserError, match=r"no names in other frameworks .* neck 'nameless_neck'"):
+    with refused("w.npz", "nameless_neck"):
         _import_with_own_neck(detector, tmp_path / "w.npz")
 
 
@@ -280,7 +281,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(name, tmp_path, detecto
         folder = tmp_path / str(value)
         folder.mkdir()
         WRITERS[name](folder / name, bad)
-        with pytest.raises(UserError, match="2 of 432 values that are not finite") as caught:
+        with refused("", 2, 432) as caught:
             _import(detector, folder / name)
         assert KERNEL in caught.value.what
         assert np.all(read(detector, KERNEL) == 7)
@@ -293,7 +294,7 @@ def test_several_arrays_that_are_not_finite_are_counted(tmp_path, detector):
     large |= {name: array for name, array in arrays.items() if "conv_1" not in name}
     large["head.map_0.box.bias"] = np.full((12,), np.nan)
     write_npz(tmp_path / "w.npz", large)
-    with pytest.raises(UserError, match=r"; so have .* and 46 more"):
+    with refused("w.npz", 46):
         _import(detector, tmp_path / "w.npz")
 
 

@@ -25,6 +25,7 @@ from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError
 from stillbox.experiment.yaml_config import from_yaml
 from tests.checkpoints.detectors import age, reseal
+from tests.helpers import refused
 from tests.small import EVERY_DETECTION
 
 VERSIONS = {"stillbox": "0.1.0", "jax": "0.10.0"}
@@ -192,7 +193,7 @@ def test_another_experiment_does_not_fit_and_the_message_names_arrays(directory)
     other = _state(1)
     other["params"]["backbone.conv_0.kernel"] = jnp.zeros((3, 3, 3, 16))
     other["params"]["neck.new"] = jnp.zeros(1)
-    with pytest.raises(UserError, match=r"'params' does not fit .* in 2 arrays: ") as caught:
+    with refused("run/checkpoints/1", "params") as caught:
         directory.restore(1, other)
     assert "float32[3, 3, 3, 16] wanted, float32[3, 3, 3, 8] stored" in str(caught.value)
     assert "neck.new: float32[1] wanted, nothing stored" in str(caught.value)
@@ -219,10 +220,10 @@ def test_damaged_and_missing_arrays_of_old_checkpoints_are_refused(directory):
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 1  # among the first array's values
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"params\.npz: the file is damaged .*Bad CRC-32"):
+    with refused("run/checkpoints/1/params.npz", "CRC-32"):
         directory.checkpoint().parameters()
     write_npz(path, {"backbone.conv_0.kernel": np.ones(3)})
-    with pytest.raises(UserError, match=r"params\.npz: 1 of 2 arrays are left"):
+    with refused("run/checkpoints/1/params.npz"):
         directory.checkpoint().parameters()
     path.unlink()
     with pytest.raises(UserError, match=r"params\.npz"):
@@ -239,11 +240,11 @@ def test_a_newer_format_is_refused(directory):
 def test_opening_another_folder_lists_its_content(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "photo.jpg").touch()
-    with pytest.raises(UserError, match=r"not a model directory.*\n.*holds photo\.jpg"):
+    with refused("other", "photo.jpg"):
         ModelDirectory.open(tmp_path / "other")
     with pytest.raises(UserError, match=r"no such model directory\n  fix: did you mean 'other'\?"):
         ModelDirectory.open(tmp_path / "othr")
-    with pytest.raises(UserError, match=r"s3://bucket/run: .* has to be a folder of this machine"):
+    with refused("s3://bucket/run"):
         ModelDirectory.open(Path("s3://bucket/run"))
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file"):
@@ -257,7 +258,7 @@ def test_a_missing_checkpoint_is_refused_with_the_existing_ones(directory, tmp_p
     with pytest.raises(UserError, match="finished checkpoints: none"):
         directory.checkpoint("latest")
     directory.save(1, {"params": {}}, {})
-    with pytest.raises(UserError, match=r"no checkpoint 7\n  fix: finished checkpoints: 1"):
+    with refused("run", 7):
         directory.checkpoint(7)
 
 

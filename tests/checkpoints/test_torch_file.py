@@ -25,6 +25,7 @@ from tests.checkpoints.torch_writer import (
     write_tar,
     write_zip,
 )
+from tests.helpers import refused
 
 FORMS = {
     "zip": write_zip,
@@ -97,7 +98,7 @@ def test_no_tensor_reaches_beyond_its_storage(path, write):
         *((7, (0,), (1,)), (0, (2**62, 1), (1, 1))),
     ):
         write(path, {"w": View(np.zeros(6, np.float32), offset, shape, strides)})
-        with pytest.raises(UserError, match="reaches beyond its storage"):
+        with refused("weights.pth"):
             TorchFile(path)
 
 
@@ -186,7 +187,7 @@ def test_a_dictionary_with_an_overridden_items_method_is_read(path):
 @pytest.mark.parametrize("saved", [{}, {"epoch": 3}, 7, [WEIGHT], "text"])
 def test_a_file_without_named_tensors_is_refused(path, write, saved):
     write(path, saved)
-    with pytest.raises(UserError, match="holds no tensors under names"):
+    with refused("weights.pth"):
         TorchFile(path)
 
 
@@ -195,7 +196,7 @@ def test_a_file_without_named_tensors_is_refused(path, write, saved):
 )
 def test_a_file_of_another_format_is_refused(path, content):
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"weights\.pth: the file is damaged, truncated or"):
+    with refused("weights.pth"):
         TorchFile(path)
 
 
@@ -232,7 +233,7 @@ def test_big_endian_files_are_refused(path):
 def test_an_archive_that_unpacks_to_more_than_itself_is_refused(path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("weights/data.pkl", b"0" * 100_000)
-    with pytest.raises(UserError, match="is compressed"):
+    with refused("weights.pth"):
         TorchFile(path)
 
 
@@ -250,7 +251,7 @@ def test_an_archive_without_a_storage_names_it(path):
         for name in old.namelist():
             if not name.endswith("/0"):
                 new.writestr(name, old.read(name))
-    with pytest.raises(UserError, match="storage 0 is missing"):
+    with refused("without.pth"):
         TorchFile(without)["w"]
 
 

@@ -10,7 +10,6 @@ from safetensors.numpy import save_file
 from stillbox.checkpoints.array_files import write_npz
 from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.names import reference_names
-from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.references import Setting
 from tests import tpu_detection
@@ -29,6 +28,7 @@ from tests.checkpoints.detectors import (
 )
 from tests.checkpoints.tf_writer import write_checkpoint
 from tests.checkpoints.torch_writer import state_dict, write_pickles, write_tar, write_zip
+from tests.helpers import refused
 from tests.tpu_detection import resnet, retinanet
 
 BEHIND = "layer behind the last that this model uses"
@@ -153,7 +153,7 @@ def test_weights_are_found_in_a_training_script_s_checkpoint(tmp_path):
 def test_a_file_with_the_weights_twice_is_refused(tmp_path):
     arrays = torch_arrays()
     write_zip(tmp_path / "c.pth", {"model": arrays, "model_ema": arrays})
-    with pytest.raises(UserError, match=r"2 times, under model\., model_ema\."):
+    with refused("c.pth", "model_ema"):
         take(tmp_path / "c.pth")
     # Those without a prefix leave no doubt.
     write_zip(tmp_path / "d.pth", {"model": arrays, "model_ema": arrays} | arrays)
@@ -167,14 +167,14 @@ def test_a_prefix_of_most_names_is_used_as_without_it(tmp_path, prefix, lacking)
     arrays["head.bn1.weight"] = np.zeros(3)
     del arrays[f"{prefix}{lacking}"]
     write_zip(tmp_path / "c.pth", arrays)
-    with pytest.raises(UserError, match="only 144 of 145 wanted"):
+    with refused("c.pth", 144, 145):
         take(tmp_path / "c.pth")
 
 
 def test_a_prefix_of_few_names_is_not_used(tmp_path):
     some = list(torch_arrays().items())[:60]
     write_zip(tmp_path / "c.pth", {f"module.{name}": array for name, array in some})
-    with pytest.raises(UserError, match="only 0 of 145 wanted") as caught:
+    with refused("c.pth", 145) as caught:
         take(tmp_path / "c.pth")
     assert "did you mean 'module.bn1.bias'" in str(caught.value)
 
@@ -183,7 +183,7 @@ def test_two_incomplete_copies_are_refused_by_their_prefixes(tmp_path):
     arrays = torch_arrays()
     del arrays["conv1.weight"]
     write_zip(tmp_path / "c.pth", {"model": {"backbone": arrays, "ema": arrays}})
-    with pytest.raises(UserError, match=r"2 times, under model\.backbone\., model\.ema\."):
+    with refused("c.pth", "model.backbone", "model.ema"):
         take(tmp_path / "c.pth")
 
 
@@ -227,21 +227,21 @@ def test_a_backbone_of_another_architecture_is_reported(tmp_path):
     # 13 convolutions of group 3, with batch norm.
     note = "65 arrays of the backbone of another shape: is it the same architecture?"
     assert report.notes == (note,)
-    with pytest.raises(UserError, match="with the same depth"):
+    with refused("t.pth"):
         take(tmp_path / "t.pth", model=model)
 
 
 def test_another_scope_is_not_suggested_if_the_names_fit(tmp_path):
     misfit = dict.fromkeys(tf1_arrays(), np.zeros(3, np.float32))
     write_checkpoint(tmp_path / "m", misfit)
-    with pytest.raises(UserError, match="145 shapes differ") as caught:
+    with refused("m", 145) as caught:
         take(tmp_path / "m")
     assert "fine_tune.scope" not in str(caught.value)
 
 
 def test_messages_on_torch_files_use_torch_s_names(tmp_path):
     write_zip(tmp_path / "t.pth", {"0.weight": np.zeros(3, np.float32)})
-    with pytest.raises(UserError, match=r"'bn1\.bias' was looked for"):
+    with refused("t.pth", "bn1.bias"):
         take(tmp_path / "t.pth", least=0.0)
 
 

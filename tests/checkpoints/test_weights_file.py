@@ -13,6 +13,7 @@ from stillbox.errors import UserError
 from tests.checkpoints import tf_writer
 from tests.checkpoints.tf_writer import DTYPES, field
 from tests.checkpoints.torch_writer import write_pickles, write_zip
+from tests.helpers import refused
 
 ARRAYS = {"w": np.arange(3, dtype=np.float32)}
 
@@ -45,10 +46,10 @@ def test_a_folder_opens_its_one_checkpoint_and_the_checkpoint_file_chooses_among
 
 
 def test_a_misspelt_name_and_data_without_an_index_are_refused(folder):
-    with pytest.raises(UserError, match=r"did you mean 'model\.ckpt-100'\?"):
+    with refused("modell.ckpt-100", "model.ckpt-100"):
         open_weights(folder / "modell.ckpt-100")
     (folder / "model.ckpt-100.index").unlink()
-    with pytest.raises(UserError, match="index is missing"):
+    with refused("model.ckpt-100.index"):
         open_weights(folder / "model.ckpt-100.data-00000-of-00001")
 
 
@@ -67,7 +68,7 @@ def test_torch_files_are_opened_by_suffix(tmp_path, name):
     arrays = open_weights(str(tmp_path / name)).arrays
     assert list(arrays) == ["layer.w"]
     assert np.array_equal(arrays["layer.w"], ARRAYS["w"])
-    with pytest.raises(UserError, match=f"did you mean '{name}'"):
+    with refused("", name):
         open_weights(tmp_path / f"b{name[1:]}")
 
 
@@ -119,7 +120,7 @@ def test_the_message_lists_the_content_of_a_folder_without_weights(tmp_path):
     with pytest.raises(UserError, match="it holds nothing"):
         open_weights(tmp_path)
     (tmp_path / "labels.pbtxt").touch()
-    with pytest.raises(UserError, match=r"it holds labels\.pbtxt"):
+    with refused(tmp_path, "labels.pbtxt"):
         open_weights(tmp_path)
 
 
@@ -224,17 +225,17 @@ def test_the_last_value_stands_for_those_that_follow(tmp_path, dtype, values, ex
 )
 def test_values_that_are_not_as_many_as_the_shape_says_are_refused(tmp_path, value):
     weights = read(tmp_path, constant("bias", value))
-    with pytest.raises(UserError, match=r"graph\.pb: the values of the constant 'bias' are not"):
+    with refused("frozen_inference_graph.pb", "bias"):
         _ = weights["bias"]
 
 
 def test_what_claims_more_than_it_can_hold_is_refused(tmp_path):
     for shape in ((2**60, 2**60), (100_000,)):
-        with pytest.raises(UserError, match="unpacks to more than 100 times of its size"):
+        with refused("frozen_inference_graph.pb", 100):
             read(tmp_path, constant("bias", tensor(FLOAT, shape, field(5, bytes(4)))))
 
 
 @pytest.mark.parametrize("graph", [b"something", b"\x0a\xff\x01", field(1, field(1, b"\xff"))[:-1]])
 def test_what_is_no_graph_is_refused(tmp_path, graph):
-    with pytest.raises(UserError, match="the file is damaged or no graph of TensorFlow"):
+    with refused("frozen_inference_graph.pb", "TensorFlow"):
         read(tmp_path, graph)

@@ -8,6 +8,7 @@ from PIL import Image
 
 from stillbox.cli.main import build_parser
 from stillbox.errors import UserError
+from tests.helpers import refused
 from tests.records.builders import CAT_DOG, image_bytes, make_example, write_records
 from tests.small import SHARED, needs_shared
 
@@ -105,9 +106,7 @@ def test_convert_voc_of_a_flat_layout_or_without_its_folders(data_verb, voc, tmp
     code, _ = data_verb("convert", "voc", "--annotations", voc / "Annotations",
                        "--images", voc / "JPEGImages", "--output", tmp_path / "o")  # fmt: skip
     assert code == 0
-    with pytest.raises(
-        UserError, match=r"the folder of the VOC data is not given\n  fix: give --root"
-    ):
+    with refused(None, "VOC"):
         data_verb("convert", "voc", "--output", tmp_path / "o")
     with pytest.raises(UserError, match="--set needs --root"):
         data_verb("convert", "voc", "--images", voc, "--annotations", voc, "--set", "train",
@@ -121,7 +120,7 @@ def test_the_report_shows_the_problems(data_verb, voc, tmp_path):
     assert code == 0
     for words in ("unreadable image", "image left out", "Annotations/a.xml"):
         assert words in out
-    with pytest.raises(UserError, match="unreadable image"):
+    with refused("Annotations/a.xml"):
         data_verb(*convert, "--bad-records", "fail", "--overwrite")
 
 
@@ -150,7 +149,7 @@ def test_records_are_checked_and_counted(data_verb, tmp_path):
 
 def test_a_path_that_leads_nowhere_is_a_user_error(data_verb, tmp_path):
     write_records(tmp_path / "train.record", [make_example()])
-    with pytest.raises(UserError, match=r"matches no file\n  fix: did you mean 'train\.record'"):
+    with refused("trian.rec*", "train.record"):
         data_verb("check", tmp_path / "trian.rec*")
 
 

@@ -11,7 +11,6 @@ from PIL import Image
 
 from stillbox.api import load
 from stillbox.cli.predict_files import _label_folder, describe_objects, picture_names
-from stillbox.errors import UserError
 from stillbox.experiment.schema import Experiment
 from stillbox.predicting.files import best_thresholds, class_folders
 from stillbox.predicting.images import read_image
@@ -19,6 +18,7 @@ from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
 from stillbox.records.folder import convert_folder
 from stillbox.references import worded
+from tests.helpers import refused
 from tests.predicting.test_selection import Cards
 from tests.predicting.test_video import write_video
 from tests.records.test_folder import examples
@@ -367,7 +367,7 @@ def test_a_checkpoint_has_the_report_of_its_model_directory(report, here, capsys
     ("runtime", "named"), [("openvino", "openvino"), ("fastest", "a measured runtime")]
 )
 def test_a_config_is_named_where_a_runtime_is_refused(runtime, named):
-    with pytest.raises(UserError, match=f"only an export runs in {named}") as refusal:
+    with refused("mine", named) as refusal:
         load(Experiment(name="mine"), weights="a.npz", runtime=runtime)
     assert refusal.value.where == "mine"
     assert (

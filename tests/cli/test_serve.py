@@ -16,10 +16,10 @@ import pytest
 
 from stillbox.cli import serve
 from stillbox.cli.main import build_parser
-from stillbox.errors import UserError
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest
 from stillbox.exporting.settings import ExportSettings
 from stillbox.extras import install_command
+from tests.helpers import refused
 from tests.serving.conftest import encoded, make_certificate
 
 
@@ -129,7 +129,7 @@ def test_a_port_is_taken_while_another_server_compiles():
     """Its socket is bound and does not listen yet."""
     with serve._bind("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
-        with pytest.raises(UserError, match=f"127.0.0.1:{port}: Address already in use"):
+        with refused("--host, --port", "127.0.0.1", port):
             serve._bind("127.0.0.1", port)
 
 

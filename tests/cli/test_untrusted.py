@@ -26,6 +26,7 @@ from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import tfrecord_writer
 from tests import shared_programs
 from tests.checkpoints.detectors import reseal
+from tests.helpers import refused
 from tests.small import small_overrides
 
 pytestmark = pytest.mark.usefixtures("shared_programs", "no_charts")
@@ -277,7 +278,7 @@ def test_whatever_tells_a_model_directory_makes_an_export_doubtful(tmp_path, nam
     assert is_export(both(tmp_path))
     path = tmp_path / name
     {"file": path.touch, "folder": path.mkdir, "link": lambda: path.symlink_to("absent")}[kind]()
-    with pytest.raises(UserError, match=f"it holds export.json and {name}"):
+    with refused(tmp_path, "export.json", name):
         is_export(tmp_path)
 
 

@@ -26,7 +26,7 @@ from stillbox.evaluation.coco import (
 from stillbox.evaluation.results import ImageResult
 from stillbox.evaluation.voc import score_voc
 from tests.evaluation.builders import random_set, result, truth
-from tests.helpers import read_json
+from tests.helpers import read_json, refused
 from tests.small import SHARED, needs_shared
 
 GOLDEN = Path(__file__).resolve().parents[1] / "goldens" / "coco_metric.json"
@@ -286,12 +286,12 @@ def test_a_file_that_is_no_ground_truth_is_refused_by_name(tmp_path, content, me
 
 def test_a_file_that_is_no_result_list_is_refused_by_name(tmp_path):
     (tmp_path / "r.json").write_text("{}")
-    with pytest.raises(UserError, match="not a list"):
+    with refused("r.json"):
         results_from_coco_json(tmp_path / "r.json")
     (tmp_path / "r.json").write_text('[{"image_id": 1, "bbox": [0, 0, 1, 1], "score": 1}]')
-    with pytest.raises(UserError, match="detection 0: the detection has no category_id"):
+    with refused("r.json: detection 0", "category_id"):
         results_from_coco_json(tmp_path / "r.json")
-    with pytest.raises(UserError, match=r"none\.json: cannot read it"):
+    with refused("none.json"):
         results_from_coco_json(tmp_path / "none.json")
 
 
@@ -305,24 +305,24 @@ def changed_truth(folder, **values):
 
 
 BAD_BOXES = {
-    "empty": ([], r"is \[\]"),
-    "three numbers": ([1, 2, 3], r"is \[1, 2, 3\]"),
-    "five numbers": ([1, 2, 3, 4, 5], r"is \[1, 2, 3, 4, 5\]"),
-    "null": (None, "is null"),
-    "null inside": ([1, 2, None, 4], r"is \[1, 2, null, 4\]"),
-    "text": ("box", 'is "box"'),
+    "empty": ([], "[]"),
+    "three numbers": ([1, 2, 3], "[1, 2, 3]"),
+    "five numbers": ([1, 2, 3, 4, 5], "[1, 2, 3, 4, 5]"),
+    "null": (None, "null"),
+    "null inside": ([1, 2, None, 4], "[1, 2, null, 4]"),
+    "text": ("box", '"box"'),
     "text inside": ([1, 2, "wide", 4], "wide"),
     "not a number": ([1, 2, float("nan"), 4], "NaN"),
     "infinite": ([1, 2, float("inf"), 4], "Infinity"),
-    "nested": ([[1, 2, 3, 4]], r"is \[\[1, 2, 3, 4\]\]"),
-    "missing": ("absent", "is missing"),
+    "nested": ([[1, 2, 3, 4]], "[[1, 2, 3, 4]]"),
+    "missing": ("absent", "missing"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_BOXES)
 def test_an_annotation_without_a_box_is_named(tmp_path, case):
     bbox, said = BAD_BOXES[case]
-    with pytest.raises(UserError, match=f"the bbox .*{said}.*, not the four numbers") as caught:
+    with refused("truth.json: annotations[1] (id 2, image_id 5)", said) as caught:
         from_coco_json(changed_truth(tmp_path, bbox=bbox))
     assert caught.value.where == f"{tmp_path}/truth.json: annotations[1] (id 2, image_id 5)"
     assert caught.value.fix == "write its box, or leave the entry out"
@@ -332,13 +332,13 @@ def test_a_segmentation_in_place_of_a_box_gives_the_box_around_it(tmp_path):
     outline = [[10, 20, 60, 20, 60, 70]]
     truths, _ = from_coco_json(changed_truth(tmp_path, bbox="absent", segmentation=outline))
     assert [20, 10, 70, 60] in [box for truth in truths for box in truth.boxes.tolist()]
-    with pytest.raises(UserError, match="the bbox is missing"):
+    with refused("truth.json: annotations[1] (id 2, image_id 5)"):
         from_coco_json(changed_truth(tmp_path, bbox="absent", segmentation=[]))
 
 
 @pytest.mark.parametrize("category", [None, "cat", 1.5, "absent", []])
 def test_an_annotation_without_a_class_is_named(tmp_path, category):
-    with pytest.raises(UserError, match=r"annotations\[1\] \(id 2, .*category_id is .* whole"):
+    with refused("truth.json: annotations[1] (id 2, image_id 5)", "category_id"):
         from_coco_json(changed_truth(tmp_path, category_id=category))
 
 
@@ -346,7 +346,7 @@ def test_a_detection_without_a_box_is_named(tmp_path):
     found = results_to_coco([result("7", [BOX, BOX], [0.5, 0.25])])
     found[1]["bbox"] = []
     (tmp_path / "r.json").write_text(json.dumps(found))
-    with pytest.raises(UserError, match=r"r\.json: detection 1 \(image_id 7\): the bbox is \[\]"):
+    with refused("r.json: detection 1 (image_id 7)"):
         results_from_coco_json(tmp_path / "r.json")
 
 
@@ -420,7 +420,7 @@ def test_a_dense_truth_scores_as_in_pycocotools():
     stats, _ = reference_numbers(truths, results, names)
     assert scores.summary["AP"] == pytest.approx(stats[0]) == pytest.approx(0.337, abs=5e-4)
     assert scores.beyond_limit == (1, 200)
-    with pytest.raises(UserError, match=r"annotations\[0\] \(id 1, image_id 1\): the bbox is \[\]"):
+    with refused("", "annotations[0]", 1, "image_id"):
         from_coco_json(folder / "truth_empty_bbox.json")
 
 

@@ -17,7 +17,7 @@ from stillbox.records.source import ExampleSource
 from stillbox.references import worded
 from tests.evaluation.builders import by_id, truth
 from tests.evaluation.test_scoring import perfect
-from tests.helpers import refusal
+from tests.helpers import refusal, refused
 from tests.records.builders import CAT_DOG, make_example, write_records
 
 BOX = [0, 0, 10, 10]
@@ -44,13 +44,13 @@ def test_everything_that_disagrees_is_listed_at_once():
 
 def test_id_0_is_the_background_and_nothing_else():
     check_agreement([truth("a", [BOX])], {0: "background", 1: "cat"}, slots=by_id(1))
-    with pytest.raises(UserError, match=r"also has 0 \(dog\)"):
+    with refused(None, 0):
         check_agreement([truth("a", [BOX])], {0: "dog", 1: "cat"}, slots=by_id(1))
 
 
 def test_long_lists_are_cut():
     boxes = [BOX] * 8
-    with pytest.raises(UserError, match="and 3 more class ids like these"):
+    with refused(None, 3):
         check_agreement([truth("a", boxes, list(range(11, 19)))], NAMES, slots=by_id(3))
 
 
@@ -65,7 +65,7 @@ def test_contiguous_slots_are_named_with_their_ids():
     slots = ClassSlots((1, 3))
     assert check_agreement([truth("a", [BOX, BOX], [1, 3])], NAMES, slots=slots) == ()
     # Three classes as well, but the third of them is 4 here and 3 there.
-    with pytest.raises(UserError, match=r"only find ids 1 to 2, 4, but the label map also has 3"):
+    with refused(None, 1, 2, 4, 3):
         check_agreement((), {1: "cat", 2: "cow", 3: "dog"}, slots=ClassSlots((1, 2, 4)))
 
 
@@ -116,7 +116,7 @@ def test_an_image_that_the_file_lacks_is_refused_before_anything_is_detected(rec
     gone = content["images"].pop(0)["id"]
     content["annotations"] = [a for a in content["annotations"] if a["image_id"] != gone]
     settings, dataset = opened(content)
-    with pytest.raises(UserError, match=f"no image with the id {gone}, which the eval") as caught:
+    with refused("instances.json", gone) as caught:
         score_dataset(None, settings, dataset)
     assert "instances.json" in caught.value.where
     assert "data.evaluation.annotations= to take" in worded(caught.value.fix)
@@ -145,7 +145,7 @@ def test_a_missing_file_is_refused_and_no_file_is_allowed(records):
     dataset, _ = records
     check_annotations(dataset, dataset.slots)
     dataset.annotations = "gone.json"
-    with pytest.raises(UserError, match="No such file"):
+    with refused("gone.json"):
         check_annotations(dataset, dataset.slots)
 
 
@@ -156,7 +156,7 @@ def test_ids_may_be_padded_with_zeros(tmp_path):
     annotations = read_annotations(str(path))
     annotations.refuse_missing(["139", "000000000139", "0", "000"])
     assert annotations.truth_of("000139", (20, 30)).image_id == "139"
-    with pytest.raises(UserError, match="the id 13, 14, 15 and 1 more, which"):
+    with refused("instances.json", 13, 14, 15):
         annotations.refuse_missing(["13", "139", "14", "15", "16"])
 
 

@@ -8,6 +8,7 @@ from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from tests.experiment.sample import SAMPLE
 from tests.helpers import refusal as user_error
+from tests.helpers import refused
 from tests.small import SHARED, needs_shared
 
 PIPELINES = SHARED / "configs" / "pipeline"
@@ -440,7 +441,7 @@ def test_other_architectures_are_refused_with_what_there_is():
 
 
 def test_no_model_and_two_evaluation_readers_are_refused():
-    with pytest.raises(UserError, match="there is no model"):
+    with refused("p.config:1:1"):
         read("train_config { }")
     with pytest.raises(UserError, match="second eval_input_reader"):
         read(SAMPLE + 'eval_input_reader { tf_record_input_reader { input_path: "b" } }')
@@ -583,7 +584,7 @@ def test_what_the_original_trains_otherwise_is_noted():
 
 def test_a_center_net_is_refused_before_what_belongs_to_it():
     text = "model { center_net {} }\ntrain_config { fine_tune_checkpoint_type: 'fine_tune' }"
-    with pytest.raises(UserError, match="center_net: stillbox has detectors with anchors"):
+    with refused("p.config:1:9", "center_net"):
         read(text)
 
 

@@ -10,6 +10,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config.extractors import EXTRACTORS, read_extractor
 from stillbox.experiment.pipeline_config.ssd import read_head
 from tests.experiment.sample import read_section
+from tests.helpers import refused
 
 HYPERPARAMS = """
 conv_hyperparams {
@@ -113,7 +114,7 @@ def test_resnets_have_the_depth_of_their_name_and_inception_needs_the_override()
     assert read.neck == schema.Ppn(tap="block_3", depth=1024, conv=CONV)
     # The original builds block 4 too, though nothing reads it.
     assert read.backbone.last_layer == "block_4"
-    with pytest.raises(UserError, match="no hyperparameters but those of the config"):
+    with refused("p:1:1"):
         extractor("ssd_inception_v2")
 
 

@@ -10,6 +10,7 @@ from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.pipeline_config.faster_rcnn import EXTRACTORS, read_extractor
 from stillbox.experiment.resolve import resolve
 from tests.experiment.sample import FASTER_RCNN, read_section
+from tests.helpers import refused
 from tests.small import SHARED, needs_shared
 
 ZOO = SHARED / "goldens" / "detection_zoo" / "configs"
@@ -257,7 +258,7 @@ def test_strides_are_those_that_an_extractor_has():
         # The second stage of the original joins maps of two sizes there, and fails.
         (f"{inception_resnet}_keras", 8),
     ):
-        with pytest.raises(UserError, match="no such stride") as caught:
+        with refused("p:2:1") as caught:
             extractor(kind, stride % number)
         assert "16" in caught.value.fix
     read, log = extractor("faster_rcnn_inception_v2", stride % 8)
@@ -367,10 +368,10 @@ def test_proposals_have_anchors_in_pixels():
     new = "multiscale_anchor_generator { min_level: 2 max_level: 6 normalize_coordinates: false }"
     anchors = model_of((old, new)).proposals.anchors
     assert anchors == schema.MultiscaleAnchors(min_level=2, max_level=6, aspect_ratios=())
-    with pytest.raises(UserError, match="anchors of proposals are in pixels") as caught:
+    with refused("p:20:35") as caught:
         read((old, new.replace("normalize_coordinates: false", "")))
     assert caught.value.fix == "write normalize_coordinates: false"
-    with pytest.raises(UserError, match="ssd_anchor_generator is not supported"):
+    with refused("p:20:7", "ssd_anchor_generator"):
         read((old, "ssd_anchor_generator { }"))
 
 

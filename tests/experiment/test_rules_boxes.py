@@ -5,12 +5,11 @@ Rules about two-stage models, and rules of all models in them.
 
 import pytest
 
-from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.rules import check, check_trainable, find, find_missing, warnings_about
 from stillbox.experiment.schema import Experiment, FasterRcnn
 from stillbox.experiment.updating import apply_overrides
-from tests.helpers import refusal
+from tests.helpers import refusal, refused
 
 MULTISCALE = "model.anchors={kind: multiscale, max_level: 8}"
 COMBINED = "model.postprocessing.nms={combined: true, change_coordinate_frame: false, %s}"
@@ -191,7 +190,7 @@ def test_a_sample_is_a_part_of_the_proposals():
     check(experiment_of(few), {})
     found = [broken.path for broken in find_missing(experiment_of(few))]
     assert "model.boxes.sample_size" in found
-    with pytest.raises(UserError, match="sample_size 64 is more than the 50 proposals") as caught:
+    with refused("model.boxes.sample_size", 64, 50) as caught:
         check_trainable(experiment_of(few, "data.train.paths=[a]", "data.train.label_map=b"), {})
     assert "model.boxes.sample_size=50" in caught.value.fix
     for sound in ("model.boxes.sample_size=50", "model.boxes.hard_example_miner={}"):

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.inputs import resize
 from stillbox.inputs.interpolation import METHODS as BY_NAME
 from stillbox.inputs.interpolation import Scratch, crop_and_resize
 from stillbox.inputs.resize import misfit, resize_image, resize_into, resized_size
+from tests.helpers import refused
 from tests.inputs.helpers import picture
 
 
@@ -266,7 +266,7 @@ def test_a_custom_resizer_resamples_with_its_method():
 def test_an_image_larger_than_the_canvas_is_refused_not_shrunk(resizer):
     assert misfit((8, 8), resizer(canvas=(8, 8))) is None
     assert misfit((9, 8), resizer(canvas=(8, 8))) == "9x8 (height x width), canvas 8x8"
-    with pytest.raises(UserError, match=r"larger\.jpg: the image does not fit") as caught:
+    with refused("larger.jpg") as caught:
         resize_image(picture(8, 9), resizer(canvas=(8, 8)), where="larger.jpg")
     assert "model.resizer.canvas" in caught.value.fix
     resizer = schema.ConditionalShapeResizer(condition="smaller", threshold=10, canvas=(12, 12))

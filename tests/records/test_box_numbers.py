@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stillbox.errors import UserError
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.box_numbers import BoxNumbers, read_numbers
 from stillbox.records.problems import ConversionLog
-from stillbox.references import worded
+from stillbox.references import Parameter, worded
+from tests.helpers import refused
 from tests.records.builders import image_bytes
 
 HEIGHT, WIDTH = 480, 640
@@ -125,7 +125,7 @@ def test_two_readings_that_fit_stop_and_the_user_chooses():
     boxes = np.array([[160.0, 200, 200, 240]] * 5) + np.arange(5)[:, None]
     numbers = FORMATS["YOLO"]
     stored = read_as(written(boxes, BoxNumbers("pixels", "corners")), numbers)
-    with pytest.raises(UserError, match="all boxes fit as") as caught:
+    with refused("a.json: image 1") as caught:
         read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
     assert "box_numbers=pixels:corners" in caught.value.fix
     chosen = BoxNumbers.from_name("pixels:corners")
@@ -138,7 +138,7 @@ def test_another_layout_of_few_boxes_that_stick_out_is_asked_for():
     boxes = np.array([[200.0, 200, 240, 260]] * 16 + [[200, -60, 240, 60]] * 4)
     numbers = FORMATS["YOLO"]
     stored = read_as(written(boxes, numbers), numbers)
-    with pytest.raises(UserError, match="20% of 20 boxes do not lie in their images") as caught:
+    with refused("a.json: image 1", "20%", 20) as caught:
         read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
     assert worded(caught.value.fix).endswith("box_numbers=fractions:centre_size")
     (found,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog(), numbers)
@@ -148,7 +148,7 @@ def test_another_layout_of_few_boxes_that_stick_out_is_asked_for():
 def test_numbers_that_are_nothing_stop():
     numbers = FORMATS["VOC"]
     stored = boxes_of() * 1000
-    with pytest.raises(UserError, match="no other reading fits all boxes"):
+    with refused("a.json: image 1"):
         read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
 
 
@@ -177,5 +177,5 @@ def test_inverted_corners_and_boxes_beyond_the_border_keep_their_reading():
 
 
 def test_a_name_that_is_no_reading_is_refused():
-    with pytest.raises(UserError, match="did you mean 'pixels:corners'"):
+    with refused(Parameter("box_numbers"), "pixels:corners"):
         BoxNumbers.from_name("pixel:corner")

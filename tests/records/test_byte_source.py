@@ -14,6 +14,7 @@ from stillbox.records.byte_source import BlockCache, RemoteBytes
 from stillbox.records.record_file import RecordFile
 from stillbox.records.source import expand
 from stillbox.records.tfrecord import RecordError, frame
+from tests.helpers import refused
 
 BLOCK = 64
 PAYLOADS = [bytes([n]) * (3 * n + 1) for n in range(40)]
@@ -134,12 +135,12 @@ def test_a_replaced_object_is_named(bucket, monkeypatch):
     path = written(bucket)
     file = RecordFile(path)
     written(bucket, content=CONTENT[::-1])
-    with pytest.raises(RecordError, match="changed or replaced after it was opened"):
+    with refused("a.record: record 3 (byte 60)", kind=RecordError):
         file.read(3)
     bucket.remove("a.record")
     with pytest.raises(RecordError, match="changed or replaced after it was opened"):
         file.read(3)
-    with pytest.raises(UserError, match="there is no such object"):
+    with refused("a.record"):
         RecordFile(path)
 
 
@@ -164,7 +165,7 @@ def test_a_changed_object_is_indexed_again_and_a_damaged_one_names_record_and_by
     written(bucket, content=b"".join(map(frame, PAYLOADS[::-1])))
     assert RecordFile(path).read(0) == PAYLOADS[-1]
     written(bucket, content=CONTENT[:-3])
-    with pytest.raises(RecordError, match=r"a.record: record 39 \(byte \d+\): the file is trunc"):
+    with refused("a.record: record 39 (byte 2886)", kind=RecordError):
         RecordFile(path)
 
 

@@ -13,6 +13,7 @@ from stillbox.records.formats.coco import read_coco
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import ConversionLog
 from stillbox.records.wire import parse_features
+from tests.helpers import refused
 from tests.records.builders import image_bytes, read_records
 from tests.small import SHARED, needs_shared
 
@@ -106,7 +107,7 @@ def test_category_0_is_left_out_without_boxes_and_needs_a_decision_with_boxes(re
     assert {p.reason: p.count for p in problems} == {"category with an id below 1": 1}
     categories = [{"id": 0, "name": "cat"}, {"id": 1, "name": "dog"}]
     annotations = [box(category_id=0), box(2, category_id=1)]
-    with pytest.raises(UserError, match=r"'cat' has id 0, .*background\n  fix: add renumber"):
+    with refused("instances.json"):
         read(categories=categories, annotations=annotations)
     (item,), label_map, _ = read(categories=categories, annotations=annotations, renumber=True)
     assert item.class_ids.tolist() == [1, 2]
@@ -207,7 +208,7 @@ def test_absent_files_and_folders_are_named(tmp_path):
 
 @pytest.mark.parametrize("name", ["../../secret.jpg", "/etc/passwd", "a/../../b.jpg", "a\0.jpg"])
 def test_a_file_name_that_leads_out_of_the_folder_is_refused(read, name):
-    with pytest.raises(UserError, match="leads out of the folder") as caught:
+    with refused("instances.json:1") as caught:
         read(images=[image(file_name=name)])
     assert caught.value.where.rpartition(":")[2] == "1"
 
@@ -219,7 +220,7 @@ def test_the_folder_of_the_images_may_be_written_with_two_points(tmp_path, name)
     (tmp_path / "link").symlink_to(tmp_path / "deep/a")
     root, real = ImageRoot(tmp_path / name), (tmp_path / name).resolve()
     assert root.path("1.jpg", tmp_path / "x.json") == real / "1.jpg"
-    with pytest.raises(UserError, match="leads out of the folder"):
+    with refused("x.json"):
         root.path("../1.jpg", tmp_path / "x.json")
 
 

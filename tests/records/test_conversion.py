@@ -18,6 +18,8 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import ConversionLog, ProblemLog
 from stillbox.records.source import ExampleSource
+from stillbox.references import Parameter
+from tests.helpers import refused
 from tests.records.builders import CAT_DOG, image_bytes
 
 
@@ -191,7 +193,7 @@ def test_an_image_that_cannot_be_used(annotated, run, content, reason):
     assert report.images_written == 1
     assert outcomes(report) == {(reason, "image left out"): 1}
     assert report.problems[0].examples[0].startswith("all.json: image b: ")
-    with pytest.raises(UserError, match=rf"all\.json: image b: {reason}: .*\n  fix: .*bad_rec"):
+    with refused("all.json: image b", reason):
         run(items, ConversionLog("fail"), overwrite=True)
 
 
@@ -216,7 +218,7 @@ def test_a_box_that_can_be_fixed(annotated, run, policy, written, action):
 
 
 def test_a_bad_box_stops_under_fail(tmp_path, annotated, run):
-    with pytest.raises(UserError, match=r"image a, box 0: box without area: ymin 4, xmin 6"):
+    with refused("all.json: image a, box 0", 4, 6):
         run([annotated("a", [[4, 6, 4, 36]])], ConversionLog(bad_boxes="fail"))
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -265,7 +267,7 @@ def test_special_image_formats_are_reported(tmp_path, annotated, run):
 
 def test_a_set_without_usable_images_is_an_error_with_the_reasons(tmp_path, annotated, run):
     missing = [annotated(name, content=False) for name in "ab"]
-    with pytest.raises(UserError, match=r"image .*: image file is missing \(2\), first all\.json"):
+    with refused(None, 2, "all.json"):
         run(missing)
     assert list((tmp_path / "out").iterdir()) == []
     with pytest.raises(UserError, match="the annotations name none"):
@@ -340,7 +342,7 @@ def test_a_killed_conversion_leaves_no_half_written_shard(tmp_path):
 def test_the_name_of_a_set_is_that_of_a_file(tmp_path, annotated, run, name):
     items = [annotated("a")]
     before = set(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="is not the name of a set"):
+    with refused(Parameter("name")):
         run(items, name=name)
     assert set(tmp_path.rglob("*")) == before
 
@@ -409,7 +411,7 @@ def test_a_conversion_log_counts_or_stops():
         ("unreadable", "image left out"),
     ]
     strict = ConversionLog("fail", "fail")
-    with pytest.raises(UserError, match=r"a\.jpg: unreadable: why\n  fix: .*bad_records=drop"):
+    with refused("a.jpg", "bad_records=drop"):
         strict.bad_record("unreadable", "a.jpg", "why")
-    with pytest.raises(UserError, match=r"a\.xml: no area\n  fix: .*bad_boxes=fix"):
+    with refused("a.xml", "bad_boxes=fix"):
         strict.bad_box("no area", "a.xml")

@@ -123,7 +123,7 @@ def test_every_cut_and_other_bytes_are_refused():
     whole = serialize_features(FEATURES)
     cuts = [whole[:kept] for kept in range(1, len(whole))]
     for data in (*cuts, b"\xff" * 20, b"\x0b", b"hello, world", b"\x0a\x05ab"):
-        with pytest.raises(BadRecordError, match=r"not a tf\.Example"):
+        with pytest.raises(BadRecordError, match=r"tf\.Example"):
             parse_features(data)
 
 
@@ -268,7 +268,7 @@ def test_an_optional_column_of_wrong_length_is_left_out_and_named():
 
 
 def test_a_record_without_an_image_names_what_it_has():
-    with pytest.raises(BadRecordError, match="no image in the record: it has image/height"):
+    with pytest.raises(BadRecordError, match="image/height"):
         parse_example(serialize_features({"image/height": np.array([3])}))
     with pytest.raises(BadRecordError, match="it has no features"):
         parse_example(b"")

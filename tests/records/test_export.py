@@ -19,6 +19,8 @@ from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import tfrecord_writer
 from stillbox.records.tiling import TileOptions, tile_example, tile_records
+from stillbox.references import Parameter
+from tests.helpers import refused
 from tests.records.builders import CAT_DOG, image_bytes, make_example, write_records
 from tests.records.test_folder import examples, picture, voc_xml
 
@@ -136,7 +138,7 @@ def test_a_second_split_of_yolo_has_the_classes_of_the_first(tmp_path):
     path = str(write_records(tmp_path / "a.record", [make_example()]))
     export_records([path], CAT_DOG, tmp_path / "out", "yolo")
     data = (tmp_path / "out/data.yaml").read_bytes()
-    with pytest.raises(UserError, match="the other splits have other classes"):
+    with refused("out/data.yaml"):
         export_records([path], LabelMap.from_names(["cat"]), tmp_path / "out", "yolo", split="val")
     assert (tmp_path / "out/data.yaml").read_bytes() == data
     assert not list((tmp_path / "out").rglob("val*"))
@@ -155,7 +157,7 @@ def test_texts_may_be_display_names_and_unknown_classes_are_refused(tmp_path, ve
         tiles = TileOptions(tile=99)
         return tile_records(paths, tmp_path / "out", "a", tiles, label_map=DISPLAYED, **options)
 
-    with pytest.raises(UserError, match=r"no box has a class of the label map; .*'cat'"):
+    with refused("a.record", "cat"):
         write()
     assert not [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
     assert write(use_display_name=True).boxes == 1
@@ -167,9 +169,9 @@ def test_a_split_is_not_written_twice_and_stays_in_the_folder(tmp_path):
     with pytest.raises(UserError, match="there is such a split"):
         export_records([path], CAT_DOG, tmp_path / "out", "yolo")
     shutil.rmtree(tmp_path / "out" / "labels")
-    with pytest.raises(UserError, match="there is such an image"):
+    with refused("out/images/train/7.jpg"):
         export_records([path], CAT_DOG, tmp_path / "out", "yolo")
-    with pytest.raises(UserError, match="not the name of a split"):
+    with refused(Parameter("split")):
         export_records([path], CAT_DOG, tmp_path / "out", "yolo", split="../../x")
     assert not list(tmp_path.rglob(".*partial*"))
 
@@ -334,7 +336,7 @@ def test_lost_boxes_and_background_tiles(records, tmp_path):
     # In four tiles a quarter each.
     paths = records(example([(90, 90, 110, 110)], size=(200, 200)), label_map=None)
     values = {"tile": 100, "overlap": 0, "skip_tiles_without_boxes": True}
-    with pytest.raises(UserError, match="no tile was written"):
+    with refused("train.record"):
         tile_records(paths, tmp_path / "a", "a", TileOptions(min_visible=0.3, **values))
     assert not list((tmp_path / "a").iterdir())
     report = tile_records(paths, tmp_path / "b", "b", TileOptions(min_visible=0.2, **values))

@@ -19,6 +19,7 @@ from stillbox.records.formats import registry
 from stillbox.records.formats.registry import recognise
 from stillbox.records.problems import ConversionLog
 from stillbox.references import worded
+from tests.helpers import refused
 from tests.records.builders import (
     BOX,
     HEIGHT,
@@ -54,7 +55,7 @@ def folder(tmp_path):
     return tmp_path / "photos"
 
 
-def refused(folder, tmp_path, message, **options):
+def refuse_folder(folder, tmp_path, message, **options):
     """Converts a folder, and returns the error that says so; nothing is written."""
     with pytest.raises(UserError, match=message) as caught:
         convert_folder(folder, tmp_path / "refused", **options)
@@ -104,7 +105,7 @@ def test_a_parquet_file_has_no_more_values_than_bytes(folder, tmp_path, lists):
     path = folder / "x.parquet"
     parquet.write_table(arrow.table({"image": images, "objects": rows}), path, compression="zstd")
     assert path.stat().st_size < 100_000
-    refused(folder, tmp_path, "damaged or too large: it claims [0-9,]+ values")
+    refuse_folder(folder, tmp_path, "damaged or too large: it claims [0-9,]+ values")
 
 
 def test_parquet_files_keep_their_images(folder, tmp_path):
@@ -265,7 +266,7 @@ def test_a_foreign_format_is_named(folder, tmp_path, title):
         write_records(folder / name, [content])
     else:
         put(folder, name, content)
-    refused(folder, tmp_path, f"this is .*{title}")
+    refuse_folder(folder, tmp_path, f"this is .*{title}")
 
 
 def test_formats_that_agree_need_no_choice(folder, tmp_path):
@@ -303,7 +304,7 @@ def test_a_format_that_would_be_refused_is_no_remedy(folder, tmp_path, files, re
         convert_folder(folder, tmp_path / "out")
     assert worded(caught.value.fix) == "format=voc"
     assert reason in caught.value.what.partition("as YOLO it cannot be read: ")[2]
-    refused(folder, tmp_path, reason, format="yolo")
+    refuse_folder(folder, tmp_path, reason, format="yolo")
     assert convert_folder(folder, tmp_path / "out", format="voc").format == "voc"
 
 
@@ -312,23 +313,23 @@ def test_several_formats_are_named_and_one_is_chosen(folder, tmp_path):
     voc_csv(folder)
     with (folder / "labels.csv").open("a") as rows:
         rows.write(f"c.png,{WIDTH},{HEIGHT},cat,6,4,36,24\n")
-    refused(folder, tmp_path, r"several formats: COCO JSON.*CSV[\s\S]*format=voc_csv")
+    refuse_folder(folder, tmp_path, r"several formats: COCO JSON.*CSV[\s\S]*format=voc_csv")
     assert convert_folder(folder, tmp_path / "out", format="voc_csv").format == "voc_csv"
-    refused(folder, tmp_path, "no file is YOLO", format="yolo")
-    refused(folder, tmp_path, "did you mean 'coco'", format="cocoo")
+    refuse_folder(folder, tmp_path, "no file is YOLO", format="yolo")
+    refuse_folder(folder, tmp_path, "did you mean 'coco'", format="cocoo")
 
 
 def test_photographs_alone_and_annotations_without_their_images_are_refused(folder, tmp_path):
-    refused(folder, tmp_path, "3 images and no annotations")
+    refuse_folder(folder, tmp_path, "3 images and no annotations")
     coco(folder)
     for image in folder.rglob("*.png"):
         image.unlink()
-    refused(folder, tmp_path, r"of 3 images .* none .* the first is a\.png")
+    refuse_folder(folder, tmp_path, r"of 3 images .* none .* the first is a\.png")
 
 
 def test_an_impossible_share_is_refused(folder, tmp_path):
     for share in (0, 1, -1, 3, float("nan")):
-        refused(folder, tmp_path, "is no share", validation_share=share)
+        refuse_folder(folder, tmp_path, "is no share", validation_share=share)
 
 
 def test_coco_files_that_disagree_about_ids_are_joined_by_name(folder, tmp_path):
@@ -362,7 +363,7 @@ def test_a_name_that_leads_out_is_refused_with_its_line(folder, tmp_path, secret
     file = next(f for f in folder.rglob("*") if f.suffix in (".json", ".csv", ".xml", ".jsonl"))
     text = file.read_text()
     file.write_text(text.replace("images/a.png", "a.png").replace("a.png", name, 1))
-    error = refused(folder, tmp_path, "leads out of the folder")
+    error = refuse_folder(folder, tmp_path, "leads out of the folder")
     assert name in error.what
     assert error.where.rpartition(":")[2].isdecimal()
 
@@ -375,7 +376,7 @@ def test_a_link_that_leads_out_is_refused(folder, tmp_path, secret, write):
     if write in (coco, voc_csv):
         file = next(f for f in folder.iterdir() if f.suffix in (".json", ".csv"))
         file.write_text(file.read_text().replace("a.png", "images/a.png"))
-    refused(folder, tmp_path, "leads out of the folder")
+    refuse_folder(folder, tmp_path, "leads out of the folder")
 
 
 @pytest.mark.parametrize(
@@ -392,7 +393,7 @@ def test_a_link_that_leads_out_is_refused(folder, tmp_path, secret, write):
 )
 def test_malformed_files_are_reported_with_file_and_line(folder, tmp_path, name, content, message):
     put(folder, name, content)
-    error = refused(folder, tmp_path, message)
+    error = refuse_folder(folder, tmp_path, message)
     assert name in str(error)
 
 
@@ -441,7 +442,7 @@ def test_an_empty_confidence_of_open_images_counts(folder, tmp_path):
     path.write_text(path.read_text().replace(",/m/01yrx,1,", ",/m/01yrx,,"))
     assert convert_folder(folder, tmp_path / "out").boxes == 2
     path.write_text(path.read_text().replace(",/m/01yrx,,", ",/m/01yrx,0,"))
-    refused(folder, tmp_path, "no box for any of 3 images")
+    refuse_folder(folder, tmp_path, "no box for any of 3 images")
 
 
 def test_rows_of_absent_images_are_not_kept(folder):
@@ -464,7 +465,7 @@ def test_lines_of_json_end_at_line_feeds_and_blank_ones_are_counted(folder, tmp_
     file = folder / "images/metadata.jsonl"
     text = "\n" + file.read_text().replace('"cat"', '"c\u2028at"')
     file.write_text(text + "{\n", encoding="utf-8")
-    refused(folder, tmp_path, r"metadata\.jsonl:5: this is not JSON")
+    refuse_folder(folder, tmp_path, r"metadata\.jsonl:5: this is not JSON")
     file.write_text(text, encoding="utf-8")
     assert convert_folder(folder, tmp_path / "out").classes == ("c\u2028at",)
 
@@ -483,7 +484,7 @@ def test_lines_are_looked_up_for_the_reported_cases_only(tmp_path, monkeypatch):
 def test_a_damaged_list_of_labels_is_named(folder, tmp_path):
     open_images(folder)
     put(folder, "class-descriptions.csv", f"/m/01yrx,cat\n/m/2,{'x' * 200_000}\n")
-    error = refused(folder, tmp_path, "this is not CSV: field larger than field limit")
+    error = refuse_folder(folder, tmp_path, "this is not CSV: field larger than field limit")
     assert error.where.endswith("class-descriptions.csv")
 
 
@@ -528,7 +529,7 @@ def test_the_box_around_an_ellipse_that_is_turned(folder, tmp_path, tool, degree
 def test_a_file_in_place_of_its_folder(folder, tmp_path):
     yolo(folder)
     assert convert_folder(folder / "data.yaml", tmp_path / "out").boxes == 2
-    with pytest.raises(UserError, match=f"this is a file\n  fix: give its folder, {folder}/labels"):
+    with refused("photos/labels/a.txt", folder):
         convert_folder(folder / "labels/a.txt", tmp_path / "other")
 
 
@@ -557,7 +558,7 @@ def test_an_image_whose_label_file_is_rubbish_is_left_out_by_name(folder, tmp_pa
     converted = convert_folder(folder, tmp_path / "out")
     assert converted.train_images + converted.validation_images == 2
     assert any("labels/c.txt" in said and "left out" in said for said in converted.problems)
-    refused(folder, tmp_path, r"labels/c\.txt(:1)?: label file", bad_records="fail")
+    refuse_folder(folder, tmp_path, r"labels/c\.txt(:1)?: label file", bad_records="fail")
 
 
 def test_an_image_with_two_label_files_is_left_out_by_name(folder, tmp_path):
@@ -567,13 +568,13 @@ def test_an_image_with_two_label_files_is_left_out_by_name(folder, tmp_path):
     assert (converted.train_images + converted.validation_images, converted.boxes) == (2, 1)
     assert any("another label file of an image" in said for said in converted.problems)
     what = r"older/a\.txt: another label file of an image.*beside labels/a\.txt"
-    refused(folder, tmp_path, what, bad_records="fail")
+    refuse_folder(folder, tmp_path, what, bad_records="fail")
 
 
 def test_a_cvat_file_is_not_taken_for_voc(folder, tmp_path):
     voc_folder(folder / "images", NAMES)
     cvat(folder)
-    refused(folder, tmp_path, r"several formats: CVAT for images.*Pascal VOC XML")
+    refuse_folder(folder, tmp_path, r"several formats: CVAT for images.*Pascal VOC XML")
 
 
 def parquet_of(folder, rows, **options):

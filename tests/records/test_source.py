@@ -10,6 +10,7 @@ from stillbox.records.parallel import ordered_map
 from stillbox.records.source import ExampleSource, expand, missing_shards
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.wire import parse_features, serialize_features
+from tests.helpers import refused
 from tests.records.builders import CAT_DOG, make_example, write_records
 
 
@@ -85,7 +86,7 @@ def test_a_pattern_without_matches_lists_the_files_nearby(folder, pattern, what,
 def test_no_path_and_remote_paths_are_refused():
     with pytest.raises(UserError, match="no record file is named"):
         expand([])
-    with pytest.raises(UserError, match=r"nowhere://bucket/x: nothing is known of nowhere://"):
+    with refused("nowhere://bucket/x"):
         expand(["nowhere://bucket/x/y"])
 
 
@@ -103,7 +104,7 @@ def test_numbers_may_stand_before_the_ending(tmp_path):
     assert missing_shards(expand([f"{tmp_path}/train-*"])) == []
     one = expand([f"{tmp_path}/{files[1]}"])
     assert missing_shards(one) == [f"{tmp_path}/train.tfrecord: 1 of 2 shards"]
-    with pytest.raises(UserError, match="absent: 3 of 3 shards"):
+    with refused("train@3.tfrecord"):
         expand([f"{tmp_path}/train@3.tfrecord"])
 
 
@@ -116,7 +117,7 @@ def test_patterns_pass_over_what_conversions_write_beside_records(tmp_path):
     for pattern in ("train*", "*"):
         found = [file.name for file in expand([str(tmp_path / pattern)])]
         assert found == ["train.record-00000-of-00001"]
-    with pytest.raises(UserError, match="matches no file"):
+    with refused("*.json"):
         expand([str(tmp_path / "*.json")])
     assert expand([str(tmp_path / "train.report.json")])  # the file itself is refused with its name
 
@@ -231,7 +232,7 @@ def test_a_damaged_record_stops_or_is_left_out(tmp_path):
 def test_a_truncated_file_stops_or_gives_its_whole_records(tmp_path):
     path = write_records(tmp_path / "a", numbered([0, 1, 2]))
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(UserError, match=r"a: record 2 \(byte \d+\): the file is truncated"):
+    with refused("a: record 2 (byte 2610)"):
         ExampleSource([str(path)])
     source = ExampleSource([str(path)], bad_records="drop")
     assert image_ids(source) == ["0", "1"]
@@ -241,13 +242,13 @@ def test_a_truncated_file_stops_or_gives_its_whole_records(tmp_path):
 def test_a_file_of_another_type_is_refused_under_any_policy(tmp_path):
     (tmp_path / "a").write_bytes(b"no records at all")
     for policy in ("fail", "drop"):
-        with pytest.raises(UserError, match="this is not a TFRecord file"):
+        with refused("a: record 0 (byte 0)", "TFRecord"):
             ExampleSource([f"{tmp_path}/a"], bad_records=policy)
 
 
 def test_content_that_is_no_example_stops_or_is_left_out(tmp_path):
     path = write_records(tmp_path / "a", [b"not an example", make_example()])
-    with pytest.raises(UserError, match=r"record 0 \(byte 0\): not a tf.Example"):
+    with refused("a: record 0 (byte 0)", "tf.Example"):
         ExampleSource([str(path)]).example(0)
     source = ExampleSource([str(path)], bad_records="drop")
     assert source.example(0) is None
@@ -289,13 +290,13 @@ def test_optional_columns_and_disagreeing_classes_are_noted(tmp_path):
     assert source.example(0).class_ids.tolist() == [1]
     counts = {"optional column of wrong length": 1, "class text and label differ": 1}
     assert {p.reason: p.count for p in source.problems} == counts
-    with pytest.raises(UserError, match="image/object/is_crowd has 2 values for 1 box"):
+    with refused("a: record 0 (byte 0)", "image/object/is_crowd"):
         ExampleSource([str(path)], CAT_DOG, bad_boxes="fail").example(0)
 
 
 def test_a_later_reader_may_reject_a_record(tmp_path):
     path = write_records(tmp_path / "a", [make_example(FLAT, [1, 2])])
-    with pytest.raises(UserError, match=r"record 0 \(byte 0\): unreadable image: why"):
+    with refused("a: record 0 (byte 0)"):
         ExampleSource([str(path)]).reject(0, "unreadable image", "why")
     source = ExampleSource([str(path)], bad_records="drop")
     source.example(0)  # its box problem does not hide the image's

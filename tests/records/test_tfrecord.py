@@ -23,6 +23,7 @@ from stillbox.records.tfrecord import (
     sharded_writer,
     tfrecord_writer,
 )
+from tests.helpers import refused
 from tests.records.builders import read_records, write_records
 
 
@@ -66,7 +67,7 @@ def test_a_changed_byte_is_found_and_placed(tmp_path, byte, part):
     data[byte] ^= 0x10
     path.write_bytes(data)
     assert RecordFile(path, salvage=True).read(0) == b"first"
-    with pytest.raises(RecordError, match=f"checksum of the record's {part} is wrong") as raised:
+    with refused("a.record: record 1 (byte 21)", part, kind=RecordError) as raised:
         RecordFile(path).read(1)
     assert raised.value.where == f"{path}: record 1 (byte 21)"
     assert "data.bad_records=drop" in raised.value.fix
@@ -76,7 +77,7 @@ def test_a_changed_byte_is_found_and_placed(tmp_path, byte, part):
 def test_a_truncated_file_is_found_and_placed(tmp_path, kept):
     path = write_records(tmp_path / "a.record", [b"first", b"seventh"])
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(RecordError, match=r"record 1 \(byte 21\).*truncated"):
+    with refused("a.record: record 1 (byte 21)", kind=RecordError):
         RecordFile(path)
 
 
@@ -109,7 +110,7 @@ def test_the_file_appears_only_when_it_is_complete(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.record"]
 
 
-def refused(*arguments):
+def refused_write(*arguments):
     with sharded_writer(*arguments):
         pytest.fail("a writer was opened")
 
@@ -135,7 +136,7 @@ def test_no_shard_stays_empty_and_an_older_set_is_replaced_only_on_request(tmp_p
     names = [f"train.record-0000{n}-of-00002" for n in range(2)]
     assert sorted(p.name for p in tmp_path.iterdir()) == names
     with pytest.raises(UserError, match=r"of this name already.*\n.*overwrite"):
-        refused(tmp_path, "train", 1)
+        refused_write(tmp_path, "train", 1)
     with sharded_writer(tmp_path, "train", 1, overwrite=True) as write:
         write(b"c")
     assert [p.name for p in tmp_path.iterdir()] == ["train.record-00000-of-00001"]
@@ -180,12 +181,12 @@ def test_two_sets_of_one_name_and_zero_shards_are_refused(tmp_path):
     with sharded_writer(tmp_path, "train") as write, sharded_writer(tmp_path, "val") as other:
         write(b"a")
         other(b"b")
-        with pytest.raises(UserError, match="train: another process is writing it"):
-            refused(tmp_path, "train")
+        with refused("train"):
+            refused_write(tmp_path, "train")
         write(b"c")
     assert [len(read_records(path)) for path in sorted(tmp_path.iterdir())] == [2, 1]
     with pytest.raises(UserError, match="0 shards"):
-        refused(tmp_path, "train", 0)
+        refused_write(tmp_path, "train", 0)
 
 
 def test_file_names_of_tpu_models_and_mlperf(tmp_path):
@@ -199,8 +200,8 @@ def test_file_names_of_tpu_models_and_mlperf(tmp_path):
     # Not this set's, though its name begins alike.
     (tmp_path / "train-x-00000-of-00001.tfrecord").touch()
     # The same set under the other rule would be its images a second time.
-    with pytest.raises(UserError, match=r"name already: train-00000-of-00002\.tfrecord and 1 more"):
-        refused(tmp_path, "train", 2)
+    with refused(tmp_path, "train-00000-of-00002.tfrecord"):
+        refused_write(tmp_path, "train", 2)
     with sharded_writer(tmp_path, "train", overwrite=True) as write:
         write(b"a")
     assert sorted(p.name for p in tmp_path.iterdir()) == [
@@ -335,7 +336,7 @@ def test_a_cache_that_cannot_be_written_is_explained(tmp_path, monkeypatch):
     path = write_records(tmp_path / "a.record", PAYLOADS, gz=True)
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(Exception, match=r"no room for the decompressed copy.*\n.*XDG_CACHE_HOME"):
+    with refused("a.record", "XDG_CACHE_HOME", kind=Exception):
         RecordFile(path)
 
 
@@ -356,7 +357,7 @@ def test_a_byte_changed_after_indexing_is_found(tmp_path, byte):
 def test_a_truncated_file_is_refused_or_salvaged(tmp_path, kept, record, byte):
     path = write_records(tmp_path / "a.record", PAYLOADS)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(RecordError, match=rf"record {record} \(byte {byte}\).*truncated"):
+    with refused("", record, byte, kind=RecordError):
         RecordFile(path)
     file = RecordFile(path, salvage=True)
     assert len(file) == record
@@ -391,7 +392,7 @@ def test_a_plain_file_may_have_the_suffix_of_broken_copies(tmp_path):
 def test_a_gzip_file_that_unpacks_without_end_leaves_nothing_behind(tmp_path, cache_folder):
     path = tmp_path / "a.record"
     path.write_bytes(gzip.compress(bytes(1_000_000)))
-    with pytest.raises(UserError, match="unpacks to more than 200 times of its size"):
+    with refused("a.record", 200):
         RecordFile(path)
     assert not [file for file in cache_folder.rglob("*") if file.is_file()]
 
@@ -446,7 +447,7 @@ def test_a_file_replaced_before_it_is_read_is_reported_with_the_record(tmp_path)
     path = write_records(tmp_path / "a.record", PAYLOADS)
     file = RecordFile(path)
     replace_file(path)
-    with pytest.raises(RecordError, match=r"record 1 \(byte \d+\): the file was changed or repl"):
+    with refused("a.record: record 1 (byte 21)", kind=RecordError):
         file.read(1)
 
 
@@ -460,5 +461,5 @@ def test_a_file_that_is_replaced_while_it_is_read_keeps_its_records(tmp_path):
     file = RecordFile(path)
     file.read(0)
     path.write_bytes(b"x" * (path.stat().st_size + 1))
-    with pytest.raises(RecordError, match=r"record 0 \(byte 0\): the file was changed or replaced"):
+    with refused("a.record: record 0 (byte 0)", kind=RecordError):
         file.read(0)

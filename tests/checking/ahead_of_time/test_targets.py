@@ -18,6 +18,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.extras import install_command
 from stillbox.references import Parameter
 from tests.checking.ahead_of_time.programs import needs_cuda_plugin, needs_libtpu
+from tests.helpers import refused
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_slices_reach_128_chips():
 def test_without_the_compiler_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(targets.importlib.util, "find_spec", lambda name: None)
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
-    with pytest.raises(UserError, match=r"pip install -e .*\[tpu\]'"):
+    with refused(Parameter("target")):
         find_target("v5e:2x2")
 
 
@@ -82,7 +83,7 @@ def test_local_devices_are_a_target_where_they_are_present(monkeypatch):
     assert target.describe() == "cpu, 1 device (cpu)"
     assert target.usable_bytes > 2**30
     monkeypatch.setattr(targets, "_devices_here", lambda platform: ())
-    with pytest.raises(UserError, match="there is no cuda device in this machine"):
+    with refused(Parameter("target")):
         find_target("cuda")
 
 
@@ -96,7 +97,7 @@ def test_gpus_are_named_by_model_and_number(name, meant):
 
 def test_gpus_have_a_usual_number_and_the_memory_that_the_environment_grants(monkeypatch):
     assert parse_gpus("v5e:2x4") is None
-    with pytest.raises(UserError, match="no usual number") as refusal:
+    with refused(Parameter("target")) as refusal:
         parse_gpus("h200:3")
     assert refusal.value.fix == "one of h200:1, h200:2, h200:4, h200:8"
     gpu, _ = parse_gpus("h200")
@@ -110,7 +111,7 @@ def test_without_the_plugin_for_gpus_the_extra_is_named(monkeypatch):
         raise NotImplementedError("topology not implemented for cuda")
 
     monkeypatch.setattr(chips.topologies, "get_topology_desc", absent)
-    with pytest.raises(UserError, match="topology not implemented") as refusal:
+    with refused(Parameter("target")) as refusal:
         find_target("h200")
     assert install_command("cuda") in refusal.value.fix
 

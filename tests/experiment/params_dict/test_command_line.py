@@ -5,7 +5,6 @@ Files, overrides, templates, and the dictionary that is saved.
 
 import pytest
 
-from stillbox.errors import UserError
 from stillbox.experiment.params_dict import read_params, resolved_text
 from stillbox.experiment.params_dict.command_line import TEMPLATES, read_text
 from stillbox.experiment.params_dict.merging import read_layer
@@ -13,6 +12,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.experiment.values import differences
 from stillbox.references import Parameter
 from tests.helpers import refusal as user_error
+from tests.helpers import refused
 from tests.small import SHARED, needs_shared
 
 
@@ -214,19 +214,19 @@ def test_overrides_replace_lists_merge_sections_and_can_be_files(folder):
 
 def test_a_missing_file_is_named_with_its_neighbours(folder):
     (folder / "mine.yaml").write_text("train: {total_steps: 1}\n")
-    with pytest.raises(UserError, match=r"there is no file mime\.yaml") as error:
+    with refused(Parameter("config_file"), "mime.yaml") as error:
         read_params(config_file="mime.yaml")
     assert "did you mean 'mine.yaml'" in str(error.value)
-    with pytest.raises(UserError, match=r"config_file: gs://x/y\.yaml is not a local file"):
+    with refused(Parameter("config_file"), "gs://x/y.yaml"):
         read_params(config_file="gs://x/y.yaml")
-    with pytest.raises(UserError, match="is a folder"):
+    with refused(Parameter("config_file")):
         read_params(config_file=folder)
 
 
 def test_a_recipe_is_named_where_there_is_neither_file_nor_template(folder):
-    with pytest.raises(UserError, match="`stillbox train ssd_resnet34` takes"):
+    with refused(Parameter("config_file")):
         read_params(config_file="configs/ssd_resnet34.yaml")
-    with pytest.raises(UserError, match=r"did you mean 'retinanet_nasfpn\.yaml'"):
+    with refused(Parameter("config_file"), "retinanet_nasfpn.yaml"):
         read_params(config_file="retinanet_nas_fpn.yaml")
 
 
@@ -266,9 +266,9 @@ def test_a_template_and_the_published_file_are_one(name):
 
 
 def test_another_model_is_refused():
-    with pytest.raises(UserError, match="model mask_rcnn: Mask R-CNN is a detector of two"):
+    with refused(Parameter("model"), "mask_rcnn"):
         read_params(model="mask_rcnn")
-    with pytest.raises(UserError, match="did you mean 'retinanet'"):
+    with refused(Parameter("model"), "retinanet"):
         read_params(model="retinanets")
 
 
@@ -344,5 +344,5 @@ def test_an_experiment_stays_one(folder, text):
 
 def test_a_mistyped_dictionary_is_refused_as_one(folder):
     (folder / "mine.yaml").write_text("type: retinanet\ntrian: {total_steps: 3}\n")
-    with pytest.raises(UserError, match=r"mine\.yaml:2:1: the dictionary has no key 'trian'"):
+    with refused("mine.yaml:2:1", "trian"):
         resolve("mine.yaml")

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.augment.strong import (
@@ -20,6 +19,7 @@ from stillbox.inputs.augment.strong import (
     place_jittered,
     transform,
 )
+from tests.helpers import refused
 from tests.inputs.augment.samples import Alone, augmented, many, rng, sample
 
 PLAIN = AffineDraws(*[0.5] * 6)
@@ -234,5 +234,5 @@ def test_probability_0_leaves_the_sample_and_draws_no_record(kind):
 
 @pytest.mark.parametrize("kind", [schema.Mosaic, schema.MixUp], ids=lambda kind: kind.kind)
 def test_without_records_to_draw_from_the_combination_is_refused(kind):
-    with pytest.raises(UserError, match=f"{kind.kind} combines an image with other records"):
+    with refused("train.augmentations", kind.kind):
         apply_augmentations([kind()], sample(), rng())
